@@ -1,0 +1,145 @@
+"""What to generate."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
+
+from mellea_like.core.message import Message
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mellea_like.core.context import Context
+    from mellea_like.core.requirement import Requirement
+
+__all__ = ["Action", "Instruction", "as_action"]
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+@runtime_checkable
+class Action(Protocol[T_co]):
+    """Anything that can be put to a model and whose reply can be read.
+
+    An action may also have ``requirements``, a sequence: they are checked on every sample of it.
+    """
+
+    def render(self, context: Context) -> Sequence[Message]:
+        """Return the whole conversation to send.
+
+        Args:
+            context: the conversation so far.
+
+        Returns:
+            All messages, oldest first.
+        """
+        ...
+
+    def parse(self, text: str) -> T_co:
+        """Read the model's reply.
+
+        Args:
+            text: the reply.
+
+        Returns:
+            The value that the result will have.
+
+        Raises:
+            ValueError: the reply does not parse; the slice has failed, and the message says why.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Instruction:
+    """A task put into words, with what its outcome must meet.
+
+    The prompt is the description; below it stand the requirements that the model is told (those
+    without ``check_only``) and, on a repair, what was wrong with the last attempt.
+
+    Args:
+        description: what to do.
+        system: a system message to put first, or None.
+        requirements: what each sample must meet; texts are decided by a judge.
+        repair: what was wrong with the last attempt, a line each.
+    """
+
+    description: str
+    system: str | None = None
+    requirements: tuple[Requirement | str, ...] = ()
+    repair: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.description, str):
+            msg = f"an instruction's description is a str, not {type(self.description).__name__}"
+            raise TypeError(msg)
+        if isinstance(self.requirements, str):
+            msg = "an instruction's requirements are a sequence: put the text into a list"
+            raise TypeError(msg)
+        object.__setattr__(self, "requirements", tuple(self.requirements))
+        object.__setattr__(self, "repair", tuple(self.repair))
+
+    @property
+    def prompt(self) -> str:
+        """The text of the user message."""
+        told = [text for text in map(_told, self.requirements) if text]
+        parts = [self.description]
+        if told:
+            parts.append("Requirements:\n" + "\n".join(f"- {text}" for text in told))
+        if self.repair:
+            wrong = "\n".join(f"- {text}" for text in self.repair)
+            parts.append("An earlier attempt was rejected. Put this right:\n" + wrong)
+        return "\n\n".join(parts)
+
+    def render(self, context: Context) -> tuple[Message, ...]:
+        """Return the conversation with the system message first and the prompt at its end.
+
+        Args:
+            context: the conversation so far.
+
+        Returns:
+            All messages, oldest first.
+        """
+        system = () if self.system is None else (Message("system", self.system),)
+        return (*system, *context.messages, Message("user", self.prompt))
+
+    def parse(self, text: str) -> str:
+        """Return the reply's text as it is.
+
+        Args:
+            text: the reply.
+
+        Returns:
+            The same text.
+        """
+        return text
+
+
+def as_action(action: str | Action[Any]) -> Action[Any]:
+    """Make an action from what a user gives.
+
+    Args:
+        action: an action, or the text of an instruction.
+
+    Returns:
+        The action.
+
+    Raises:
+        TypeError: it is neither.
+    """
+    if isinstance(action, str):
+        return Instruction(action)
+    if isinstance(action, type) or not isinstance(action, Action):
+        msg = (
+            "an action is a str, an Instruction, a Message or an object with render(context) and"
+            f" parse(text), not {action!r}"
+        )
+        raise TypeError(msg)
+    return action
+
+
+def _told(requirement: Requirement | str) -> str:
+    if isinstance(requirement, str):
+        return requirement
+    return "" if requirement.check_only else requirement.description

@@ -1,0 +1,111 @@
+"""Reading a reply as JSON of a given type."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
+__all__ = ["check_format", "json_schema", "parse_json", "parse_value", "strip_fence"]
+
+_FENCE = re.compile(r"\A\s*```[A-Za-z0-9_-]*[ \t]*\r?\n(.*?)\r?\n?```\s*\Z", re.DOTALL)
+
+
+@lru_cache(maxsize=256)
+def _adapter(format: Any) -> TypeAdapter[Any]:  # noqa: A002 (the API's word)
+    from pydantic import TypeAdapter  # noqa: PLC0415 (half of this package's import time)
+
+    return TypeAdapter(format)
+
+
+def check_format(format: Any) -> None:  # noqa: A002
+    """Make sure that a format is a type that JSON can be read into.
+
+    Args:
+        format: the type.
+
+    Raises:
+        TypeError: pydantic can't validate it, or it is an instance where a class is wanted.
+    """
+    try:
+        json_schema(format)
+    except Exception as exc:
+        msg = (
+            "format takes a pydantic model or another type that JSON can be validated against,"
+            f" not {format!r}: {exc}"
+        )
+        raise TypeError(msg) from exc
+
+
+@lru_cache(maxsize=256)
+def json_schema(format: Any) -> dict[str, Any]:  # noqa: A002
+    """Return the JSON Schema of a format.
+
+    Args:
+        format: the type.
+
+    Returns:
+        The schema (draft 2020-12); shared, not to be changed.
+    """
+    return _adapter(format).json_schema()
+
+
+def strip_fence(text: str) -> str:
+    """Take away one Markdown code fence round a whole text.
+
+    Args:
+        text: what a model wrote.
+
+    Returns:
+        What stands inside the fence; the stripped text where there is none.
+    """
+    fenced = _FENCE.match(text)
+    return fenced[1] if fenced else text.strip()
+
+
+def parse_json(format: Any, text: str) -> Any:  # noqa: A002
+    """Read a text as JSON of a type; one Markdown fence round it is tolerated.
+
+    Args:
+        format: the type.
+        text: what a model wrote.
+
+    Returns:
+        The value.
+
+    Raises:
+        ValueError: the text is no JSON, or not of that type; says which fields are wrong.
+    """
+    return _validated(_adapter(format).validate_json, strip_fence(text))
+
+
+def parse_value(format: Any, value: object) -> Any:  # noqa: A002
+    """Read a Python value as a type.
+
+    Args:
+        format: the type.
+        value: what a backend produced.
+
+    Returns:
+        The value, converted where that loses nothing.
+
+    Raises:
+        ValueError: it is not of that type.
+    """
+    return _validated(_adapter(format).validate_python, value)
+
+
+def _validated(validate: Any, value: object) -> Any:
+    from pydantic import ValidationError  # noqa: PLC0415
+
+    try:
+        return validate(value)
+    except ValidationError as exc:
+        problems = "; ".join(
+            ": ".join(filter(None, (".".join(map(str, e["loc"])), e["msg"])))
+            for e in exc.errors(include_url=False, include_context=False, include_input=False)
+        )
+        raise ValueError(problems) from exc

@@ -1,0 +1,141 @@
+"""What a backend gives back, and what it cost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["Generation", "Meter", "RequestMeter", "Usage"]
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What a number of requests cost. Usages add with ``+``.
+
+    Args:
+        requests: requests sent.
+        input_tokens: tokens of the prompts, as far as they are known.
+        output_tokens: tokens of the replies, as far as they are known.
+        unknown: requests among them whose cost the server did not say (cancelled or broken ones,
+            servers that keep no count); their tokens so far are estimates or missing.
+    """
+
+    requests: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    unknown: int = 0
+
+    @property
+    def total_tokens(self) -> int:
+        """Input and output tokens together."""
+        return self.input_tokens + self.output_tokens
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(
+            self.requests + other.requests,
+            self.input_tokens + other.input_tokens,
+            self.output_tokens + other.output_tokens,
+            self.unknown + other.unknown,
+        )
+
+    def __str__(self) -> str:
+        known = f"{self.requests} requests, {self.input_tokens} + {self.output_tokens} tokens"
+        return f"{known} ({self.unknown} of unknown cost)" if self.unknown else known
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """One model output.
+
+    Args:
+        text: the output's text.
+        value: the parsed output; None until something has parsed it.
+        usage: what it cost.
+        model: the model that answered, where it is known.
+        finish_reason: why the output ended, in OpenAI's words: ``"stop"`` or ``"length"``, say.
+    """
+
+    text: str
+    value: Any = None
+    usage: Usage = Usage()
+    model: str | None = None
+    finish_reason: str | None = None
+
+
+class RequestMeter:
+    """The running count of one request; a backend updates it as it learns more."""
+
+    __slots__ = ("input_tokens", "output_tokens", "settled")
+
+    def __init__(self) -> None:
+        self.input_tokens = 0
+        self.output_tokens = 0
+        self.settled = False
+
+    def update(self, *, input_tokens: int | None = None, output_tokens: int | None = None) -> None:
+        """Say what is known by now, while the reply is still arriving.
+
+        Args:
+            input_tokens: tokens of the prompt so far counted; None leaves the count as it is.
+            output_tokens: tokens of the reply so far counted; None leaves the count as it is.
+        """
+        if input_tokens is not None:
+            self.input_tokens = input_tokens
+        if output_tokens is not None:
+            self.output_tokens = output_tokens
+
+    def settle(self, *, input_tokens: int, output_tokens: int) -> None:
+        """Say the request's final cost; it is then known.
+
+        Args:
+            input_tokens: tokens of the prompt.
+            output_tokens: tokens of the reply.
+        """
+        self.input_tokens = input_tokens
+        self.output_tokens = output_tokens
+        self.settled = True
+
+    @property
+    def usage(self) -> Usage:
+        """The request's cost as known by now."""
+        return Usage(1, self.input_tokens, self.output_tokens, 0 if self.settled else 1)
+
+
+class Meter:
+    """What the requests behind one `Request` have cost so far.
+
+    A backend calls `start` for each request that it really sends and keeps the returned count up to
+    date, so that a cancelled or broken request leaves behind what was known of it.
+    """
+
+    __slots__ = ("_requests",)
+
+    def __init__(self) -> None:
+        self._requests: list[RequestMeter] | None = None
+
+    def start(self) -> RequestMeter:
+        """Count one more request as sent, its cost unknown until it is settled.
+
+        Returns:
+            The count of that request.
+        """
+        request = RequestMeter()
+        if self._requests is None:
+            self._requests = [request]
+        else:
+            self._requests.append(request)
+        return request
+
+    @property
+    def started(self) -> bool:
+        """Whether any request was counted."""
+        return self._requests is not None
+
+    @property
+    def usage(self) -> Usage:
+        """The cost of all requests counted so far."""
+        if self._requests is None:
+            return Usage()
+        if len(self._requests) == 1:
+            return self._requests[0].usage
+        return sum((request.usage for request in self._requests), Usage())

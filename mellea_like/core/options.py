@@ -1,0 +1,119 @@
+"""Options of a model call."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, fields, replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["Options"]
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How the model should generate. What is None is left to the backend.
+
+    Args:
+        model: the model's name, where one call wants another than the backend's own.
+        temperature: 0 for the most likely text, higher for more variety.
+        top_p: nucleus sampling: the share of probability to draw from, over 0 and at most 1.
+        max_tokens: the longest reply, in tokens, at least 1.
+        stop: texts that end the reply and are not part of it; a lone string counts as one.
+        seed: makes the draw repeatable where the backend can. The engine derives another seed from
+            it for each iteration.
+        extra: further fields for the backend, sent as they are.
+
+    Raises:
+        TypeError: a number is no number, or a text no text.
+        ValueError: a number is out of its range.
+    """
+
+    model: str | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+    seed: int | None = None
+    extra: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+
+    def __post_init__(self) -> None:
+        _number("temperature", self.temperature, 0.0, math.inf)
+        _number("top_p", self.top_p, 0.0, 1.0)
+        _integer("max_tokens", self.max_tokens, 1)
+        _integer("seed", self.seed, None)
+        stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+        if not all(isinstance(text, str) and text for text in stop):
+            msg = f"option stop takes non-empty texts, not {stop!r}"
+            raise ValueError(msg)
+        object.__setattr__(self, "stop", stop)
+        object.__setattr__(self, "extra", MappingProxyType(dict(self.extra)))
+
+    def with_seed(self, seed: int | None) -> Options:
+        """Return the same options with another seed.
+
+        Args:
+            seed: the new seed, or None for none.
+
+        Returns:
+            The changed copy, or these options when nothing changes.
+        """
+        return self if seed == self.seed else replace(self, seed=seed)
+
+    @classmethod
+    def of(cls, options: Options | Mapping[str, Any] | None) -> Options:
+        """Make options from what a user gives.
+
+        Args:
+            options: options, a mapping with the names of the fields, or None for all defaults.
+
+        Returns:
+            The options.
+
+        Raises:
+            TypeError: it is none of these.
+            ValueError: the mapping has an unknown name; provider-specific ones go into ``extra``.
+        """
+        if options is None:
+            return cls()
+        if isinstance(options, Options):
+            return options
+        try:
+            given = dict(options)
+        except (TypeError, ValueError):
+            msg = f"options are an Options or a mapping, not {type(options).__name__}"
+            raise TypeError(msg) from None
+        known = [f.name for f in fields(cls)]
+        unknown = sorted(str(name) for name in given if name not in known)
+        if unknown:
+            msg = (
+                f"unknown option {', '.join(unknown)}: the options are {', '.join(known)};"
+                " fields of one provider go into extra={...}"
+            )
+            raise ValueError(msg)
+        return cls(**given)
+
+
+def _number(name: str, value: object, low: float, high: float) -> None:
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        msg = f"option {name} is a number, not {value!r}"
+        raise TypeError(msg)
+    if not (low <= value <= high) or math.isinf(value):
+        msg = f"option {name} lies between {low:g} and {high:g}, not {value!r}"
+        raise ValueError(msg)
+
+
+def _integer(name: str, value: object, low: int | None) -> None:
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, int):
+        msg = f"option {name} is a whole number, not {value!r}"
+        raise TypeError(msg)
+    if low is not None and value < low:
+        msg = f"option {name} is at least {low}, not {value!r}"
+        raise ValueError(msg)

@@ -1,0 +1,452 @@
+"""What a generation must meet, and the verdicts on it."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from dataclasses import dataclass
+from enum import IntEnum, StrEnum
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from mellea_like.core.action import Action
+    from mellea_like.core.backend import Backend
+    from mellea_like.core.context import Context
+    from mellea_like.core.generation import Generation
+
+__all__ = [
+    "Candidate",
+    "OnError",
+    "Operator",
+    "Requirement",
+    "Stage",
+    "ValidationResult",
+    "ValidationStatus",
+    "Validator",
+    "requirement",
+]
+
+OnError = Literal["error", "fail", "raise"]
+Operator = Literal["and", "or", "not"]
+
+
+class ValidationStatus(StrEnum):
+    """How a requirement was decided."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    ERRORED = "errored"
+    """The validator or the judge failed to do its job."""
+    SKIPPED = "skipped"
+    """Not asked, because a cheaper requirement had failed already."""
+
+
+class Stage(IntEnum):
+    """When a requirement is checked: the cheap ones first."""
+
+    INLINE = 0
+    """A function that runs on the event loop."""
+    THREAD = 1
+    """A function that may block, and runs in a thread."""
+    AWAITED = 2
+    """An async function, or a judge's verdict."""
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class ValidationResult:
+    """The verdict on one requirement.
+
+    Args:
+        passed: whether the requirement is met.
+        reason: why, or why not; it goes into the next attempt's prompt. Write it for the model.
+        score: how well it is met, from 0.0 to 1.0, or None. Scores choose the best failure.
+
+    Attributes:
+        status: passed, failed, errored or skipped.
+        error: the exception, where the status is errored.
+
+    Raises:
+        TypeError: ``passed`` is no bool, or ``reason`` no str.
+        ValueError: the score is out of its range.
+    """
+
+    status: ValidationStatus
+    reason: str
+    score: float | None
+    error: BaseException | None
+
+    def __init__(self, passed: bool, reason: str = "", score: float | None = None) -> None:
+        if not isinstance(passed, bool):
+            msg = f"a validation result's passed is a bool, not {passed!r}"
+            raise TypeError(msg)
+        if not isinstance(reason, str):
+            msg = f"a validation result's reason is a str, not {reason!r}"
+            raise TypeError(msg)
+        if score is not None and not (0.0 <= score <= 1.0):
+            msg = f"a validation result's score lies between 0 and 1, not {score!r}"
+            raise ValueError(msg)
+        status = ValidationStatus.PASSED if passed else ValidationStatus.FAILED
+        self._set(status, reason, score, None)
+
+    def _set(
+        self,
+        status: ValidationStatus,
+        reason: str,
+        score: float | None,
+        error: BaseException | None,
+    ) -> None:
+        object.__setattr__(self, "status", status)
+        object.__setattr__(self, "reason", reason)
+        object.__setattr__(self, "score", score)
+        object.__setattr__(self, "error", error)
+
+    @classmethod
+    def errored(cls, error: BaseException) -> ValidationResult:
+        """Return the verdict of a validator that failed to do its job.
+
+        Args:
+            error: what went wrong.
+
+        Returns:
+            A verdict that is neither a pass nor a failure.
+        """
+        result = cls.__new__(cls)
+        result._set(ValidationStatus.ERRORED, str(error), None, error)
+        return result
+
+    @classmethod
+    def skipped(cls, reason: str) -> ValidationResult:
+        """Return the verdict of a requirement that was not asked.
+
+        Args:
+            reason: why not.
+
+        Returns:
+            A verdict that is neither a pass nor a failure.
+        """
+        result = cls.__new__(cls)
+        result._set(ValidationStatus.SKIPPED, reason, None, None)
+        return result
+
+    @property
+    def passed(self) -> bool:
+        """Whether the requirement is met; False also when it errored or was skipped."""
+        return self.status is ValidationStatus.PASSED
+
+    def __bool__(self) -> bool:
+        return self.passed
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """What a validator is asked about.
+
+    Args:
+        text: the generated text.
+        value: the parsed value: the ``format``'s instance, what the action's ``parse`` or a
+            `FunctionBackend` returned, or else the text.
+        generation: the whole output.
+        context: the call's ``validation_context`` if it was given, else the conversation that the
+            output was generated in.
+        action: what was asked for.
+    """
+
+    text: str
+    value: Any
+    generation: Generation
+    context: Context
+    action: Action[Any]
+
+
+Verdict: TypeAlias = "bool | tuple[bool, str] | ValidationResult"
+Validator: TypeAlias = "Callable[[Candidate], Verdict | Awaitable[Verdict]]"
+
+
+class Requirement:
+    """A description, and optionally a validator that decides it; without one, a judge model does.
+
+    A plain function runs in a thread, so that it may block; an async one runs on the event loop.
+    Requirements combine with ``&``, ``|`` and ``~``. They are immutable and compare by identity.
+
+    Args:
+        description: what must hold, in words that a model understands.
+        validator: takes one `Candidate`; returns a bool, ``(bool, reason)`` or a
+            `ValidationResult`, or an awaitable of one. None leaves the decision to a judge.
+        name: a short name for records and metrics; by default the validator's, or the description.
+        inline: run a plain function on the event loop itself: for quick checks, under 1 ms or so.
+        timeout: the longest the validator or judge may take, in seconds; past it the requirement
+            has errored. A thread can't be stopped: it is abandoned and counted.
+        weight: how much the requirement counts when the best failure is chosen; over 0.
+        check_only: check it, but do not tell the model of it in the prompt.
+        on_error: what an exception in the validator means: ``"error"``, the slice has errored and
+            the subsample goes on; ``"fail"``, the requirement has failed; ``"raise"``, the whole
+            call raises it.
+        judge: the backend that decides this requirement, instead of the strategy's judge.
+
+    Raises:
+        TypeError: the description is no str, or the validator can't be called.
+        ValueError: an argument is out of its range, or does not go with the validator.
+    """
+
+    __slots__ = (
+        "check_only",
+        "description",
+        "inline",
+        "judge",
+        "name",
+        "on_error",
+        "operator",
+        "parts",
+        "stage",
+        "timeout",
+        "validator",
+        "weight",
+    )
+
+    description: str
+    validator: Validator | None
+    name: str
+    inline: bool
+    timeout: float | None
+    weight: float
+    check_only: bool
+    on_error: OnError
+    judge: Backend | None
+    parts: tuple[Requirement, ...]
+    operator: Operator | None
+    stage: Stage
+
+    def __init__(
+        self,
+        description: str,
+        validator: Validator | None = None,
+        *,
+        name: str | None = None,
+        inline: bool = False,
+        timeout: float | None = None,
+        weight: float = 1.0,
+        check_only: bool = False,
+        on_error: OnError = "error",
+        judge: Backend | None = None,
+    ) -> None:
+        if not isinstance(description, str):
+            msg = f"a requirement's description is a str, not {type(description).__name__}"
+            raise TypeError(msg)
+        if not description.strip():
+            msg = "a requirement's description is empty: say in words what must hold"
+            raise ValueError(msg)
+        if validator is not None and not callable(validator):
+            msg = f"requirement {description!r}: the validator can't be called: {validator!r}"
+            raise TypeError(msg)
+        if on_error not in ("error", "fail", "raise"):
+            msg = f"requirement {description!r}: on_error is error, fail or raise, not {on_error!r}"
+            raise ValueError(msg)
+        if not (isinstance(weight, int | float) and 0 < weight < math.inf):
+            msg = f"requirement {description!r}: weight is over 0 and finite, not {weight!r}"
+            raise ValueError(msg)
+        if timeout is not None and not timeout > 0:
+            msg = f"requirement {description!r}: timeout is over 0 seconds, not {timeout!r}"
+            raise ValueError(msg)
+        if inline and validator is not None and _is_async(validator):
+            msg = f"requirement {description!r}: inline is for plain functions, not async ones"
+            raise ValueError(msg)
+        if judge is not None and validator is not None:
+            msg = f"requirement {description!r}: it has a validator, so a judge has nothing to do"
+            raise ValueError(msg)
+        self._set(
+            description=description,
+            validator=validator,
+            name=name or _name_of(validator) or description,
+            inline=inline,
+            timeout=timeout,
+            weight=float(weight),
+            check_only=check_only,
+            on_error=on_error,
+            judge=judge,
+            parts=(),
+            operator=None,
+            stage=_stage_of(validator, inline=inline),
+        )
+
+    def _set(self, **fields: object) -> None:
+        for name, value in fields.items():
+            object.__setattr__(self, name, value)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        msg = f"a requirement is immutable: make a new one instead of setting {name}"
+        raise AttributeError(msg)
+
+    def __delattr__(self, name: str) -> None:
+        self.__setattr__(name, None)
+
+    @classmethod
+    def _combined(cls, operator: Operator, parts: tuple[Requirement, ...]) -> Requirement:
+        words = [part.description if not part.parts else f"({part.description})" for part in parts]
+        description = f"not: {words[0]}" if operator == "not" else f" {operator} ".join(words)
+        whole = Requirement.__new__(Requirement)
+        whole._set(
+            description=description,
+            validator=None,
+            name=description,
+            inline=False,
+            timeout=None,
+            weight=1.0,
+            check_only=all(part.check_only for part in parts),
+            on_error="error",
+            judge=None,
+            parts=parts,
+            operator=operator,
+            stage=max(part.stage for part in parts),
+        )
+        return whole
+
+    def __and__(self, other: Requirement) -> Requirement:
+        return self._with("and", other)
+
+    def __or__(self, other: Requirement) -> Requirement:
+        return self._with("or", other)
+
+    def __invert__(self) -> Requirement:
+        return self._combined("not", (self,))
+
+    def _with(self, operator: Operator, other: Requirement) -> Requirement:
+        if not isinstance(other, Requirement):
+            return NotImplemented
+        mine = self.parts if self.operator == operator else (self,)
+        theirs = other.parts if other.operator == operator else (other,)
+        return self._combined(operator, (*mine, *theirs))
+
+    def __bool__(self) -> bool:
+        msg = "a requirement is neither true nor false: combine requirements with &, | and ~"
+        raise TypeError(msg)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.description!r}>"
+
+    @property
+    def judged(self) -> bool:
+        """Whether a judge decides it; for a combined one, whether a judge decides any part."""
+        if self.parts:
+            return any(part.judged for part in self.parts)
+        return self.validator is None
+
+
+class _Undecided(Requirement):
+    """A judged requirement that becomes a checked one when it is given a validator."""
+
+    __slots__ = ()
+
+    def __call__(self, validator: Validator) -> Requirement:
+        return Requirement(
+            self.description,
+            validator,
+            name=None if self.name == self.description else self.name,
+            inline=self.inline,
+            timeout=self.timeout,
+            weight=self.weight,
+            check_only=self.check_only,
+            on_error=self.on_error,
+            judge=self.judge,
+        )
+
+
+@overload
+def requirement(
+    description: str,
+    validator: None = None,
+    *,
+    name: str | None = None,
+    inline: bool = False,
+    timeout: float | None = None,
+    weight: float = 1.0,
+    check_only: bool = False,
+    on_error: OnError = "error",
+    judge: Backend | None = None,
+) -> _Undecided: ...
+@overload
+def requirement(
+    description: str,
+    validator: Validator,
+    *,
+    name: str | None = None,
+    inline: bool = False,
+    timeout: float | None = None,
+    weight: float = 1.0,
+    check_only: bool = False,
+    on_error: OnError = "error",
+    judge: Backend | None = None,
+) -> Requirement: ...
+def requirement(
+    description: str,
+    validator: Validator | None = None,
+    *,
+    name: str | None = None,
+    inline: bool = False,
+    timeout: float | None = None,
+    weight: float = 1.0,
+    check_only: bool = False,
+    on_error: OnError = "error",
+    judge: Backend | None = None,
+) -> Requirement:
+    """Make a requirement, as a decorator of its validator or as a plain constructor.
+
+    ``@requirement("exactly three lines")`` above a function makes the function the validator;
+    ``requirement("mentions a colour")`` alone is decided by a judge. The arguments are those of
+    `Requirement`.
+
+    Args:
+        description: what must hold, in words that a model understands.
+        validator: decides it; see `Requirement`.
+        name: a short name for records and metrics.
+        inline: run a plain validator on the event loop itself.
+        timeout: the longest the validator or judge may take, in seconds.
+        weight: how much the requirement counts when the best failure is chosen.
+        check_only: check it, but do not tell the model of it in the prompt.
+        on_error: what an exception in the validator means.
+        judge: the backend that decides this requirement.
+
+    Returns:
+        The requirement; called with a validator, it returns one that the validator decides.
+
+    Raises:
+        TypeError: the description is no str: the decorator needs one, in parentheses.
+        ValueError: an argument is out of its range.
+    """
+    if not isinstance(description, str):
+        msg = "requirement takes a description first: @requirement('exactly three lines')"
+        raise TypeError(msg)
+    make = _Undecided if validator is None else Requirement
+    return make(
+        description,
+        validator,
+        name=name,
+        inline=inline,
+        timeout=timeout,
+        weight=weight,
+        check_only=check_only,
+        on_error=on_error,
+        judge=judge,
+    )
+
+
+def _stage_of(validator: Validator | None, *, inline: bool) -> Stage:
+    if validator is None or _is_async(validator):
+        return Stage.AWAITED
+    return Stage.INLINE if inline else Stage.THREAD
+
+
+def _is_async(validator: Validator) -> bool:
+    function: Any = validator
+    while isinstance(function, partial):
+        function = function.func
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
+        getattr(function, "__call__", None)  # noqa: B004 (an object with an async __call__)
+    )
+
+
+def _name_of(validator: Validator | None) -> str | None:
+    name = getattr(validator, "__name__", None)
+    return name if isinstance(name, str) and name != "<lambda>" else None

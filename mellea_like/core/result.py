@@ -1,0 +1,128 @@
+"""What a call comes back with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Generic, TypeVar, cast
+
+from mellea_like.core.generation import Usage
+from mellea_like.core.slice import Outcome, Slice
+from mellea_like.errors import SamplingFailed
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+__all__ = ["SamplingResult", "StopReason"]
+
+T = TypeVar("T")
+
+
+class StopReason(StrEnum):
+    """Why a call ended. Compares equal to its text: ``result.stop_reason == "timeout"``."""
+
+    PASSED = "passed"
+    """A slice met every requirement."""
+    EXHAUSTED = "exhausted"
+    """All turns are spent."""
+    TIMEOUT = "timeout"
+    """The call's time was up."""
+    ERROR = "error"
+    """An error ended the call, or every subsample of it."""
+    HOOK = "hook"
+    """A plugin failed, or stopped the call."""
+    CANCELLED = "cancelled"
+    """The caller left."""
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingResult(Generic[T]):
+    """All that happened in one call, and the best of it. Generic in the parsed value.
+
+    Args:
+        slices: the record of each iteration that started, in the order they ended.
+        best_index: where in ``slices`` the winner stands, else the best failure; None where no
+            slice was judged (in the record of a call that raised).
+        stop_reason: why the call ended.
+        sampling_id: the call's id, as in logs, spans and hook payloads.
+        started: when the call began (UTC).
+        elapsed: how long it took, in seconds on the event loop's clock.
+        undelivered: how many slices could not be handed to hooks and ``on_slice`` before the time
+            for that was up.
+    """
+
+    slices: tuple[Slice, ...]
+    best_index: int | None
+    stop_reason: StopReason
+    sampling_id: str
+    started: datetime
+    elapsed: float
+    undelivered: int = 0
+
+    @property
+    def success(self) -> bool:
+        """Whether a slice passed."""
+        return self.best_index is not None and self.slices[self.best_index].passed
+
+    @property
+    def best(self) -> Slice:
+        """The winner, else the best failure.
+
+        Raises:
+            ValueError: no slice was judged. Never so for a result that ``sample`` returned; the
+                record that an error carries can lack one.
+        """
+        if self.best_index is None:
+            msg = f"sampling {self.sampling_id}: no slice was judged, so there is no best one"
+            raise ValueError(msg)
+        return self.slices[self.best_index]
+
+    @property
+    def value(self) -> T | None:
+        """The winner's parsed value; None unless a slice passed."""
+        return cast("T", self.best.value) if self.success else None
+
+    def unwrap(self) -> T:
+        """Return the winner's parsed value.
+
+        Returns:
+            The value.
+
+        Raises:
+            SamplingFailed: no slice passed; its message says what the best failure lacked, and its
+                cause is the first error, if there was any.
+        """
+        if self.success:
+            return cast("T", self.best.value)
+        raise SamplingFailed(self._why(), self) from next(iter(self.errors), None)
+
+    @property
+    def errors(self) -> tuple[BaseException, ...]:
+        """The errors of all slices, in the order they happened; beside a success too."""
+        return tuple(s.error for s in self.slices if s.error is not None)
+
+    @property
+    def usage(self) -> Usage:
+        """What all requests of the call cost, judges and losers included."""
+        return sum((s.usage for s in self.slices), Usage())
+
+    def count(self, outcome: Outcome) -> int:
+        """Count the slices with one outcome.
+
+        Args:
+            outcome: which.
+
+        Returns:
+            How many.
+        """
+        return sum(s.outcome is outcome for s in self.slices)
+
+    def _why(self) -> str:
+        tried = f"none of {len(self.slices)} iterations passed (stopped: {self.stop_reason})"
+        if self.best_index is None:
+            return tried
+        return f"{tried}; the best, iteration {self.best.iteration}: {'; '.join(self.best.problems)}"
+
+    def __repr__(self) -> str:
+        how = "success" if self.success else f"no success ({self.stop_reason})"
+        return f"<SamplingResult: {how}, {len(self.slices)} slices, {self.usage}>"

@@ -1,0 +1,106 @@
+"""The record of one iteration."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from mellea_like.core.generation import Usage
+from mellea_like.core.requirement import ValidationStatus
+
+if TYPE_CHECKING:
+    from mellea_like.core.action import Action
+    from mellea_like.core.context import Context
+    from mellea_like.core.generation import Generation
+    from mellea_like.core.requirement import Requirement, ValidationResult
+
+__all__ = ["Outcome", "Slice"]
+
+
+class Outcome(StrEnum):
+    """How an iteration ended."""
+
+    PASSED = "passed"
+    """Every requirement was met."""
+    FAILED = "failed"
+    """A requirement was not met, or the reply did not parse."""
+    ERRORED = "errored"
+    """An exception: the backend's, a validator's, or a hook's."""
+    CANCELLED = "cancelled"
+    """A sibling won, the time was up, or the caller left."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """The record of one iteration: generate, validate, and its outcome.
+
+    Args:
+        iteration: the id of its turn: 1-based, unique in the call, not monotonic in time.
+        subsample: the subsample of its turn, 0-based.
+        depth: the depth of its turn in that subsample, 0-based.
+        chain: the subsample that ran it; another than ``subsample`` for a borrowed turn.
+        action: what was asked for, repairs included.
+        context: the conversation that it was generated in.
+        context_after: the same with the prompt and the output added; where there is no output,
+            the conversation as it was.
+        generation: the output, or None where the backend gave none.
+        validations: each requirement with the verdict on it, in the order of the requirements.
+        outcome: how it ended.
+        error: the exception behind an errored outcome, or None.
+        reason: why a reply did not parse; empty otherwise.
+        started_at: when it started, in seconds since the call began.
+        ended_at: when it ended, in seconds since the call began.
+        usage: what it cost, its judge calls included.
+    """
+
+    iteration: int
+    subsample: int
+    depth: int
+    chain: int
+    action: Action[Any]
+    context: Context
+    context_after: Context
+    generation: Generation | None
+    validations: tuple[tuple[Requirement, ValidationResult], ...]
+    outcome: Outcome
+    error: BaseException | None = None
+    reason: str = ""
+    started_at: float = 0.0
+    ended_at: float = 0.0
+    usage: Usage = Usage()
+
+    @property
+    def passed(self) -> bool:
+        """Whether every requirement was met."""
+        return self.outcome is Outcome.PASSED
+
+    @property
+    def text(self) -> str:
+        """The generated text; empty where there is none."""
+        return "" if self.generation is None else self.generation.text
+
+    @property
+    def value(self) -> Any:
+        """The parsed value, or None."""
+        return None if self.generation is None else self.generation.value
+
+    @property
+    def duration(self) -> float:
+        """How long the iteration took, in seconds."""
+        return self.ended_at - self.started_at
+
+    @property
+    def failures(self) -> tuple[tuple[Requirement, ValidationResult], ...]:
+        """The requirements that failed, with their verdicts, in order."""
+        failed = ValidationStatus.FAILED
+        return tuple(pair for pair in self.validations if pair[1].status is failed)
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """What was wrong, a line each: why it did not parse, or the failed requirements."""
+        unparsed = (f"the reply does not parse: {self.reason}",) if self.reason else ()
+        return unparsed + tuple(
+            f"{requirement.description}: {result.reason}" if result.reason else requirement.description
+            for requirement, result in self.failures
+        )

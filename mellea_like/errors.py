@@ -1,0 +1,224 @@
+"""Every exception that this library raises on its own account.
+
+```
+MelleaError
+├── BackendError(status, retryable, retry_after)     what the backend said
+│   ├── RateLimited             too many requests; come back after ``retry_after`` seconds
+│   ├── BackendTimeout          no answer in time
+│   ├── BackendUnavailable      5xx, a broken connection, a backend that gave up by itself
+│   ├── AuthenticationFailed    401 or 403: the key is missing, wrong or not allowed to do this
+│   ├── InvalidRequest          another 4xx: the request itself is at fault
+│   └── MalformedResponse       an answer that can't be read
+├── SamplingFailed(result)      no slice passed
+│   └── SamplingTimeout         time ran out before any slice was judged
+├── LimitExceeded               a budget of requests, tokens, cost or time is spent
+├── HookError(result)           a plugin failed
+│   └── Blocked                 a plugin stopped the call
+├── RequirementError            a validator failed to do its job
+│   └── BadVerdict              ... by returning something that is no verdict (a TypeError too)
+├── CoalescingError
+│   ├── ShutdownError           the component is closing or closed
+│   ├── Refused                 the component would not take the work
+│   ├── Stopped                 the work was stopped before it ran
+│   ├── MissingAnswer           a joint reply lacked this task's answer
+│   ├── QueueFull               no room for more work
+│   └── Expired                 the deadline passed in the queue
+└── JournalError                a batch journal can't be used
+```
+
+Wrong arguments raise Python's own ``TypeError`` and ``ValueError``. An exception raised by a user's
+backend, validator or callback keeps its type on its way out.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:
+    from mellea_like.core.result import SamplingResult
+
+__all__ = [
+    "AuthenticationFailed",
+    "BackendError",
+    "BackendTimeout",
+    "BackendUnavailable",
+    "BadVerdict",
+    "Blocked",
+    "CoalescingError",
+    "Expired",
+    "HookError",
+    "InvalidRequest",
+    "JournalError",
+    "LimitExceeded",
+    "MalformedResponse",
+    "MelleaError",
+    "MissingAnswer",
+    "QueueFull",
+    "RateLimited",
+    "Refused",
+    "RequirementError",
+    "SamplingFailed",
+    "SamplingTimeout",
+    "ShutdownError",
+    "Stopped",
+]
+
+
+class MelleaError(Exception):
+    """Base class of all errors of this library."""
+
+
+class BackendError(MelleaError):
+    """A backend could not answer a request.
+
+    Args:
+        message: what failed, where, and what to do about it; never contains a key.
+        status: the HTTP status, where there was one.
+        retryable: whether the same request may succeed later; by default what the class says.
+        retry_after: seconds to wait first, as the server asked, or None.
+    """
+
+    default_retryable: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        status: int | None = None,
+        retryable: bool | None = None,
+        retry_after: float | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.retryable = self.default_retryable if retryable is None else retryable
+        self.retry_after = retry_after
+
+
+class RateLimited(BackendError):
+    """The backend asks for fewer requests (HTTP 429)."""
+
+    default_retryable = True
+
+
+class BackendTimeout(BackendError):
+    """The backend did not answer in time."""
+
+    default_retryable = True
+
+
+class BackendUnavailable(BackendError):
+    """The backend can't be reached, broke off, or answered with a 5xx."""
+
+    default_retryable = True
+
+
+class AuthenticationFailed(BackendError):
+    """The key is missing, wrong, or not allowed to do this (HTTP 401, 403)."""
+
+
+class InvalidRequest(BackendError):
+    """The request itself is at fault: an unknown model, a bad option (HTTP 400, 404, 422)."""
+
+
+class MalformedResponse(BackendError):
+    """The backend's answer can't be read."""
+
+    default_retryable = True
+
+
+class SamplingFailed(MelleaError):  # noqa: N818 (a result that failed, named as such in the API)
+    """No slice passed all its requirements.
+
+    Args:
+        message: what failed, and why.
+        result: the unsuccessful result, with every slice.
+    """
+
+    def __init__(self, message: str = "", result: SamplingResult[Any] | None = None) -> None:
+        super().__init__(message)
+        self.result = result
+
+
+class SamplingTimeout(SamplingFailed):
+    """The call's time ran out before any slice was judged."""
+
+
+class LimitExceeded(MelleaError):  # noqa: N818
+    """A budget of requests, tokens, cost or time is spent."""
+
+
+class HookError(MelleaError):
+    """A plugin's hook failed, and the call with it.
+
+    Args:
+        message: names the plugin and the hook, and says what happened.
+        plugin: the plugin's name.
+        hook: the hook's name.
+        result: the record of the call so far, where there is one.
+    """
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        plugin: str | None = None,
+        hook: str | None = None,
+        result: SamplingResult[Any] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.plugin = plugin
+        self.hook = hook
+        self.result = result
+
+
+class Blocked(HookError):
+    """Raised by a hook to stop the call: ``raise Blocked("no customer names in prompts")``."""
+
+
+class RequirementError(MelleaError):
+    """A validator or a judge failed to do its job: it raised, hung, or can't run at all.
+
+    Args:
+        message: names the requirement, and says what happened.
+        requirement: the requirement's name.
+    """
+
+    def __init__(self, message: str = "", *, requirement: str | None = None) -> None:
+        super().__init__(message)
+        self.requirement = requirement
+
+
+class BadVerdict(RequirementError, TypeError):  # noqa: N818
+    """A validator returned something that is no verdict."""
+
+
+class CoalescingError(MelleaError):
+    """A coalescer could not serve a submission."""
+
+
+class ShutdownError(CoalescingError):
+    """The component is closing or closed."""
+
+
+class Refused(CoalescingError):  # noqa: N818
+    """The component would not take the work."""
+
+
+class Stopped(CoalescingError):  # noqa: N818
+    """The work was stopped before it ran."""
+
+
+class MissingAnswer(CoalescingError):  # noqa: N818
+    """A joint reply lacked this task's answer."""
+
+
+class QueueFull(CoalescingError):  # noqa: N818
+    """There is no room for more work."""
+
+
+class Expired(CoalescingError):  # noqa: N818
+    """The deadline passed while the work waited in the queue."""
+
+
+class JournalError(MelleaError):
+    """A batch journal can't be read, written or resumed."""

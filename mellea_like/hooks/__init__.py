@@ -1,0 +1,1 @@
+"""Plugins: what they are told, what they may change, and how they are registered."""

@@ -1,0 +1,227 @@
+"""What hooks are handed: one frozen model for each hook type."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import ClassVar
+
+from pydantic import BaseModel, ConfigDict, InstanceOf
+
+from mellea_like.core.action import Action
+from mellea_like.core.backend import Purpose
+from mellea_like.core.context import Context
+from mellea_like.core.generation import Generation, Usage
+from mellea_like.core.message import Message
+from mellea_like.core.options import Options
+from mellea_like.core.requirement import Candidate, Requirement, ValidationResult
+from mellea_like.core.result import StopReason
+from mellea_like.core.slice import Slice
+from mellea_like.hooks.types import HookType
+
+__all__ = [
+    "GenerationErrorPayload",
+    "GenerationPostCallPayload",
+    "GenerationPreCallPayload",
+    "Payload",
+    "SamplingIterationPayload",
+    "SamplingLoopEndPayload",
+    "SamplingLoopStartPayload",
+    "SamplingRepairPayload",
+    "ValidationPostCheckPayload",
+    "ValidationPreCheckPayload",
+]
+
+
+class Payload(BaseModel):
+    """What every payload has.
+
+    A sequential handler may return ``payload.model_copy(update={...})`` with new values for the
+    fields that the class names in ``writable``; a change of any other field is an error.
+
+    Attributes:
+        sampling_id: the call's id.
+        strategy: the name of the strategy's class.
+        iteration: the iteration's id, 1-based; None outside one.
+        subsample: the subsample's index, 0-based; None outside one.
+    """
+
+    model_config = ConfigDict(frozen=True, defer_build=True, extra="forbid")
+
+    hook: ClassVar[HookType]
+    writable: ClassVar[frozenset[str]] = frozenset()
+
+    sampling_id: str
+    strategy: str
+    iteration: int | None = None
+    subsample: int | None = None
+
+
+class SamplingLoopStartPayload(Payload):
+    """Before the first turn.
+
+    Attributes:
+        action: what is to be generated.
+        context: the conversation so far.
+        requirements: what each slice must meet, in order.
+        loop_budget: turns of each subsample; may be changed, to an int of at least 1 with
+            ``loop_budget * concurrency_budget`` within the strategy's ``max_iterations``.
+        concurrency_budget: number of subsamples.
+    """
+
+    hook = HookType.SAMPLING_LOOP_START
+    writable = frozenset({"loop_budget"})
+
+    action: InstanceOf[Action]  # type: ignore[type-arg]
+    context: InstanceOf[Context]
+    requirements: tuple[InstanceOf[Requirement], ...]
+    loop_budget: int
+    concurrency_budget: int
+
+
+class GenerationPreCallPayload(Payload):
+    """Before each request to a backend.
+
+    Attributes:
+        purpose: ``"generate"`` or ``"judge"``.
+        retry: how often this request was tried before.
+        messages: the conversation to be sent.
+        options: how to generate; may be changed.
+        model: the model's name, where it is known.
+    """
+
+    hook = HookType.GENERATION_PRE_CALL
+    writable = frozenset({"options"})
+
+    purpose: Purpose
+    retry: int
+    messages: tuple[InstanceOf[Message], ...]
+    options: InstanceOf[Options]
+    model: str | None
+
+
+class GenerationPostCallPayload(Payload):
+    """After each request that was answered.
+
+    Attributes:
+        purpose: ``"generate"`` or ``"judge"``.
+        retry: how often this request was tried before.
+        generation: the reply.
+        usage: what the request cost.
+        duration: how long it took, in seconds.
+    """
+
+    hook = HookType.GENERATION_POST_CALL
+
+    purpose: Purpose
+    retry: int
+    generation: InstanceOf[Generation]
+    usage: InstanceOf[Usage]
+    duration: float
+
+
+class GenerationErrorPayload(Payload):
+    """After each request that failed.
+
+    Attributes:
+        purpose: ``"generate"`` or ``"judge"``.
+        retry: how often this request was tried before.
+        error: what went wrong.
+        usage: what the request cost, as far as it is known.
+        duration: how long it took, in seconds.
+    """
+
+    hook = HookType.GENERATION_ERROR
+
+    purpose: Purpose
+    retry: int
+    error: InstanceOf[BaseException]
+    usage: InstanceOf[Usage]
+    duration: float
+
+
+class ValidationPreCheckPayload(Payload):
+    """Before a slice is validated.
+
+    Attributes:
+        candidate: what is to be validated.
+        requirements: what it must meet; more may be added, none is ever dropped.
+    """
+
+    hook = HookType.VALIDATION_PRE_CHECK
+    writable = frozenset({"requirements"})
+
+    candidate: InstanceOf[Candidate]
+    requirements: tuple[InstanceOf[Requirement], ...]
+
+
+class ValidationPostCheckPayload(Payload):
+    """After a slice was validated.
+
+    Attributes:
+        candidate: what was validated.
+        validations: each requirement with the verdict on it.
+        passed: whether the slice passes; a pass may be turned into a failure, not the reverse.
+        reason: why it was turned into a failure; goes into the next attempt's prompt.
+    """
+
+    hook = HookType.VALIDATION_POST_CHECK
+    writable = frozenset({"passed", "reason"})
+
+    candidate: InstanceOf[Candidate]
+    validations: tuple[tuple[InstanceOf[Requirement], InstanceOf[ValidationResult]], ...]
+    passed: bool
+    reason: str = ""
+
+
+class SamplingRepairPayload(Payload):
+    """After the strategy chose what to ask next.
+
+    Attributes:
+        failed: the slice that is to be repaired.
+        action: what is asked next.
+        context: the conversation that it is asked in.
+    """
+
+    hook = HookType.SAMPLING_REPAIR
+
+    failed: InstanceOf[Slice]
+    action: InstanceOf[Action]  # type: ignore[type-arg]
+    context: InstanceOf[Context]
+
+
+class SamplingIterationPayload(Payload):
+    """Once for each slice, in the order recorded.
+
+    Attributes:
+        slice: the record of the iteration.
+    """
+
+    hook = HookType.SAMPLING_ITERATION
+
+    slice: InstanceOf[Slice]
+
+
+class SamplingLoopEndPayload(Payload):
+    """Once, at the end.
+
+    Attributes:
+        slices: the record of each iteration that started.
+        success: whether a slice passed.
+        best: the winner, else the best failure; None where no slice was judged.
+        error: what the call raises, or None.
+        iterations_used: slices that finished validation.
+        stop_reason: why the call ended.
+        started: when the call began (UTC).
+        elapsed: how long it took, in seconds.
+    """
+
+    hook = HookType.SAMPLING_LOOP_END
+
+    slices: tuple[InstanceOf[Slice], ...]
+    success: bool
+    best: InstanceOf[Slice] | None
+    error: InstanceOf[BaseException] | None
+    iterations_used: int
+    stop_reason: StopReason
+    started: datetime
+    elapsed: float

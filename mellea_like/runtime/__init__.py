@@ -1,0 +1,1 @@
+"""What the library needs of event loops, threads and logging, in one place each."""

@@ -1,0 +1,60 @@
+"""Logging with the ids of the iteration that a record belongs to."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from mellea_like.core.current import ITERATION
+
+__all__ = ["IterationFilter", "logger", "warn"]
+
+logger = logging.getLogger("mellea_like")
+
+
+class IterationFilter(logging.Filter):
+    """Adds ``sampling_id``, ``iteration`` and ``subsample`` to every record it sees.
+
+    Put it on a handler, and what validators and backends log carries the ids of the slice that they
+    work for: ``handler.addFilter(IterationFilter())``. Outside an iteration the three are None.
+    """
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Add the ids, unless the record has them already.
+
+        Args:
+            record: the log record.
+
+        Returns:
+            True: no record is dropped.
+        """
+        ids = ITERATION.get()
+        for name in ("sampling_id", "iteration", "subsample"):
+            if not hasattr(record, name):
+                setattr(record, name, None if ids is None else getattr(ids, name))
+        return True
+
+
+def warn(
+    message: str,
+    *args: object,
+    sampling_id: str | None = None,
+    iteration: int | None = None,
+    subsample: int | None = None,
+    **more: Any,
+) -> None:
+    """Log a warning with the ids of what it is about; by default those of the running iteration.
+
+    Args:
+        message: what to say, with ``%`` placeholders.
+        *args: what to put into them.
+        sampling_id: the call's id.
+        iteration: the iteration's id.
+        subsample: the subsample's index.
+        **more: further fields of the record.
+    """
+    ids = ITERATION.get()
+    if ids is not None and sampling_id is None:
+        sampling_id, iteration, subsample = ids.sampling_id, ids.iteration, ids.subsample
+    extra = {"sampling_id": sampling_id, "iteration": iteration, "subsample": subsample, **more}
+    logger.warning(message, *args, extra=extra, stacklevel=2)

@@ -1,0 +1,199 @@
+"""Daemon threads for functions that may block.
+
+anyio's own worker threads are not used, for two reasons: a thread that never ends must not keep the
+process from exiting, and a function that was abandoned must go on holding its slot, or stuck ones
+would pile up without bound.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from contextvars import copy_context
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+
+import anyio
+from anyio import from_thread
+from anyio.lowlevel import EventLoopToken, current_token
+
+from mellea_like.runtime.logs import warn
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextvars import Context
+
+__all__ = ["ThreadStatistics", "run_in_thread", "thread_statistics"]
+
+T = TypeVar("T")
+
+MAX_THREADS = 64
+"""Threads at most, in the whole process; further functions wait for one to be free."""
+
+IDLE_SECONDS = 10.0
+"""How long a thread waits for more work before it ends."""
+
+
+class ThreadStatistics(NamedTuple):
+    """A look at the threads.
+
+    Attributes:
+        threads: threads alive.
+        idle: threads among them that wait for work.
+        waiting: functions that wait for a thread.
+        abandoned: functions still running that nobody waits for any more.
+        abandoned_total: how many were ever abandoned.
+    """
+
+    threads: int
+    idle: int
+    waiting: int
+    abandoned: int
+    abandoned_total: int
+
+
+class _Job(Generic[T]):
+    """One function call, on its way through a thread."""
+
+    __slots__ = ("abandoned", "context", "done", "error", "function", "result", "token")
+
+    def __init__(self, function: Callable[[], T], context: Context, token: EventLoopToken) -> None:
+        self.function = function
+        self.context = context
+        self.token = token
+        self.done = anyio.Event()
+        self.abandoned = False
+        self.result: T | None = None
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            self.result = self.context.run(self.function)
+        except BaseException as exc:  # noqa: BLE001 (handed to whoever waits)
+            self.error = exc
+
+    def tell(self) -> None:
+        try:
+            from_thread.run_sync(self.done.set, token=self.token)
+        except RuntimeError:
+            # The event loop has ended, and with it whoever waited.
+            return
+
+
+class _Threads:
+    """The threads of this process."""
+
+    def __init__(self) -> None:
+        self.condition = threading.Condition()
+        self.jobs: deque[_Job[Any]] = deque()
+        self.threads = 0
+        self.idle = 0
+        self.abandoned = 0
+        self.abandoned_total = 0
+
+    def submit(self, job: _Job[Any]) -> None:
+        with self.condition:
+            self.jobs.append(job)
+            if self.idle >= len(self.jobs):
+                self.condition.notify()
+            elif self.threads < MAX_THREADS:
+                threading.Thread(target=self.work, name="mellea_like worker", daemon=True).start()
+                self.threads += 1
+
+    def abandon(self, job: _Job[Any]) -> bool:
+        """Stop waiting for a job; tell whether it is running and can't be taken back."""
+        with self.condition:
+            if job.done.is_set():
+                return False
+            try:
+                self.jobs.remove(job)
+            except ValueError:
+                job.abandoned = True
+                self.abandoned += 1
+                self.abandoned_total += 1
+                return True
+            return False
+
+    def work(self) -> None:
+        while (job := self.next_job()) is not None:
+            job.run()
+            with self.condition:
+                if job.abandoned:
+                    self.abandoned -= 1
+            job.tell()
+            del job
+
+    def next_job(self) -> _Job[Any] | None:
+        with self.condition:
+            if not self.jobs:
+                self.idle += 1
+                self.condition.wait_for(lambda: self.jobs, IDLE_SECONDS)
+                self.idle -= 1
+            if self.jobs:
+                return self.jobs.popleft()
+            self.threads -= 1
+            return None
+
+
+_threads = _Threads()
+
+
+def _forget_threads() -> None:
+    global _threads  # noqa: PLW0603 (a forked child has none of its parent's threads)
+    _threads = _Threads()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_threads)
+
+
+async def run_in_thread(function: Callable[..., T], *args: object) -> T:
+    """Call a function that may block in a daemon thread and wait for its result.
+
+    The function sees the caller's context variables. When the wait is cancelled, a function that
+    runs already is abandoned: it goes on to its end, holds its thread until then, and is counted
+    in `thread_statistics` and logged.
+
+    Args:
+        function: what to call.
+        *args: its arguments.
+
+    Returns:
+        What it returned.
+
+    Raises:
+        BaseException: whatever the function raised.
+    """
+    context = copy_context()
+    job: _Job[T] = _Job(lambda: function(*args), context, current_token())
+    threads = _threads
+    threads.submit(job)
+    try:
+        await job.done.wait()
+    except BaseException:
+        if threads.abandon(job):
+            warn("abandoned %r, which goes on in its thread", function)
+        raise
+    if job.error is not None:
+        try:
+            raise job.error
+        finally:
+            del job
+    return job.result  # type: ignore[return-value]
+
+
+def thread_statistics() -> ThreadStatistics:
+    """Return a look at the threads that run blocking functions.
+
+    Returns:
+        The numbers of this moment.
+    """
+    threads = _threads
+    with threads.condition:
+        return ThreadStatistics(
+            threads.threads,
+            threads.idle,
+            len(threads.jobs),
+            threads.abandoned,
+            threads.abandoned_total,
+        )
