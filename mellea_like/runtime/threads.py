@@ -55,7 +55,7 @@ class ThreadStatistics(NamedTuple):
 class _Job(Generic[T]):
     """One function call, on its way through a thread."""
 
-    __slots__ = ("abandoned", "context", "done", "error", "function", "result", "token")
+    __slots__ = ("abandoned", "context", "done", "ended", "error", "function", "result", "token")
 
     def __init__(self, function: Callable[[], T], context: Context, token: EventLoopToken) -> None:
         self.function = function
@@ -63,6 +63,7 @@ class _Job(Generic[T]):
         self.token = token
         self.done = anyio.Event()
         self.abandoned = False
+        self.ended = False
         self.result: T | None = None
         self.error: BaseException | None = None
 
@@ -103,23 +104,21 @@ class _Threads:
     def abandon(self, job: _Job[Any]) -> bool:
         """Stop waiting for a job; tell whether it is running and can't be taken back."""
         with self.condition:
-            if job.done.is_set():
-                return False
-            try:
+            if job in self.jobs:
                 self.jobs.remove(job)
-            except ValueError:
+                return False
+            if not job.ended:
                 job.abandoned = True
                 self.abandoned += 1
                 self.abandoned_total += 1
-                return True
-            return False
+            return job.abandoned
 
     def work(self) -> None:
         while (job := self.next_job()) is not None:
             job.run()
             with self.condition:
-                if job.abandoned:
-                    self.abandoned -= 1
+                job.ended = True
+                self.abandoned -= job.abandoned
             job.tell()
             del job
 
