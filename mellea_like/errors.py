@@ -126,7 +126,7 @@ class MalformedResponse(BackendError):
     default_retryable = True
 
 
-class SamplingFailed(MelleaError):  # noqa: N818 (a result that failed, named as such in the API)
+class SamplingFailed(MelleaError):
     """No slice passed all its requirements.
 
     Args:
@@ -143,7 +143,7 @@ class SamplingTimeout(SamplingFailed):
     """The call's time ran out before any slice was judged."""
 
 
-class LimitExceeded(MelleaError):  # noqa: N818
+class LimitExceeded(MelleaError):
     """A budget of requests, tokens, cost or time is spent."""
 
 
@@ -188,7 +188,7 @@ class RequirementError(MelleaError):
         self.requirement = requirement
 
 
-class BadVerdict(RequirementError, TypeError):  # noqa: N818
+class BadVerdict(RequirementError, TypeError):
     """A validator returned something that is no verdict."""
 
 
@@ -200,23 +200,23 @@ class ShutdownError(CoalescingError):
     """The component is closing or closed."""
 
 
-class Refused(CoalescingError):  # noqa: N818
+class Refused(CoalescingError):
     """The component would not take the work."""
 
 
-class Stopped(CoalescingError):  # noqa: N818
+class Stopped(CoalescingError):
     """The work was stopped before it ran."""
 
 
-class MissingAnswer(CoalescingError):  # noqa: N818
+class MissingAnswer(CoalescingError):
     """A joint reply lacked this task's answer."""
 
 
-class QueueFull(CoalescingError):  # noqa: N818
+class QueueFull(CoalescingError):
     """There is no room for more work."""
 
 
-class Expired(CoalescingError):  # noqa: N818
+class Expired(CoalescingError):
     """The deadline passed while the work waited in the queue."""
 
 

@@ -78,7 +78,12 @@ class ValidationResult:
     score: float | None
     error: BaseException | None
 
-    def __init__(self, passed: bool, reason: str = "", score: float | None = None) -> None:
+    def __init__(
+        self,
+        passed: bool,  # noqa: FBT001 (ValidationResult(True, "why") reads well)
+        reason: str = "",
+        score: float | None = None,
+    ) -> None:
         if not isinstance(passed, bool):
             msg = f"a validation result's passed is a bool, not {passed!r}"
             raise TypeError(msg)

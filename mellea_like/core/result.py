@@ -7,11 +7,12 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
 from mellea_like.core.generation import Usage
-from mellea_like.core.slice import Outcome, Slice
 from mellea_like.errors import SamplingFailed
 
 if TYPE_CHECKING:
     from datetime import datetime
+
+    from mellea_like.core.slice import Outcome, Slice
 
 __all__ = ["SamplingResult", "StopReason"]
 
@@ -121,7 +122,9 @@ class SamplingResult(Generic[T]):
         tried = f"none of {len(self.slices)} iterations passed (stopped: {self.stop_reason})"
         if self.best_index is None:
             return tried
-        return f"{tried}; the best, iteration {self.best.iteration}: {'; '.join(self.best.problems)}"
+        return (
+            f"{tried}; the best, iteration {self.best.iteration}: {'; '.join(self.best.problems)}"
+        )
 
     def __repr__(self) -> str:
         how = "success" if self.success else f"no success ({self.stop_reason})"

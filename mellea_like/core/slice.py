@@ -101,6 +101,8 @@ class Slice:
         """What was wrong, a line each: why it did not parse, or the failed requirements."""
         unparsed = (f"the reply does not parse: {self.reason}",) if self.reason else ()
         return unparsed + tuple(
-            f"{requirement.description}: {result.reason}" if result.reason else requirement.description
+            f"{requirement.description}: {result.reason}"
+            if result.reason
+            else requirement.description
             for requirement, result in self.failures
         )

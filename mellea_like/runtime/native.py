@@ -1,8 +1,8 @@
 """The one module that knows asyncio from trio: was this code asked to stop?
 
 anyio hides the two libraries from the rest of the package. What it can't hide is a native
-``task.cancel()`` on asyncio, which is no cancel scope's doing; nor a ``CancelledError`` that someone
-raised without any request for it.
+``task.cancel()`` on asyncio, which is no cancel scope's doing; nor a ``CancelledError`` that
+someone raised without any request for it.
 """
 
 from __future__ import annotations
