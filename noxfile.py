@@ -1,0 +1,127 @@
+"""The project's tasks, by name: ``nox -s tests``, ``nox -s lint`` and so on.
+
+All sessions share one virtual environment, ``.nox/dev``, so that the package and its extras are
+installed once. Each session adds the dependency group of its own name and skips what is installed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import sys
+import venv
+from pathlib import Path
+
+import nox
+
+nox.needs_version = ">=2025.2"
+nox.options.sessions = ["tests", "lint", "typing", "docs", "examples"]
+nox.options.default_venv_backend = "none"
+
+ROOT = Path(__file__).parent
+
+
+class Environment:
+    """The shared virtual environment, with a session's dependency group installed.
+
+    Args:
+        session: the session that needs it.
+        group: the dependency group to install, as named in ``pyproject.toml``.
+    """
+
+    def __init__(self, session: nox.Session, group: str) -> None:
+        self.session = session
+        self.home = Path(session.cache_dir).absolute().parent / "dev"
+        self.bin = self.home / ("Scripts" if os.name == "nt" else "bin")
+        project = (ROOT / "pyproject.toml").read_bytes()
+        digest = hashlib.sha256(f"{sys.version} {ROOT}".encode() + project).hexdigest()
+        stamp = self.home / f"installed-{group}"
+        if not (stamp.exists() and stamp.read_text(encoding="ascii") == digest):
+            self._install(group)
+            stamp.write_text(digest, encoding="ascii")
+        session.env["VIRTUAL_ENV"] = str(self.home)
+        session.env["PATH"] = f"{self.bin}{os.pathsep}{os.environ['PATH']}"
+
+    def _install(self, group: str) -> None:
+        made_by = self.home / "made-by"
+        if not (made_by.exists() and made_by.read_text(encoding="utf-8") == sys.version):
+            self.session.log(f"Making the virtual environment {self.home}")
+            venv.create(self.home, clear=True, with_pip=True)
+            # The first pip that knows dependency groups.
+            self.run("python", "-m", "pip", "install", "--quiet", "--upgrade", "pip>=25.1")
+            made_by.write_text(sys.version, encoding="utf-8")
+        self.run("python", "-m", "pip", "install", "--quiet", "--editable", ".", "--group", group)
+
+    def run(self, tool: str, *arguments: str | Path) -> None:
+        """Run a program of the environment; the session fails if the program does.
+
+        Args:
+            tool: the program's name.
+            *arguments: what to pass to it.
+        """
+        program = shutil.which(tool, path=self.bin)
+        if program is None:
+            self.session.error(f"{tool} is not in {self.bin}: remove {self.home} and try again")
+        self.session.run(program, *map(str, arguments), external=True)
+
+
+@nox.session
+def tests(session: nox.Session) -> None:
+    """Run the tests and report branch coverage; arguments after ``--`` go to pytest instead."""
+    environment = Environment(session, "test")
+    everything = ("--numprocesses=auto", "--cov", "--cov-report=term")
+    environment.run("pytest", *(session.posargs or everything))
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Check style, docstrings and the direction of imports."""
+    environment = Environment(session, "lint")
+    environment.run("ruff", "check", ".")
+    environment.run("ruff", "format", "--check", ".")
+    environment.run("lint-imports", "--no-logo")
+
+
+@nox.session
+def typing(session: nox.Session) -> None:
+    """Check types with mypy and pyright, both strict, and the types of the public API."""
+    environment = Environment(session, "typing")
+    environment.run("mypy")
+    environment.run("pyright", "--pythonpath", environment.bin / "python")
+
+
+@nox.session
+def docs(session: nox.Session) -> None:
+    """Build the documentation; a warning is an error."""
+    environment = Environment(session, "docs")
+    output = ROOT / "docs" / "_build" / "html"
+    options = ("--builder=html", "--fail-on-warning", "--keep-going", "--nitpicky", "--quiet")
+    environment.run("python", "-m", "sphinx", *options, ROOT / "docs", output)
+    session.log(f"Open {output / 'index.html'}")
+
+
+@nox.session
+def examples(session: nox.Session) -> None:
+    """Run every example offline and compare what it prints."""
+    environment = Environment(session, "test")
+    environment.run("pytest", "tests/test_examples.py", *(session.posargs or ("-v",)))
+
+
+@nox.session
+def bench(session: nox.Session) -> None:
+    """Run the benchmarks; ``-- --check`` fails where a ratio misses its target."""
+    environment = Environment(session, "test")
+    for script in sorted((ROOT / "benchmarks").glob("*.py")):
+        if not script.name.startswith("_"):
+            environment.run("python", script, *session.posargs)
+
+
+@nox.session
+def demo(session: nox.Session) -> None:
+    """Show a sampling run live on the terminal, with the backend that needs nothing."""
+    environment = Environment(session, "test")
+    command = ["sample", "Write a sentence about strings.", "--backend=local", "--explain"]
+    checks = ["--check=words<=20", "--check=words>=8", "--check=contains:string"]
+    budget = ["--loop=6", "--concurrency=4", "--seed=7"]
+    environment.run("mellea-like", *command, *checks, *budget, *session.posargs)
