@@ -1,0 +1,131 @@
+"""How the documentation is built: ``nox -s docs``."""
+
+from __future__ import annotations
+
+from importlib.metadata import version as installed_version
+from typing import TYPE_CHECKING
+
+from sphinx.util.nodes import make_refnode
+
+if TYPE_CHECKING:
+    from docutils.nodes import Element
+    from sphinx.addnodes import pending_xref
+    from sphinx.application import Sphinx
+    from sphinx.environment import BuildEnvironment
+
+project = "mellea_like"
+author = "The mellea_like maintainers"
+project_copyright = author
+release = version = installed_version("mellea-like")
+
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+]
+root_doc = "index"
+exclude_patterns = ["_build"]
+
+html_theme = "furo"
+html_title = project
+
+# Docstrings write `Name` where they mean the thing of that name.
+default_role = "py:obj"
+myst_enable_extensions = ["colon_fence", "deflist"]
+myst_heading_anchors = 3
+
+autodoc_class_signature = "separated"
+autodoc_default_options = {
+    "members": True,
+    "show-inheritance": True,
+    "exclude-members": "model_config",
+}
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+autodoc_typehints_format = "short"
+napoleon_google_docstring = True
+napoleon_numpy_docstring = False
+napoleon_use_ivar = True
+napoleon_attr_annotations = False
+
+# Other projects' inventories are on the network, and a build needs none: what is not ours is
+# named, not linked. `Name` in a docstring (py:obj) must be found; a type in a signature (py:class)
+# may be an alias, a type variable or another project's.
+nitpick_ignore_regex = [
+    (r"py:class", r".*"),
+    (r"py:obj", r"(?!mellea_like).*\..*"),
+    (r"py:obj", r"mellea_like\..*\.[A-Z](_co)?"),
+]
+
+
+def resolve_short_name(
+    app: Sphinx,
+    env: BuildEnvironment,
+    node: pending_xref,
+    contnode: Element,
+) -> Element | None:
+    """Find what a docstring calls by its short name, in whichever module it is documented.
+
+    Args:
+        app: the application.
+        env: knows all objects.
+        node: the reference, as written.
+        contnode: how the reference looks.
+
+    Returns:
+        The link; None where the name is unknown or stands for several things.
+    """
+    if node.get("refdomain") != "py":
+        return None
+    objects = env.domains.python_domain.objects
+    target = node["reftarget"].removeprefix("mellea_like.").removesuffix("()")
+    found = [name for name in objects if name == target or name.endswith(f".{target}")]
+    if len(found) != 1:
+        return None
+    entry = objects[found[0]]
+    return make_refnode(app.builder, node["refdoc"], entry.docname, entry.node_id, contnode)
+
+
+def prepare_docstring(
+    app: Sphinx,  # noqa: ARG001 (the event's arguments)
+    what: str,
+    name: str,  # noqa: ARG001
+    obj: object,  # noqa: ARG001
+    options: object,  # noqa: ARG001
+    lines: list[str],
+) -> None:
+    """Make a docstring ready for napoleon.
+
+    Types stand in signatures, so a colon in the first line of a property or under ``Returns:`` ends
+    no type; and a Markdown fence is a code block.
+
+    Args:
+        app: the application.
+        what: the kind of the documented thing.
+        name: its name.
+        obj: the thing itself.
+        options: the directive's options.
+        lines: the docstring; changed in place.
+    """
+    prepared = [""] if what in {"attribute", "data", "property"} else []
+    fenced = False
+    for line in lines:
+        if line.startswith("```"):
+            fenced = not fenced
+            if fenced:
+                prepared += ["", f".. code-block:: {line[3:] or 'text'}", ""]
+        elif fenced:
+            prepared.append(f"    {line}")
+        else:
+            prepared.append(":returns:" if line == "Returns:" else line)
+    lines[:] = prepared
+
+
+def setup(app: Sphinx) -> None:
+    """Register what this file adds.
+
+    Args:
+        app: the application.
+    """
+    app.connect("missing-reference", resolve_short_name)
+    app.connect("autodoc-process-docstring", prepare_docstring, priority=400)
