@@ -1,0 +1,139 @@
+"""The grammar of ``--check``: a fixed set of forms, each a ready-made requirement."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from mellea_like.requirements import checks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mellea_like.core.requirement import Requirement
+
+__all__ = ["ALLOWED", "parse_check"]
+
+ALLOWED = (
+    "words<=20",
+    "chars>=100",
+    "lines==3",
+    "sentences==1",
+    "contains:TEXT",
+    "excludes:TEXT",
+    "regex:PATTERN",
+    "starts:TEXT",
+    "ends:TEXT",
+    "json",
+    "choice:a|b|c",
+)
+"""An example of each form, for help and error messages."""
+
+_COUNTS: dict[str, Callable[..., Requirement]] = {
+    "words": checks.word_count,
+    "chars": checks.char_count,
+    "lines": checks.line_count,
+    "sentences": checks.sentence_count,
+}
+_TEXTS: dict[str, Callable[..., Requirement]] = {
+    "contains": checks.contains,
+    "excludes": checks.excludes,
+    "regex": checks.matches,
+    "starts": checks.starts_with,
+    "ends": checks.ends_with,
+}
+_OPERATORS = ("<=", ">=", "==", "<", ">")
+_COUNT = re.compile(r"\s*([A-Za-z]+)\s*([<>=!]+)\s*(\S.*?)?\s*", re.DOTALL)
+_MOST_DIGITS = 9
+
+
+def parse_check(expression: str) -> Requirement:
+    """Read one check.
+
+    Counts are ``words``, ``chars``, ``lines`` or ``sentences``, an operator (``<= >= == < >``) and
+    a whole number, with or without spaces. Spaces round a TEXT do not count; those round a PATTERN
+    do.
+
+    Args:
+        expression: what the user wrote, ``words<=20`` say.
+
+    Returns:
+        The requirement, named after the expression.
+
+    Raises:
+        ImportError: the check needs a package that is not installed.
+        ValueError: it is no check; says what is wrong, and what is allowed.
+    """
+    name, colon, text = expression.partition(":")
+    kind = name.strip().lower()
+    if colon and (kind in _TEXTS or kind == "choice"):
+        return _text_check(expression, kind, text)
+    if kind == "json" and not colon:
+        return checks.is_json(name=expression.strip())
+    counted = _COUNT.fullmatch(expression)
+    if counted is not None and counted[1].lower() in _COUNTS:
+        return _count_check(expression, *counted.groups(default=""))
+    raise ValueError(_unknown(expression, kind, colon))
+
+
+def _text_check(expression: str, kind: str, text: str) -> Requirement:
+    given = text if kind == "regex" else text.strip()
+    choices = [choice.strip() for choice in given.split("|")] if kind == "choice" else [given]
+    if not all(choices):
+        what = "a choice is empty" if len(choices) > 1 else "nothing stands after the colon"
+        msg = f"check {expression!r}: {what}"
+        raise ValueError(msg)
+    try:
+        if kind == "choice":
+            return checks.one_of(choices, name=expression)
+        return _TEXTS[kind](given, name=expression)
+    except ValueError as exc:
+        msg = f"check {expression!r}: {str(exc).partition(': ')[2] or exc}"
+        raise ValueError(msg) from exc
+
+
+def _count_check(expression: str, noun: str, operator: str, text: str) -> Requirement:
+    if operator not in _OPERATORS:
+        msg = f"check {expression!r}: the operators are {' '.join(_OPERATORS)}, not {operator}"
+        raise ValueError(msg)
+    if not (text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS):
+        msg = f"check {expression!r}: a whole number such as 20 belongs behind {operator}"
+        raise ValueError(msg)
+    number = int(text)
+    make = partial(_COUNTS[noun.lower()], name=f"{noun.lower()}{operator}{number}")
+    limits: dict[str, dict[str, Any]] = {
+        "<=": {"at_most": number},
+        ">=": {"at_least": number},
+        "==": {"exactly": number},
+        "<": {"at_most": number - 1},
+        ">": {"at_least": number + 1},
+    }
+    if operator == "<" and number == 0:
+        msg = f"check {expression!r}: no text has fewer than 0 {noun.lower()}"
+        raise ValueError(msg)
+    return make(**limits[operator])
+
+
+def _unknown(expression: str, kind: str, colon: str) -> str:
+    names = {**dict.fromkeys(_COUNTS), **dict.fromkeys(_TEXTS), "json": None, "choice": None}
+    word = re.match(r"[a-z]*", kind)
+    close = difflib.get_close_matches(word[0] if word else kind, names, n=1)
+    known = kind if kind in names else next(iter(close), None)
+    hint = ""
+    if known is not None:
+        example = next(form for form in ALLOWED if form.startswith(known))
+        hint = f"; did you mean {_suggestion(expression, known, colon) or example}?"
+    return f"check {expression!r} is none of the known ones{hint}\nAllowed: {'  '.join(ALLOWED)}"
+
+
+def _suggestion(expression: str, known: str, colon: str) -> str | None:
+    """The user's own expression with the name put right, where that makes a check."""
+    rest = expression.partition(":")[2]
+    counted = _COUNT.fullmatch(expression)
+    if colon and rest.strip() and known not in _COUNTS and known != "json":
+        return f"{known}:{rest}"
+    if counted is not None and known in _COUNTS and counted[2] in _OPERATORS:
+        return f"{known}{counted[2]}{counted[3]}" if counted[3] else None
+    return None

@@ -1,0 +1,126 @@
+"""What the ready-made checks share: how they are made, and how they word their reasons."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, TypedDict
+
+from mellea_like.core.requirement import Requirement
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from mellea_like.core.requirement import Candidate, OnError, ValidationResult
+
+__all__ = ["Settings", "check", "clipped", "given_texts", "listed", "quoted"]
+
+
+class Settings(TypedDict, total=False):
+    """What every ready-made check takes besides its own arguments; see `Requirement`.
+
+    Attributes:
+        name: a short name for records and metrics, instead of the check's own.
+        weight: how much the check counts when the best failure is chosen.
+        check_only: check it, but do not tell the model of it in the prompt.
+        on_error: what an exception in the check means.
+    """
+
+    name: str
+    weight: float
+    check_only: bool
+    on_error: OnError
+
+
+def check(
+    name: str,
+    description: str,
+    validator: Callable[[Candidate], ValidationResult],
+    settings: Settings,
+) -> Requirement:
+    """Make an inline requirement.
+
+    Args:
+        name: the check's own name.
+        description: what must hold, for the model.
+        validator: decides it.
+        settings: what the user asked for.
+
+    Returns:
+        The requirement.
+    """
+    asked: Settings = {"name": name, **settings}
+    return Requirement(description, validator, inline=True, **asked)
+
+
+def clipped(text: str, limit: int = 80) -> str:
+    """Shorten a text by leaving out its middle.
+
+    Args:
+        text: the text.
+        limit: the most characters to keep.
+
+    Returns:
+        The text, with ``…`` for what is left out.
+    """
+    if len(text) <= limit:
+        return text
+    half = (limit - 1) // 2
+    return f"{text[:half]}…{text[-half:]}"
+
+
+def quoted(text: str, limit: int = 80) -> str:
+    """Put a text into double quotes, on one line and of limited length.
+
+    Args:
+        text: the text.
+        limit: the most characters of it to keep.
+
+    Returns:
+        The quoted text.
+    """
+    return json.dumps(clipped(text, limit), ensure_ascii=False)
+
+
+def listed(texts: Sequence[str], joint: str = "and") -> str:
+    """Put quoted texts into a list in words.
+
+    Args:
+        texts: at least one text.
+        joint: the word before the last one.
+
+    Returns:
+        ``"a", "b" and "c"``, say.
+    """
+    words = [quoted(text) for text in texts]
+    if len(words) == 1:
+        return words[0]
+    return f"{', '.join(words[:-1])} {joint} {words[-1]}"
+
+
+def given_texts(name: str, texts: Sequence[object]) -> tuple[str, ...]:
+    """Make sure that a check was given texts.
+
+    Args:
+        name: the check's name.
+        texts: what it was given.
+
+    Returns:
+        The texts, each once, in order.
+
+    Raises:
+        TypeError: there is none, or one is no str.
+        ValueError: one is empty.
+    """
+    if not texts:
+        msg = f"{name} needs at least one text"
+        raise TypeError(msg)
+    found: dict[str, None] = {}
+    for text in texts:
+        if not isinstance(text, str):
+            msg = f"{name} takes texts, not {text!r}"
+            raise TypeError(msg)
+        if not text:
+            msg = f"{name} takes texts that are not empty"
+            raise ValueError(msg)
+        found[text] = None
+    return tuple(found)

@@ -1,0 +1,307 @@
+"""Checks of length: words, characters, lines, sentences."""
+
+# ruff: noqa: RUF001, RUF002 (typographic and full-width punctuation is meant)
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, NamedTuple, Unpack
+
+from mellea_like.core.requirement import ValidationResult
+from mellea_like.requirements.checks_common import Settings, check
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mellea_like.core.requirement import Candidate, Requirement
+
+__all__ = [
+    "char_count",
+    "count_lines",
+    "count_sentences",
+    "count_words",
+    "line_count",
+    "sentence_count",
+    "sentences_of",
+    "word_count",
+]
+
+_CLOSERS = r"[\"'”’»)\]}*_]*+"
+_SENTENCE_END = re.compile(
+    rf"(?<![.!?…])[.!?…]++{_CLOSERS}(?=\s|\Z)|[。！？｡]++{_CLOSERS}[」』）]*+|\n[^\S\n]*+\n"
+)
+_ABBREVIATIONS = frozenset(
+    "approx cf dr e.g fig i.e jr mr mrs ms pp prof sr st vol vs".split()  # noqa: SIM905
+)
+
+
+class _Range(NamedTuple):
+    """How many there may be."""
+
+    low: int | None
+    high: int | None
+
+    def __contains__(self, number: object) -> bool:
+        return (
+            isinstance(number, int)
+            and (self.low is None or number >= self.low)
+            and (self.high is None or number <= self.high)
+        )
+
+    def __str__(self) -> str:
+        if self.low == self.high:
+            return f"exactly {self.low}"
+        if self.low is None:
+            return f"at most {self.high}"
+        if self.high is None:
+            return f"at least {self.low}"
+        return f"between {self.low} and {self.high}"
+
+    @property
+    def last(self) -> int | None:
+        """The number that a noun behind the range agrees with."""
+        return self.low if self.high is None else self.high
+
+    def closeness(self, number: int) -> float:
+        """1.0 inside the range, and less the further away."""
+        if self.high is not None and number > self.high:
+            return (self.high + 1) / (number + 1)
+        if self.low is not None and number < self.low:
+            return (number + 1) / (self.low + 1)
+        return 1.0
+
+
+def word_count(
+    at_least: int | None = None,
+    at_most: int | None = None,
+    exactly: int | None = None,
+    **settings: Unpack[Settings],
+) -> Requirement:
+    """Require a number of words.
+
+    A word is a run of characters between white space that has at least one letter or digit:
+    ``well-known`` is one word, a lone ``-`` is none. Text in a script without spaces counts as one
+    word a run; limit its characters instead.
+
+    Args:
+        at_least: the fewest allowed.
+        at_most: the most allowed.
+        exactly: the one number allowed; instead of the other two.
+        **settings: ``name``, ``weight``, ``check_only``, ``on_error``, as for `Requirement`.
+
+    Returns:
+        The requirement; its score says how close the number is.
+
+    Raises:
+        TypeError: no number is given, or one is no int.
+        ValueError: a number is negative, or the numbers contradict each other.
+    """
+    allowed = _range("word_count", at_least, at_most, exactly)
+    return _counted("word_count", "word", allowed, count_words, settings)
+
+
+def char_count(
+    at_least: int | None = None,
+    at_most: int | None = None,
+    exactly: int | None = None,
+    **settings: Unpack[Settings],
+) -> Requirement:
+    """Require a number of characters.
+
+    A character is a Unicode code point, as ``len`` counts them; white space counts, also at the
+    ends.
+
+    Args:
+        at_least: the fewest allowed.
+        at_most: the most allowed.
+        exactly: the one number allowed; instead of the other two.
+        **settings: ``name``, ``weight``, ``check_only``, ``on_error``, as for `Requirement`.
+
+    Returns:
+        The requirement; its score says how close the number is.
+
+    Raises:
+        TypeError: no number is given, or one is no int.
+        ValueError: a number is negative, or the numbers contradict each other.
+    """
+    allowed = _range("char_count", at_least, at_most, exactly)
+    return _counted("char_count", "character", allowed, len, settings)
+
+
+def line_count(
+    at_least: int | None = None,
+    at_most: int | None = None,
+    exactly: int | None = None,
+    **settings: Unpack[Settings],
+) -> Requirement:
+    """Require a number of lines.
+
+    Lines end as in ``str.splitlines``; lines with nothing but white space do not count.
+
+    Args:
+        at_least: the fewest allowed.
+        at_most: the most allowed.
+        exactly: the one number allowed; instead of the other two.
+        **settings: ``name``, ``weight``, ``check_only``, ``on_error``, as for `Requirement`.
+
+    Returns:
+        The requirement; its score says how close the number is.
+
+    Raises:
+        TypeError: no number is given, or one is no int.
+        ValueError: a number is negative, or the numbers contradict each other.
+    """
+    allowed = _range("line_count", at_least, at_most, exactly)
+    return _counted("line_count", "line", allowed, count_lines, settings)
+
+
+def sentence_count(
+    at_least: int | None = None,
+    at_most: int | None = None,
+    exactly: int | None = None,
+    **settings: Unpack[Settings],
+) -> Requirement:
+    """Require a number of sentences, as `sentences_of` finds them.
+
+    Args:
+        at_least: the fewest allowed.
+        at_most: the most allowed.
+        exactly: the one number allowed; instead of the other two.
+        **settings: ``name``, ``weight``, ``check_only``, ``on_error``, as for `Requirement`.
+
+    Returns:
+        The requirement; its score says how close the number is.
+
+    Raises:
+        TypeError: no number is given, or one is no int.
+        ValueError: a number is negative, or the numbers contradict each other.
+    """
+    allowed = _range("sentence_count", at_least, at_most, exactly)
+    return _counted("sentence_count", "sentence", allowed, count_sentences, settings)
+
+
+def count_words(text: str) -> int:
+    """Count words: runs between white space with at least one letter or digit.
+
+    Args:
+        text: the text.
+
+    Returns:
+        How many there are.
+    """
+    return sum(any(map(str.isalnum, token)) for token in text.split())
+
+
+def count_lines(text: str) -> int:
+    """Count lines that are not blank.
+
+    Args:
+        text: the text.
+
+    Returns:
+        How many there are.
+    """
+    return sum(not line.isspace() for line in text.splitlines() if line)
+
+
+def count_sentences(text: str) -> int:
+    """Count sentences.
+
+    Args:
+        text: the text.
+
+    Returns:
+        How many `sentences_of` finds.
+    """
+    return len(sentences_of(text))
+
+
+def sentences_of(text: str) -> list[str]:
+    """Split a text into its sentences, by rule.
+
+    A sentence ends at ``.``, ``!``, ``?`` or ``…`` (and quotes or brackets that close behind it)
+    with white space or the end of the text after it, unless a lower-case letter follows or the
+    full stop belongs to a common abbreviation or an initial (``Dr.``, ``e.g.``, ``J.``); at ``。``,
+    ``！`` or ``？``; and at a blank line. A part without a letter or digit is no sentence.
+
+    Args:
+        text: the text.
+
+    Returns:
+        The sentences, stripped, in order.
+    """
+    sentences: list[str] = []
+    start = 0
+    for end in _SENTENCE_END.finditer(text):
+        if _ends_sentence(text, start, end):
+            sentences.append(text[start : end.end()].strip())
+            start = end.end()
+    sentences.append(text[start:].strip())
+    return [sentence for sentence in sentences if any(map(str.isalnum, sentence))]
+
+
+def _ends_sentence(text: str, start: int, end: re.Match[str]) -> bool:
+    mark = end[0]
+    if mark[0] not in ".!?…":
+        return True
+    after = text[end.end() : end.end() + 2].lstrip()
+    if after and after[0].islower():
+        return False
+    if mark != ".":
+        return True
+    # Words are short; a window spares a scan of the whole sentence at each full stop.
+    before = text[max(start, end.start() - 32) : end.start()].split()
+    if not before or text[end.start() - 1].isspace():
+        return True
+    word = before[-1].lstrip("\"'“‘«([{*_")
+    initial = len(word) == 1 and word.isupper() and word != "I"
+    return not (initial or word.lower() in _ABBREVIATIONS) or not after
+
+
+def _counted(
+    name: str,
+    noun: str,
+    allowed: _Range,
+    count: Callable[[str], int],
+    settings: Settings,
+) -> Requirement:
+    verb = "required" if allowed.high is None or allowed.low is not None else "allowed"
+    limit = f"{allowed} {'is' if allowed.last == 1 else 'are'} {verb}"
+
+    def validate(candidate: Candidate) -> ValidationResult:
+        number = count(candidate.text)
+        has = f"it has {number} {noun}{'' if number == 1 else 's'}"
+        if number in allowed:
+            return ValidationResult(True, has, 1.0)
+        return ValidationResult(False, f"{has}; {limit}", allowed.closeness(number))
+
+    plural = "" if allowed.last == 1 else "s"
+    return check(name, f"has {allowed} {noun}{plural}", validate, settings)
+
+
+def _range(name: str, at_least: object, at_most: object, exactly: object) -> _Range:
+    given = {"at_least": at_least, "at_most": at_most, "exactly": exactly}
+    numbers: dict[str, int] = {}
+    for key, number in given.items():
+        if number is None:
+            continue
+        if isinstance(number, bool) or not isinstance(number, int):
+            msg = f"{name}: {key} is a whole number, not {number!r}"
+            raise TypeError(msg)
+        if number < 0:
+            msg = f"{name}: {key} is at least 0, not {number}"
+            raise ValueError(msg)
+        numbers[key] = number
+    if not numbers:
+        msg = f"{name} needs at_least, at_most or exactly"
+        raise TypeError(msg)
+    if "exactly" in numbers:
+        if len(numbers) > 1:
+            msg = f"{name} takes exactly alone, or at_least and at_most"
+            raise ValueError(msg)
+        return _Range(numbers["exactly"], numbers["exactly"])
+    low, high = numbers.get("at_least"), numbers.get("at_most")
+    if low is not None and high is not None and low > high:
+        msg = f"{name}: at_least, {low}, is over at_most, {high}"
+        raise ValueError(msg)
+    return _Range(low, high)

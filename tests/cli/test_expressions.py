@@ -1,0 +1,108 @@
+"""The grammar of --check."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from mellea_like import Candidate, Context, Generation, Instruction, Requirement
+from mellea_like.cli.expressions import ALLOWED, parse_check
+
+
+def passes(expression, text):
+    candidate = Candidate(text, text, Generation(text), Context(), Instruction("x"))
+    return parse_check(expression).validator(candidate).passed
+
+
+@pytest.mark.parametrize("expression", ALLOWED)
+def test_every_form_that_is_shown_is_a_check(expression):
+    assert isinstance(parse_check(expression), Requirement)
+
+
+@pytest.mark.parametrize(
+    ("expression", "good", "bad"),
+    [
+        ("words<=2", "one two", "one two three"),
+        ("words<2", "one", "one two"),
+        ("words>=2", "one two", "one"),
+        ("words>2", "one two three", "one two"),
+        ("words==2", "one two", "one"),
+        (" Words <= 2 ", "one two", "one two three"),
+        ("chars>=3", "abc", "ab"),
+        ("lines==2", "a\nb", "a"),
+        ("sentences==1", "One here.", "One. Two."),
+        ("contains:the cat", "see the cat", "the dog"),
+        ("contains: class", "class", "none"),
+        ("contains:a:b", "a:b", "a"),
+        ("excludes:cat", "dog", "cat"),
+        (r"regex:^\d+$", "12", "a12"),
+        ("regex: x", " x", "x"),
+        ("starts:Dear", "Dear you", "Hello"),
+        ("ends:!", "yes!", "yes"),
+        ("json", "{}", "{"),
+        ("JSON", "[]", ""),
+        ("choice:yes|no", "yes", "maybe"),
+        ("choice: yes | no ", "no", "yes|no"),
+        ("contains:words<=3", "words<=3", "words"),
+    ],
+)
+def test_each_form_checks_what_it_says(expression, good, bad):
+    assert passes(expression, good)
+    assert not passes(expression, bad)
+
+
+def test_a_check_is_named_after_its_expression():
+    assert parse_check("words <= 20").name == "words<=20"
+    assert parse_check("contains:class").name == "contains:class"
+
+
+@pytest.mark.parametrize(
+    ("expression", "message"),
+    [
+        ("word<=20", "did you mean words<=20?"),
+        ("wrods < 5", "did you mean words<5?"),
+        ("contain:cat", "did you mean contains:cat?"),
+        ("start:Dear you", "did you mean starts:Dear you?"),
+        ("jsn", "did you mean json?"),
+        ("json:x", "did you mean json?"),
+        ("contains", "did you mean contains:TEXT?"),
+        ("words", "did you mean words<=20?"),
+        ("words:3", "did you mean words<=20?"),
+        ("lines=3", "the operators are <= >= == < >, not ="),
+        ("lines!=3", "the operators are <= >= == < >, not !="),
+        ("words<=many", "a whole number such as 20 belongs behind <="),
+        ("words<=", "a whole number such as 20 belongs behind <="),
+        ("words<=-1", "a whole number such as 20 belongs behind <="),
+        ("words<=1.5", "a whole number such as 20 belongs behind <="),
+        ("words<=²", "a whole number such as 20 belongs behind <="),
+        ("words<=9999999999", "a whole number such as 20 belongs behind <="),
+        ("words<0", "no text has fewer than 0 words"),
+        ("contains:", "nothing stands after the colon"),
+        ("regex:", "nothing stands after the colon"),
+        ("choice:a||b", "a choice is empty"),
+        ("regex:(", "is no regular expression: missing )"),
+        ("", "Allowed: words<=20  chars>=100"),
+        ("__import__('os')", "is none of the known ones\nAllowed: words<=20"),
+    ],
+)
+def test_a_wrong_expression_is_shown_with_what_is_allowed(expression, message):
+    with pytest.raises(ValueError) as caught:
+        parse_check(expression)
+    assert message in str(caught.value)
+    assert repr(expression) in str(caught.value)
+
+
+@given(
+    st.text()
+    | st.sampled_from(["words", "json", "choice"]).flatmap(
+        lambda name: st.text("<>=!:|( 123").map(lambda rest: name + rest)
+    )
+)
+@example("words<=20\n")
+@example("regex:[[:foo:]]")
+def test_any_text_is_a_check_or_a_value_error(expression):
+    try:
+        assert isinstance(parse_check(expression), Requirement)
+    except ValueError as exc:
+        assert repr(expression) in str(exc)  # noqa: PT017 (either outcome is right)

@@ -1,0 +1,193 @@
+"""Checks of length, their definitions and their reasons."""
+
+# ruff: noqa: RUF001 (full-width punctuation is meant)
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mellea_like import Candidate, Context, Generation, Instruction, Requirement
+from mellea_like.core.requirement import Stage
+from mellea_like.requirements.checks import char_count, line_count, sentence_count, word_count
+from mellea_like.requirements.checks_counts import sentences_of
+
+
+def verdict(check, text):
+    return check.validator(Candidate(text, text, Generation(text), Context(), Instruction("x")))
+
+
+CHECKS = [word_count, char_count, line_count, sentence_count]
+
+
+@pytest.mark.parametrize(
+    ("limits", "text", "reason"),
+    [
+        ({"at_most": 2}, "one two three", "it has 3 words; at most 2 are allowed"),
+        ({"at_most": 1}, "one two", "it has 2 words; at most 1 is allowed"),
+        ({"at_least": 2}, "one", "it has 1 word; at least 2 are required"),
+        ({"exactly": 2}, "", "it has 0 words; exactly 2 are required"),
+        ({"at_least": 2, "at_most": 3}, "one", "it has 1 word; between 2 and 3 are required"),
+        ({"at_least": 2, "at_most": 2}, "one", "it has 1 word; exactly 2 are required"),
+    ],
+)
+def test_the_reason_says_the_number_and_the_limit(limits, text, reason):
+    result = verdict(word_count(**limits), text)
+    assert not result.passed
+    assert result.reason == reason
+
+
+def test_the_reason_of_a_pass_says_the_number():
+    assert verdict(word_count(at_most=5), "just one").reason == "it has 2 words"
+
+
+@pytest.mark.parametrize(
+    ("limits", "description"),
+    [
+        ({"at_most": 20}, "has at most 20 words"),
+        ({"at_least": 1}, "has at least 1 word"),
+        ({"exactly": 1}, "has exactly 1 word"),
+        ({"at_least": 1, "at_most": 5}, "has between 1 and 5 words"),
+    ],
+)
+def test_the_description_is_a_phrase_for_the_model(limits, description):
+    assert word_count(**limits).description == description
+
+
+@pytest.mark.parametrize("make", CHECKS)
+def test_limits_are_inclusive(make):
+    unit = {word_count: "a ", char_count: "a", line_count: "a\n", sentence_count: "A b. "}[make]
+    between = make(at_least=2, at_most=3)
+    assert [verdict(between, unit * n).passed for n in range(1, 5)] == [False, True, True, False]
+
+
+@pytest.mark.parametrize("make", CHECKS)
+def test_counts_run_inline_and_are_named_after_their_function(make):
+    check = make(exactly=1)
+    assert isinstance(check, Requirement)
+    assert check.stage is Stage.INLINE
+    assert check.name == make.__name__
+
+
+def test_settings_of_a_requirement_are_passed_on():
+    check = word_count(at_most=3, name="short", weight=2, check_only=True, on_error="fail")
+    assert (check.name, check.weight, check.check_only, check.on_error) == (
+        "short",
+        2.0,
+        True,
+        "fail",
+    )
+
+
+@pytest.mark.parametrize("make", CHECKS)
+@pytest.mark.parametrize(
+    ("limits", "error", "message"),
+    [
+        ({}, TypeError, "needs at_least, at_most or exactly"),
+        ({"at_least": 1.5}, TypeError, "at_least is a whole number, not 1.5"),
+        ({"exactly": True}, TypeError, "exactly is a whole number, not True"),
+        ({"at_most": "3"}, TypeError, "at_most is a whole number, not '3'"),
+        ({"at_most": -1}, ValueError, "at_most is at least 0, not -1"),
+        ({"at_least": 3, "at_most": 2}, ValueError, "at_least, 3, is over at_most, 2"),
+        ({"exactly": 3, "at_most": 4}, ValueError, "exactly alone"),
+    ],
+)
+def test_wrong_limits_raise_at_once(make, limits, error, message):
+    with pytest.raises(error, match=message) as caught:
+        make(**limits)
+    assert str(caught.value).startswith(make.__name__)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", 0),
+        ("  \n\t ", 0),
+        ("well-known it's 3.14", 3),
+        ("a - b — c", 3),
+        ("*** ... ***", 0),
+        ("Ünïcödé\u00a0wörter\u2003drei", 3),
+        ("東京", 1),
+        ("١٢٣ number", 2),
+    ],
+)
+def test_a_word_is_a_run_between_white_space_with_a_letter_or_digit(text, words):
+    assert verdict(word_count(exactly=words), text).passed
+
+
+def test_characters_are_code_points_white_space_included():
+    assert verdict(char_count(exactly=5), " 👍é\n ").passed
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        ("", 0),
+        ("\n\n", 0),
+        ("one", 1),
+        ("one\n", 1),
+        ("one\n\n  \ntwo\r\nthree\n", 3),
+        ("a\u2028b", 2),
+    ],
+)
+def test_blank_lines_do_not_count(text, lines):
+    assert verdict(line_count(exactly=lines), text).passed
+
+
+@pytest.mark.parametrize(
+    ("text", "sentences"),
+    [
+        ("", []),
+        ("...", []),
+        ("No full stop", ["No full stop"]),
+        ("One. Two! Three? Four…", ["One.", "Two!", "Three?", "Four…"]),
+        ("Wait... what? Yes.", ["Wait... what?", "Yes."]),
+        ('He said "Stop." Then he left.', ['He said "Stop."', "Then he left."]),
+        ('"Really?" she asked. (Yes.) So.', ['"Really?" she asked.', "(Yes.)", "So."]),
+        ("Pi is 3.14 and v1.2.3 is out. Fine.", ["Pi is 3.14 and v1.2.3 is out.", "Fine."]),
+        ("Dr. Smith met J. Doe, e.g. here.", ["Dr. Smith met J. Doe, e.g. here."]),
+        ("It was I. You left.", ["It was I.", "You left."]),
+        ("Call the Dr.", ["Call the Dr."]),
+        ("A title\n\nA paragraph.", ["A title", "A paragraph."]),
+        ("One line\nof one sentence.", ["One line\nof one sentence."]),
+        ("你好。再见！真的？", ["你好。", "再见！", "真的？"]),
+        ("What?! No!!", ["What?!", "No!!"]),
+    ],
+)
+def test_sentences_are_found_by_rule(text, sentences):
+    assert sentences_of(text) == sentences
+    assert verdict(sentence_count(exactly=len(sentences)), text).passed
+
+
+@pytest.mark.parametrize("part", [".", "\n", " ", "a.", "\n ", '."', ". ", "Dr. "])
+def test_a_long_run_of_anything_is_split_in_linear_time(part):
+    sentences_of(part * 200_000 + "x")
+
+
+@given(st.text())
+def test_sentences_keep_every_letter_in_order(text):
+    letters = "".join(filter(str.isalnum, text))
+    assert "".join(c for part in sentences_of(text) for c in part if c.isalnum()) == letters
+
+
+@given(st.lists(st.from_regex(r"[A-Z][a-z]{2,6}( [a-z]{2,6}){0,3}[.!?]", fullmatch=True)))
+def test_plain_sentences_are_counted_one_by_one(parts):
+    kept = [part for part in parts if part.split()[-1][:-1].lower() not in {"vol", "approx"}]
+    usual = [p for p in kept if p[:-1].split()[-1].lower() not in _SHORT]
+    assert len(sentences_of(" ".join(usual))) == len(usual)
+
+
+_SHORT = {"mrs", "prof", "fig", "vol", "mr", "ms", "dr", "jr", "sr", "st", "vs", "cf", "pp"}
+
+
+@given(st.integers(0, 40), st.integers(0, 40), st.integers(0, 10))
+def test_the_score_is_one_in_the_range_and_falls_with_the_distance(number, low, width):
+    check = word_count(at_least=low, at_most=low + width)
+    here = verdict(check, "w " * number)
+    further = verdict(check, "w " * (number + 1 if number > low else max(number - 1, 0)))
+    assert here.passed == (low <= number <= low + width)
+    assert (here.score == 1.0) == here.passed
+    assert 0.0 < here.score <= 1.0
+    if number > low + width or 0 < number < low:
+        assert further.score < here.score

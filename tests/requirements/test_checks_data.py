@@ -1,0 +1,289 @@
+"""Checks of data."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel
+
+from mellea_like import Candidate, Context, Generation, Instruction
+from mellea_like.core.requirement import Stage
+from mellea_like.requirements.checks import (
+    is_json,
+    json_schema,
+    matches,
+    number_between,
+    one_of,
+    parses_as,
+)
+
+
+def verdict(check, text, value=None):
+    given_value = text if value is None else value
+    candidate = Candidate(text, given_value, Generation(text), Context(), Instruction("x"))
+    return check.validator(candidate)
+
+
+class Invoice(BaseModel):
+    number: int
+    total: float
+
+
+PRICES = {
+    "type": "object",
+    "properties": {
+        "items": {
+            "type": "array",
+            "items": {"type": "object", "properties": {"price": {"type": "number"}}},
+        },
+        "day": {"type": "string", "format": "date"},
+    },
+    "required": ["items"],
+}
+
+
+@pytest.mark.parametrize("text", ['{"a": 1}', " [1, 2]\n", "null", '```json\n{"a": 1}\n```', "3"])
+def test_json_passes_a_fence_round_it_tolerated(text):
+    assert verdict(is_json(), text).passed
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ('{"a": 1,}', "Illegal trailing comma"),
+        ("Here it is: {}", "Expecting value: line 1 column 1"),
+        ("", "Expecting value"),
+        ("{} {}", "Extra data: line 1 column 4"),
+        ("[NaN]", "NaN is no JSON number"),
+        ("[" * 100_000, "it is nested too deeply"),
+        ("9" * 5000, "Exceeds the limit"),
+    ],
+)
+def test_what_is_no_json_fails_with_the_place(text, reason):
+    result = verdict(is_json(), text)
+    assert not result.passed
+    assert result.reason.startswith("it is not valid JSON: ")
+    if not text.endswith(",}"):  # its wording differs between versions of Python
+        assert reason in result.reason
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(), lambda x: st.lists(x, max_size=3)
+    )
+)
+def test_whatever_python_writes_as_json_passes(value):
+    assert verdict(is_json(), json.dumps(value)).passed
+
+
+def test_json_of_a_schema_passes():
+    check = json_schema(PRICES)
+    assert check.stage is Stage.INLINE
+    assert verdict(check, '```\n{"items": [{"price": 1.5}]}\n```').passed
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ('{"items": [{"price": "1"}]}', "at $.items[0].price: '1' is not of type 'number'"),
+        ("{}", "at $: 'items' is a required property"),
+        ('{"items": [], "day": "May"}', "at $.day: 'May' is not a 'date'"),
+        ("nope", "it is not valid JSON: Expecting value: line 1 column 1 (char 0)"),
+    ],
+)
+def test_json_of_another_shape_fails_with_the_path(text, reason):
+    result = verdict(json_schema(PRICES), text)
+    assert not result.passed
+    assert result.reason == reason
+
+
+def test_fewer_errors_score_higher_and_all_are_counted():
+    check = json_schema(PRICES)
+    one = verdict(check, '{"items": [{"price": "1"}, {"price": 2}]}')
+    two = verdict(check, '{"items": [{"price": "1"}, {"price": "2"}]}')
+    assert 1 > one.score > two.score > verdict(check, "no").score == 0
+    assert two.reason.endswith("(and 1 more)")
+
+
+def test_a_huge_value_does_not_make_a_huge_reason():
+    result = verdict(json_schema({"type": "object"}), json.dumps(["x" * 10_000]))
+    assert len(result.reason) < 300
+
+
+def test_a_schema_is_copied():
+    schema = {"type": "object", "properties": {"a": {"type": "string"}}}
+    check = json_schema(schema)
+    schema["properties"]["a"]["type"] = "integer"
+    assert verdict(check, '{"a": "b"}').passed
+
+
+def test_references_inside_a_schema_are_followed():
+    check = json_schema({"$defs": {"n": {"type": "integer"}}, "items": {"$ref": "#/$defs/n"}})
+    assert verdict(check, "[1]").passed
+    assert not verdict(check, '["1"]').passed
+
+
+@pytest.mark.parametrize("draft", ["http://json-schema.org/draft-07/schema#"])
+def test_the_draft_is_the_one_that_the_schema_names(draft):
+    # Tuples are written in "items" in draft 7, and that is an error in 2020-12.
+    tuples = {"items": [{"type": "integer"}]}
+    with pytest.raises(ValueError, match="the schema is wrong at"):
+        json_schema(tuples)
+    assert not verdict(json_schema({"$schema": draft, **tuples}), '["a"]').passed
+
+
+@pytest.mark.parametrize(
+    ("schema", "error", "message"),
+    [
+        ({"type": "nonsense"}, ValueError, r"the schema is wrong at \$.type"),
+        ({"$ref": "#/$defs/missing"}, ValueError, "missing' leads nowhere in the schema"),
+        ({"items": {"$ref": "https://example.com/s"}}, ValueError, "leads nowhere"),
+        ([], TypeError, "takes a schema as a mapping"),
+        ("{}", TypeError, "takes a schema as a mapping"),
+        (None, TypeError, "takes a schema as a mapping"),
+        ({"const": object()}, TypeError, "takes a schema that JSON can hold"),
+    ],
+)
+def test_a_wrong_schema_raises_at_once(schema, error, message):
+    with pytest.raises(error, match=message):
+        json_schema(schema)
+
+
+def test_a_reply_that_is_the_model_passes():
+    assert verdict(parses_as(Invoice), '```json\n{"number": 1, "total": 2.5}\n```').passed
+    assert verdict(parses_as(list[int]), "[1, 2]").passed
+
+
+def test_a_reply_that_is_not_the_model_fails_with_the_fields():
+    result = verdict(parses_as(Invoice), '{"number": "x"}')
+    assert not result.passed
+    assert result.reason.startswith("it is no Invoice: number: ")
+    assert "total: Field required" in result.reason
+
+
+def test_an_instance_is_no_type_to_parse_as():
+    with pytest.raises(TypeError, match="takes a pydantic model"):
+        parses_as(Invoice(number=1, total=2))
+
+
+def test_a_choice_passes_with_white_space_round_it():
+    check = one_of(["yes", "no"])
+    assert verdict(check, " yes\n").passed
+    assert check.description == 'is "yes" or "no", and nothing else'
+
+
+def test_another_text_than_the_choices_is_shown_with_them():
+    result = verdict(one_of(["yes", "no", "maybe"]), "Yes.")
+    assert result.reason == ('it is "Yes."; allowed is "yes", "no" or "maybe", and nothing else')
+
+
+def test_the_case_of_a_choice_counts_unless_it_is_ignored():
+    assert not verdict(one_of(["yes"]), "YES").passed
+    assert verdict(one_of(["yes"], ignore_case=True), "YES").passed
+
+
+@pytest.mark.parametrize(
+    ("choices", "error", "message"),
+    [
+        ("yes", TypeError, r"one_of\(\['yes'\]\)"),
+        ([], TypeError, "needs at least one text"),
+        ([1], TypeError, "takes texts, not 1"),
+        (["a", " "], ValueError, "not blank"),
+    ],
+)
+def test_wrong_choices_raise_at_once(choices, error, message):
+    with pytest.raises(error, match=message):
+        one_of(choices)
+
+
+@pytest.mark.parametrize("text", ["1", "10", " 5.5\n", "1e1", "+3", "1.0", "٣"])
+def test_a_number_in_the_range_passes(text):
+    assert verdict(number_between(1, 10), text).passed
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("11", "it is 11; it must be between 1 and 10"),
+        ("0.999999999999999999999", "it is 0.999999999999999999999; it must be between 1 and 10"),
+        ("five", 'it is no number: "five"'),
+        ("1,000", 'it is no number: "1,000"'),
+        ("1_0", 'it is no number: "1_0"'),
+        ("nan", 'it is no number: "nan"'),
+        ("3 apples", 'it is no number: "3 apples"'),
+        ("", 'it is no number: ""'),
+    ],
+)
+def test_another_number_or_none_fails(text, reason):
+    result = verdict(number_between(1, 10), text)
+    assert not result.passed
+    assert result.reason == reason
+
+
+def test_limits_mean_what_is_written():
+    assert verdict(number_between(0.1, 0.3), "0.1").passed
+    assert verdict(number_between(0.1, 0.3), "0.3").passed
+
+
+def test_one_limit_is_enough():
+    assert verdict(number_between(low=0), "1e300").passed
+    assert verdict(number_between(low=0), "-1").reason == "it is -1; it must be at least 0"
+    assert verdict(number_between(high=0), "1").reason == "it is 1; it must be at most 0"
+
+
+def test_a_value_that_is_a_number_already_is_taken():
+    assert verdict(number_between(1, 10), "<Reply>", 7).passed
+    assert verdict(number_between(1, 10), "<Reply>", 7.5).passed
+    assert not verdict(number_between(0, 10), "<Reply>", True).passed
+    assert not verdict(number_between(1, 10), "<Reply>", float("inf")).passed
+
+
+@pytest.mark.parametrize("text", ["9" * 10_000, "1e9999", "1e99999999", "-1e-9999", "9" * 999])
+def test_a_monstrous_number_fails_quietly(text):
+    result = verdict(number_between(1, 10), text)
+    assert not result.passed
+    assert len(result.reason) < 200
+
+
+@pytest.mark.parametrize(
+    ("limits", "error", "message"),
+    [
+        ((), TypeError, "needs a low limit, a high one, or both"),
+        (("1",), TypeError, "low is a number, not '1'"),
+        ((1, True), TypeError, "high is a number, not True"),
+        ((float("nan"),), ValueError, "low is finite"),
+        ((0, float("inf")), ValueError, "high is finite"),
+        ((2, 1), ValueError, "low, 2, is over high, 1"),
+    ],
+)
+def test_wrong_limits_raise_at_once(limits, error, message):
+    with pytest.raises(error, match=message):
+        number_between(*limits)
+
+
+@given(st.integers(), st.integers(), st.integers(0, 10**6))
+def test_the_score_of_a_number_falls_with_the_distance(number, low, width):
+    high = low + width
+    result = verdict(number_between(low, high), str(number))
+    assert result.passed == (low <= number <= high)
+    assert 0.0 <= result.score <= 1.0
+    further = number + (1 if number > high else -1)
+    if not result.passed:
+        assert verdict(number_between(low, high), str(further)).score <= result.score
+
+
+@pytest.mark.parametrize(("package", "make"), [("regex", matches), ("jsonschema", json_schema)])
+def test_without_its_package_a_check_names_the_extra(package, make):
+    # None in sys.modules is how Python itself marks a module that can't be imported.
+    kept = {n: m for n, m in sys.modules.items() if n == package or n.startswith(package + ".")}
+    sys.modules.update(dict.fromkeys([package, *kept]))
+    try:
+        with pytest.raises(ImportError, match=rf"{package} package: pip install 'mellea-like\[che"):
+            make({} if make is json_schema else "a")
+    finally:
+        del sys.modules[package]
+        sys.modules.update(kept)
