@@ -1,0 +1,265 @@
+"""A backend that says exactly what it was told to say, when it was told to say it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass, replace
+from itertools import count, pairwise
+from typing import TYPE_CHECKING, TypeAlias
+
+import anyio
+from anyio.lowlevel import checkpoint
+
+from mellea_like.backends.counting import Flight, RequestCounter, RequestStatistics
+from mellea_like.core.generation import Generation, Usage
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator
+
+    from mellea_like.core.backend import Request
+    from mellea_like.core.generation import RequestMeter
+
+__all__ = ["Reply", "Rule", "ScriptItem", "ScriptedBackend"]
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """One reply of a script, with its timing.
+
+    Args:
+        content: the text, the whole generation, or an exception (an instance or a class) to raise.
+        delay: seconds until the reply, spread over the pieces of a stream; ``math.inf`` never
+            answers; None takes the backend's delay.
+        chunks: the pieces of a stream. By default a text goes word by word; with an exception,
+            these pieces come before it.
+        shielded: whether the delay ignores cancellation, as a badly behaved backend does.
+
+    Raises:
+        TypeError: the content is none of these.
+        ValueError: the delay is negative, or the chunks do not make up the text.
+    """
+
+    content: str | Generation | BaseException | type[BaseException]
+    delay: float | None = None
+    chunks: Sequence[str] | None = None
+    shielded: bool = False
+
+    def __post_init__(self) -> None:
+        if not (
+            isinstance(self.content, str | Generation | BaseException)
+            or (isinstance(self.content, type) and issubclass(self.content, BaseException))
+        ):
+            msg = f"a reply is a str, a Generation or an exception, not {self.content!r}"
+            raise TypeError(msg)
+        if self.delay is not None and not self.delay >= 0:
+            msg = f"a reply's delay is at least 0 seconds, not {self.delay!r}"
+            raise ValueError(msg)
+        text = self._text
+        if self.chunks is not None and text is not None and "".join(self.chunks) != text:
+            msg = f"a reply's chunks {list(self.chunks)!r} do not make up its text {text!r}"
+            raise ValueError(msg)
+
+    @property
+    def _text(self) -> str | None:
+        if isinstance(self.content, Generation):
+            return self.content.text
+        return self.content if isinstance(self.content, str) else None
+
+    @property
+    def pieces(self) -> tuple[str, ...]:
+        """The pieces that a stream of this reply consists of."""
+        if self.chunks is not None:
+            return tuple(self.chunks)
+        return tuple(_words(self._text or ""))
+
+
+ScriptItem: TypeAlias = "str | Generation | BaseException | type[BaseException] | Reply"
+Rule: TypeAlias = "Callable[[Request], ScriptItem | Awaitable[ScriptItem]]"
+
+
+class ScriptedBackend:
+    """Answers requests from a script, in order or by a rule.
+
+    Tokens are counted as words unless a reply's `Generation` has a usage. ``requests`` lists the
+    requests in the order they arrived.
+
+    Args:
+        replies: the script. A sequence is used up item by item, in the order in which requests
+            arrive: a text, a `Generation`, an exception (an instance or a class) to raise, or a
+            `Reply` with its timing. A callable is a rule: it is given each request and returns the
+            item, or an awaitable of it.
+        delay: seconds until each reply; 0 answers after exactly one checkpoint.
+        cycle: start a sequence anew when it is used up, instead of failing.
+        can_judge: whether the backend can decide requirements.
+        model: the model's name, for records.
+
+    Raises:
+        TypeError: the script is a lone text, or an item is none of the above.
+        ValueError: the delay is negative, or a script to be cycled is empty.
+    """
+
+    provider = "scripted"
+
+    def __init__(
+        self,
+        replies: Sequence[ScriptItem] | Rule,
+        *,
+        delay: float = 0.0,
+        cycle: bool = False,
+        can_judge: bool = True,
+        model: str | None = "scripted",
+    ) -> None:
+        if not delay >= 0:
+            msg = f"a scripted backend's delay is at least 0 seconds, not {delay!r}"
+            raise ValueError(msg)
+        self._rule = _rule_of(replies, cycle=cycle)
+        self._delay = delay
+        self._counter = RequestCounter()
+        self.can_judge = can_judge
+        self.model = model
+        self.requests: list[Request] = []
+
+    def statistics(self) -> RequestStatistics:
+        """Return how many requests were started, finished, failed and cancelled so far.
+
+        Returns:
+            The counts of this moment.
+        """
+        return self._counter.statistics()
+
+    async def generate(self, request: Request) -> Generation:
+        """Give the next reply of the script.
+
+        Args:
+            request: what is wanted; the rule sees it, a sequence does not care.
+
+        Returns:
+            The reply.
+
+        Raises:
+            BaseException: the script says so.
+            IndexError: the script is used up.
+        """
+        with self._counter.flight() as flight:
+            reply, meter = await self._begin(request, flight)
+            await self._wait(reply, 1.0)
+            return self._end(reply, meter, flight)
+
+    @asynccontextmanager
+    async def stream(self, request: Request) -> AsyncGenerator[AsyncIterator[str | Generation]]:
+        """Give the next reply of the script piece by piece.
+
+        Args:
+            request: what is wanted.
+
+        Yields:
+            The pieces of the text and, as its last item, the whole reply.
+
+        Raises:
+            BaseException: the script says so.
+            IndexError: the script is used up.
+        """
+        with self._counter.flight() as flight:
+            async with aclosing(self._pieces(request, flight)) as pieces:
+                yield pieces
+
+    async def _pieces(self, request: Request, flight: Flight) -> AsyncGenerator[str | Generation]:
+        reply, meter = await self._begin(request, flight)
+        pieces = reply.pieces
+        tokens = 0
+        for piece in pieces:
+            await self._wait(reply, 1 / len(pieces))
+            tokens += len(piece.split())
+            meter.update(output_tokens=tokens)
+            self._counter.output_tokens += len(piece.split())
+            yield piece
+        if not pieces:
+            await self._wait(reply, 1.0)
+        yield self._end(reply, meter, flight, counted=tokens)
+
+    async def _begin(self, request: Request, flight: Flight) -> tuple[Reply, RequestMeter]:
+        self.requests.append(request)
+        meter = request.meter.start()
+        tokens = sum(len(message.content.split()) for message in request.messages)
+        meter.update(input_tokens=tokens)
+        self._counter.input_tokens += tokens
+        try:
+            item = self._rule(request)
+            if inspect.isawaitable(item):
+                item = await item
+            return _reply_of(item), meter
+        except Exception:
+            flight.failed()
+            raise
+
+    async def _wait(self, reply: Reply, share: float) -> None:
+        delay = self._delay if reply.delay is None else reply.delay
+        with anyio.CancelScope(shield=reply.shielded):
+            await (anyio.sleep(delay * share) if delay else checkpoint())
+
+    def _end(
+        self, reply: Reply, meter: RequestMeter, flight: Flight, *, counted: int = 0
+    ) -> Generation:
+        content = reply.content
+        if not isinstance(content, str | Generation):
+            flight.failed()
+            raise content
+        if isinstance(content, str):
+            content = Generation(content, model=self.model, finish_reason="stop")
+        usage = content.usage
+        if usage == Usage():
+            output = len(content.text.split())
+            meter.settle(input_tokens=meter.input_tokens, output_tokens=output)
+            content = replace(content, usage=meter.usage)
+        elif usage.unknown:
+            meter.update(input_tokens=usage.input_tokens, output_tokens=usage.output_tokens)
+        else:
+            meter.settle(input_tokens=usage.input_tokens, output_tokens=usage.output_tokens)
+        self._counter.output_tokens += content.usage.output_tokens - counted
+        flight.finished()
+        return content
+
+
+def _rule_of(replies: Sequence[ScriptItem] | Rule, *, cycle: bool) -> Rule:
+    if isinstance(replies, str | bytes):
+        msg = "a script is a sequence of replies: put the text into a list"
+        raise TypeError(msg)
+    if callable(replies) and not isinstance(replies, type):
+        return replies
+    if isinstance(replies, type) or not isinstance(replies, Sequence):
+        msg = f"a script is a sequence of replies or a rule, not {replies!r}"
+        raise TypeError(msg)
+    script = [_reply_of(item) for item in replies]
+    if cycle and not script:
+        msg = "an empty script can't be cycled"
+        raise ValueError(msg)
+    position = count()
+
+    def next_reply(_: Request) -> Reply:
+        index = next(position)
+        if index >= len(script) and not cycle:
+            msg = (
+                f"the script has {len(script)} replies, and this is request {index + 1}:"
+                " give ScriptedBackend more, or cycle=True"
+            )
+            raise IndexError(msg)
+        return script[index % len(script)]
+
+    return next_reply
+
+
+def _reply_of(item: ScriptItem) -> Reply:
+    return item if isinstance(item, Reply) else Reply(item)
+
+
+def _words(text: str) -> list[str]:
+    """Cut a text before each of its words; the pieces joined are the text."""
+    starts = [
+        position
+        for position in range(1, len(text))
+        if text[position - 1].isspace() and not text[position].isspace()
+    ]
+    cuts = [0, *starts, len(text)]
+    return [text[start:end] for start, end in pairwise(cuts) if start < end]

@@ -1,0 +1,75 @@
+"""The pytest fixtures ``anyio_backend`` and ``virtual_clock``.
+
+Put ``pytest_plugins = ["mellea_like.testing.pytest_plugin"]`` into the topmost ``conftest.py``.
+Each async test marked ``anyio`` then runs on asyncio and on trio; one that takes ``virtual_clock``
+runs in virtual time, where nothing really sleeps:
+
+```python
+@pytest.mark.anyio
+async def test_an_hour_passes(virtual_clock):
+    await anyio.sleep(3600)
+    assert virtual_clock.now == 3600
+```
+
+Keep worker threads and sockets out of tests in virtual time; see `VirtualClock`.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from typing import TYPE_CHECKING, Any
+
+from mellea_like.testing.virtual_clock import VirtualClock
+
+try:
+    import pytest
+except ImportError as exc:
+    msg = "mellea_like's fixtures need pytest: pip install 'mellea-like[testing]'"
+    raise ImportError(msg) from exc
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+_CLOCK = pytest.StashKey[VirtualClock]()
+
+
+@pytest.fixture(params=["asyncio", "trio"])
+def anyio_backend(request: pytest.FixtureRequest) -> str | tuple[str, dict[str, Any]]:
+    """The event loops that async tests run on: asyncio and trio, each in a test of its own."""
+    if "virtual_clock" not in request.fixturenames:
+        name: str = request.param
+        return name
+    clock = VirtualClock()
+    request.node.stash[_CLOCK] = clock
+    return clock.backend(request.param)
+
+
+@pytest.fixture
+def virtual_clock(anyio_backend: object, request: pytest.FixtureRequest) -> VirtualClock:  # noqa: ARG001
+    """Virtual time for the test that takes it: every sleep returns at once, its time spent.
+
+    ``virtual_clock.now`` is the time, from 0. A test in which everything waits for good fails with
+    a `DeadlockError`. Hypothesis tests use `run_virtual` inside a plain function instead.
+    """
+    clock: VirtualClock = request.node.stash[_CLOCK]
+    return clock
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
+    """Turn a standstill of a test in virtual time into an error."""
+    clock = pyfuncitem.stash.get(_CLOCK, None)
+    if clock is None or not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return (yield)
+    test = pyfuncitem.obj
+
+    @functools.wraps(test)
+    async def watched(**fixtures: Any) -> None:
+        await clock.run(test, **fixtures)
+
+    pyfuncitem.obj = watched
+    try:
+        return (yield)
+    finally:
+        pyfuncitem.obj = test

@@ -1,0 +1,126 @@
+"""Time that jumps: what sleeps an hour returns at once, on asyncio and on trio."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
+
+import anyio
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+__all__ = ["DeadlockError", "VirtualClock", "run_virtual"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+PATIENCE = 1.0
+"""Real seconds to wait for threads and sockets before a standstill counts as a deadlock."""
+
+
+class DeadlockError(AssertionError):
+    """Every task waits for another one, and no timer is set that could wake any of them."""
+
+
+class VirtualClock:
+    """One run's virtual time. It starts at 0 and jumps whenever every task waits.
+
+    Only timers wake virtual time. Keep worker threads and sockets out of the code under test: while
+    they work, nothing on the loop does, so the clock jumps and timeouts strike at once.
+
+    A run in which every task waits and no timer is set ends with a `DeadlockError` instead of
+    hanging (a task that waits inside a shielded scope can't be freed on trio, and hangs).
+    """
+
+    def __init__(self) -> None:
+        self._scope: anyio.CancelScope | None = None
+        self._stuck: list[str] = []
+
+    @property
+    def now(self) -> float:
+        """The virtual time in seconds, as `anyio.current_time` gives it inside the run."""
+        return anyio.current_time()
+
+    def backend(self, name: Literal["asyncio", "trio"]) -> tuple[str, dict[str, Any]]:
+        """Return what `anyio.run` and anyio's pytest plugin need to run in this virtual time.
+
+        Args:
+            name: the event loop's library.
+
+        Returns:
+            The name and the options; good for one run.
+
+        Raises:
+            ValueError: the name is neither ``"asyncio"`` nor ``"trio"``.
+        """
+        if name == "asyncio":
+            from mellea_like.testing.virtual_asyncio import VirtualLoop  # noqa: PLC0415
+
+            return name, {"loop_factory": lambda: VirtualLoop(self._at_standstill)}
+        if name == "trio":
+            from mellea_like.testing.virtual_trio import virtual_options  # noqa: PLC0415
+
+            return name, virtual_options(self._at_standstill)
+        msg = f"a virtual clock runs on asyncio or trio, not on {name!r}"
+        raise ValueError(msg)
+
+    async def run(
+        self, function: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Await a function, and turn a standstill into an error.
+
+        Args:
+            function: the async function to call.
+            *args: its arguments.
+            **kwargs: its keyword arguments.
+
+        Returns:
+            What it returned.
+
+        Raises:
+            DeadlockError: every task waited, and no timer was set.
+        """
+        with anyio.CancelScope() as self._scope:
+            result = await function(*args, **kwargs)
+            if not self._stuck:
+                return result
+        msg = "deadlock: every task waits and no timer is set; the tasks are " + ", ".join(
+            self._stuck
+        )
+        raise DeadlockError(msg)
+
+    def _at_standstill(self) -> bool:
+        """Free what waits; tell whether there was something left to do about it."""
+        if self._scope is None or self._stuck:
+            return False
+        self._stuck = [str(task.name) for task in anyio.get_running_tasks()]
+        self._scope.cancel("deadlock in virtual time")
+        return True
+
+
+def run_virtual(
+    function: Callable[[], Awaitable[T]], *, backend: Literal["asyncio", "trio"] = "asyncio"
+) -> T:
+    """Run an async function in virtual time on an event loop of its own.
+
+    For property tests and scripts; a test that is a coroutine takes the ``virtual_clock`` fixture.
+
+    Args:
+        function: takes no argument.
+        backend: the event loop's library.
+
+    Returns:
+        What it returned.
+
+    Raises:
+        DeadlockError: every task waited, and no timer was set.
+    """
+    clock = VirtualClock()
+    name, options = clock.backend(backend)
+    return anyio.run(clock.run, function, backend=name, backend_options=options)
+
+
+def others_may_wake_it() -> bool:
+    """Tell whether other threads run that might wake the event loop."""
+    return threading.active_count() > 1

@@ -1,0 +1,96 @@
+"""What every test has: both event loops, virtual time, and watches for leaks and blocking calls."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import sys
+import threading
+
+import anyio
+import pytest
+from anyio.lowlevel import checkpoint
+from blockbuster import BlockBuster
+from hypothesis import HealthCheck, settings
+
+pytest_plugins = ["mellea_like.testing.pytest_plugin", "pytester"]
+
+settings.register_profile(
+    "default", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=50
+)
+settings.register_profile("ci", settings.get_profile("default"), derandomize=True, max_examples=200)
+settings.load_profile("ci" if os.environ.get("CI") else "default")
+
+
+# --- a call that blocks the event loop fails the test -----------------------------------------
+
+BLOCKING_EVENTS = {"time.sleep", "subprocess.Popen", "os.system", "socket.getaddrinfo"}
+_watched_threads: set[int] = set()
+
+
+def _audit(event: str, args: tuple[object, ...]) -> None:
+    if event in BLOCKING_EVENTS and threading.get_ident() in _watched_threads:
+        # Only our own code answers for what it does: a frame of the package must have called.
+        frame = inspect.currentframe()
+        while frame is not None:
+            path = frame.f_code.co_filename
+            if f"{os.sep}mellea_like{os.sep}" in path and f"{os.sep}testing{os.sep}" not in path:
+                msg = f"{event}{args!r} blocks the event loop, called from {path}:{frame.f_lineno}"
+                raise AssertionError(msg)
+            frame = frame.f_back
+
+
+sys.addaudithook(_audit)
+
+
+@pytest.fixture(scope="session")
+def _blockbuster() -> BlockBuster:
+    return BlockBuster("mellea_like", excluded_modules=["mellea_like.testing"])
+
+
+# --- what every async test is wrapped in -------------------------------------------------------
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call(pyfuncitem):
+    """Watch an async test for blocking calls and for tasks that it leaves behind."""
+    test = pyfuncitem.obj
+    if not inspect.iscoroutinefunction(test) or pyfuncitem.get_closest_marker("allow_blocking"):
+        return (yield)
+    detector = pyfuncitem.funcargs["_detector"]
+
+    @functools.wraps(test)
+    async def watched(**fixtures):
+        before = {task.id for task in anyio.get_running_tasks()}
+        thread = threading.get_ident()
+        if detector is not None:
+            detector.activate()
+        _watched_threads.add(thread)
+        try:
+            await test(**fixtures)
+        finally:
+            _watched_threads.discard(thread)
+            if detector is not None:
+                detector.deactivate()
+        await checkpoint()
+        left = [task for task in anyio.get_running_tasks() if task.id not in before]
+        assert not left, f"the test left tasks behind: {left}"
+
+    pyfuncitem.obj = watched
+    try:
+        return (yield)
+    finally:
+        pyfuncitem.obj = test
+
+
+@pytest.fixture(autouse=True)
+def _detector(request, _blockbuster):
+    """blockbuster knows asyncio only; the audit hook above looks after both libraries."""
+    backend = request.getfixturevalue("anyio_backend") if _is_async(request.node) else None
+    name = backend if isinstance(backend, str) else backend and backend[0]
+    return _blockbuster if name == "asyncio" else None
+
+
+def _is_async(node: object) -> bool:
+    return inspect.iscoroutinefunction(getattr(node, "obj", None))

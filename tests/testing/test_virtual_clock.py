@@ -1,0 +1,138 @@
+"""Virtual time: sleeps jump, standstills are errors."""
+
+from __future__ import annotations
+
+import time
+
+import anyio
+import pytest
+
+from mellea_like.runtime.threads import run_in_thread
+from mellea_like.testing.virtual_clock import DeadlockError, VirtualClock, run_virtual
+
+both = pytest.mark.parametrize("backend", ["asyncio", "trio"])
+
+
+@pytest.mark.anyio
+async def test_an_hour_passes_at_once(virtual_clock):
+    began = time.monotonic()
+    await anyio.sleep(3600)
+    assert virtual_clock.now == anyio.current_time() == 3600
+    assert time.monotonic() - began < 5
+
+
+@pytest.mark.anyio
+async def test_timeouts_strike_in_order(virtual_clock):
+    ended = []
+
+    async def sleeper(seconds: float, limit: float) -> None:
+        with anyio.move_on_after(limit):
+            await anyio.sleep(seconds)
+        ended.append((virtual_clock.now, seconds))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(sleeper, 30, 20)
+        tasks.start_soon(sleeper, 10, 99)
+        tasks.start_soon(sleeper, float("inf"), 1_000_000)
+    assert ended == [(10, 10), (20, 30), (1_000_000, float("inf"))]
+
+
+@pytest.mark.anyio
+async def test_a_test_without_the_fixture_runs_in_real_time():
+    assert anyio.current_time() > 1
+
+
+@both
+def test_a_standstill_is_an_error_that_names_the_tasks(backend):
+    async def waiter(event: anyio.Event) -> None:
+        await event.wait()
+
+    async def stuck() -> None:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(waiter, anyio.Event(), name="the waiter")
+
+    with pytest.raises(DeadlockError, match=r"no timer is set.*the waiter"):
+        run_virtual(stuck, backend=backend)
+
+
+@both
+def test_sleeping_forever_is_a_standstill(backend):
+    with pytest.raises(DeadlockError):
+        run_virtual(anyio.sleep_forever, backend=backend)
+
+
+@both
+def test_a_swallowed_standstill_is_still_an_error(backend):
+    async def swallows() -> str:
+        with anyio.CancelScope() as scope:
+            try:
+                await anyio.sleep_forever()
+            except anyio.get_cancelled_exc_class():
+                scope.cancel()
+                raise
+        return "fine"
+
+    with pytest.raises(DeadlockError):
+        run_virtual(swallows, backend=backend)
+
+
+def test_a_shielded_standstill_stops_the_loop_on_asyncio():
+    async def shielded() -> None:
+        with anyio.CancelScope(shield=True):
+            await anyio.sleep_forever()
+
+    with pytest.raises(DeadlockError):
+        run_virtual(shielded)
+
+
+@both
+def test_a_thread_may_end_a_standstill(backend):
+    async def waits_for_a_thread() -> str:
+        return await run_in_thread(lambda: time.sleep(0.05) or "done")
+
+    assert run_virtual(waits_for_a_thread, backend=backend) == "done"
+
+
+@both
+def test_each_run_starts_at_zero(backend):
+    async def sleep() -> float:
+        began = anyio.current_time()
+        await anyio.sleep(5)
+        return began
+
+    assert [run_virtual(sleep, backend=backend) for _ in range(2)] == [0, 0]
+
+
+@both
+def test_an_exception_passes_unchanged(backend):
+    async def fails() -> None:
+        await anyio.sleep(1)
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        run_virtual(fails, backend=backend)
+
+
+def test_another_loop_is_refused():
+    with pytest.raises(ValueError, match="not on 'curio'"):
+        VirtualClock().backend("curio")
+
+
+def test_the_plugin_fails_a_test_that_stands_still(pytester):
+    pytester.makeconftest('pytest_plugins = ["mellea_like.testing.pytest_plugin"]')
+    pytester.makepyfile(
+        """
+        import anyio, pytest
+        pytestmark = pytest.mark.anyio
+
+        async def test_stuck(virtual_clock):
+            await anyio.Event().wait()
+
+        async def test_fine(virtual_clock):
+            await anyio.sleep(1e6)
+            assert virtual_clock.now == 1e6
+        """
+    )
+    result = pytester.runpytest_subprocess("-p", "no:looptime_plugin", "-p", "no:cacheprovider")
+    result.assert_outcomes(passed=2, failed=2)
+    result.stdout.fnmatch_lines(["*DeadlockError: deadlock: every task waits*"])
