@@ -1,0 +1,225 @@
+"""Every Python example in the README and in docs/ runs, and prints what the page says.
+
+A page's ```` ```python ```` blocks run in order, in one namespace, in a process and an empty
+directory of their own; a block may ``await`` at its top level. Comments in the page steer it:
+
+- ``<!-- prints -->`` above a ```` ```text ```` block: that is what the Python block before it
+  prints, where ``...`` stands for anything;
+- ``<!-- needs: a server -->`` above a Python block: it is compiled but not run, for that reason.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import doctest
+import inspect
+import io
+import os
+import re
+import subprocess
+import sys
+import types
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+
+import anyio
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
+PAGES = [page for page in PAGES if "_build" not in page.parts]
+
+FENCE = re.compile(r"^(?P<indent> *)(?P<ticks>`{3,})(?P<info>[^`]*)$")
+MARKER = re.compile(r"^ *<!-- *(?P<text>.*?) *-->$")
+ALMOST_PYTHON = re.compile(r"\bpy(thon3?|con)?\b|\bipython\b", re.IGNORECASE)
+
+
+@dataclass
+class Block:
+    """A fenced block: its language, its text, the comment above it, and where its text starts."""
+
+    language: str
+    text: str
+    marker: str
+    line: int
+
+    @property
+    def needs(self) -> str:
+        kind, _, reason = self.marker.partition(":")
+        return reason.strip() if kind == "needs" else ""
+
+    @property
+    def prints(self) -> bool:
+        return self.language == "text" and self.marker == "prints"
+
+
+def blocks_of(page: Path) -> list[Block]:
+    blocks: list[Block] = []
+    opened = None
+    marker = ""
+    for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1):
+        fence = FENCE.match(line)
+        if opened is not None:
+            if fence and not fence["info"].strip() and len(fence["ticks"]) >= len(opened["ticks"]):
+                opened = None
+            else:
+                blocks[-1].text += line.removeprefix(opened["indent"]) + "\n"
+        elif fence:
+            opened = fence
+            blocks.append(Block(fence["info"].strip(), "", marker, number + 1))
+            marker = ""
+        elif line.strip():
+            comment = MARKER.match(line)
+            marker = comment["text"] if comment else ""
+    assert opened is None, f"{page}: the last fence is not closed"
+    return blocks
+
+
+def compiled(block: Block, page: Path) -> types.CodeType:
+    tree = ast.parse(block.text, str(page))
+    ast.increment_lineno(tree, block.line - 1)
+    return compile(tree, str(page), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+
+
+def run_page(page: Path) -> None:
+    """Run all examples of one page; used in a process of its own."""
+    module = types.ModuleType("__main__")
+    sys.modules["__main__"] = module
+    checker = doctest.OutputChecker()
+    printed = None
+    for block in blocks_of(page):
+        if block.prints:
+            assert printed is not None, f"{page}:{block.line}: no example prints this"
+            if not checker.check_output(block.text, printed, doctest.ELLIPSIS):
+                message = f"{page}:{block.line}: says\n{block.text}\nbut it prints\n{printed}"
+                raise AssertionError(message)
+            printed = None
+        elif block.language == "python":
+            code = compiled(block, page)
+            if block.needs:
+                printed = None
+                continue
+            with contextlib.redirect_stdout(io.StringIO()) as stdout:
+                result = eval(code, module.__dict__)
+                if inspect.iscoroutine(result):
+                    anyio.run(partial(_wait_for, result))
+            printed = stdout.getvalue()
+
+
+async def _wait_for(coroutine: types.CoroutineType[object, None, None]) -> None:
+    await coroutine
+
+
+def run_in_process(page: Path, directory: Path) -> subprocess.CompletedProcess[str]:
+    secret = ("OPENAI_", "OTEL_", "MELLEA_")
+    environ = {name: text for name, text in os.environ.items() if not name.startswith(secret)}
+    return subprocess.run(
+        [sys.executable, "-W", "error", __file__, str(page)],
+        cwd=directory,
+        env=environ,
+        capture_output=True,
+        text=True,
+        check=False,
+        stdin=subprocess.DEVNULL,
+        timeout=50,
+    )
+
+
+def has_examples(page: Path) -> bool:
+    return any(block.language == "python" for block in blocks_of(page))
+
+
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, id=str(page.relative_to(ROOT))) for page in PAGES if has_examples(page)],
+)
+def test_examples_of_a_page_run(page, tmp_path):
+    done = run_in_process(page, tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("page", [pytest.param(p, id=str(p.relative_to(ROOT))) for p in PAGES])
+def test_no_python_block_hides_under_another_name(page):
+    hidden = [
+        f"{page.name}:{block.line}: {block.language}"
+        for block in blocks_of(page)
+        if block.language != "python" and ALMOST_PYTHON.search(block.language)
+    ]
+    assert not hidden
+
+
+def test_every_public_name_stands_in_the_api_reference():
+    pages = [page.read_text(encoding="utf-8") for page in (ROOT / "docs" / "api").glob("*.md")]
+    documented = set(re.findall(r"automodule:: ([\w.]+)", "\n".join(pages)))
+    missing = set()
+    for package in ("", ".backends", ".errors", ".hooks", ".requirements", ".sampling", ".testing"):
+        module = import_module(f"mellea_like{package}")
+        for name in getattr(module, "__all__", ()):
+            home = getattr(getattr(module, name), "__module__", module.__name__)
+            if home not in documented:
+                missing.add(f"{home} (for {name})")
+    assert not missing, "add these modules to a page in docs/api/"
+
+
+# --- the harness itself: a broken page must fail ----------------------------------------------
+
+PAGE = """
+# A page
+
+```python
+import anyio
+
+async def double(x):
+    await anyio.sleep(0)
+    return 2 * x
+
+print(await double(4), __name__)
+```
+
+<!-- prints -->
+```text
+8 ...
+```
+
+<!-- needs: a server -->
+```python
+1 / 0
+```
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "complaint"),
+    [
+        ("", "", None),
+        ("8 ...", "9 ...", "but it prints"),
+        ("double(4)", "double(None)", "TypeError"),
+        ("<!-- needs: a server -->", "", "ZeroDivisionError"),
+        ("<!-- needs: a server -->", "<!-- needs: -->", "ZeroDivisionError"),
+        ("1 / 0", "1 /", "SyntaxError"),
+        (
+            "<!-- prints -->\n",
+            "<!-- prints -->\n```text\n8 __main__\n```\n<!-- prints -->\n",
+            "no ",
+        ),
+    ],
+)
+def test_harness_runs_a_page_and_notices_what_is_wrong(old, new, complaint, tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text(PAGE.replace(old, new) if old else PAGE, encoding="utf-8")
+    done = run_in_process(page, tmp_path)
+    assert (done.returncode == 0) == (complaint is None), done.stderr
+    assert (complaint or "") in done.stderr
+
+
+def test_an_error_points_to_the_line_of_the_page(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("Text.\n\n```python\nx = 1\nx.nonsense\n```\n", encoding="utf-8")
+    assert f'File "{page}", line 5' in run_in_process(page, tmp_path).stderr
+
+
+if __name__ == "__main__":
+    run_page(Path(sys.argv[1]))

@@ -1,0 +1,73 @@
+"""Every file in examples/ runs offline to exit code 0, and prints what it says it does.
+
+Lines ``# expect: TEXT`` in an example stand for lines of its output, in their order; ``...`` in
+them stands for anything. ``# needs: REASON`` in an example keeps it out of here: another test
+gives it what it needs.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
+SCRIPTS = sorted(EXAMPLES.glob("*.py"))
+
+
+def comments(script: Path, kind: str) -> list[str]:
+    return re.findall(rf"^# {kind}: (.+)$", script.read_text(encoding="utf-8"), re.MULTILINE)
+
+
+def run(script: Path, directory: Path, **more: str) -> subprocess.CompletedProcess[str]:
+    secret = ("OPENAI_", "OTEL_", "MELLEA_")
+    environ = {name: text for name, text in os.environ.items() if not name.startswith(secret)}
+    return subprocess.run(
+        [sys.executable, "-W", "error", script],
+        cwd=directory,
+        env=environ | more,
+        capture_output=True,
+        text=True,
+        check=False,
+        stdin=subprocess.DEVNULL,
+        timeout=50,
+    )
+
+
+def unmet(expected: list[str], printed: str) -> list[str]:
+    """Return the expected lines that are not found, in order, among the printed ones."""
+    lines = iter(printed.splitlines())
+    for position, text in enumerate(expected):
+        pattern = ".*".join(map(re.escape, text.split("...")))
+        if not any(re.fullmatch(pattern, line.rstrip()) for line in lines):
+            return expected[position:]
+    return []
+
+
+@pytest.mark.parametrize(
+    "script",
+    [pytest.param(path, id=path.stem) for path in SCRIPTS if not comments(path, "needs")],
+)
+def test_example_runs_and_prints_what_it_promises(script, tmp_path):
+    done = run(script, tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert not unmet(comments(script, "expect"), done.stdout), done.stdout
+
+
+@pytest.mark.parametrize(
+    ("expected", "missing"),
+    [
+        ([], []),
+        (["one", "three"], []),
+        (["t...", "three"], []),
+        (["three", "one"], ["one"]),
+        (["on"], ["on"]),
+        (["four", "one"], ["four", "one"]),
+    ],
+)
+def test_expected_lines_are_compared_whole_and_in_order(expected, missing):
+    assert unmet(expected, "one\ntwo\nthree\n") == missing

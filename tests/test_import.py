@@ -1,0 +1,229 @@
+"""``import mellea_like`` is quick and quiet: it touches nothing, and needs no extra."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+DEPENDENCIES = "anyio, pydantic, tenacity, opentelemetry.trace, opentelemetry.metrics"
+
+OPTIONAL = {
+    "gguf",
+    "httpx",
+    "jsonschema",
+    "looptime",
+    "numpy",
+    "openai",
+    "opentelemetry.exporter",
+    "opentelemetry.sdk",
+    "pytest",
+    "ray",
+    "regex",
+    "rich",
+    "trio",
+    "typer",
+    "uvloop",
+    "xllamacpp",
+}
+
+
+def python(code: str, *arguments: str, **more: str) -> str:
+    """Run code in a fresh interpreter that nothing else measures or configures."""
+    hindering = ("COVERAGE_", "COV_CORE_", "PYTHONDONTWRITEBYTECODE", "PYTHONWARNINGS")
+    environ = {name: text for name, text in os.environ.items() if not name.startswith(hindering)}
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code), *arguments],
+        env=environ | more,
+        capture_output=True,
+        text=True,
+        check=False,
+        stdin=subprocess.DEVNULL,
+        timeout=50,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+# --- quick ------------------------------------------------------------------------------------
+
+ROUNDS = 20
+ALLOWED = 1.3
+
+
+def seconds_to_import(modules: str) -> float:
+    code = f"""
+        import time
+        started = time.perf_counter()
+        import {modules}
+        print(time.perf_counter() - started)
+    """
+    return float(python(code))
+
+
+def test_import_takes_at_most_1_3_times_what_the_dependencies_take():
+    # The best of each shows what the code costs without the machine's other work. The rounds
+    # alternate, so that a busy spell hits both, and end as soon as the answer is clear.
+    ours, theirs = [], []
+    for _ in range(ROUNDS):
+        theirs.append(seconds_to_import(DEPENDENCIES))
+        ours.append(seconds_to_import("mellea_like"))
+        if len(ours) >= 3 and min(ours) <= ALLOWED * min(theirs):
+            return
+    ratio = min(ours) / min(theirs)
+    pytest.fail(f"import mellea_like takes {ratio:.2f} times what its dependencies take")
+
+
+# --- quiet ------------------------------------------------------------------------------------
+
+WATCH = """
+    import os, sys, threading
+
+    import anyio, pydantic, tenacity, opentelemetry.trace, opentelemetry.metrics
+
+    package = sys.argv[1]
+    offences = []
+
+    def on_our_account():
+        # Import machinery between the deed and our module means that the deed is an import's.
+        frame = sys._getframe(2)
+        while frame is not None:
+            name = frame.f_globals.get("__name__", "")
+            if name.startswith("importlib._bootstrap"):
+                return None
+            if name.partition(".")[0] == package:
+                return f"{name}:{frame.f_lineno}"
+            frame = frame.f_back
+        return None
+
+    def note(deed):
+        if (place := on_our_account()) is not None:
+            offences.append(f"{place} {deed}")
+
+    DEEDS = ("os.", "shutil.", "socket.", "subprocess.", "tempfile.", "urllib.")
+
+    def audit(event, arguments):
+        if event == "open" or event.startswith(DEEDS):
+            note(event)
+
+    class Watched(type(os.environ)):
+        def __getitem__(self, name):
+            note(f"environ {name}")
+            return super().__getitem__(name)
+
+        def __iter__(self):
+            note("environ")
+            return super().__iter__()
+
+    start = threading.Thread.start
+
+    def watched_start(thread):
+        note("thread")
+        start(thread)
+
+    os.environ.__class__ = Watched
+    threading.Thread.start = watched_start
+    sys.addaudithook(audit)
+    __import__(package)
+    print("\\n".join(offences))
+"""
+
+
+def test_our_modules_touch_nothing_on_import():
+    assert python(WATCH, "mellea_like").strip() == ""
+
+
+@pytest.mark.parametrize(
+    ("deed", "noticed"),
+    [
+        ("open(__file__).close()", "open"),
+        ("import os; os.environ.get('HOME')", "environ HOME"),
+        ("import os; os.getenv('HOME')", "environ HOME"),
+        ("import os; dict(os.environ)", "environ"),
+        ("import os; os.listdir()", "os.listdir"),
+        ("import pathlib; pathlib.Path(__file__).read_text()", "open"),
+        ("import socket; socket.socket().close()", "socket.__new__"),
+        ("import subprocess; subprocess.run(['true'])", "subprocess.Popen"),
+        ("import threading; threading.Thread(target=int).start()", "thread"),
+        ("import json.tool, sqlite3", ""),
+    ],
+)
+def test_the_watch_notices_what_a_module_does_on_import(deed, noticed, tmp_path):
+    package = tmp_path / "nosy"
+    package.mkdir()
+    (package / "__init__.py").write_text("from nosy import inner\n", encoding="utf-8")
+    (package / "inner.py").write_text(f"{deed}\n", encoding="utf-8")
+    seen = python(WATCH, "nosy", PYTHONPATH=str(tmp_path))
+    assert bool(seen.strip()) == bool(noticed)
+    assert noticed in seen
+
+
+def test_import_loads_no_optional_dependency():
+    code = """
+        import sys, json
+        import anyio, pydantic, tenacity, opentelemetry.trace, opentelemetry.metrics
+        before = set(sys.modules)
+        import mellea_like
+        print(json.dumps(sorted(set(sys.modules) - before)))
+    """
+    assert not OPTIONAL & set(json.loads(python(code)))
+
+
+# --- without extras ---------------------------------------------------------------------------
+
+WITHOUT_EXTRAS = """
+    import importlib, json, pkgutil, sys
+
+    missing = set(sys.argv[1].split())
+
+    class Absent:
+        def find_spec(self, name, path=None, target=None):
+            if name in missing:
+                raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+    sys.meta_path.insert(0, Absent())
+    import mellea_like
+
+    found = {}
+    for module in pkgutil.walk_packages(mellea_like.__path__, "mellea_like.", onerror=str):
+        if module.name.endswith("__main__"):
+            continue
+        try:
+            importlib.import_module(module.name)
+        except Exception as exc:
+            found[module.name] = f"{type(exc).__name__}: {exc}"
+        else:
+            found[module.name] = ""
+    print(json.dumps(found))
+"""
+
+
+@pytest.fixture(scope="module")
+def errors_without_extras() -> dict[str, str]:
+    return json.loads(python(WITHOUT_EXTRAS, " ".join(OPTIONAL)))
+
+
+def test_a_module_without_its_extra_says_in_one_sentence_what_to_install(errors_without_extras):
+    sentence = re.compile(r"ImportError: .+: pip install 'mellea-like\[\w+\]'")
+    wrong = {
+        name: error
+        for name, error in errors_without_extras.items()
+        if error and not sentence.fullmatch(error)
+    }
+    assert not wrong
+
+
+def test_what_needs_no_extra_imports_without_them(errors_without_extras):
+    needy = ("mellea_like.backends.openai", "mellea_like.cli", "mellea_like.testing")
+    failed = {
+        name: error
+        for name, error in errors_without_extras.items()
+        if error and not name.startswith(needy)
+    }
+    assert not failed
+    assert "mellea_like.core.action" in errors_without_extras

@@ -1,0 +1,109 @@
+"""The public names: few, documented, and visible to people and tools."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+import mellea_like
+
+PACKAGE = Path(mellea_like.__file__).parent
+FRONT_DOORS = ["", ".backends", ".errors", ".hooks", ".requirements", ".sampling", ".testing"]
+MODULES = [f"mellea_like{name}" for name in FRONT_DOORS]
+
+
+def public() -> list[tuple[str, str]]:
+    return [
+        (module, name)
+        for module in MODULES
+        for name in getattr(import_module(module), "__all__", ())
+    ]
+
+
+EXPORTS = [pytest.param(*export, id=".".join(export)) for export in public()]
+
+
+def statically_bound(module: str) -> set[str]:
+    """Return the names that a type checker or an editor sees at a module's top level."""
+    source = Path(str(import_module(module).__file__)).read_text(encoding="utf-8")
+    names: set[str] = set()
+    statements = list(ast.parse(source).body)
+    for statement in statements:
+        if isinstance(statement, ast.If | ast.Try):
+            statements += statement.body
+        elif isinstance(statement, ast.ImportFrom | ast.Import):
+            names |= {alias.asname or alias.name for alias in statement.names}
+        elif isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.add(statement.name)
+        elif isinstance(statement, ast.Assign):
+            names |= {target.id for target in statement.targets if isinstance(target, ast.Name)}
+        elif isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+            names.add(statement.target.id)
+    return names
+
+
+def parameters_of(thing: object) -> list[str]:
+    function = thing.__init__ if isinstance(thing, type) else thing
+    try:
+        names = list(inspect.signature(function).parameters)
+    except (TypeError, ValueError):
+        return []
+    return [name for name in names if name not in {"self", "args", "kwargs"}]
+
+
+def test_at_most_40_names_at_the_front_door():
+    assert len(mellea_like.__all__) <= 40
+    assert len(set(mellea_like.__all__)) == len(mellea_like.__all__)
+
+
+@pytest.mark.parametrize(("module", "name"), EXPORTS)
+def test_export_exists_and_has_a_docstring_of_its_own(module, name):
+    thing = getattr(import_module(module), name)
+    if isinstance(thing, type) or callable(thing):
+        doc = vars(thing).get("__doc__") if isinstance(thing, type) else thing.__doc__
+        assert doc
+        assert doc.strip()
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_exports_are_visible_to_static_tools_and_to_dir(module):
+    exports = set(getattr(import_module(module), "__all__", ()))
+    assert exports <= statically_bound(module)
+    assert exports <= set(dir(import_module(module)))
+
+
+@pytest.mark.parametrize(("module", "name"), EXPORTS)
+def test_docstring_of_a_public_function_says_what_goes_in_and_comes_out(module, name):
+    thing = getattr(import_module(module), name)
+    functions = [thing] if inspect.isfunction(thing) else []
+    if isinstance(thing, type):
+        functions = [
+            member
+            for attribute, member in vars(thing).items()
+            if inspect.isfunction(member) and not attribute.startswith("_")
+        ]
+    for function in functions:
+        doc = inspect.getdoc(function) or ""
+        missing = [
+            parameter
+            for parameter in parameters_of(function)
+            if not re.search(rf"^ +\*{{0,2}}{parameter}: ", doc, re.MULTILINE)
+        ]
+        assert not missing, f"{function.__qualname__} does not document {missing}"
+        result = function.__annotations__.get("return")
+        if result not in {None, "None", "Self", "NoReturn"}:
+            assert re.search(r"^(Returns|Yields):$", doc, re.MULTILINE), function.__qualname__
+
+
+def test_every_module_says_what_it_is():
+    silent = [
+        str(path.relative_to(PACKAGE))
+        for path in PACKAGE.rglob("*.py")
+        if not ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+    ]
+    assert not silent
