@@ -1,0 +1,321 @@
+"""Any server that speaks OpenAI's chat protocol, through the official SDK."""
+
+from __future__ import annotations
+
+import os
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
+
+from mellea_like.core.options import Options
+from mellea_like.errors import AuthenticationFailed, BackendError, InvalidRequest
+
+try:
+    import openai
+    from openai.resources.chat import AsyncChat as _  # noqa: F401 (the SDK loads it at its first use)
+except ImportError as exc:  # pragma: no cover
+    msg = "OpenAIBackend needs the official SDK: pip install 'mellea-like[openai]'"
+    raise ImportError(msg) from exc
+
+from mellea_like.backends.openai_clients import LoopClient, LoopClients
+from mellea_like.backends.openai_errors import Translator
+from mellea_like.backends.openai_reply import OpenReply
+from mellea_like.backends.openai_wire import Reply, request_body
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+    from contextlib import AbstractAsyncContextManager
+
+    from mellea_like.core.backend import Request
+    from mellea_like.core.generation import Generation
+
+__all__ = ["OpenAIBackend"]
+
+OFFICIAL_URL = "https://api.openai.com/v1"
+NO_KEY = "no-key-needed"
+"""Sent to other servers where there is no key: the SDK insists on one, local servers ignore it."""
+
+CONNECT_SECONDS = 10.0
+
+
+class OpenAIBackend:
+    """A model behind OpenAI's chat protocol: OpenAI, vLLM, llama.cpp, Ollama and others.
+
+    Replies are always streamed on the wire, so that the server stops generating when a request is
+    cancelled. Nothing is retried here, also with a client that would. Works on asyncio and trio,
+    and in one event loop after another.
+
+    A refusal is a reply: its text is the refusal's, its ``finish_reason`` is ``"refusal"``. So is a
+    reply that a content filter cut short (``"content_filter"``).
+
+    Args:
+        model: the model's name. None asks the server once for its models and takes the first;
+            OpenAI's own has too many for that and needs a name.
+        base_url: where the server is; by default ``OPENAI_BASE_URL``, else OpenAI's own.
+        api_key: the key; by default ``OPENAI_API_KEY``. Servers other than OpenAI's get a
+            placeholder where there is none. Both variables are read when first needed.
+        client: a ready `openai.AsyncOpenAI` instead of the two above. It is used as it is but for
+            retries, belongs to one event loop, and stays open.
+        close_client: let `aclose` close ``client``.
+        timeout: the longest silence of the server, in seconds; None for no limit.
+        options: defaults for what a request's options leave open.
+        can_judge: whether its verdicts on requirements are wanted.
+        trust_env: whether the environment's proxy settings count; not used with ``client``.
+
+    Attributes:
+        provider: ``"openai"``, for telemetry.
+        can_judge: as given.
+
+    Raises:
+        TypeError: ``client`` is no `openai.AsyncOpenAI`.
+        ValueError: ``base_url`` is no HTTP URL, ``timeout`` is not positive, or ``client`` comes
+            with a key or a URL.
+    """
+
+    provider = "openai"
+
+    def __init__(
+        self,
+        model: str | None = None,
+        *,
+        base_url: str | None = None,
+        api_key: str | None = None,
+        client: openai.AsyncOpenAI | None = None,
+        close_client: bool = False,
+        timeout: float | None = 600.0,
+        options: Options | Mapping[str, Any] | None = None,
+        can_judge: bool = True,
+        trust_env: bool = True,
+    ) -> None:
+        if client is not None:
+            if not isinstance(client, openai.AsyncOpenAI):
+                msg = f"client takes an openai.AsyncOpenAI, not {type(client).__name__}"
+                raise TypeError(msg)
+            if base_url is not None or api_key is not None:
+                msg = "a ready client has its URL and its key: leave base_url and api_key out"
+                raise ValueError(msg)
+        if timeout is not None and not timeout > 0:
+            msg = f"timeout takes seconds above 0 or None, not {timeout!r}"
+            raise ValueError(msg)
+        if base_url is not None:
+            _split(base_url, "base_url")
+        self.can_judge = can_judge
+        self._model = model
+        self._base_url = base_url
+        self._key = None if api_key is None else _Secret(api_key)
+        self._given = client
+        self._timeout = timeout
+        self._options = Options.of(options)
+        self._trust_env = trust_env
+        self._clients = LoopClients(self._make_client, close=client is None or close_client)
+
+    @property
+    def model(self) -> str | None:
+        """The model's name; None while it is left to the server and was not yet asked for."""
+        return self._model
+
+    @property
+    def base_url(self) -> str:
+        """Where the requests go, without credentials."""
+        return urlunsplit(urlsplit(_without_credentials(urlsplit(self._url())))._replace(query=""))
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._model!r} at {self.base_url}>"
+
+    async def generate(self, request: Request) -> Generation:
+        """Answer one request.
+
+        Args:
+            request: what is wanted.
+
+        Returns:
+            The reply, with its text not yet parsed.
+
+        Raises:
+            BackendError: there is no reply.
+        """
+        async with self._stream(request) as reply:
+            return await reply.whole()
+
+    def stream(
+        self, request: Request
+    ) -> AbstractAsyncContextManager[AsyncIterator[str | Generation]]:
+        """Answer one request piece by piece.
+
+        Args:
+            request: what is wanted.
+
+        Returns:
+            A context manager to enter with ``async with``; it gives an iterator over the pieces of
+            the text and, as its last item, the whole `Generation`. Leaving the block early closes
+            the request.
+
+        Raises:
+            BackendError: there is no reply; raised on entering or while iterating.
+        """
+        return self._stream(request)
+
+    @asynccontextmanager
+    async def _stream(self, request: Request) -> AsyncGenerator[OpenReply, None]:
+        options = _over(request.options, self._options)
+        async with self._clients.hold() as held:
+            model = options.model or self._model or await self._first_model(held)
+            reply = await self._send(held.client, request, options, model)
+            try:
+                yield reply
+            finally:
+                await reply.close()
+
+    async def aclose(self) -> None:
+        """Close the running event loop's connections; the backend may be used again.
+
+        A request under way keeps its connection until it ends.
+        """
+        await self._clients.aclose()
+
+    async def _send(
+        self,
+        client: openai.AsyncOpenAI,
+        request: Request,
+        options: Options,
+        model: str,
+    ) -> OpenReply:
+        if "stream" in options.extra:
+            msg = "option extra can't set stream: this backend always streams, to be cancellable"
+            raise InvalidRequest(msg)
+        body = request_body(request, options, model, official=self._is_official())
+        translator = self._translator(client, model)
+        meter = request.meter.start()
+        create: Any = client.chat.completions.create
+        error: BackendError
+        try:
+            stream: Any = await create(**body)
+        except (TypeError, ValueError, RuntimeError) as exc:
+            error = translator.unsendable(exc)
+        except Exception as exc:  # noqa: BLE001 (nothing but the SDK's code runs in there)
+            error = translator.of(exc)
+        else:
+            return OpenReply(stream.response, Reply(meter), request, model, translator)
+        # Outside the handler, so that the SDK's exception does not hang on as the context.
+        raise error
+
+    async def _first_model(self, held: LoopClient) -> str:
+        if self._is_official():
+            msg = f"OpenAIBackend needs a model's name for {self.base_url}"
+            raise InvalidRequest(msg)
+        async with held.lock:
+            return self._model or await self._ask_for_models(held.client)
+
+    async def _ask_for_models(self, client: openai.AsyncOpenAI) -> str:
+        translator = self._translator(client, None)
+        error: BackendError
+        try:
+            page: Any = await client.models.list()
+            name = next((model.id for model in page.data or ()), None)
+        except (AttributeError, TypeError, ValueError):
+            error = translator.malformed("a list of models that can't be read")
+        except Exception as exc:  # noqa: BLE001 (nothing but the SDK's code runs in there)
+            error = translator.of(exc)
+        else:
+            if isinstance(name, str) and name:
+                self._model = name
+                return name
+            error = InvalidRequest(f"{self.base_url} offers no model: give OpenAIBackend its name")
+        raise error
+
+    def _make_client(self) -> openai.AsyncOpenAI:
+        if self._given is not None:
+            return self._given.with_options(max_retries=0)
+        key = self._api_key()
+        try:
+            url = _split(self._url(), "OPENAI_BASE_URL")
+        except ValueError as exc:
+            raise InvalidRequest(str(exc)) from None
+        timeout = openai.Timeout(
+            self._timeout, connect=min(self._timeout or CONNECT_SECONDS, CONNECT_SECONDS), pool=None
+        )
+        credentials = (unquote(url.username or ""), unquote(url.password or ""))
+        http_client = openai.DefaultAsyncHttpxClient(
+            timeout=timeout,
+            trust_env=self._trust_env,
+            auth=credentials if any(credentials) else None,
+        )
+        client = openai.AsyncOpenAI(
+            api_key=key,
+            base_url=_without_credentials(url),
+            timeout=timeout,
+            max_retries=0,
+            http_client=http_client,
+        )
+        # The SDK would ask for it in a thread, and keep that thread, to tell the server.
+        client._platform = "Unknown"  # pyright: ignore[reportPrivateUsage]
+        return client
+
+    def _url(self) -> str:
+        if self._given is not None:
+            return str(self._given.base_url)
+        return self._base_url or os.environ.get("OPENAI_BASE_URL") or OFFICIAL_URL
+
+    def _is_official(self) -> bool:
+        host = urlsplit(self._url()).hostname or ""
+        return host == "api.openai.com" or host.endswith((".api.openai.com", ".openai.azure.com"))
+
+    def _api_key(self) -> str:
+        key = self._key.value if self._key is not None else os.environ.get("OPENAI_API_KEY", "")
+        key = key.strip()
+        if not key:
+            if not self._is_official():
+                return NO_KEY
+            msg = f"no API key for {self.base_url}: set OPENAI_API_KEY or pass api_key="
+            raise AuthenticationFailed(msg)
+        if not (key.isascii() and key.isprintable() and " " not in key):
+            msg = "the API key has a character that can't be sent in an HTTP header: check it"
+            raise AuthenticationFailed(msg)
+        return key
+
+    def _translator(self, client: openai.AsyncOpenAI, model: str | None) -> Translator:
+        url = urlsplit(self._url())
+        secrets = (client.api_key, url.password, unquote(url.password or ""), url.query)
+        return Translator(self.base_url, model, self._timeout, filter(None, secrets))
+
+
+class _Secret:
+    """Keeps a key out of every repr."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: str) -> None:
+        self.value = value
+
+    def __repr__(self) -> str:
+        return "'***'"
+
+
+def _over(options: Options, defaults: Options) -> Options:
+    """The options, and for what they leave open the defaults."""
+    return Options(
+        model=options.model or defaults.model,
+        temperature=defaults.temperature if options.temperature is None else options.temperature,
+        top_p=defaults.top_p if options.top_p is None else options.top_p,
+        max_tokens=options.max_tokens or defaults.max_tokens,
+        stop=options.stop or defaults.stop,
+        seed=defaults.seed if options.seed is None else options.seed,
+        extra={**defaults.extra, **options.extra},
+    )
+
+
+def _split(url: str, source: str) -> SplitResult:
+    # What is wrong with it is said without showing it: a key may stand in it.
+    msg = f"{source} takes a URL that starts with http:// or https:// and names a host"
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        raise ValueError(msg) from None
+    if not usable:
+        raise ValueError(msg)
+    return parts
+
+
+def _without_credentials(url: SplitResult) -> str:
+    return urlunsplit(url._replace(netloc=url.netloc.rpartition("@")[2]))

@@ -1,0 +1,320 @@
+"""The OpenAI chat protocol as plain data: what is sent, and how a streamed reply is read.
+
+Nothing here waits and nothing here needs the SDK. The events of a reply are decoded here rather
+than by the SDK's stream because that one leaves its generators suspended when it sees ``[DONE]``:
+each request would leave a task behind on asyncio, and a ``ResourceWarning`` on trio.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any, cast
+
+from mellea_like.core.format import json_schema
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from mellea_like.core.backend import Request
+    from mellea_like.core.generation import RequestMeter
+    from mellea_like.core.options import Options
+
+__all__ = ["EventDecoder", "Reply", "ServerError", "excerpt", "request_body", "response_format"]
+
+EXCERPT = 200
+"""Characters of a server's answer that go into an error message."""
+
+MAX_SEED = 2**31
+"""Seeds are folded into 31 bits: llama.cpp reads 32 and takes the highest as "random"."""
+
+MAX_EVENT = 4 * 2**20
+"""Bytes of one event; a longer one is no chat reply."""
+
+_LINE_END = re.compile(rb"\r\n|\n|\r")
+_DROPPED = ("default", "discriminator", "minLength", "maxLength", "examples", "title")
+
+
+def excerpt(text: str) -> str:
+    """Shorten a text for an error message, with control characters escaped.
+
+    Args:
+        text: what a server sent.
+
+    Returns:
+        At most 200 characters.
+    """
+    shown = repr(text[: EXCERPT + 1])[1:-1]
+    return shown if len(shown) <= EXCERPT else shown[: EXCERPT - 1] + "…"
+
+
+def request_body(
+    request: Request, options: Options, model: str, *, official: bool
+) -> dict[str, Any]:
+    """Write the fields of a chat completion request.
+
+    Args:
+        request: what is wanted.
+        options: the request's options with the backend's own below them.
+        model: the model's name.
+        official: whether the server is OpenAI's own, which asks for ``max_completion_tokens``
+            and for schemas of its strict subset.
+
+    Returns:
+        The keyword arguments for the SDK.
+    """
+    body: dict[str, Any] = {
+        "model": model,
+        "messages": [{"role": m.role, "content": m.content} for m in request.messages],
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    if options.temperature is not None:
+        body["temperature"] = options.temperature
+    if options.top_p is not None:
+        body["top_p"] = options.top_p
+    if options.max_tokens is not None:
+        body["max_completion_tokens" if official else "max_tokens"] = options.max_tokens
+    if options.stop:
+        body["stop"] = list(options.stop)
+    if options.seed is not None:
+        body["seed"] = options.seed % MAX_SEED
+    if request.format is not None:
+        body["response_format"] = response_format(request.format, official=official)
+    if options.extra:
+        body["extra_body"] = dict(options.extra)
+    return body
+
+
+def response_format(format: Any, *, official: bool) -> dict[str, Any]:  # noqa: A002
+    """Write the ``response_format`` that makes a server keep to a type.
+
+    OpenAI's own servers take ``strict`` schemas of a subset of JSON Schema: each object closed, each
+    property required, and some keywords not at all. The type's schema is narrowed to that; a type
+    that does not fit (a mapping with free keys, say) goes without ``strict``. Other servers
+    (llama.cpp, vLLM) compile the whole schema into a grammar and get it as it is.
+
+    Args:
+        format: the type.
+        official: whether the server is OpenAI's own.
+
+    Returns:
+        The field's value.
+    """
+    schema = json_schema(format)
+    name = re.sub(r"[^A-Za-z0-9_-]+", "_", getattr(format, "__name__", "reply"))[:64] or "reply"
+    strict = True
+    if official:
+        try:
+            schema = _narrowed(schema)
+        except _NoFit:
+            strict = False
+    described = {"name": name, "schema": schema, "strict": strict}
+    return {"type": "json_schema", "json_schema": described}
+
+
+class _NoFit(Exception):
+    """A schema is outside OpenAI's strict subset."""
+
+
+def _narrowed(schema: Any) -> Any:
+    if not isinstance(schema, dict):
+        return schema
+    old = cast("dict[str, Any]", schema)
+    if "$ref" in old:
+        # The subset takes no keywords beside a reference, but the root keeps its definitions.
+        old = {key: value for key, value in old.items() if key in ("$ref", "$defs")}
+    free = "properties" not in old or old.get("additionalProperties")
+    if old.get("type") == "object" and free:
+        raise _NoFit
+    new: dict[str, Any] = {}
+    for key, value in old.items():
+        if key in ("properties", "$defs"):
+            new[key] = {name: _narrowed(part) for name, part in value.items()}
+        elif key in ("anyOf", "oneOf"):
+            new["anyOf"] = [_narrowed(part) for part in value]
+        elif key in ("allOf", "prefixItems"):
+            raise _NoFit
+        elif key not in _DROPPED:
+            new[key] = _narrowed(value)
+    if "properties" in new:
+        new["additionalProperties"] = False
+        new["required"] = list(new["properties"])
+    return new
+
+
+class EventDecoder:
+    """Cuts a body into the data of its server-sent events.
+
+    The format: https://html.spec.whatwg.org/multipage/server-sent-events.html
+    """
+
+    __slots__ = ("_buffer", "_data", "_size")
+
+    def __init__(self) -> None:
+        self._buffer = b""
+        self._data: list[str] = []
+        self._size = 0
+
+    def feed(self, chunk: bytes) -> Iterator[str]:
+        """Take the next part of the body.
+
+        Args:
+            chunk: some bytes.
+
+        Yields:
+            The data of each event that is now complete.
+
+        Raises:
+            ValueError: a line is no UTF-8, or an event has no end.
+        """
+        buffer = self._buffer + chunk
+        start = 0
+        for end in _LINE_END.finditer(buffer):
+            if end[0] == b"\r" and end.end() == len(buffer):
+                break  # A line feed may follow in the next chunk.
+            yield from self._line(buffer[start : end.start()])
+            start = end.end()
+        self._buffer = buffer[start:]
+        if len(self._buffer) + self._size > MAX_EVENT:
+            msg = f"an event is longer than {MAX_EVENT} bytes"
+            raise ValueError(msg)
+
+    def finish(self) -> Iterator[str]:
+        """Take the end of the body, where servers may leave out the last blank line.
+
+        Yields:
+            The data of the last event, if there is any.
+
+        Raises:
+            ValueError: the last line is no UTF-8.
+        """
+        rest, self._buffer = self._buffer.rstrip(b"\r"), b""
+        yield from self._line(rest)
+        yield from self._line(b"")
+
+    def _line(self, line: bytes) -> Iterator[str]:
+        if not line:
+            if self._data:
+                yield "\n".join(self._data)
+                self._data, self._size = [], 0
+            return
+        name, _, value = line.decode("utf-8").partition(":")
+        if name in ("data", "error"):  # Some servers send "error: {...}" in place of an event.
+            self._data.append(value.removeprefix(" "))
+            self._size += len(value)
+
+
+class Reply:
+    """What is known of one streamed reply.
+
+    Attributes:
+        text: the pieces so far.
+        model: the model that answers, where the server said it.
+        finish_reason: why the reply ended; None while it goes on.
+        done: whether the server said that nothing more comes.
+        began: whether anything of the reply came.
+    """
+
+    __slots__ = ("_meter", "_refused", "_tokens", "began", "done", "finish_reason", "model", "text")
+
+    def __init__(self, meter: RequestMeter) -> None:
+        self._meter = meter
+        self._tokens = 0
+        self._refused = False
+        self.text: list[str] = []
+        self.model: str | None = None
+        self.finish_reason: str | None = None
+        self.done = False
+        self.began = False
+
+    @property
+    def whole(self) -> bool:
+        """Whether the reply came to its end."""
+        return self.began and (self.done or self.finish_reason is not None)
+
+    def read(self, data: str) -> str:
+        """Take one event.
+
+        Args:
+            data: the event's data.
+
+        Returns:
+            The piece of text in it, which may be empty.
+
+        Raises:
+            ServerError: the event says that the server failed.
+            ValueError: the event is no chunk of a chat reply.
+        """
+        if data.strip() == "[DONE]":
+            self.done = True
+            return ""
+        chunk: Any = json.loads(data)
+        try:
+            if chunk.get("error"):
+                raise ServerError(chunk["error"])
+            return self._read_chunk(chunk)
+        except (AttributeError, TypeError, KeyError) as exc:
+            msg = "an event is no chunk of a chat reply"
+            raise ValueError(msg) from exc
+
+    def _read_chunk(self, chunk: dict[str, Any]) -> str:
+        if isinstance(chunk.get("model"), str) and chunk["model"]:
+            self.model = chunk["model"]
+        piece = ""
+        for choice in chunk["choices"] or ():
+            if choice.get("index", 0) == 0:
+                self.began = True
+                piece += self._read_choice(choice)
+        self._read_usage(chunk.get("usage"))
+        return piece
+
+    def _read_choice(self, choice: Mapping[str, Any]) -> str:
+        delta: Mapping[str, Any] = choice.get("delta") or {}
+        refusal = _text(delta.get("refusal"))
+        piece = _text(delta.get("content")) + refusal
+        if piece or delta.get("reasoning_content") or delta.get("reasoning"):
+            # Servers send about a chunk a token; the usage at the end corrects it.
+            self._tokens += 1
+            self._meter.update(output_tokens=self._tokens)
+        self._refused = self._refused or bool(refusal)
+        if choice.get("finish_reason") is not None:
+            self.finish_reason = "refusal" if self._refused else str(choice["finish_reason"])
+        if piece:
+            self.text.append(piece)
+        return piece
+
+    def _read_usage(self, usage: Any) -> None:
+        if not isinstance(usage, dict):
+            return
+        counts = cast("dict[str, Any]", usage)
+        sent, received = counts.get("prompt_tokens"), counts.get("completion_tokens")
+        if type(sent) is not int or type(received) is not int or sent < 0 or received < 0:
+            return
+        # Some servers send a running count with every chunk; the one at the end is final.
+        if self.finish_reason is None:
+            self._meter.update(input_tokens=sent, output_tokens=received)
+        else:
+            self._meter.settle(input_tokens=sent, output_tokens=received)
+
+
+def _text(value: Any) -> str:
+    if value is None or isinstance(value, str):
+        return value or ""
+    msg = f"a text is {type(value).__name__}"
+    raise TypeError(msg)
+
+
+class ServerError(Exception):
+    """The server reported an error in the middle of its reply.
+
+    Args:
+        error: the ``error`` field as it was sent.
+    """
+
+    def __init__(self, error: object) -> None:
+        super().__init__("the server reported an error")
+        fields = cast("dict[str, Any]", error) if isinstance(error, dict) else {"message": error}
+        self.message = str(fields.get("message") or fields)
+        self.code = fields.get("code")
+        self.kind = str(fields.get("type") or "")

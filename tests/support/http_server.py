@@ -1,0 +1,336 @@
+"""A small real HTTP server on the loopback that speaks OpenAI's streaming chat protocol.
+
+It runs in a thread with an event loop of its own, so that it works beside asyncio and trio tests::
+
+    with OpenAIServer(Answer("quick brown fox", seconds=2.0)) as server:
+        backend = OpenAIBackend("test", base_url=server.url)
+        ...
+    assert server.disconnected == 3
+
+Answers are given out in turn, the last one again and again; or a function ``(number, body) ->
+Answer`` chooses. Counters may be read from any thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import anyio
+
+
+@dataclass(frozen=True)
+class Answer:
+    """How the server answers one chat request.
+
+    Args:
+        text: the reply, sent word by word.
+        seconds: how long the reply takes, spread evenly over its words.
+        wait: seconds before the headers are sent.
+        usage: prompt and completion tokens in the last chunk; None sends none.
+        finish_reason: in the chunk after the last word; None sends no such chunk.
+        done: whether ``[DONE]`` is sent.
+        cut_after: close the connection after this many words.
+        hang_after: send nothing more after this many words, and keep the connection.
+        status: the HTTP status; other than 200, ``body`` is the answer.
+        headers: further headers.
+        body: raw bytes of the body in place of the reply.
+        content_type: of the body.
+        events: raw data of the events in place of the words.
+        model: the model's name in the chunks; None echoes the request's.
+    """
+
+    text: str = "one two three four"
+    seconds: float = 0.0
+    wait: float = 0.0
+    usage: tuple[int, int] | None = (7, 4)
+    finish_reason: str | None = "stop"
+    done: bool = True
+    cut_after: int | None = None
+    hang_after: int | None = None
+    status: int = 200
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: bytes | None = None
+    content_type: str | None = None
+    events: tuple[str, ...] | None = None
+    model: str | None = None
+
+    @classmethod
+    def error(
+        cls, status: int, message: str = "no", *, code: str | None = None, **headers: str
+    ) -> Answer:
+        """An error in OpenAI's form; header names are written with underscores."""
+        error = {"message": message, "type": "error", "param": None, "code": code}
+        return cls(
+            status=status,
+            body=json.dumps({"error": error}).encode(),
+            headers={name.replace("_", "-"): value for name, value in headers.items()},
+        )
+
+
+Choose = Callable[[int, dict[str, Any]], Answer]
+
+
+class OpenAIServer:
+    """The server; enter it with ``with``.
+
+    Attributes:
+        url: its base URL, with ``/v1``.
+        started: chat requests begun.
+        finished: chat requests answered to the end.
+        disconnected: chat requests whose client left before that.
+        connections: connections open now.
+        accepted: connections ever opened.
+        max_in_flight: the most chat requests at one time.
+        requests: the bodies of the chat requests.
+        headers: the headers of the chat requests, names in lower case.
+        model_lists: how often the list of models was asked for.
+    """
+
+    def __init__(
+        self, *answers: Answer, choose: Choose | None = None, models: tuple[str, ...] = ("test",)
+    ) -> None:
+        self._answers = answers or (Answer(),)
+        self._choose = choose or self._in_turn
+        self._models = models
+        self.url = ""
+        self.started = 0
+        self.finished = 0
+        self.disconnected = 0
+        self.connections = 0
+        self.accepted = 0
+        self.in_flight = 0
+        self.max_in_flight = 0
+        self.requests: list[dict[str, Any]] = []
+        self.headers: list[dict[str, str]] = []
+        self.model_lists = 0
+        self._ready = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="openai test server", daemon=True)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop: asyncio.Event | None = None
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        assert self._ready.wait(10), "the test server did not start"
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        assert self._loop is not None
+        assert self._stop is not None
+        self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join(10)
+        assert not self._thread.is_alive(), "the test server did not stop"
+
+    async def wait_until(self, condition: Callable[[], bool], seconds: float = 2.0) -> float:
+        """Wait until a condition holds; return how long it took. Fails when the time is up."""
+        begun = time.monotonic()
+        while not condition():
+            assert time.monotonic() - begun < seconds, f"not within {seconds} s: {self}"
+            await anyio.sleep(0.002)
+        return time.monotonic() - begun
+
+    def __repr__(self) -> str:
+        return (
+            f"<OpenAIServer started={self.started} finished={self.finished}"
+            f" disconnected={self.disconnected} connections={self.connections}>"
+        )
+
+    def _in_turn(self, number: int, body: dict[str, Any]) -> Answer:
+        return self._answers[min(number, len(self._answers) - 1)]
+
+    def _run(self) -> None:
+        with asyncio.Runner() as runner:
+            runner.run(self._serve())
+
+    async def _serve(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._stop = asyncio.Event()
+        open_connections: set[_Connection] = set()
+        server = await self._loop.create_server(
+            lambda: _Connection(self, open_connections), "127.0.0.1", 0, backlog=256
+        )
+        host, port = server.sockets[0].getsockname()
+        self.url = f"http://{host}:{port}/v1"
+        self._ready.set()
+        await self._stop.wait()
+        server.close()
+        tasks = [c.task for c in open_connections if c.task is not None]
+        for connection in list(open_connections):
+            connection.abort()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.sleep(0)
+
+    async def answer(self, method: str, path: str, body: bytes, send: Send) -> bool:
+        """Answer one request; tell whether the connection may stay open."""
+        if method == "GET" and path.endswith("/models"):
+            self.model_lists += 1
+            models = [{"id": name, "object": "model"} for name in self._models]
+            return send.whole(200, json.dumps({"object": "list", "data": models}).encode())
+        if method != "POST" or not path.endswith("/chat/completions"):
+            return send.whole(404, b'{"error": {"message": "no such path"}}')
+        request = json.loads(body)
+        number = self.started
+        self.started += 1
+        self.requests.append(request)
+        answer = self._choose(number, request)
+        self.in_flight += 1
+        self.max_in_flight = max(self.max_in_flight, self.in_flight)
+        try:
+            stay = await self._chat(answer, request, send)
+        except asyncio.CancelledError:
+            self.disconnected += 1
+            raise
+        finally:
+            self.in_flight -= 1
+        self.finished += 1
+        return stay
+
+    async def _chat(  # noqa: C901 (one step of the script after the other)
+        self, answer: Answer, request: dict[str, Any], send: Send
+    ) -> bool:
+        await asyncio.sleep(answer.wait)
+        if answer.body is not None or answer.status != 200:
+            kind = answer.content_type or "application/json"
+            return send.whole(answer.status, answer.body or b"", kind, answer.headers)
+        send.head(200, answer.content_type or "text/event-stream", answer.headers)
+        model = answer.model or request["model"]
+        if answer.events is not None:
+            for data in answer.events:
+                send.event(data)
+        else:
+            words = [word + " " for word in answer.text.split(" ")]
+            words[-1] = words[-1][:-1]
+            for number, word in enumerate(words):
+                if number == answer.cut_after:
+                    return send.cut()
+                if number == answer.hang_after:
+                    await asyncio.sleep(3600)
+                await asyncio.sleep(answer.seconds / len(words))
+                send.chunk(model, {"content": word})
+            if answer.cut_after is not None:
+                return send.cut()
+        if answer.finish_reason is not None:
+            send.chunk(model, {}, answer.finish_reason)
+        if answer.usage is not None:
+            prompt, completion = answer.usage
+            usage = {"prompt_tokens": prompt, "completion_tokens": completion}
+            usage["total_tokens"] = prompt + completion
+            send.event(json.dumps({"model": model, "choices": [], "usage": usage}))
+        if answer.done:
+            send.event("[DONE]")
+        return send.end()
+
+
+class Send:
+    """Writes an HTTP answer."""
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+
+    def whole(
+        self,
+        status: int,
+        body: bytes,
+        content_type: str = "application/json",
+        headers: Mapping[str, str] | None = None,
+    ) -> bool:
+        """A whole answer."""
+        fields = {"content-type": content_type, "content-length": str(len(body)), **(headers or {})}
+        self._head(status, fields)
+        self._transport.write(body)
+        return True
+
+    def head(self, status: int, content_type: str, headers: Mapping[str, str]) -> None:
+        """The head of a streamed answer."""
+        self._head(
+            status, {"content-type": content_type, "transfer-encoding": "chunked", **headers}
+        )
+
+    def chunk(self, model: str, delta: dict[str, Any], finish_reason: str | None = None) -> None:
+        """One chunk of a chat reply."""
+        choice = {"index": 0, "delta": delta, "finish_reason": finish_reason}
+        self.event(json.dumps({"id": "1", "model": model, "choices": [choice]}))
+
+    def event(self, data: str) -> None:
+        """One event."""
+        part = f"data: {data}\n\n".encode("utf-8", "surrogateescape")
+        self._transport.write(b"%x\r\n%b\r\n" % (len(part), part))
+
+    def end(self) -> bool:
+        """The end of a streamed answer."""
+        self._transport.write(b"0\r\n\r\n")
+        return True
+
+    def cut(self) -> bool:
+        """No end: the connection closes."""
+        return False
+
+    def _head(self, status: int, fields: Mapping[str, str]) -> None:
+        lines = [f"HTTP/1.1 {status} X", *(f"{name}: {value}" for name, value in fields.items())]
+        self._transport.write("\r\n".join([*lines, "", ""]).encode())
+
+
+class _Connection(asyncio.Protocol):
+    """One connection, a request at a time; it notices at once that the client is gone."""
+
+    def __init__(self, server: OpenAIServer, connections: set[_Connection]) -> None:
+        self.server = server
+        self.connections = connections
+        self.buffer = b""
+        self.transport: asyncio.Transport | None = None
+        self.task: asyncio.Task[None] | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+        self.connections.add(self)
+        self.server.connections += 1
+        self.server.accepted += 1
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.connections.discard(self)
+        self.server.connections -= 1
+        if self.task is not None:
+            self.task.cancel()
+
+    def abort(self) -> None:
+        if self.transport is not None:
+            self.transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        self.buffer += data
+        self.next_request()
+
+    def next_request(self) -> None:
+        if self.task is not None and not self.task.done():
+            return
+        head, separator, rest = self.buffer.partition(b"\r\n\r\n")
+        if not separator:
+            return
+        first, *lines = head.decode("latin-1").split("\r\n")
+        fields = {
+            name.lower(): value.strip()
+            for name, _, value in (line.partition(":") for line in lines)
+        }
+        length = int(fields.get("content-length", "0"))
+        if len(rest) < length:
+            return
+        self.buffer = rest[length:]
+        method, path, _ = first.split(" ")
+        if method == "POST":
+            self.server.headers.append(fields)
+        self.task = asyncio.get_running_loop().create_task(self.run(method, path, rest[:length]))
+
+    async def run(self, method: str, path: str, body: bytes) -> None:
+        assert self.transport is not None
+        stay = await self.server.answer(method, path, body, Send(self.transport))
+        self.task = None
+        if stay:
+            self.next_request()
+        else:
+            self.transport.close()
