@@ -1,0 +1,175 @@
+"""Any callable as a backend: rejection sampling over any generator of values."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from anyio.lowlevel import checkpoint
+
+from mellea_like.core.generation import Generation, Usage
+from mellea_like.runtime.threads import run_in_thread
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from mellea_like.core.backend import Request
+    from mellea_like.core.generation import Meter
+
+__all__ = ["FunctionBackend", "GenerateFunction"]
+
+GenerateFunction: TypeAlias = "Callable[[Request], object | Awaitable[object]]"
+
+
+class FunctionBackend:
+    """Calls a function for each reply.
+
+    The function is given the `Request` and returns a str, a whole `Generation`, or any other value;
+    a value becomes the generation's ``value``, and its text is the value as JSON where it has a
+    JSON form, else its ``repr``. What the function raises passes unchanged: raise a
+    `mellea_like.errors.BackendError` to say that trying again may help.
+
+    A function costs one request and no tokens, unless the generation that it returns has a usage,
+    or the function passes the request on to another backend.
+
+    Args:
+        function: an async function, or a plain one, which runs in a thread so that it may block.
+        inline: call a plain function on the event loop itself: for quick ones, under 1 ms or so.
+        model: the model's name, for records; by default the function's name.
+        can_judge: whether the function can decide requirements, that is, answers a judge's prompt
+            with a JSON verdict.
+
+    Raises:
+        TypeError: the function can't be called.
+        ValueError: ``inline`` is asked for an async function.
+    """
+
+    provider = "function"
+
+    def __init__(
+        self,
+        function: GenerateFunction,
+        *,
+        inline: bool = False,
+        model: str | None = None,
+        can_judge: bool = False,
+    ) -> None:
+        if not callable(function):
+            msg = f"FunctionBackend takes a function of one Request, not {function!r}"
+            raise TypeError(msg)
+        self._async = _is_async(function)
+        if inline and self._async:
+            msg = "FunctionBackend: inline is for plain functions, not async ones"
+            raise ValueError(msg)
+        self._function = function
+        self._inline = inline
+        self._name = _name_of(function)
+        self.model = self._name if model is None else model
+        self.can_judge = can_judge
+
+    async def generate(self, request: Request) -> Generation:
+        """Call the function once.
+
+        Args:
+            request: what the function is given.
+
+        Returns:
+            What it returned, as a generation.
+
+        Raises:
+            BaseException: whatever the function raised.
+            TypeError: the function returned None.
+            RuntimeError: the function raised ``StopIteration``: the source that it takes its values
+                from is used up.
+        """
+        meter = request.meter
+        before = meter.usage
+        try:
+            generation = self._generation(await self._call(request))
+        except BaseException:
+            if meter.usage == before:
+                _count(meter, Usage())
+            raise
+        if meter.usage == before:
+            _count(meter, generation.usage)
+        if generation.usage.requests == 0:
+            generation = replace(generation, usage=_difference(meter.usage, before))
+        return generation
+
+    async def _call(self, request: Request) -> object:
+        if self._inline or self._async:
+            await checkpoint()
+            result = self._plainly(request)
+        else:
+            result = await run_in_thread(self._plainly, request)
+        return await result if inspect.isawaitable(result) else result
+
+    def _plainly(self, request: Request) -> object:
+        try:
+            return self._function(request)
+        except StopIteration as exc:
+            # No coroutine can raise it, and Python's own replacement does not say whose it is.
+            msg = f"the function {self._name} of a FunctionBackend has no more values to give"
+            raise RuntimeError(msg) from exc
+
+    def _generation(self, result: object) -> Generation:
+        if isinstance(result, Generation):
+            return result
+        if isinstance(result, str):
+            return Generation(result, model=self.model, finish_reason="stop")
+        if result is None:
+            msg = (
+                f"the function {self._name} of a FunctionBackend returned None:"
+                " return a str, a value or a Generation (is a return missing?)"
+            )
+            raise TypeError(msg)
+        return Generation(_text_of(result), value=result, model=self.model, finish_reason="stop")
+
+    def __repr__(self) -> str:
+        return f"<FunctionBackend {self._name}>"
+
+
+def _is_async(function: GenerateFunction) -> bool:
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
+        getattr(function, "__call__", None)  # noqa: B004 (an object with an async __call__)
+    )
+
+
+def _name_of(function: GenerateFunction) -> str:
+    inner: Any = function
+    while isinstance(inner, functools.partial):
+        inner = inner.func
+    return str(getattr(inner, "__name__", None) or type(inner).__name__)
+
+
+def _text_of(value: object) -> str:
+    to_json = getattr(value, "model_dump_json", None)  # a pydantic model's own
+    if callable(to_json):
+        return str(to_json())
+    try:
+        return json.dumps(value, ensure_ascii=False)
+    except (TypeError, ValueError, RecursionError):
+        return repr(value)
+
+
+def _count(meter: Meter, usage: Usage) -> None:
+    """Put a usage on the meter: at least one request, the tokens on the first of them."""
+    tokens = (usage.input_tokens, usage.output_tokens)
+    for number in range(max(usage.requests, 1)):
+        request = meter.start()
+        request.update(input_tokens=tokens[0], output_tokens=tokens[1])
+        if number >= usage.unknown:
+            request.settle(input_tokens=tokens[0], output_tokens=tokens[1])
+        tokens = (0, 0)
+
+
+def _difference(after: Usage, before: Usage) -> Usage:
+    return Usage(
+        after.requests - before.requests,
+        after.input_tokens - before.input_tokens,
+        after.output_tokens - before.output_tokens,
+        after.unknown - before.unknown,
+    )

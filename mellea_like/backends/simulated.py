@@ -1,0 +1,259 @@
+"""A backend that behaves like a model server, with seeded chance instead of a model."""
+
+from __future__ import annotations
+
+import math
+import random
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import anyio
+from anyio.lowlevel import checkpoint
+
+from mellea_like.backends.counting import RequestCounter, RequestStatistics
+from mellea_like.core.generation import Generation
+from mellea_like.core.requirement import Candidate, Requirement
+from mellea_like.errors import BackendUnavailable, RateLimited
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator
+
+    from mellea_like.backends.counting import Flight
+    from mellea_like.core.backend import Request
+    from mellea_like.core.generation import RequestMeter
+    from mellea_like.errors import BackendError
+
+__all__ = ["SimulatedBackend", "passes"]
+
+PASSING = "passing"
+FAILING = "failing"
+FILLER = ("alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta")
+
+
+def _passes(candidate: Candidate) -> tuple[bool, str]:
+    passed = candidate.text.split(" ", 1)[0] == PASSING
+    return passed, "" if passed else f"the reply does not start with {PASSING!r}"
+
+
+passes = Requirement(
+    f"the reply starts with the word {PASSING!r}", _passes, name="passes", inline=True
+)
+"""What a `SimulatedBackend`'s reply meets with the probability ``pass_rate``."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Draw:
+    """All that chance decided about one request."""
+
+    latency: float
+    error: BackendError | None
+    words: tuple[str, ...]
+    finish_reason: str
+
+    @property
+    def text(self) -> str:
+        return " ".join(self.words)
+
+
+class SimulatedBackend:
+    """Answers like a server: late, now and then very late, sometimes wrongly or not at all.
+
+    A request's fate is drawn from the backend's seed, the request's own (``options.seed``; without
+    one, its number in the order of arrival), its iteration, purpose and retry. So a run with a seed
+    can be repeated, and gives the same replies whatever their timing.
+
+    A reply consists of ``passing`` or ``failing`` and filler words; the requirement `passes` tells
+    them apart. A judge's question is answered with a JSON verdict, as often true as replies pass.
+    One word counts as one token. The words of a reply come at even intervals over its latency.
+
+    Latencies are lognormal: half of them are below ``median`` seconds, and their logarithm has the
+    standard deviation ``sigma``.
+
+    Args:
+        seed: where the chance comes from.
+        median: the median latency in seconds; 0 answers after one checkpoint.
+        sigma: the spread of the latency's logarithm; 0 makes all equal.
+        straggler_rate: the share of requests that take ``straggler_factor`` times as long.
+        straggler_factor: how much longer a straggler takes.
+        pass_rate: the share of answered requests that pass.
+        error_rate: the share of requests that end with a 503, some time within their latency.
+        rate_limit_rate: the share of requests refused at once with a 429.
+        retry_after: the seconds to wait that a 429 names, or None.
+        output_tokens: words of a reply on average; single replies have half to one and a half as
+            many, and at most ``options.max_tokens``.
+        model: the model's name, for records.
+
+    Raises:
+        ValueError: a number is out of its range.
+    """
+
+    provider = "simulated"
+    can_judge = True
+
+    def __init__(
+        self,
+        *,
+        seed: int | str = 0,
+        median: float = 1.0,
+        sigma: float = 0.5,
+        straggler_rate: float = 0.0,
+        straggler_factor: float = 10.0,
+        pass_rate: float = 0.5,
+        error_rate: float = 0.0,
+        rate_limit_rate: float = 0.0,
+        retry_after: float | None = 1.0,
+        output_tokens: int = 20,
+        model: str | None = "simulated",
+    ) -> None:
+        shares = {
+            "straggler_rate": straggler_rate,
+            "pass_rate": pass_rate,
+            "error_rate": error_rate,
+            "rate_limit_rate": rate_limit_rate,
+        }
+        for name, share in shares.items():
+            _check(name, share, 0.0, 1.0)
+        for name, number in {"median": median, "sigma": sigma}.items():
+            _check(name, number, 0.0, math.inf)
+        _check("error_rate + rate_limit_rate", error_rate + rate_limit_rate, 0.0, 1.0)
+        _check("straggler_factor", straggler_factor, 1.0, math.inf)
+        _check("output_tokens", output_tokens, 1, math.inf)
+        self._seed = seed
+        self._median = median
+        self._sigma = sigma
+        self._straggler_rate = straggler_rate
+        self._straggler_factor = straggler_factor
+        self._pass_rate = pass_rate
+        self._error_rate = error_rate
+        self._rate_limit_rate = rate_limit_rate
+        self._retry_after = retry_after
+        self._output_tokens = output_tokens
+        self._counter = RequestCounter()
+        self.model = model
+
+    @property
+    def requirement(self) -> Requirement:
+        """The requirement that replies meet with the probability ``pass_rate``: `passes`."""
+        return passes
+
+    def statistics(self) -> RequestStatistics:
+        """Return how many requests were started, finished, failed and cancelled, and the tokens.
+
+        Returns:
+            The counts of this moment.
+        """
+        return self._counter.statistics()
+
+    async def generate(self, request: Request) -> Generation:
+        """Answer one request when its time has come.
+
+        Args:
+            request: what is wanted; its text and format do not matter.
+
+        Returns:
+            The reply.
+
+        Raises:
+            RateLimited: chance has it so.
+            BackendUnavailable: chance has it so.
+        """
+        with self._counter.flight() as flight:
+            draw, meter = self._begin(request)
+            began = anyio.current_time()
+            try:
+                await _sleep(draw.latency)
+            finally:
+                share = (anyio.current_time() - began) / draw.latency if draw.latency else 1.0
+                tokens = 0 if draw.error else math.floor(len(draw.words) * min(share, 1.0))
+                self._arrived(meter, tokens)
+            return self._end(draw, meter, flight)
+
+    @asynccontextmanager
+    async def stream(self, request: Request) -> AsyncGenerator[AsyncIterator[str | Generation]]:
+        """Answer one request word by word.
+
+        Args:
+            request: what is wanted; its text and format do not matter.
+
+        Yields:
+            The words and, as its last item, the whole reply.
+
+        Raises:
+            RateLimited: chance has it so.
+            BackendUnavailable: chance has it so.
+        """
+        with self._counter.flight() as flight:
+            async with aclosing(self._pieces(request, flight)) as pieces:
+                yield pieces
+
+    async def _pieces(self, request: Request, flight: Flight) -> AsyncGenerator[str | Generation]:
+        draw, meter = self._begin(request)
+        if draw.error is not None:
+            await _sleep(draw.latency)
+        else:
+            for number, word in enumerate(draw.words, 1):
+                await _sleep(draw.latency / len(draw.words))
+                self._arrived(meter, number)
+                yield word if number == len(draw.words) else word + " "
+        yield self._end(draw, meter, flight)
+
+    def _begin(self, request: Request) -> tuple[_Draw, RequestMeter]:
+        meter = request.meter.start()
+        tokens = sum(len(message.content.split()) for message in request.messages)
+        meter.update(input_tokens=tokens)
+        self._counter.input_tokens += tokens
+        return self._draw(request), meter
+
+    def _arrived(self, meter: RequestMeter, tokens: int) -> None:
+        self._counter.output_tokens += tokens - meter.output_tokens
+        meter.update(output_tokens=tokens)
+
+    def _end(self, draw: _Draw, meter: RequestMeter, flight: Flight) -> Generation:
+        if draw.error is not None:
+            flight.failed()
+            raise draw.error
+        self._arrived(meter, len(draw.words))
+        meter.settle(input_tokens=meter.input_tokens, output_tokens=len(draw.words))
+        flight.finished()
+        return Generation(
+            draw.text, usage=meter.usage, model=self.model, finish_reason=draw.finish_reason
+        )
+
+    def _draw(self, request: Request) -> _Draw:
+        meta, options = request.meta, request.options
+        own = f"#{self._counter.started}" if options.seed is None else options.seed
+        key = f"{self._seed}/{own}/{meta.iteration}/{meta.purpose}/{meta.retry}"
+        chance = random.Random(key)
+        # Every number is drawn whether or not it is needed, so that one rate does not shift others.
+        latency = self._median * math.exp(self._sigma * chance.gauss(0.0, 1.0))
+        straggles = chance.random() < self._straggler_rate
+        fate, moment = chance.random(), chance.random()
+        passed = chance.random() < self._pass_rate
+        length = max(1, round(self._output_tokens * chance.uniform(0.5, 1.5)))
+        if straggles:
+            latency *= self._straggler_factor
+        if fate < self._rate_limit_rate:
+            limited = RateLimited(
+                "simulated: too many requests", status=429, retry_after=self._retry_after
+            )
+            return _Draw(0.0, limited, (), "error")
+        if fate < self._rate_limit_rate + self._error_rate:
+            broken = BackendUnavailable("simulated: the server is overloaded", status=503)
+            return _Draw(latency * moment, broken, (), "error")
+        if meta.purpose == "judge":
+            words = f'{{"passed": {str(passed).lower()}, "reason": "drawn by chance"}}'.split(" ")
+            return _Draw(latency, None, tuple(words), "stop")
+        words = [PASSING if passed else FAILING, *chance.choices(FILLER, k=length - 1)]
+        most = length if options.max_tokens is None else options.max_tokens
+        return _Draw(latency, None, tuple(words[:most]), "length" if most < length else "stop")
+
+
+async def _sleep(seconds: float) -> None:
+    await (anyio.sleep(seconds) if seconds > 0 else checkpoint())
+
+
+def _check(name: str, number: float, low: float, high: float) -> None:
+    if not (low <= number <= high) or math.isinf(number):
+        msg = f"SimulatedBackend: {name} lies between {low:g} and {high:g}, not {number!r}"
+        raise ValueError(msg)

@@ -1,0 +1,231 @@
+"""FunctionBackend: any callable generates."""
+
+from __future__ import annotations
+
+import functools
+import json
+import random
+import threading
+from dataclasses import dataclass
+
+import anyio
+import pytest
+from anyio.lowlevel import checkpoint
+from pydantic import BaseModel
+
+from mellea_like.backends.function import FunctionBackend
+from mellea_like.backends.scripted import ScriptedBackend
+from mellea_like.core.backend import Backend, Request, can_judge
+from mellea_like.core.generation import Generation, Usage
+from mellea_like.core.message import Message
+from mellea_like.core.requirement import Candidate
+from mellea_like.errors import RateLimited
+
+pytestmark = pytest.mark.anyio
+
+
+def ask(text: str = "two words") -> Request:
+    return Request((Message("user", text),))
+
+
+async def asynchronous(request: Request) -> str:
+    await checkpoint()
+    return f"async {request.messages[0].content}"
+
+
+def plain(request: Request) -> str:
+    return f"plain {request.messages[0].content}"
+
+
+def hands_out_an_awaitable(request: Request):
+    return asynchronous(request)
+
+
+class Callable:
+    def __call__(self, request: Request) -> str:
+        return "called"
+
+
+class AsyncCallable:
+    async def __call__(self, request: Request) -> str:
+        return "awaited"
+
+    async def method(self, request: Request) -> str:
+        return "method"
+
+
+@pytest.mark.parametrize(
+    ("function", "inline", "text"),
+    [
+        (asynchronous, False, "async two words"),
+        (plain, False, "plain two words"),
+        (plain, True, "plain two words"),
+        (functools.partial(plain), False, "plain two words"),
+        (functools.partial(asynchronous), False, "async two words"),
+        (Callable(), False, "called"),
+        (AsyncCallable(), False, "awaited"),
+        (AsyncCallable().method, False, "method"),
+        (hands_out_an_awaitable, False, "async two words"),
+        (hands_out_an_awaitable, True, "async two words"),
+    ],
+)
+async def test_any_callable_generates(function, inline, text):
+    backend = FunctionBackend(function, inline=inline)
+    assert isinstance(backend, Backend)
+    assert (await backend.generate(ask())).text == text
+
+
+async def test_a_plain_function_runs_in_a_thread():
+    reply = await FunctionBackend(lambda _: threading.get_ident()).generate(ask())
+    assert reply.value != threading.get_ident()
+
+
+async def test_an_inline_function_runs_on_the_loop():
+    reply = await FunctionBackend(lambda _: threading.get_ident(), inline=True).generate(ask())
+    assert reply.value == threading.get_ident()
+
+
+@pytest.mark.parametrize("function", [plain, asynchronous])
+async def test_a_cancelled_caller_gets_no_inline_reply(function):
+    called = []
+
+    def spy(request):
+        called.append(request)
+        return function(request)
+
+    with anyio.CancelScope() as scope:
+        scope.cancel()
+        await FunctionBackend(spy, inline=True).generate(ask())
+    assert scope.cancelled_caught
+    assert called == []
+
+
+class Point(BaseModel):
+    x: int
+
+
+@dataclass
+class Pair:
+    a: int
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (3, "3"),
+        (0, "0"),
+        (False, "false"),
+        ({"ä": [1, None]}, '{"ä": [1, null]}'),
+        (Point(x=1), '{"x":1}'),
+        (Pair(1), "Pair(a=1)"),
+        ({1, 2}, "{1, 2}"),
+    ],
+)
+async def test_a_value_is_kept_and_written_out(value, text):
+    reply = await FunctionBackend(lambda _: value).generate(ask())
+    assert reply.value is value
+    assert reply.text == text
+
+
+async def test_a_value_that_contains_itself_is_written_out_as_its_repr():
+    loop: list[object] = []
+    loop.append(loop)
+    assert (await FunctionBackend(lambda _: loop).generate(ask())).text == "[[...]]"
+
+
+async def test_a_text_has_no_value_yet():
+    assert (await FunctionBackend(plain).generate(ask())).value is None
+
+
+async def test_a_generation_is_passed_on_whole():
+    whole = Generation("text", value=7, usage=Usage(1, 2, 3), model="m", finish_reason="length")
+    request = ask()
+    assert await FunctionBackend(lambda _: whole).generate(request) is whole
+    assert request.meter.usage == whole.usage
+
+
+@pytest.mark.parametrize("usage", [Usage(3, 30, 6), Usage(2, 5, 5, unknown=1), Usage(1, 0, 0, 1)])
+async def test_the_meter_keeps_whatever_usage_the_function_reports(usage):
+    request = ask()
+    await FunctionBackend(lambda _: Generation("x", usage=usage)).generate(request)
+    assert request.meter.usage == usage
+
+
+async def test_a_function_costs_one_request_and_no_tokens():
+    request = ask()
+    reply = await FunctionBackend(plain).generate(request)
+    assert reply.usage == request.meter.usage == Usage(1, 0, 0)
+
+
+async def test_a_request_passed_on_is_counted_once():
+    inner = ScriptedBackend(["three words here"] * 2)
+    request = ask()
+    reply = await FunctionBackend(inner.generate).generate(request)
+    assert reply.usage == request.meter.usage == Usage(1, 2, 3)
+
+    async def shout(request: Request) -> str:
+        return (await inner.generate(request)).text.upper()
+
+    request = ask()
+    reply = await FunctionBackend(shout).generate(request)
+    assert reply.text == "THREE WORDS HERE"
+    assert reply.usage == request.meter.usage == Usage(1, 2, 3)
+
+
+@pytest.mark.parametrize("inline", [True, False])
+async def test_none_is_refused_with_the_functions_name(inline):
+    def forgetful(request: Request) -> None:
+        random.random()
+
+    with pytest.raises(TypeError, match=r"forgetful.*returned None.*is a return missing"):
+        await FunctionBackend(forgetful, inline=inline).generate(ask())
+
+
+@pytest.mark.parametrize("inline", [True, False])
+async def test_an_exception_passes_unchanged_and_is_counted(inline):
+    error = RateLimited("later", retry_after=3)
+
+    def fails(request: Request) -> str:
+        raise error
+
+    request = ask()
+    with pytest.raises(RateLimited) as caught:
+        await FunctionBackend(fails, inline=inline).generate(request)
+    assert caught.value is error
+    assert request.meter.usage == Usage(1, 0, 0)
+
+
+@pytest.mark.parametrize("inline", [True, False])
+async def test_a_source_of_values_that_runs_dry_says_so(inline):
+    values = iter([1])
+    backend = FunctionBackend(lambda _: next(values), inline=inline)
+    assert (await backend.generate(ask())).value == 1
+    with pytest.raises(RuntimeError, match="no more values to give"):
+        await backend.generate(ask())
+
+
+async def test_names_for_records():
+    assert FunctionBackend(plain).model == "plain"
+    assert FunctionBackend(functools.partial(plain)).model == "plain"
+    assert FunctionBackend(Callable()).model == "Callable"
+    assert FunctionBackend(plain, model="mine").model == "mine"
+    assert (await FunctionBackend(plain, model="mine").generate(ask())).model == "mine"
+    assert repr(FunctionBackend(plain)) == "<FunctionBackend plain>"
+
+
+def test_it_judges_only_when_told_so():
+    assert not can_judge(FunctionBackend(plain))
+    assert can_judge(FunctionBackend(plain, can_judge=True))
+
+
+def test_wrong_arguments_are_refused():
+    with pytest.raises(TypeError, match="takes a function of one Request, not 'text'"):
+        FunctionBackend("text")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="inline is for plain functions"):
+        FunctionBackend(asynchronous, inline=True)
+
+
+async def test_a_value_goes_to_validators_as_it_is():
+    reply = await FunctionBackend(lambda _: {"n": 1}).generate(ask())
+    candidate = Candidate(reply.text, reply.value, reply, None, None)  # type: ignore[arg-type]
+    assert json.loads(candidate.text) == candidate.value

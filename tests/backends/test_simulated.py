@@ -1,0 +1,230 @@
+"""SimulatedBackend: chance, seeded and counted."""
+
+from __future__ import annotations
+
+import statistics
+
+import anyio
+import pytest
+
+from mellea_like.backends.simulated import SimulatedBackend, passes
+from mellea_like.core.backend import Request, RequestMeta, StreamingBackend
+from mellea_like.core.generation import Generation, Usage
+from mellea_like.core.message import Message
+from mellea_like.core.options import Options
+from mellea_like.core.requirement import Candidate
+from mellea_like.errors import BackendError, BackendUnavailable, RateLimited
+from mellea_like.requirements.judge import read_verdict
+
+pytestmark = pytest.mark.anyio
+
+
+def ask(seed: int | None = None, **options) -> Request:
+    meta = RequestMeta(
+        **{key: options.pop(key) for key in ("iteration", "retry", "purpose") if key in options}
+    )
+    return Request((Message("user", "two words"),), Options(seed=seed, **options), meta=meta)
+
+
+def passed(reply: Generation) -> bool:
+    verdict = passes.validator(Candidate(reply.text, None, reply, None, None))  # type: ignore[arg-type]
+    return verdict[0]
+
+
+async def fates(backend: SimulatedBackend, requests: list[Request]) -> list[object]:
+    """What becomes of each request, and how long it takes."""
+    seen: list[object] = []
+    for request in requests:
+        began = anyio.current_time()
+        try:
+            reply: object = (await backend.generate(request)).text
+        except BackendError as exc:
+            reply = type(exc)
+        seen.append((reply, anyio.current_time() - began))
+    return seen
+
+
+ROUGH = {"error_rate": 0.2, "rate_limit_rate": 0.2, "straggler_rate": 0.1}
+
+
+async def test_a_run_can_be_repeated(virtual_clock):
+    requests = [ask() for _ in range(50)]
+    first, second = [await fates(SimulatedBackend(seed=1, **ROUGH), requests) for _ in range(2)]
+    assert [reply for reply, _ in first] == [reply for reply, _ in second]
+    assert [t for _, t in first] == pytest.approx([t for _, t in second])
+
+
+async def test_another_seed_gives_another_run(virtual_clock):
+    requests = [ask() for _ in range(50)]
+    first, second = [await fates(SimulatedBackend(seed=seed), requests) for seed in (1, 2)]
+    assert first != second
+
+
+async def test_a_seeded_request_has_its_fate_whenever_it_comes(virtual_clock):
+    backend = SimulatedBackend(**ROUGH)
+    requests = [ask(seed) for seed in range(30)]
+    forwards = await fates(backend, requests)
+    backwards = await fates(backend, requests[::-1])
+    assert [f[0] for f in forwards] == [b[0] for b in backwards[::-1]]
+
+
+@pytest.mark.parametrize("field", [{"iteration": 2}, {"retry": 1}])
+async def test_iterations_and_retries_draw_anew(virtual_clock, field):
+    backend = SimulatedBackend()
+    (first, second) = await fates(backend, [ask(5), ask(5, **field)])
+    assert first != second
+
+
+async def test_latencies_are_lognormal_about_their_median(virtual_clock):
+    seen = [t for _, t in await fates(SimulatedBackend(median=2, sigma=0.5), [ask()] * 2000)]
+    assert statistics.median(seen) == pytest.approx(2, rel=0.1)
+    high = statistics.quantiles(seen, n=100)[83]
+    assert high / statistics.median(seen) == pytest.approx(1.65, rel=0.15)
+
+
+async def test_no_spread_makes_all_equal(virtual_clock):
+    seen = [t for _, t in await fates(SimulatedBackend(median=3, sigma=0), [ask()] * 5)]
+    assert seen == pytest.approx([3] * 5)
+
+
+async def test_stragglers_take_their_factor_longer(virtual_clock):
+    backend = SimulatedBackend(median=1, sigma=0, straggler_rate=0.25, straggler_factor=7)
+    seen = [round(t) for _, t in await fates(backend, [ask()] * 1000)]
+    assert set(seen) == {1, 7}
+    assert seen.count(7) / 1000 == pytest.approx(0.25, abs=0.05)
+
+
+async def test_no_latency_takes_no_time(virtual_clock):
+    assert [t for _, t in await fates(SimulatedBackend(median=0), [ask()] * 3)] == [0, 0, 0]
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.3, 1.0])
+async def test_replies_pass_at_their_rate(virtual_clock, rate):
+    backend = SimulatedBackend(pass_rate=rate, median=0)
+    replies = [await backend.generate(ask()) for _ in range(1000)]
+    assert sum(map(passed, replies)) / 1000 == pytest.approx(rate, abs=0.05)
+
+
+async def test_a_failing_reply_says_why():
+    reply = await SimulatedBackend(pass_rate=0, median=0).generate(ask())
+    verdict = passes.validator(Candidate(reply.text, None, reply, None, None))  # type: ignore[arg-type]
+    assert verdict == (False, "the reply does not start with 'passing'")
+    assert SimulatedBackend().requirement is passes
+    assert passes.inline
+
+
+async def test_errors_come_at_their_rates(virtual_clock):
+    backend = SimulatedBackend(error_rate=0.2, rate_limit_rate=0.3, retry_after=4)
+    seen = [reply for reply, _ in await fates(backend, [ask()] * 1000)]
+    assert seen.count(BackendUnavailable) / 1000 == pytest.approx(0.2, abs=0.05)
+    assert seen.count(RateLimited) / 1000 == pytest.approx(0.3, abs=0.05)
+    assert backend.statistics().failed == seen.count(BackendUnavailable) + seen.count(RateLimited)
+
+
+async def test_a_rate_limit_comes_at_once_and_says_how_long_to_wait(virtual_clock):
+    with pytest.raises(RateLimited) as caught:
+        await SimulatedBackend(rate_limit_rate=1, retry_after=4).generate(ask())
+    assert (caught.value.status, caught.value.retry_after, caught.value.retryable) == (429, 4, True)
+    assert virtual_clock.now == 0
+
+
+async def test_an_error_comes_within_the_latency(virtual_clock):
+    request = ask()
+    with pytest.raises(BackendUnavailable) as caught:
+        await SimulatedBackend(error_rate=1, median=3, sigma=0).generate(request)
+    assert caught.value.status == 503
+    assert 0 < virtual_clock.now < 3
+    assert request.meter.usage == Usage(1, 2, 0, unknown=1)
+
+
+async def test_one_word_is_one_token():
+    request = ask()
+    backend = SimulatedBackend(median=0, output_tokens=30)
+    reply = await backend.generate(request)
+    words = len(reply.text.split())
+    assert 15 <= words <= 45
+    assert reply.usage == request.meter.usage == Usage(1, 2, words)
+    assert backend.statistics().output_tokens == words
+
+
+async def test_max_tokens_cuts_a_reply():
+    reply = await SimulatedBackend(median=0, output_tokens=30).generate(ask(max_tokens=4))
+    assert len(reply.text.split()) == 4
+    assert reply.finish_reason == "length"
+
+
+async def test_a_judge_is_answered_with_a_verdict():
+    backend = SimulatedBackend(median=0, pass_rate=0.5)
+    verdicts = [
+        read_verdict((await backend.generate(ask(purpose="judge"))).text) for _ in range(20)
+    ]
+    assert {verdict.passed for verdict in verdicts} == {True, False}
+
+
+async def test_a_cancelled_request_has_cost_the_tokens_so_far(virtual_clock):
+    request = ask(7)
+    backend = SimulatedBackend(median=10, sigma=0, output_tokens=40)
+    whole = (await backend.generate(ask(7))).usage.output_tokens
+    with anyio.move_on_after(5):
+        await backend.generate(request)
+    assert request.meter.usage == Usage(1, 2, whole // 2, unknown=1)
+    assert backend.statistics() == (2, 1, 0, 1, 0, 1, 4, whole + whole // 2)
+
+
+async def test_requests_in_flight_are_counted(virtual_clock):
+    backend = SimulatedBackend(median=5)
+    async with anyio.create_task_group() as tasks:
+        for _ in range(7):
+            tasks.start_soon(backend.generate, ask())
+    seen = backend.statistics()
+    assert (seen.started, seen.finished, seen.in_flight, seen.max_in_flight) == (7, 7, 0, 7)
+
+
+async def test_a_stream_takes_as_long_and_says_the_same_as_the_whole(virtual_clock):
+    backend = SimulatedBackend(median=8)
+    assert isinstance(backend, StreamingBackend)
+    whole = await backend.generate(ask(3))
+    took = virtual_clock.now
+    async with backend.stream(ask(3)) as pieces:
+        seen = [piece async for piece in pieces]
+    assert virtual_clock.now == pytest.approx(2 * took)
+    assert "".join(seen[:-1]) == seen[-1].text == whole.text
+    assert seen[-1].usage == whole.usage
+
+
+async def test_a_stream_left_early_is_cancelled(virtual_clock):
+    request = ask()
+    backend = SimulatedBackend()
+    async with backend.stream(request) as pieces:
+        async for _ in pieces:
+            break
+    assert backend.statistics().cancelled == 1
+    assert request.meter.usage == Usage(1, 2, 1, unknown=1)
+
+
+async def test_a_stream_can_fail(virtual_clock):
+    backend = SimulatedBackend(error_rate=1)
+    with pytest.raises(BackendUnavailable):
+        async with backend.stream(ask()) as pieces:
+            [piece async for piece in pieces]
+    assert backend.statistics().failed == 1
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"pass_rate": 1.1},
+        {"error_rate": -0.1},
+        {"error_rate": 0.6, "rate_limit_rate": 0.6},
+        {"straggler_rate": 2},
+        {"straggler_factor": 0.5},
+        {"median": -1},
+        {"median": float("inf")},
+        {"sigma": -1},
+        {"output_tokens": 0},
+        {"pass_rate": float("nan")},
+    ],
+)
+def test_a_number_out_of_its_range_is_refused(wrong):
+    with pytest.raises(ValueError, match=r"SimulatedBackend: .* lies between"):
+        SimulatedBackend(**wrong)
