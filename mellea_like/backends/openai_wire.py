@@ -89,9 +89,9 @@ def request_body(
 def response_format(format: Any, *, official: bool) -> dict[str, Any]:  # noqa: A002
     """Write the ``response_format`` that makes a server keep to a type.
 
-    OpenAI's own servers take ``strict`` schemas of a subset of JSON Schema: each object closed, each
-    property required, and some keywords not at all. The type's schema is narrowed to that; a type
-    that does not fit (a mapping with free keys, say) goes without ``strict``. Other servers
+    OpenAI's own servers take ``strict`` schemas of a subset of JSON Schema: each object closed,
+    each property required, and some keywords not at all. The type's schema is narrowed to that; a
+    type that does not fit (a mapping with free keys, say) goes without ``strict``. Other servers
     (llama.cpp, vLLM) compile the whole schema into a grammar and get it as it is.
 
     Args:
