@@ -10,24 +10,59 @@ from mellea_like.core.options import Options
 from mellea_like.core.requirement import Candidate, Requirement, ValidationResult, requirement
 from mellea_like.core.result import SamplingResult, StopReason
 from mellea_like.core.slice import Outcome, Slice
+from mellea_like.errors import (
+    BackendError,
+    Blocked,
+    HookError,
+    MelleaError,
+    RequirementError,
+    SamplingFailed,
+    SamplingTimeout,
+)
+from mellea_like.hooks.registry import Plugin, PluginSet, hook, register, unregister
+from mellea_like.hooks.types import HookMode, HookType
+from mellea_like.sampling.base import BaseSamplingStrategy
+from mellea_like.sampling.multi_turn import MultiTurnStrategy
+from mellea_like.sampling.rejection import RejectionSamplingStrategy
+from mellea_like.sampling.repair_template import RepairTemplateStrategy
+from mellea_like.telemetry import Telemetry
 
 __all__ = [
     "Action",
     "Backend",
+    "BackendError",
+    "BaseSamplingStrategy",
+    "Blocked",
     "Candidate",
     "Context",
     "Generation",
+    "HookError",
+    "HookMode",
+    "HookType",
     "Instruction",
+    "MelleaError",
     "Message",
+    "MultiTurnStrategy",
     "Options",
     "Outcome",
+    "Plugin",
+    "PluginSet",
+    "RejectionSamplingStrategy",
+    "RepairTemplateStrategy",
     "Request",
     "Requirement",
+    "RequirementError",
+    "SamplingFailed",
     "SamplingResult",
+    "SamplingTimeout",
     "Slice",
     "StopReason",
+    "Telemetry",
     "Usage",
     "ValidationResult",
     "current_iteration",
+    "hook",
+    "register",
     "requirement",
+    "unregister",
 ]

@@ -1,0 +1,222 @@
+"""Running the handlers of one call."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import anyio
+
+from mellea_like.errors import Blocked, HookError
+from mellea_like.hooks.types import HookMode, HookType
+from mellea_like.runtime.logs import warn
+from mellea_like.runtime.native import cancel_requested
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from anyio.abc import TaskGroup
+
+    from mellea_like.hooks.payloads import Payload
+    from mellea_like.hooks.registry import Handler
+
+__all__ = ["HookRun"]
+
+P = TypeVar("P", bound="Payload")
+
+SILENCED_AFTER = 3
+"""An observing plugin that fails this often in a row is silenced for the rest of the call."""
+
+
+class _Handlers(NamedTuple):
+    """The handlers of one hook, by mode, each in the order they run."""
+
+    sequential: tuple[Handler, ...]
+    observe: tuple[Handler, ...]
+    background: tuple[Handler, ...]
+
+
+class HookRun:
+    """The plugins of one call at work.
+
+    Args:
+        handlers: the handlers, in the order they run.
+        sampling_id: the call's id, for logs.
+    """
+
+    def __init__(self, handlers: Iterable[Handler], sampling_id: str) -> None:
+        self._sampling_id = sampling_id
+        self._failures: dict[str, int] = {}
+        self._background: set[anyio.CancelScope] = set()
+        self._idle: anyio.Event | None = None
+        self._tasks: TaskGroup | None = None
+        self._by_hook: dict[HookType, _Handlers] = {}
+        every = tuple(handlers)
+        for hook in dict.fromkeys(handler.hook for handler in every):
+            mine = [handler for handler in every if handler.hook is hook]
+            self._by_hook[hook] = _Handlers(
+                *(tuple(h for h in mine if h.mode is mode) for mode in HookMode)
+            )
+
+    def __contains__(self, hook: HookType) -> bool:
+        return hook in self._by_hook
+
+    def __bool__(self) -> bool:
+        return bool(self._by_hook)
+
+    def open(self, tasks: TaskGroup) -> None:
+        """Say where background handlers run.
+
+        Args:
+            tasks: a task group that outlives every `fire`.
+        """
+        self._tasks = tasks
+
+    async def fire(self, payload: P, amend: Callable[[P, P, str], P] | None = None) -> P:
+        """Run the handlers of a payload's hook.
+
+        Args:
+            payload: what they are handed.
+            amend: takes the payload before and after a change, and the name of the plugin that made
+                it; returns the payload to go on with, or raises.
+
+        Returns:
+            The payload with the changes of the sequential handlers.
+
+        Raises:
+            HookError: a sequential handler failed, took too long, or changed what it may not;
+                `Blocked` where it said so.
+            Exception: what ``amend`` raised.
+        """
+        handlers = self._by_hook[payload.hook]
+        for handler in handlers.sequential:
+            payload = await self._ask(handler, payload, amend)
+        if len(handlers.observe) == 1:
+            await self._tell(handlers.observe[0], payload)
+        elif handlers.observe:
+            await self._tell_all(handlers.observe, payload)
+        if self._tasks is not None:
+            for handler in handlers.background:
+                self._tasks.start_soon(self._tell_later, handler, payload)
+        return payload
+
+    async def _ask(
+        self, handler: Handler, payload: P, amend: Callable[[P, P, str], P] | None
+    ) -> P:
+        try:
+            answer = await _run(handler, payload)
+            if answer is None or answer is payload:
+                return payload
+            changed = _checked(handler, payload, answer)
+        except Blocked as exc:
+            raise Blocked(
+                f"plugin {handler.plugin} blocked the call at {handler.hook}: {exc}",
+                plugin=handler.plugin,
+                hook=handler.hook,
+            ) from exc
+        except Exception as exc:
+            msg = f"plugin {handler.plugin} failed at {handler.hook}: {type(exc).__name__}: {exc}"
+            raise HookError(msg, plugin=handler.plugin, hook=handler.hook) from exc
+        return changed if amend is None else amend(payload, changed, handler.plugin)
+
+    async def _tell(self, handler: Handler, payload: Payload) -> None:
+        if self._failures.get(handler.plugin, 0) >= SILENCED_AFTER:
+            return
+        try:
+            await _run(handler, payload)
+        except Exception as exc:  # noqa: BLE001 (a plugin's)
+            self._failed(handler, payload, exc)
+        else:
+            self._failures.pop(handler.plugin, None)
+
+    def _failed(self, handler: Handler, payload: Payload, exc: Exception) -> None:
+        failures = self._failures[handler.plugin] = self._failures.get(handler.plugin, 0) + 1
+        silenced = failures == SILENCED_AFTER and handler.mode is HookMode.OBSERVE
+        warn(
+            "plugin %s failed at %s: %s: %s%s",
+            handler.plugin,
+            handler.hook,
+            type(exc).__name__,
+            exc,
+            f"; silenced for this call after {failures} failures in a row" if silenced else "",
+            sampling_id=self._sampling_id,
+            iteration=payload.iteration,
+            subsample=payload.subsample,
+        )
+
+    async def _tell_all(self, handlers: tuple[Handler, ...], payload: Payload) -> None:
+        interrupts: list[BaseException] = []
+
+        async def tell(handler: Handler) -> None:
+            try:
+                await self._tell(handler, payload)
+            except anyio.get_cancelled_exc_class():
+                raise
+            except BaseException as exc:  # noqa: BLE001 (raised again below, outside the group)
+                interrupts.append(exc)
+
+        async with anyio.create_task_group() as tasks:
+            for handler in handlers:
+                tasks.start_soon(tell, handler)
+        if interrupts:
+            raise interrupts[0]
+
+    async def _tell_later(self, handler: Handler, payload: Payload) -> None:
+        with anyio.CancelScope(shield=True) as scope:
+            self._background.add(scope)
+            try:
+                await _run(handler, payload)
+            except Exception as exc:  # noqa: BLE001 (a plugin's)
+                self._failed(handler, payload, exc)
+            finally:
+                self._background.discard(scope)
+                if not self._background and self._idle is not None:
+                    self._idle.set()
+
+    async def drain(self) -> None:
+        """Wait until no background handler is running."""
+        if self._background:
+            self._idle = anyio.Event()
+            await self._idle.wait()
+
+    def stop(self) -> int:
+        """Cancel the background handlers that are still running.
+
+        Returns:
+            How many there were.
+        """
+        unfinished = len(self._background)
+        for scope in self._background:
+            scope.cancel()
+        return unfinished
+
+
+async def _run(handler: Handler, payload: P) -> Any:
+    """Run one handler within its time; a cancellation that no one asked for is its failure."""
+    try:
+        with anyio.move_on_after(handler.timeout) as scope:
+            return await handler.function(payload)
+    except anyio.get_cancelled_exc_class() as exc:
+        if cancel_requested():
+            raise
+        msg = "it raised a cancellation that no one asked for"
+        raise RuntimeError(msg) from exc
+    if scope.cancelled_caught:
+        msg = f"it took longer than {handler.timeout:g} s"
+        raise TimeoutError(msg)
+    return None
+
+
+def _checked(handler: Handler, payload: P, answer: Any) -> P:
+    if type(answer) is not type(payload):
+        msg = (
+            f"it returned {type(answer).__name__}: return None, or"
+            " payload.model_copy(update={...}) to change the payload"
+        )
+        raise TypeError(msg)
+    for field in type(payload).model_fields:
+        before, after = getattr(payload, field), getattr(answer, field)
+        if field not in payload.writable and before is not after and before != after:
+            allowed = ", ".join(sorted(payload.writable)) or "nothing"
+            msg = f"it changed {field}, but {handler.hook} lets handlers change {allowed}"
+            raise ValueError(msg)
+    return answer  # type: ignore[no-any-return]

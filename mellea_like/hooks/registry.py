@@ -1,0 +1,342 @@
+"""How a plugin is written and registered."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+
+from mellea_like.hooks.types import HookMode, HookType
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable
+    from typing import Self
+
+    from mellea_like.hooks.payloads import Payload
+
+__all__ = [
+    "DEFAULT_PRIORITY",
+    "DEFAULT_TIMEOUT",
+    "Handler",
+    "Plugin",
+    "PluginSet",
+    "Pluggable",
+    "handlers_of",
+    "hook",
+    "load_plugins",
+    "register",
+    "snapshot",
+    "unregister",
+]
+
+DEFAULT_PRIORITY = 50
+"""A handler's priority where none is given; lower runs earlier."""
+
+DEFAULT_TIMEOUT = 5.0
+"""Seconds that a handler may take where it says nothing."""
+
+ENTRY_POINTS = "mellea_like.plugins"
+"""The entry-point group that `load_plugins` looks in."""
+
+_MARK = "_mellea_like_hooks"
+
+F = TypeVar("F", bound="Callable[..., Awaitable[Any]]")
+
+
+@dataclass(frozen=True, slots=True)
+class Handler:
+    """One function of a plugin, bound and checked.
+
+    Args:
+        plugin: the plugin's name.
+        hook: when it runs.
+        function: what runs; takes the payload.
+        mode: how it runs.
+        priority: lower runs earlier.
+        timeout: the longest it may take, in seconds.
+    """
+
+    plugin: str
+    hook: HookType
+    function: Callable[[Any], Awaitable[Payload | None]]
+    mode: HookMode
+    priority: int
+    timeout: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Mark:
+    """What `hook` leaves on a function."""
+
+    hook: HookType
+    mode: HookMode
+    priority: int
+    timeout: float
+
+
+def hook(
+    hook_type: HookType | str,
+    *,
+    mode: HookMode | str = HookMode.SEQUENTIAL,
+    priority: int = DEFAULT_PRIORITY,
+    timeout: float = DEFAULT_TIMEOUT,
+) -> Callable[[F], F]:
+    """Mark an async function, or a method of a `Plugin`, as a handler of a hook.
+
+    It takes the payload. In sequential mode it may return a changed copy of it, or raise `Blocked`.
+
+    Args:
+        hook_type: when it runs.
+        mode: how it runs.
+        priority: lower runs earlier; handlers of one priority run in the order registered.
+        timeout: the longest it may take, in seconds.
+
+    Returns:
+        A decorator that gives the function back as it was.
+
+    Raises:
+        ValueError: the hook type or the mode is unknown, or the timeout is not over 0.
+        TypeError: the priority is no int, or what is decorated is no async function.
+    """
+    if isinstance(priority, bool) or not isinstance(priority, int):
+        msg = f"a hook's priority is an int, not {priority!r}"
+        raise TypeError(msg)
+    if not 0 < timeout < math.inf:
+        msg = f"a hook's timeout is over 0 seconds and finite, not {timeout!r}"
+        raise ValueError(msg)
+    mark = _Mark(_known(HookType, hook_type), _known(HookMode, mode), priority, timeout)
+
+    def decorate(function: F) -> F:
+        if not inspect.iscoroutinefunction(function):
+            msg = f"hook {mark.hook}: {function!r} is no async function"
+            raise TypeError(msg)
+        setattr(function, _MARK, (*getattr(function, _MARK, ()), mark))
+        return function
+
+    return decorate
+
+
+class Plugin:
+    """Base class of plugins whose handlers share state: async methods marked with `hook`.
+
+    Attributes:
+        name: how errors and logs call it; by default the class's name.
+    """
+
+    name: str = ""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "name" not in cls.__dict__:
+            cls.name = cls.__name__
+
+
+class PluginSet:
+    """Plugins under one name; sets nest.
+
+    As a context manager it makes its plugins active for every call that starts inside the block, in
+    this task and those started from it, and nowhere else.
+
+    Args:
+        name: how errors call the set.
+        plugins: plugins, marked functions, and further sets.
+        priority: if given, the priority of all handlers in the set, instead of their own.
+
+    Raises:
+        TypeError: an item is none of these, or a handler does not take exactly one argument. No
+            part of the set is usable then.
+        ValueError: a plugin has no handler.
+    """
+
+    def __init__(
+        self, name: str, plugins: Iterable[Pluggable], *, priority: int | None = None
+    ) -> None:
+        self.name = name
+        self.priority = priority
+        handlers = [handler for item in plugins for handler in handlers_of(item)]
+        if priority is not None:
+            handlers = [replace(handler, priority=priority) for handler in handlers]
+        self.handlers: tuple[Handler, ...] = tuple(handlers)
+
+    def __enter__(self) -> Self:
+        _scoped.set((*_scoped.get(), self))
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        active = list(_scoped.get())
+        for position in reversed(range(len(active))):
+            if active[position] is self:
+                del active[position]
+                break
+        _scoped.set(tuple(active))
+
+    def __repr__(self) -> str:
+        return f"<PluginSet {self.name!r} of {len(self.handlers)} handlers>"
+
+
+Pluggable: TypeAlias = "Plugin | PluginSet | Callable[[Any], Awaitable[Any]]"
+"""What can be registered: a plugin, a set, or a function marked with `hook`."""
+
+_scoped: ContextVar[tuple[PluginSet, ...]] = ContextVar("mellea_like_plugins", default=())
+_process_wide: list[tuple[Pluggable, tuple[Handler, ...]]] = []
+
+
+def register(plugin: Pluggable) -> None:
+    """Make a plugin active in this process, for every call that starts from now on.
+
+    Args:
+        plugin: a plugin, a set, or a marked function; all of it is registered, or nothing.
+
+    Raises:
+        TypeError: it is none of these, or a handler does not take exactly one argument.
+        ValueError: it has no handler, or is registered already.
+    """
+    handlers = handlers_of(plugin)
+    if any(known is plugin for known, _ in _process_wide):
+        msg = f"{plugin!r} is registered already"
+        raise ValueError(msg)
+    _process_wide.append((plugin, handlers))
+
+
+def unregister(plugin: Pluggable) -> None:
+    """Take a plugin back that `register` made active; calls that run already keep it.
+
+    Args:
+        plugin: the same object.
+
+    Raises:
+        ValueError: it is not registered.
+    """
+    for position, (known, _) in enumerate(_process_wide):
+        if known is plugin:
+            del _process_wide[position]
+            return
+    msg = f"{plugin!r} is not registered"
+    raise ValueError(msg)
+
+
+def load_plugins(*names: str) -> tuple[Pluggable, ...]:
+    """Load plugins that installed packages offer, by name; nothing is loaded unasked.
+
+    A package offers one through the entry-point group ``mellea_like.plugins``; the entry point
+    names a plugin, a set, a marked function, or a class or function without arguments that makes
+    one.
+
+    Args:
+        *names: the entry points' names.
+
+    Returns:
+        The plugins, in the order of the names; pass them to ``plugins=`` or `register`.
+
+    Raises:
+        ValueError: no installed package offers that name.
+        TypeError: what it offers is no plugin.
+    """
+    from importlib.metadata import entry_points  # noqa: PLC0415 (slow, and rarely needed)
+
+    offered = {entry.name: entry for entry in entry_points(group=ENTRY_POINTS)}
+    loaded: list[Pluggable] = []
+    for name in names:
+        if name not in offered:
+            there = ", ".join(sorted(offered)) or "none"
+            msg = f"no installed package offers a plugin named {name!r}; there are: {there}"
+            raise ValueError(msg)
+        item: Any = offered[name].load()
+        if isinstance(item, type) or not (isinstance(item, PluginSet) or _is_plugin(item)):
+            item = item() if callable(item) else item
+        handlers_of(item)
+        loaded.append(item)
+    return tuple(loaded)
+
+
+def snapshot(plugins: Iterable[Handler]) -> tuple[Handler, ...]:
+    """Return the handlers that a call starting now runs, in the order they run.
+
+    Args:
+        plugins: the strategy's own handlers.
+
+    Returns:
+        The process's, the scope's and the strategy's handlers by priority, each once.
+    """
+    scoped = _scoped.get()
+    if not _process_wide and not scoped:
+        candidates: Iterable[Handler] = plugins
+    else:
+        candidates = [
+            *(handler for _, handlers in _process_wide for handler in handlers),
+            *(handler for plugin_set in scoped for handler in plugin_set.handlers),
+            *plugins,
+        ]
+    unique: dict[tuple[object, HookType], Handler] = {}
+    for handler in candidates:
+        unique.setdefault((handler.function, handler.hook), handler)
+    return tuple(sorted(unique.values(), key=lambda handler: handler.priority))
+
+
+def handlers_of(item: Pluggable) -> tuple[Handler, ...]:
+    """Return the handlers of a plugin, checked.
+
+    Args:
+        item: a plugin, a set, or a marked function.
+
+    Returns:
+        Its handlers, in the order they are written.
+
+    Raises:
+        TypeError: it is none of these, or a handler does not take exactly one argument.
+        ValueError: it has no handler.
+    """
+    if isinstance(item, PluginSet):
+        return item.handlers
+    if isinstance(item, type):
+        msg = f"plugin {item.__name__} is a class: make an instance of it"
+        raise TypeError(msg)
+    if isinstance(item, Plugin):
+        names = dict.fromkeys(name for cls in reversed(type(item).__mro__) for name in vars(cls))
+        functions = [
+            getattr(item, name) for name in names if hasattr(getattr(type(item), name, None), _MARK)
+        ]
+        if not functions:
+            msg = f"plugin {item.name} has no handler: mark its async methods with @hook(...)"
+            raise ValueError(msg)
+        return tuple(h for function in functions for h in _bound(item.name, function))
+    if hasattr(item, _MARK):
+        return _bound(getattr(item, "__qualname__", repr(item)), item)
+    msg = (
+        f"{item!r} is no plugin: give an instance of a Plugin subclass, a PluginSet,"
+        " or an async function marked with @hook(...)"
+    )
+    raise TypeError(msg)
+
+
+def _is_plugin(item: object) -> bool:
+    return isinstance(item, Plugin) or hasattr(item, _MARK)
+
+
+def _bound(plugin: str, function: Callable[[Any], Awaitable[Any]]) -> tuple[Handler, ...]:
+    try:
+        inspect.signature(function).bind(object())
+    except TypeError:
+        msg = (
+            f"plugin {plugin}: handler {getattr(function, '__name__', function)!r} takes exactly"
+            " one argument, the payload"
+        )
+        raise TypeError(msg) from None
+    marks: tuple[_Mark, ...] = getattr(function, _MARK)
+    return tuple(
+        Handler(plugin, mark.hook, function, mark.mode, mark.priority, mark.timeout)
+        for mark in marks
+    )
+
+
+E = TypeVar("E", HookType, HookMode)
+
+
+def _known(enum: type[E], value: E | str) -> E:
+    try:
+        return enum(value)
+    except ValueError:
+        msg = f"unknown {enum.__name__} {value!r}: it is one of {', '.join(enum)}"
+        raise ValueError(msg) from None

@@ -1,0 +1,410 @@
+"""The strategies' common base: configuration, and `sample`."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, overload
+
+import anyio
+from anyio.lowlevel import current_token
+
+from mellea_like.core.message import Message
+from mellea_like.core.options import Options
+from mellea_like.hooks.registry import handlers_of
+from mellea_like.sampling.call import Call
+from mellea_like.sampling.prepare import as_backend, check_requirements, plan_call
+from mellea_like.sampling.selection import Selection, best_failure
+from mellea_like.telemetry import Telemetry
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+
+    from mellea_like.core.action import Action, Instruction
+    from mellea_like.core.backend import Backend
+    from mellea_like.core.context import Context
+    from mellea_like.core.requirement import Requirement
+    from mellea_like.core.result import SamplingResult
+    from mellea_like.core.slice import Slice
+    from mellea_like.hooks.registry import Handler, Pluggable
+
+__all__ = ["BaseSamplingStrategy", "Settings"]
+
+T = TypeVar("T")
+F = TypeVar("F")
+
+_SILENT = Telemetry()
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """A strategy's configuration, checked; see `BaseSamplingStrategy` for the fields."""
+
+    backend: Backend | None
+    judge: Backend | None
+    requirements: tuple[Requirement | str, ...]
+    loop_budget: int
+    concurrency_budget: int
+    max_iterations: int
+    selection: Selection
+    options: Options
+    judge_options: Options
+    iteration_timeout: float | None
+    timeout: float | None
+    validate_all: bool | None
+    cancel_grace: float
+    handlers: tuple[Handler, ...]
+    telemetry: Telemetry
+
+    def check_loop_budget(self, loop_budget: object, what: str) -> None:
+        """Make sure that a loop budget can be.
+
+        Args:
+            loop_budget: turns of each subsample.
+            what: what is wrong if it is, for the error.
+
+        Raises:
+            ValueError: it is no int of at least 1, or too large for ``max_iterations``.
+        """
+        if isinstance(loop_budget, bool) or not isinstance(loop_budget, int) or loop_budget < 1:
+            msg = f"{what} to {loop_budget!r}: it is an int of at least 1"
+            raise ValueError(msg)
+        if loop_budget * self.concurrency_budget > self.max_iterations:
+            msg = (
+                f"{what} to {loop_budget}: with concurrency_budget {self.concurrency_budget} that"
+                f" is more than max_iterations, {self.max_iterations}"
+            )
+            raise ValueError(msg)
+
+
+class BaseSamplingStrategy:
+    """Draws until a draw meets its requirements, several at a time.
+
+    A strategy is configuration only: immutable, and safe to share between tasks and calls. To write
+    one, override `repair`, and `select_from_failure` if the default does not fit; both are pure.
+
+    Args:
+        backend: what generates; a call may name another.
+        loop_budget: iterations of each subsample at most, at least 1.
+        concurrency_budget: number of subsamples that run at a time, at least 1.
+        requirements: what every call's slices must meet, before the action's and the call's own.
+        judge: decides requirements without a validator; by default the call's backend.
+        plugins: hooks that run in every call of this strategy.
+        selection: which passing slice wins. ``"first"`` takes the first to arrive, which depends on
+            timing and so is not deterministic. ``"ordered"`` takes the lowest (depth, subsample)
+            whatever the timing: it waits for the slices of lower rank and cancels only the others.
+        options: how to generate, where a call does not say.
+        judge_options: how judges generate; by default at temperature 0.
+        iteration_timeout: the longest an iteration may take, in seconds; past it the iteration has
+            errored and its subsample goes on.
+        timeout: the longest a call may take, in seconds; past it the call returns what there is,
+            with the stop reason ``"timeout"``.
+        validate_all: check every requirement even after one has failed; by default what the class
+            says in ``needs_all_reasons``.
+        max_iterations: ``loop_budget * concurrency_budget`` at most; a guard against expensive
+            mistakes.
+        cancel_grace: seconds after which a backend that ignores its cancellation is logged, with
+            where it stands. It is waited for all the same.
+        telemetry: where spans and metrics go; by default the process's providers, without content.
+
+    Attributes:
+        needs_all_reasons: whether a repair wants the verdict on every requirement, so that none is
+            skipped after a failure.
+
+    Raises:
+        TypeError: an argument is of the wrong type.
+        ValueError: an argument is out of its range.
+    """
+
+    needs_all_reasons: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        backend: Backend | None = None,
+        *,
+        loop_budget: int = 3,
+        concurrency_budget: int = 1,
+        requirements: Sequence[Requirement | str] = (),
+        judge: Backend | None = None,
+        plugins: Iterable[Pluggable] = (),
+        selection: Selection = "first",
+        options: Options | Mapping[str, Any] | None = None,
+        judge_options: Options | Mapping[str, Any] | None = None,
+        iteration_timeout: float | None = None,
+        timeout: float | None = None,
+        validate_all: bool | None = None,
+        max_iterations: int = 1000,
+        cancel_grace: float = 5.0,
+        telemetry: Telemetry | None = None,
+    ) -> None:
+        _at_least_one("max_iterations", max_iterations)
+        _at_least_one("concurrency_budget", concurrency_budget)
+        _seconds("iteration_timeout", iteration_timeout)
+        _seconds("timeout", timeout)
+        _seconds("cancel_grace", cancel_grace)
+        if selection not in ("first", "ordered"):
+            msg = f"selection is 'first' or 'ordered', not {selection!r}"
+            raise ValueError(msg)
+        self.__settings = Settings(
+            backend=None if backend is None else as_backend(backend, "backend"),
+            judge=None if judge is None else as_backend(judge, "judge"),
+            requirements=check_requirements(requirements, "requirements"),
+            loop_budget=loop_budget,
+            concurrency_budget=concurrency_budget,
+            max_iterations=max_iterations,
+            selection=selection,
+            options=Options.of(options),
+            judge_options=Options.of({"temperature": 0.0} if judge_options is None else judge_options),
+            iteration_timeout=iteration_timeout,
+            timeout=timeout,
+            validate_all=validate_all,
+            cancel_grace=cancel_grace,
+            handlers=tuple(handler for plugin in plugins for handler in handlers_of(plugin)),
+            telemetry=_SILENT if telemetry is None else telemetry,
+        )
+        self.__settings.check_loop_budget(loop_budget, "loop_budget is set")
+
+    @property
+    def settings(self) -> Settings:
+        """The configuration."""
+        return self.__settings
+
+    def repair(self, history: Sequence[Slice]) -> tuple[Action[Any], Context]:
+        """Choose what a subsample asks after a failure. Pure.
+
+        Args:
+            history: the failed slices of this subsample, oldest first, at least one; the last is
+                the one to repair.
+
+        Returns:
+            The action to ask next, and the conversation to ask it in.
+
+        Raises:
+            NotImplementedError: the strategy does not say.
+        """
+        raise NotImplementedError
+
+    def select_from_failure(self, slices: Sequence[Slice]) -> int:
+        """Choose the best of the slices of a call in which none passed. Pure.
+
+        The default takes the one that met most requirements (by weight), then the one with the
+        highest mean score, then the one with the lowest iteration id.
+
+        Args:
+            slices: the failed slices, in the order recorded, at least one.
+
+        Returns:
+            The position of the best.
+        """
+        return best_failure(slices)
+
+    @overload
+    async def sample(
+        self,
+        action: str | Message | Instruction,
+        requirements: Sequence[Requirement | str] = (),
+        *,
+        context: Context | None = None,
+        backend: Backend | None = None,
+        format: None = None,
+        options: Options | Mapping[str, Any] | None = None,
+        validation_context: Context | None = None,
+        on_slice: Callable[[Slice], Awaitable[None] | None] | None = None,
+    ) -> SamplingResult[str]: ...
+    @overload
+    async def sample(
+        self,
+        action: str | Action[Any],
+        requirements: Sequence[Requirement | str] = (),
+        *,
+        context: Context | None = None,
+        backend: Backend | None = None,
+        format: type[F],
+        options: Options | Mapping[str, Any] | None = None,
+        validation_context: Context | None = None,
+        on_slice: Callable[[Slice], Awaitable[None] | None] | None = None,
+    ) -> SamplingResult[F]: ...
+    @overload
+    async def sample(
+        self,
+        action: Action[T],
+        requirements: Sequence[Requirement | str] = (),
+        *,
+        context: Context | None = None,
+        backend: Backend | None = None,
+        format: None = None,
+        options: Options | Mapping[str, Any] | None = None,
+        validation_context: Context | None = None,
+        on_slice: Callable[[Slice], Awaitable[None] | None] | None = None,
+    ) -> SamplingResult[T]: ...
+    async def sample(
+        self,
+        action: str | Action[Any],
+        requirements: Sequence[Requirement | str] = (),
+        *,
+        context: Context | None = None,
+        backend: Backend | None = None,
+        format: type[Any] | None = None,
+        options: Options | Mapping[str, Any] | None = None,
+        validation_context: Context | None = None,
+        on_slice: Callable[[Slice], Awaitable[None] | None] | None = None,
+    ) -> SamplingResult[Any]:
+        """Draw until a draw meets every requirement, or the turns are spent.
+
+        Args:
+            action: what to generate; a text becomes an `Instruction`.
+            requirements: what each draw must meet, besides the strategy's and the action's; a text
+                is decided by a judge.
+            context: the conversation to start from.
+            backend: what generates, instead of the strategy's backend.
+            format: the type to parse replies to, as JSON: a pydantic model, or any other type that
+                pydantic can validate. The result's ``value`` is then of that type. A reply that
+                does not parse is a failed slice.
+            options: how to generate, instead of the strategy's options.
+            validation_context: what validators and judges see as the conversation, instead of the
+                one that the draw was generated in.
+            on_slice: called with each slice, in the order they end; sync or async. An exception in
+                it ends the call and is raised, unless a slice has passed already; then it is logged.
+
+        Returns:
+            The result; ``success`` tells whether a slice passed.
+
+        Raises:
+            TypeError: an argument is of the wrong type.
+            ValueError: there is no backend, an option is wrong, a plugin set an impossible loop
+                budget, or the strategy's `select_from_failure` returned an impossible position.
+            RequirementError: a requirement needs a judge, and its judge can't judge; or a validator
+                returned no verdict (`BadVerdict`).
+            SamplingTimeout: the time was up before any slice was judged.
+            HookError: a plugin failed, or stopped the call (`Blocked`).
+            BackendError: every iteration ended in an error; this is the first.
+            Exception: the same, where the backend's first error is of another type; what a
+                validator raised whose ``on_error`` is ``"raise"``; and what `repair` raised.
+        """
+        settings = self.__settings
+        plan = plan_call(
+            action,
+            requirements,
+            standing=settings.requirements,
+            context=context,
+            backend=settings.backend if backend is None else backend,
+            judge=settings.judge,
+            format=format,
+            options=settings.options if options is None else options,
+            validation_context=validation_context,
+        )
+        return await Call(self, plan, on_slice).run()
+
+    @overload
+    def sample_sync(
+        self,
+        action: str | Message | Instruction,
+        requirements: Sequence[Requirement | str] = (),
+        *,
+        context: Context | None = None,
+        backend: Backend | None = None,
+        format: None = None,
+        options: Options | Mapping[str, Any] | None = None,
+        validation_context: Context | None = None,
+        on_slice: Callable[[Slice], Awaitable[None] | None] | None = None,
+    ) -> SamplingResult[str]: ...
+    @overload
+    def sample_sync(
+        self,
+        action: str | Action[Any],
+        requirements: Sequence[Requirement | str] = (),
+        *,
+        context: Context | None = None,
+        backend: Backend | None = None,
+        format: type[F],
+        options: Options | Mapping[str, Any] | None = None,
+        validation_context: Context | None = None,
+        on_slice: Callable[[Slice], Awaitable[None] | None] | None = None,
+    ) -> SamplingResult[F]: ...
+    @overload
+    def sample_sync(
+        self,
+        action: Action[T],
+        requirements: Sequence[Requirement | str] = (),
+        *,
+        context: Context | None = None,
+        backend: Backend | None = None,
+        format: None = None,
+        options: Options | Mapping[str, Any] | None = None,
+        validation_context: Context | None = None,
+        on_slice: Callable[[Slice], Awaitable[None] | None] | None = None,
+    ) -> SamplingResult[T]: ...
+    def sample_sync(
+        self,
+        action: str | Action[Any],
+        requirements: Sequence[Requirement | str] = (),
+        **arguments: Any,
+    ) -> SamplingResult[Any]:
+        """Do what `sample` does, for scripts: run an event loop for this one call.
+
+        It may be called again and again with the same backend. Ctrl-C cancels the requests in
+        flight and raises ``KeyboardInterrupt``.
+
+        Args:
+            action: see `sample`.
+            requirements: see `sample`.
+            **arguments: see `sample`.
+
+        Returns:
+            The result.
+
+        Raises:
+            RuntimeError: an event loop is running already: ``await strategy.sample(...)`` there.
+            Exception: what `sample` raises.
+        """
+        if _loop_is_running():
+            msg = (
+                "sample_sync was called while an event loop is running in this thread:"
+                " use `await strategy.sample(...)` there"
+            )
+            raise RuntimeError(msg)
+        backends = [self.__settings.backend, self.__settings.judge, arguments.get("backend")]
+
+        async def main() -> SamplingResult[Any]:
+            try:
+                return await self.sample(action, requirements, **arguments)
+            finally:
+                await _close_idle(backends)
+
+        return anyio.run(main)
+
+
+async def _close_idle(backends: Iterable[Any]) -> None:
+    """Close the idle connections of an event loop that is about to end."""
+    closers = {id(b): b.aclose for b in backends if hasattr(b, "aclose")}
+    with anyio.move_on_after(2.0, shield=True):
+        for close in closers.values():
+            await close()
+
+
+def _loop_is_running() -> bool:
+    try:
+        current_token()
+    except anyio.NoEventLoopError:
+        return False
+    return True
+
+
+def _at_least_one(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        msg = f"{name} is an int, not {value!r}"
+        raise TypeError(msg)
+    if value < 1:
+        msg = f"{name} is at least 1, not {value}"
+        raise ValueError(msg)
+
+
+def _seconds(name: str, value: object) -> None:
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        msg = f"{name} is a number of seconds, not {value!r}"
+        raise TypeError(msg)
+    if not 0 < value < math.inf:
+        msg = f"{name} is over 0 seconds and finite, not {value!r}"
+        raise ValueError(msg)

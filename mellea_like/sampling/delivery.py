@@ -1,0 +1,89 @@
+"""Handing slices to hooks and to the progress callback, beside the call and never in its way."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from typing import TYPE_CHECKING
+
+import anyio
+
+from mellea_like.hooks.types import HookType
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from mellea_like.core.slice import Slice
+    from mellea_like.sampling.call import Call
+
+__all__ = ["Delivery"]
+
+
+class Delivery:
+    """A queue of slices and the task that hands them over, in the order recorded.
+
+    Args:
+        call: the call.
+        on_slice: the user's progress callback, sync or async, or None.
+    """
+
+    def __init__(self, call: Call, on_slice: Callable[[Slice], Awaitable[None] | None] | None):
+        self._call = call
+        self._on_slice = on_slice
+        self._send, self._receive = anyio.create_memory_object_stream["Slice"](math.inf)
+        self._scope = anyio.CancelScope(shield=True)
+        self._ended = anyio.Event()
+        self._waiting = 0
+
+    def put(self, slice_: Slice) -> None:
+        """Queue a slice; never waits.
+
+        Args:
+            slice_: the slice.
+        """
+        self._waiting += 1
+        self._send.send_nowait(slice_)
+
+    async def run(self) -> None:
+        """Hand slices over until the queue is closed and empty; a cancellation does not stop it."""
+        try:
+            with self._scope, self._receive:
+                async for slice_ in self._receive:
+                    await self._hand_over(slice_)
+                    self._waiting -= 1
+        finally:
+            self._ended.set()
+
+    async def _hand_over(self, slice_: Slice) -> None:
+        call = self._call
+        try:
+            if HookType.SAMPLING_ITERATION in call.hooks:
+                from mellea_like.hooks.payloads import SamplingIterationPayload  # noqa: PLC0415
+
+                ids = call.ids(slice_.iteration, slice_.subsample)
+                await call.fire(SamplingIterationPayload(**ids, slice=slice_))
+            if self._on_slice is not None:
+                answer = self._on_slice(slice_)
+                if inspect.isawaitable(answer):
+                    await answer
+        except anyio.get_cancelled_exc_class() as exc:
+            if self._scope.cancel_called:
+                raise
+            call.abort(exc)
+        except BaseException as exc:  # noqa: BLE001 (raised again by the call, outside its tasks)
+            call.abort(exc)
+
+    async def drain(self) -> None:
+        """Close the queue and wait until everything is handed over."""
+        self._send.close()
+        await self._ended.wait()
+
+    def stop(self) -> int:
+        """Give up on what is still waiting.
+
+        Returns:
+            How many slices were not handed over.
+        """
+        self._send.close()
+        self._scope.cancel()
+        return self._waiting

@@ -1,0 +1,117 @@
+"""How a call ends: a pure decision over its slices."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from mellea_like.core.result import StopReason
+from mellea_like.core.slice import Outcome, Slice
+from mellea_like.errors import HookError, SamplingTimeout
+from mellea_like.sampling.selection import winner
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from mellea_like.sampling.selection import Selection
+
+__all__ = ["Ending", "conclude"]
+
+
+class Ending(NamedTuple):
+    """How a call ended.
+
+    Attributes:
+        best_index: the position of the winner, else of the best failure; None where there is none.
+        stop_reason: why it ended.
+        error: what the call raises, or None where it returns a result.
+    """
+
+    best_index: int | None
+    stop_reason: StopReason
+    error: BaseException | None
+
+
+def conclude(
+    slices: Sequence[Slice],
+    *,
+    selection: Selection,
+    select_from_failure: Callable[[Sequence[Slice]], int],
+    strategy: str,
+    sampling_id: str,
+    fatal: BaseException | None = None,
+    timed_out: bool = False,
+    cancelled: bool = False,
+) -> Ending:
+    """Decide how a call ended.
+
+    Args:
+        slices: all slices, in the order recorded.
+        selection: how the winner is chosen.
+        select_from_failure: chooses among the failed slices.
+        strategy: the strategy's name, for errors.
+        sampling_id: the call's id, for errors.
+        fatal: what must be raised, whatever the slices say.
+        timed_out: whether the call's time was up.
+        cancelled: whether the caller left.
+
+    Returns:
+        The ending. An exception in ``select_from_failure`` is its error.
+    """
+    best = winner(slices, selection)
+    bug: Exception | None = None
+    if best is None:
+        try:
+            best = _best_failure(slices, select_from_failure, strategy)
+        except Exception as exc:  # noqa: BLE001 (a bug in the strategy: the call raises it)
+            bug = exc
+    passed = best is not None and slices[best].passed
+    if fatal is not None:
+        reason = StopReason.HOOK if isinstance(fatal, HookError) else StopReason.ERROR
+        return Ending(best, reason, fatal)
+    if cancelled:
+        return Ending(best, StopReason.PASSED if passed else StopReason.CANCELLED, None)
+    if bug is not None:
+        return Ending(None, StopReason.ERROR, bug)
+    if passed:
+        return Ending(best, StopReason.PASSED, None)
+    errors = [s.error for s in slices if s.error is not None]
+    if timed_out:
+        if best is not None:
+            return Ending(best, StopReason.TIMEOUT, None)
+        late = SamplingTimeout(f"sampling {sampling_id}: time ran out before any slice was judged")
+        late.__cause__ = errors[0] if errors else None
+        return Ending(None, StopReason.TIMEOUT, late)
+    if best is not None:
+        return Ending(best, StopReason.EXHAUSTED, None)
+    return Ending(None, StopReason.ERROR, _noted(errors, sampling_id))
+
+
+def _best_failure(
+    slices: Sequence[Slice],
+    select_from_failure: Callable[[Sequence[Slice]], int],
+    strategy: str,
+) -> int | None:
+    failed = [i for i, slice_ in enumerate(slices) if slice_.outcome is Outcome.FAILED]
+    if not failed:
+        return None
+    chosen = select_from_failure([slices[i] for i in failed])
+    if isinstance(chosen, bool) or not isinstance(chosen, int):
+        msg = f"{strategy}.select_from_failure returned {chosen!r}, not an int"
+        raise TypeError(msg)
+    if not 0 <= chosen < len(failed):
+        msg = (
+            f"{strategy}.select_from_failure returned {chosen}, which is no position among"
+            f" {len(failed)} failed slices: 0 to {len(failed) - 1}"
+        )
+        raise ValueError(msg)
+    return failed[chosen]
+
+
+def _noted(errors: Sequence[BaseException], sampling_id: str) -> BaseException:
+    """Return the first error with a note on what happened to the call."""
+    first = errors[0]
+    first.add_note(
+        f"sampling {sampling_id}: no slice was judged; {len(errors)} iterations errored,"
+        " and this was the first error"
+    )
+    return first

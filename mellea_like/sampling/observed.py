@@ -1,0 +1,157 @@
+"""A backend whose requests the call's hooks and telemetry see."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from mellea_like.core.backend import Backend, Request, can_judge
+from mellea_like.core.generation import Generation, Usage
+from mellea_like.core.options import Options
+from mellea_like.errors import HookError
+from mellea_like.hooks.types import HookType
+
+if TYPE_CHECKING:
+    from mellea_like.sampling.call import Call
+
+__all__ = ["ObservedBackend", "observed"]
+
+
+def observed(backend: Backend, call: Call) -> Backend:
+    """Return the backend as the call's producers use it.
+
+    Args:
+        backend: the user's.
+        call: the call.
+
+    Returns:
+        The backend itself where nobody looks, else one that tells of each request.
+    """
+    looked_at = call.telemetry is not None or any(
+        hook in call.hooks
+        for hook in (
+            HookType.GENERATION_PRE_CALL,
+            HookType.GENERATION_POST_CALL,
+            HookType.GENERATION_ERROR,
+        )
+    )
+    return ObservedBackend(backend, call) if looked_at else backend
+
+
+class ObservedBackend:
+    """A backend round another that tells a call's hooks and telemetry of each request."""
+
+    def __init__(self, inner: Backend, call: Call) -> None:
+        self.inner = inner
+        self.can_judge = can_judge(inner)
+        self._call = call
+
+    async def generate(self, request: Request) -> Generation:
+        """Answer one request, and tell of it.
+
+        Args:
+            request: what is wanted.
+
+        Returns:
+            The inner backend's reply.
+
+        Raises:
+            Exception: what the inner backend raised.
+            HookError: a hook failed or stopped the call.
+        """
+        call = self._call
+        if HookType.GENERATION_PRE_CALL in call.hooks:
+            request = await self._before(request)
+        started = anyio.current_time()
+        if call.telemetry is None:
+            try:
+                generation = await self.inner.generate(request)
+            except Exception as exc:
+                await self._failed(request, exc, anyio.current_time() - started)
+                raise
+        else:
+            generation = await self._traced(request, started)
+        if HookType.GENERATION_POST_CALL in call.hooks:
+            from mellea_like.hooks.payloads import GenerationPostCallPayload  # noqa: PLC0415
+
+            await call.fire(
+                GenerationPostCallPayload(
+                    **self._ids(request),
+                    generation=generation,
+                    usage=_cost(request, generation),
+                    duration=anyio.current_time() - started,
+                )
+            )
+        return generation
+
+    async def _traced(self, request: Request, started: float) -> Generation:
+        telemetry = self._call.telemetry
+        if telemetry is None:  # pragma: no cover (asked for only with telemetry)
+            return await self.inner.generate(request)
+        error: BaseException | None = None
+        generation: Generation | None = None
+        try:
+            with telemetry.chat(self.inner, request) as span:
+                try:
+                    generation = await self.inner.generate(request)
+                    telemetry.answered(span, generation)
+                except BaseException as exc:
+                    error = exc
+                    raise
+                finally:
+                    duration = anyio.current_time() - started
+                    usage = _cost(request, generation)
+                    telemetry.requested(span, self.inner, request, usage, duration, error)
+        except Exception as exc:
+            await self._failed(request, exc, duration)
+            raise
+        return generation
+
+    async def _before(self, request: Request) -> Request:
+        from mellea_like.hooks.payloads import GenerationPreCallPayload  # noqa: PLC0415
+
+        model = request.options.model or getattr(self.inner, "model", None)
+        payload = GenerationPreCallPayload(
+            **self._ids(request),
+            messages=request.messages,
+            options=request.options,
+            model=None if model is None else str(model),
+        )
+        payload = await self._call.fire(payload, _only_options)
+        return replace(request, options=payload.options)
+
+    async def _failed(self, request: Request, error: Exception, duration: float) -> None:
+        if HookType.GENERATION_ERROR in self._call.hooks:
+            from mellea_like.hooks.payloads import GenerationErrorPayload  # noqa: PLC0415
+
+            await self._call.fire(
+                GenerationErrorPayload(
+                    **self._ids(request),
+                    error=error,
+                    usage=request.meter.usage,
+                    duration=duration,
+                )
+            )
+
+    def _ids(self, request: Request) -> dict[str, Any]:
+        meta = request.meta
+        return {
+            **self._call.ids(meta.iteration, meta.subsample),
+            "purpose": meta.purpose,
+            "retry": meta.retry,
+        }
+
+
+def _cost(request: Request, generation: Generation | None) -> Usage:
+    if request.meter.started or generation is None:
+        return request.meter.usage
+    return generation.usage
+
+
+def _only_options(before: Any, after: Any, plugin: str) -> Any:
+    if not isinstance(after.options, Options):
+        msg = f"plugin {plugin} set options to {after.options!r}, which is no Options"
+        raise HookError(msg, plugin=plugin, hook=HookType.GENERATION_PRE_CALL)
+    return after

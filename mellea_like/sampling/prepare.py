@@ -1,0 +1,197 @@
+"""From what a user passes to what a call needs, with every mistake found before the first request."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from mellea_like.core.action import Action, Instruction, as_action
+from mellea_like.core.backend import Backend, can_judge
+from mellea_like.core.context import Context
+from mellea_like.core.format import check_format
+from mellea_like.core.options import Options
+from mellea_like.core.requirement import Requirement
+from mellea_like.errors import RequirementError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+__all__ = ["Plan", "as_backend", "check_requirements", "merge_requirements", "plan_call"]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What one call does, checked and complete.
+
+    Args:
+        action: what to generate; an instruction names all requirements that the model is told.
+        context: the conversation to start from.
+        requirements: what each slice must meet, in order.
+        backend: what generates.
+        judge: what decides requirements without a validator.
+        format: the type to parse replies to, or None.
+        options: how to generate; its seed is the call's.
+        validation_context: what validators and judges see as the context, or None for the slice's.
+    """
+
+    action: Action[Any]
+    context: Context
+    requirements: tuple[Requirement, ...]
+    backend: Backend
+    judge: Backend
+    format: type[Any] | None
+    options: Options
+    validation_context: Context | None
+
+
+def plan_call(
+    action: str | Action[Any],
+    requirements: Sequence[Requirement | str],
+    *,
+    standing: Sequence[Requirement | str],
+    context: Context | None,
+    backend: Backend | None,
+    judge: Backend | None,
+    format: type[Any] | None,  # noqa: A002 (the API's word)
+    options: Options | Mapping[str, Any] | None,
+    validation_context: Context | None,
+) -> Plan:
+    """Check the arguments of a call and complete them.
+
+    Args:
+        action: what to generate.
+        requirements: the call's requirements.
+        standing: the strategy's requirements.
+        context: the conversation to start from; None for an empty one.
+        backend: what generates.
+        judge: what decides requirements without a validator; None for the backend.
+        format: the type to parse replies to.
+        options: how to generate.
+        validation_context: what validators see as the context.
+
+    Returns:
+        The plan.
+
+    Raises:
+        TypeError: an argument is of the wrong type.
+        ValueError: no backend was given, or an option is unknown or out of its range.
+        RequirementError: a requirement needs a judge, and its judge can't judge.
+    """
+    asked = as_action(action)
+    merged = merge_requirements(
+        standing,
+        check_requirements(getattr(asked, "requirements", ()), "the action's requirements"),
+        check_requirements(requirements, "requirements"),
+    )
+    if isinstance(asked, Instruction) and asked.requirements != merged:
+        asked = replace(asked, requirements=merged)
+    for name, given in (("context", context), ("validation_context", validation_context)):
+        if given is not None and not isinstance(given, Context):
+            msg = f"{name} is a Context, not {type(given).__name__}: Context([Message(...), ...])"
+            raise TypeError(msg)
+    if format is not None:
+        check_format(format)
+    generator = as_backend(backend, "backend")
+    decider = generator if judge is None else as_backend(judge, "judge")
+    for requirement in merged:
+        _check_judge(requirement, decider)
+    return Plan(
+        action=asked,
+        context=Context() if context is None else context,
+        requirements=merged,
+        backend=generator,
+        judge=decider,
+        format=format,
+        options=Options.of(options),
+        validation_context=validation_context,
+    )
+
+
+def as_backend(backend: object, name: str) -> Backend:
+    """Make sure that something is a backend.
+
+    Args:
+        backend: what was given.
+        name: the argument's name.
+
+    Returns:
+        The same object.
+
+    Raises:
+        ValueError: it is None.
+        TypeError: it has no ``generate``.
+    """
+    if backend is None:
+        msg = f"there is no {name}: give one to the strategy, or to the call as {name}=..."
+        raise ValueError(msg)
+    if isinstance(backend, type) or not isinstance(backend, Backend):
+        hint = ": wrap it in FunctionBackend(...)" if callable(backend) else ""
+        msg = f"{name} is no backend, for it has no generate(request): {backend!r}{hint}"
+        raise TypeError(msg)
+    return backend
+
+
+def check_requirements(
+    requirements: Sequence[Requirement | str], name: str
+) -> tuple[Requirement | str, ...]:
+    """Make sure that something is a sequence of requirements and texts.
+
+    Args:
+        requirements: what was given.
+        name: what it is called in an error.
+
+    Returns:
+        The same items.
+
+    Raises:
+        TypeError: it is a lone one instead of a sequence, or an item is neither.
+        ValueError: a text is empty, or an inline requirement has no validator.
+    """
+    if isinstance(requirements, str | Requirement):
+        msg = f"{name} takes a list, not a lone {type(requirements).__name__}: put it into a list"
+        raise TypeError(msg)
+    items = tuple(requirements)
+    for item in items:
+        if not isinstance(item, str | Requirement):
+            msg = f"{name} holds Requirement objects and texts, not {item!r}"
+            raise TypeError(msg)
+        if isinstance(item, str) and not item.strip():
+            msg = f"{name} holds an empty text: say in words what must hold"
+            raise ValueError(msg)
+        if isinstance(item, Requirement) and item.inline and item.validator is None:
+            msg = f"requirement {item.name!r} is inline, but has no validator to run"
+            raise ValueError(msg)
+    return items
+
+
+def merge_requirements(*sources: Iterable[Requirement | str]) -> tuple[Requirement, ...]:
+    """Join requirements in order, each object and each text once.
+
+    Args:
+        *sources: requirements and texts, the first source first.
+
+    Returns:
+        All of them; a text has become a requirement that a judge decides.
+    """
+    merged: dict[object, Requirement] = {}
+    for source in sources:
+        for item in source:
+            if isinstance(item, Requirement):
+                merged.setdefault(id(item), item)
+            elif item not in merged:
+                merged[item] = Requirement(item)
+    return tuple(merged.values())
+
+
+def _check_judge(requirement: Requirement, default: Backend) -> None:
+    for part in requirement.parts:
+        _check_judge(part, default)
+    if requirement.parts or requirement.validator is not None:
+        return
+    judge = default if requirement.judge is None else as_backend(requirement.judge, "judge")
+    if not can_judge(judge):
+        msg = (
+            f"requirement {requirement.description!r} needs a judge, and {type(judge).__name__}"
+            " can't judge: give judge=... a backend that can, or the requirement a validator"
+        )
+        raise RequirementError(msg, requirement=requirement.name)

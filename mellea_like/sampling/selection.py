@@ -1,0 +1,73 @@
+"""Which slice is the best: pure decisions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mellea_like.core.slice import Slice
+
+__all__ = ["Selection", "best_failure", "deepest_failure", "merit", "winner"]
+
+Selection: TypeAlias = Literal["first", "ordered"]
+
+
+def merit(failed: Slice) -> tuple[float, float]:
+    """Return how near a failed slice came; more is better.
+
+    Args:
+        failed: the slice.
+
+    Returns:
+        The weight of the requirements that it met, then the mean score of all that have one.
+    """
+    met = sum(requirement.weight for requirement, result in failed.validations if result.passed)
+    scores = [result.score for _, result in failed.validations if result.score is not None]
+    return met, sum(scores) / len(scores) if scores else 0.0
+
+
+def best_failure(slices: Sequence[Slice]) -> int:
+    """Choose the slice that met most requirements, then by mean score, then by lowest id.
+
+    Args:
+        slices: failed slices, at least one.
+
+    Returns:
+        The position of the best.
+    """
+    return max(range(len(slices)), key=lambda i: (*merit(slices[i]), -slices[i].iteration))
+
+
+def deepest_failure(slices: Sequence[Slice]) -> int:
+    """Choose the deepest among the slices that came nearest, then the one with the lowest id.
+
+    Args:
+        slices: failed slices, at least one.
+
+    Returns:
+        The position of the best.
+    """
+    return max(
+        range(len(slices)),
+        key=lambda i: (*merit(slices[i]), slices[i].depth, -slices[i].iteration),
+    )
+
+
+def winner(slices: Sequence[Slice], selection: Selection) -> int | None:
+    """Choose among the slices that passed.
+
+    Args:
+        slices: all slices, in the order recorded.
+        selection: ``"first"``, the first recorded; ``"ordered"``, the lowest (depth, subsample).
+
+    Returns:
+        The winner's position, or None where no slice passed.
+    """
+    passed = [i for i, slice_ in enumerate(slices) if slice_.passed]
+    if not passed:
+        return None
+    if selection == "first":
+        return passed[0]
+    return min(passed, key=lambda i: (slices[i].depth, slices[i].subsample))

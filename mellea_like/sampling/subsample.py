@@ -1,0 +1,89 @@
+"""One producer: a chain of iterations, each repairing the one before."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from mellea_like.core.action import Action
+from mellea_like.core.context import Context
+from mellea_like.core.slice import Outcome, Slice
+from mellea_like.errors import BackendError, RequirementError
+from mellea_like.hooks.types import HookType
+from mellea_like.runtime.native import cancel_requested
+from mellea_like.sampling import events
+from mellea_like.sampling.iteration import Iteration
+from mellea_like.sampling.turns import turn_of
+
+if TYPE_CHECKING:
+    from mellea_like.sampling.call import Call
+
+__all__ = ["may_go_on", "produce"]
+
+
+async def produce(call: Call, chain: int) -> None:
+    """Run one subsample to its end; what must end the whole call is handed to it, never raised.
+
+    Args:
+        call: the call.
+        chain: the subsample's index.
+    """
+    try:
+        with call.scope_of(chain):
+            await _run_chain(call, chain)
+    except anyio.get_cancelled_exc_class() as exc:
+        if cancel_requested():
+            raise
+        call.abort(exc)
+    except BaseException as exc:  # noqa: BLE001 (raised again by the call, outside its task group)
+        call.abort(exc)
+    finally:
+        call.subsample_ended(chain)
+
+
+async def _run_chain(call: Call, chain: int) -> None:
+    action, context = call.plan.action, call.plan.context
+    failed: list[Slice] = []
+    for depth in range(call.loop_budget):
+        turn = turn_of(chain, depth, call.loop_budget)
+        if not call.may_start(turn):
+            return
+        slice_ = await Iteration(call, turn, chain, action, context).run()
+        if slice_.outcome is Outcome.PASSED or not may_go_on(slice_):
+            return
+        if slice_.outcome is Outcome.FAILED and depth + 1 < call.loop_budget and not call.stopping:
+            failed.append(slice_)
+            action, context = _repaired(call, failed)
+            if HookType.SAMPLING_REPAIR in call.hooks:
+                await events.repaired(call, slice_, action, context)
+
+
+def may_go_on(slice_: Slice) -> bool:
+    """Tell whether a subsample may use its next turn after a slice that did not pass.
+
+    Args:
+        slice_: the slice.
+
+    Returns:
+        False after a permanent error: an error of a backend that is not retryable, or any exception
+        that is neither a backend's nor a requirement's.
+    """
+    error = slice_.error
+    if error is None or isinstance(error, RequirementError):
+        return True
+    return isinstance(error, BackendError) and error.retryable
+
+
+def _repaired(call: Call, failed: list[Slice]) -> tuple[Action[Any], Context]:
+    """Ask the strategy what to try next."""
+    answer: Any = call.strategy.repair(tuple(failed))
+    if (
+        isinstance(answer, tuple)
+        and len(answer) == 2  # noqa: PLR2004
+        and isinstance(answer[0], Action)
+        and isinstance(answer[1], Context)
+    ):
+        return answer[0], answer[1]
+    msg = f"{type(call.strategy).__name__}.repair returned {answer!r}, not (Action, Context)"
+    raise TypeError(msg)
