@@ -15,13 +15,13 @@ _FENCE = re.compile(r"\A\s*```[A-Za-z0-9_-]*[ \t]*\r?\n(.*?)\r?\n?```\s*\Z", re.
 
 
 @lru_cache(maxsize=256)
-def _adapter(format: Any) -> TypeAdapter[Any]:  # noqa: A002 (the API's word)
+def _adapter(format: Any) -> TypeAdapter[Any]:
     from pydantic import TypeAdapter  # noqa: PLC0415 (half of this package's import time)
 
     return TypeAdapter(format)
 
 
-def check_format(format: Any) -> None:  # noqa: A002
+def check_format(format: Any) -> None:
     """Make sure that a format is a type that JSON can be read into.
 
     Args:
@@ -41,7 +41,7 @@ def check_format(format: Any) -> None:  # noqa: A002
 
 
 @lru_cache(maxsize=256)
-def json_schema(format: Any) -> dict[str, Any]:  # noqa: A002
+def json_schema(format: Any) -> dict[str, Any]:
     """Return the JSON Schema of a format.
 
     Args:
@@ -66,7 +66,7 @@ def strip_fence(text: str) -> str:
     return fenced[1] if fenced else text.strip()
 
 
-def parse_json(format: Any, text: str) -> Any:  # noqa: A002
+def parse_json(format: Any, text: str) -> Any:
     """Read a text as JSON of a type; one Markdown fence round it is tolerated.
 
     Args:
@@ -82,7 +82,7 @@ def parse_json(format: Any, text: str) -> Any:  # noqa: A002
     return _validated(_adapter(format).validate_json, strip_fence(text))
 
 
-def parse_value(format: Any, value: object) -> Any:  # noqa: A002
+def parse_value(format: Any, value: object) -> Any:
     """Read a Python value as a type.
 
     Args:
