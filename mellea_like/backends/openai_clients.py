@@ -15,6 +15,8 @@ from weakref import WeakKeyDictionary
 import anyio
 from anyio.lowlevel import current_token
 
+from mellea_like.runtime.threads import run_in_thread
+
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
 
@@ -30,34 +32,61 @@ class LoopClient:
     """The client of one event loop.
 
     Attributes:
-        client: the client.
         lock: for what is done once for all requests.
     """
 
-    __slots__ = ("active", "client", "closing", "lock", "retired")
+    __slots__ = ("_client", "active", "closing", "lock", "retired")
 
-    def __init__(self, client: AsyncOpenAI, *, close: bool) -> None:
-        self.client = client
+    def __init__(self) -> None:
         self.lock = anyio.Lock()
-        self.closing = _close_when_resumed(client if close else None)
         self.active = 0
         self.retired = False
+        self.closing: AsyncGenerator[None, None] | None = None
+        self._client: AsyncOpenAI | None = None
+
+    @property
+    def client(self) -> AsyncOpenAI:
+        """The SDK's client; there from `start` on."""
+        if self._client is None:
+            msg = "the client is not yet made"
+            raise RuntimeError(msg)
+        return self._client
+
+    async def start(self, make: Callable[[], AsyncOpenAI], *, close: bool) -> None:
+        """Make the client, unless that is done.
+
+        Args:
+            make: makes it; loads modules and certificates, so it runs in a thread.
+            close: whether it is ours to close.
+        """
+        async with self.lock:
+            if self._client is not None:
+                return
+            with anyio.CancelScope(shield=True):
+                self._client = await run_in_thread(make)
+            if close:
+                self.closing = _close_when_resumed(self._client)
+                await anext(self.closing)  # Runs to its yield without waiting.
+
+    async def stop(self) -> None:
+        """Close the client, if it is ours to close."""
+        if self.closing is not None:
+            await self.closing.aclose()
 
 
-async def _close_when_resumed(client: AsyncOpenAI | None) -> AsyncGenerator[None, None]:
+async def _close_when_resumed(client: AsyncOpenAI) -> AsyncGenerator[None, None]:
     try:
         yield
     finally:
-        if client is not None:
-            with anyio.move_on_after(CLOSE_SECONDS, shield=True):
-                await client.close()
+        with anyio.move_on_after(CLOSE_SECONDS, shield=True):
+            await client.close()
 
 
 class LoopClients:
     """Makes a client when an event loop first needs one.
 
     Args:
-        make: makes a new client; does not wait.
+        make: makes a new client; runs in a thread.
         close: whether the clients are ours to close.
     """
 
@@ -77,24 +106,22 @@ class LoopClients:
         """
         held = self._clients.get(current_token().native_token)
         if held is None:
-            held = await self._start()
+            self._forget_dead_loops()
+            held = self._clients[current_token().native_token] = LoopClient()
         held.active += 1
         try:
+            await held.start(self._make, close=self._close)
             yield held
         finally:
             held.active -= 1
             if held.retired and not held.active:
-                await held.closing.aclose()
+                await held.stop()
 
-    async def _start(self) -> LoopClient:
+    def _forget_dead_loops(self) -> None:
         # A loop that was closed without running its generators leaves its entry behind.
         for loop in list(self._clients):
             if getattr(loop, "is_closed", bool)():
                 del self._clients[loop]
-        held = LoopClient(self._make(), close=self._close)
-        self._clients[current_token().native_token] = held
-        await anext(held.closing)  # Runs to its yield without waiting.
-        return held
 
     async def aclose(self) -> None:
         """Close the running event loop's client once no request holds it any more."""
@@ -103,4 +130,4 @@ class LoopClients:
             return
         held.retired = True
         if not held.active:
-            await held.closing.aclose()
+            await held.stop()

@@ -1,0 +1,367 @@
+"""OpenAIBackend against a real HTTP server: replies, options, models, clients and event loops."""
+
+from __future__ import annotations
+
+import gc
+import time
+
+import anyio
+import openai
+import pytest
+from http_server import Answer, OpenAIServer
+from pydantic import BaseModel
+
+from mellea_like.backends.openai import OpenAIBackend
+from mellea_like.core.backend import Backend, Request, StreamingBackend
+from mellea_like.core.generation import Generation, Usage
+from mellea_like.core.message import Message
+from mellea_like.core.options import Options
+from mellea_like.errors import AuthenticationFailed, BackendUnavailable, InvalidRequest
+
+pytestmark = pytest.mark.anyio
+
+
+def ask(text="Say something.", **fields) -> Request:
+    return Request((Message("user", text),), **fields)
+
+
+@pytest.fixture(autouse=True)
+def no_environment(monkeypatch):
+    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_CUSTOM_HEADERS"):
+        monkeypatch.delenv(name, raising=False)
+
+
+async def test_generate_returns_the_whole_reply_with_the_servers_usage():
+    with OpenAIServer(Answer("the quick brown fox", usage=(11, 5), model="m-1")) as server:
+        backend = OpenAIBackend("m", base_url=server.url)
+        request = ask()
+        generation = await backend.generate(request)
+        await backend.aclose()
+    assert generation == Generation(
+        "the quick brown fox", usage=Usage(1, 11, 5, 0), model="m-1", finish_reason="stop"
+    )
+    assert request.meter.usage == Usage(1, 11, 5, 0)
+
+
+async def test_it_keeps_both_backend_protocols():
+    backend = OpenAIBackend("m")
+    assert isinstance(backend, Backend)
+    assert isinstance(backend, StreamingBackend)
+    assert (backend.provider, backend.model, backend.can_judge) == ("openai", "m", True)
+    assert OpenAIBackend("m", can_judge=False).can_judge is False
+
+
+async def test_the_pieces_of_a_stream_join_to_the_whole_which_comes_last():
+    with OpenAIServer(Answer("a b c")) as server:
+        backend = OpenAIBackend("m", base_url=server.url)
+        async with backend.stream(ask()) as reply:
+            items = [item async for item in reply]
+        await backend.aclose()
+    *pieces, whole = items
+    assert pieces == ["a ", "b ", "c"]
+    assert isinstance(whole, Generation)
+    assert whole.text == "a b c"
+
+
+async def test_every_request_is_streamed_with_usage_and_sent_once():
+    with OpenAIServer(Answer.error(503), Answer()) as server:
+        client = openai.AsyncOpenAI(base_url=server.url, api_key="k", max_retries=5)
+        async with client:
+            backend = OpenAIBackend("m", client=client)
+            with pytest.raises(BackendUnavailable):
+                await backend.generate(ask())
+            assert server.started == 1, "the SDK retried"
+            await backend.generate(ask())
+    assert all(body["stream"] for body in server.requests)
+    assert all(body["stream_options"] == {"include_usage": True} for body in server.requests)
+
+
+async def test_options_go_onto_the_wire_over_the_backends_own():
+    own = Options(temperature=0.5, max_tokens=9, extra={"top_k": 3, "min_p": 0.1})
+    with OpenAIServer() as server:
+        backend = OpenAIBackend("m", base_url=server.url, options=own)
+        options = Options(
+            model="other",
+            temperature=0.0,
+            top_p=0.9,
+            stop="\n\n",
+            seed=2**40 + 7,
+            extra={"top_k": 4},
+        )
+        await backend.generate(ask("Hi", options=options))
+        await backend.aclose()
+    (body,) = server.requests
+    assert body == {
+        "model": "other",
+        "messages": [{"role": "user", "content": "Hi"}],
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "temperature": 0.0,
+        "top_p": 0.9,
+        "max_tokens": 9,
+        "stop": ["\n\n"],
+        "seed": 7,
+        "top_k": 4,
+        "min_p": 0.1,
+    }
+
+
+async def test_extra_may_not_turn_streaming_off():
+    backend = OpenAIBackend("m", base_url="http://127.0.0.1:9/v1")
+    with pytest.raises(InvalidRequest, match="always streams"):
+        await backend.generate(ask(options=Options(extra={"stream": False})))
+
+
+async def test_a_format_goes_as_a_json_schema():
+    class Point(BaseModel):
+        x: int
+        y: int = 0
+
+    with OpenAIServer(Answer('{"x": 1}')) as server:
+        backend = OpenAIBackend("m", base_url=server.url)
+        await backend.generate(ask(format=Point))
+        await backend.aclose()
+    (body,) = server.requests
+    sent = body["response_format"]
+    assert sent["type"] == "json_schema"
+    assert sent["json_schema"]["name"] == "Point"
+    assert sent["json_schema"]["schema"] == Point.model_json_schema()
+
+
+async def test_while_streaming_the_meter_estimates_and_without_usage_the_cost_stays_unknown():
+    seen = []
+    with OpenAIServer(Answer("a b c", usage=None)) as server:
+        backend = OpenAIBackend("m", base_url=server.url)
+        request = ask()
+        async with backend.stream(request) as reply:
+            seen = [request.meter.usage async for _ in reply]
+        await backend.aclose()
+    assert seen == [Usage(1, 0, 1, 1), Usage(1, 0, 2, 1), Usage(1, 0, 3, 1), Usage(1, 0, 3, 1)]
+
+
+async def test_a_refusal_is_the_reply():
+    events = (
+        '{"choices": [{"index": 0, "delta": {"refusal": "I can\'t "}}]}',
+        '{"choices": [{"index": 0, "delta": {"refusal": "do that."}}]}',
+        '{"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}',
+    )
+    with OpenAIServer(Answer(events=events, finish_reason=None)) as server:
+        backend = OpenAIBackend("m", base_url=server.url)
+        generation = await backend.generate(ask())
+        await backend.aclose()
+    assert (generation.text, generation.finish_reason) == ("I can't do that.", "refusal")
+
+
+async def test_a_reply_cut_short_by_a_filter_or_by_its_length_says_so():
+    with OpenAIServer(
+        Answer("a b", finish_reason="content_filter"), Answer("a b", finish_reason="length")
+    ) as server:
+        backend = OpenAIBackend("m", base_url=server.url)
+        reasons = [(await backend.generate(ask())).finish_reason for _ in range(2)]
+        await backend.aclose()
+    assert reasons == ["content_filter", "length"]
+
+
+async def test_reasoning_is_counted_but_is_no_text():
+    events = (
+        '{"choices": [{"index": 0, "delta": {"reasoning_content": "hm"}}]}',
+        '{"choices": [{"index": 0, "delta": {"content": "42"}, "finish_reason": "stop"}]}',
+    )
+    with OpenAIServer(Answer(events=events, finish_reason=None, usage=None)) as server:
+        backend = OpenAIBackend("m", base_url=server.url)
+        request = ask()
+        generation = await backend.generate(request)
+        await backend.aclose()
+    assert generation.text == "42"
+    assert request.meter.usage.output_tokens == 2
+
+
+async def test_a_reply_without_a_finish_reason_is_whole_when_the_server_says_done():
+    with OpenAIServer(Answer("a b", finish_reason=None)) as server:
+        backend = OpenAIBackend("m", base_url=server.url)
+        assert (await backend.generate(ask())).text == "a b"
+        await backend.aclose()
+
+
+async def test_a_reply_without_done_is_whole_when_it_has_a_finish_reason():
+    with OpenAIServer(Answer("a b", done=False)) as server:
+        backend = OpenAIBackend("m", base_url=server.url)
+        assert (await backend.generate(ask())).text == "a b"
+        await backend.aclose()
+
+
+# --- which model -------------------------------------------------------------------------------
+
+
+async def test_without_a_model_the_server_is_asked_once_for_its_first():
+    with OpenAIServer(models=("first", "second")) as server:
+        backend = OpenAIBackend(base_url=server.url)
+        assert backend.model is None
+        async with anyio.create_task_group() as tasks:
+            for _ in range(5):
+                tasks.start_soon(backend.generate, ask())
+        await backend.aclose()
+    assert server.model_lists == 1
+    assert {body["model"] for body in server.requests} == {"first"}
+    assert backend.model == "first"
+
+
+async def test_a_server_without_models_is_told_about():
+    with OpenAIServer(models=()) as server:
+        backend = OpenAIBackend(base_url=server.url)
+        with pytest.raises(InvalidRequest, match="offers no model"):
+            await backend.generate(ask())
+        await backend.aclose()
+
+
+async def test_openais_own_api_needs_a_models_name():
+    backend = OpenAIBackend(api_key="k" * 20)
+    with pytest.raises(InvalidRequest, match="needs a model's name"):
+        await backend.generate(ask())
+    await backend.aclose()
+
+
+# --- keys and URLs -----------------------------------------------------------------------------
+
+
+async def test_the_environment_is_read_at_first_use(monkeypatch):
+    backend = OpenAIBackend("m")
+    with OpenAIServer() as server:
+        monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+        monkeypatch.setenv("OPENAI_API_KEY", " key-from-the-environment\n")
+        await backend.generate(ask())
+        await backend.aclose()
+    assert server.headers[0]["authorization"] == "Bearer key-from-the-environment"
+    assert backend.base_url == server.url
+
+
+async def test_a_local_server_needs_no_key():
+    with OpenAIServer() as server:
+        backend = OpenAIBackend("m", base_url=server.url)
+        await backend.generate(ask())
+        await backend.aclose()
+    assert server.started == 1
+
+
+async def test_openais_own_api_without_a_key_says_what_to_set():
+    with pytest.raises(AuthenticationFailed, match="set OPENAI_API_KEY or pass api_key="):
+        await OpenAIBackend("m").generate(ask())
+
+
+async def test_credentials_in_the_url_are_used_but_not_shown():
+    with OpenAIServer() as server:
+        url = server.url.replace("http://", "http://me:pass%20word@")
+        backend = OpenAIBackend("m", base_url=url)
+        await backend.generate(ask())
+        await backend.aclose()
+    assert server.headers[0]["authorization"] == "Basic bWU6cGFzcyB3b3Jk"
+    assert repr(backend) == f"<OpenAIBackend 'm' at {server.url}>"
+
+
+@pytest.mark.parametrize("url", ["sk-secret-in-the-wrong-place", "ftp://host/v1", "http://", "//h"])
+def test_a_base_url_that_is_none_is_refused_without_showing_it(url):
+    with pytest.raises(ValueError, match=r"base_url takes a URL that starts with http") as caught:
+        OpenAIBackend("m", base_url=url)
+    assert "secret" not in str(caught.value)
+
+
+async def test_a_wrong_url_in_the_environment_is_an_invalid_request(monkeypatch):
+    monkeypatch.setenv("OPENAI_BASE_URL", "localhost:80")
+    with pytest.raises(InvalidRequest, match="OPENAI_BASE_URL takes a URL"):
+        await OpenAIBackend("m").generate(ask())
+
+
+@pytest.mark.parametrize("key", ["sk-söme", "sk-two words", "sk-a\x00b"])
+async def test_a_key_that_no_header_can_hold_is_refused_without_showing_it(key):
+    backend = OpenAIBackend("m", base_url="http://127.0.0.1:9/v1", api_key=key)
+    with pytest.raises(AuthenticationFailed, match="can't be sent in an HTTP header") as caught:
+        await backend.generate(ask())
+    assert key not in str(caught.value)
+
+
+def test_wrong_arguments_are_refused():
+    client = openai.AsyncOpenAI(api_key="k")
+    with pytest.raises(TypeError, match="AsyncOpenAI, not OpenAI"):
+        OpenAIBackend("m", client=openai.OpenAI(api_key="k"))
+    with pytest.raises(ValueError, match="leave base_url and api_key out"):
+        OpenAIBackend("m", client=client, api_key="k")
+    with pytest.raises(ValueError, match="timeout takes seconds"):
+        OpenAIBackend("m", timeout=0)
+
+
+# --- clients, connections and event loops --------------------------------------------------------
+
+
+async def test_a_connection_is_used_again_and_closed_by_aclose():
+    with OpenAIServer() as server:
+        backend = OpenAIBackend("m", base_url=server.url)
+        for _ in range(3):
+            await backend.generate(ask())
+        assert (server.accepted, server.connections) == (1, 1)
+        await backend.aclose()
+        await server.wait_until(lambda: server.connections == 0)
+        await backend.aclose()
+        await backend.generate(ask())
+        assert server.accepted == 2
+        await backend.aclose()
+
+
+async def test_aclose_leaves_a_request_under_way_its_connection():
+    with OpenAIServer(Answer("a b c d", seconds=0.2)) as server:
+        backend = OpenAIBackend("m", base_url=server.url)
+        async with backend.stream(ask()) as reply:
+            await anext(reply)
+            await backend.aclose()
+            rest = [item async for item in reply]
+        assert rest[-1].text == "a b c d"
+        await server.wait_until(lambda: server.connections == 0)
+
+
+async def test_a_given_client_stays_open_unless_asked():
+    with OpenAIServer() as server:
+        async with openai.AsyncOpenAI(base_url=server.url, api_key="k") as client:
+            backend = OpenAIBackend("m", client=client)
+            await backend.generate(ask())
+            await backend.aclose()
+            assert not client.is_closed()
+            assert (await backend.generate(ask())).text
+            asked = OpenAIBackend("m", client=client, close_client=True)
+            await asked.generate(ask())
+            await asked.aclose()
+            assert client.is_closed()
+            with pytest.raises(InvalidRequest, match="closed"):
+                await asked.generate(ask())
+            await backend.aclose()
+
+
+def test_one_event_loop_after_another_and_each_closes_its_connections(anyio_backend):
+    with OpenAIServer() as server:
+        backend = OpenAIBackend("m", base_url=server.url)
+        for round_ in range(1, 4):
+            anyio.run(backend.generate, ask(), backend=anyio_backend)
+            deadline = time.monotonic() + 2
+            while server.connections and time.monotonic() < deadline:
+                time.sleep(0.002)
+            assert (server.accepted, server.connections) == (round_, 0)
+        del backend
+        gc.collect()  # A socket that was left open would warn here.
+
+
+def test_it_works_from_one_kind_of_loop_to_the_other():
+    with OpenAIServer() as server:
+        backend = OpenAIBackend("m", base_url=server.url)
+        texts = [
+            anyio.run(backend.generate, ask(), backend=name).text
+            for name in ("asyncio", "trio", "asyncio")
+        ]
+    assert texts == ["one two three four"] * 3
+
+
+async def test_sixteen_at_a_time():
+    with OpenAIServer(Answer(seconds=0.1)) as server:
+        backend = OpenAIBackend("m", base_url=server.url)
+        async with anyio.create_task_group() as tasks:
+            for _ in range(16):
+                tasks.start_soon(backend.generate, ask())
+        await backend.aclose()
+    assert (server.finished, server.max_in_flight) == (16, 16)
