@@ -81,6 +81,7 @@ def lint(session: nox.Session) -> None:
     environment.run("ruff", "check", ".")
     environment.run("ruff", "format", "--check", ".")
     environment.run("lint-imports", "--no-logo")
+    environment.run("python", "tools/check_raises.py", "mellea_like")
 
 
 @nox.session

@@ -63,6 +63,9 @@ class Instruction:
         system: a system message to put first, or None.
         requirements: what each sample must meet; texts are decided by a judge.
         repair: what was wrong with the last attempt, a line each.
+
+    Raises:
+        TypeError: the description is no text, or the requirements are a lone one.
     """
 
     description: str
