@@ -151,15 +151,19 @@ def test_no_python_block_hides_under_another_name(page):
     assert not hidden
 
 
+FRONT_DOORS = ["", *(f".{name}" for name in ("errors", "hooks", "requirements", "testing"))]
+FRONT_DOORS += [".backends", ".requirements.checks", ".sampling", ".telemetry"]
+
+
 def test_every_public_name_stands_in_the_api_reference():
     pages = [page.read_text(encoding="utf-8") for page in (ROOT / "docs" / "api").glob("*.md")]
     documented = set(re.findall(r"automodule:: ([\w.]+)", "\n".join(pages)))
     missing = set()
-    for package in ("", ".backends", ".errors", ".hooks", ".requirements", ".sampling", ".testing"):
-        module = import_module(f"mellea_like{package}")
+    for door in FRONT_DOORS:
+        module = import_module(f"mellea_like{door}")
         for name in getattr(module, "__all__", ()):
             home = getattr(getattr(module, name), "__module__", module.__name__)
-            if home not in documented:
+            if not documented & {home, module.__name__}:
                 missing.add(f"{home} (for {name})")
     assert not missing, "add these modules to a page in docs/api/"
 
