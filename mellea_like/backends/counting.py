@@ -1,13 +1,17 @@
-"""Counts what a backend does, for a person or a test to look at."""
+"""Counts what a backend without a tokeniser does: its requests, and words for tokens."""
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Literal, NamedTuple, Self
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from types import TracebackType
 
-__all__ = ["Flight", "RequestCounter", "RequestStatistics"]
+    from mellea_like.core.message import Message
+
+__all__ = ["Flight", "RequestCounter", "RequestStatistics", "count_words", "word_pieces"]
 
 
 class RequestStatistics(NamedTuple):
@@ -98,3 +102,30 @@ class Flight:
         counter = self._counter
         counter.in_flight -= 1
         setattr(counter, self._outcome, getattr(counter, self._outcome) + 1)
+
+
+_PIECE = re.compile(r"\A\s+|\S+\s*")
+
+
+def word_pieces(text: str) -> list[str]:
+    """Cut a text after the white space behind each word.
+
+    Args:
+        text: any text.
+
+    Returns:
+        The pieces; joined, they are the text.
+    """
+    return _PIECE.findall(text)
+
+
+def count_words(messages: Iterable[Message]) -> int:
+    """Count the words of a conversation.
+
+    Args:
+        messages: the conversation.
+
+    Returns:
+        How many words its messages have together.
+    """
+    return sum(len(message.content.split()) for message in messages)

@@ -6,13 +6,19 @@ import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
-from itertools import count, pairwise
+from itertools import count
 from typing import TYPE_CHECKING, TypeAlias
 
 import anyio
 from anyio.lowlevel import checkpoint
 
-from mellea_like.backends.counting import Flight, RequestCounter, RequestStatistics
+from mellea_like.backends.counting import (
+    Flight,
+    RequestCounter,
+    RequestStatistics,
+    count_words,
+    word_pieces,
+)
 from mellea_like.core.generation import Generation, Usage
 
 if TYPE_CHECKING:
@@ -72,7 +78,7 @@ class Reply:
         """The pieces that a stream of this reply consists of."""
         if self.chunks is not None:
             return tuple(self.chunks)
-        return tuple(_words(self._text or ""))
+        return tuple(word_pieces(self._text or ""))
 
 
 ScriptItem: TypeAlias = "str | Generation | BaseException | type[BaseException] | Reply"
@@ -182,7 +188,7 @@ class ScriptedBackend:
     async def _begin(self, request: Request, flight: Flight) -> tuple[Reply, RequestMeter]:
         self.requests.append(request)
         meter = request.meter.start()
-        tokens = sum(len(message.content.split()) for message in request.messages)
+        tokens = count_words(request.messages)
         meter.update(input_tokens=tokens)
         self._counter.input_tokens += tokens
         try:
@@ -252,14 +258,3 @@ def _rule_of(replies: Sequence[ScriptItem] | Rule, *, cycle: bool) -> Rule:
 
 def _reply_of(item: ScriptItem) -> Reply:
     return item if isinstance(item, Reply) else Reply(item)
-
-
-def _words(text: str) -> list[str]:
-    """Cut a text before each of its words; the pieces joined are the text."""
-    starts = [
-        position
-        for position in range(1, len(text))
-        if text[position - 1].isspace() and not text[position].isspace()
-    ]
-    cuts = [0, *starts, len(text)]
-    return [text[start:end] for start, end in pairwise(cuts) if start < end]

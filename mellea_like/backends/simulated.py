@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import anyio
 from anyio.lowlevel import checkpoint
 
-from mellea_like.backends.counting import RequestCounter, RequestStatistics
+from mellea_like.backends.counting import RequestCounter, RequestStatistics, count_words
 from mellea_like.core.generation import Generation
 from mellea_like.core.requirement import Candidate, Requirement
 from mellea_like.errors import BackendUnavailable, RateLimited
@@ -200,7 +200,7 @@ class SimulatedBackend:
 
     def _begin(self, request: Request) -> tuple[_Draw, RequestMeter]:
         meter = request.meter.start()
-        tokens = sum(len(message.content.split()) for message in request.messages)
+        tokens = count_words(request.messages)
         meter.update(input_tokens=tokens)
         self._counter.input_tokens += tokens
         return self._draw(request), meter
