@@ -6,6 +6,9 @@ directory of their own; a block may ``await`` at its top level. Comments in the 
 - ``<!-- prints -->`` above a ```` ```text ```` block: that is what the Python block before it
   prints, where ``...`` stands for anything;
 - ``<!-- needs: a server -->`` above a Python block: it is compiled but not run, for that reason.
+
+Lines of ```` ```bash ```` blocks that call ``mellea-like`` are run too, unless the block ``needs``
+something, on a machine without keys: their options exist, and something comes out.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ import inspect
 import io
 import os
 import re
+import shlex
 import subprocess
 import sys
 import types
@@ -114,10 +118,14 @@ async def _wait_for(coroutine: types.CoroutineType[object, None, None]) -> None:
 
 
 def run_in_process(page: Path, directory: Path) -> subprocess.CompletedProcess[str]:
+    return run_python([__file__, str(page)], directory)
+
+
+def run_python(arguments: list[str], directory: Path) -> subprocess.CompletedProcess[str]:
     secret = ("OPENAI_", "OTEL_", "MELLEA_")
     environ = {name: text for name, text in os.environ.items() if not name.startswith(secret)}
     return subprocess.run(
-        [sys.executable, "-W", "error", __file__, str(page)],
+        [sys.executable, "-W", "error", *arguments],
         cwd=directory,
         env=environ,
         capture_output=True,
@@ -166,6 +174,33 @@ def test_every_public_name_stands_in_the_api_reference():
             if not documented & {home, module.__name__}:
                 missing.add(f"{home} (for {name})")
     assert not missing, "add these modules to a page in docs/api/"
+
+
+# --- commands ---------------------------------------------------------------------------------
+
+
+def commands_of(page: Path) -> list[list[str]]:
+    commands = []
+    for block in blocks_of(page):
+        if block.language == "bash" and not block.needs:
+            lines = block.text.replace("\\\n", " ").splitlines()
+            calls = [part.strip() for line in lines for part in line.split(" && ")]
+            commands += [shlex.split(call) for call in calls if call.startswith("mellea-like ")]
+    return commands
+
+
+COMMANDS = [
+    pytest.param(command, id=f"{page.relative_to(ROOT)}-{number}")
+    for page in PAGES
+    for number, command in enumerate(commands_of(page), 1)
+]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_commands_of_a_page_run(command, tmp_path):
+    done = run_python(["-m", "mellea_like.cli.main", *command[1:]], tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
 
 
 # --- the harness itself: a broken page must fail ----------------------------------------------
