@@ -189,7 +189,8 @@ class OpenAIBackend:
         create: Any = client.chat.completions.create
         error: BackendError
         try:
-            stream: Any = await create(**body)
+            # Compression would hold back pieces of the reply.
+            stream: Any = await create(**body, extra_headers={"Accept-Encoding": "identity"})
         except (TypeError, ValueError, RuntimeError) as exc:
             error = translator.unsendable(exc)
         except Exception as exc:  # noqa: BLE001 (nothing but the SDK's code runs in there)

@@ -9,7 +9,7 @@ such generators before a loop ends.
 from __future__ import annotations
 
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 from weakref import WeakKeyDictionary
 
 import anyio
@@ -46,11 +46,8 @@ class LoopClient:
 
     @property
     def client(self) -> AsyncOpenAI:
-        """The SDK's client; there from `start` on."""
-        if self._client is None:
-            msg = "the client is not yet made"
-            raise RuntimeError(msg)
-        return self._client
+        """The SDK's client; there once `start` has returned."""
+        return cast("AsyncOpenAI", self._client)
 
     async def start(self, make: Callable[[], AsyncOpenAI], *, close: bool) -> None:
         """Make the client, unless that is done.
@@ -63,9 +60,9 @@ class LoopClient:
             if self._client is not None:
                 return
             with anyio.CancelScope(shield=True):
-                self._client = await run_in_thread(make)
+                client = self._client = await run_in_thread(make)
             if close:
-                self.closing = _close_when_resumed(self._client)
+                self.closing = _close_when_resumed(client)
                 await anext(self.closing)  # Runs to its yield without waiting.
 
     async def stop(self) -> None:

@@ -86,7 +86,7 @@ def request_body(
     return body
 
 
-def response_format(format: Any, *, official: bool) -> dict[str, Any]:  # noqa: A002
+def response_format(format: Any, *, official: bool) -> dict[str, Any]:
     """Write the ``response_format`` that makes a server keep to a type.
 
     OpenAI's own servers take ``strict`` schemas of a subset of JSON Schema: each object closed,

@@ -1,0 +1,166 @@
+"""A cancelled request of OpenAIBackend is really closed, at whatever moment it is cancelled."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+
+import anyio
+import pytest
+from http_server import Answer, OpenAIServer
+
+from mellea_like.backends.openai import OpenAIBackend
+from mellea_like.core.backend import Request
+from mellea_like.core.message import Message
+
+pytestmark = pytest.mark.anyio
+
+HANGS = [
+    Answer(wait=3600),
+    Answer("a b c", hang_after=0),
+    Answer("a b c", hang_after=2),
+    Answer("a b c", seconds=3600),
+]
+
+
+def ask() -> Request:
+    return Request((Message("user", "Say something."),))
+
+
+def running() -> set[int]:
+    return {task.id for task in anyio.get_running_tasks()}
+
+
+@pytest.mark.parametrize("answer", HANGS, ids=["headers", "first word", "third word", "slow"])
+async def test_a_cancelled_request_is_closed_before_the_cancellation_goes_on(answer):
+    with OpenAIServer(answer) as server:
+        backend = OpenAIBackend("m", base_url=server.url)
+        request = ask()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(backend.generate, request)
+            await server.wait_until(lambda: server.in_flight == 1)
+            await anyio.sleep(0.02)
+            tasks.cancel_scope.cancel()
+        assert request.meter.usage.unknown == 1
+        await server.wait_until(lambda: server.disconnected == 1, 0.25)
+        await server.wait_until(lambda: server.connections == 0, 0.25)
+        await backend.aclose()
+
+
+async def test_leaving_a_stream_early_closes_it():
+    with OpenAIServer(Answer("a b c", seconds=30)) as server:
+        backend = OpenAIBackend("m", base_url=server.url)
+        with anyio.move_on_after(1):
+            async with backend.stream(ask()):
+                await server.wait_until(lambda: server.in_flight == 1)
+        await server.wait_until(lambda: server.disconnected == 1, 0.25)
+        await backend.aclose()
+
+
+async def test_breaking_off_between_two_pieces_closes_the_stream():
+    with OpenAIServer(Answer("a b c", hang_after=2)) as server:
+        backend = OpenAIBackend("m", base_url=server.url)
+        async with backend.stream(ask()) as reply:
+            async for piece in reply:
+                assert piece == "a "
+                break
+        await server.wait_until(lambda: server.disconnected == 1, 0.25)
+        await backend.aclose()
+        gc.collect()  # A generator that was left half read would warn here.
+
+
+async def test_an_exception_in_the_block_closes_the_stream_and_goes_on():
+    with OpenAIServer(Answer("a b c", hang_after=2)) as server:
+        backend = OpenAIBackend("m", base_url=server.url)
+        with pytest.raises(ZeroDivisionError):
+            async with backend.stream(ask()) as reply:
+                await anext(reply)
+                raise ZeroDivisionError
+        await server.wait_until(lambda: server.disconnected == 1, 0.25)
+        await backend.aclose()
+
+
+async def test_a_request_cancelled_at_any_step_leaves_nothing_behind():
+    """Cancel at the nth turn of the event loop, for growing n until the request gets through."""
+    with OpenAIServer(Answer("a b c d", seconds=0.002)) as server:
+        backend = OpenAIBackend("m", base_url=server.url)
+        await backend.generate(ask())
+        before = running()
+        through = step = 0
+        while through < 3:
+            through += await _cancelled_after(step, backend)
+            assert running() <= before
+            step += 1 + step // 12  # The turns of waiting for the server are many and alike.
+            if step % 5 == 0:  # Now and then with a new connection.
+                await backend.aclose()
+        await server.wait_until(lambda: server.in_flight == 0)
+        assert server.disconnected, "no step hit a request under way"
+        assert (await backend.generate(ask())).text == "a b c d"
+        await backend.aclose()
+        await server.wait_until(lambda: server.connections == 0)
+        gc.collect()
+
+
+async def _cancelled_after(steps: int, backend: OpenAIBackend) -> bool:
+    """Run a request and cancel it after so many turns of the loop; tell whether it got through."""
+    texts = []
+
+    async def run() -> None:
+        texts.append((await backend.generate(ask())).text)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(run)
+        for _ in range(steps):
+            if texts:
+                return True
+            await anyio.lowlevel.checkpoint()
+        tasks.cancel_scope.cancel()
+    return bool(texts)
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_native_cancellation_of_asyncio_closes_the_request_too():
+    with OpenAIServer(Answer("a b c", hang_after=1)) as server:
+        backend = OpenAIBackend("m", base_url=server.url)
+        task = asyncio.get_running_loop().create_task(backend.generate(ask()))
+        await server.wait_until(lambda: server.in_flight == 1)
+        await anyio.sleep(0.02)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await server.wait_until(lambda: server.disconnected == 1, 0.25)
+        await backend.aclose()
+
+
+async def test_of_four_two_second_replies_the_losers_are_closed_when_one_wins_early():
+    """The HTTP side of "a win at 0.3 s returns within 0.35 s", without an engine."""
+
+    def choose(number, body):
+        return Answer("won", seconds=0.3) if number == 2 else Answer(" ".join("x" * 40), seconds=2)
+
+    with OpenAIServer(choose=choose) as server:
+        backend = OpenAIBackend("m", base_url=server.url)
+        warm = OpenAIServer()
+        with warm:
+            other = OpenAIBackend("m", base_url=warm.url)
+            await other.generate(ask())
+            await other.aclose()
+        threads, before = threading.active_count(), running()
+        begun = anyio.current_time()
+        async with anyio.create_task_group() as tasks:
+
+            async def run() -> None:
+                assert (await backend.generate(ask())).text == "won"
+                tasks.cancel_scope.cancel()
+
+            for _ in range(4):
+                tasks.start_soon(run)
+        elapsed = anyio.current_time() - begun
+        await server.wait_until(lambda: server.disconnected == 3, 0.25)
+        assert running() <= before
+        assert threading.active_count() <= threads
+        await backend.aclose()
+        await server.wait_until(lambda: server.connections == 0, 0.25)
+    assert elapsed < 0.4
+    assert server.finished == 1

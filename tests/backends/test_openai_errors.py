@@ -1,0 +1,444 @@
+"""Everything that can go wrong between OpenAIBackend and a server ends in the error tree."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import socket
+import ssl
+import traceback
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+
+import anyio
+import h11
+import httpx2
+import openai
+import pytest
+from http_server import Answer, OpenAIServer
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mellea_like.backends.openai import OpenAIBackend
+from mellea_like.backends.openai_errors import Translator, retry_after
+from mellea_like.backends.openai_wire import ServerError
+from mellea_like.core.backend import Request
+from mellea_like.core.message import Message
+from mellea_like.core.options import Options
+from mellea_like.errors import (
+    AuthenticationFailed,
+    BackendError,
+    BackendTimeout,
+    BackendUnavailable,
+    InvalidRequest,
+    MalformedResponse,
+    RateLimited,
+)
+
+URL = "http://127.0.0.1:8080/v1"
+KEY = "sk-planted-0123456789abcdef"
+NOW = datetime(2030, 1, 1, tzinfo=UTC)
+
+
+def ask(text="Say something.", **fields) -> Request:
+    return Request((Message("user", text),), **fields)
+
+
+def translator(**changes) -> Translator:
+    return Translator(**{"url": URL, "model": "m", "timeout": 5.0, "secrets": (KEY,), **changes})
+
+
+# --- the SDK's own classes ---------------------------------------------------------------------
+
+REQUEST = httpx2.Request("POST", URL)
+
+
+def status_error(cls, status) -> openai.APIStatusError:
+    return cls("no", response=httpx2.Response(status, request=REQUEST), body=None)
+
+
+def sdk_classes() -> list[type[Exception]]:
+    from openai import _exceptions  # the one list of them all
+
+    found = [
+        value
+        for value in vars(_exceptions).values()
+        if inspect.isclass(value) and issubclass(value, Exception)
+    ]
+    return sorted(
+        (cls for cls in found if cls.__module__.startswith("openai")), key=lambda cls: cls.__name__
+    )
+
+
+def make(cls: type[Exception]) -> Exception:
+    """An exception of any of the SDK's classes, made as the SDK makes it."""
+    made = {
+        openai.OAuthError: lambda: cls(response=httpx2.Response(401, request=REQUEST), body=None),
+        openai.APIError: lambda: cls("no", REQUEST, body=None),
+        openai.APIConnectionError: lambda: cls(request=REQUEST),
+        openai.APITimeoutError: lambda: cls(REQUEST),
+        openai.APIResponseValidationError: lambda: cls(
+            httpx2.Response(200, request=REQUEST), body=None
+        ),
+        openai.APIStatusError: lambda: status_error(cls, 418),
+        openai.InternalServerError: lambda: status_error(cls, 500),
+        openai.ContentFilterFinishReasonError: cls,
+        openai.WebSocketConnectionClosedError: lambda: cls("no", unsent_messages=[]),
+    }
+    if cls in made:
+        return made[cls]()
+    if cls.__name__ == "LengthFinishReasonError":
+        completion = openai.types.chat.ChatCompletion.model_construct(usage=None)
+        return cls(completion=completion)
+    if issubclass(cls, openai.APIStatusError):
+        return status_error(cls, cls.status_code)
+    return cls("no")
+
+
+EXPECTED = {
+    "APIConnectionError": BackendUnavailable,
+    "APIError": BackendUnavailable,
+    "APIResponseValidationError": MalformedResponse,
+    "APIStatusError": InvalidRequest,
+    "APITimeoutError": BackendTimeout,
+    "AuthenticationError": AuthenticationFailed,
+    "BadRequestError": InvalidRequest,
+    "ConflictError": InvalidRequest,
+    "ContentFilterFinishReasonError": MalformedResponse,
+    "InternalServerError": BackendUnavailable,
+    "InvalidWebhookSignatureError": MalformedResponse,
+    "LengthFinishReasonError": MalformedResponse,
+    "NotFoundError": InvalidRequest,
+    "OAuthError": AuthenticationFailed,
+    "OpenAIError": InvalidRequest,
+    "PermissionDeniedError": AuthenticationFailed,
+    "RateLimitError": RateLimited,
+    "SubjectTokenProviderError": AuthenticationFailed,
+    "UnprocessableEntityError": InvalidRequest,
+    "WebSocketConnectionClosedError": InvalidRequest,
+    "WebSocketQueueFullError": InvalidRequest,
+}
+
+
+@pytest.mark.parametrize("cls", sdk_classes(), ids=lambda cls: cls.__name__)
+def test_every_exception_class_of_the_sdk_has_its_place(cls):
+    error = translator().of(make(cls))
+    assert type(error) is EXPECTED[cls.__name__]
+    assert URL in str(error)
+
+
+def test_the_table_names_no_class_that_the_sdk_lacks():
+    assert set(EXPECTED) == {cls.__name__ for cls in sdk_classes()}
+
+
+@pytest.mark.parametrize(
+    ("exc", "expected"),
+    [
+        (httpx2.ReadTimeout("slow"), BackendTimeout),
+        (httpx2.PoolTimeout("full"), BackendTimeout),
+        (TimeoutError(), BackendTimeout),
+        (httpx2.ReadError("broken"), BackendUnavailable),
+        (httpx2.RemoteProtocolError("peer closed"), BackendUnavailable),
+        (httpx2.DecodingError("bad gzip"), BackendUnavailable),
+        (httpx2.StreamClosed(), BackendUnavailable),
+        (h11.RemoteProtocolError("no"), BackendUnavailable),
+        (ssl.SSLError("handshake"), BackendUnavailable),
+        (anyio.EndOfStream(), BackendUnavailable),
+        (ConnectionResetError(), BackendUnavailable),
+        (socket.gaierror(-2, "Name or service not known"), BackendUnavailable),
+        (KeyError("choices"), MalformedResponse),
+        (ServerError("it broke"), BackendUnavailable),
+        (RateLimited("as it is"), RateLimited),
+    ],
+    ids=lambda value: repr(value)[:40],
+)
+def test_what_lies_beneath_the_sdk_has_its_place(exc, expected):
+    assert type(translator().of(exc)) is expected
+
+
+def test_a_refused_connection_and_an_unknown_name_say_what_to_check():
+    group = OSError("All connection attempts failed")
+    group.__cause__ = ExceptionGroup("", [ConnectionRefusedError(111, "refused")])
+    sdk = openai.APIConnectionError(request=REQUEST)
+    sdk.__cause__ = group
+    refused = str(translator().of(sdk))
+    assert refused == f"can't reach {URL}: connection refused; is the server running?"
+    sdk.__cause__ = socket.gaierror(-2, "Name or service not known")
+    assert "check the base URL" in str(translator().of(sdk))
+
+
+# --- Retry-After -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({}, None),
+        ({"retry-after": "3"}, 3.0),
+        ({"retry-after": "0.25"}, 0.25),
+        ({"retry-after": "0"}, 0.0),
+        ({"retry-after-ms": "1500", "retry-after": "9"}, 1.5),
+        ({"retry-after-ms": "soon", "retry-after": "9"}, 9.0),
+        ({"retry-after": "-5"}, None),
+        ({"retry-after": "nan"}, None),
+        ({"retry-after": "inf"}, None),
+        ({"retry-after": "1e308"}, 86_400.0),
+        ({"retry-after": "1e999"}, None),
+        ({"retry-after": ""}, None),
+        ({"retry-after": "soon"}, None),
+        ({"retry-after": format_datetime(NOW + timedelta(seconds=90), usegmt=True)}, 90.0),
+        ({"retry-after": format_datetime(NOW - timedelta(seconds=90), usegmt=True)}, 0.0),
+        ({"retry-after": "Tue, 01 Jan 2030 00:00:07"}, 7.0),
+        ({"retry-after": "Tue, 01 Jan 9999 00:00:00 GMT"}, 86_400.0),
+        ({"retry-after": "Tue, 99 Jan 2030 00:00:00 GMT"}, None),
+        ({"retry-after": "Fri, 31 Dec 9999 23:59:59 -2359"}, 86_400.0),
+    ],
+)
+def test_retry_after_is_read_or_left_out(headers, seconds):
+    assert retry_after(headers, NOW) == seconds
+
+
+@given(st.text(), st.text())
+def test_retry_after_takes_any_text(one, two):
+    seconds = retry_after({"retry-after": one, "retry-after-ms": two}, NOW)
+    assert seconds is None or 0 <= seconds <= 86_400
+
+
+# --- statuses, over the wire -------------------------------------------------------------------
+
+
+async def failure(answer: Answer, **arguments) -> BackendError:
+    with OpenAIServer(answer) as server:
+        backend = OpenAIBackend("m", base_url=server.url, api_key=KEY, **arguments)
+        with pytest.raises(BackendError) as caught:
+            await backend.generate(ask())
+        await server.wait_until(lambda: server.in_flight == 0)
+        await backend.aclose()
+        await server.wait_until(lambda: server.connections == 0)
+    assert caught.value.__cause__ is None
+    assert caught.value.__context__ is None
+    return caught.value
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("status", "kind", "retryable"),
+    [
+        (400, InvalidRequest, False),
+        (401, AuthenticationFailed, False),
+        (403, AuthenticationFailed, False),
+        (404, InvalidRequest, False),
+        (408, BackendTimeout, True),
+        (409, InvalidRequest, True),
+        (413, InvalidRequest, False),
+        (422, InvalidRequest, False),
+        (429, RateLimited, True),
+        (500, BackendUnavailable, True),
+        (503, BackendUnavailable, True),
+        (529, BackendUnavailable, True),
+    ],
+)
+async def test_each_status_has_its_error(status, kind, retryable):
+    error = await failure(Answer.error(status, "because", retry_after="7"))
+    assert type(error) is kind
+    assert (error.status, error.retryable, error.retry_after) == (status, retryable, 7.0)
+    assert "because" in str(error)
+
+
+@pytest.mark.anyio
+async def test_a_used_up_quota_is_not_worth_a_retry():
+    error = await failure(Answer.error(429, "pay first", code="insufficient_quota"))
+    assert (type(error), error.retryable) == (RateLimited, False)
+    assert "quota" in str(error)
+
+
+@pytest.mark.anyio
+async def test_an_unknown_model_is_named():
+    error = await failure(Answer.error(404, "no such model"))
+    assert "the model 'm'" in str(error)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"<html>Bad \x00Gateway</html>", b"\xff\xfe", b"[1]", b'"x"', b"null", b'{"error": 3}'],
+)
+async def test_an_error_with_any_body_keeps_its_status(body):
+    error = await failure(Answer(status=502, body=body, content_type="text/html"))
+    assert (type(error), error.status) == (BackendUnavailable, 502)
+
+
+@pytest.mark.anyio
+async def test_a_redirect_to_nowhere_is_an_invalid_request():
+    error = await failure(Answer(status=304, body=b""))
+    assert (type(error), error.status) == (InvalidRequest, 304)
+
+
+# --- bodies that are no reply ------------------------------------------------------------------
+
+WRONG_EVENTS = [
+    "null",
+    "[]",
+    "1",
+    '"text"',
+    "{",
+    "{}",
+    '{"choices": 1}',
+    '{"choices": ["x"]}',
+    '{"choices": [null]}',
+    '{"choices": {"a": 1}}',
+    '{"choices": [{"delta": []}]}',
+    '{"choices": [{"delta": "x"}]}',
+    '{"choices": [{"delta": {"content": 5}}]}',
+    '{"choices": [{"delta": {"content": ["x"]}}]}',
+    '{"choices": [], "usage": {"prompt_tokens": "many"}}',
+    "\udcff\udcfe",
+]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("event", WRONG_EVENTS)
+async def test_an_event_that_is_no_chunk_is_a_malformed_response(event):
+    answer = Answer(events=(event,), finish_reason=None, usage=None, done=False)
+    error = await failure(answer)
+    assert type(error) is MalformedResponse
+    assert error.retryable
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Answer("a b c", cut_after=2),
+        Answer("a b c", cut_after=0),
+        Answer("a b c", finish_reason=None, usage=None, done=False),
+        Answer(events=(), finish_reason=None, usage=None, done=True),
+        Answer(body=b"<html>Please log in</html>", content_type="text/html"),
+        Answer(body=b'{"choices": []}'),
+        Answer(body=b""),
+    ],
+    ids=repr,
+)
+async def test_a_reply_that_breaks_off_is_no_reply(answer):
+    error = await failure(answer)
+    assert isinstance(error, MalformedResponse | BackendUnavailable)
+    assert error.retryable
+
+
+@pytest.mark.anyio
+@pytest.mark.filterwarnings(
+    # On trio the HTTP library leaves a generator behind when it fails to decompress.
+    "ignore::pytest.PytestUnraisableExceptionWarning"
+)
+async def test_a_body_that_does_not_decompress_is_an_error_too():
+    error = await failure(Answer(body=b"\x1f\x8bnot", headers={"content-encoding": "gzip"}))
+    assert isinstance(error, BackendUnavailable)
+
+
+@pytest.mark.anyio
+async def test_a_reply_without_an_end_is_malformed_and_its_start_is_shown():
+    error = await failure(Answer("a b c", finish_reason=None, usage=None, done=False))
+    assert type(error) is MalformedResponse
+    assert "a reply that breaks off" in str(error)
+
+
+@pytest.mark.anyio
+async def test_at_most_200_escaped_characters_of_a_body_are_shown():
+    error = await failure(Answer(body=b"\x1b[31mA" * 5000))
+    shown = str(error).partition("without a reply: ")[2]
+    assert shown.startswith("\\x1b[31mA")
+    assert len(shown) <= 200
+    assert shown.isprintable()
+
+
+@pytest.mark.anyio
+async def test_an_endless_line_is_given_up():
+    error = await failure(Answer(events=("x" * 5_000_000,)))
+    assert type(error) is MalformedResponse
+    assert "longer than" in str(error)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("event", "kind"),
+    [
+        ('{"error": {"message": "oops", "type": "server_error"}}', BackendUnavailable),
+        ('{"error": {"message": "full", "code": 503}}', BackendUnavailable),
+        ('{"error": {"message": "slow", "type": "rate_limit_error"}}', RateLimited),
+        ('{"error": {"message": "bad", "type": "invalid_request_error"}}', InvalidRequest),
+        ('{"error": {"message": "long", "code": 400, "type": "exceeds"}}', InvalidRequest),
+        ('{"error": "just text"}', BackendUnavailable),
+        ('{"error": ["a"]}', BackendUnavailable),
+    ],
+)
+async def test_an_error_in_the_midst_of_a_reply_is_told_apart(event, kind):
+    assert type(await failure(Answer(events=(event,)))) is kind
+
+
+@pytest.mark.anyio
+async def test_silence_is_a_timeout():
+    error = await failure(Answer("a b c", hang_after=1), timeout=0.05)
+    assert type(error) is BackendTimeout
+    assert "for 0.05 s" in str(error)
+
+
+@pytest.mark.anyio
+async def test_a_connection_that_breaks_after_the_end_takes_only_the_usage():
+    finish = '{"choices": [{"index": 0, "delta": {"content": "a"}, "finish_reason": "stop"}]}'
+    answer = Answer(events=(finish,), finish_reason=None, usage=None, done=False, cut_after=0)
+    with OpenAIServer(answer) as server:
+        backend = OpenAIBackend("m", base_url=server.url)
+        generation = await backend.generate(ask())
+        await backend.aclose()
+    assert generation.text == "a"
+    assert generation.usage.unknown == 1
+
+
+@pytest.mark.anyio
+async def test_a_request_that_can_not_be_written_is_an_invalid_request():
+    backend = OpenAIBackend("m", base_url=URL)
+    with pytest.raises(InvalidRequest, match="can't be written"):
+        await backend.generate(ask("\ud800"))
+    with pytest.raises(InvalidRequest, match="can't be written"):
+        await backend.generate(ask(options=Options(extra={"x": object()})))
+    await backend.aclose()
+
+
+@pytest.mark.anyio
+async def test_a_server_that_is_not_there_is_named_without_credentials():
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    backend = OpenAIBackend("m", base_url=f"http://me:password@127.0.0.1:{port}/v1?key={KEY}")
+    with pytest.raises(BackendUnavailable) as caught:
+        await backend.generate(ask())
+    await backend.aclose()
+    said = f"can't reach http://127.0.0.1:{port}/v1: connection refused; is the server running?"
+    assert str(caught.value) == said
+
+
+# --- keys --------------------------------------------------------------------------------------
+
+ECHOES = [
+    Answer.error(401, f"Incorrect API key provided: {KEY}."),
+    Answer.error(400, f"{'x' * 190} {KEY}"),
+    Answer(status=500, body=f"<p>{KEY}</p>".encode(), content_type="text/html"),
+    Answer(body=f"{KEY}\n".encode()),
+    Answer(events=(f'{{"error": {{"message": "{KEY}"}}}}',)),
+    Answer(events=(f'{{"choices": "{KEY}"}}',)),
+    Answer(KEY, cut_after=1),
+    Answer("a b", hang_after=1),
+]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("answer", ECHOES, ids=lambda answer: str(answer.status))
+async def test_no_key_shows_in_an_error_a_log_record_or_a_repr(answer, caplog):
+    caplog.set_level(logging.DEBUG)
+    error = await failure(answer, timeout=0.1)
+    text = "".join(traceback.format_exception(error))
+    shown = [str(error), repr(error), text, caplog.text, *map(repr, caplog.records)]
+    shown += [str(record.__dict__) for record in caplog.records]
+    assert not [text for text in shown if KEY[:12] in text]
+    backend = OpenAIBackend("m", base_url=URL, api_key=KEY)
+    assert KEY not in repr(backend)
+    assert KEY not in str(vars(backend))
