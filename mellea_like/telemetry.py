@@ -2,8 +2,8 @@
 
 A call has a span ``sampling <strategy>``; below it one span for each iteration; below that
 ``chat <model>`` for each request to a backend and ``validation``. Names follow the GenAI semantic
-conventions (https://opentelemetry.io/docs/specs/semconv/gen-ai/, status: development). They are kept
-here and not imported, since they have moved between packages.
+conventions (https://opentelemetry.io/docs/specs/semconv/gen-ai/, status: development). They are
+kept here and not imported, since they have moved between packages.
 
 Texts of prompts and replies, and messages of exceptions, are recorded only where the user asks for
 them: exceptions are recorded by type. A span processor that raises is logged and ignored.
@@ -12,7 +12,6 @@ them: exceptions are recorded by type. A span processor that raises is logged an
 from __future__ import annotations
 
 import json
-
 from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry import context as otel_context
@@ -249,15 +248,15 @@ class CallTelemetry:
         if span is not None:
             found: dict[str, AttributeValue] = {OUTCOME: slice_.outcome.value}
             if slice_.failures:
-                found[FAILED_REQUIREMENTS] = [requirement.name for requirement, _ in slice_.failures]
+                found[FAILED_REQUIREMENTS] = [failed.name for failed, _ in slice_.failures]
             span.set(found)
             span.close(slice_.error)
 
 
-
 class SpanScope:
-    """A span that is the current one until it is closed; use it as a context manager, or `close` it.
+    """A span that is the current one until it is closed.
 
+    Use it as a context manager, or `close` it.
     No failure of the application's span processors gets out of it.
     """
 
@@ -348,7 +347,8 @@ def _is_silent(provider: MeterProvider) -> bool:
 
 def _type_name(error: BaseException) -> str:
     kind = type(error)
-    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    module = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
+    return module + kind.__qualname__
 
 
 def _metric_attributes(backend: Backend, request: Request) -> dict[str, AttributeValue]:

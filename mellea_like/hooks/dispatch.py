@@ -99,20 +99,15 @@ class HookRun:
                 self._tasks.start_soon(self._tell_later, handler, payload)
         return payload
 
-    async def _ask(
-        self, handler: Handler, payload: P, amend: Callable[[P, P, str], P] | None
-    ) -> P:
+    async def _ask(self, handler: Handler, payload: P, amend: Callable[[P, P, str], P] | None) -> P:
         try:
             answer = await _run(handler, payload)
             if answer is None or answer is payload:
                 return payload
             changed = _checked(handler, payload, answer)
         except Blocked as exc:
-            raise Blocked(
-                f"plugin {handler.plugin} blocked the call at {handler.hook}: {exc}",
-                plugin=handler.plugin,
-                hook=handler.hook,
-            ) from exc
+            msg = f"plugin {handler.plugin} blocked the call at {handler.hook}: {exc}"
+            raise Blocked(msg, plugin=handler.plugin, hook=handler.hook) from exc
         except Exception as exc:
             msg = f"plugin {handler.plugin} failed at {handler.hook}: {type(exc).__name__}: {exc}"
             raise HookError(msg, plugin=handler.plugin, hook=handler.hook) from exc
@@ -190,7 +185,7 @@ class HookRun:
         return unfinished
 
 
-async def _run(handler: Handler, payload: P) -> Any:
+async def _run(handler: Handler, payload: Payload) -> Any:
     """Run one handler within its time; a cancellation that no one asked for is its failure."""
     try:
         with anyio.move_on_after(handler.timeout) as scope:
@@ -219,4 +214,4 @@ def _checked(handler: Handler, payload: P, answer: Any) -> P:
             allowed = ", ".join(sorted(payload.writable)) or "nothing"
             msg = f"it changed {field}, but {handler.hook} lets handlers change {allowed}"
             raise ValueError(msg)
-    return answer  # type: ignore[no-any-return]
+    return answer

@@ -20,9 +20,9 @@ __all__ = [
     "DEFAULT_PRIORITY",
     "DEFAULT_TIMEOUT",
     "Handler",
+    "Pluggable",
     "Plugin",
     "PluginSet",
-    "Pluggable",
     "handlers_of",
     "hook",
     "load_plugins",
@@ -109,7 +109,8 @@ def hook(
     mark = _Mark(_known(HookType, hook_type), _known(HookMode, mode), priority, timeout)
 
     def decorate(function: F) -> F:
-        if not inspect.iscoroutinefunction(function):
+        given: object = function  # iscoroutinefunction would narrow F itself.
+        if not inspect.iscoroutinefunction(given):
             msg = f"hook {mark.hook}: {function!r} is no async function"
             raise TypeError(msg)
         setattr(function, _MARK, (*getattr(function, _MARK, ()), mark))

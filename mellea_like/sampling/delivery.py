@@ -27,7 +27,9 @@ class Delivery:
         on_slice: the user's progress callback, sync or async, or None.
     """
 
-    def __init__(self, call: Call, on_slice: Callable[[Slice], Awaitable[None] | None] | None):
+    def __init__(
+        self, call: Call, on_slice: Callable[[Slice], Awaitable[None] | None] | None
+    ) -> None:
         self._call = call
         self._on_slice = on_slice
         self._send, self._receive = anyio.create_memory_object_stream["Slice"](math.inf)

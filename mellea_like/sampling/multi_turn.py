@@ -21,7 +21,7 @@ __all__ = ["MultiTurnStrategy"]
 
 
 class MultiTurnStrategy(BaseSamplingStrategy):
-    """Goes on in the conversation: the model sees its reply and a message that lists what failed."""
+    """Goes on in the conversation: the model sees its reply, and a message with what failed."""
 
     needs_all_reasons: ClassVar[bool] = True
 
@@ -35,8 +35,8 @@ class MultiTurnStrategy(BaseSamplingStrategy):
             A user message, and the conversation with the last prompt and reply in it.
         """
         problems = "\n".join(f"- {problem}" for problem in history[-1].problems)
-        text = f"That was not accepted. Put this right, and give the whole answer again:\n{problems}"
-        message = Message("user", text)
+        wanted = "That was not accepted. Put this right, and give the whole answer again:"
+        message = Message("user", f"{wanted}\n{problems}")
         first = history[0].action
         # The reply to an instruction or a message is its text, as the reply to this message is.
         action = message if isinstance(first, Instruction | Message) else FollowUp(message, first)

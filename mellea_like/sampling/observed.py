@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from mellea_like.core.backend import Backend, Request, can_judge
-from mellea_like.core.generation import Generation, Usage
 from mellea_like.core.options import Options
 from mellea_like.errors import HookError
 from mellea_like.hooks.types import HookType
 
 if TYPE_CHECKING:
+    from mellea_like.core.generation import Generation, Usage
     from mellea_like.sampling.call import Call
 
 __all__ = ["ObservedBackend", "observed"]
@@ -92,11 +92,13 @@ class ObservedBackend:
             return await self.inner.generate(request)
         error: BaseException | None = None
         generation: Generation | None = None
+        duration = 0.0
         try:
             with telemetry.chat(self.inner, request) as span:
                 try:
                     generation = await self.inner.generate(request)
                     telemetry.answered(span, generation)
+                    return generation  # noqa: TRY300 (here it is no longer None)
                 except BaseException as exc:
                     error = exc
                     raise
@@ -107,7 +109,6 @@ class ObservedBackend:
         except Exception as exc:
             await self._failed(request, exc, duration)
             raise
-        return generation
 
     async def _before(self, request: Request) -> Request:
         from mellea_like.hooks.payloads import GenerationPreCallPayload  # noqa: PLC0415
@@ -150,7 +151,7 @@ def _cost(request: Request, generation: Generation | None) -> Usage:
     return generation.usage
 
 
-def _only_options(before: Any, after: Any, plugin: str) -> Any:
+def _only_options(_: Any, after: Any, plugin: str) -> Any:
     if not isinstance(after.options, Options):
         msg = f"plugin {plugin} set options to {after.options!r}, which is no Options"
         raise HookError(msg, plugin=plugin, hook=HookType.GENERATION_PRE_CALL)

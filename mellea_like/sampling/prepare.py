@@ -1,4 +1,4 @@
-"""From what a user passes to what a call needs, with every mistake found before the first request."""
+"""From what a user passes to what a call needs; mistakes are found before the first request."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def plan_call(
     context: Context | None,
     backend: Backend | None,
     judge: Backend | None,
-    format: type[Any] | None,  # noqa: A002 (the API's word)
+    format: type[Any] | None,
     options: Options | Mapping[str, Any] | None,
     validation_context: Context | None,
 ) -> Plan:

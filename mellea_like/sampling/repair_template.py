@@ -20,7 +20,7 @@ __all__ = ["RepairTemplateStrategy"]
 
 
 class RepairTemplateStrategy(BaseSamplingStrategy):
-    """Repeats the instruction in the original conversation, with what the last attempt lacked in it.
+    """Repeats the instruction in the original conversation, with what the last attempt lacked.
 
     Only the last failure's reasons are written, so that prompts do not grow.
     """

@@ -25,7 +25,7 @@ def log_stuck_tasks(sampling_id: str, grace: float) -> None:
     for task in anyio.get_running_tasks():
         if task.name is not None and task.name.startswith(task_name(sampling_id, "")):
             warn(
-                "%s was cancelled %g s ago and is still running; the call waits for it. It is at:\n%s",
+                "%s was cancelled %g s ago and still runs; the call waits for it. It is at:\n%s",
                 task.name,
                 grace,
                 "\n".join(stack_of(task.coro)),
