@@ -89,7 +89,7 @@ def typing(session: nox.Session) -> None:
     """Check types with mypy and pyright, both strict, and the types of the public API."""
     environment = Environment(session, "typing")
     environment.run("mypy")
-    environment.run("pyright", "--pythonpath", environment.bin / "python")
+    environment.run("pyright", "--project", ROOT, "--pythonpath", environment.bin / "python")
 
 
 @nox.session
