@@ -1,0 +1,342 @@
+"""Does a backend keep the promises that the library relies on?"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import anyio
+from anyio.lowlevel import checkpoint
+
+from mellea_like.core.backend import Backend, Request, StreamingBackend
+from mellea_like.core.generation import Generation, Meter, Usage
+from mellea_like.core.message import Message
+from mellea_like.errors import BackendError
+from mellea_like.testing.promises import (
+    ConformanceError,
+    Rule,
+    check_meter,
+    check_nothing_in_flight,
+    check_shape,
+    close,
+    streamed,
+    whole,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Awaitable, Callable
+
+__all__ = ["ConformanceError", "Rule", "check_backend"]
+
+Factory: TypeAlias = "Callable[[], Backend | Awaitable[Backend]]"
+Send: TypeAlias = "Callable[[Backend, Request], Awaitable[Generation]]"
+
+STEPS = (1, 2, 3, 5, 8, 13, 21, 34)
+"""After how many turns of the event loop a request is cancelled, each in a run of its own."""
+
+SHARES = (0.25, 0.5, 0.75)
+"""After which share of the time that a reply takes a request is cancelled."""
+
+NOTICEABLE = 0.01
+"""Seconds after which a request must have been sent, and so counted."""
+
+RACES = 1
+"""How many cancelled requests may be answered all the same, their reply having been under way."""
+
+
+async def check_backend(
+    factory: Factory,
+    *,
+    request: Request | None = None,
+    failing_request: Request | None = None,
+    timeout: float = 30.0,  # noqa: ASYNC109 (the longest that a single reply may take)
+    grace: float = 1.0,
+) -> tuple[Rule, ...]:
+    """Check that a backend keeps its promises; call it from a test, once on each event loop.
+
+    | rule | what must hold |
+    |---|---|
+    | shape | it has an async ``generate``; ``can_judge`` is a bool, ``model`` a str or None |
+    | reply | ``generate`` answers the request with a `Generation` whose text is a str |
+    | meter | the request is counted on its meter, which says what the generation's usage says |
+    | again | it answers a second time, two requests at once, and again after ``aclose`` |
+    | usage | two requests on one meter cost the sum of both |
+    | cancellation | cancelled at any moment, it stops in time, leaves nothing behind, and lets \
+the cancellation through |
+    | stream | the pieces are the text, the last item is the whole; it can be left early |
+    | errors | what fails raises a `BackendError` |
+
+    Args:
+        factory: makes a backend, sync or async; called for each rule. A backend that a block owns
+            may be made once: ``check_backend(lambda: backend)``.
+        request: what to ask; by default one short user message. It should succeed every time.
+        failing_request: a request that the backend can't serve, or None to leave that out.
+        timeout: the longest a reply may take, in seconds.
+        grace: the longest a cancelled request may take to stop, in seconds.
+
+    Returns:
+        The names of the rules that were checked; ``"stream"`` and ``"errors"`` only where they
+        apply.
+
+    Raises:
+        ConformanceError: the first rule that is broken.
+    """
+    asked = Request((Message("user", "Say hello."),)) if request is None else request
+    check = _Check(factory, asked, timeout, grace)
+    rules: list[Rule] = ["shape", "reply", "meter", "again", "usage", "cancellation"]
+    duration = await check.replies()
+    await check.works_again()
+    await check.usage_adds_up()
+    await check.cancels(whole, duration)
+    if await check.streams():
+        rules.append("stream")
+        await check.cancels(streamed, duration)
+    if failing_request is not None:
+        rules.append("errors")
+        await check.fails(failing_request)
+    return tuple(rules)
+
+
+@dataclass
+class _Run:
+    """One request that is to be cancelled; ``too_late`` if it was answered in spite of that."""
+
+    request: Request
+    scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+    done: anyio.Event = field(default_factory=anyio.Event)
+    answered: bool = False
+    too_late: bool = False
+    error: Exception | None = None
+
+    async def send(self, send: Send, backend: Backend) -> None:
+        try:
+            with self.scope:
+                await send(backend, self.request)
+                self.answered = True
+        except Exception as exc:  # noqa: BLE001 (reported by whoever reads it)
+            self.error = exc
+        finally:
+            self.done.set()
+
+
+class _Check:
+    def __init__(self, factory: Factory, request: Request, timeout: float, grace: float) -> None:
+        self.factory = factory
+        self.template = request
+        self.timeout = timeout
+        self.grace = grace
+
+    def request(self) -> Request:
+        return replace(self.template, meter=Meter())
+
+    @asynccontextmanager
+    async def backend(self) -> AsyncGenerator[Backend]:
+        """Make a backend, and close it in the end.
+
+        Yields:
+            The backend.
+        """
+        made = self.factory()
+        backend: Any = await made if inspect.isawaitable(made) else made
+        check_shape(backend)
+        try:
+            yield backend
+        finally:
+            await close(backend)
+
+    async def send(self, send: Send, backend: Backend, request: Request) -> Generation:
+        """Send a request that should succeed."""
+        reply: Generation | None = None
+        try:
+            with anyio.move_on_after(self.timeout):
+                reply = await send(backend, request)
+        except ConformanceError:
+            raise
+        except BackendError as exc:
+            msg = f"the request failed with {exc!r}"
+            raise ConformanceError("reply", msg) from exc
+        except Exception as exc:
+            msg = f"the request raised {exc!r}, which is no BackendError"
+            raise ConformanceError("errors", msg) from exc
+        if reply is None:
+            msg = f"there was no reply within {self.timeout:g} s"
+            raise ConformanceError("reply", msg)
+        return reply
+
+    async def replies(self) -> float:
+        async with self.backend() as backend:
+            began = anyio.current_time()
+            reply = await self.send(whole, backend, request := self.request())
+            took = anyio.current_time() - began
+            check_meter(reply, request)
+            return took
+
+    async def works_again(self) -> None:
+        async with self.backend() as backend:
+            await self.send(whole, backend, self.request())
+            await self.send(whole, backend, self.request())
+            failures: list[ConformanceError] = []
+
+            async def one_of_two() -> None:
+                try:
+                    reply = await self.send(whole, backend, request := self.request())
+                    check_meter(reply, request)
+                except ConformanceError as exc:
+                    failures.append(exc)
+
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(one_of_two)
+                tasks.start_soon(one_of_two)
+            for failure in failures:
+                msg = f"of two requests at once, one went wrong: {failure}"
+                raise ConformanceError("again", msg) from failure
+            await close(backend)
+            try:
+                await self.send(whole, backend, self.request())
+            except ConformanceError as exc:
+                msg = f"after aclose it must open anew: {exc}"
+                raise ConformanceError("again", msg) from exc
+
+    async def usage_adds_up(self) -> None:
+        async with self.backend() as backend:
+            request = self.request()
+            costs: list[Usage] = []
+            for _ in range(2):
+                reply = await self.send(whole, backend, request)
+                costs.append(reply.usage)
+            if request.meter.usage != costs[0] + costs[1]:
+                msg = (
+                    f"two requests on one meter cost {costs[0]} and {costs[1]}, but the meter says"
+                    f" {request.meter.usage}: a generation's usage is that of its request alone"
+                )
+                raise ConformanceError("usage", msg)
+
+    async def cancels(self, send: Send, duration: float) -> None:
+        async with self.backend() as backend:
+            before = {task.id for task in anyio.get_running_tasks()}
+            if (await self.cancelled(send, backend, None)).answered:
+                msg = (
+                    "a request whose caller had been cancelled before was answered all the same:"
+                    " give way to the event loop at least once (anyio.lowlevel.checkpoint()),"
+                    " and let the cancellation through"
+                )
+                raise ConformanceError("cancellation", msg)
+            races = 0
+            for steps in STEPS:
+                run = await self.cancelled(send, backend, partial(_turns, steps))
+                races += run.too_late
+            for share in SHARES:
+                seconds = duration * share
+                run = await self.cancelled(send, backend, partial(anyio.sleep, seconds))
+                races += run.too_late
+                if seconds > NOTICEABLE and not run.answered and not run.request.meter.started:
+                    msg = f"a request that was cancelled after {seconds:.3g} s is not counted"
+                    raise ConformanceError("meter", msg)
+            if races > RACES:
+                msg = "cancelled requests are answered all the same: let the cancellation through"
+                raise ConformanceError("cancellation", msg)
+            await checkpoint()
+            left = [task for task in anyio.get_running_tasks() if task.id not in before]
+            if left:
+                msg = f"cancelled requests left tasks behind: {left}"
+                raise ConformanceError("cancellation", msg)
+            check_nothing_in_flight(backend, "cancellation")
+            await self.send(send, backend, self.request())
+
+    async def cancelled(
+        self, send: Send, backend: Backend, moment: Callable[[], Awaitable[None]] | None
+    ) -> _Run:
+        """Cancel a request at a moment; None cancels it before it begins."""
+        run = _Run(self.request())
+        in_time = True
+        async with anyio.create_task_group() as tasks:
+            if moment is None:
+                run.scope.cancel()
+            tasks.start_soon(run.send, send, backend)
+            if moment is not None:
+                await moment()
+            run.too_late = not run.done.is_set()
+            run.scope.cancel()
+            with anyio.move_on_after(self.grace):
+                await run.done.wait()
+            in_time = run.done.is_set()
+        if not in_time:
+            msg = f"a request still ran {self.grace:g} s after it was cancelled"
+            raise ConformanceError("cancellation", msg)
+        if run.error is not None:
+            msg = f"a cancelled request raised {run.error!r}: let the cancellation through"
+            raise ConformanceError("cancellation", msg) from run.error
+        run.too_late = run.too_late and run.answered
+        return run
+
+    async def streams(self) -> bool:
+        async with self.backend() as backend:
+            if not isinstance(backend, StreamingBackend):
+                return False
+            reply = await self.send(streamed, backend, request := self.request())
+            check_meter(reply, request)
+            await self.leaves_early(backend)
+            await self.passes_exceptions(backend)
+            return True
+
+    async def leaves_early(self, backend: StreamingBackend) -> None:
+        request = self.request()
+        left = -math.inf
+        with anyio.move_on_after(self.timeout + self.grace) as scope:
+            async with backend.stream(request) as pieces:
+                async for _ in pieces:
+                    break
+                left = anyio.current_time()
+        if scope.cancelled_caught or anyio.current_time() - left > self.grace:
+            msg = f"leaving a stream after its first piece took more than {self.grace:g} s"
+            raise ConformanceError("stream", msg)
+        if not request.meter.started:
+            msg = "a stream that was left after its first piece is not counted on the meter"
+            raise ConformanceError("meter", msg)
+        check_nothing_in_flight(backend, "stream")
+
+    async def passes_exceptions(self, backend: StreamingBackend) -> None:
+        mine = _CallersError()
+        try:
+            async with backend.stream(self.request()) as pieces:
+                async for _ in pieces:
+                    raise mine
+        except _CallersError as exc:
+            if exc is mine:
+                return
+        except Exception as exc:
+            msg = f"an exception of the caller's inside the block came out as {exc!r}"
+            raise ConformanceError("stream", msg) from exc
+        msg = "an exception of the caller's inside the block did not come out of it"
+        raise ConformanceError("stream", msg)
+
+    async def fails(self, failing: Request) -> None:
+        async with self.backend() as backend:
+            ways: list[Send] = [whole]
+            if isinstance(backend, StreamingBackend):
+                ways.append(streamed)
+            for send in ways:
+                try:
+                    with anyio.move_on_after(self.timeout):
+                        await send(backend, replace(failing, meter=Meter()))
+                except BackendError:
+                    continue
+                except Exception as exc:
+                    msg = f"the failing request raised {exc!r}, which is no BackendError"
+                    raise ConformanceError("errors", msg) from exc
+                msg = "the failing request did not fail"
+                raise ConformanceError("errors", msg)
+            await self.send(whole, backend, self.request())
+
+
+class _CallersError(Exception):
+    pass
+
+
+async def _turns(count: int) -> None:
+    for _ in range(count):
+        await checkpoint()

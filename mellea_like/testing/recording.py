@@ -1,0 +1,71 @@
+"""A plugin that writes down all it is told."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar, overload
+
+from mellea_like.hooks.payloads import Payload
+from mellea_like.hooks.registry import Plugin, hook
+from mellea_like.hooks.types import HookMode, HookType
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+__all__ = ["RecordingPlugin"]
+
+P = TypeVar("P", bound=Payload)
+R = TypeVar("R", bound="Callable[..., Awaitable[None]]")
+
+
+def _every_hook(function: R) -> R:
+    for hook_type in HookType:
+        function = hook(hook_type, mode=HookMode.OBSERVE)(function)
+    return function
+
+
+class RecordingPlugin(Plugin):
+    """Records the payload of every hook, in the order they come. It changes nothing.
+
+    ```python
+    recording = RecordingPlugin()
+    strategy = RejectionSamplingStrategy(backend, plugins=[recording])
+    await strategy.sample("Write a haiku.", [three_lines])
+    assert len(recording.of(HookType.SAMPLING_LOOP_END)) == 1
+    ```
+
+    Attributes:
+        payloads: all payloads so far, the oldest first.
+    """
+
+    def __init__(self) -> None:
+        self.payloads: list[Payload] = []
+
+    @_every_hook
+    async def record(self, payload: Payload) -> None:
+        """Write a payload down.
+
+        Args:
+            payload: any hook's.
+        """
+        self.payloads.append(payload)
+
+    @overload
+    def of(self, kind: type[P]) -> list[P]: ...
+    @overload
+    def of(self, kind: HookType) -> list[Payload]: ...
+    def of(self, kind: HookType | type[Payload]) -> list[Any]:
+        """Return the payloads of one hook.
+
+        Args:
+            kind: the hook type, or the class of its payloads, which static type checkers prefer.
+
+        Returns:
+            Its payloads, the oldest first.
+        """
+        if isinstance(kind, HookType):
+            return [payload for payload in self.payloads if payload.hook is kind]
+        return [payload for payload in self.payloads if isinstance(payload, kind)]
+
+    def clear(self) -> None:
+        """Forget all payloads."""
+        self.payloads.clear()

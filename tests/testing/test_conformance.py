@@ -1,0 +1,478 @@
+"""check_backend: good backends pass, and each broken promise is found by name."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+
+import anyio
+import pytest
+from anyio.lowlevel import checkpoint
+
+from mellea_like.backends.function import FunctionBackend
+from mellea_like.backends.local import LocalBackend
+from mellea_like.backends.scripted import Reply, ScriptedBackend
+from mellea_like.backends.simulated import SimulatedBackend
+from mellea_like.core.backend import Request
+from mellea_like.core.generation import Generation, Usage
+from mellea_like.core.message import Message
+from mellea_like.core.options import Options
+from mellea_like.errors import InvalidRequest
+from mellea_like.testing import ConformanceError, check_backend
+
+pytestmark = pytest.mark.anyio
+
+BASIC = ("shape", "reply", "meter", "again", "usage", "cancellation")
+BAD_MODEL = Request((Message("user", "hello"),), Options(model="none such"))
+
+
+class Good:
+    """A backend that keeps every promise, for the bad ones to break one each."""
+
+    seconds = 4.0
+
+    def __init__(self) -> None:
+        self.in_flight = 0
+
+    async def generate(self, request: Request) -> Generation:
+        if request.options.model:
+            raise InvalidRequest("no such model")
+        meter = request.meter.start()
+        await anyio.sleep(self.seconds)
+        meter.settle(input_tokens=1, output_tokens=2)
+        return Generation("one two", usage=meter.usage)
+
+    @asynccontextmanager
+    async def stream(self, request: Request):
+        if request.options.model:
+            raise InvalidRequest("no such model")
+        meter = request.meter.start()
+
+        async def pieces():
+            for piece in ("one ", "two"):
+                await anyio.sleep(self.seconds / 2)
+                yield piece
+            meter.settle(input_tokens=1, output_tokens=2)
+            yield Generation("one two", usage=meter.usage)
+
+        iterator = pieces()
+        try:
+            yield iterator
+        finally:
+            await iterator.aclose()
+
+
+# --- good ones --------------------------------------------------------------------------------
+
+
+async def test_a_good_backend_passes_every_rule(virtual_clock):
+    checked = await check_backend(Good, failing_request=BAD_MODEL)
+    assert checked == (*BASIC, "stream", "errors")
+
+
+async def test_rules_that_do_not_apply_are_left_out(virtual_clock):
+    assert await check_backend(lambda: FunctionBackend(Good().generate)) == BASIC
+
+
+async def test_the_factory_may_be_async(virtual_clock):
+    async def factory() -> Good:
+        await checkpoint()
+        return Good()
+
+    assert "stream" in await check_backend(factory)
+
+
+@pytest.mark.parametrize("delay", [0, 5])
+async def test_scripted_backends_conform(virtual_clock, delay):
+    await check_backend(lambda: ScriptedBackend(["a b c"], cycle=True, delay=delay))
+
+
+@pytest.mark.parametrize("median", [0, 5])
+async def test_simulated_backends_conform(virtual_clock, median):
+    await check_backend(lambda: SimulatedBackend(median=median))
+
+
+async def test_async_and_inline_functions_conform(virtual_clock):
+    async def later(request: Request) -> str:
+        await anyio.sleep(3)
+        return "later"
+
+    await check_backend(lambda: FunctionBackend(later))
+    await check_backend(lambda: FunctionBackend(lambda request: 3, inline=True))
+
+
+async def test_functions_in_threads_conform():
+    await check_backend(lambda: FunctionBackend(lambda request: "text"))
+
+
+async def test_the_local_backend_conforms():
+    checked = await check_backend(
+        lambda: LocalBackend(texts="One two three. Four five six."), failing_request=BAD_MODEL
+    )
+    assert checked == (*BASIC, "stream", "errors")
+
+
+# --- bad ones, one for each way to break a rule -----------------------------------------------
+
+
+async def broken(backend: object, rule: str, message: str, **options) -> None:
+    factory = backend if isinstance(backend, type) else lambda: backend
+    with pytest.raises(ConformanceError, match=message) as caught:
+        await check_backend(factory, **options)  # type: ignore[arg-type]
+    assert caught.value.rule == rule
+    assert isinstance(caught.value, AssertionError)
+    assert str(caught.value).startswith(f"{rule}: ")
+
+
+async def test_an_object_without_generate_has_the_wrong_shape():
+    await broken(object(), "shape", "has no async generate")
+
+
+async def test_a_plain_generate_has_the_wrong_shape():
+    class Plain:
+        def generate(self, request):
+            return Generation("x")
+
+    await broken(Plain(), "shape", "has no async generate")
+
+
+@pytest.mark.parametrize(("name", "value"), [("can_judge", "yes"), ("model", 3)])
+async def test_odd_attributes_have_the_wrong_shape(name, value):
+    backend = Good()
+    setattr(backend, name, value)
+    await broken(backend, "shape", name)
+
+
+@pytest.mark.parametrize("reply", ["text", None, Generation(None)])  # type: ignore[arg-type]
+async def test_a_reply_is_a_generation_with_a_text(reply):
+    class Wrong(Good):
+        async def generate(self, request):
+            return reply
+
+    await broken(Wrong(), "reply", "a Generation whose text is a str")
+
+
+async def test_a_request_that_fails_is_no_reply():
+    await broken(Good(), "reply", "failed with InvalidRequest", request=BAD_MODEL)
+
+
+async def test_a_reply_that_never_comes_is_none(virtual_clock):
+    class Silent(Good):
+        seconds = 1e6
+
+    await broken(Silent(), "reply", "no reply within 30 s")
+
+
+async def test_a_foreign_exception_is_no_backend_error():
+    class Foreign(Good):
+        async def generate(self, request):
+            raise TimeoutError("mine")
+
+    await broken(Foreign(), "errors", "TimeoutError.*no BackendError")
+
+
+async def test_a_request_that_is_not_counted_breaks_the_meter():
+    class Uncounted(Good):
+        async def generate(self, request):
+            await checkpoint()
+            return Generation("x", usage=Usage(1, 1, 1))
+
+    await broken(Uncounted(), "meter", "not counted")
+
+
+async def test_a_usage_that_differs_breaks_the_meter(virtual_clock):
+    class Miscounted(Good):
+        async def generate(self, request):
+            await super().generate(request)
+            return Generation("x", usage=Usage(1, 9, 9))
+
+    await broken(Miscounted(), "meter", "the meter says 1 requests, 1 .* 2 tokens.*9")
+
+
+async def test_a_stream_that_is_not_counted_breaks_the_meter(virtual_clock):
+    class Uncounted(Good):
+        @asynccontextmanager
+        async def stream(self, request):
+            async def pieces():
+                await anyio.sleep(1)
+                yield Generation("")
+
+            yield pieces()
+
+    await broken(Uncounted(), "meter", "not counted")
+
+
+async def test_a_request_counted_only_at_its_end_breaks_the_meter(virtual_clock):
+    class Late(Good):
+        async def generate(self, request):
+            await anyio.sleep(5)
+            meter = request.meter.start()
+            meter.settle(input_tokens=1, output_tokens=1)
+            return Generation("x", usage=meter.usage)
+
+    await broken(Late(), "meter", "cancelled after 1.25 s is not counted")
+
+
+async def test_a_stream_counted_only_at_its_end_breaks_the_meter(virtual_clock):
+    class Late(Good):
+        @asynccontextmanager
+        async def stream(self, request):
+            async def pieces():
+                await anyio.sleep(1)
+                yield "x"
+                meter = request.meter.start()
+                yield Generation("x", usage=meter.usage)
+
+            yield pieces()
+
+    await broken(Late(), "meter", "left after its first piece is not counted")
+
+
+async def test_a_backend_that_answers_once_is_found(virtual_clock):
+    class Once(Good):
+        used = False
+
+        async def generate(self, request):
+            if self.used:
+                raise InvalidRequest("used up")
+            self.used = True
+            return await super().generate(request)
+
+    await broken(Once(), "reply", "used up")
+
+
+async def test_a_backend_for_one_request_at_a_time_is_found(virtual_clock):
+    class Exclusive(Good):
+        async def generate(self, request):
+            if self.in_flight:
+                raise InvalidRequest("busy")
+            self.in_flight += 1
+            try:
+                return await super().generate(request)
+            finally:
+                self.in_flight -= 1
+
+    await broken(Exclusive(), "again", "of two requests at once.*busy")
+
+
+async def test_a_backend_that_stays_closed_is_found(virtual_clock):
+    class Closing(Good):
+        closed = False
+
+        async def generate(self, request):
+            if self.closed:
+                raise InvalidRequest("closed")
+            return await super().generate(request)
+
+        async def aclose(self):
+            self.closed = True
+
+    await broken(Closing, "again", "after aclose.*closed")
+
+
+async def test_a_usage_that_grows_with_the_meter_does_not_add_up(virtual_clock):
+    class Growing(Good):
+        async def generate(self, request):
+            await super().generate(request)
+            return Generation("x", usage=request.meter.usage)
+
+    await broken(Growing(), "usage", "that of its request alone")
+
+
+async def test_a_backend_that_never_gives_way_can_not_be_cancelled():
+    class Rushing(Good):
+        async def generate(self, request):
+            meter = request.meter.start()
+            meter.settle(input_tokens=0, output_tokens=0)
+            return Generation("x", usage=meter.usage)
+
+    await broken(Rushing(), "cancellation", "give way to the event loop")
+
+
+async def test_a_swallowed_cancellation_is_found(virtual_clock):
+    class Swallowing(Good):
+        async def generate(self, request):
+            await checkpoint()
+            meter = request.meter.start()
+            meter.settle(input_tokens=0, output_tokens=0)
+            try:
+                await anyio.sleep(1)
+            except anyio.get_cancelled_exc_class():
+                return Generation("half", usage=meter.usage)
+            return Generation("whole", usage=meter.usage)
+
+    await broken(Swallowing(), "cancellation", "answered all the same")
+
+
+async def test_a_cancellation_turned_into_an_error_is_found(virtual_clock):
+    class Turning(Good):
+        async def generate(self, request):
+            try:
+                return await super().generate(request)
+            except anyio.get_cancelled_exc_class():
+                raise InvalidRequest("interrupted") from None
+
+    await broken(Turning(), "cancellation", "interrupted.*let the cancellation through")
+
+
+async def test_a_request_that_goes_on_after_its_cancellation_is_found(virtual_clock):
+    class Shielded(Good):
+        async def generate(self, request):
+            with anyio.CancelScope(shield=True):
+                reply = await super().generate(request)
+            await checkpoint()
+            return reply
+
+    await broken(Shielded(), "cancellation", "still ran 1 s after it was cancelled")
+
+
+async def test_a_task_left_behind_is_found(virtual_clock):
+    async with anyio.create_task_group() as tasks:
+
+        class Leaving(Good):
+            async def generate(self, request):
+                try:
+                    return await super().generate(request)
+                except anyio.get_cancelled_exc_class():
+                    tasks.start_soon(anyio.sleep, 1e6)
+                    raise
+
+        await broken(Leaving(), "cancellation", "left tasks behind")
+        tasks.cancel_scope.cancel()
+
+
+async def test_a_count_that_stays_is_found(virtual_clock):
+    class Counting(Good):
+        def statistics(self):
+            return self
+
+        async def generate(self, request):
+            self.in_flight += 1
+            reply = await super().generate(request)
+            self.in_flight -= 1
+            return reply
+
+    await broken(Counting(), "cancellation", "requests are in flight still")
+
+
+def streaming(*items: object, seconds: float = 0.0):
+    class Streaming(Good):
+        @asynccontextmanager
+        async def stream(self, request):
+            meter = request.meter.start()
+            meter.settle(input_tokens=1, output_tokens=1)
+
+            async def pieces():
+                await checkpoint()
+                for item in items:
+                    yield Generation("ab", usage=meter.usage) if item == "whole" else item
+
+            iterator = pieces()
+            try:
+                yield iterator
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await anyio.sleep(seconds)
+                await iterator.aclose()
+
+    return Streaming()
+
+
+@pytest.mark.parametrize(
+    ("items", "message"),
+    [
+        (("a", "b"), "the last item of a stream is 'b'"),
+        ((), "the last item of a stream is None"),
+        (("a", "whole"), "make up 'a', but the whole is 'ab'"),
+        (("whole", "whole"), "str pieces before its last item"),
+        (("a", 3, "b", "whole"), "not 3"),
+    ],
+)
+async def test_a_stream_that_is_not_the_whole_is_found(virtual_clock, items, message):
+    await broken(streaming(*items), "stream", message)
+
+
+async def test_a_stream_that_is_slow_to_leave_is_found(virtual_clock):
+    await broken(streaming("ab", "whole", seconds=3), "stream", "leaving a stream .* more than 1 s")
+
+
+async def test_a_stream_that_hides_the_callers_exception_is_found(virtual_clock):
+    class Hiding(Good):
+        @asynccontextmanager
+        async def stream(self, request):
+            async with super().stream(request) as pieces:
+                try:
+                    yield pieces
+                except Exception as exc:
+                    if swallow:
+                        return
+                    raise ValueError("hidden") from exc
+
+    swallow = True
+    await broken(Hiding(), "stream", "did not come out")
+    swallow = False
+    await broken(Hiding(), "stream", "came out as ValueError")
+
+
+async def test_a_stream_left_early_that_stays_in_flight_is_found(virtual_clock):
+    class Counting(Good):
+        def statistics(self):
+            return self
+
+        @asynccontextmanager
+        async def stream(self, request):
+            self.in_flight += 1
+            async with super().stream(request) as pieces:
+
+                async def counted():
+                    async for piece in pieces:
+                        yield piece
+                    self.in_flight -= 1
+
+                iterator = counted()
+                try:
+                    yield iterator
+                finally:
+                    await iterator.aclose()
+
+    await broken(Counting(), "stream", "in flight still")
+
+
+async def test_a_failing_request_that_does_not_fail_is_found(virtual_clock):
+    class Lenient(Good):
+        async def generate(self, request):
+            return await super().generate(Request(request.messages, meter=request.meter))
+
+    await broken(Lenient(), "errors", "did not fail", failing_request=BAD_MODEL)
+
+
+@pytest.mark.parametrize("way", ["generate", "stream"])
+async def test_a_foreign_exception_of_a_failing_request_is_found(virtual_clock, way):
+    class Foreign(Good):
+        async def generate(self, request):
+            if way == "generate" and request.options.model:
+                raise KeyError("model")
+            return await super().generate(request)
+
+        @asynccontextmanager
+        async def stream(self, request):
+            if way == "stream" and request.options.model:
+                raise KeyError("model")
+            async with super().stream(request) as pieces:
+                yield pieces
+
+    await broken(Foreign(), "errors", "KeyError.*no BackendError", failing_request=BAD_MODEL)
+
+
+async def test_a_backend_that_breaks_on_a_failing_request_is_found(virtual_clock):
+    broke: list[bool] = []
+
+    def script(request: Request):
+        return InvalidRequest("model") if request.options.model or broke else Reply("x")
+
+    class Breaking(ScriptedBackend):
+        async def generate(self, request):
+            if request.options.model:
+                broke.append(True)
+            return await super().generate(request)
+
+    await broken(Breaking(script), "reply", "failed with InvalidRequest", failing_request=BAD_MODEL)
