@@ -61,3 +61,7 @@ def __getattr__(name: str) -> Any:
         return getattr(payloads, name)
     msg = f"module {__name__!r} has no attribute {name!r}"
     raise AttributeError(msg)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

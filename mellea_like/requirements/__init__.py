@@ -1,0 +1,1 @@
+"""Ready-made checks (`mellea_like.requirements.checks`), the judge, and what runs requirements."""

@@ -1,0 +1,1 @@
+"""Sampling strategies, and the engine that runs their calls."""
