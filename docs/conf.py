@@ -79,10 +79,14 @@ def resolve_short_name(
         return None
     objects = env.domains.python_domain.objects
     target = node["reftarget"].removeprefix("mellea_like.").removesuffix("()")
-    found = [name for name in objects if name == target or name.endswith(f".{target}")]
+    found = [
+        entry
+        for name, entry in objects.items()
+        if f".{name}".endswith(f".{target}") and not entry.aliased
+    ]
     if len(found) != 1:
         return None
-    entry = objects[found[0]]
+    entry = found[0]
     return make_refnode(app.builder, node["refdoc"], entry.docname, entry.node_id, contnode)
 
 
@@ -97,7 +101,7 @@ def prepare_docstring(
     """Make a docstring ready for napoleon.
 
     Types stand in signatures, so a colon in the first line of a property or under ``Returns:`` ends
-    no type; and a Markdown fence is a code block.
+    no type; and a Markdown fence is a code block, a Markdown table a table.
 
     Args:
         app: the application.
@@ -108,17 +112,30 @@ def prepare_docstring(
         lines: the docstring; changed in place.
     """
     prepared = [""] if what in {"attribute", "data", "property"} else []
-    fenced = False
+    fenced = tabled = False
     for line in lines:
+        row = line.startswith("|") and not fenced
+        if row and not tabled:
+            prepared += ["", ".. list-table::", "    :header-rows: 1", ""]
+        tabled = row
         if line.startswith("```"):
             fenced = not fenced
             if fenced:
                 prepared += ["", f".. code-block:: {line[3:] or 'text'}", ""]
         elif fenced:
             prepared.append(f"    {line}")
+        elif row:
+            prepared += _cells(line)
         else:
             prepared.append(":returns:" if line == "Returns:" else line)
     lines[:] = prepared
+
+
+def _cells(row: str) -> list[str]:
+    if not row.strip("|- "):
+        return []
+    cells = [cell.strip() for cell in row.strip("|").split("|")]
+    return [f"    {'* ' if not number else '  '}- {cell}" for number, cell in enumerate(cells)]
 
 
 def setup(app: Sphinx) -> None:
