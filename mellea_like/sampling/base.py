@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, overload
 import anyio
 from anyio.lowlevel import current_token
 
-from mellea_like.core.message import Message
 from mellea_like.core.options import Options
 from mellea_like.hooks.registry import handlers_of
 from mellea_like.sampling.call import Call
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from mellea_like.core.action import Action, Instruction
     from mellea_like.core.backend import Backend
     from mellea_like.core.context import Context
+    from mellea_like.core.message import Message
     from mellea_like.core.requirement import Requirement
     from mellea_like.core.result import SamplingResult
     from mellea_like.core.slice import Slice
@@ -145,6 +145,7 @@ class BaseSamplingStrategy:
         if selection not in ("first", "ordered"):
             msg = f"selection is 'first' or 'ordered', not {selection!r}"
             raise ValueError(msg)
+        judging = {"temperature": 0.0} if judge_options is None else judge_options
         self.__settings = Settings(
             backend=None if backend is None else as_backend(backend, "backend"),
             judge=None if judge is None else as_backend(judge, "judge"),
@@ -154,7 +155,7 @@ class BaseSamplingStrategy:
             max_iterations=max_iterations,
             selection=selection,
             options=Options.of(options),
-            judge_options=Options.of({"temperature": 0.0} if judge_options is None else judge_options),
+            judge_options=Options.of(judging),
             iteration_timeout=iteration_timeout,
             timeout=timeout,
             validate_all=validate_all,
@@ -264,7 +265,7 @@ class BaseSamplingStrategy:
             validation_context: what validators and judges see as the conversation, instead of the
                 one that the draw was generated in.
             on_slice: called with each slice, in the order they end; sync or async. An exception in
-                it ends the call and is raised, unless a slice has passed already; then it is logged.
+                it ends the call and is raised, unless a slice has passed; then it is logged.
 
         Returns:
             The result; ``success`` tells whether a slice passed.

@@ -57,7 +57,8 @@ async def loop_start(call: Call) -> int:
         loop_budget=call.loop_budget,
         concurrency_budget=settings.concurrency_budget,
     )
-    return (await call.fire(payload, amend)).loop_budget
+    changed: SamplingLoopStartPayload = await call.fire(payload, amend)
+    return changed.loop_budget
 
 
 async def before_validation(
@@ -89,7 +90,8 @@ async def before_validation(
 
     ids = call.ids(turn.iteration, turn.subsample)
     payload = ValidationPreCheckPayload(**ids, candidate=candidate, requirements=requirements)
-    return (await call.fire(payload, amend)).requirements
+    changed: ValidationPreCheckPayload = await call.fire(payload, amend)
+    return changed.requirements
 
 
 async def after_validation(
