@@ -203,6 +203,13 @@ def test_commands_of_a_page_run(command, tmp_path):
     assert done.stdout.strip()
 
 
+def test_readme_has_one_line_to_run_and_one_line_to_test():
+    # .ci/run takes its test command from here.
+    lines = {block.marker: block.text for block in blocks_of(ROOT / "README.md")}
+    assert re.fullmatch(r"pip install .+ && mellea-like sample .+\n", lines["run-command"])
+    assert re.fullmatch(r"pip install .+ && .*nox -s tests\n", lines["test-command"])
+
+
 # --- the harness itself: a broken page must fail ----------------------------------------------
 
 PAGE = """
