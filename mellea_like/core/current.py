@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 from contextvars import ContextVar
-from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-__all__ = ["ITERATION", "IterationIds", "current_iteration"]
+if TYPE_CHECKING:
+    from mellea_like.core.backend import RequestMeta
 
+__all__ = ["ITERATION", "current_iteration"]
 
-@dataclass(frozen=True, slots=True)
-class IterationIds:
-    """The names of one iteration: the call's id, its own 1-based id, and its subsample's index."""
-
-    sampling_id: str
-    iteration: int
-    subsample: int
-
-
-ITERATION: ContextVar[IterationIds | None] = ContextVar("mellea_like_iteration", default=None)
+ITERATION: ContextVar[RequestMeta | None] = ContextVar("mellea_like_iteration", default=None)
 """Set by the engine round the generation and validation of each slice."""
 
 

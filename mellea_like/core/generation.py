@@ -49,7 +49,7 @@ class Generation:
 
     Args:
         text: the output's text.
-        value: the parsed output; None until something has parsed it.
+        value: the parsed output; None where the text itself is the value.
         usage: what it cost.
         model: the model that answered, where it is known.
         finish_reason: why the output ended, in OpenAI's words: ``"stop"`` or ``"length"``, say.

@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+from mellea_like.core.context import Context
 from mellea_like.core.generation import Usage
+from mellea_like.core.message import Message
 from mellea_like.core.requirement import ValidationStatus
 
 if TYPE_CHECKING:
     from mellea_like.core.action import Action
-    from mellea_like.core.context import Context
     from mellea_like.core.generation import Generation
     from mellea_like.core.requirement import Requirement, ValidationResult
 
@@ -42,8 +43,7 @@ class Slice:
         chain: the subsample that ran it; another than ``subsample`` for a borrowed turn.
         action: what was asked for, repairs included.
         context: the conversation that it was generated in.
-        context_after: the same with the prompt and the output added; where there is no output,
-            the conversation as it was.
+        messages: what was sent: the context and the prompt; empty where nothing was.
         generation: the output, or None where the backend gave none.
         validations: each requirement with the verdict on it, in the order of the requirements.
         outcome: how it ended.
@@ -60,7 +60,7 @@ class Slice:
     chain: int
     action: Action[Any]
     context: Context
-    context_after: Context
+    messages: tuple[Message, ...]
     generation: Generation | None
     validations: tuple[tuple[Requirement, ValidationResult], ...]
     outcome: Outcome
@@ -76,14 +76,28 @@ class Slice:
         return self.outcome is Outcome.PASSED
 
     @property
+    def context_after(self) -> Context:
+        """The conversation with the prompt and the output added; without an output, as it was."""
+        if self.generation is None:
+            return self.context
+        before, sent = self.context.messages, self.messages
+        n = len(before)
+        reply = Message("assistant", self.generation.text)
+        if n == 0 or (len(sent) >= n and sent[0] is before[0] and sent[n - 1] is before[-1]):
+            return self.context.add(*sent[n:], reply)
+        return Context((*sent, reply))
+
+    @property
     def text(self) -> str:
         """The generated text; empty where there is none."""
         return "" if self.generation is None else self.generation.text
 
     @property
     def value(self) -> Any:
-        """The parsed value, or None."""
-        return None if self.generation is None else self.generation.value
+        """The parsed value, or the text where that is the value; None without an output."""
+        if self.generation is None:
+            return None
+        return self.generation.text if self.generation.value is None else self.generation.value
 
     @property
     def duration(self) -> float:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, InstanceOf
+from pydantic import BaseModel, ConfigDict, InstanceOf, SkipValidation
 
 from mellea_like.core.action import Action
 from mellea_like.core.backend import Purpose
@@ -45,7 +45,9 @@ class Payload(BaseModel):
         subsample: the subsample's index, 0-based; None outside one.
     """
 
-    model_config = ConfigDict(frozen=True, defer_build=True, extra="forbid")
+    model_config = ConfigDict(
+        frozen=True, defer_build=True, extra="forbid", arbitrary_types_allowed=True
+    )
 
     hook: ClassVar[HookType]
     writable: ClassVar[frozenset[str]] = frozenset()
@@ -71,7 +73,7 @@ class SamplingLoopStartPayload(Payload):
     hook = HookType.SAMPLING_LOOP_START
     writable = frozenset({"loop_budget"})
 
-    action: InstanceOf[Action]  # type: ignore[type-arg]
+    action: SkipValidation[Action[Any]]
     context: InstanceOf[Context]
     requirements: tuple[InstanceOf[Requirement], ...]
     loop_budget: int
@@ -185,7 +187,7 @@ class SamplingRepairPayload(Payload):
     hook = HookType.SAMPLING_REPAIR
 
     failed: InstanceOf[Slice]
-    action: InstanceOf[Action]  # type: ignore[type-arg]
+    action: SkipValidation[Action[Any]]
     context: InstanceOf[Context]
 
 

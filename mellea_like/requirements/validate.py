@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
 import anyio
 
+from mellea_like.core.quick import quick
 from mellea_like.core.requirement import (
     Requirement,
     Stage,
@@ -22,56 +23,124 @@ if TYPE_CHECKING:
 
     from mellea_like.core.requirement import Candidate
 
-__all__ = ["Judge", "validate"]
+__all__ = ["Checklist", "Judge", "Progress"]
 
 Judge: TypeAlias = "Callable[[Requirement, Candidate], Awaitable[ValidationResult]]"
 """Decides a requirement that has no validator."""
 
+_PASS, _FAIL = ValidationStatus.PASSED, ValidationStatus.FAILED
+_new_result: Any = quick(ValidationResult)
 _PASSED = ValidationResult(True)  # noqa: FBT003
 _FAILED = ValidationResult(False)  # noqa: FBT003
 _SKIPPED = ValidationResult.skipped("an earlier requirement was not met")
 
 
-async def validate(
-    requirements: Sequence[Requirement],
-    candidate: Candidate,
-    *,
-    judge: Judge,
-    check_all: bool = False,
-) -> tuple[ValidationResult, ...]:
-    """Check a candidate against requirements.
+class Checklist:
+    """Requirements in the order to check them; made once, used for many candidates.
 
     The stages are inline checks, then threaded ones, then judges and async ones. The members of a
     stage run concurrently. After a stage with a verdict other than a pass, the later ones are
     skipped.
 
     Args:
-        requirements: what it must meet.
-        candidate: what is checked.
-        judge: decides the requirements without a validator.
-        check_all: skip nothing.
-
-    Returns:
-        A verdict for each requirement, in their order. An exception in a validator is an errored or
-        a failed verdict, as the requirement's ``on_error`` says.
-
-    Raises:
-        BadVerdict: a validator returned something that is no verdict.
-        Exception: what a validator raised whose requirement has ``on_error="raise"``.
+        requirements: what candidates must meet.
     """
-    results: list[ValidationResult | None] = [None] * len(requirements)
-    for stage in Stage:
-        members = [i for i, requirement in enumerate(requirements) if requirement.stage is stage]
-        if not members:
-            continue
-        if stage is Stage.INLINE or len(members) == 1:
-            for i in members:
-                results[i] = await _decide(requirements[i], candidate, judge)
-        else:
-            await _decide_together(requirements, members, candidate, judge, results)
-        if not check_all and not all(results[i] for i in members):
-            break
-    return tuple([_SKIPPED if result is None else result for result in results])
+
+    __slots__ = ("_inline", "_later", "requirements")
+
+    def __init__(self, requirements: Sequence[Requirement]) -> None:
+        self.requirements = tuple(requirements)
+        members = {
+            stage: [i for i, requirement in enumerate(requirements) if requirement.stage is stage]
+            for stage in Stage
+        }
+        self._inline = [(i, self.requirements[i]) for i in members[Stage.INLINE]]
+        self._later = [members[stage] for stage in Stage if stage > 0 and members[stage]]
+
+    def begin(self, candidate: Candidate, check_all: bool) -> Progress:  # noqa: FBT001
+        """Run the inline stage; all there is to do for most candidates, and nothing to await.
+
+        Args:
+            candidate: what is checked.
+            check_all: skip nothing.
+
+        Returns:
+            The verdicts so far, and whether they are all.
+        """
+        verdicts: list[Any] = [_SKIPPED] * len(self.requirements)
+        passed = settled = True
+        for i, requirement in self._inline:
+            verdict = verdicts[i] = _check_inline(requirement, candidate)
+            if verdict is not _PASSED:
+                if not isinstance(verdict, ValidationResult):
+                    passed = settled = False
+                elif verdict.status is not _PASS:
+                    passed = False
+        done = settled and (not self._later or not (passed or check_all))
+        return Progress(verdicts, done)
+
+    async def finish(
+        self,
+        progress: Progress,
+        candidate: Candidate,
+        judge: Judge,
+        check_all: bool,  # noqa: FBT001
+    ) -> list[ValidationResult]:
+        """Run the later stages, and whatever the inline stage left to await.
+
+        Args:
+            progress: what `begin` returned.
+            candidate: what is checked.
+            judge: decides the requirements without a validator.
+            check_all: skip nothing.
+
+        Returns:
+            A verdict for each requirement, in their order. An exception in a validator is an
+            errored or a failed verdict, as the requirement's ``on_error`` says.
+
+        Raises:
+            BadVerdict: a validator returned something that is no verdict.
+            Exception: what a validator raised whose requirement has ``on_error="raise"``.
+        """
+        results: list[Any] = progress.verdicts
+        for i, requirement in self._inline:
+            if not isinstance(results[i], ValidationResult):
+                results[i] = await _decide(requirement, candidate, judge, results[i])
+        if not check_all and not all(results[i] for i, _ in self._inline):
+            return results
+        for members in self._later:
+            if len(members) == 1:
+                i = members[0]
+                results[i] = await _decide(self.requirements[i], candidate, judge)
+            else:
+                await _decide_together(self.requirements, members, candidate, judge, results)
+            if not check_all and not all(results[i] for i in members):
+                break
+        return results
+
+    async def check(
+        self,
+        candidate: Candidate,
+        judge: Judge,
+        check_all: bool = False,  # noqa: FBT001, FBT002
+    ) -> list[ValidationResult]:
+        """Run all stages; see `finish`."""
+        progress = self.begin(candidate, check_all)
+        if progress.done:
+            return progress.verdicts
+        return await self.finish(progress, candidate, judge, check_all)
+
+
+class Progress(NamedTuple):
+    """How far a candidate's check has come.
+
+    Attributes:
+        verdicts: one for each requirement; where it is not done, some may still have to be awaited.
+        done: whether all verdicts are there.
+    """
+
+    verdicts: list[ValidationResult]
+    done: bool
 
 
 async def _decide_together(
@@ -79,7 +148,7 @@ async def _decide_together(
     members: Sequence[int],
     candidate: Candidate,
     judge: Judge,
-    results: list[ValidationResult | None],
+    results: list[ValidationResult],
 ) -> None:
     """Decide some requirements concurrently; the first exception stops the rest."""
     raised: list[BaseException] = []
@@ -100,15 +169,38 @@ async def _decide_together(
         raise raised[0]
 
 
+def _check_inline(requirement: Requirement, candidate: Candidate) -> object:
+    """Run a validator on the event loop; give its result, or what has yet to be awaited."""
+    validator = requirement.validator
+    if validator is None:
+        return None
+    try:
+        verdict = validator(candidate)
+    except Exception as exc:  # noqa: BLE001 (a validator's)
+        return _errored(requirement, exc)
+    result = _read(verdict)
+    return verdict if result is None else result
+
+
 async def _decide(
-    requirement: Requirement, candidate: Candidate, judge: Judge
+    requirement: Requirement, candidate: Candidate, judge: Judge, verdict: object = None
 ) -> ValidationResult:
-    """Decide one requirement, and turn an exception into what ``on_error`` says."""
+    """Decide one requirement, and turn an exception into what ``on_error`` says.
+
+    Args:
+        requirement: what must hold.
+        candidate: what is checked.
+        judge: decides requirements without a validator.
+        verdict: what the validator returned, where it has run already.
+
+    Returns:
+        The verdict.
+    """
     try:
         if requirement.timeout is None:
-            return await _ask(requirement, candidate, judge)
+            return await _ask(requirement, candidate, judge, verdict)
         with anyio.move_on_after(requirement.timeout) as scope:
-            return await _ask(requirement, candidate, judge)
+            return await _ask(requirement, candidate, judge, verdict)
         if not scope.cancelled_caught:  # pragma: no cover (the block returns or is cancelled)
             raise AssertionError
         msg = f"it took longer than {requirement.timeout:g} s"
@@ -138,19 +230,28 @@ def _errored(requirement: Requirement, exc: BaseException) -> ValidationResult:
     return ValidationResult.errored(error)
 
 
-async def _ask(requirement: Requirement, candidate: Candidate, judge: Judge) -> ValidationResult:
+async def _ask(
+    requirement: Requirement, candidate: Candidate, judge: Judge, verdict: object
+) -> ValidationResult:
     if requirement.parts:
         return await _ask_parts(requirement, candidate, judge)
     validator = requirement.validator
     if validator is None:
         return await judge(requirement, candidate)
     if requirement.stage is Stage.THREAD:
-        verdict: Any = await run_in_thread(validator, candidate)
-    else:
+        verdict = await run_in_thread(validator, candidate)
+    elif requirement.stage is Stage.AWAITED:
         verdict = validator(candidate)
     if inspect.isawaitable(verdict):
         verdict = await verdict
-    return _read(requirement, verdict)
+    result = _read(verdict)
+    if result is None:
+        msg = (
+            f"requirement {requirement.name!r}: its validator returned {ascii(verdict)[:100]},"
+            " which is no verdict: return a bool, (bool, reason) or a ValidationResult"
+        )
+        raise BadVerdict(msg, requirement=requirement.name)
+    return result
 
 
 async def _ask_parts(
@@ -187,20 +288,20 @@ async def _until_certain(
     whole: Requirement, candidate: Candidate, judge: Judge
 ) -> tuple[ValidationResult, ...]:
     if whole.operator != "or":
-        return await validate(whole.parts, candidate, judge=judge)
-    results: list[ValidationResult] = [_SKIPPED] * len(whole.parts)
+        return tuple(await Checklist(whole.parts).check(candidate, judge))
+    results = [_SKIPPED] * len(whole.parts)
     for stage in Stage:
         members = [i for i, part in enumerate(whole.parts) if part.stage is stage]
-        verdicts = await validate([whole.parts[i] for i in members], candidate, judge=judge)
+        verdicts = await Checklist([whole.parts[i] for i in members]).check(candidate, judge)
         for i, verdict in zip(members, verdicts, strict=True):
             results[i] = verdict
-        settled = any(v.passed or v.status is ValidationStatus.ERRORED for v in verdicts)
-        if settled:
+        if any(v.passed or v.status is ValidationStatus.ERRORED for v in verdicts):
             break
     return tuple(results)
 
 
-def _read(requirement: Requirement, verdict: object) -> ValidationResult:
+def _read(verdict: object) -> ValidationResult | None:
+    """Read what a validator returned; None if it is no verdict."""
     if verdict is True:
         return _PASSED
     if verdict is False:
@@ -210,9 +311,5 @@ def _read(requirement: Requirement, verdict: object) -> ValidationResult:
     if isinstance(verdict, tuple):
         pair = cast("tuple[object, ...]", verdict)
         if len(pair) == 2 and isinstance(pair[0], bool) and isinstance(pair[1], str):  # noqa: PLR2004
-            return ValidationResult(pair[0], pair[1])
-    msg = (
-        f"requirement {requirement.name!r}: its validator returned {ascii(verdict)[:100]}, which is"
-        " no verdict: return a bool, (bool, reason) or a ValidationResult"
-    )
-    raise BadVerdict(msg, requirement=requirement.name)
+            return _new_result(_PASS if pair[0] else _FAIL, pair[1], None, None)
+    return None

@@ -15,13 +15,17 @@ from uuid import uuid4
 
 import anyio
 
+from mellea_like.core.action import Instruction
+from mellea_like.core.message import Message
 from mellea_like.core.result import SamplingResult, StopReason
 from mellea_like.core.slice import Outcome, Slice
 from mellea_like.errors import HookError, SamplingTimeout
 from mellea_like.hooks.dispatch import HookRun
 from mellea_like.hooks.registry import snapshot
 from mellea_like.hooks.types import HookType
+from mellea_like.requirements.validate import Checklist
 from mellea_like.runtime.logs import warn
+from mellea_like.runtime.native import clock
 from mellea_like.sampling import events
 from mellea_like.sampling.delivery import Delivery
 from mellea_like.sampling.ending import Ending, conclude
@@ -33,7 +37,9 @@ from mellea_like.telemetry import STOP_REASON
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from mellea_like.core.action import Action
     from mellea_like.core.backend import Backend
+    from mellea_like.core.context import Context
     from mellea_like.core.requirement import Requirement
     from mellea_like.sampling.base import BaseSamplingStrategy
     from mellea_like.sampling.prepare import Plan
@@ -72,12 +78,21 @@ class Call:
         self.judge_options = settings.judge_options
         self.hooks = HookRun(snapshot(settings.handlers), self.sampling_id)
         self.telemetry = settings.telemetry.start_call(type(strategy).__name__, self.sampling_id)
+        self.repairs_observed = HookType.SAMPLING_REPAIR in self.hooks
+        self.validation_observed = (
+            self.telemetry is not None
+            or HookType.VALIDATION_PRE_CHECK in self.hooks
+            or HookType.VALIDATION_POST_CHECK in self.hooks
+        )
         self.backend = observed(plan.backend, self)
+        self.checklist = Checklist(plan.requirements)
+        self._rendered: tuple[Message, ...] | None = None
         self._judges: dict[int, Backend] = {}
         self._on_slice = on_slice
         self._delivery: Delivery | None = None
 
-        self.started = anyio.current_time()
+        self.clock = clock()
+        self.started = self.clock()
         self._started_utc = datetime.now(UTC)
         self.deadline = None if settings.timeout is None else self.started + settings.timeout
         self.slices: list[Slice] = []
@@ -93,6 +108,7 @@ class Call:
         self._seen = 0
         self._scope: anyio.CancelScope | None = None
         self._chain_scopes: dict[int, anyio.CancelScope] = {}
+        self._ordered = settings.selection == "ordered"
         self._running: dict[int, Turn] = {}
         self._best_rank: tuple[int, int] | None = None
 
@@ -100,7 +116,7 @@ class Call:
 
     def now(self) -> float:
         """Return the seconds since the call began."""
-        return anyio.current_time() - self.started
+        return self.clock() - self.started
 
     def ids(self, iteration: int | None = None, subsample: int | None = None) -> dict[str, Any]:
         """Return the fields that every payload has."""
@@ -111,6 +127,15 @@ class Call:
             "subsample": subsample,
         }
 
+    def render(self, action: Action[Any], context: Context) -> tuple[Message, ...]:
+        """Return the messages of an action in a context; the call's own are rendered once."""
+        own = action is self.plan.action and context is self.plan.context
+        if not own or not isinstance(action, Instruction | Message):
+            return tuple(action.render(context))
+        if self._rendered is None:
+            self._rendered = tuple(action.render(context))
+        return self._rendered
+
     def judge_for(self, requirement: Requirement) -> Backend:
         """Return what decides a requirement without a validator."""
         judge = self.plan.judge if requirement.judge is None else requirement.judge
@@ -120,7 +145,7 @@ class Call:
 
     def scope_of(self, chain: int) -> AbstractContextManager[object]:
         """Return what cancels one subsample alone; only an ordered selection needs it."""
-        if self.strategy.settings.selection == "first":
+        if not self._ordered:
             return nullcontext()
         return self._chain_scopes.setdefault(chain, anyio.CancelScope())
 
@@ -128,19 +153,19 @@ class Call:
         """Tell whether a turn may start, and note that its subsample is at it."""
         if self.stopping or (self._best_rank is not None and turn.rank > self._best_rank):
             return False
-        self._running[turn.subsample] = turn
+        if self._ordered:
+            self._running[turn.subsample] = turn
         return True
 
     def record(self, slice_: Slice) -> None:
         """Keep a finished slice and tell the consumer: one synchronous step."""
         self.slices.append(slice_)
         if slice_.outcome is Outcome.PASSED:
-            if self.strategy.settings.selection == "first":
+            rank = (slice_.depth, slice_.subsample)
+            if not self._ordered:
                 self._won = self.stopping = True
-            else:
-                rank = (slice_.depth, slice_.subsample)
-                if self._best_rank is None or rank < self._best_rank:
-                    self._best_rank = rank
+            elif self._best_rank is None or rank < self._best_rank:
+                self._best_rank = rank
         self._send.send_nowait(slice_)
         if slice_.error is not None:
             warn(

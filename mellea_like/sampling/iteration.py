@@ -1,39 +1,52 @@
-"""One iteration: generate, parse, validate, and the record of it."""
+"""One iteration: generate, parse, validate, and the record of it.
+
+This is the code that runs most often; it avoids what costs more than a microsecond.
+"""
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import anyio
 
 from mellea_like.core.backend import Request, RequestMeta
-from mellea_like.core.context import Context
-from mellea_like.core.current import ITERATION, IterationIds
+from mellea_like.core.current import ITERATION
 from mellea_like.core.format import parse_json, parse_value
 from mellea_like.core.generation import Generation, Meter, Usage
-from mellea_like.core.message import Message
+from mellea_like.core.quick import quick
 from mellea_like.core.requirement import Candidate, Requirement, ValidationResult, ValidationStatus
 from mellea_like.core.slice import Outcome, Slice
 from mellea_like.errors import BackendTimeout, BackendUnavailable, RequirementError
 from mellea_like.hooks.types import HookType
 from mellea_like.requirements.judge import judge_messages, read_verdict
-from mellea_like.requirements.validate import validate
+from mellea_like.requirements.validate import Checklist, Progress
 from mellea_like.runtime.native import cancel_requested
 from mellea_like.sampling import events
 from mellea_like.sampling.turns import derive_seed
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from mellea_like.core.action import Action
-    from mellea_like.core.backend import Backend, Purpose
+    from mellea_like.core.backend import Backend
+    from mellea_like.core.context import Context
+    from mellea_like.core.message import Message
     from mellea_like.core.options import Options
     from mellea_like.sampling.call import Call
     from mellea_like.sampling.turns import Turn
 
 __all__ = ["Iteration"]
 
-_NO_USAGE = Usage()
+_PASSED, _FAILED, _ERRORED, _CANCELLED = (
+    Outcome.PASSED,
+    Outcome.FAILED,
+    Outcome.ERRORED,
+    Outcome.CANCELLED,
+)
+_PASS, _ERROR = ValidationStatus.PASSED, ValidationStatus.ERRORED
+_new_candidate = quick(Candidate)
+_new_meta = quick(RequestMeta)
+_new_slice = quick(Slice)
+_new_request = quick(Request)
 
 
 class Iteration:
@@ -47,22 +60,15 @@ class Iteration:
         context: the conversation that it is asked in.
     """
 
-    __slots__ = (
-        "action",
-        "call",
-        "chain",
-        "context",
-        "context_after",
-        "error",
-        "generation",
-        "meters",
-        "outcome",
-        "reason",
-        "started_at",
-        "turn",
-        "validating",
-        "validations",
-    )
+    messages: tuple[Message, ...] = ()
+    meter: Meter | None = None
+    generation: Generation | None = None
+    validating = False
+    validations: tuple[tuple[Requirement, ValidationResult], ...] = ()
+    judged: list[tuple[Meter, Generation | None]] | None = None
+    outcome = _ERRORED
+    error: BaseException | None = None
+    reason = ""
 
     def __init__(
         self, call: Call, turn: Turn, chain: int, action: Action[Any], context: Context
@@ -72,15 +78,10 @@ class Iteration:
         self.chain = chain
         self.action = action
         self.context = context
-        self.context_after = context
-        self.generation: Generation | None = None
-        self.validating = False
-        self.validations: tuple[tuple[Requirement, ValidationResult], ...] = ()
-        self.outcome = Outcome.ERRORED
-        self.error: BaseException | None = None
-        self.reason = ""
-        self.meters: list[tuple[Meter, Generation | None]] = []
-        self.started_at = call.now()
+        self.started_at = call.clock() - call.started
+        self.meta = _new_meta(
+            call.sampling_id, turn.iteration, turn.subsample, call.started, call.deadline
+        )
 
     async def run(self) -> Slice:
         """Run the iteration to its end and record it, in one step that nothing can interrupt.
@@ -93,7 +94,7 @@ class Iteration:
                 whole call; the record is complete by then.
         """
         call, turn = self.call, self.turn
-        ITERATION.set(IterationIds(call.sampling_id, turn.iteration, turn.subsample))
+        ITERATION.set(self.meta)
         span = None
         if call.telemetry is not None:
             span = call.telemetry.iteration(turn.iteration, turn.subsample, turn.depth).open()
@@ -104,16 +105,13 @@ class Iteration:
                 await self._attempt_within(call.iteration_timeout)
         except anyio.get_cancelled_exc_class() as exc:
             if cancel_requested():
-                self.outcome = Outcome.CANCELLED
+                self.outcome = _CANCELLED
                 raise
             self._fail_on_stray_cancellation(exc)
-        except Exception as exc:
-            self.error = exc
-            if self.validating:
-                raise
         except BaseException as exc:
             self.error = exc
-            raise
+            if self.validating or not isinstance(exc, Exception):
+                raise
         finally:
             slice_ = self._record()
             call.record(slice_)
@@ -125,7 +123,6 @@ class Iteration:
         with anyio.move_on_after(seconds) as scope:
             await self._attempt()
         if scope.cancelled_caught:
-            self.outcome = Outcome.ERRORED
             what = f"iteration {self.turn.iteration} took longer than {seconds:g} s"
             self.error = (
                 BackendTimeout(f"{what}: no reply by then")
@@ -134,7 +131,6 @@ class Iteration:
             )
 
     def _fail_on_stray_cancellation(self, exc: BaseException) -> None:
-        self.outcome = Outcome.ERRORED
         self.error = BackendUnavailable(
             f"iteration {self.turn.iteration}: {type(self.call.plan.backend).__name__} raised a"
             " cancellation that no one asked for"
@@ -142,58 +138,46 @@ class Iteration:
         self.error.__cause__ = exc
 
     async def _attempt(self) -> None:
-        plan = self.call.plan
-        messages = tuple(self.action.render(self.context))
-        generation = await self._request(self.call.backend, messages, plan.options, "generate")
+        call = self.call
+        plan = call.plan
+        self.messages = messages = call.render(self.action, self.context)
+        self.meter = meter = Meter()
+        options = plan.options
+        if options.seed is not None:
+            options = self._seeded(options, "generate")
+        generation = await call.backend.generate(
+            _new_request(messages, options, plan.format, self.meta, meter)
+        )
+        if not isinstance(generation, Generation):
+            msg = (
+                f"{type(plan.backend).__name__}.generate returned {type(generation).__name__},"
+                " not a Generation"
+            )
+            raise TypeError(msg)
         self.generation = generation
-        reply = Message("assistant", generation.text)
-        self.context_after = _extended(self.context, messages, reply)
         try:
             value = self._parse(generation)
         except ValueError as exc:
-            self.outcome = Outcome.FAILED
+            self.outcome = _FAILED
             self.reason = str(exc) or type(exc).__name__
             return
-        if value is not generation.value:
-            generation = Generation(
-                generation.text, value, generation.usage, generation.model, generation.finish_reason
+        text = generation.text
+        if value is not text and value is not generation.value:
+            self.generation = generation = Generation(
+                text, value, generation.usage, generation.model, generation.finish_reason
             )
-            self.generation = generation
         seen = self.context if plan.validation_context is None else plan.validation_context
+        candidate = _new_candidate(text, value, generation, seen, self.action)
         self.validating = True
-        await self._validate(Candidate(generation.text, value, generation, seen, self.action))
-
-    async def _request(
-        self,
-        backend: Backend,
-        messages: tuple[Message, ...],
-        options: Options,
-        purpose: Purpose,
-    ) -> Generation:
-        call, turn = self.call, self.turn
-        meter = Meter()
-        meta = RequestMeta(
-            call.sampling_id,
-            turn.iteration,
-            turn.subsample,
-            call.started,
-            call.deadline,
-            purpose,
-        )
-        if options.seed is not None:
-            options = options.with_seed(derive_seed(options.seed, turn.iteration, purpose))
-        wanted = call.plan.format if purpose == "generate" else None
-        position = len(self.meters)
-        self.meters.append((meter, None))
-        generation = await backend.generate(Request(messages, options, wanted, meta, meter))
-        if not isinstance(generation, Generation):
-            msg = (
-                f"{type(call.plan.backend).__name__}.generate returned"
-                f" {type(generation).__name__}, not a Generation"
-            )
-            raise TypeError(msg)
-        self.meters[position] = (meter, generation)
-        return generation
+        if call.validation_observed:
+            await self._validate_observed(candidate)
+        else:
+            verdicts, done = call.checklist.begin(candidate, call.check_all)
+            if not done:
+                verdicts = await call.checklist.finish(
+                    Progress(verdicts, done), candidate, self._ask_judge, call.check_all
+                )
+            self._conclude(call.checklist.requirements, verdicts)
 
     def _parse(self, generation: Generation) -> Any:
         wanted = self.call.plan.format
@@ -205,98 +189,111 @@ class Iteration:
             return parse_value(wanted, generation.value)
         return parse_json(wanted, generation.text)
 
-    async def _validate(self, candidate: Candidate) -> None:
-        call = self.call
-        requirements = call.plan.requirements
+    async def _validate_observed(self, candidate: Candidate) -> None:
+        call, checklist = self.call, self.call.checklist
         if HookType.VALIDATION_PRE_CHECK in call.hooks:
-            requirements = await events.before_validation(call, self.turn, candidate, requirements)
-        if requirements:
-            if call.telemetry is None:
-                verdicts = await self._verdicts(requirements, candidate)
-            else:
-                with call.telemetry.validation():
-                    verdicts = await self._verdicts(requirements, candidate)
-            self.validations = tuple(zip(requirements, verdicts, strict=True))
-            self.outcome = self._judged()
-        else:
-            self.outcome = Outcome.PASSED
-        if HookType.VALIDATION_POST_CHECK in call.hooks:
-            objection = await events.after_validation(
-                call,
-                self.turn,
-                candidate,
-                self.validations,
-                passed=self.outcome is Outcome.PASSED,
+            wanted = await events.before_validation(
+                call, self.turn, candidate, checklist.requirements
             )
-            if objection is not None:
-                self.validations = (*self.validations, objection)
-                self.outcome = Outcome.FAILED
+            if len(wanted) > len(checklist.requirements):
+                checklist = Checklist(wanted)
+        span = nullcontext() if call.telemetry is None else call.telemetry.validation()
+        with span:
+            verdicts = await checklist.check(candidate, self._ask_judge, call.check_all)
+        self._conclude(checklist.requirements, verdicts)
+        if HookType.VALIDATION_POST_CHECK in call.hooks:
+            await self._hear_objections(candidate)
 
-    async def _verdicts(
-        self, requirements: Sequence[Requirement], candidate: Candidate
-    ) -> tuple[ValidationResult, ...]:
-        return await validate(
-            requirements, candidate, judge=self._ask_judge, check_all=self.call.check_all
+    async def _hear_objections(self, candidate: Candidate) -> None:
+        passed = self.outcome is _PASSED
+        objection = await events.after_validation(
+            self.call, self.turn, candidate, self.validations, passed=passed
         )
+        if objection is not None:
+            self.validations = (*self.validations, objection)
+            self.outcome = _FAILED
+
+    def _conclude(
+        self, requirements: tuple[Requirement, ...], verdicts: list[ValidationResult]
+    ) -> None:
+        """Take the outcome from the verdicts: an error outweighs a failure."""
+        self.validations = tuple(zip(requirements, verdicts, strict=True))
+        outcome = _PASSED
+        for result in verdicts:
+            status = result.status
+            if status is _ERROR:
+                self.error = result.error
+                outcome = _ERRORED
+                break
+            if status is not _PASS:
+                outcome = _FAILED
+        self.outcome = outcome
 
     async def _ask_judge(self, requirement: Requirement, candidate: Candidate) -> ValidationResult:
-        judge = self.call.judge_for(requirement)
-        reply = await self._request(
-            judge, judge_messages(requirement, candidate), self.call.judge_options, "judge"
+        call = self.call
+        meter = Meter()
+        if self.judged is None:
+            self.judged = []
+        position = len(self.judged)
+        self.judged.append((meter, None))
+        meta = _new_meta(
+            self.meta.sampling_id,
+            self.meta.iteration,
+            self.meta.subsample,
+            self.meta.call_started,
+            self.meta.deadline,
+            "judge",
         )
+        options = call.judge_options
+        if call.plan.options.seed is not None:
+            options = self._seeded(call.plan.options, f"judge {requirement.name}", options)
+        messages = judge_messages(requirement, candidate)
+        reply = await call.judge_for(requirement).generate(
+            _new_request(messages, options, None, meta, meter)
+        )
+        self.judged[position] = (meter, reply)
         return read_verdict(reply.text)
 
-    def _judged(self) -> Outcome:
-        """The outcome of the verdicts: an error outweighs a failure."""
-        outcome = Outcome.PASSED
-        for _, result in self.validations:
-            if result.status is ValidationStatus.ERRORED:
-                self.error = result.error
-                return Outcome.ERRORED
-            if not result.passed:
-                outcome = Outcome.FAILED
-        return outcome
+    def _seeded(self, seeded: Options, purpose: str, options: Options | None = None) -> Options:
+        """Return options with a seed of this iteration's own, derived from the call's."""
+        seed = 0 if seeded.seed is None else seeded.seed
+        return (options or seeded).with_seed(derive_seed(seed, self.turn.iteration, purpose))
 
     def _record(self) -> Slice:
-        if self.error is not None and self.outcome is not Outcome.CANCELLED:
-            self.outcome = Outcome.ERRORED
-        return Slice(
-            self.turn.iteration,
-            self.turn.subsample,
-            self.turn.depth,
+        if self.error is not None and self.outcome is not _CANCELLED:
+            self.outcome = _ERRORED
+        turn = self.turn
+        return _new_slice(
+            turn.iteration,
+            turn.subsample,
+            turn.depth,
             self.chain,
             self.action,
             self.context,
-            self.context_after,
+            self.messages,
             self.generation,
             self.validations,
             self.outcome,
             self.error,
             self.reason,
             self.started_at,
-            self.call.now(),
+            self.call.clock() - self.call.started,
             self._usage(),
         )
 
     def _usage(self) -> Usage:
-        if len(self.meters) == 1:
-            return _cost(*self.meters[0])
-        return sum((_cost(meter, reply) for meter, reply in self.meters), _NO_USAGE)
+        if self.meter is None:
+            return Usage()
+        usage = _cost(self.meter, self.generation)
+        for meter, reply in self.judged or ():
+            usage += _cost(meter, reply)
+        return usage
 
 
 def _cost(meter: Meter, reply: Generation | None) -> Usage:
-    """What a request cost, for backends that keep the meter and for those that don't."""
+    """Return what a request cost, of backends that keep the meter and of those that don't."""
     if meter.started:
         return meter.usage
-    if reply is None:
+    if reply is None or not reply.usage.requests:
         return Usage(requests=1, unknown=1)
-    return reply.usage if reply.usage.requests else Usage(requests=1, unknown=1)
-
-
-def _extended(context: Context, sent: tuple[Message, ...], reply: Message) -> Context:
-    """Return a conversation with what was sent in it and the reply, sharing it as the prefix."""
-    before = context.messages
-    n = len(before)
-    if n == 0 or (len(sent) >= n and sent[0] is before[0] and sent[n - 1] is before[-1]):
-        return context.add(*sent[n:], reply)
-    return Context((*sent, reply))
+    return reply.usage

@@ -6,20 +6,23 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from mellea_like.core.action import Action
+from mellea_like.core.action import is_action
 from mellea_like.core.context import Context
 from mellea_like.core.slice import Outcome, Slice
 from mellea_like.errors import BackendError, RequirementError
-from mellea_like.hooks.types import HookType
 from mellea_like.runtime.native import cancel_requested
 from mellea_like.sampling import events
 from mellea_like.sampling.iteration import Iteration
 from mellea_like.sampling.turns import turn_of
 
 if TYPE_CHECKING:
+    from mellea_like.core.action import Action
     from mellea_like.sampling.call import Call
 
 __all__ = ["may_go_on", "produce"]
+
+
+_FAILED = Outcome.FAILED
 
 
 async def produce(call: Call, chain: int) -> None:
@@ -45,18 +48,20 @@ async def produce(call: Call, chain: int) -> None:
 async def _run_chain(call: Call, chain: int) -> None:
     action, context = call.plan.action, call.plan.context
     failed: list[Slice] = []
-    for depth in range(call.loop_budget):
-        turn = turn_of(chain, depth, call.loop_budget)
+    turns = call.loop_budget
+    for depth in range(turns):
+        turn = turn_of(chain, depth, turns)
         if not call.may_start(turn):
             return
         slice_ = await Iteration(call, turn, chain, action, context).run()
-        if slice_.outcome is Outcome.PASSED or not may_go_on(slice_):
+        if slice_.outcome is _FAILED:
+            if depth + 1 < turns and not call.stopping:
+                failed.append(slice_)
+                action, context = _repaired(call, failed)
+                if call.repairs_observed:
+                    await events.repaired(call, slice_, action, context)
+        elif slice_.passed or not may_go_on(slice_):
             return
-        if slice_.outcome is Outcome.FAILED and depth + 1 < call.loop_budget and not call.stopping:
-            failed.append(slice_)
-            action, context = _repaired(call, failed)
-            if HookType.SAMPLING_REPAIR in call.hooks:
-                await events.repaired(call, slice_, action, context)
 
 
 def may_go_on(slice_: Slice) -> bool:
@@ -81,7 +86,7 @@ def _repaired(call: Call, failed: list[Slice]) -> tuple[Action[Any], Context]:
     if (
         isinstance(answer, tuple)
         and len(answer) == 2  # noqa: PLR2004
-        and isinstance(answer[0], Action)
+        and (answer[0] is failed[0].action or is_action(answer[0]))
         and isinstance(answer[1], Context)
     ):
         return answer[0], answer[1]
