@@ -271,9 +271,9 @@ def _counted(
     def validate(candidate: Candidate) -> ValidationResult:
         number = count(candidate.text)
         has = f"it has {number} {noun}{'' if number == 1 else 's'}"
-        if number in allowed:
-            return ValidationResult(True, has, 1.0)
-        return ValidationResult(False, f"{has}; {limit}", allowed.closeness(number))
+        passed = number in allowed
+        reason = has if passed else f"{has}; {limit}"
+        return ValidationResult(passed, reason, allowed.closeness(number))
 
     plural = "" if allowed.last == 1 else "s"
     return check(name, f"has {allowed} {noun}{plural}", validate, settings)

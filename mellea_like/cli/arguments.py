@@ -1,0 +1,209 @@
+"""What the user asked for on the command line, read and checked before anything runs."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, cast
+
+from mellea_like.cli.expressions import parse_check
+from mellea_like.cli.terminal import warn
+from mellea_like.core.requirement import Requirement
+from mellea_like.requirements import checks
+
+__all__ = [
+    "MOST_ITERATIONS",
+    "BackendName",
+    "Exit",
+    "Problem",
+    "SampleArguments",
+    "StrategyName",
+    "read_instruction",
+    "read_requirements",
+    "read_schema",
+]
+
+
+MOST_ITERATIONS = 1000
+"""A guard against expensive mistakes."""
+
+
+class Exit:
+    """Exit codes."""
+
+    PASSED = 0
+    NOTHING_PASSED = 1
+    USAGE = 2
+    SETUP = 3
+    """A backend or configuration error."""
+    INTERRUPTED = 130
+    TERMINATED = 143
+
+
+class Problem(Exception):
+    """Something that the user can put right, said in one sentence.
+
+    Args:
+        message: what is wrong, and what to do.
+        code: the exit code.
+    """
+
+    def __init__(self, message: str, code: int = Exit.SETUP) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class StrategyName(StrEnum):
+    """How a failed draw leads to the next one."""
+
+    REJECTION = "rejection"
+    REPAIR = "repair"
+    MULTI_TURN = "multi-turn"
+
+
+class BackendName(StrEnum):
+    """What generates."""
+
+    LOCAL = "local"
+    OPENAI = "openai"
+    LLAMA = "llama"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleArguments:
+    """The arguments of ``mellea-like sample``, as typed."""
+
+    instruction: str
+    require: list[str] = field(default_factory=list[str])
+    check: list[str] = field(default_factory=list[str])
+    strategy: StrategyName = StrategyName.REJECTION
+    loop: int
+    concurrency: int
+    backend: BackendName | None = None
+    model: str | None = None
+    base_url: str | None = None
+    gguf: Path | None = None
+    corpus: list[Path] = field(default_factory=list[Path])
+    judge_model: str | None = None
+    judge_base_url: str | None = None
+    schema: Path | None = None
+    seed: int | None = None
+    timeout: float | None = None
+    as_json: bool = False
+    explain: bool = False
+    quiet: bool = False
+    debug: bool = False
+
+    def __post_init__(self) -> None:
+        if self.timeout is not None and not 0 < self.timeout < math.inf:
+            msg = f"--timeout takes seconds above 0, not {self.timeout:g}"
+            raise Problem(msg, Exit.USAGE)
+        if self.loop * self.concurrency > MOST_ITERATIONS:
+            msg = (
+                f"--loop {self.loop} times --concurrency {self.concurrency} is more than"
+                f" {MOST_ITERATIONS} iterations, the most that one call may run"
+            )
+            raise Problem(msg, Exit.USAGE)
+
+
+def read_instruction(given: str) -> str:
+    """Take the instruction from the command line, or from standard input.
+
+    Args:
+        given: the argument; ``-`` stands for standard input.
+
+    Returns:
+        The instruction.
+
+    Raises:
+        Problem: it is blank, or no UTF-8.
+    """
+    if given != "-":
+        text, source = given, "the instruction"
+        if any("\ud800" <= c <= "\udfff" for c in text):
+            msg = f"{source} is no UTF-8 text"
+            raise Problem(msg, Exit.USAGE)
+    else:
+        source = "standard input"
+        try:
+            if sys.stdin.isatty():
+                warn("Reading the instruction from the terminal: end it with Ctrl-D.")
+            text = sys.stdin.buffer.read().decode("utf-8").rstrip("\r\n")
+        except UnicodeDecodeError as exc:
+            msg = f"{source} is no UTF-8 text: byte {exc.start} makes no sense"
+            raise Problem(msg, Exit.USAGE) from exc
+        except (AttributeError, OSError, ValueError) as exc:
+            msg = f"{source} can't be read: {exc}"
+            raise Problem(msg, Exit.USAGE) from exc
+    if not text.strip():
+        msg = f"{source} is empty: say what to generate, in quotes"
+        raise Problem(msg, Exit.USAGE)
+    return text
+
+
+def read_requirements(arguments: SampleArguments) -> list[Requirement]:
+    """Make the requirements of a call, the checks first.
+
+    Args:
+        arguments: what the user asked for.
+
+    Returns:
+        The requirements, in the order given: the checks, the schema, what a judge decides.
+
+    Raises:
+        Problem: a check is none, a text is blank, or a package is missing.
+    """
+    try:
+        found = [parse_check(expression) for expression in arguments.check]
+    except ValueError as exc:
+        raise Problem(str(exc), Exit.USAGE) from exc
+    except ImportError as exc:
+        raise Problem(str(exc)) from exc
+    if arguments.schema is not None:
+        found.append(_schema_check(arguments.schema))
+    for text in arguments.require:
+        if not text.strip():
+            msg = "--require takes a text that says what must hold, not an empty one"
+            raise Problem(msg, Exit.USAGE)
+        found.append(Requirement(text.strip()))
+    return found
+
+
+def read_schema(path: Path) -> dict[str, Any]:
+    """Read a JSON Schema from a file.
+
+    Args:
+        path: the file.
+
+    Returns:
+        The schema.
+
+    Raises:
+        Problem: the file can't be read, or is no JSON object.
+    """
+    try:
+        schema = json.loads(path.read_text(encoding="utf-8-sig"))
+    except OSError as exc:
+        msg = f"--schema: can't read {path}: {exc.strerror or exc}"
+        raise Problem(msg) from exc
+    except (ValueError, RecursionError) as exc:
+        msg = f"--schema: {path} is no JSON: {exc}"
+        raise Problem(msg) from exc
+    if not isinstance(schema, dict):
+        msg = f"--schema: {path} is no JSON Schema: it holds no JSON object"
+        raise Problem(msg)
+    return cast("dict[str, Any]", schema)
+
+
+def _schema_check(path: Path) -> Requirement:
+    try:
+        return checks.json_schema(read_schema(path), name=f"schema:{path.name}")
+    except (ValueError, TypeError) as exc:
+        msg = f"--schema: {path}: {str(exc).partition(': ')[2] or exc}"
+        raise Problem(msg) from exc
+    except ImportError as exc:
+        raise Problem(str(exc)) from exc

@@ -1,0 +1,77 @@
+"""The entry point of the command ``mellea-like``."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from mellea_like.cli.terminal import ready_streams, warn
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["main"]
+
+USAGE = 2
+SETUP = 3
+INTERRUPTED = 130
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line.
+
+    Args:
+        argv: the arguments after the command's name; by default the process's.
+
+    Returns:
+        The exit code.
+    """
+    ready_streams()
+    try:
+        return _run(sys.argv[1:] if argv is None else argv)
+    except KeyboardInterrupt:
+        warn("Interrupted.")
+        return INTERRUPTED
+
+
+def _run(argv: Sequence[str]) -> int:
+    try:
+        import typer  # noqa: PLC0415 (an extra)
+        from rich import console as _  # noqa: F401, PLC0415 (an extra)
+    except ImportError:
+        warn("mellea-like: the command line needs typer and rich: pip install 'mellea-like[cli]'")
+        return SETUP
+    from mellea_like.cli.app import app  # noqa: PLC0415
+    from mellea_like.cli.arguments import Problem  # noqa: PLC0415
+
+    command: Any = typer.main.get_command(app)
+    try:
+        code = command.main(args=list(argv), prog_name="mellea-like", standalone_mode=False)
+    except Problem as problem:
+        warn(f"mellea-like: {problem}".splitlines())
+        return problem.code
+    except typer.Abort:
+        warn("Interrupted.")
+        return INTERRUPTED
+    except Exception as error:
+        # Typer's usage errors have no common class that is the same in all its versions.
+        message = getattr(error, "format_message", None)
+        if message is None:
+            raise
+        return _usage(error, message())
+    return code if isinstance(code, int) else 0
+
+
+def _usage(error: Any, message: str) -> int:
+    context = getattr(error, "ctx", None)
+    path = "mellea-like" if context is None else context.command_path
+    if not message:  # Help was shown because nothing was asked for.
+        return USAGE
+    # Its newer versions check values with pydantic, which says so.
+    sentence = message.replace("Value error, ", "").rstrip(".")
+    warn([f"mellea-like: {sentence}", f"Try '{path} --help'."])
+    return USAGE
+
+
+if __name__ == "__main__":
+    sys.exit(main())

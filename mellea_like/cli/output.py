@@ -1,0 +1,147 @@
+"""What is said about a result: as JSON, and in sentences."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from typing import TYPE_CHECKING, Any
+
+from mellea_like.cli.progress import problems_of
+from mellea_like.cli.terminal import is_terminal, one_line, printable, write
+
+if TYPE_CHECKING:
+    from mellea_like.core.generation import Usage
+    from mellea_like.core.result import SamplingResult
+    from mellea_like.core.slice import Slice
+
+__all__ = ["as_record", "summary", "why", "write_record", "write_text"]
+
+_NOT_ESCAPED_BY_JSON = re.compile(r"[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+
+
+def write_text(text: str) -> None:
+    """Write the result to standard output: as it is, but fit for a terminal on a terminal.
+
+    Args:
+        text: the result.
+    """
+    if is_terminal(sys.stdout):
+        text = printable(text)
+    write(text if text.endswith("\n") else f"{text}\n", sys.stdout)
+
+
+def write_record(record: dict[str, Any]) -> None:
+    """Write a record to standard output as one JSON object, fit for a terminal.
+
+    Args:
+        record: the record.
+    """
+    indent = 2 if is_terminal(sys.stdout) else None
+    only_ascii = (sys.stdout.encoding or "").lower().replace("-", "") != "utf8"
+    text = json.dumps(record, ensure_ascii=only_ascii, indent=indent, default=str)
+    escaped = _NOT_ESCAPED_BY_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    write(f"{escaped}\n", sys.stdout)
+
+
+def as_record(result: SamplingResult[Any], *, strategy: str, backend: str) -> dict[str, Any]:
+    """Write a result as plain data.
+
+    Args:
+        result: the result.
+        strategy: the strategy's name on the command line.
+        backend: the backend's name on the command line.
+
+    Returns:
+        What ``--json`` prints.
+    """
+    best = None if result.best_index is None else result.best
+    return {
+        "success": result.success,
+        "text": None if best is None else best.text,
+        "value": result.value,
+        "stop_reason": str(result.stop_reason),
+        "strategy": strategy,
+        "backend": backend,
+        "sampling_id": result.sampling_id,
+        "iteration": None if best is None else best.iteration,
+        "elapsed": round(result.elapsed, 6),
+        "usage": _usage(result.usage),
+        "slices": [_slice(s) for s in result.slices],
+    }
+
+
+def summary(result: SamplingResult[Any]) -> str:
+    """Say in a line how a call that passed went.
+
+    Args:
+        result: the result.
+
+    Returns:
+        The line.
+    """
+    return f"Passed: iteration {result.best.iteration}, {_cost(result)}."
+
+
+def why(result: SamplingResult[Any]) -> list[str]:
+    """Say why nothing passed.
+
+    Args:
+        result: the result.
+
+    Returns:
+        Lines: how it ended, and what the best failure lacked.
+    """
+    reason = {"timeout": "the time was up", "exhausted": "all turns are spent"}.get(
+        result.stop_reason, f"stopped: {result.stop_reason}"
+    )
+    lines = [f"Nothing passed: {reason}; {_cost(result)}."]
+    if result.best_index is None:
+        return [*lines, "No reply was judged, so there is none to show."]
+    best = result.best
+    lines.append(f"The best failure, iteration {best.iteration}, lacks:")
+    lines.extend(f"  - {one_line(problem)}" for problem in problems_of(best))
+    errors = list(result.errors)
+    if errors:
+        some = f"{len(errors)} iterations" if len(errors) > 1 else "1 iteration"
+        lines.append(f"{some} ended in an error, the first with: {one_line(str(errors[0]))}")
+    return lines
+
+
+def _cost(result: SamplingResult[Any]) -> str:
+    ran = len(result.slices)
+    plural = "" if ran == 1 else "s"
+    return f"{ran} iteration{plural} run, {result.usage}, {result.elapsed:.2f} s"
+
+
+def _slice(s: Slice) -> dict[str, Any]:
+    return {
+        "iteration": s.iteration,
+        "subsample": s.subsample,
+        "depth": s.depth,
+        "outcome": str(s.outcome),
+        "text": None if s.generation is None else s.text,
+        "reasons": list(s.problems),
+        "validations": [
+            {
+                "requirement": requirement.name,
+                "status": str(verdict.status),
+                "reason": verdict.reason,
+                "score": verdict.score,
+            }
+            for requirement, verdict in s.validations
+        ],
+        "error": None if s.error is None else f"{type(s.error).__name__}: {s.error}",
+        "started_at": round(s.started_at, 6),
+        "ended_at": round(s.ended_at, 6),
+        "usage": _usage(s.usage),
+    }
+
+
+def _usage(usage: Usage) -> dict[str, int]:
+    return {
+        "requests": usage.requests,
+        "input_tokens": usage.input_tokens,
+        "output_tokens": usage.output_tokens,
+        "unknown": usage.unknown,
+    }

@@ -1,0 +1,204 @@
+"""``mellea-like sample``: one call, from its arguments to its exit code."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import signal
+import sys
+import traceback
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from mellea_like.cli.arguments import (
+    MOST_ITERATIONS,
+    BackendName,
+    Exit,
+    Problem,
+    StrategyName,
+    read_instruction,
+    read_requirements,
+)
+from mellea_like.cli.live import LiveView, make_console, slices_table
+from mellea_like.cli.opening import check_options, choose_backend, open_backends
+from mellea_like.cli.output import as_record, summary, why, write_record, write_text
+from mellea_like.cli.progress import Progress
+from mellea_like.cli.schema import structured_type
+from mellea_like.cli.terminal import is_terminal, one_line, warn
+from mellea_like.errors import MelleaError, SamplingTimeout
+from mellea_like.sampling.multi_turn import MultiTurnStrategy
+from mellea_like.sampling.rejection import RejectionSamplingStrategy
+from mellea_like.sampling.repair_template import RepairTemplateStrategy
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+    from contextlib import AbstractContextManager
+    from types import FrameType
+
+    from mellea_like.cli.arguments import SampleArguments
+    from mellea_like.core.requirement import Requirement
+    from mellea_like.core.result import SamplingResult
+    from mellea_like.sampling.base import BaseSamplingStrategy
+
+__all__ = ["run_sample"]
+
+_STRATEGIES: dict[StrategyName, type[BaseSamplingStrategy]] = {
+    StrategyName.REJECTION: RejectionSamplingStrategy,
+    StrategyName.REPAIR: RepairTemplateStrategy,
+    StrategyName.MULTI_TURN: MultiTurnStrategy,
+}
+
+
+def run_sample(arguments: SampleArguments) -> int:
+    """Do what ``mellea-like sample`` was asked to do.
+
+    Args:
+        arguments: what the user asked for.
+
+    Returns:
+        The exit code.
+    """
+    progress = Progress(arguments.loop, arguments.concurrency)
+    with _logs(arguments), _terminable() as terminated:
+        try:
+            return _run(arguments, progress)
+        except KeyboardInterrupt:
+            calls = "" if progress.cancelled == 1 else "s"
+            what = f"{progress.cancelled} call{calls} in flight cancelled."
+            warn(f"Interrupted: {what}" if progress.cancelled else "Interrupted.")
+            return Exit.TERMINATED if terminated else Exit.INTERRUPTED
+        except Problem as problem:
+            return _report(arguments, problem, problem.code)
+        except MelleaError as error:
+            return _report(arguments, error, Exit.SETUP)
+        except Exception as error:  # noqa: BLE001 (shown with --debug)
+            return _report(arguments, error, Exit.SETUP, unexpected=True)
+
+
+def _run(arguments: SampleArguments, progress: Progress) -> int:
+    requirements = read_requirements(arguments)
+    check_options(arguments)
+    instruction = read_instruction(arguments.instruction)
+    try:
+        result = anyio.run(_sample, arguments, instruction, requirements, progress)
+    except SamplingTimeout as timeout:
+        if timeout.result is None:
+            raise
+        result = timeout.result
+    return _show(arguments, result)
+
+
+async def _sample(
+    arguments: SampleArguments,
+    instruction: str,
+    requirements: list[Requirement],
+    progress: Progress,
+) -> SamplingResult[Any]:
+    if choose_backend(arguments) is BackendName.LLAMA and not arguments.quiet:
+        warn(f"Starting a llama.cpp server for {arguments.gguf} ...")
+    async with open_backends(arguments) as opened:
+        strategy = _STRATEGIES[arguments.strategy](
+            opened.backend,
+            judge=opened.judge,
+            loop_budget=arguments.loop,
+            concurrency_budget=arguments.concurrency,
+            max_iterations=MOST_ITERATIONS,
+            timeout=arguments.timeout,
+            plugins=[progress],
+        )
+        if not arguments.quiet:
+            warn(f"Backend: {opened.name}")
+        with _watched(arguments, progress):
+            return await strategy.sample(
+                instruction,
+                requirements,
+                format=structured_type(arguments),
+                options=None if arguments.seed is None else {"seed": arguments.seed},
+                on_slice=progress.on_slice,
+            )
+
+
+def _watched(arguments: SampleArguments, progress: Progress) -> AbstractContextManager[object]:
+    if arguments.quiet:
+        return contextlib.nullcontext()
+    # Log records would run into a live view.
+    if is_terminal(sys.stderr) and not arguments.debug:
+        console = make_console(sys.stderr)
+        if not console.is_dumb_terminal:
+            return LiveView(progress, console)
+    progress.say = _say
+    return contextlib.nullcontext()
+
+
+def _say(line: str) -> None:
+    warn(one_line(line))
+
+
+def _show(arguments: SampleArguments, result: SamplingResult[Any]) -> int:
+    if arguments.explain:
+        console = make_console(sys.stderr)
+        console.print(slices_table(result.slices, console))
+    if result.success:
+        if not arguments.quiet:
+            warn(summary(result))
+    else:
+        warn(why(result))
+    if arguments.as_json:
+        names = {"strategy": arguments.strategy.value, "backend": choose_backend(arguments).value}
+        write_record(as_record(result, **names))
+    elif result.best_index is not None:
+        write_text(result.best.text)
+    return Exit.PASSED if result.success else Exit.NOTHING_PASSED
+
+
+def _report(
+    arguments: SampleArguments, error: Exception, code: int, *, unexpected: bool = False
+) -> int:
+    message = str(error) or type(error).__name__
+    if unexpected:
+        hint = "" if arguments.debug else " (--debug shows where)"
+        message = f"{type(error).__name__}: {one_line(message)}{hint}"
+    if arguments.debug:
+        warn("".join(traceback.format_exception(error)).splitlines())
+    warn(f"mellea-like: {message}".splitlines())
+    if arguments.as_json:
+        write_record({"success": False, "error": message})
+    return code
+
+
+@contextlib.contextmanager
+def _logs(arguments: SampleArguments) -> Generator[None]:
+    """Keep the library's warnings, which say what progress says, for ``--debug``."""
+    logger = logging.getLogger("mellea_like")
+    handler = logging.StreamHandler(sys.stderr) if arguments.debug else logging.NullHandler()
+    handler.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+
+
+@contextlib.contextmanager
+def _terminable() -> Generator[list[int]]:
+    """Let a SIGTERM end the call as Ctrl-C does, so that no server of ours is left behind.
+
+    Yields:
+        The signals received so far.
+    """
+    received: list[int] = []
+
+    def interrupt(number: int, _frame: FrameType | None) -> None:
+        received.append(number)
+        signal.raise_signal(signal.SIGINT)
+
+    try:
+        before = signal.signal(signal.SIGTERM, interrupt)
+    except ValueError:  # Not in the main thread: signals are someone else's.
+        yield received
+        return
+    try:
+        yield received
+    finally:
+        signal.signal(signal.SIGTERM, before)

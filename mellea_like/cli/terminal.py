@@ -1,0 +1,108 @@
+"""Writing to terminals and pipes: nothing in a model's text may steer the terminal."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import sys
+from typing import TYPE_CHECKING, TextIO
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["is_terminal", "one_line", "printable", "ready_streams", "warn", "write"]
+
+# Control characters other than tab and newline, DEL and C1, line separators that terminals take for
+# anything, marks that turn the direction of writing, and halves of characters.
+UNSAFE = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+
+
+def printable(text: str) -> str:
+    r"""Replace what could steer a terminal by its escape, ``\x1b`` say.
+
+    Args:
+        text: any text.
+
+    Returns:
+        The text; tabs, line ends and all visible characters are as they were.
+    """
+    return UNSAFE.sub(_escaped, text.replace("\r\n", "\n"))
+
+
+def one_line(text: str, limit: int = 500) -> str:
+    """Make a text fit to stand in one line of a terminal.
+
+    Args:
+        text: any text.
+        limit: the most characters to keep.
+
+    Returns:
+        The text with each run of white space as one space, and no longer than the limit.
+    """
+    line = " ".join(printable(text[: 4 * limit]).split())
+    return line if len(line) <= limit else line[: limit - 1] + "…"
+
+
+def is_terminal(stream: TextIO) -> bool:
+    """Tell whether a stream is a terminal.
+
+    Args:
+        stream: the stream.
+
+    Returns:
+        Whether it is; False for a closed one.
+    """
+    try:
+        return stream.isatty()
+    except ValueError:
+        return False
+
+
+def ready_streams() -> None:
+    """Make sure that no character in a reply can make writing it fail."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def write(text: str, stream: TextIO) -> None:
+    """Write to a stream, and go on quietly where its reader has left.
+
+    Args:
+        text: what to write.
+        stream: standard output or standard error.
+    """
+    try:
+        stream.write(text)
+        stream.flush()
+    except BrokenPipeError:
+        _silence(stream)
+    except ValueError:
+        return  # The stream is closed.
+
+
+def warn(lines: str | Iterable[str]) -> None:
+    """Write lines to standard error, fit for a terminal.
+
+    Args:
+        lines: one or more lines.
+    """
+    for line in [lines] if isinstance(lines, str) else lines:
+        write(printable(line) + "\n", sys.stderr)
+
+
+def _escaped(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    return f"\\x{code:02x}" if code <= 0xFF else f"\\u{code:04x}"  # noqa: PLR2004 (one byte)
+
+
+def _silence(stream: TextIO) -> None:
+    """Let all further output to a broken pipe go nowhere; Python flushes once more at its end."""
+    with contextlib.suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)

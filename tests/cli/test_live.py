@@ -1,0 +1,214 @@
+"""The live view and the rows behind it."""
+
+from __future__ import annotations
+
+import io
+import signal
+import time
+
+import pytest
+from command_line import Terminal, run
+from http_server import Answer, OpenAIServer
+from rich.cells import cell_len
+from rich.console import Console
+
+from mellea_like import Context, Generation, Instruction, Outcome, Slice
+from mellea_like.cli.live import LiveView, slices_table
+from mellea_like.cli.progress import Progress
+from mellea_like.requirements.checks import word_count
+
+HOSTILE = "\x1b[31m[red]evil[/red]\x1b]0;title\x07\r\n\x9b2J [/] end"
+
+
+def make_slice(iteration, outcome=Outcome.FAILED, *, text="some text", error=None, chain=0):
+    verdicts = ()
+    if outcome is Outcome.FAILED:
+        check = word_count(at_most=1, name=f"words<=1 {text}")
+        verdicts = ((check, check.validator(_candidate("two words"))),)
+    return Slice(
+        iteration=iteration,
+        subsample=chain,
+        depth=0,
+        chain=chain,
+        action=Instruction("x"),
+        context=Context(),
+        messages=(),
+        generation=Generation(text),
+        validations=verdicts,
+        outcome=outcome,
+        error=error,
+        ended_at=0.25,
+    )
+
+
+def _candidate(text):
+    from mellea_like import Candidate
+
+    return Candidate(text, text, Generation(text), Context(), Instruction("x"))
+
+
+def drawn(progress, columns=80, lines=24):
+    console = Console(file=io.StringIO(), width=columns, height=lines, force_terminal=True)
+    console.print(LiveView(progress, console).render())
+    return console.file.getvalue()
+
+
+def test_a_row_shows_how_its_latest_iteration_ended():
+    progress = Progress(loop=3, concurrency=2)
+    progress.on_slice(make_slice(4, chain=1))
+    assert [row.state for row in progress.rows] == ["waiting", "failed"]
+    shown = drawn(progress, columns=120)
+    assert "words<=1 some text: it has 2 words; at most 1 is allowed" in shown
+    assert "1/3" in shown
+    assert "1 of 6 done" in shown
+
+
+def test_a_row_does_not_go_back_to_an_iteration_that_is_over():
+    progress = Progress(loop=3, concurrency=1)
+    progress._move(0, 2, "generating")  # slices are delivered beside the call, and may come later
+    progress.on_slice(make_slice(1))
+    row = progress.rows[0]
+    assert (row.iteration, row.state) == (2, "generating")
+    assert "it has 2 words" in row.failed
+
+
+def test_a_cancelled_iteration_keeps_what_failed_before():
+    progress = Progress(loop=3, concurrency=1)
+    progress.on_slice(make_slice(1))
+    progress.on_slice(make_slice(2, Outcome.CANCELLED))
+    assert "it has 2 words" in progress.rows[0].failed
+
+
+def test_lines_name_the_iteration_its_outcome_and_why():
+    lines = []
+    progress = Progress(3, 1, lines.append)
+    progress.on_slice(make_slice(1))
+    progress.on_slice(make_slice(2, Outcome.ERRORED, error=RuntimeError("broken")))
+    progress.on_slice(make_slice(3, Outcome.PASSED))
+    why = "words<=1 some text: it has 2 words; at most 1 is allowed"
+    assert lines == [
+        f"iteration 1 (subsample 0): failed after 0.25 s: {why}",
+        "iteration 2 (subsample 0): errored after 0.25 s: broken",
+        "iteration 3 (subsample 0): passed after 0.25 s",
+    ]
+
+
+def test_markup_and_escapes_in_a_reply_are_shown_and_not_obeyed():
+    progress = Progress(loop=3, concurrency=1)
+    progress.on_slice(make_slice(1, text=HOSTILE))
+    console = Console(file=io.StringIO(), width=400, height=24, force_terminal=False)
+    console.print(LiveView(progress, console).render())
+    console.print(slices_table((make_slice(1, text=HOSTILE),), console))
+    shown = console.file.getvalue()
+    assert "\x1b" not in shown
+    assert "\x9b" not in shown
+    assert shown.count(r"\x1b[31m[red]evil[/red]\x1b]0;title\x07") == 3
+
+
+@pytest.mark.parametrize("columns", [20, 40, 59, 60, 200])
+@pytest.mark.parametrize("lines", [3, 10])
+def test_the_view_stays_inside_the_terminal(columns, lines):
+    progress = Progress(loop=1000, concurrency=50)
+    for chain in range(50):
+        progress.on_slice(make_slice(chain * 1000 + 999, text="東京" * 100, chain=chain))
+    console = Console(file=io.StringIO(), width=columns, height=lines)
+    console.print(LiveView(progress, console).render())
+    console.print(slices_table((make_slice(1, text="東京" * 100),), console))
+    assert max(map(cell_len, console.file.getvalue().splitlines())) <= columns
+    rows = drawn(progress, columns, lines).count("failed ")
+    assert rows <= max(2, lines - 1)
+
+
+def test_rows_at_work_are_shown_where_not_all_fit():
+    progress = Progress(loop=1, concurrency=30)
+    for chain in range(30):
+        progress._move(chain, chain + 1, "generating" if chain == 29 else "failed")
+    shown = drawn(progress, 100, 10)
+    assert "generating" in shown
+    assert "24 subsamples not shown" in shown
+
+
+SLOW = Answer("one two three four five six", seconds=30.0)
+MISS = Answer("one two three four five six", seconds=0.2)
+
+
+def test_a_terminal_gets_a_live_view_and_the_pipe_the_result_alone():
+    with (
+        OpenAIServer(MISS, MISS, Answer("two words", seconds=0.5)) as server,
+        Terminal("sample", "x", "--check", "words<=2", "--base-url", server.url) as terminal,
+    ):
+        terminal.wait_for("generating")
+        code, out = terminal.finish()
+    assert (code, out) == (0, "two words\n")
+    assert "subsample iteration state" in terminal.plain
+    assert "words<=2: it has 6 words" in terminal.plain
+    assert "Passed: iteration" in terminal.plain
+    assert "iteration 1 (subsample 0)" not in terminal.plain
+
+
+@pytest.mark.parametrize("size", [(40, 10), (20, 4)])
+def test_a_small_terminal_does_not_break_the_view(size):
+    with (
+        OpenAIServer(MISS) as server,
+        Terminal(
+            *("sample", "x", "--check", "words<=2", "--base-url", server.url, "--loop", "2"),
+            *("--concurrency", "12", "--explain"),
+            columns=size[0],
+            lines=size[1],
+        ) as terminal,
+    ):
+        code, out = terminal.finish()
+    assert (code, out) == (1, "one two three four five six\n")
+    assert "Traceback" not in terminal.seen
+    view = terminal.plain.split("Slices")[0].splitlines()[2:]
+    assert all(len(line) <= size[0] for line in view)
+
+
+def test_a_dumb_terminal_gets_plain_lines():
+    with Terminal("sample", "Write.", "--loop", "1", TERM="dumb") as terminal:
+        code, _ = terminal.finish()
+    assert code == 0
+    assert "iteration 1 (subsample 0): " in terminal.seen
+    assert "\x1b" not in terminal.seen
+
+
+def test_on_a_terminal_the_result_is_made_harmless():
+    with (
+        OpenAIServer(Answer("a\x1b[31mb \x9b2Jc")) as server,
+        Terminal("sample", "x", "-q", "--base-url", server.url, pipe=False) as terminal,
+    ):
+        code, _ = terminal.finish()
+    assert code == 0
+    assert terminal.seen == "a\\x1b[31mb \\x9b2Jc\r\n"
+
+
+def test_in_a_pipe_the_result_is_as_it_is():
+    with OpenAIServer(Answer("a\x1b[31mb\n")) as server:
+        done = run("sample", "x", "--base-url", server.url)
+    assert done.stdout == "a\x1b[31mb\n"
+    assert "\x1b" not in done.stderr
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupt_cancels_the_calls_in_flight_and_says_so(number, code):
+    with (
+        OpenAIServer(SLOW) as server,
+        Terminal("sample", "x", "--concurrency", "3", "--base-url", server.url) as terminal,
+    ):
+        terminal.wait_for("generating")
+        _wait_until(lambda: server.in_flight == 3)
+        terminal.process.send_signal(number)
+        ended = terminal.finish()
+        _wait_until(lambda: server.disconnected == 3)
+    assert ended == (code, "")
+    assert "Interrupted: 3 calls in flight cancelled." in terminal.plain
+    assert "Traceback" not in terminal.seen
+    assert terminal.seen.rstrip().endswith("cancelled.")
+    assert terminal.seen.count("\x1b[?25l") == terminal.seen.count("\x1b[?25h")
+
+
+def _wait_until(condition, seconds=10.0):
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until, f"not within {seconds} s"
+        time.sleep(0.005)

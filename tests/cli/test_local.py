@@ -1,0 +1,171 @@
+"""Runs with the embedded generator: results, progress, records, exit codes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+
+import pytest
+from command_line import COMMAND, environment, run
+
+
+def test_the_result_alone_goes_to_standard_output_and_passes_its_checks():
+    done = run(
+        "sample", "Write about Python classes.", "--check", "words<=20", "--check", "contains:class"
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("\n") >= 1
+    assert len(done.stdout.split()) <= 20
+    assert "class" in done.stdout
+
+
+def test_standard_error_says_which_backend_and_what_it_is(command):
+    _, _, err = command("sample", "Write about lists.")
+    assert err.startswith("Backend: local, a small statistical text generator")
+    assert "understands nothing" in err.splitlines()[0]
+
+
+def test_without_a_terminal_progress_is_plain_lines(command):
+    code, _, err = command("sample", "Write.", "--check", "chars<1", "--loop", "2", "--seed", "1")
+    assert code == 1
+    lines = err.splitlines()
+    assert sum(line.startswith("iteration ") for line in lines) == 8
+    assert "\x1b" not in err
+    assert any("failed after" in line and ": chars<1: it has" in line for line in lines)
+
+
+def test_quiet_silences_all_but_the_result(command):
+    code, out, err = command("sample", "Write.", "--check", "words>=1", "--quiet")
+    assert code == 0
+    assert out.strip()
+    assert err == ""
+
+
+def test_nothing_passed_exits_with_1_the_best_failure_and_why(command):
+    code, out, err = command(
+        "sample", "Write.", "--check", "words>=1", "--check", "contains:\u2603", "-q", "--loop", "1"
+    )
+    assert code == 1
+    assert out.strip()
+    assert err.splitlines()[0].startswith("Nothing passed: all turns are spent; 4 iterations run")
+    assert err.splitlines()[2] == '  - contains:\u2603: it does not contain "\u2603"'
+
+
+def test_json_is_one_object_with_every_slice(command):
+    code, out, _ = command(
+        "sample", "Write.", "--check", "words>=1", "--json", "--concurrency", "1"
+    )
+    assert code == 0
+    assert out.count("\n") == 1
+    record = json.loads(out)
+    assert record["success"] is True
+    assert record["value"] == record["text"] == record["slices"][-1]["text"]
+    assert record["stop_reason"] == "passed"
+    assert (record["strategy"], record["backend"]) == ("rejection", "local")
+    assert record["sampling_id"]
+    assert record["elapsed"] >= 0
+    assert record["usage"]["requests"] == 1
+    [piece] = record["slices"]
+    assert piece["outcome"] == "passed"
+    assert piece["validations"][0]["requirement"] == "words>=1"
+
+
+def test_json_of_a_failure_has_the_reasons(command):
+    code, out, _ = command("sample", "Write.", "--check", "chars<1", "--json", "--loop", "1")
+    record = json.loads(out)
+    assert code == 1
+    assert record["success"] is False
+    assert record["value"] is None
+    assert record["text"]
+    assert record["stop_reason"] == "exhausted"
+    assert len(record["slices"]) == 4
+    assert "it has" in record["slices"][0]["reasons"][0]
+
+
+def test_explain_shows_a_table_of_all_slices_on_standard_error(command):
+    code, out, err = command(
+        "sample", "Write.", "--check", "chars<1", "--explain", "--loop", "2", "--quiet"
+    )
+    assert code == 1
+    assert "outcome" not in out
+    assert err.splitlines()[0].startswith("Slices, in the order they ended")
+    assert err.count("   failed   ") == 8
+
+
+def test_a_seed_makes_a_run_repeatable(command):
+    arguments = ["Write about lists.", "--seed", "7", "--concurrency", "1", "-q"]
+    assert command("sample", *arguments) == command("sample", *arguments)
+
+
+@pytest.mark.parametrize("strategy", ["rejection", "repair", "multi-turn"])
+def test_every_strategy_runs(command, strategy):
+    arguments = ["--check", "chars<1", "--loop", "2", "--concurrency", "1"]
+    code, out, _ = command("sample", "Write.", "--strategy", strategy, "--json", *arguments)
+    record = json.loads(out)
+    assert code == 1
+    assert record["strategy"] == strategy
+    assert len(record["slices"]) == 2
+
+
+def test_a_corpus_of_ones_own_is_what_it_learns_from(command, tmp_path):
+    file = tmp_path / "corpus.txt"
+    file.write_text("The heron waits beside the water. The heron stands beside the reeds.\n" * 3)
+    code, out, _ = command("sample", "Write.", "--corpus", str(file), "-q")
+    assert code == 0
+    assert set(out.split()) <= {
+        "The",
+        "heron",
+        "waits",
+        "stands",
+        "beside",
+        "the",
+        "water.",
+        "reeds.",
+    }
+
+
+def test_the_instruction_may_come_from_standard_input():
+    done = run("sample", "-", "--check", "words>=1", stdin="Write about lists.\n")
+    assert done.returncode == 0
+    assert done.stdout.strip()
+
+
+def test_a_schema_is_a_check_on_the_local_backend_too(command, tmp_path):
+    file = tmp_path / "s.json"
+    file.write_text('{"type": "object"}')
+    code, _, err = command("sample", "Write.", "--schema", str(file), "--loop", "1", "-q")
+    assert code == 1
+    assert "schema:s.json: it is not valid JSON" in err
+
+
+def test_a_reader_that_leaves_early_ends_it_quietly():
+    process = subprocess.Popen(
+        [*COMMAND, "sample", "Write.", "--json", "--check", "words>=1"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(),
+    )
+    assert process.stdout is not None
+    process.stdout.close()
+    assert process.stderr is not None
+    err = process.stderr.read().decode()
+    process.stderr.close()
+    assert process.wait(timeout=20) == 0
+    assert "Broken" not in err
+    assert "Traceback" not in err
+
+
+def test_a_log_that_nobody_reads_does_not_harm_the_result():
+    process = subprocess.Popen(
+        [*COMMAND, "sample", "Write.", "--check", "words>=1", "--explain"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(),
+    )
+    assert process.stderr is not None
+    process.stderr.close()
+    assert process.stdout is not None
+    out = process.stdout.read().decode()
+    process.stdout.close()
+    assert process.wait(timeout=20) == 0
+    assert out.strip()

@@ -1,0 +1,184 @@
+"""Runs against an OpenAI-compatible server over HTTP."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from http_server import Answer, OpenAIServer
+
+from mellea_like.cli.schema import type_of_schema
+from mellea_like.core.format import json_schema, parse_json
+
+NAMES = {
+    "type": "object",
+    "properties": {"name": {"type": "string"}},
+    "required": ["name"],
+}
+
+
+def verdict(passed, reason=""):
+    return Answer(json.dumps({"passed": passed, "reason": reason}))
+
+
+def test_a_url_chooses_the_server_and_its_first_model(command):
+    with OpenAIServer(Answer("fine"), models=("first", "second")) as server:
+        code, out, err = command("sample", "Write.", "--base-url", server.url)
+    assert (code, out) == (0, "fine\n")
+    assert err.startswith(f"Backend: openai, the server's first model at {server.url}.")
+    assert server.requests[0]["model"] == "first"
+
+
+def test_the_environment_chooses_the_server(command, monkeypatch):
+    with OpenAIServer(Answer("fine")) as server:
+        monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+        monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
+        code, out, err = command("sample", "Write.", "--model", "mine")
+    assert (code, out) == (0, "fine\n")
+    assert "Backend: openai, mine at " in err
+    assert server.requests[0]["model"] == "mine"
+    assert server.headers[0]["authorization"] == "Bearer sk-secret"
+
+
+def test_the_embedded_generator_can_be_asked_for_all_the_same(command, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
+    code, _, err = command("sample", "Write.", "--backend", "local")
+    assert code == 0
+    assert err.startswith("Backend: local, ")
+
+
+def test_a_wrong_key_is_a_sentence_without_the_key(command, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
+    with OpenAIServer(Answer.error(401, "Incorrect API key provided: sk-secret")) as server:
+        code, out, err = command("sample", "Write.", "--base-url", server.url, "-q")
+    assert (code, out) == (3, "")
+    assert err.startswith("mellea-like: ")
+    assert "401" in err
+    assert len(err.splitlines()) == 1
+    assert "sk-secret" not in err
+
+
+def test_an_unknown_model_is_a_sentence(command):
+    with OpenAIServer(Answer.error(404, "The model does not exist")) as server:
+        code, out, err = command("sample", "x", "--base-url", server.url, "--model", "m", "-q")
+    assert (code, out) == (3, "")
+    assert "The model does not exist" in err
+    assert len(err.splitlines()) == 1
+
+
+def test_an_error_beside_failures_is_told_with_the_best_failure(command):
+    answers = Answer("long enough"), Answer.error(500, "oops")
+    with OpenAIServer(*answers) as server:
+        code, out, err = command(
+            *("sample", "x", "--base-url", server.url, "--model", "m", "--check", "words<2"),
+            *("--loop", "2", "--concurrency", "1", "-q"),
+        )
+    assert (code, out) == (1, "long enough\n")
+    assert "1 iteration ended in an error, the first with: " in err
+
+
+def test_the_seed_is_sent(command):
+    with OpenAIServer(Answer("fine")) as server:
+        command("sample", "x", "--base-url", server.url, "--model", "m", "--seed", "7")
+    assert all(isinstance(request["seed"], int) for request in server.requests)
+
+
+def test_what_is_required_in_words_is_judged_by_the_model(command):
+    def choose(number, body):
+        judging = '"reason"' in body["messages"][-1]["content"] + body["messages"][0]["content"]
+        return verdict(True) if judging else Answer("a red fox")
+
+    with OpenAIServer(choose=choose) as server:
+        code, out, _ = command(
+            *("sample", "x", "--base-url", server.url, "--require", "mentions a colour"),
+            *("--concurrency", "1", "--json"),
+        )
+    record = json.loads(out)
+    assert (code, record["text"]) == (0, "a red fox")
+    assert record["usage"]["requests"] == 2
+    assert record["slices"][0]["validations"][0]["requirement"] == "mentions a colour"
+
+
+def test_another_model_may_judge_what_the_embedded_generator_writes(command):
+    with OpenAIServer(verdict(False, "it has no colour")) as server:
+        code, out, err = command(
+            *("sample", "Write about lists.", "--require", "mentions a colour"),
+            *("--judge-base-url", server.url, "--judge-model", "judge"),
+            *("--loop", "1", "--concurrency", "1", "-q"),
+        )
+    assert code == 1
+    assert out.strip()
+    assert "mentions a colour: it has no colour" in err
+    assert [request["model"] for request in server.requests] == ["judge"]
+
+
+def test_the_judge_is_on_the_generators_server_unless_told_otherwise(command):
+    def choose(number, body):
+        return verdict(True) if body["model"] == "judge" else Answer("fine")
+
+    with OpenAIServer(choose=choose) as server:
+        code, _, _ = command(
+            *("sample", "x", "--base-url", server.url, "--model", "m", "--require", "is fine"),
+            *("--judge-model", "judge", "--concurrency", "1"),
+        )
+    assert code == 0
+    assert [request["model"] for request in server.requests] == ["m", "judge"]
+
+
+def test_a_schema_is_sent_and_checked_and_gives_a_value(command, tmp_path):
+    file = tmp_path / "name.json"
+    file.write_text(json.dumps(NAMES))
+    answers = Answer('{"name": 3}'), Answer('{"name": "Ada"}')
+    with OpenAIServer(*answers) as server:
+        code, out, err = command(
+            *("sample", "x", "--base-url", server.url, "--model", "m", "--schema", str(file)),
+            *("--concurrency", "1", "--json"),
+        )
+    record = json.loads(out)
+    assert (code, record["value"]) == (0, {"name": "Ada"})
+    assert "schema:name.json: at $.name: 3 is not of type 'string'" in err
+    sent = server.requests[0]["response_format"]["json_schema"]["schema"]
+    assert sent["properties"] == NAMES["properties"]
+
+
+def test_a_call_whose_time_is_up_has_failed(command):
+    with OpenAIServer(Answer("slow", seconds=30.0)) as server:
+        code, out, err = command(
+            *("sample", "x", "--base-url", server.url, "--model", "m", "--timeout", "0.3", "-q")
+        )
+    assert (code, out) == (1, "")
+    assert "Nothing passed: the time was up; 4 iterations run" in err
+    assert "No reply was judged" in err
+
+
+def test_a_call_whose_time_is_up_is_a_record_too(command):
+    with OpenAIServer(Answer("slow", seconds=30.0)) as server:
+        code, out, _ = command(
+            *("sample", "x", "--base-url", server.url, "--model", "m", "--timeout", "0.3"), "--json"
+        )
+    record = json.loads(out)
+    assert (code, record["stop_reason"], record["text"]) == (1, "timeout", None)
+    assert {piece["outcome"] for piece in record["slices"]} == {"cancelled"}
+
+
+def test_a_log_record_is_shown_with_debug(command):
+    with OpenAIServer(Answer.error(500, "oops")) as server:
+        arguments = ["--base-url", server.url, "--model", "m", "--loop", "1", "--concurrency", "1"]
+        code, _, err = command("sample", "x", *arguments, "--debug")
+        _, _, quiet = command("sample", "x", *arguments)
+    assert code == 3
+    assert "WARNING mellea_like" in err
+    assert "WARNING" not in quiet
+
+
+@pytest.mark.parametrize("schema", [NAMES, {"type": "array", "items": {"type": "integer"}}])
+def test_a_type_of_a_schema_has_that_schema_and_takes_any_json(schema):
+    made = type_of_schema(schema)
+    assert made is not None
+    sent = json_schema(made)
+    assert {name: sent[name] for name in schema} == schema
+    assert parse_json(made, '{"whatever": [1, null]}') == {"whatever": [1, None]}
+
+
+def test_a_schema_with_references_is_left_to_the_check():
+    assert type_of_schema({"$defs": {"n": {}}, "items": {"$ref": "#/$defs/n"}}) is None

@@ -1,0 +1,221 @@
+"""Mistakes on the command line: one sentence, no traceback, and the right exit code."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+from command_line import COMMAND, environment, run
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (
+            ["--check", "word<=5"],
+            "check 'word<=5' is none of the known ones; did you mean words<=5",
+        ),
+        (["--check", "regex:("], "check 'regex:(': `(` is no regular expression"),
+        (["--backend", "other"], "'other' is not one of 'local', 'openai', 'llama'"),
+        (["--strategy", "other"], "'other' is not one of 'rejection', 'repair', 'multi-turn'"),
+        (["--loop", "0"], "Invalid value for '--loop'"),
+        (["--loop", "many"], "Invalid value for '--loop'"),
+        (["--concurrency", "0"], "Invalid value for '--concurrency'"),
+        (["--loop", "100", "--concurrency", "11"], "is more than 1000 iterations"),
+        (["--timeout", "0"], "--timeout takes seconds above 0, not 0"),
+        (["--timeout", "nan"], "--timeout takes seconds above 0, not nan"),
+        (["--require", " "], "--require takes a text that says what must hold"),
+        (["--backend", "local", "--model", "m"], "--model goes with --backend openai"),
+        (["--backend", "local", "--base-url", "http://a"], "--base-url goes with --backend openai"),
+        (["--backend", "openai", "--gguf", "f"], "--gguf goes with --backend llama"),
+        (["--backend", "openai", "--corpus", "f"], "--corpus goes with --backend local"),
+        (["--backend", "llama"], "--backend llama needs a model file: --gguf FILE"),
+        (["--base-url", "localhost"], "--base-url: base_url takes a URL that starts with http://"),
+        (["--unknown"], "No such option: --unknown"),
+        (["another"], "unexpected extra argument"),
+    ],
+)
+def test_bad_usage_exits_with_2_and_a_sentence(command, arguments, sentence):
+    code, out, err = command("sample", "Write.", *arguments)
+    assert (code, out) == (2, "")
+    assert err.startswith("mellea-like: ")
+    assert sentence in err
+    assert "Traceback" not in err
+
+
+def test_a_wrong_check_is_shown_with_all_that_are_allowed(command):
+    _, _, err = command("sample", "Write.", "--check", "vowels<=5")
+    assert err.splitlines()[1] == (
+        "Allowed: words<=20  chars>=100  lines==3  sentences==1  contains:TEXT  excludes:TEXT"
+        "  regex:PATTERN  starts:TEXT  ends:TEXT  json  choice:a|b|c"
+    )
+
+
+@pytest.mark.parametrize("instruction", ["", "  \n"])
+def test_an_empty_instruction_is_bad_usage(command, instruction):
+    code, out, err = command("sample", instruction)
+    assert (code, out) == (2, "")
+    assert err == "mellea-like: the instruction is empty: say what to generate, in quotes\n"
+
+
+def test_a_missing_instruction_is_bad_usage(command):
+    code, _, err = command("sample")
+    assert code == 2
+    assert "Missing argument 'INSTRUCTION'" in err
+
+
+def test_an_unknown_command_is_bad_usage(command):
+    code, _, err = command("sampel")
+    assert code == 2
+    assert "sampel" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--require", "is kind"], "--require needs a model that can judge, and the local text"),
+        (["--schema", "/missing.json"], "--schema: can't read /missing.json: No such file"),
+        (["--gguf", "/missing.gguf"], "--gguf: can't read /missing.gguf: No such file"),
+        (["--corpus", "/missing.txt"], "--corpus: can't read /missing.txt: No such file"),
+        (["--corpus", "/"], "--corpus: can't read /: Is a directory"),
+        (
+            ["--backend", "openai"],
+            "needs the name of a model at https://api.openai.com/v1: --model",
+        ),
+        (["--model", "m"], "no API key for https://api.openai.com/v1"),
+        (["--model", "m", "--base-url", "http://127.0.0.1:9/v1"], "can't reach http://127.0.0.1:9"),
+    ],
+)
+def test_what_is_not_there_exits_with_3_and_a_sentence(command, arguments, sentence):
+    code, out, err = command("sample", "Write.", "--quiet", *arguments)
+    assert (code, out) == (3, "")
+    assert err.startswith("mellea-like: ")
+    assert sentence in err
+    assert len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (b"{", "is no JSON: "),
+        (b"[]", "is no JSON Schema: it holds no JSON object"),
+        (b'{"type": "nonsense"}', "the schema is wrong at $.type"),
+        (b"\xff", "is no JSON: "),
+        (b"[" * 100_000, "is no JSON: "),
+    ],
+)
+def test_a_schema_that_is_none_exits_with_3_and_a_sentence(command, tmp_path, content, sentence):
+    file = tmp_path / "schema.json"
+    file.write_bytes(content)
+    code, out, err = command("sample", "Write.", "--schema", str(file))
+    assert (code, out) == (3, "")
+    assert sentence in err
+    assert str(file) in err
+
+
+def test_a_corpus_that_is_no_text_exits_with_3_and_a_sentence(command, tmp_path):
+    file = tmp_path / "corpus.txt"
+    file.write_bytes(b"\xff\xfe\xfa")
+    code, out, err = command("sample", "Write.", "--corpus", str(file), "-q")
+    assert (code, out) == (3, "")
+    assert err.startswith("mellea-like: --corpus: ")
+    assert len(err.splitlines()) == 1
+
+
+def test_with_json_a_mistake_is_a_json_object_too(command):
+    code, out, err = command("sample", "Write.", "--json", "--gguf", "/missing")
+    assert code == 3
+    assert json.loads(out) == {
+        "success": False,
+        "error": "--gguf: can't read /missing: No such file or directory",
+    }
+    assert "can't read /missing" in err
+
+
+def test_debug_shows_where_it_went_wrong(command):
+    code, _, err = command("sample", "Write.", "--gguf", "/missing", "--debug")
+    assert code == 3
+    assert "Traceback (most recent call last)" in err
+    assert err.endswith("mellea-like: --gguf: can't read /missing: No such file or directory\n")
+
+
+@pytest.mark.parametrize("flags", [["--help"], ["-h"], ["sample", "--help"]])
+def test_help_goes_to_standard_output(command, flags):
+    code, out, err = command(*flags)
+    assert (code, err) == (0, "")
+    assert "Usage: mellea-like" in out
+
+
+def test_help_has_examples_the_checks_and_the_exit_codes(command):
+    _, out, _ = command("sample", "--help")
+    words = " ".join(out.replace("│", " ").split())
+    assert '--check "words<=20" --check "contains:class"' in words
+    assert "choice:a|b|c" in words
+    assert "0 passed, 1 nothing passed, 2 bad usage" in words
+
+
+def test_every_example_in_the_help_parses(command):
+    # The last one needs a file; the others need nothing but a run that ends before a request.
+    code, _, err = command(
+        "sample",
+        "Write about Python classes.",
+        "--check",
+        "words<=20",
+        "--check",
+        "contains:class",
+        "--loop",
+        "0",
+    )
+    assert code == 2
+    assert "'--loop'" in err
+
+
+def test_the_version_is_shown(command):
+    code, out, _ = command("--version")
+    assert code == 0
+    assert out.startswith("mellea-like ")
+
+
+def test_no_command_shows_the_help():
+    done = run()
+    assert done.returncode == 2
+    assert "Usage: mellea-like" in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("package", ["typer", "rich"])
+def test_without_the_extra_one_sentence_names_it(package):
+    hidden = f"import sys; sys.modules[{package!r}] = None; from mellea_like.cli.main import main"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{hidden}; sys.exit(main(['sample', 'x']))"],
+        capture_output=True,
+        env=environment(),
+        check=False,
+        text=True,
+    )
+    assert done.returncode == 3
+    assert done.stdout == ""
+    assert done.stderr == (
+        "mellea-like: the command line needs typer and rich: pip install 'mellea-like[cli]'\n"
+    )
+
+
+def test_an_instruction_that_is_no_text_is_bad_usage():
+    done = subprocess.run(
+        [*COMMAND, "sample", b"\xff"], capture_output=True, env=environment(), check=False
+    )
+    assert done.returncode == 2
+    assert done.stderr == b"mellea-like: the instruction is no UTF-8 text\n"
+
+
+@pytest.mark.parametrize(
+    ("stdin", "sentence"),
+    [
+        (b"\xff", "mellea-like: standard input is no UTF-8 text: byte 0 makes no sense\n"),
+        (b"\n", "mellea-like: standard input is empty: say what to generate, in quotes\n"),
+    ],
+)
+def test_standard_input_without_text_is_bad_usage(stdin, sentence):
+    done = run("sample", "-", stdin=stdin)
+    assert (done.returncode, done.stderr) == (2, sentence)

@@ -1,0 +1,108 @@
+"""The real command in a process of its own, with pipes or on a pseudo-terminal."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import pty
+import re
+import select
+import struct
+import subprocess
+import sys
+import termios
+import time
+from typing import Self
+
+COMMAND = (sys.executable, "-m", "mellea_like.cli.main")
+ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+MOVES = re.compile(r"\r|\x1b\[[0-9;]*[ABHJK]")
+
+
+def environment(**more: str) -> dict[str, str]:
+    """The process's environment without what would choose another backend or another width."""
+    unwanted = ("OPENAI_", "COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "TERM")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(unwanted)}
+    return {**kept, "TERM": "xterm-256color", **more}
+
+
+def run(*arguments: str, stdin: bytes | str = b"", **env: str) -> subprocess.CompletedProcess[str]:
+    """Run the command with pipes to its end."""
+    done = subprocess.run(
+        [*COMMAND, *arguments],
+        input=stdin.encode() if isinstance(stdin, str) else stdin,
+        capture_output=True,
+        env=environment(**env),
+        timeout=50,
+        check=False,
+    )
+    return subprocess.CompletedProcess(
+        done.args, done.returncode, done.stdout.decode(), done.stderr.decode()
+    )
+
+
+class Terminal:
+    """The command on a pseudo-terminal; standard output may be a pipe instead.
+
+    Attributes:
+        seen: everything that the terminal was sent so far.
+    """
+
+    def __init__(
+        self, *arguments: str, columns: int = 80, lines: int = 24, pipe: bool = True, **env: str
+    ) -> None:
+        self.seen = ""
+        self._master, slave = pty.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+        self.process = subprocess.Popen(
+            [*COMMAND, *arguments],
+            stdin=slave,
+            stdout=subprocess.PIPE if pipe else slave,
+            stderr=slave,
+            env=environment(**env),
+            start_new_session=True,
+        )
+        os.close(slave)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+        os.close(self._master)
+
+    def wait_for(self, text: str, seconds: float = 20.0) -> None:
+        """Read until the terminal was sent a text."""
+        until = time.monotonic() + seconds
+        while text not in self.seen:
+            left = until - time.monotonic()
+            assert left > 0, f"no {text!r} within {seconds} s; there was: {self.seen!r}"
+            assert self._read(left), f"no {text!r} to the end; there was: {self.seen!r}"
+
+    def finish(self, seconds: float = 20.0) -> tuple[int, str]:
+        """Read to the end; return the exit code and what a piped standard output was sent."""
+        until = time.monotonic() + seconds
+        while self._read(until - time.monotonic()):
+            assert time.monotonic() < until, f"not done within {seconds} s: {self.seen!r}"
+        out = b"" if self.process.stdout is None else self.process.stdout.read()
+        return self.process.wait(timeout=5), out.decode()
+
+    @property
+    def plain(self) -> str:
+        """What was seen, without the escapes; each move of the cursor starts a line."""
+        return ESCAPES.sub("", MOVES.sub("\n", self.seen.replace("\r\n", "\n")))
+
+    def _read(self, seconds: float) -> bool:
+        ready, _, _ = select.select([self._master], [], [], max(0.0, min(seconds, 0.2)))
+        if not ready:
+            return True
+        with contextlib.suppress(OSError):  # Linux says EIO when the other side has closed.
+            data = os.read(self._master, 65536)
+            self.seen += data.decode("utf-8", "replace")
+            return bool(data)
+        return False
