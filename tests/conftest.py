@@ -8,6 +8,7 @@ import ipaddress
 import os
 import sys
 import threading
+import time
 
 import anyio
 import pytest
@@ -26,8 +27,9 @@ settings.load_profile("ci" if os.environ.get("CI") else "default")
 
 # --- a call that blocks the event loop fails the test -----------------------------------------
 
-BLOCKING_EVENTS = {"time.sleep", "subprocess.Popen", "os.system", "socket.getaddrinfo"}
+BLOCKING_EVENTS = {"os.system", "socket.getaddrinfo", "subprocess.Popen", "time.sleep"}
 _watched_threads: set[int] = set()
+_sleep = time.sleep
 
 
 def _audit(event: str, args: tuple[object, ...]) -> None:
@@ -52,7 +54,14 @@ def _is_address(host: object) -> bool:
     return True
 
 
+def _audited_sleep(seconds: float) -> None:
+    _audit("time.sleep", (seconds,))
+    _sleep(seconds)
+
+
 sys.addaudithook(_audit)
+if sys.version_info < (3, 13):  # where time.sleep raises no audit event of its own
+    time.sleep = _audited_sleep
 
 
 @pytest.fixture(scope="session")
@@ -97,7 +106,7 @@ def pytest_pyfunc_call(pyfuncitem):
 
 @pytest.fixture(autouse=True)
 def _detector(request, _blockbuster):
-    """blockbuster knows asyncio only; the audit hook above looks after both libraries."""
+    """On asyncio, blockbuster sees more: locks, files, sockets. Trio it does not know."""
     backend = request.getfixturevalue("anyio_backend") if _is_async(request.node) else None
     name = backend if isinstance(backend, str) else backend and backend[0]
     return _blockbuster if name == "asyncio" else None
