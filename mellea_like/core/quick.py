@@ -35,7 +35,8 @@ def quick(record: Callable[P, T]) -> Callable[P, T]:
     names = [field.name for field in defined]
     twin: Any = type("Twin", (), {"__slots__": tuple(names)})
     namespace: dict[str, Any] = {"_new": object.__new__, "_twin": twin, "_record": record}
-    arguments, assignments = [], []
+    arguments: list[str] = []
+    assignments: list[str] = []
     for field in defined:
         name = value = field.name
         if field.default_factory is not MISSING:

@@ -30,8 +30,8 @@ Judge: TypeAlias = "Callable[[Requirement, Candidate], Awaitable[ValidationResul
 
 _PASS, _FAIL = ValidationStatus.PASSED, ValidationStatus.FAILED
 _new_result: Any = quick(ValidationResult)
-_PASSED = ValidationResult(True)  # noqa: FBT003
-_FAILED = ValidationResult(False)  # noqa: FBT003
+_PASSED = ValidationResult(True)
+_FAILED = ValidationResult(False)
 _SKIPPED = ValidationResult.skipped("an earlier requirement was not met")
 
 
@@ -254,9 +254,7 @@ async def _ask(
     return result
 
 
-async def _ask_parts(
-    whole: Requirement, candidate: Candidate, judge: Judge
-) -> ValidationResult:
+async def _ask_parts(whole: Requirement, candidate: Candidate, judge: Judge) -> ValidationResult:
     """Decide a combined requirement: its parts in stages, until the answer is certain.
 
     A part that errored makes the whole errored: an error is never argued away.
@@ -311,5 +309,6 @@ def _read(verdict: object) -> ValidationResult | None:
     if isinstance(verdict, tuple):
         pair = cast("tuple[object, ...]", verdict)
         if len(pair) == 2 and isinstance(pair[0], bool) and isinstance(pair[1], str):  # noqa: PLR2004
-            return _new_result(_PASS if pair[0] else _FAIL, pair[1], None, None)
+            made: ValidationResult = _new_result(_PASS if pair[0] else _FAIL, pair[1], None, None)
+            return made
     return None

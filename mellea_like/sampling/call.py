@@ -383,6 +383,7 @@ class Call:
 
     async def _close(self, cancelled: bool) -> None:  # noqa: FBT001
         """Deliver what is left, fire the last hook, and stop the hooks' tasks; bounded in time."""
+        unfinished = 0
         with anyio.CancelScope(shield=True):
             with anyio.move_on_after(DRAIN_SECONDS) as drain:
                 if self._delivery is not None:

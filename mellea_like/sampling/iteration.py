@@ -27,7 +27,6 @@ from mellea_like.sampling.turns import derive_seed
 
 if TYPE_CHECKING:
     from mellea_like.core.action import Action
-    from mellea_like.core.backend import Backend
     from mellea_like.core.context import Context
     from mellea_like.core.message import Message
     from mellea_like.core.options import Options

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import anyio
 
@@ -82,13 +82,10 @@ def may_go_on(slice_: Slice) -> bool:
 
 def _repaired(call: Call, failed: list[Slice]) -> tuple[Action[Any], Context]:
     """Ask the strategy what to try next."""
-    answer: Any = call.strategy.repair(tuple(failed))
-    if (
-        isinstance(answer, tuple)
-        and len(answer) == 2  # noqa: PLR2004
-        and (answer[0] is failed[0].action or is_action(answer[0]))
-        and isinstance(answer[1], Context)
-    ):
-        return answer[0], answer[1]
+    answer: object = call.strategy.repair(tuple(failed))
+    if isinstance(answer, tuple) and len(pair := cast("tuple[object, ...]", answer)) == 2:  # noqa: PLR2004
+        action, context = pair
+        if isinstance(context, Context) and (action is failed[0].action or is_action(action)):
+            return action, context
     msg = f"{type(call.strategy).__name__}.repair returned {answer!r}, not (Action, Context)"
     raise TypeError(msg)
