@@ -85,7 +85,11 @@ def _repaired(call: Call, failed: list[Slice]) -> tuple[Action[Any], Context]:
     answer: object = call.strategy.repair(tuple(failed))
     if isinstance(answer, tuple) and len(pair := cast("tuple[object, ...]", answer)) == 2:  # noqa: PLR2004
         action, context = pair
-        if isinstance(context, Context) and (action is failed[0].action or is_action(action)):
-            return action, context
+        if isinstance(context, Context):
+            first = failed[0].action
+            if action is first:
+                return first, context
+            if is_action(action):
+                return action, context
     msg = f"{type(call.strategy).__name__}.repair returned {answer!r}, not (Action, Context)"
     raise TypeError(msg)
