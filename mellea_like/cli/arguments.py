@@ -75,7 +75,11 @@ class BackendName(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleArguments:
-    """The arguments of ``mellea-like sample``, as typed."""
+    """The arguments of ``mellea-like sample``, as typed.
+
+    Raises:
+        Problem: a number is out of its range.
+    """
 
     instruction: str
     require: list[str] = field(default_factory=list[str])
