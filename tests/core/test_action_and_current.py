@@ -1,0 +1,116 @@
+"""What can be asked for, and which iteration asks."""
+
+from __future__ import annotations
+
+import contextvars
+
+import pytest
+
+from mellea_like.core.action import Action, Instruction, as_action, is_action
+from mellea_like.core.backend import Backend, Request, RequestMeta, StreamingBackend, can_judge
+from mellea_like.core.context import Context
+from mellea_like.core.current import ITERATION, current_iteration
+from mellea_like.core.generation import Generation
+from mellea_like.core.message import Message
+from mellea_like.core.requirement import Requirement
+
+
+class Own:
+    def render(self, context):
+        return ()
+
+    def parse(self, text):
+        return int(text)
+
+
+def test_a_text_becomes_an_instruction():
+    assert as_action("do it") == Instruction("do it")
+
+
+@pytest.mark.parametrize("action", [Instruction("x"), Message("user", "x"), Own()])
+def test_an_action_stays_what_it_is(action):
+    assert as_action(action) is action
+    assert is_action(action)
+    assert isinstance(action, Action)
+
+
+@pytest.mark.parametrize("wrong", [3, None, Own, ["x"], object()])
+def test_anything_else_is_no_action(wrong):
+    assert not is_action(wrong)
+    with pytest.raises(
+        TypeError, match=r"a str, an Instruction, a Message or an object with render"
+    ):
+        as_action(wrong)
+
+
+def test_an_instruction_tells_the_model_its_requirements():
+    hidden = Requirement("secret", check_only=True)
+    it = Instruction("Do it.", requirements=("be brief", Requirement("be kind"), hidden))
+    assert it.prompt == "Do it.\n\nRequirements:\n- be brief\n- be kind"
+
+
+def test_a_repaired_instruction_says_what_was_wrong():
+    it = Instruction("Do it.", repair=("too long", "too loud"))
+    assert it.prompt == (
+        "Do it.\n\nAn earlier attempt was rejected. Put this right:\n- too long\n- too loud"
+    )
+
+
+def test_a_plain_instruction_is_its_description():
+    hidden = Requirement("secret", check_only=True)
+    assert Instruction("Do it.", requirements=[hidden]).prompt == "Do it."
+
+
+def test_an_instruction_goes_behind_the_conversation_and_its_system_message_before():
+    past = Context([Message("user", "hi"), Message("assistant", "hello")])
+    assert Instruction("x").render(past) == (*past.messages, Message("user", "x"))
+    assert Instruction("x", system="s").render(past)[0] == Message("system", "s")
+    assert Instruction("x").parse(" raw ") == " raw "
+
+
+def test_a_wrong_instruction_is_refused():
+    with pytest.raises(TypeError, match="description is a str"):
+        Instruction(3)
+    with pytest.raises(TypeError, match="put the text into a list"):
+        Instruction("x", requirements="be brief")
+
+
+def test_requests_have_meters_of_their_own():
+    one, two = Request(()), Request(())
+    one.meter.start()
+    assert not two.meter.started
+    assert one == two
+
+
+def test_a_backend_is_whatever_generates():
+    class Generates:
+        async def generate(self, request):
+            return Generation("x")
+
+    assert isinstance(Generates(), Backend)
+    assert not isinstance(Generates(), StreamingBackend)
+    assert not isinstance(Own(), Backend)
+
+
+def test_a_backend_can_judge_unless_it_says_otherwise():
+    class Silent:
+        pass
+
+    class Unable:
+        can_judge = False
+
+    assert can_judge(Silent())
+    assert not can_judge(Unable())
+
+
+def test_outside_an_iteration_there_is_none():
+    assert current_iteration() is None
+
+
+def test_inside_an_iteration_its_id_is_known():
+    def inside():
+        ITERATION.set(RequestMeta("id", 5, 2))
+        return current_iteration()
+
+    assert contextvars.copy_context().run(inside) == 5
+    assert current_iteration() is None

@@ -1,0 +1,60 @@
+"""Usages add up; meters keep what is known of requests under way."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mellea_like.core.generation import Generation, Meter, Usage
+
+numbers = st.integers(0, 1000)
+usages = st.builds(Usage, numbers, numbers, numbers, numbers)
+
+
+@given(usages, usages, usages)
+def test_usages_add_like_numbers(a, b, c):
+    assert a + b == b + a
+    assert (a + b) + c == a + (b + c)
+    assert a + Usage() == a
+    assert (a + b).total_tokens == a.total_tokens + b.total_tokens
+
+
+def test_a_usage_reads_well():
+    assert str(Usage(2, 10, 5)) == "2 requests, 10 + 5 tokens"
+    assert str(Usage(2, 10, 5, unknown=1)) == "2 requests, 10 + 5 tokens (1 of unknown cost)"
+
+
+def test_a_meter_starts_with_nothing():
+    meter = Meter()
+    assert not meter.started
+    assert meter.usage == Usage()
+
+
+def test_a_request_is_of_unknown_cost_until_it_is_settled():
+    meter = Meter()
+    request = meter.start()
+    assert meter.started
+    assert meter.usage == request.usage == Usage(1, unknown=1)
+    request.settle(input_tokens=3, output_tokens=4)
+    assert meter.usage == request.usage == Usage(1, 3, 4)
+
+
+def test_an_update_keeps_what_it_does_not_name():
+    request = Meter().start()
+    request.update(input_tokens=3)
+    request.update(output_tokens=1)
+    request.update(output_tokens=2)
+    request.update()
+    assert request.usage == Usage(1, 3, 2, unknown=1)
+
+
+def test_a_meter_sums_its_requests():
+    meter = Meter()
+    meter.start().settle(input_tokens=1, output_tokens=2)
+    meter.start().update(output_tokens=5)
+    meter.start().settle(input_tokens=10, output_tokens=20)
+    assert meter.usage == Usage(3, 11, 27, unknown=1)
+
+
+def test_a_generation_knows_little_by_default():
+    assert Generation("x") == Generation("x", None, Usage(), None, None)

@@ -1,0 +1,113 @@
+"""Messages, and conversations that share their past."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from dataclasses import FrozenInstanceError
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mellea_like.core.context import Context
+from mellea_like.core.message import Message
+
+A, B, C = Message("system", "a"), Message("user", "b"), Message("assistant", "c")
+
+
+@pytest.mark.parametrize("role", ["tool", "", None, 3])
+def test_a_role_is_one_of_three(role):
+    with pytest.raises(ValueError, match="role is one of system, user, assistant"):
+        Message(role, "x")
+
+
+@pytest.mark.parametrize("content", [None, 3, b"x"])
+def test_a_content_is_a_text(content):
+    with pytest.raises(TypeError, match=f"content is a str, not {type(content).__name__}"):
+        Message("user", content)
+
+
+def test_a_message_is_immutable_and_compares_by_value():
+    message = Message("user", "x")
+    with pytest.raises(FrozenInstanceError):
+        message.content = "y"
+    assert message == Message("user", "x")
+    assert len({message, Message("user", "x"), Message("assistant", "x")}) == 2
+    assert pickle.loads(pickle.dumps(message)) == message
+
+
+def test_a_message_is_an_action_that_ends_the_conversation():
+    assert B.render(Context([A])) == (A, B)
+    assert B.parse(" as it is ") == " as it is "
+
+
+def test_add_leaves_the_context_as_it_was():
+    context = Context([A])
+    longer = context.add(B, C)
+    assert context.messages == (A,)
+    assert longer.messages == (A, B, C)
+    assert context.add() == context
+
+
+def test_branches_do_not_see_each_other():
+    trunk = Context([A])
+    left, right = trunk.add(B), trunk.add(C)
+    assert (left.messages, right.messages) == ((A, B), (A, C))
+    assert left.add(C).messages == (A, B, C)
+
+
+def test_a_context_has_a_length_and_can_be_iterated():
+    context = Context().add(A).add(B)
+    assert len(context) == 2
+    assert list(context) == [A, B]
+    assert repr(context) == "<Context of 2 messages>"
+    assert not len(Context())
+
+
+def test_contexts_compare_by_their_messages():
+    assert Context([A, B]) == Context([A]).add(B)
+    assert hash(Context([A, B])) == hash(Context([A]).add(B))
+    assert Context([A, B]) != Context([B, A])
+    assert Context([A]) != (A,)
+
+
+def test_a_contexts_messages_are_made_once():
+    context = Context([A]).add(B)
+    assert context.messages is context.messages
+
+
+@pytest.mark.parametrize("wrong", ["text", ("user", "x"), None])
+def test_a_context_holds_messages_only(wrong):
+    with pytest.raises(TypeError, match="holds Message objects"):
+        Context([wrong])
+    with pytest.raises(TypeError, match="holds Message objects"):
+        Context().add(wrong)
+
+
+def test_a_very_long_conversation_needs_no_recursion():
+    context = Context()
+    for _ in range(20_000):
+        context = context.add(B)
+    assert len(context.messages) == 20_000
+    assert context == Context([B] * 20_000)
+
+
+def test_a_context_can_be_copied():
+    context = Context([A]).add(B)
+    assert copy.copy(context) == context
+    assert pickle.loads(pickle.dumps(context)) == context
+
+
+@given(
+    st.lists(st.tuples(st.lists(st.sampled_from([A, B, C]), max_size=3), st.booleans())),
+)
+def test_however_it_was_built_a_context_is_all_that_was_added(steps):
+    context, expected = Context(), []
+    for messages, look in steps:
+        context = context.add(*messages)
+        expected += messages
+        if look:  # looking materialises the messages, which must not change what follows
+            assert context.messages == tuple(expected)
+    assert context.messages == tuple(expected)
+    assert len(context) == len(expected)

@@ -1,0 +1,97 @@
+"""Options of a model call."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import FrozenInstanceError
+
+import pytest
+
+from mellea_like.core.options import Options
+
+
+def test_nothing_is_set_by_default():
+    options = Options()
+    assert (options.model, options.temperature, options.max_tokens, options.seed) == (None,) * 4
+    assert options.stop == ()
+    assert options.extra == {}
+
+
+def test_a_lone_stop_text_counts_as_one():
+    assert Options(stop="END").stop == ("END",)
+    assert Options(stop=["a", "b"]).stop == ("a", "b")
+
+
+@pytest.mark.parametrize("stop", ["", ["a", ""], [3]])
+def test_stop_texts_are_not_empty(stop):
+    with pytest.raises(ValueError, match="non-empty texts"):
+        Options(stop=stop)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "error"),
+    [
+        ("temperature", -0.1, ValueError),
+        ("temperature", math.inf, ValueError),
+        ("temperature", math.nan, ValueError),
+        ("temperature", "hot", TypeError),
+        ("temperature", True, TypeError),
+        ("top_p", 1.1, ValueError),
+        ("top_p", -0.1, ValueError),
+        ("max_tokens", 0, ValueError),
+        ("max_tokens", 1.5, TypeError),
+        ("max_tokens", True, TypeError),
+        ("seed", "x", TypeError),
+        ("seed", 1.0, TypeError),
+    ],
+)
+def test_a_wrong_option_is_named(field, value, error):
+    with pytest.raises(error, match=f"option {field}"):
+        Options(**{field: value})
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("temperature", 0), ("temperature", 9), ("top_p", 1), ("max_tokens", 1), ("seed", -5)],
+)
+def test_the_ends_of_the_ranges_are_allowed(field, value):
+    assert getattr(Options(**{field: value}), field) == value
+
+
+def test_extra_is_a_copy_that_can_not_be_changed():
+    extra = {"logprobs": 3}
+    options = Options(extra=extra)
+    extra["logprobs"] = 4
+    assert options.extra == {"logprobs": 3}
+    with pytest.raises(TypeError):
+        options.extra["logprobs"] = 5
+    with pytest.raises(FrozenInstanceError):
+        options.seed = 5
+
+
+def test_with_seed_changes_the_seed_alone():
+    options = Options(temperature=0.5, extra={"k": 1})
+    changed = options.with_seed(7)
+    assert changed == Options(temperature=0.5, extra={"k": 1}, seed=7)
+    assert changed.with_seed(7) is changed
+    assert changed.with_seed(None) == options
+
+
+def test_options_are_made_from_a_mapping():
+    assert Options.of(None) == Options()
+    assert Options.of({"seed": 1}) == Options(seed=1)
+    given = Options(seed=2)
+    assert Options.of(given) is given
+
+
+def test_an_unknown_name_is_shown_with_the_known_ones():
+    with pytest.raises(
+        ValueError, match=r"unknown option heat: the options are model, temp.*extra="
+    ):
+        Options.of({"heat": 1})
+
+
+@pytest.mark.parametrize("wrong", [3, "seed", [1]])
+def test_something_else_is_no_options(wrong):
+    with pytest.raises(TypeError, match="an Options or a mapping"):
+        Options.of(wrong)

@@ -1,0 +1,247 @@
+"""Requirements, the verdicts on them, and how they combine."""
+
+from __future__ import annotations
+
+import functools
+import math
+
+import pytest
+
+from mellea_like.backends.scripted import ScriptedBackend
+from mellea_like.core.requirement import (
+    Requirement,
+    Stage,
+    ValidationResult,
+    ValidationStatus,
+    requirement,
+)
+
+
+def yes(candidate):
+    return True
+
+
+async def later(candidate):
+    return True
+
+
+class Checker:
+    def __call__(self, candidate):
+        return True
+
+
+class AsyncChecker:
+    async def __call__(self, candidate):
+        return True
+
+
+def judged(description: str = "it is good") -> Requirement:
+    return Requirement(description)
+
+
+# --- verdicts ---------------------------------------------------------------------------------
+
+
+def test_a_verdict_is_a_pass_or_a_failure():
+    passed = ValidationResult(True, "fine", 0.5)
+    failed = ValidationResult(False)
+    assert (passed.status, failed.status) == (ValidationStatus.PASSED, ValidationStatus.FAILED)
+    assert (passed.passed, bool(passed)) == (True, True)
+    assert (failed.passed, bool(failed)) == (False, False)
+    assert (passed.reason, passed.score, passed.error) == ("fine", 0.5, None)
+
+
+def test_errored_and_skipped_are_neither():
+    error = ValueError("broken")
+    errored, skipped = ValidationResult.errored(error), ValidationResult.skipped("not needed")
+    assert (errored.status, errored.reason) == (ValidationStatus.ERRORED, "broken")
+    assert errored.error is error
+    assert (skipped.status, skipped.reason) == (ValidationStatus.SKIPPED, "not needed")
+    assert not errored
+    assert not skipped
+
+
+@pytest.mark.parametrize("passed", [1, "yes", None])
+def test_a_verdict_is_a_bool(passed):
+    with pytest.raises(TypeError, match="passed is a bool"):
+        ValidationResult(passed)
+
+
+def test_a_reason_is_a_text():
+    with pytest.raises(TypeError, match="reason is a str"):
+        ValidationResult(True, None)
+
+
+@pytest.mark.parametrize("score", [-0.1, 1.1, math.nan])
+def test_a_score_lies_between_0_and_1(score):
+    with pytest.raises(ValueError, match="between 0 and 1"):
+        ValidationResult(True, score=score)
+    assert ValidationResult(True, score=0).score == 0
+    assert ValidationResult(True, score=1).score == 1
+
+
+# --- construction -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"description": 3}, TypeError, "description is a str"),
+        ({"description": "  "}, ValueError, "description is empty"),
+        ({"validator": "x"}, TypeError, "can't be called"),
+        ({"on_error": "ignore"}, ValueError, "on_error is error, fail or raise"),
+        ({"weight": 0}, ValueError, "weight is over 0"),
+        ({"weight": math.inf}, ValueError, "weight is over 0"),
+        ({"weight": math.nan}, ValueError, "weight is over 0"),
+        ({"weight": "heavy"}, ValueError, "weight is over 0"),
+        ({"timeout": 0}, ValueError, "timeout is over 0"),
+        ({"timeout": -1}, ValueError, "timeout is over 0"),
+        ({"timeout": math.nan}, ValueError, "timeout is over 0"),
+        ({"validator": later, "inline": True}, ValueError, "inline is for plain functions"),
+        ({"validator": yes, "judge": ScriptedBackend([])}, ValueError, "nothing to do"),
+    ],
+)
+def test_a_wrong_argument_is_refused(arguments, error, message):
+    with pytest.raises(error, match=message):
+        Requirement(**{"description": "it holds", **arguments})
+
+
+@pytest.mark.parametrize(
+    ("validator", "inline", "stage"),
+    [
+        (yes, False, Stage.THREAD),
+        (yes, True, Stage.INLINE),
+        (Checker(), False, Stage.THREAD),
+        (functools.partial(yes), False, Stage.THREAD),
+        (later, False, Stage.AWAITED),
+        (AsyncChecker(), False, Stage.AWAITED),
+        (functools.partial(functools.partial(later)), False, Stage.AWAITED),
+        (functools.partial(AsyncChecker()), False, Stage.AWAITED),
+        (None, False, Stage.AWAITED),
+    ],
+)
+def test_cheap_requirements_are_checked_first(validator, inline, stage):
+    assert Requirement("x", validator, inline=inline).stage is stage
+
+
+@pytest.mark.parametrize(
+    ("validator", "name"),
+    [(yes, "yes"), (lambda candidate: True, "words"), (Checker(), "words"), (None, "words")],
+)
+def test_a_name_is_the_validators_or_the_description(validator, name):
+    assert Requirement("words", validator).name == name
+    assert Requirement("words", validator, name="mine").name == "mine"
+
+
+def test_a_requirement_is_immutable_and_compares_by_identity():
+    it = judged()
+    with pytest.raises(AttributeError, match=r"immutable.*setting weight"):
+        it.weight = 2.0
+    with pytest.raises(AttributeError, match="immutable"):
+        del it.weight
+    with pytest.raises(AttributeError):
+        it.other = 1
+    assert it != judged()
+    assert len({it, judged(), it}) == 2
+
+
+def test_a_requirement_is_neither_true_nor_false():
+    with pytest.raises(TypeError, match=r"combine requirements with &, \| and ~"):
+        bool(judged())
+    with pytest.raises(TypeError):
+        _ = judged() and judged()
+
+
+def test_without_a_validator_a_judge_decides():
+    assert judged().judged
+    assert not Requirement("x", yes).judged
+    assert repr(judged("it's good")) == '<Requirement "it\'s good">'
+
+
+# --- the decorator ----------------------------------------------------------------------------
+
+
+def test_requirement_decorates_a_validator():
+    @requirement("three lines", weight=2, timeout=3, on_error="fail", check_only=True)
+    def three_lines(candidate):
+        return False
+
+    assert type(three_lines) is Requirement
+    assert three_lines.description == "three lines"
+    assert three_lines.name == "three_lines"
+    assert three_lines.validator(None) is False
+    assert (three_lines.weight, three_lines.timeout) == (2.0, 3)
+    assert (three_lines.on_error, three_lines.check_only) == ("fail", True)
+    assert three_lines.stage is Stage.THREAD
+
+
+def test_a_decorated_requirement_keeps_its_given_name():
+    assert requirement("x", name="mine")(yes).name == "mine"
+
+
+def test_requirement_is_a_plain_constructor_too():
+    assert requirement("a colour is mentioned").judged
+    assert requirement("x", yes, inline=True).stage is Stage.INLINE
+
+
+def test_a_decorator_without_parentheses_is_explained():
+    with pytest.raises(TypeError, match=r"@requirement\('exactly three lines'\)"):
+        requirement(yes)
+
+
+# --- combinations -----------------------------------------------------------------------------
+
+
+def test_and_or_and_not_describe_themselves():
+    a, b, c = judged("a"), judged("b"), judged("c")
+    assert (a & b).description == "a and b"
+    assert (a | b).description == "a or b"
+    assert (~a).description == "not: a"
+    assert ((a & b) | c).description == "(a and b) or c"
+    assert (~(a | b)).description == "not: (a or b)"
+
+
+def test_one_operator_after_another_makes_one_combination():
+    a, b, c, d = (judged(name) for name in "abcd")
+    assert (a & b & c).parts == (a, b, c)
+    assert ((a & b) & (c & d)).parts == (a, b, c, d)
+    assert (a | b | c).parts == (a, b, c)
+    mixed = (a & b) | c
+    assert mixed.operator == "or"
+    assert mixed.parts[1] is c
+    assert mixed.parts[0].parts == (a, b)
+
+
+def test_a_double_negation_is_kept():
+    a = judged("a")
+    assert (~~a).parts[0].parts == (a,)
+
+
+def test_a_combination_is_checked_when_its_slowest_part_is():
+    inline, thread, awaited = requirement("i", yes, inline=True), requirement("t", yes), judged("j")
+    assert (inline & inline).stage is Stage.INLINE
+    assert (inline | thread).stage is Stage.THREAD
+    assert (inline & awaited).stage is Stage.AWAITED
+    assert (~thread).stage is Stage.THREAD
+
+
+def test_a_combination_is_judged_if_any_part_is():
+    checked = requirement("x", yes)
+    assert (checked & judged()).judged
+    assert (~(checked | judged())).judged
+    assert not (checked & checked).judged
+
+
+def test_a_combination_is_hidden_from_the_model_only_if_all_parts_are():
+    open_, hidden = requirement("o", yes), requirement("h", yes, check_only=True)
+    assert not (open_ & hidden).check_only
+    assert (hidden & hidden).check_only
+    assert (~hidden).check_only
+
+
+@pytest.mark.parametrize("other", ["text", yes, None, True])
+def test_requirements_combine_with_requirements_only(other):
+    with pytest.raises(TypeError):
+        judged() & other
+    with pytest.raises(TypeError):
+        judged() | other

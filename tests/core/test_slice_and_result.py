@@ -1,0 +1,199 @@
+"""The record of one iteration, and of a whole call."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from mellea_like.core.action import Instruction
+from mellea_like.core.context import Context
+from mellea_like.core.generation import Generation, Usage
+from mellea_like.core.message import Message
+from mellea_like.core.requirement import Requirement, ValidationResult
+from mellea_like.core.result import SamplingResult, StopReason
+from mellea_like.core.slice import Outcome, Slice
+from mellea_like.errors import RateLimited, SamplingFailed
+
+SHORT, GOOD = Requirement("it is short"), Requirement("it is good")
+ASKED = Message("user", "do it")
+
+
+def cut(outcome: Outcome = Outcome.FAILED, **fields) -> Slice:
+    context = fields.pop("context", Context())
+    given = {
+        "iteration": 1,
+        "subsample": 0,
+        "depth": 0,
+        "chain": 0,
+        "action": Instruction("do it"),
+        "context": context,
+        "messages": (*context.messages, ASKED),
+        "generation": Generation("text"),
+        "validations": (),
+        "outcome": outcome,
+    }
+    return Slice(**{**given, **fields})
+
+
+def result(*slices: Slice, best: int | None = None, reason=StopReason.EXHAUSTED, **fields):
+    started = datetime(2026, 1, 1, tzinfo=UTC)
+    return SamplingResult(slices, best, reason, "id7", started, 1.5, **fields)
+
+
+# --- slices -----------------------------------------------------------------------------------
+
+
+def test_only_a_passed_slice_passed():
+    assert [cut(outcome).passed for outcome in Outcome] == [True, False, False, False]
+
+
+def test_a_slices_value_is_what_was_parsed_or_the_text():
+    assert cut().value == "text"
+    assert cut(generation=Generation("3", value=3)).value == 3
+    assert cut(generation=Generation("0", value=0)).value == 0
+
+
+def test_a_slice_without_an_output_has_neither_text_nor_value():
+    empty = cut(generation=None)
+    assert (empty.text, empty.value) == ("", None)
+
+
+def test_a_slice_lasts_from_its_start_to_its_end():
+    assert cut(started_at=1.0, ended_at=3.5).duration == 2.5
+
+
+def test_failures_are_the_failed_requirements_in_order():
+    error = Requirement("it works")
+    verdicts = (
+        (SHORT, ValidationResult(False, "it is long")),
+        (error, ValidationResult.errored(ValueError("x"))),
+        (GOOD, ValidationResult(False)),
+        (Requirement("fine"), ValidationResult(True)),
+        (Requirement("later"), ValidationResult.skipped("x")),
+    )
+    it = cut(validations=verdicts)
+    assert [requirement for requirement, _ in it.failures] == [SHORT, GOOD]
+    assert it.problems == ("it is short: it is long", "it is good")
+
+
+def test_a_reply_that_does_not_parse_is_a_problem():
+    assert cut(reason="no JSON").problems == ("the reply does not parse: no JSON",)
+
+
+def test_the_context_after_has_the_prompt_and_the_output():
+    reply = Message("assistant", "text")
+    assert cut().context_after == Context([ASKED, reply])
+    past = Context([Message("user", "hello"), Message("assistant", "hi")])
+    after = cut(context=past).context_after
+    assert after == past.add(ASKED, reply)
+    assert len(past) == 2
+
+
+def test_without_an_output_the_context_stays_as_it_was():
+    past = Context([Message("user", "hello")])
+    assert cut(context=past, generation=None).context_after is past
+
+
+def test_the_context_after_is_what_was_sent_where_an_action_rewrites_the_past():
+    past = Context([Message("user", "long"), Message("assistant", "story")])
+    sent = (Message("system", "be brief"), ASKED)
+    after = cut(context=past, messages=sent).context_after
+    assert after.messages == (*sent, Message("assistant", "text"))
+
+
+def test_the_context_after_has_a_system_message_that_was_put_first():
+    past = Context([Message("user", "hello"), Message("assistant", "hi")])
+    sent = Instruction("do it", system="be brief").render(past)
+    after = cut(context=past, messages=sent).context_after
+    assert after.messages == (*sent, Message("assistant", "text"))
+
+
+# --- results ----------------------------------------------------------------------------------
+
+
+def test_a_success_gives_its_value():
+    won = result(cut(), cut(Outcome.PASSED, generation=Generation("3", value=3)), best=1)
+    assert won.success
+    assert won.best is won.slices[1]
+    assert won.value == won.unwrap() == 3
+
+
+def test_a_passing_value_may_be_false():
+    won = result(cut(Outcome.PASSED, generation=Generation("0", value=0)), best=0)
+    assert won.success
+    assert won.unwrap() == 0
+
+
+def test_a_failure_has_a_best_slice_but_no_value():
+    lost = result(cut(), best=0)
+    assert not lost.success
+    assert lost.best.value == "text"
+    assert lost.value is None
+
+
+def test_unwrapping_a_failure_says_what_the_best_one_lacked():
+    error = RateLimited("slow down")
+    lost = result(
+        cut(Outcome.ERRORED, error=error),
+        cut(iteration=2, validations=((SHORT, ValidationResult(False, "it is long")),)),
+        best=1,
+    )
+    with pytest.raises(SamplingFailed) as caught:
+        lost.unwrap()
+    assert str(caught.value) == (
+        "none of 2 iterations passed (stopped: exhausted); the best, iteration 2:"
+        " it is short: it is long"
+    )
+    assert caught.value.result is lost
+    assert caught.value.__cause__ is error
+
+
+def test_a_failure_without_errors_has_no_cause():
+    with pytest.raises(SamplingFailed) as caught:
+        result(cut(), best=0).unwrap()
+    assert caught.value.__cause__ is None
+
+
+def test_a_record_without_a_judged_slice_has_no_best_one():
+    record = result(cut(Outcome.CANCELLED), reason=StopReason.CANCELLED)
+    assert not record.success
+    assert record.value is None
+    with pytest.raises(ValueError, match="sampling id7: no slice was judged"):
+        _ = record.best
+    with pytest.raises(SamplingFailed, match=r"stopped: cancelled\)$"):
+        record.unwrap()
+
+
+def test_errors_stand_beside_a_success():
+    errors = [ValueError("1"), KeyError("2")]
+    won = result(
+        cut(Outcome.ERRORED, error=errors[0]),
+        cut(Outcome.PASSED),
+        cut(Outcome.ERRORED, error=errors[1]),
+        best=1,
+    )
+    assert won.errors == tuple(errors)
+
+
+def test_a_results_usage_is_that_of_all_slices():
+    record = result(cut(usage=Usage(1, 2, 3)), cut(usage=Usage(2, 3, 4, 1)))
+    assert record.usage == Usage(3, 5, 7, 1)
+    assert result().usage == Usage()
+
+
+def test_slices_are_counted_by_outcome():
+    record = result(cut(), cut(Outcome.PASSED), cut())
+    assert record.count(Outcome.FAILED) == 2
+    assert record.count(Outcome.CANCELLED) == 0
+
+
+def test_a_result_reads_well():
+    assert repr(result(cut(Outcome.PASSED), best=0)) == (
+        "<SamplingResult: success, 1 slices, 0 requests, 0 + 0 tokens>"
+    )
+    assert "no success (timeout)" in repr(result(cut(), best=0, reason=StopReason.TIMEOUT))
+
+
+def test_a_stop_reason_compares_to_its_text():
+    assert result(reason=StopReason.TIMEOUT).stop_reason == "timeout"

@@ -1,0 +1,304 @@
+"""Daemon threads for functions that may block."""
+
+from __future__ import annotations
+
+import contextvars
+import gc
+import logging
+import os
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from contextlib import contextmanager
+
+import anyio
+import pytest
+
+from mellea_like.runtime import threads
+from mellea_like.runtime.threads import MAX_THREADS, run_in_thread, thread_statistics
+
+pytestmark = pytest.mark.anyio
+
+NAME: contextvars.ContextVar[str] = contextvars.ContextVar("name", default="none")
+
+
+class Gate:
+    """A function that blocks in its thread until it is opened."""
+
+    def __init__(self) -> None:
+        self.entered = threading.Semaphore(0)
+        self.event = threading.Event()
+
+    def __call__(self) -> str:
+        self.entered.release()
+        assert self.event.wait(20), "the gate was never opened"
+        return "through"
+
+    async def wait_until_entered(self, count: int = 1) -> None:
+        for _ in range(count):
+            while not self.entered.acquire(blocking=False):  # noqa: ASYNC110 (a thread's)
+                await anyio.sleep(0.001)
+
+
+@contextmanager
+def gate():
+    it = Gate()
+    try:
+        yield it
+    finally:
+        it.event.set()
+
+
+async def until(condition) -> None:
+    with anyio.fail_after(10):
+        while not condition():  # noqa: ASYNC110 (threads tell no event)
+            await anyio.sleep(0.001)
+
+
+async def test_a_function_runs_in_a_daemon_thread_and_its_result_comes_back():
+    def function(*args):
+        return args, threading.current_thread()
+
+    args, thread = await run_in_thread(function, 1, "two")
+    assert args == (1, "two")
+    assert thread is not threading.current_thread()
+    assert thread.daemon
+
+
+async def test_an_exception_comes_back_unchanged():
+    error = KeyError("mine")
+
+    def fails():
+        raise error
+
+    with pytest.raises(KeyError) as caught:
+        await run_in_thread(fails)
+    assert caught.value is error
+
+
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt])
+async def test_even_an_exit_comes_back_to_the_caller(kind):
+    def leaves():
+        raise kind("out")
+
+    with pytest.raises(kind, match="out"):
+        await run_in_thread(leaves)
+
+
+async def test_a_function_sees_the_callers_context_variables_and_can_not_change_them():
+    def function():
+        seen = NAME.get()
+        NAME.set("changed")
+        return seen
+
+    NAME.set("outer")
+    assert await run_in_thread(function) == "outer"
+    assert NAME.get() == "outer"
+
+
+async def test_the_event_loop_goes_on_meanwhile():
+    with gate() as blocked:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(run_in_thread, blocked)
+            await blocked.wait_until_entered()
+            blocked.event.set()
+
+
+async def test_a_thread_is_used_again():
+    first = await run_in_thread(threading.get_ident)
+    await until(lambda: thread_statistics().idle > 0)
+    before = thread_statistics().threads
+    for _ in range(5):
+        await run_in_thread(threading.get_ident)
+        await until(lambda: thread_statistics().idle > 0)
+    assert thread_statistics().threads == before
+    assert first
+
+
+async def test_functions_run_at_the_same_time():
+    together = threading.Barrier(5, timeout=10)
+    async with anyio.create_task_group() as tasks:
+        for _ in range(5):
+            tasks.start_soon(run_in_thread, together.wait)
+    assert not together.broken
+
+
+async def test_no_more_threads_than_the_cap_and_the_rest_waits():
+    results = []
+
+    async def call(function) -> None:
+        results.append(await run_in_thread(function))
+
+    await until(lambda: thread_statistics().abandoned == 0)  # by other tests
+    with gate() as blocked:
+        async with anyio.create_task_group() as tasks:
+            for _ in range(MAX_THREADS + 10):
+                tasks.start_soon(call, blocked)
+            await blocked.wait_until_entered(MAX_THREADS)
+            await until(lambda: thread_statistics().waiting == 10)
+            assert thread_statistics().threads == MAX_THREADS
+            blocked.event.set()
+    assert results == ["through"] * (MAX_THREADS + 10)
+    assert thread_statistics().waiting == 0
+
+
+async def test_a_cancelled_wait_for_a_free_thread_never_runs_the_function():
+    ran = []
+    await until(lambda: thread_statistics().abandoned == 0)  # by other tests
+    with gate() as blocked:
+        async with anyio.create_task_group() as tasks:
+            for _ in range(MAX_THREADS):
+                tasks.start_soon(run_in_thread, blocked)
+            await blocked.wait_until_entered(MAX_THREADS)
+            before = thread_statistics().abandoned_total
+            with anyio.move_on_after(0.02) as scope:
+                await run_in_thread(ran.append, 1)
+            assert scope.cancelled_caught
+            assert thread_statistics()[2:] == (0, 0, before)
+            blocked.event.set()
+    assert ran == []
+
+
+async def test_an_abandoned_function_is_counted_and_logged_until_it_ends(caplog):
+    before = thread_statistics()
+    with gate() as stuck, caplog.at_level(logging.WARNING, "mellea_like"):
+        with anyio.CancelScope() as scope:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(run_in_thread, stuck)
+                await stuck.wait_until_entered()
+                scope.cancel()
+        now = thread_statistics()
+        assert now.abandoned == before.abandoned + 1
+        assert now.abandoned_total == before.abandoned_total + 1
+        assert now.threads > now.idle
+    await until(lambda: thread_statistics().abandoned == before.abandoned)
+    assert thread_statistics().abandoned_total == before.abandoned_total + 1
+    assert [record.message.split(" ")[0] for record in caplog.records] == ["abandoned"]
+    assert "goes on in its thread" in caplog.records[0].message
+
+
+async def test_a_function_that_ended_before_the_cancellation_is_not_abandoned():
+    before = thread_statistics().abandoned_total
+    for _ in range(50):
+        with anyio.CancelScope() as scope:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(run_in_thread, int)
+                await anyio.sleep(0.001)
+                scope.cancel()
+    await until(lambda: thread_statistics().abandoned == 0)
+    assert thread_statistics().abandoned_total - before <= 50
+
+
+async def test_a_cancelled_caller_starts_nothing_it_would_wait_for():
+    with anyio.CancelScope() as scope:
+        scope.cancel()
+        await run_in_thread(int)
+    assert scope.cancelled_caught
+    await until(lambda: thread_statistics().abandoned == 0)
+
+
+async def test_nothing_is_kept_of_a_function_that_ended():
+    class Thing:
+        pass
+
+    def function(thing):
+        return None
+
+    thing = Thing()
+    gone = weakref.ref(thing)
+    await run_in_thread(function, thing)
+    del thing
+    gc.collect()
+    await until(lambda: gone() is None)
+
+
+def test_a_function_outlives_the_event_loop_that_left_it():
+    with gate() as stuck:
+
+        async def leave() -> None:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(run_in_thread, stuck)
+                await stuck.wait_until_entered()
+                tasks.cancel_scope.cancel()
+
+        before = thread_statistics().abandoned
+        anyio.run(leave)
+        assert thread_statistics().abandoned == before + 1
+    deadline = time.monotonic() + 10
+    while thread_statistics().abandoned > before and time.monotonic() < deadline:
+        time.sleep(0.001)
+    assert thread_statistics().abandoned == before
+
+    async def again() -> int:
+        return await run_in_thread(lambda: 3)
+
+    assert anyio.run(again) == 3
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_a_stuck_function_does_not_keep_the_process_from_exiting(backend):
+    program = f"""
+import anyio, time
+from mellea_like.runtime.threads import run_in_thread
+
+async def main():
+    with anyio.move_on_after(0.05):
+        await run_in_thread(time.sleep, 1000)
+
+anyio.run(main, backend={backend!r})
+print("out")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=True
+    )
+    assert done.stdout == "out\n"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_child_has_threads_of_its_own():
+    program = """
+import anyio, os
+from mellea_like.runtime.threads import run_in_thread, thread_statistics
+
+async def main():
+    return await run_in_thread(lambda: 7)
+
+assert anyio.run(main) == 7
+child = os.fork()
+if child == 0:
+    ok = thread_statistics().threads == 0 and anyio.run(main) == 7
+    os._exit(0 if ok else 1)
+assert os.waitpid(child, 0)[1] == 0
+"""
+    subprocess.run([sys.executable, "-W", "ignore", "-c", program], timeout=30, check=True)
+
+
+def test_an_idle_thread_ends():
+    program = """
+import anyio, time
+from mellea_like.runtime import threads
+threads.IDLE_SECONDS = 0.02
+
+async def main():
+    await threads.run_in_thread(int)
+
+anyio.run(main)
+end = time.monotonic() + 10
+while threads.thread_statistics().threads and time.monotonic() < end:
+    time.sleep(0.005)
+assert threads.thread_statistics() == (0, 0, 0, 0, 0)
+anyio.run(main)
+"""
+    subprocess.run([sys.executable, "-c", program], timeout=30, check=True)
+
+
+def test_statistics_name_their_numbers():
+    assert threads.thread_statistics()._fields == (
+        "threads",
+        "idle",
+        "waiting",
+        "abandoned",
+        "abandoned_total",
+    )
