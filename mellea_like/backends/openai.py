@@ -61,6 +61,9 @@ class OpenAIBackend:
         options: defaults for what a request's options leave open.
         can_judge: whether its verdicts on requirements are wanted.
         trust_env: whether the environment's proxy settings count; not used with ``client``.
+        keep_alive: whether connections stay open between requests. None keeps them but for servers
+            on this machine: a new connection costs nothing there, and llama.cpp's server now and
+            then closes one under the next request.
 
     Attributes:
         provider: ``"openai"``, for telemetry.
@@ -86,6 +89,7 @@ class OpenAIBackend:
         options: Options | Mapping[str, Any] | None = None,
         can_judge: bool = True,
         trust_env: bool = True,
+        keep_alive: bool | None = None,
     ) -> None:
         if client is not None:
             if not isinstance(client, openai.AsyncOpenAI):
@@ -107,6 +111,7 @@ class OpenAIBackend:
         self._timeout = timeout
         self._options = Options.of(options)
         self._trust_env = trust_env
+        self._keep_alive = keep_alive
         self._clients = LoopClients(self._make_client, close=client is None or close_client)
 
     @property
@@ -189,8 +194,7 @@ class OpenAIBackend:
         create: Any = client.chat.completions.create
         error: BackendError
         try:
-            # Compression would hold back pieces of the reply.
-            stream: Any = await create(**body, extra_headers={"Accept-Encoding": "identity"})
+            stream: Any = await create(**body, extra_headers=self._headers())
         except (TypeError, ValueError, RuntimeError) as exc:
             error = translator.unsendable(exc)
         except Exception as exc:  # noqa: BLE001 (nothing but the SDK's code runs in there)
@@ -260,6 +264,15 @@ class OpenAIBackend:
     def _is_official(self) -> bool:
         host = urlsplit(self._url()).hostname or ""
         return host == "api.openai.com" or host.endswith((".api.openai.com", ".openai.azure.com"))
+
+    def _headers(self) -> dict[str, str]:
+        # Compression would hold back pieces of the reply.
+        headers = {"Accept-Encoding": "identity"}
+        keep = self._keep_alive
+        if keep is None:
+            host = urlsplit(self._url()).hostname or ""
+            keep = not (host in ("localhost", "::1") or host.startswith("127."))
+        return headers if keep else {**headers, "Connection": "close"}
 
     def _api_key(self) -> str:
         key = self._key.value if self._key is not None else os.environ.get("OPENAI_API_KEY", "")

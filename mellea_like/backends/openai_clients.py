@@ -3,13 +3,13 @@
 A client's connections belong to the event loop that opened them. So a backend that outlives a loop
 (`sample_sync` starts a new one at each call) needs a client for each. The client of a loop that
 ends is closed by an async generator that it leaves suspended: asyncio and trio both run the rest of
-such generators before a loop ends.
+such generators before a loop ends. A backend that was dropped without `aclose` is closed then, too.
 """
 
 from __future__ import annotations
 
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakKeyDictionary
 
 import anyio
@@ -26,6 +26,10 @@ __all__ = ["CLOSE_SECONDS", "LoopClient", "LoopClients"]
 
 CLOSE_SECONDS = 1.0
 """How long closing connections may take; what is not closed by then is cut."""
+
+
+_suspended: WeakKeyDictionary[object, set[AsyncGenerator[None, None]]] = WeakKeyDictionary()
+"""By event loop, so that none is garbage before its loop ends: trio would warn of that."""
 
 
 class LoopClient:
@@ -60,14 +64,16 @@ class LoopClient:
             if self._client is not None:
                 return
             with anyio.CancelScope(shield=True):
-                client = self._client = await run_in_thread(make)
+                self._client = await run_in_thread(make)
             if close:
-                self.closing = _close_when_resumed(client)
+                self.closing = _close_when_resumed(self.client)
                 await anext(self.closing)  # Runs to its yield without waiting.
+                _suspended.setdefault(current_token().native_token, set()).add(self.closing)
 
     async def stop(self) -> None:
         """Close the client, if it is ours to close."""
         if self.closing is not None:
+            _suspended[current_token().native_token].discard(self.closing)
             await self.closing.aclose()
 
 
@@ -103,7 +109,8 @@ class LoopClients:
         """
         held = self._clients.get(current_token().native_token)
         if held is None:
-            self._forget_dead_loops()
+            for clients in (self._clients, _suspended):
+                _forget_dead_loops(clients)
             held = self._clients[current_token().native_token] = LoopClient()
         held.active += 1
         try:
@@ -114,12 +121,6 @@ class LoopClients:
             if held.retired and not held.active:
                 await held.stop()
 
-    def _forget_dead_loops(self) -> None:
-        # A loop that was closed without running its generators leaves its entry behind.
-        for loop in list(self._clients):
-            if getattr(loop, "is_closed", bool)():
-                del self._clients[loop]
-
     async def aclose(self) -> None:
         """Close the running event loop's client once no request holds it any more."""
         held = self._clients.pop(current_token().native_token, None)
@@ -128,3 +129,10 @@ class LoopClients:
         held.retired = True
         if not held.active:
             await held.stop()
+
+
+def _forget_dead_loops(by_loop: WeakKeyDictionary[object, Any]) -> None:
+    # What a loop leaves behind that was closed without running its generators.
+    for loop in list(by_loop):
+        if getattr(loop, "is_closed", bool)():
+            by_loop.pop(loop, None)

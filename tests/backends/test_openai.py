@@ -8,6 +8,7 @@ import time
 import anyio
 import openai
 import pytest
+from anyio.lowlevel import checkpoint
 from http_server import Answer, OpenAIServer
 from pydantic import BaseModel
 
@@ -292,9 +293,19 @@ def test_wrong_arguments_are_refused():
 # --- clients, connections and event loops --------------------------------------------------------
 
 
-async def test_a_connection_is_used_again_and_closed_by_aclose():
+async def test_a_server_on_this_machine_gets_a_new_connection_each_time():
     with OpenAIServer() as server:
         backend = OpenAIBackend("m", base_url=server.url)
+        for _ in range(3):
+            await backend.generate(ask())
+        await server.wait_until(lambda: server.connections == 0)
+        assert server.accepted == 3
+        await backend.aclose()
+
+
+async def test_a_connection_is_used_again_and_closed_by_aclose():
+    with OpenAIServer() as server:
+        backend = OpenAIBackend("m", base_url=server.url, keep_alive=True)
         for _ in range(3):
             await backend.generate(ask())
         assert (server.accepted, server.connections) == (1, 1)
@@ -336,7 +347,7 @@ async def test_a_given_client_stays_open_unless_asked():
 
 def test_one_event_loop_after_another_and_each_closes_its_connections(anyio_backend):
     with OpenAIServer() as server:
-        backend = OpenAIBackend("m", base_url=server.url)
+        backend = OpenAIBackend("m", base_url=server.url, keep_alive=True)
         for round_ in range(1, 4):
             anyio.run(backend.generate, ask(), backend=anyio_backend)
             deadline = time.monotonic() + 2
@@ -345,6 +356,21 @@ def test_one_event_loop_after_another_and_each_closes_its_connections(anyio_back
             assert (server.accepted, server.connections) == (round_, 0)
         del backend
         gc.collect()  # A socket that was left open would warn here.
+
+
+def test_a_backend_that_was_dropped_is_closed_with_its_loop(anyio_backend):
+    async def drop(server: OpenAIServer) -> None:
+        await OpenAIBackend("m", base_url=server.url, keep_alive=True).generate(ask())
+        gc.collect()  # A generator that was left suspended would warn here.
+        await checkpoint()
+
+    with OpenAIServer() as server:
+        anyio.run(drop, server, backend=anyio_backend)
+        deadline = time.monotonic() + 2
+        while server.connections and time.monotonic() < deadline:
+            time.sleep(0.002)
+        assert server.connections == 0
+        gc.collect()
 
 
 def test_it_works_from_one_kind_of_loop_to_the_other():

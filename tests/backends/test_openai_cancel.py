@@ -35,7 +35,7 @@ def running() -> set[int]:
 @pytest.mark.parametrize("answer", HANGS, ids=["headers", "first word", "third word", "slow"])
 async def test_a_cancelled_request_is_closed_before_the_cancellation_goes_on(answer):
     with OpenAIServer(answer) as server:
-        backend = OpenAIBackend("m", base_url=server.url)
+        backend = OpenAIBackend("m", base_url=server.url, keep_alive=True)
         request = ask()
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(backend.generate, request)
@@ -50,7 +50,7 @@ async def test_a_cancelled_request_is_closed_before_the_cancellation_goes_on(ans
 
 async def test_leaving_a_stream_early_closes_it():
     with OpenAIServer(Answer("a b c", seconds=30)) as server:
-        backend = OpenAIBackend("m", base_url=server.url)
+        backend = OpenAIBackend("m", base_url=server.url, keep_alive=True)
         with anyio.move_on_after(1):
             async with backend.stream(ask()):
                 await server.wait_until(lambda: server.in_flight == 1)
@@ -60,7 +60,7 @@ async def test_leaving_a_stream_early_closes_it():
 
 async def test_breaking_off_between_two_pieces_closes_the_stream():
     with OpenAIServer(Answer("a b c", hang_after=2)) as server:
-        backend = OpenAIBackend("m", base_url=server.url)
+        backend = OpenAIBackend("m", base_url=server.url, keep_alive=True)
         async with backend.stream(ask()) as reply:
             async for piece in reply:
                 assert piece == "a "
@@ -72,7 +72,7 @@ async def test_breaking_off_between_two_pieces_closes_the_stream():
 
 async def test_an_exception_in_the_block_closes_the_stream_and_goes_on():
     with OpenAIServer(Answer("a b c", hang_after=2)) as server:
-        backend = OpenAIBackend("m", base_url=server.url)
+        backend = OpenAIBackend("m", base_url=server.url, keep_alive=True)
         with pytest.raises(ZeroDivisionError):
             async with backend.stream(ask()) as reply:
                 await anext(reply)
@@ -84,7 +84,7 @@ async def test_an_exception_in_the_block_closes_the_stream_and_goes_on():
 async def test_a_request_cancelled_at_any_step_leaves_nothing_behind():
     """Cancel at the nth turn of the event loop, for growing n until the request gets through."""
     with OpenAIServer(Answer("a b c d", seconds=0.002)) as server:
-        backend = OpenAIBackend("m", base_url=server.url)
+        backend = OpenAIBackend("m", base_url=server.url, keep_alive=True)
         await backend.generate(ask())
         before = running()
         through = step = 0
@@ -122,7 +122,7 @@ async def _cancelled_after(steps: int, backend: OpenAIBackend) -> bool:
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_a_native_cancellation_of_asyncio_closes_the_request_too():
     with OpenAIServer(Answer("a b c", hang_after=1)) as server:
-        backend = OpenAIBackend("m", base_url=server.url)
+        backend = OpenAIBackend("m", base_url=server.url, keep_alive=True)
         task = asyncio.get_running_loop().create_task(backend.generate(ask()))
         await server.wait_until(lambda: server.in_flight == 1)
         await anyio.sleep(0.02)
@@ -140,7 +140,7 @@ async def test_of_four_two_second_replies_the_losers_are_closed_when_one_wins_ea
         return Answer("won", seconds=0.3) if number == 2 else Answer(" ".join("x" * 40), seconds=2)
 
     with OpenAIServer(choose=choose) as server:
-        backend = OpenAIBackend("m", base_url=server.url)
+        backend = OpenAIBackend("m", base_url=server.url, keep_alive=True)
         warm = OpenAIServer()
         with warm:
             other = OpenAIBackend("m", base_url=warm.url)

@@ -209,7 +209,7 @@ def test_retry_after_takes_any_text(one, two):
 
 async def failure(answer: Answer, **arguments) -> BackendError:
     with OpenAIServer(answer) as server:
-        backend = OpenAIBackend("m", base_url=server.url, api_key=KEY, **arguments)
+        backend = OpenAIBackend("m", base_url=server.url, api_key=KEY, keep_alive=True, **arguments)
         with pytest.raises(BackendError) as caught:
             await backend.generate(ask())
         await server.wait_until(lambda: server.in_flight == 0)
@@ -387,7 +387,7 @@ async def test_a_connection_that_breaks_after_the_end_takes_only_the_usage():
     finish = '{"choices": [{"index": 0, "delta": {"content": "a"}, "finish_reason": "stop"}]}'
     answer = Answer(events=(finish,), finish_reason=None, usage=None, done=False, cut_after=0)
     with OpenAIServer(answer) as server:
-        backend = OpenAIBackend("m", base_url=server.url)
+        backend = OpenAIBackend("m", base_url=server.url, keep_alive=True)
         generation = await backend.generate(ask())
         await backend.aclose()
     assert generation.text == "a"

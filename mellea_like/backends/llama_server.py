@@ -1,0 +1,110 @@
+"""The child process of `LlamaCppBackend`: a llama.cpp server that ends with its parent.
+
+The parent writes one line of JSON to standard input: what to serve, and how. The answer is one line
+on standard output: the server's address, or what went wrong. llama.cpp's log goes to standard
+error. When standard input ends, or the process has another parent, the server's parent is gone, in
+whatever way, and so is this process.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import signal
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from typing import Any
+
+__all__ = ["main", "serve"]
+
+PARENT_CHECK_SECONDS = 1.0
+HEALTH_CHECK_SECONDS = 0.01
+
+HTTP_THREADS = 64
+"""Each open connection takes a thread of the server's: one for a request, one for a pooled one."""
+
+
+def serve(config: dict[str, Any]) -> tuple[Any, str]:
+    """Start the server and wait until the model is loaded.
+
+    Args:
+        config: ``path``, ``name``, ``api_key``, ``context_size`` (tokens of a request),
+            ``parallel`` (requests at a time) and ``threads`` (None for llama.cpp's choice).
+
+    Returns:
+        The server, which stops when it is deleted, and its address.
+    """
+    # 100 MB that only this process needs; without types.
+    xllamacpp: Any = importlib.import_module("xllamacpp")
+    params = xllamacpp.CommonParams()
+    params.model.path = config["path"]
+    params.model_alias = {config["name"]}
+    params.api_keys = [config["api_key"]]
+    params.hostnames = ["127.0.0.1"]
+    params.port = 0
+    params.ui = False
+    params.n_parallel = config["parallel"]
+    params.n_ctx = config["context_size"] * config["parallel"]
+    params.n_threads_http = HTTP_THREADS + config["parallel"]
+    if config["threads"] is not None:
+        params.cpuparams.n_threads = config["threads"]
+        params.cpuparams_batch.n_threads = config["threads"]
+    server = xllamacpp.Server(params)
+    address = str(server.listening_address)
+    while not _is_healthy(address):
+        time.sleep(HEALTH_CHECK_SECONDS)
+    return server, address
+
+
+def _is_healthy(address: str) -> bool:
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with direct.open(f"{address}/health", timeout=10):
+            return True
+    except urllib.error.HTTPError:
+        return False  # It answers, and says that it is still loading.
+
+
+def _end_with_parent(parent: int) -> None:
+    """Return when standard input has ended; exit when the parent is another.
+
+    The pipe alone is not enough: a process that was forked off the parent holds it open too.
+    """
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(PARENT_CHECK_SECONDS)
+        os._exit(0)
+
+    threading.Thread(target=watch, daemon=True).start()
+    while os.read(0, 1024):
+        pass
+
+
+def main() -> None:
+    """Serve until the parent is gone."""
+    parent = os.getppid()
+    # Ctrl-C goes to the parent, which ends this process when it is done with it.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    config = json.loads(sys.stdin.readline())
+    try:
+        server, address = serve(config)
+    except Exception as exc:  # noqa: BLE001 (whatever it is, the parent should know)
+        answer = {"error": f"{type(exc).__name__}: {exc}"}
+        server = None
+    else:
+        answer = {"address": address}
+    sys.stdout.write(json.dumps(answer) + "\n")
+    sys.stdout.flush()
+    if server is not None:
+        _end_with_parent(parent)
+    # Not the interpreter's way: a server in the midst of a request would be waited for.
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

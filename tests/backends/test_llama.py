@@ -1,0 +1,442 @@
+"""LlamaCppBackend against a real llama.cpp server with a model made for the test."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+import pytest
+from pydantic import BaseModel
+from tiny_gguf import build_bigram_gguf, main
+
+from mellea_like.backends.llama import LlamaCppBackend
+from mellea_like.core.backend import Request
+from mellea_like.core.format import parse_json
+from mellea_like.core.generation import Generation
+from mellea_like.core.message import Message
+from mellea_like.core.options import Options
+from mellea_like.errors import BackendError, BackendTimeout, BackendUnavailable, InvalidRequest
+
+pytest.importorskip("xllamacpp")
+
+CORPUS = """\
+The quick brown fox jumps over the lazy dog. The dog sleeps in the warm sun.
+A small bird sings in the old tree. The bird sees the fox and flies away.
+Autumn leaves fall on the quiet river. The river carries them to the sea.
+The old man walks along the river and looks at the sea. Élodie dort — 眠る.
+"""
+
+# One chain of thousands of words, each followed by the next: a reply that takes its time, for the
+# vocabulary makes the model large.
+LONG = " ".join(f"w{number}" for number in range(2500))
+
+
+def ask(text="Say something.", **fields) -> Request:
+    return Request((Message("user", text),), **fields)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return "(zombie)" not in Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
+    except OSError:
+        return False
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    path = tmp_path_factory.mktemp("models") / "tiny.gguf"
+    return path, build_bigram_gguf(CORPUS, path)
+
+
+@pytest.fixture(scope="module")
+def running(model):
+    with LlamaCppBackend(model[0], parallel=4, threads=1) as backend:
+        yield backend
+
+
+@pytest.fixture
+async def backend(running):
+    yield running
+    await running.aclose()
+
+
+# --- the model ---------------------------------------------------------------------------------
+
+
+def test_a_model_is_built_in_under_a_second(tmp_path):
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_text(CORPUS, encoding="utf-8")
+    begun = time.perf_counter()
+    assert main([str(corpus), str(tmp_path / "out.gguf")]) == 0
+    assert time.perf_counter() - begun < 1.0
+    assert (tmp_path / "out.gguf").read_bytes()[:4] == b"GGUF"
+
+
+def test_the_table_knows_what_the_text_says(model):
+    table = model[1]
+    assert table.allows("The dog sleeps in the old tree. The bird sees the fox and flies away.")
+    assert not table.allows("The fox sleeps in the warm sun.")
+    assert not table.allows("dog sleeps in the warm sun.")
+    assert not table.allows("The dog sleeps in")
+    assert table.allows("The dog sleeps in", whole=False)
+
+
+@pytest.mark.anyio
+async def test_every_generated_bigram_stands_in_the_corpus(backend, model):
+    replies = [await backend.generate(ask(options=Options(seed=seed))) for seed in range(40)]
+    assert all(model[1].allows(reply.text) for reply in replies)
+    assert {reply.finish_reason for reply in replies} == {"stop"}
+    assert len({reply.text for reply in replies}) > 10
+
+
+@pytest.mark.anyio
+async def test_the_frequencies_are_those_of_the_text(backend):
+    # Plain sampling, without the server's cuts. "The" and "A" begin 6 and 1 of the 9 sentences
+    # that can begin a reply.
+    plain = {"top_k": 0, "min_p": 0, "top_p": 1, "temperature": 1}
+    first = []
+    for seed in range(300):
+        options = Options(seed=seed, max_tokens=1, extra=plain)
+        first.append((await backend.generate(ask(options=options))).text)
+    assert set(first) == {"The", "A", "Autumn", "Élodie"}
+    assert 0.55 < first.count("The") / 300 < 0.78  # 6/9, and more than 3 standard deviations
+
+
+# --- requests ----------------------------------------------------------------------------------
+
+
+@pytest.mark.anyio
+async def test_the_pieces_of_a_stream_join_to_the_whole(backend):
+    async with backend.stream(ask(options=Options(seed=3))) as reply:
+        *pieces, whole = [item async for item in reply]
+    assert isinstance(whole, Generation)
+    assert len(pieces) > 2
+    assert "".join(pieces) == whole.text
+    assert whole == await backend.generate(ask(options=Options(seed=3)))
+
+
+@pytest.mark.anyio
+async def test_usage_is_what_the_server_counts(backend):
+    request = ask("Hi", options=Options(seed=3))
+    reply = await backend.generate(request)
+    # "user: Hi\n" are nine bytes and the reply's token; each word is a token, as is the end.
+    assert reply.usage == request.meter.usage
+    assert (reply.usage.requests, reply.usage.unknown, reply.usage.input_tokens) == (1, 0, 10)
+    assert reply.usage.output_tokens == len(reply.text.split(" ")) + 1
+
+
+@pytest.mark.anyio
+async def test_the_same_seed_gives_the_same_text(backend):
+    seeds = [1, 2, 3, 2**40 + 5, -1]
+    once = [(await backend.generate(ask(options=Options(seed=seed)))).text for seed in seeds]
+    again = [(await backend.generate(ask(options=Options(seed=seed)))).text for seed in seeds]
+    assert once == again
+    assert len(set(once)) > 2
+
+
+@pytest.mark.anyio
+async def test_the_longest_reply_and_the_stop_text_are_kept(backend):
+    reply = await backend.generate(ask(options=Options(max_tokens=3, seed=1)))
+    assert reply.finish_reason == "length"
+    assert len(reply.text.split(" ")) == 3
+    reply = await backend.generate(ask(options=Options(stop="the", seed=1)))
+    assert "the" not in reply.text
+
+
+class Scene(BaseModel):
+    title: str
+    actors: list[str]
+    size: int
+    outside: bool
+    mood: str | None = None
+
+
+@pytest.mark.anyio
+async def test_a_format_gives_json_that_parses(backend):
+    for seed in range(5):
+        request = ask(format=Scene, options=Options(seed=seed, max_tokens=1000))
+        scene = parse_json(Scene, (await backend.generate(request)).text)
+        assert isinstance(scene, Scene)
+        assert scene.title
+
+
+@pytest.mark.anyio
+async def test_sixteen_requests_at_a_time(backend, model):
+    replies = []
+
+    async def run(seed: int) -> None:
+        replies.append(await backend.generate(ask(options=Options(seed=seed))))
+
+    async with anyio.create_task_group() as tasks:
+        for seed in range(16):
+            tasks.start_soon(run, seed)
+    assert len(replies) == 16
+    assert all(model[1].allows(reply.text) for reply in replies)
+    assert all(reply.usage.unknown == 0 for reply in replies)
+
+
+@pytest.mark.anyio
+async def test_a_prompt_that_is_too_long_is_an_invalid_request(backend):
+    with pytest.raises(InvalidRequest, match="exceed"):
+        await backend.generate(ask("x" * 5000))
+
+
+def test_one_event_loop_after_another(running, model):
+    for name in ("asyncio", "trio", "asyncio"):
+        reply = anyio.run(running.generate, ask(), backend=name)
+        assert model[1].allows(reply.text)
+
+
+def test_only_who_has_the_key_may_use_the_server(running):
+    url = f"{running.base_url}/chat/completions"
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        urllib.request.urlopen(urllib.request.Request(url, data=b"{}"), timeout=10)
+    assert caught.value.code == 401
+    caught.value.close()
+
+
+# --- cancellation frees the server's slots -------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def slow(tmp_path_factory):
+    path = tmp_path_factory.mktemp("models") / "slow.gguf"
+    build_bigram_gguf(LONG, path)
+    with LlamaCppBackend(path, parallel=4, threads=1) as backend:
+        yield backend
+
+
+def busy_slots(backend: LlamaCppBackend) -> int:
+    key = backend._server().backend._api_key()  # only the backend itself may ask
+    url = backend.base_url.removesuffix("/v1") + "/slots"
+    request = urllib.request.Request(url, headers={"authorization": f"Bearer {key}"})
+    with urllib.request.urlopen(request, timeout=10) as answer:
+        return sum(slot["is_processing"] for slot in json.load(answer))
+
+
+@pytest.mark.anyio
+async def test_cancelling_a_winners_siblings_frees_their_slots(slow):
+    async def busy() -> int:
+        return await anyio.to_thread.run_sync(busy_slots, slow)
+
+    async with anyio.create_task_group() as tasks:
+
+        async def lose() -> None:
+            await slow.generate(ask())
+            pytest.fail("the reply was meant to be long")
+
+        async def win() -> None:
+            while await busy() < 3:  # noqa: ASYNC110 (the server sets no event)
+                await anyio.sleep(0.01)
+            await slow.generate(ask(options=Options(max_tokens=3)))
+            tasks.cancel_scope.cancel()
+
+        for _ in range(3):
+            tasks.start_soon(lose)
+        tasks.start_soon(win)
+    begun = time.monotonic()
+    while await busy():
+        assert time.monotonic() - begun < 0.25, "the slots were not freed within 250 ms"
+        await anyio.sleep(0.005)
+    await slow.aclose()
+
+
+@pytest.mark.anyio
+async def test_leaving_a_stream_frees_its_slot(slow):
+    async with slow.stream(ask()) as reply:
+        assert await anext(reply) == "w0"
+        assert await anyio.to_thread.run_sync(busy_slots, slow) == 1
+    begun = time.monotonic()
+    while await anyio.to_thread.run_sync(busy_slots, slow):
+        assert time.monotonic() - begun < 0.25
+        await anyio.sleep(0.005)
+    await slow.aclose()
+
+
+# --- the process ---------------------------------------------------------------------------------
+
+
+@pytest.mark.anyio
+async def test_no_process_is_left_after_the_block(model):
+    backend = LlamaCppBackend(model[0])
+    for _ in range(2):
+        async with backend:
+            pid = backend.pid
+            assert is_alive(pid)
+            assert (await backend.generate(ask())).text
+        assert not is_alive(pid)
+    assert "not running" in repr(backend)
+
+
+@pytest.mark.anyio
+async def test_no_process_is_left_after_an_exception(model):
+    with pytest.raises(ZeroDivisionError):
+        async with LlamaCppBackend(model[0]) as backend:
+            pid = backend.pid
+            raise ZeroDivisionError
+    assert not is_alive(pid)
+
+
+@pytest.mark.anyio
+async def test_no_process_is_left_when_the_block_is_cancelled(slow):
+    with anyio.CancelScope() as scope:
+        async with LlamaCppBackend(slow._path) as backend:
+            pid = backend.pid
+            async with backend.stream(ask()) as reply:
+                await anext(reply)
+                scope.cancel()
+                await anyio.sleep(10)
+    assert scope.cancelled_caught
+    assert not is_alive(pid)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("seconds", [0.0, 0.01, 0.05])
+async def test_no_process_is_left_when_the_start_is_cancelled(model, seconds):
+    before = children()
+    with anyio.move_on_after(seconds) as scope:
+        async with LlamaCppBackend(model[0]):
+            await anyio.sleep(10)
+    assert scope.cancelled_caught
+    assert children() <= before
+
+
+def children() -> set[str]:
+    """The processes that this one has started and not yet waited for."""
+    lists = Path("/proc/self/task").glob("*/children")
+    return {pid for path in lists for pid in path.read_text(encoding="utf-8").split()}
+
+
+@pytest.mark.anyio
+async def test_a_crash_of_the_server_is_told_with_its_log(slow):
+    async with LlamaCppBackend(slow._path) as backend:
+        with pytest.raises(BackendUnavailable) as caught:
+            async with backend.stream(ask()) as reply:
+                await anext(reply)
+                os.kill(backend.pid, signal.SIGKILL)
+                async for _ in reply:
+                    pass
+        assert "has crashed (killed by signal 9); its log ends:\n" in str(caught.value)
+        assert not caught.value.retryable
+        with pytest.raises(BackendUnavailable, match="has crashed"):
+            await backend.generate(ask())
+        with pytest.raises(BackendUnavailable, match="has crashed"):
+            async with backend.stream(ask()):
+                pass
+
+
+# A process that was forked off holds the pipe to the server open when the parent is gone.
+FORK = "import os\nif os.fork() == 0:\n    time.sleep(4)\n    os._exit(0)\n"
+
+
+@pytest.mark.parametrize("inside", ["", FORK], ids=["alone", "with a fork"])
+def test_the_server_ends_when_its_parent_is_killed(model, inside):
+    script = (
+        "import sys, time\n"
+        "from mellea_like.backends.llama import LlamaCppBackend\n"
+        f"backend = LlamaCppBackend({str(model[0])!r}).__enter__()\n"
+        f"{inside}"
+        "print(backend.pid, flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    command = [sys.executable, "-W", "ignore", "-c", script]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        pid = int(parent.stdout.readline())
+        assert is_alive(pid)
+        parent.kill()
+    deadline = time.monotonic() + 3
+    while is_alive(pid) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not is_alive(pid)
+
+
+def test_the_server_ends_with_a_script_that_never_leaves_the_block(model):
+    script = (
+        "from mellea_like.backends.llama import LlamaCppBackend\n"
+        f"backend = LlamaCppBackend({str(model[0])!r}).__enter__()\n"
+        "print(backend.pid, flush=True)\n"
+    )
+    command = [sys.executable, "-W", "ignore", "-c", script]
+    done = subprocess.run(command, stdout=subprocess.PIPE, timeout=30, check=True)
+    deadline = time.monotonic() + 3
+    while is_alive(int(done.stdout)) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not is_alive(int(done.stdout))
+
+
+# --- what is refused -------------------------------------------------------------------------------
+
+
+def files(folder: Path, model: Path) -> list[tuple[Path, str]]:
+    (folder / "text.gguf").write_text("hello", encoding="utf-8")
+    (folder / "half.gguf").write_bytes(model.read_bytes()[:100_000])
+    (folder / "magic.gguf").write_bytes(b"GGUF" + b"x" * 100)
+    return [
+        (folder / "none.gguf", r"can't read the model .*none\.gguf: No such file or directory"),
+        (folder, r"can't read the model .*: Is a directory"),
+        (folder / "text.gguf", r".*text\.gguf is no GGUF file: it does not start with .* GGUF"),
+        (folder / "half.gguf", r"llama\.cpp can't load .*half\.gguf: .*corrupted or incomplete"),
+        (folder / "magic.gguf", r"llama\.cpp can't load .*magic\.gguf: .+"),
+    ]
+
+
+@pytest.mark.anyio
+async def test_a_file_that_is_no_model_gets_one_sentence(tmp_path, model):
+    for path, message in files(tmp_path, model[0]):
+        with pytest.raises(BackendUnavailable, match=rf"\A{message}\Z") as caught:
+            async with LlamaCppBackend(path):
+                pytest.fail("it started")
+        assert not caught.value.retryable
+        assert "\n" not in str(caught.value)
+
+
+def test_a_script_gets_the_same_sentence(tmp_path, model):
+    for path, message in files(tmp_path, model[0]):
+        with pytest.raises(BackendUnavailable, match=rf"\A{message}\Z"), LlamaCppBackend(path):
+            pytest.fail("it started")
+
+
+@pytest.mark.anyio
+async def test_a_start_that_takes_too_long_is_a_timeout(model):
+    backend = LlamaCppBackend(model[0], startup_timeout=1e-6)
+    for _ in range(2):
+        with pytest.raises(BackendTimeout, match="was not ready within 1e-06 s"):
+            async with backend:
+                pytest.fail("it started")
+
+
+@pytest.mark.anyio
+async def test_outside_its_block_it_says_how_to_start_it(model):
+    backend = LlamaCppBackend(model[0])
+    with pytest.raises(RuntimeError, match="inside `async with`"):
+        await backend.generate(ask())
+    with pytest.raises(RuntimeError, match="inside `async with`"):
+        backend.stream(ask())
+    await backend.aclose()
+
+
+def test_it_is_entered_once_at_a_time(running):
+    with pytest.raises(RuntimeError, match="entered already"), running:
+        pytest.fail("it was entered")
+
+
+@pytest.mark.parametrize("name", ["context_size", "parallel", "threads", "startup_timeout"])
+def test_a_number_that_is_not_positive_is_refused(name):
+    with pytest.raises(ValueError, match=f"{name} is a number above 0"):
+        LlamaCppBackend("model.gguf", **{name: 0})
+
+
+def test_names_for_telemetry(running):
+    assert (running.model, running.provider, running.can_judge) == ("tiny", "llama.cpp", True)
+    assert not LlamaCppBackend("x.gguf", can_judge=False).can_judge
+    assert issubclass(BackendUnavailable, BackendError)

@@ -1,0 +1,244 @@
+"""The pure half of OpenAIBackend: schemas, events, and what is read from them."""
+
+from __future__ import annotations
+
+import json
+from enum import Enum
+from itertools import pairwise
+from typing import Annotated, Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel, Field
+
+from mellea_like.backends.openai_wire import EventDecoder, Reply, excerpt, response_format
+from mellea_like.core.format import json_schema
+from mellea_like.core.generation import Meter, Usage
+
+# --- schemas -----------------------------------------------------------------------------------
+
+
+class Colour(Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+class Cat(BaseModel):
+    kind: Literal["cat"]
+    lives: int = 9
+
+
+class Dog(BaseModel):
+    kind: Literal["dog"]
+    name: Annotated[str, Field(min_length=1, description="what it answers to")]
+
+
+class Home(BaseModel):
+    pet: Annotated[Cat | Dog, Field(discriminator="kind")]
+    colour: Colour = Colour.RED
+    rooms: list[Cat] = []
+    note: str | None = None
+
+
+def described(format_, *, official):
+    return response_format(format_, official=official)["json_schema"]
+
+
+def every_part(schema):
+    if isinstance(schema, dict):
+        yield schema
+        for value in schema.values():
+            yield from every_part(value)
+    elif isinstance(schema, list):
+        for value in schema:
+            yield from every_part(value)
+
+
+def test_other_servers_get_the_schema_as_it_is():
+    assert described(Home, official=False) == {
+        "name": "Home",
+        "schema": json_schema(Home),
+        "strict": True,
+    }
+
+
+def test_openai_gets_a_schema_of_its_strict_subset():
+    sent = described(Home, official=True)
+    assert sent["strict"] is True
+    objects = [p for p in every_part(sent["schema"]) if p.get("type") == "object"]
+    assert len(objects) == 3
+    for part in objects:
+        assert part["additionalProperties"] is False
+        assert part["required"] == list(part["properties"])
+    for part in every_part(sent["schema"]):
+        assert not {"oneOf", "allOf", "default", "discriminator", "minLength"} & set(part)
+        assert "$ref" not in part or set(part) == {"$ref"}
+    pet = sent["schema"]["properties"]["pet"]
+    assert pet["anyOf"] == [{"$ref": "#/$defs/Cat"}, {"$ref": "#/$defs/Dog"}]
+    name = sent["schema"]["$defs"]["Dog"]["properties"]["name"]
+    assert name == {"type": "string", "description": "what it answers to"}
+
+
+def test_narrowing_leaves_the_shared_schema_alone():
+    before = json.dumps(json_schema(Home))
+    described(Home, official=True)
+    assert json.dumps(json_schema(Home)) == before
+
+
+class Free(BaseModel):
+    counts: dict[str, int]
+
+
+class Pair(BaseModel):
+    both: tuple[int, str]
+
+
+@pytest.mark.parametrize("format_", [Free, Pair, dict[str, int]])
+def test_what_does_not_fit_the_subset_goes_without_strict(format_):
+    sent = described(format_, official=True)
+    assert sent["strict"] is False
+    assert sent["schema"] == json_schema(format_)
+
+
+class Default(BaseModel):
+    default: int
+    title: str
+
+
+def test_properties_may_bear_the_names_of_keywords():
+    assert described(Default, official=True)["schema"]["required"] == ["default", "title"]
+
+
+def test_a_schemas_name_has_only_letters_that_are_allowed():
+    generic = list[int]
+    assert described(generic, official=False)["name"] == "list"
+    assert described(int | None, official=False)["name"]
+    name = type("Ünï cödé" + "x" * 90, (BaseModel,), {})
+    assert len(described(name, official=False)["name"]) == 64
+    assert described(name, official=False)["name"].isascii()
+
+
+# --- events ------------------------------------------------------------------------------------
+
+
+def events(*chunks: bytes) -> list[str]:
+    decoder = EventDecoder()
+    found = [event for chunk in chunks for event in decoder.feed(chunk)]
+    return [*found, *decoder.finish()]
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        (b"", []),
+        (b"data: a\n\ndata: b\n\n", ["a", "b"]),
+        (b"data:a\r\n\r\ndata:  b\r\r", ["a", " b"]),
+        (b": ping\n\nevent: x\nid: 1\nretry: 5\ndata: a\n\n", ["a"]),
+        (b"data: a\ndata: b\n\n", ["a\nb"]),
+        (b"data: a", ["a"]),
+        (b"data\n\n", [""]),
+        (b"\n\n\n", []),
+        (b'error: {"code": 400}\n\n', ['{"code": 400}']),
+        ("data: grün 眠\n\n".encode(), ["grün 眠"]),
+        ("data: a\u2028b\x85c\n\n".encode(), ["a\u2028b\x85c"]),
+    ],
+)
+def test_events_are_found_in_a_body(body, expected):
+    assert events(body) == expected
+
+
+@given(
+    st.lists(st.text(st.characters(exclude_characters="\r\n", codec="utf-8")), max_size=5),
+    st.sampled_from(["\n", "\r\n", "\r"]),
+    st.lists(st.integers(0, 60), max_size=6),
+)
+def test_it_does_not_matter_where_a_body_is_cut(texts, end, cuts):
+    body = "".join(f"data: {text}{end}{end}" for text in texts).encode()
+    places = [0, *sorted(min(cut, len(body)) for cut in cuts), len(body)]
+    chunks = [body[a:b] for a, b in pairwise(places)]
+    assert events(*chunks) == texts
+
+
+@given(st.lists(st.binary(max_size=50), max_size=8))
+def test_any_bytes_are_events_or_a_value_error(chunks):
+    try:
+        found = events(*chunks)
+    except ValueError:
+        return
+    assert all(isinstance(event, str) for event in found)
+
+
+def test_an_event_without_an_end_is_given_up():
+    decoder = EventDecoder()
+    with pytest.raises(ValueError, match="longer than"):
+        for _ in range(200):
+            list(decoder.feed(b"data: " + b"x" * 50_000 + b"\n"))
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["choices", "delta", "content", "index", "usage", "finish_reason"]),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=12,
+)
+
+
+@given(JSON)
+def test_any_json_is_a_piece_or_a_value_error(value):
+    meter = Meter()
+    reply = Reply(meter.start())
+    try:
+        piece = reply.read(json.dumps(value))
+    except ValueError:
+        return
+    assert isinstance(piece, str)
+    assert "".join(reply.text) == piece
+    assert meter.usage.unknown in {0, 1}
+
+
+def chunk(**fields) -> str:
+    return json.dumps({"choices": [{"index": 0, "delta": {}, **fields}]})
+
+
+def test_only_the_first_choice_is_read():
+    reply = Reply(Meter().start())
+    assert reply.read('{"choices": [{"index": 1, "delta": {"content": "no"}}]}') == ""
+    assert not reply.began
+    assert reply.read(chunk(delta={"content": "yes"})) == "yes"
+
+
+def test_a_running_count_is_an_estimate_until_the_reply_has_ended():
+    meter = Meter()
+    reply = Reply(meter.start())
+    counted = {"prompt_tokens": 3, "completion_tokens": 1}
+    reply.read(json.dumps({"choices": [{"delta": {"content": "a"}}], "usage": counted}))
+    assert meter.usage == Usage(1, 3, 1, 1)
+    reply.read(json.dumps({"choices": [{"delta": {}, "finish_reason": "stop"}], "usage": None}))
+    assert meter.usage == Usage(1, 3, 1, 1)
+    reply.read(json.dumps({"choices": [], "usage": {**counted, "completion_tokens": 2}}))
+    assert meter.usage == Usage(1, 3, 2, 0)
+
+
+@pytest.mark.parametrize(
+    "usage", [{"prompt_tokens": -1, "completion_tokens": 2}, {"prompt_tokens": True}, [], "x", 5]
+)
+def test_a_usage_that_makes_no_sense_is_left_out(usage):
+    meter = Meter()
+    reply = Reply(meter.start())
+    reply.read(chunk(finish_reason="stop"))
+    reply.read(json.dumps({"choices": [], "usage": usage}))
+    assert meter.usage == Usage(1, 0, 0, 1)
+
+
+@given(st.text())
+def test_an_excerpt_is_short_and_printable(text):
+    shown = excerpt(text)
+    assert len(shown) <= 200
+    assert shown.isprintable()
