@@ -122,7 +122,7 @@ def bench(session: nox.Session) -> None:
 def demo(session: nox.Session) -> None:
     """Show a sampling run live on the terminal, with the backend that needs nothing."""
     environment = Environment(session, "test")
-    command = ["sample", "Write a sentence about strings.", "--backend=local", "--explain"]
-    checks = ["--check=words<=20", "--check=words>=8", "--check=contains:string"]
-    budget = ["--loop=6", "--concurrency=4", "--seed=7"]
-    environment.run("mellea-like", *command, *checks, *budget, *session.posargs)
+    instruction = "Write a sentence about strings."
+    checks = ["--check=words==9", "--check=contains:string", "--check=excludes:Python"]
+    budget = ["--backend=local", "--loop=250", "--concurrency=4"]
+    environment.run("mellea-like", "sample", instruction, *checks, *budget, *session.posargs)
