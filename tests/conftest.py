@@ -19,7 +19,11 @@ from hypothesis import HealthCheck, settings
 pytest_plugins = ["mellea_like.testing.pytest_plugin", "pytester"]
 
 settings.register_profile(
-    "default", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=50
+    "default",
+    deadline=None,
+    # The one fixture that all examples of a test share is the name of its event loop's library.
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+    max_examples=50,
 )
 settings.register_profile("ci", settings.get_profile("default"), derandomize=True, max_examples=200)
 settings.load_profile("ci" if os.environ.get("CI") else "default")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["help_sentences", "read_corpus", "sentences_of"]
+__all__ = ["help_sentences", "prose_of", "read_corpus", "sentences_of"]
 
 # In the help pages, code stands in quotes or backticks; a plain word in them is fit for prose.
 _QUOTED_WORD = re.compile("[\u201c\"`']{1,2}([A-Za-z]+)[\u201d\"`']{1,2}")
@@ -34,8 +34,6 @@ FEWEST_SENTENCES = 50
 def help_sentences() -> tuple[str, ...]:
     """Return the plain English sentences of Python's help pages (`pydoc_data.topics`).
 
-    Sentences with code, symbols, references or lists in them are left out.
-
     Returns:
         The sentences, without duplicates, in order.
 
@@ -44,10 +42,25 @@ def help_sentences() -> tuple[str, ...]:
     """
     try:
         from pydoc_data.topics import topics  # noqa: PLC0415 (half a megabyte, not always needed)
+    except ImportError:  # pragma: no cover (a stripped-down Python)
+        return prose_of(())
+    return prose_of(topics.values())
 
-        pages = list(topics.values())
-    except ImportError:
-        pages = []
+
+def prose_of(pages: Iterable[str]) -> tuple[str, ...]:
+    """Return the sentences of help pages that are plain English.
+
+    Sentences with code, symbols, references or lists in them are left out.
+
+    Args:
+        pages: the pages' texts.
+
+    Returns:
+        The sentences, without duplicates, in order.
+
+    Raises:
+        RuntimeError: there are hardly any.
+    """
     found: dict[str, None] = {}
     for page in pages:
         for paragraph in page.split("\n\n"):

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 from mellea_like.backends.local import LocalBackend
 from mellea_like.backends.local_model import TrigramModel
-from mellea_like.backends.local_text import help_sentences, sentences_of
+from mellea_like.backends.local_text import help_sentences, prose_of, sentences_of
 from mellea_like.core.backend import Request, RequestMeta, StreamingBackend, can_judge
 from mellea_like.core.generation import Usage
 from mellea_like.core.message import Message
@@ -346,6 +346,36 @@ def test_a_model_needs_a_word():
 )
 def test_sentences(text, sentences):
     assert sentences_of(text) == sentences
+
+
+def test_code_references_and_terms_are_no_prose():
+    page = """\
+Filler
+   The term above an indented definition is left out.
+
+The "with" statement (see `there`) has a body of its own.  See the next page for it.
+The "__exit__()" method is code here.  New in version 3.7 is this.  Read section 7 on it.
+
+* A list item is a sentence like any other.
+
+   spam = eggs
+"""
+    fill = [f"This is sentence number {number} of many." for number in range(60)]
+    assert prose_of([page, *fill])[:3] == (
+        "The term above an indented definition is left out.",
+        "The with statement has a body of its own.",
+        "A list item is a sentence like any other.",
+    )
+    assert len(prose_of([page, *fill, *fill])) == 63
+
+
+def test_a_python_without_help_pages_says_so():
+    with pytest.raises(RuntimeError, match=r"without its help pages.*LocalBackend\('book.txt'\)"):
+        prose_of(["A page with hardly a sentence."])
+
+
+def test_it_reads_well():
+    assert repr(LocalBackend(texts="x", model="mine")) == "<LocalBackend mine>"
 
 
 def test_the_help_pages_are_learnt_in_milliseconds():

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import pytest
 
+from mellea_like.backends.simulated import SimulatedBackend, passes
 from mellea_like.core.action import as_action
 from mellea_like.core.context import Context
-from mellea_like.hooks.payloads import GenerationPreCallPayload, SamplingLoopStartPayload
+from mellea_like.hooks.payloads import (
+    GenerationPreCallPayload,
+    SamplingIterationPayload,
+    SamplingLoopStartPayload,
+)
 from mellea_like.hooks.registry import handlers_of
 from mellea_like.hooks.types import HookMode, HookType
+from mellea_like.sampling.rejection import RejectionSamplingStrategy
 from mellea_like.testing import RecordingPlugin
 
 pytestmark = pytest.mark.anyio
@@ -52,3 +58,16 @@ async def test_two_recordings_are_apart_and_can_be_cleared():
     assert (len(one.payloads), len(two.payloads)) == (1, 0)
     one.clear()
     assert one.payloads == []
+
+
+async def test_it_records_a_call(virtual_clock):
+    recording = RecordingPlugin()
+    strategy = RejectionSamplingStrategy(
+        SimulatedBackend(pass_rate=0), loop_budget=2, concurrency_budget=2, plugins=[recording]
+    )
+    result = await strategy.sample("do it", [passes])
+    assert recording.payloads[0].hook is HookType.SAMPLING_LOOP_START
+    assert recording.payloads[-1].hook is HookType.SAMPLING_LOOP_END
+    slices = [payload.slice for payload in recording.of(SamplingIterationPayload)]
+    assert tuple(slices) == result.slices
+    assert len(recording.of(HookType.GENERATION_POST_CALL)) == 4

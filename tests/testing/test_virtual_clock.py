@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 
 import anyio
@@ -116,6 +118,31 @@ def test_an_exception_passes_unchanged(backend):
 def test_another_loop_is_refused():
     with pytest.raises(ValueError, match="not on 'curio'"):
         VirtualClock().backend("curio")
+
+
+@pytest.mark.parametrize(
+    ("missing", "module", "message"),
+    [
+        ("trio", "virtual_trio", "virtual time on trio needs trio: pip install"),
+        ("pytest", "pytest_plugin", "fixtures need pytest: pip install"),
+    ],
+)
+def test_what_is_not_installed_is_named_with_its_extra(missing, module, message):
+    program = f"import sys; sys.modules[{missing!r}] = None; import mellea_like.testing.{module}"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=False
+    )
+    assert f"{message} 'mellea-like[testing]'" in done.stderr.splitlines()[-1]
+
+
+def test_virtual_time_on_asyncio_needs_no_trio():
+    program = """
+import sys; sys.modules["trio"] = sys.modules["pytest"] = None
+import anyio
+from mellea_like.testing import run_virtual
+run_virtual(lambda: anyio.sleep(3600))
+"""
+    subprocess.run([sys.executable, "-c", program], timeout=30, check=True)
 
 
 def test_the_plugin_fails_a_test_that_stands_still(pytester):

@@ -1,0 +1,73 @@
+"""Log records know which iteration they belong to."""
+
+from __future__ import annotations
+
+import contextvars
+import logging
+
+import pytest
+
+from mellea_like.core.backend import RequestMeta
+from mellea_like.core.current import ITERATION
+from mellea_like.runtime.logs import IterationFilter, logger, warn
+
+
+@pytest.fixture
+def records():
+    """What reaches a handler with the filter on it."""
+    seen: list[logging.LogRecord] = []
+
+    class Keep(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            seen.append(record)
+
+    handler = Keep()
+    handler.addFilter(IterationFilter())
+    logger.addHandler(handler)
+    yield seen
+    logger.removeHandler(handler)
+
+
+def ids(record: logging.LogRecord) -> tuple[object, object, object]:
+    return record.sampling_id, record.iteration, record.subsample
+
+
+def inside(function, *args, **kwargs) -> None:
+    def run() -> None:
+        ITERATION.set(RequestMeta("call", 5, 2))
+        function(*args, **kwargs)
+
+    contextvars.copy_context().run(run)
+
+
+def test_a_record_inside_an_iteration_carries_its_ids(records):
+    inside(logger.warning, "from a validator")
+    assert ids(records[0]) == ("call", 5, 2)
+
+
+def test_a_record_outside_an_iteration_carries_none(records):
+    logger.warning("from elsewhere")
+    assert ids(records[0]) == (None, None, None)
+
+
+def test_ids_that_a_record_has_already_are_kept(records):
+    inside(logger.warning, "x", extra={"sampling_id": "own", "iteration": 1, "subsample": 0})
+    assert ids(records[0]) == ("own", 1, 0)
+
+
+def test_a_warning_carries_the_running_iterations_ids(records):
+    inside(warn, "lost %s", "it")
+    assert records[0].getMessage() == "lost it"
+    assert records[0].levelno == logging.WARNING
+    assert ids(records[0]) == ("call", 5, 2)
+
+
+def test_a_warning_carries_the_ids_and_fields_it_is_given(records):
+    inside(warn, "lost", sampling_id="other", iteration=9, plugin="audit")
+    assert ids(records[0]) == ("other", 9, None)
+    assert records[0].plugin == "audit"
+
+
+def test_a_warning_names_the_line_that_gave_it(records):
+    warn("here")
+    assert records[0].filename == "test_logs.py"

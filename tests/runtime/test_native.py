@@ -1,0 +1,81 @@
+"""Was this code asked to stop? The same answer on both event loops."""
+
+from __future__ import annotations
+
+import asyncio
+
+import anyio
+import pytest
+from anyio.lowlevel import checkpoint
+
+from mellea_like.runtime.native import cancel_requested, clock, native_cancel_requests
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_nobody_asks_by_default():
+    assert not cancel_requested()
+    assert native_cancel_requests() == 0
+
+
+async def test_a_cancelled_scope_asks():
+    seen = []
+    with anyio.CancelScope() as scope:  # noqa: ASYNC100 (it only asks)
+        scope.cancel()
+        seen.append(cancel_requested())
+        with anyio.CancelScope(shield=True):  # noqa: ASYNC100
+            seen.append(cancel_requested())
+    assert seen == [True, False]
+    assert not cancel_requested()
+
+
+async def test_an_outer_scope_asks_through_an_inner_one():
+    with anyio.CancelScope() as outer, anyio.CancelScope():  # noqa: ASYNC100
+        outer.cancel()
+        assert cancel_requested()
+
+
+async def test_a_deadline_asks_once_it_strikes(virtual_clock):
+    seen = []
+    with anyio.move_on_after(5):
+        seen.append(cancel_requested())
+        try:
+            await anyio.sleep(10)
+        finally:
+            seen.append(cancel_requested())
+    assert seen == [False, True]
+
+
+async def test_a_cancellation_that_nobody_asked_for_is_told_apart():
+    try:
+        raise asyncio.CancelledError
+    except asyncio.CancelledError:
+        assert not cancel_requested()
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_native_cancellation_asks(anyio_backend):
+    seen = []
+
+    async def work() -> None:
+        try:
+            await anyio.sleep(10)
+        finally:
+            seen.append((native_cancel_requests(), cancel_requested()))
+
+    task = asyncio.ensure_future(work())
+    await checkpoint()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert seen == [(1, True)]
+
+
+def test_outside_an_event_loop_nobody_asks_natively():
+    assert native_cancel_requests() == 0
+
+
+async def test_the_clock_is_anyios(virtual_clock):
+    now = clock()
+    await anyio.sleep(7)
+    assert now() == anyio.current_time() == 7
