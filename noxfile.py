@@ -106,7 +106,8 @@ def docs(session: nox.Session) -> None:
 def examples(session: nox.Session) -> None:
     """Run every example offline and compare what it prints."""
     environment = Environment(session, "test")
-    environment.run("pytest", "tests/test_examples.py", *(session.posargs or ("-v",)))
+    files = sorted((ROOT / "tests").glob("test_example*.py"))
+    environment.run("pytest", *files, *(session.posargs or ("-v",)))
 
 
 @nox.session
