@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 __all__ = ["Backends", "check_options", "choose_backend", "open_backends"]
 
 LOCAL = (
-    "local, a small statistical text generator that runs in this process: it strings words together"
-    " and understands nothing. For a real model: --backend openai or --backend llama."
+    "local, a small statistical text generator that understands nothing;"
+    " for a real model see --backend."
 )
 
 
