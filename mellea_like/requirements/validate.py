@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import anyio
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from mellea_like.core.requirement import Candidate
 
-__all__ = ["Checklist", "Judge", "Progress"]
+__all__ = ["Checklist", "Judge"]
 
 Judge: TypeAlias = "Callable[[Requirement, Candidate], Awaitable[ValidationResult]]"
 """Decides a requirement that has no validator."""
@@ -57,7 +57,11 @@ class Checklist:
         self._inline = [(i, self.requirements[i]) for i in members[Stage.INLINE]]
         self._later = [members[stage] for stage in Stage if stage > 0 and members[stage]]
 
-    def begin(self, candidate: Candidate, check_all: bool) -> Progress:  # noqa: FBT001
+    def begin(
+        self,
+        candidate: Candidate,
+        check_all: bool,  # noqa: FBT001
+    ) -> tuple[list[ValidationResult], bool]:
         """Run the inline stage; all there is to do for most candidates, and nothing to await.
 
         Args:
@@ -65,7 +69,8 @@ class Checklist:
             check_all: skip nothing.
 
         Returns:
-            The verdicts so far, and whether they are all.
+            The verdicts so far, one for each requirement, and whether that is all; else `finish`
+            goes on with them.
         """
         verdicts: list[Any] = [_SKIPPED] * len(self.requirements)
         passed = settled = True
@@ -77,11 +82,11 @@ class Checklist:
                 elif verdict.status is not _PASS:
                     passed = False
         done = settled and (not self._later or not (passed or check_all))
-        return Progress(verdicts, done)
+        return verdicts, done
 
     async def finish(
         self,
-        progress: Progress,
+        verdicts: list[ValidationResult],
         candidate: Candidate,
         judge: Judge,
         check_all: bool,  # noqa: FBT001
@@ -89,7 +94,7 @@ class Checklist:
         """Run the later stages, and whatever the inline stage left to await.
 
         Args:
-            progress: what `begin` returned.
+            verdicts: what `begin` returned.
             candidate: what is checked.
             judge: decides the requirements without a validator.
             check_all: skip nothing.
@@ -102,7 +107,7 @@ class Checklist:
             BadVerdict: a validator returned something that is no verdict.
             Exception: what a validator raised whose requirement has ``on_error="raise"``.
         """
-        results: list[Any] = progress.verdicts
+        results: list[Any] = verdicts
         for i, requirement in self._inline:
             if not isinstance(results[i], ValidationResult):
                 results[i] = await _decide(requirement, candidate, judge, results[i])
@@ -125,22 +130,8 @@ class Checklist:
         check_all: bool = False,  # noqa: FBT001, FBT002
     ) -> list[ValidationResult]:
         """Run all stages; see `finish`."""
-        progress = self.begin(candidate, check_all)
-        if progress.done:
-            return progress.verdicts
-        return await self.finish(progress, candidate, judge, check_all)
-
-
-class Progress(NamedTuple):
-    """How far a candidate's check has come.
-
-    Attributes:
-        verdicts: one for each requirement; where it is not done, some may still have to be awaited.
-        done: whether all verdicts are there.
-    """
-
-    verdicts: list[ValidationResult]
-    done: bool
+        verdicts, done = self.begin(candidate, check_all)
+        return verdicts if done else await self.finish(verdicts, candidate, judge, check_all)
 
 
 async def _decide_together(

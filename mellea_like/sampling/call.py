@@ -7,7 +7,6 @@ end the call is kept in `fatal`, and raised when every producer has ended.
 
 from __future__ import annotations
 
-import math
 from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -51,6 +50,9 @@ DRAIN_SECONDS = 2.0
 """How long deliveries and background hooks may go on after the last iteration, in all."""
 
 
+_NO_HOOKS = HookRun((), "")
+
+
 class Call:
     """The state of one call; made, run once, and forgotten.
 
@@ -59,6 +61,23 @@ class Call:
         plan: what it does.
         on_slice: the user's progress callback.
     """
+
+    # What most calls never change stands here, for a pending call takes memory.
+    fatal: BaseException | None = None
+    stopping = False
+    _active = 0
+    _begun = False
+    _best_rank: tuple[int, int] | None = None
+    _delivery: Delivery | None = None
+    _ended: Ending | None = None
+    _idle: anyio.Event | None = None
+    _rendered: tuple[Message, ...] | None = None
+    _scope: anyio.CancelScope | None = None
+    _seen = 0
+    _timed_out = False
+    _undelivered = 0
+    _watched = False
+    _won = False
 
     def __init__(
         self,
@@ -76,7 +95,8 @@ class Call:
             strategy.needs_all_reasons if settings.validate_all is None else settings.validate_all
         )
         self.judge_options = settings.judge_options
-        self.hooks = HookRun(snapshot(settings.handlers), self.sampling_id)
+        handlers = snapshot(settings.handlers)
+        self.hooks = HookRun(handlers, self.sampling_id) if handlers else _NO_HOOKS
         self.telemetry = settings.telemetry.start_call(type(strategy).__name__, self.sampling_id)
         self.repairs_observed = HookType.SAMPLING_REPAIR in self.hooks
         self.validation_observed = (
@@ -86,31 +106,17 @@ class Call:
         )
         self.backend = observed(plan.backend, self)
         self.checklist = Checklist(plan.requirements)
-        self._rendered: tuple[Message, ...] | None = None
         self._judges: dict[int, Backend] = {}
         self._on_slice = on_slice
-        self._delivery: Delivery | None = None
 
         self.clock = clock()
         self.started = self.clock()
         self._started_utc = datetime.now(UTC)
         self.deadline = None if settings.timeout is None else self.started + settings.timeout
         self.slices: list[Slice] = []
-        self.fatal: BaseException | None = None
-        self.stopping = False
-        self._ended: Ending | None = None
-        self._timed_out = False
-        self._begun = False
-        self._won = False
-        self._undelivered = 0
-
-        self._active = 0
-        self._seen = 0
-        self._scope: anyio.CancelScope | None = None
         self._chain_scopes: dict[int, anyio.CancelScope] = {}
-        self._ordered = settings.selection == "ordered"
+        self.ordered = settings.selection == "ordered"
         self._running: dict[int, Turn] = {}
-        self._best_rank: tuple[int, int] | None = None
 
     # What producers use
 
@@ -129,12 +135,14 @@ class Call:
 
     def render(self, action: Action[Any], context: Context) -> tuple[Message, ...]:
         """Return the messages of an action in a context; the call's own are rendered once."""
-        own = action is self.plan.action and context is self.plan.context
-        if not own or not isinstance(action, Instruction | Message):
+        if action is not self.plan.action or context is not self.plan.context:
             return tuple(action.render(context))
-        if self._rendered is None:
-            self._rendered = tuple(action.render(context))
-        return self._rendered
+        if self._rendered is not None:
+            return self._rendered
+        messages = tuple(action.render(context))
+        if isinstance(action, Instruction | Message):
+            self._rendered = messages
+        return messages
 
     def judge_for(self, requirement: Requirement) -> Backend:
         """Return what decides a requirement without a validator."""
@@ -145,16 +153,15 @@ class Call:
 
     def scope_of(self, chain: int) -> AbstractContextManager[object]:
         """Return what cancels one subsample alone; only an ordered selection needs it."""
-        if not self._ordered:
+        if not self.ordered:
             return nullcontext()
         return self._chain_scopes.setdefault(chain, anyio.CancelScope())
 
     def may_start(self, turn: Turn) -> bool:
-        """Tell whether a turn may start, and note that its subsample is at it."""
-        if self.stopping or (self._best_rank is not None and turn.rank > self._best_rank):
+        """Tell whether a turn of an ordered call may start; note that its subsample is at it."""
+        if self._best_rank is not None and turn.rank > self._best_rank:
             return False
-        if self._ordered:
-            self._running[turn.subsample] = turn
+        self._running[turn.subsample] = turn
         return True
 
     def record(self, slice_: Slice) -> None:
@@ -162,11 +169,12 @@ class Call:
         self.slices.append(slice_)
         if slice_.outcome is Outcome.PASSED:
             rank = (slice_.depth, slice_.subsample)
-            if not self._ordered:
+            if not self.ordered:
                 self._won = self.stopping = True
             elif self._best_rank is None or rank < self._best_rank:
                 self._best_rank = rank
-        self._send.send_nowait(slice_)
+        if self._watched or slice_.outcome is Outcome.PASSED:
+            self._send.send_nowait(slice_)
         if slice_.error is not None:
             warn(
                 "iteration %d errored: %s: %s",
@@ -184,7 +192,8 @@ class Call:
         self._active -= 1
         if self._active == 0:
             self._send.close()
-            self._idle.set()
+            if self._idle is not None:
+                self._idle.set()
 
     def abort(self, error: BaseException) -> None:
         """End the call with an error, unless it is won already.
@@ -280,13 +289,15 @@ class Call:
         """Run the producers, and be their consumer."""
         concurrency = self.strategy.settings.concurrency_budget
         self._active = concurrency
-        self._idle = anyio.Event()
+        # A failed slice that nobody else waits for is no reason to wake the consumer.
+        self._watched = self.ordered or self._delivery is not None
         self._send, receive = anyio.create_memory_object_stream[Slice](
             concurrency * self.loop_budget
         )
-        deadline = math.inf if self.deadline is None else self.deadline
-        with anyio.CancelScope(deadline=deadline) as timer, self._send, receive:
+        with self._send, receive:
             async with anyio.create_task_group() as producers:
+                if self.deadline is not None:
+                    producers.cancel_scope.deadline = self.deadline
                 self._scope = producers.cancel_scope
                 for chain in range(concurrency):
                     name = task_name(self.sampling_id, chain)
@@ -298,19 +309,22 @@ class Call:
                 except BaseException as exc:  # noqa: BLE001 (an interrupt; raised again later)
                     self.abort(exc)
                 finally:
+                    late = not self.stopping and producers.cancel_scope.cancel_called
                     self.stopping = True
+                    decided = len(self.slices)
                     if self._active:
                         producers.cancel_scope.cancel()
                     self._deliver()
                     if self._active:
                         await self._await_producers()
-        self._timed_out = timer.cancelled_caught
         self._won = self._won or self._best_rank is not None
         # Cancelled siblings end in whatever order the event loop keeps its tasks in; those that
         # ended at the same instant stand in the order of their ids, so that runs can be compared.
-        self.slices[self._seen :] = sorted(
-            self.slices[self._seen :], key=lambda slice_: (slice_.ended_at, slice_.iteration)
+        self.slices[decided:] = sorted(
+            self.slices[decided:], key=lambda slice_: (slice_.ended_at, slice_.iteration)
         )
+        # The time may run out in the very moment in which the last turn ends.
+        self._timed_out = late and any(s.outcome is Outcome.CANCELLED for s in self.slices)
         self._deliver()
 
     async def _consume(self, receive: Any) -> None:
@@ -349,6 +363,7 @@ class Call:
         """Wait for cancelled producers; say which don't end when the grace period is over."""
         with anyio.CancelScope(shield=True):
             with anyio.move_on_after(self.strategy.settings.cancel_grace):
+                self._idle = anyio.Event()
                 await self._idle.wait()
             if self._active:
                 log_stuck_tasks(self.sampling_id, self.strategy.settings.cancel_grace)

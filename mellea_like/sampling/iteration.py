@@ -20,7 +20,7 @@ from mellea_like.core.slice import Outcome, Slice
 from mellea_like.errors import BackendTimeout, BackendUnavailable, RequirementError
 from mellea_like.hooks.types import HookType
 from mellea_like.requirements.judge import judge_messages, read_verdict
-from mellea_like.requirements.validate import Checklist, Progress
+from mellea_like.requirements.validate import Checklist
 from mellea_like.runtime.native import cancel_requested
 from mellea_like.sampling import events
 from mellea_like.sampling.turns import derive_seed
@@ -42,6 +42,7 @@ _PASSED, _FAILED, _ERRORED, _CANCELLED = (
     Outcome.CANCELLED,
 )
 _PASS, _ERROR = ValidationStatus.PASSED, ValidationStatus.ERRORED
+_NO_USAGE = Usage()
 _new_candidate = quick(Candidate)
 _new_meta = quick(RequestMeta)
 _new_slice = quick(Slice)
@@ -155,7 +156,10 @@ class Iteration:
             raise TypeError(msg)
         self.generation = generation
         try:
-            value = self._parse(generation)
+            if plan.format is None and generation.value is None:
+                value = self.action.parse(generation.text)
+            else:
+                value = _given_value(generation, plan.format)
         except ValueError as exc:
             self.outcome = _FAILED
             self.reason = str(exc) or type(exc).__name__
@@ -174,19 +178,9 @@ class Iteration:
             verdicts, done = call.checklist.begin(candidate, call.check_all)
             if not done:
                 verdicts = await call.checklist.finish(
-                    Progress(verdicts, done), candidate, self._ask_judge, call.check_all
+                    verdicts, candidate, self._ask_judge, call.check_all
                 )
             self._conclude(call.checklist.requirements, verdicts)
-
-    def _parse(self, generation: Generation) -> Any:
-        wanted = self.call.plan.format
-        if wanted is None:
-            if generation.value is not None:
-                return generation.value
-            return self.action.parse(generation.text)
-        if generation.value is not None:
-            return parse_value(wanted, generation.value)
-        return parse_json(wanted, generation.text)
 
     async def _validate_observed(self, candidate: Candidate) -> None:
         call, checklist = self.call, self.call.checklist
@@ -282,11 +276,22 @@ class Iteration:
 
     def _usage(self) -> Usage:
         if self.meter is None:
-            return Usage()
+            return _NO_USAGE
         usage = _cost(self.meter, self.generation)
-        for meter, reply in self.judged or ():
+        if self.judged is None:
+            return usage
+        for meter, reply in self.judged:
             usage += _cost(meter, reply)
         return usage
+
+
+def _given_value(generation: Generation, wanted: Any) -> Any:
+    """Return the value that the backend gave or the format asks for."""
+    if wanted is None:
+        return generation.value
+    if generation.value is not None:
+        return parse_value(wanted, generation.value)
+    return parse_json(wanted, generation.text)
 
 
 def _cost(meter: Meter, reply: Generation | None) -> Usage:

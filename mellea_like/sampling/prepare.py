@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from mellea_like.core.action import Action, Instruction, as_action
-from mellea_like.core.backend import Backend, can_judge
+from mellea_like.core.backend import Backend, can_judge, is_backend
 from mellea_like.core.context import Context
 from mellea_like.core.format import check_format
 from mellea_like.core.options import Options
@@ -124,7 +124,7 @@ def as_backend(backend: object, name: str) -> Backend:
     if backend is None:
         msg = f"there is no {name}: give one to the strategy, or to the call as {name}=..."
         raise ValueError(msg)
-    if isinstance(backend, type) or not isinstance(backend, Backend):
+    if not is_backend(backend):
         hint = ": wrap it in FunctionBackend(...)" if callable(backend) else ""
         msg = f"{name} is no backend, for it has no generate(request): {backend!r}{hint}"
         raise TypeError(msg)

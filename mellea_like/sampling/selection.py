@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+from mellea_like.core.requirement import ValidationStatus
+from mellea_like.core.slice import Outcome
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -12,6 +15,9 @@ if TYPE_CHECKING:
 __all__ = ["Selection", "best_failure", "deepest_failure", "merit", "winner"]
 
 Selection: TypeAlias = Literal["first", "ordered"]
+
+
+_PASSED = ValidationStatus.PASSED
 
 
 def merit(failed: Slice) -> tuple[float, float]:
@@ -23,9 +29,15 @@ def merit(failed: Slice) -> tuple[float, float]:
     Returns:
         The weight of the requirements that it met, then the mean score of all that have one.
     """
-    met = sum(requirement.weight for requirement, result in failed.validations if result.passed)
-    scores = [result.score for _, result in failed.validations if result.score is not None]
-    return met, sum(scores) / len(scores) if scores else 0.0
+    met = total = 0.0
+    scored = 0
+    for requirement, result in failed.validations:
+        if result.status is _PASSED:
+            met += requirement.weight
+        if result.score is not None:
+            total += result.score
+            scored += 1
+    return met, total / scored if scored else 0.0
 
 
 def best_failure(slices: Sequence[Slice]) -> int:
@@ -65,7 +77,7 @@ def winner(slices: Sequence[Slice], selection: Selection) -> int | None:
     Returns:
         The winner's position, or None where no slice passed.
     """
-    passed = [i for i, slice_ in enumerate(slices) if slice_.passed]
+    passed = [i for i, slice_ in enumerate(slices) if slice_.outcome is Outcome.PASSED]
     if not passed:
         return None
     if selection == "first":

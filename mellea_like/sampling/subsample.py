@@ -51,7 +51,7 @@ async def _run_chain(call: Call, chain: int) -> None:
     turns = call.loop_budget
     for depth in range(turns):
         turn = turn_of(chain, depth, turns)
-        if not call.may_start(turn):
+        if call.stopping or (call.ordered and not call.may_start(turn)):
             return
         slice_ = await Iteration(call, turn, chain, action, context).run()
         if slice_.outcome is _FAILED:

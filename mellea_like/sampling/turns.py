@@ -38,7 +38,8 @@ def turn_of(subsample: int, depth: int, loop_budget: int) -> Turn:
     Returns:
         The turn, with the id ``subsample * loop_budget + depth + 1``.
     """
-    return Turn(subsample * loop_budget + depth + 1, subsample, depth)
+    # What Turn(...) does, without the detour through its Python-level constructor.
+    return tuple.__new__(Turn, (subsample * loop_budget + depth + 1, subsample, depth))
 
 
 def derive_seed(seed: int, iteration: int, purpose: str = "generate") -> int:
