@@ -15,21 +15,18 @@ import signal
 import sys
 import threading
 import time
-import urllib.error
-import urllib.request
 from typing import Any
 
 __all__ = ["main", "serve"]
 
 PARENT_CHECK_SECONDS = 1.0
-HEALTH_CHECK_SECONDS = 0.01
 
 HTTP_THREADS = 64
 """Each open connection takes a thread of the server's: one for a request, one for a pooled one."""
 
 
 def serve(config: dict[str, Any]) -> tuple[Any, str]:
-    """Start the server and wait until the model is loaded.
+    """Start the server.
 
     Args:
         config: ``path``, ``name``, ``api_key``, ``context_size`` (tokens of a request),
@@ -53,20 +50,9 @@ def serve(config: dict[str, Any]) -> tuple[Any, str]:
     if config["threads"] is not None:
         params.cpuparams.n_threads = config["threads"]
         params.cpuparams_batch.n_threads = config["threads"]
+    # Returns when the model is loaded, and raises when it can't be.
     server = xllamacpp.Server(params)
-    address = str(server.listening_address)
-    while not _is_healthy(address):
-        time.sleep(HEALTH_CHECK_SECONDS)
-    return server, address
-
-
-def _is_healthy(address: str) -> bool:
-    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    try:
-        with direct.open(f"{address}/health", timeout=10):
-            return True
-    except urllib.error.HTTPError:
-        return False  # It answers, and says that it is still loading.
+    return server, str(server.listening_address)
 
 
 def _end_with_parent(parent: int) -> None:

@@ -200,7 +200,7 @@ class OpenAIBackend:
         except Exception as exc:  # noqa: BLE001 (nothing but the SDK's code runs in there)
             error = translator.of(exc)
         else:
-            return OpenReply(stream.response, Reply(meter), request, model, translator)
+            return OpenReply(stream.response, Reply(meter), model, translator)
         # Outside the handler, so that the SDK's exception does not hang on as the context.
         raise error
 

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from mellea_like.backends.openai_errors import Translator
-    from mellea_like.core.backend import Request
 
 __all__ = ["OpenReply"]
 
@@ -37,20 +36,16 @@ class OpenReply:
     Args:
         response: the HTTP response, its body not yet read.
         reply: takes the events.
-        request: what was asked.
         model: the model that was asked.
         translator: puts errors into words.
     """
 
-    def __init__(
-        self, response: Any, reply: Reply, request: Request, model: str, translator: Translator
-    ) -> None:
+    def __init__(self, response: Any, reply: Reply, model: str, translator: Translator) -> None:
         self._response = response
         self._chunks: AsyncGenerator[bytes, None] = response.aiter_bytes()
         self._decoder = EventDecoder()
         self._events: deque[str] = deque()
         self._reply = reply
-        self._request = request
         self._model = model
         self._translator = translator
         self._event = ""
@@ -148,7 +143,7 @@ class OpenReply:
         reply = self._reply
         return Generation(
             "".join(reply.text),
-            usage=self._request.meter.usage,
+            usage=reply.usage,
             model=reply.model or self._model,
             finish_reason=reply.finish_reason,
         )

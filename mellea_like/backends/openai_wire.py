@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from mellea_like.core.backend import Request
-    from mellea_like.core.generation import RequestMeter
+    from mellea_like.core.generation import RequestMeter, Usage
     from mellea_like.core.options import Options
 
 __all__ = ["EventDecoder", "Reply", "ServerError", "excerpt", "request_body", "response_format"]
@@ -227,6 +227,11 @@ class Reply:
         self.finish_reason: str | None = None
         self.done = False
         self.began = False
+
+    @property
+    def usage(self) -> Usage:
+        """What the reply cost, as known by now."""
+        return self._meter.usage
 
     @property
     def whole(self) -> bool:

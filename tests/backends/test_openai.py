@@ -17,7 +17,12 @@ from mellea_like.core.backend import Backend, Request, StreamingBackend
 from mellea_like.core.generation import Generation, Usage
 from mellea_like.core.message import Message
 from mellea_like.core.options import Options
-from mellea_like.errors import AuthenticationFailed, BackendUnavailable, InvalidRequest
+from mellea_like.errors import (
+    AuthenticationFailed,
+    BackendUnavailable,
+    InvalidRequest,
+    MalformedResponse,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -215,6 +220,23 @@ async def test_a_server_without_models_is_told_about():
         await backend.aclose()
 
 
+@pytest.mark.parametrize("body", [b"", b"[]", b'"x"', b'{"data": 5}', b'{"data": [7]}', b"<html>"])
+async def test_a_list_of_models_that_is_none_is_an_error(body):
+    with OpenAIServer(model_list=Answer(body=body)) as server:
+        backend = OpenAIBackend(base_url=server.url)
+        with pytest.raises((MalformedResponse, InvalidRequest)):
+            await backend.generate(ask())
+        await backend.aclose()
+
+
+async def test_a_server_that_refuses_its_list_of_models_says_why():
+    with OpenAIServer(model_list=Answer.error(401, "who are you?")) as server:
+        backend = OpenAIBackend(base_url=server.url)
+        with pytest.raises(AuthenticationFailed, match="who are you"):
+            await backend.generate(ask())
+        await backend.aclose()
+
+
 async def test_openais_own_api_needs_a_models_name():
     backend = OpenAIBackend(api_key="k" * 20)
     with pytest.raises(InvalidRequest, match="needs a model's name"):
@@ -259,7 +281,9 @@ async def test_credentials_in_the_url_are_used_but_not_shown():
     assert repr(backend) == f"<OpenAIBackend 'm' at {server.url}>"
 
 
-@pytest.mark.parametrize("url", ["sk-secret-in-the-wrong-place", "ftp://host/v1", "http://", "//h"])
+@pytest.mark.parametrize(
+    "url", ["sk-secret-in-the-wrong-place", "ftp://host/v1", "http://", "http://[h"]
+)
 def test_a_base_url_that_is_none_is_refused_without_showing_it(url):
     with pytest.raises(ValueError, match=r"base_url takes a URL that starts with http") as caught:
         OpenAIBackend("m", base_url=url)
@@ -288,6 +312,10 @@ def test_wrong_arguments_are_refused():
         OpenAIBackend("m", client=client, api_key="k")
     with pytest.raises(ValueError, match="timeout takes seconds"):
         OpenAIBackend("m", timeout=0)
+
+
+def test_a_key_given_as_an_argument_hides_behind_stars():
+    assert "'***'" in str(vars(OpenAIBackend("m", api_key="sk-" + "x" * 20)))
 
 
 # --- clients, connections and event loops --------------------------------------------------------
@@ -384,10 +412,40 @@ def test_it_works_from_one_kind_of_loop_to_the_other():
 
 
 async def test_sixteen_at_a_time():
-    with OpenAIServer(Answer(seconds=0.1)) as server:
+    together = Answer(until=lambda: server.max_in_flight == 16)
+    with OpenAIServer(together) as server:
         backend = OpenAIBackend("m", base_url=server.url)
-        async with anyio.create_task_group() as tasks:
-            for _ in range(16):
-                tasks.start_soon(backend.generate, ask())
+        with anyio.fail_after(30):
+            async with anyio.create_task_group() as tasks:
+                for _ in range(16):
+                    tasks.start_soon(backend.generate, ask())
         await backend.aclose()
     assert (server.finished, server.max_in_flight) == (16, 16)
+
+
+async def test_a_body_that_does_not_end_after_the_reply_is_not_waited_for():
+    with OpenAIServer(Answer("a b", linger=30)) as server:
+        backend = OpenAIBackend("m", base_url=server.url, keep_alive=True)
+        begun = anyio.current_time()
+        assert (await backend.generate(ask())).text == "a b"
+        assert anyio.current_time() - begun < 2
+        await server.wait_until(lambda: server.disconnected == 1)
+        await backend.aclose()
+
+
+async def test_what_comes_after_the_replys_end_is_left_alone():
+    chunk = '{"choices": [{"index": 0, "delta": {"content": "a"}, "finish_reason": "stop"}]}'
+    answer = Answer(events=(chunk, "[DONE]", "[DONE]", "nonsense"), finish_reason=None)
+    with OpenAIServer(answer) as server:
+        backend = OpenAIBackend("m", base_url=server.url)
+        assert (await backend.generate(ask())).text == "a"
+        await backend.aclose()
+
+
+async def test_a_stream_that_was_read_to_its_end_stays_at_its_end():
+    with OpenAIServer() as server:
+        backend = OpenAIBackend("m", base_url=server.url)
+        async with backend.stream(ask()) as reply:
+            assert len([item async for item in reply]) == 5
+            assert [item async for item in reply] == []
+        await backend.aclose()

@@ -162,5 +162,5 @@ async def test_of_four_two_second_replies_the_losers_are_closed_when_one_wins_ea
         assert threading.active_count() <= threads
         await backend.aclose()
         await server.wait_until(lambda: server.connections == 0, 0.25)
-    assert elapsed < 0.4
+    assert elapsed < 1.0  # 0.3 s and what a busy machine takes, but not the losers' 2 s
     assert server.finished == 1

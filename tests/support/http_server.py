@@ -32,9 +32,11 @@ class Answer:
         text: the reply, sent word by word.
         seconds: how long the reply takes, spread evenly over its words.
         wait: seconds before the headers are sent.
+        until: the headers wait for this to be true.
         usage: prompt and completion tokens in the last chunk; None sends none.
         finish_reason: in the chunk after the last word; None sends no such chunk.
         done: whether ``[DONE]`` is sent.
+        linger: seconds between the last event and the end of the body.
         cut_after: close the connection after this many words.
         hang_after: send nothing more after this many words, and keep the connection.
         status: the HTTP status; other than 200, ``body`` is the answer.
@@ -48,9 +50,11 @@ class Answer:
     text: str = "one two three four"
     seconds: float = 0.0
     wait: float = 0.0
+    until: Callable[[], bool] = lambda: True
     usage: tuple[int, int] | None = (7, 4)
     finish_reason: str | None = "stop"
     done: bool = True
+    linger: float = 0.0
     cut_after: int | None = None
     hang_after: int | None = None
     status: int = 200
@@ -93,11 +97,16 @@ class OpenAIServer:
     """
 
     def __init__(
-        self, *answers: Answer, choose: Choose | None = None, models: tuple[str, ...] = ("test",)
+        self,
+        *answers: Answer,
+        choose: Choose | None = None,
+        models: tuple[str, ...] = ("test",),
+        model_list: Answer | None = None,
     ) -> None:
         self._answers = answers or (Answer(),)
         self._choose = choose or self._in_turn
         self._models = models
+        self._model_list = model_list
         self.url = ""
         self.started = 0
         self.finished = 0
@@ -169,6 +178,8 @@ class OpenAIServer:
         """Answer one request; tell whether the connection may stay open."""
         if method == "GET" and path.endswith("/models"):
             self.model_lists += 1
+            if self._model_list is not None:
+                return send.whole(self._model_list.status, self._model_list.body or b"")
             models = [{"id": name, "object": "model"} for name in self._models]
             return send.whole(200, json.dumps({"object": "list", "data": models}).encode())
         if method != "POST" or not path.endswith("/chat/completions"):
@@ -194,6 +205,8 @@ class OpenAIServer:
         self, answer: Answer, request: dict[str, Any], send: Send
     ) -> bool:
         await asyncio.sleep(answer.wait)
+        while not answer.until():  # noqa: ASYNC110 (another thread may make it true)
+            await asyncio.sleep(0.002)
         if answer.body is not None or answer.status != 200:
             kind = answer.content_type or "application/json"
             return send.whole(answer.status, answer.body or b"", kind, answer.headers)
@@ -223,6 +236,7 @@ class OpenAIServer:
             send.event(json.dumps({"model": model, "choices": [], "usage": usage}))
         if answer.done:
             send.event("[DONE]")
+        await asyncio.sleep(answer.linger)
         return send.end()
 
 

@@ -1,0 +1,42 @@
+"""OpenAIBackend and LlamaCppBackend keep the promises of every backend."""
+
+from __future__ import annotations
+
+import pytest
+from http_server import Answer, OpenAIServer
+from tiny_gguf import build_bigram_gguf
+
+from mellea_like.backends.llama import LlamaCppBackend
+from mellea_like.backends.openai import OpenAIBackend
+from mellea_like.core.backend import Request
+from mellea_like.core.message import Message
+from mellea_like.core.options import Options
+from mellea_like.testing import check_backend
+
+pytestmark = pytest.mark.anyio
+
+FAILING = Request((Message("user", "Fail."),))
+
+
+@pytest.mark.parametrize("keep_alive", [True, False])
+async def test_openai_backend_keeps_every_promise(keep_alive):
+    def choose(number: int, body: dict) -> Answer:
+        if body["messages"][0]["content"] == "Fail.":
+            return Answer.error(500, "as asked")
+        return Answer("one two three", seconds=0.03)
+
+    with OpenAIServer(choose=choose) as server:
+        backend = OpenAIBackend("m", base_url=server.url, keep_alive=keep_alive)
+        rules = await check_backend(lambda: backend, failing_request=FAILING)
+        await backend.aclose()
+        await server.wait_until(lambda: server.connections == 0)
+    assert {"cancellation", "stream", "errors"} <= set(rules)
+
+
+async def test_llama_cpp_backend_keeps_every_promise(tmp_path):
+    build_bigram_gguf("one two three four five six seven eight nine ten", tmp_path / "m.gguf")
+    failing = Request((Message("user", "x" * 10_000),))
+    request = Request((Message("user", "Say something."),), options=Options(seed=1))
+    async with LlamaCppBackend(tmp_path / "m.gguf", threads=1) as backend:
+        rules = await check_backend(lambda: backend, request=request, failing_request=failing)
+    assert {"cancellation", "stream", "errors"} <= set(rules)
