@@ -54,7 +54,7 @@ def quarrels_apart(candidate):
 
 def main() -> int:
     strategy = RejectionSamplingStrategy(
-        FunctionBackend(draw_seating, inline=True), loop_budget=100, options={"seed": 3}
+        FunctionBackend(draw_seating, inline=True), loop_budget=500, options={"seed": 3}
     )
     try:
         result = strategy.sample_sync(

@@ -25,7 +25,7 @@ def no_echo(candidate):
 
 
 def main() -> int:
-    strategy = RejectionSamplingStrategy(LocalBackend(), loop_budget=25, concurrency_budget=4)
+    strategy = RejectionSamplingStrategy(LocalBackend(), loop_budget=50, concurrency_budget=4)
     checks = [sentence_count(exactly=1), word_count(at_least=8, at_most=14), contains("string")]
     try:
         result = strategy.sample_sync("Write a sentence about strings.", [*checks, no_echo])
