@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import anyio
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable
 
 __all__ = ["cancel_requested", "clock", "native_cancel_requests"]
@@ -25,14 +26,8 @@ def clock() -> Callable[[], float]:
     Returns:
         What ``anyio.current_time`` calls in the end, without looking the loop up each time.
     """
-    asyncio = sys.modules.get("asyncio")
-    if asyncio is not None:
-        try:
-            time: Callable[[], float] = asyncio.get_running_loop().time
-        except RuntimeError:
-            return anyio.current_time
-        return time
-    return anyio.current_time
+    task = _asyncio_task()
+    return anyio.current_time if task is None else task.get_loop().time
 
 
 def native_cancel_requests() -> int:
@@ -41,14 +36,8 @@ def native_cancel_requests() -> int:
     Returns:
         asyncio's ``Task.cancelling()``; always 0 on trio, where only scopes cancel.
     """
-    asyncio = sys.modules.get("asyncio")
-    if asyncio is None:
-        return 0
-    try:
-        task = asyncio.current_task()
-    except RuntimeError:
-        return 0
-    return 0 if task is None else int(task.cancelling())
+    task = _asyncio_task()
+    return 0 if task is None else task.cancelling()
 
 
 def cancel_requested() -> bool:
@@ -59,3 +48,13 @@ def cancel_requested() -> bool:
         cancelled natively; False where a cancellation exception was raised by mistake.
     """
     return anyio.current_effective_deadline() == -math.inf or native_cancel_requests() > 0
+
+
+def _asyncio_task() -> asyncio.Task[object] | None:
+    """Return asyncio's running task; None on trio, also where asyncio is trio's host."""
+    if "asyncio" not in sys.modules:
+        return None
+    try:
+        return sys.modules["asyncio"].current_task()  # type: ignore[no-any-return]
+    except RuntimeError:
+        return None

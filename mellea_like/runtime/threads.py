@@ -94,12 +94,11 @@ class _Threads:
 
     def submit(self, job: _Job[Any]) -> None:
         with self.condition:
-            self.jobs.append(job)
-            if self.idle >= len(self.jobs):
-                self.condition.notify()
-            elif self.threads < MAX_THREADS:
+            if self.idle <= len(self.jobs) and self.threads < MAX_THREADS:
                 threading.Thread(target=self.work, name="mellea_like worker", daemon=True).start()
                 self.threads += 1
+            self.jobs.append(job)
+            self.condition.notify()
 
     def abandon(self, job: _Job[Any]) -> bool:
         """Stop waiting for a job; tell whether it is running and can't be taken back."""

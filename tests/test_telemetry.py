@@ -1,0 +1,324 @@
+"""Spans and metrics, with the real SDK reading them."""
+
+from __future__ import annotations
+
+import json
+import logging
+
+import anyio
+import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from mellea_like import (
+    BackendError,
+    Candidate,
+    Generation,
+    MultiTurnStrategy,
+    Options,
+    RejectionSamplingStrategy,
+    Telemetry,
+    Usage,
+    requirement,
+)
+from mellea_like.backends.scripted import Reply, ScriptedBackend
+from mellea_like.errors import BackendUnavailable
+from mellea_like.runtime.logs import IterationFilter
+
+pytestmark = pytest.mark.anyio
+
+SECRET = "the-prompt-of-a-customer"
+
+
+class Recorder:
+    """Providers that keep what they are given in memory."""
+
+    def __init__(self, *, capture_content: bool = False) -> None:
+        self.exporter = InMemorySpanExporter()
+        self.tracers = TracerProvider()
+        self.tracers.add_span_processor(SimpleSpanProcessor(self.exporter))
+        self.reader = InMemoryMetricReader()
+        self.telemetry = Telemetry(
+            tracer_provider=self.tracers,
+            meter_provider=MeterProvider([self.reader]),
+            capture_content=capture_content,
+        )
+
+    @property
+    def spans(self) -> list[ReadableSpan]:
+        return list(self.exporter.get_finished_spans())
+
+    def named(self, start: str) -> list[ReadableSpan]:
+        return [span for span in self.spans if span.name.startswith(start)]
+
+    def points(self, name: str) -> list:
+        data = self.reader.get_metrics_data()
+        return [
+            point
+            for resource in (data.resource_metrics if data else ())
+            for scope in resource.scope_metrics
+            for metric in scope.metrics
+            if metric.name == name
+            for point in metric.data.data_points
+        ]
+
+    def everything(self) -> str:
+        data = self.reader.get_metrics_data()
+        metrics = data.to_json() if data else ""
+        return "\n".join(span.to_json() for span in self.spans) + metrics
+
+
+@requirement("says yes", name="yes", inline=True)
+def says_yes(candidate: Candidate) -> tuple[bool, str]:
+    return candidate.text == "yes", f"it says {candidate.text}"
+
+
+async def test_a_call_has_a_span_with_its_iterations_requests_and_validations_below_it() -> None:
+    recorder = Recorder()
+    strategy = MultiTurnStrategy(ScriptedBackend(["no", "yes"]), telemetry=recorder.telemetry)
+    result = await strategy.sample("Agree.", [says_yes])
+
+    (call,) = recorder.named("sampling")
+    assert call.name == "sampling MultiTurnStrategy"
+    assert call.parent is None
+    assert call.attributes["mellea_like.sampling_id"] == result.sampling_id
+    assert call.attributes["mellea_like.stop_reason"] == "passed"
+    iterations = recorder.named("iteration")
+    assert [span.attributes["mellea_like.iteration"] for span in iterations] == [1, 2]
+    assert [span.attributes["mellea_like.outcome"] for span in iterations] == ["failed", "passed"]
+    assert iterations[0].attributes["mellea_like.failed_requirements"] == ("yes",)
+    assert {span.parent.span_id for span in iterations} == {call.context.span_id}
+    for name in ("chat", "validation"):
+        parents = [span.parent.span_id for span in recorder.named(name)]
+        assert parents == [span.context.span_id for span in iterations]
+
+
+async def test_concurrent_subsamples_keep_their_own_parents(virtual_clock: object) -> None:
+    recorder = Recorder()
+    backend = ScriptedBackend([Reply("no", delay=d) for d in (3, 1, 2, 1, 1, 1)])
+    strategy = RejectionSamplingStrategy(
+        backend, loop_budget=2, concurrency_budget=3, telemetry=recorder.telemetry
+    )
+    await strategy.sample("Agree.", [says_yes])
+    iterations = {span.context.span_id: span for span in recorder.named("iteration")}
+    assert len(iterations) == 6
+    for chat in recorder.named("chat"):
+        parent = iterations[chat.parent.span_id]
+        assert (
+            chat.attributes["mellea_like.iteration"] == parent.attributes["mellea_like.iteration"]
+        )
+
+
+async def test_the_request_span_follows_the_genai_conventions() -> None:
+    recorder = Recorder()
+    reply = Generation("yes", usage=Usage(1, 12, 3), model="m-2026", finish_reason="stop")
+    options = Options(temperature=0.5, top_p=0.9, max_tokens=7, stop=("\n",), model="m")
+    strategy = RejectionSamplingStrategy(
+        ScriptedBackend([reply]), options=options, telemetry=recorder.telemetry
+    )
+    await strategy.sample("Agree.", [says_yes])
+    (chat,) = recorder.named("chat")
+    assert chat.name == "chat m"
+    assert chat.kind is trace.SpanKind.CLIENT
+    expected = {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.request.model": "m",
+        "gen_ai.request.temperature": 0.5,
+        "gen_ai.request.top_p": 0.9,
+        "gen_ai.request.max_tokens": 7,
+        "gen_ai.request.stop_sequences": ("\n",),
+        "gen_ai.response.model": "m-2026",
+        "gen_ai.response.finish_reasons": ("stop",),
+        "gen_ai.usage.input_tokens": 12,
+        "gen_ai.usage.output_tokens": 3,
+        "mellea_like.purpose": "generate",
+    }
+    assert expected.items() <= dict(chat.attributes).items()
+
+
+async def test_metrics_count_durations_tokens_slices_and_failed_requirements() -> None:
+    recorder = Recorder()
+    replies = [Generation("no", usage=Usage(1, 5, 2)), Generation("yes", usage=Usage(1, 6, 1))]
+    strategy = RejectionSamplingStrategy(ScriptedBackend(replies), telemetry=recorder.telemetry)
+    await strategy.sample("Agree.", [says_yes])
+    (duration,) = recorder.points("gen_ai.client.operation.duration")
+    assert duration.count == 2
+    tokens = {
+        point.attributes["gen_ai.token.type"]: point.sum
+        for point in recorder.points("gen_ai.client.token.usage")
+    }
+    assert tokens == {"input": 11, "output": 3}
+    slices = {
+        point.attributes["mellea_like.outcome"]: point.value
+        for point in recorder.points("mellea_like.slices")
+    }
+    assert slices == {"failed": 1, "passed": 1}
+    (failures,) = recorder.points("mellea_like.requirement.failures")
+    assert (failures.attributes["mellea_like.requirement"], failures.value) == ("yes", 1)
+
+
+async def test_a_judges_request_is_a_span_below_the_validation() -> None:
+    recorder = Recorder()
+    backend = ScriptedBackend(["yes", '{"passed": true, "reason": "it is"}'])
+    strategy = RejectionSamplingStrategy(backend, telemetry=recorder.telemetry)
+    await strategy.sample("Agree.", ["is polite"])
+    (validation,) = recorder.named("validation")
+    judging = [
+        span
+        for span in recorder.named("chat")
+        if span.attributes["mellea_like.purpose"] == "judge"
+    ]
+    assert [span.parent.span_id for span in judging] == [validation.context.span_id]
+
+
+async def test_no_text_is_recorded_unless_it_is_asked_for() -> None:
+    silent, open_ = Recorder(), Recorder(capture_content=True)
+    for recorder in (silent, open_):
+        error = BackendUnavailable(f"no answer to {SECRET}")
+        strategy = RejectionSamplingStrategy(
+            ScriptedBackend([error, f"{SECRET}, twice"]),
+            loop_budget=2,
+            telemetry=recorder.telemetry,
+        )
+        await strategy.sample(SECRET, [says_yes])
+    assert SECRET not in silent.everything()
+    failed, answered = open_.named("chat")
+    assert json.loads(answered.attributes["gen_ai.input.messages"])[0]["role"] == "user"
+    assert SECRET in answered.attributes["gen_ai.output.messages"]
+    assert SECRET in failed.status.description
+
+
+async def test_exceptions_are_recorded_by_type() -> None:
+    recorder = Recorder()
+    strategy = RejectionSamplingStrategy(
+        ScriptedBackend([BackendUnavailable(SECRET, status=503)]),
+        loop_budget=1,
+        telemetry=recorder.telemetry,
+    )
+    with pytest.raises(BackendError):
+        await strategy.sample("Agree.", [says_yes])
+    for name in ("chat", "iteration", "sampling"):
+        (span,) = recorder.named(name)
+        assert span.attributes["error.type"] == "mellea_like.errors.BackendUnavailable"
+        assert span.status.status_code is trace.StatusCode.ERROR
+        assert span.status.description is None
+        assert not span.events
+    (duration,) = recorder.points("gen_ai.client.operation.duration")
+    assert duration.attributes["error.type"] == "mellea_like.errors.BackendUnavailable"
+    (call,) = recorder.named("sampling")
+    assert call.attributes["mellea_like.stop_reason"] == "error"
+
+
+async def test_every_span_is_closed_when_the_caller_leaves(virtual_clock: object) -> None:
+    recorder = Recorder()
+    strategy = RejectionSamplingStrategy(
+        ScriptedBackend([Reply("yes", delay=10)] * 3),
+        concurrency_budget=3,
+        telemetry=recorder.telemetry,
+    )
+    with anyio.move_on_after(1):
+        await strategy.sample("Agree.", [says_yes])
+    assert len(recorder.named("chat")) == len(recorder.named("iteration")) == 3
+    (call,) = recorder.named("sampling")
+    assert call.attributes["mellea_like.stop_reason"] == "cancelled"
+    assert {span.attributes["mellea_like.outcome"] for span in recorder.named("iteration")} == {
+        "cancelled"
+    }
+    assert not trace.get_current_span().get_span_context().is_valid
+
+
+async def test_the_callers_span_is_current_again_afterwards() -> None:
+    recorder = Recorder()
+    strategy = RejectionSamplingStrategy(ScriptedBackend(["yes"]), telemetry=recorder.telemetry)
+    tracer = recorder.tracers.get_tracer("test")
+    with tracer.start_as_current_span("mine") as mine:
+        await strategy.sample("Agree.", [says_yes])
+        assert trace.get_current_span() is mine
+    (call,) = recorder.named("sampling")
+    assert call.parent.span_id == mine.get_span_context().span_id
+
+
+class Raising(SpanProcessor):
+    """A processor that fails at every chance."""
+
+    def on_start(self, span: object, parent_context: object = None) -> None:
+        msg = "the collector is gone"
+        raise OSError(msg)
+
+    def on_end(self, span: object) -> None:
+        msg = "the collector is gone"
+        raise OSError(msg)
+
+
+class RaisingAtTheEnd(Raising):
+    """A processor that fails when a span ends."""
+
+    def on_start(self, span: object, parent_context: object = None) -> None:
+        pass
+
+
+@pytest.mark.parametrize("processor", [Raising, RaisingAtTheEnd])
+async def test_a_span_processor_that_raises_does_not_reach_the_caller(
+    processor: type[SpanProcessor], caplog: pytest.LogCaptureFixture
+) -> None:
+    tracers = TracerProvider()
+    tracers.add_span_processor(processor())
+    strategy = RejectionSamplingStrategy(
+        ScriptedBackend(["no", "yes"]), telemetry=Telemetry(tracer_provider=tracers)
+    )
+    result = await strategy.sample("Agree.", [says_yes])
+    assert result.unwrap() == "yes"
+    assert "telemetry could not" in caplog.text
+
+
+class Derived(RejectionSamplingStrategy):
+    """A user's own strategy."""
+
+
+async def test_a_subclass_gets_the_same_telemetry() -> None:
+    recorder = Recorder()
+    await Derived(ScriptedBackend(["yes"]), telemetry=recorder.telemetry).sample("x", [says_yes])
+    assert [span.name for span in recorder.spans] == [
+        "chat scripted",
+        "validation",
+        "iteration 1",
+        "sampling Derived",
+    ]
+
+
+async def test_metrics_alone_need_no_tracer() -> None:
+    reader = InMemoryMetricReader()
+    telemetry = Telemetry(meter_provider=MeterProvider([reader]))
+    backend = ScriptedBackend(["yes", "yes"])
+    for _ in range(2):
+        await RejectionSamplingStrategy(backend, telemetry=telemetry).sample("x", [says_yes])
+    assert reader.get_metrics_data() is not None
+
+
+async def test_without_providers_nothing_is_recorded() -> None:
+    assert Telemetry().start_call("S", "id") is None
+
+
+async def test_log_records_carry_the_ids_of_their_iteration(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.handler.addFilter(IterationFilter())
+    log = logging.getLogger("a.users.validator")
+
+    @requirement("logged", inline=True)
+    def logged(candidate: Candidate) -> bool:
+        log.warning("checking")
+        return candidate.text == "yes"
+
+    backend = ScriptedBackend([BackendUnavailable("gone"), "no", "yes"])
+    result = await RejectionSamplingStrategy(backend).sample("x", [logged])
+    ids = [(r.name, r.sampling_id, r.iteration, r.subsample) for r in caplog.records]
+    assert ids == [
+        ("mellea_like", result.sampling_id, 1, 0),
+        ("a.users.validator", result.sampling_id, 2, 0),
+        ("a.users.validator", result.sampling_id, 3, 0),
+    ]
