@@ -66,6 +66,7 @@ def seconds_to_import(modules: str) -> float:
     return float(python(code))
 
 
+@pytest.mark.alone
 def test_import_takes_at_most_1_3_times_what_the_dependencies_take():
     # The best of each shows what the code costs without the machine's other work. The rounds
     # alternate, so that a busy spell hits both, and end as soon as the answer is clear.

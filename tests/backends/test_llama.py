@@ -73,6 +73,7 @@ async def backend(running):
 # --- the model ---------------------------------------------------------------------------------
 
 
+@pytest.mark.alone
 def test_a_model_is_built_in_under_a_second(tmp_path):
     corpus = tmp_path / "corpus.txt"
     corpus.write_text(CORPUS, encoding="utf-8")
@@ -225,6 +226,7 @@ def busy_slots(backend: LlamaCppBackend) -> int:
         return sum(slot["is_processing"] for slot in json.load(answer))
 
 
+@pytest.mark.alone
 @pytest.mark.anyio
 async def test_cancelling_a_winners_siblings_frees_their_slots(slow):
     async def busy() -> int:
@@ -252,6 +254,7 @@ async def test_cancelling_a_winners_siblings_frees_their_slots(slow):
     await slow.aclose()
 
 
+@pytest.mark.alone
 @pytest.mark.anyio
 async def test_leaving_a_stream_frees_its_slot(slow):
     async with slow.stream(ask()) as reply:

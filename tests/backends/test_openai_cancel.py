@@ -133,6 +133,7 @@ async def test_a_native_cancellation_of_asyncio_closes_the_request_too():
         await backend.aclose()
 
 
+@pytest.mark.alone
 async def test_of_four_two_second_replies_the_losers_are_closed_when_one_wins_early():
     """The HTTP side of "a win at 0.3 s returns within 0.35 s", without an engine."""
 
