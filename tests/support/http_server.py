@@ -50,7 +50,7 @@ class Answer:
     text: str = "one two three four"
     seconds: float = 0.0
     wait: float = 0.0
-    until: Callable[[], bool] = lambda: True
+    until: Callable[[], bool] = field(default=lambda: True, repr=False)
     usage: tuple[int, int] | None = (7, 4)
     finish_reason: str | None = "stop"
     done: bool = True
