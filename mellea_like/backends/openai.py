@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from contextlib import asynccontextmanager
+import ssl
+from contextlib import asynccontextmanager, suppress
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
 
@@ -12,7 +14,6 @@ from mellea_like.errors import AuthenticationFailed, BackendError, InvalidReques
 
 try:
     import openai
-    from openai.resources.chat import AsyncChat as _  # noqa: F401 (the SDK loads it at its first use)
 except ImportError as exc:  # pragma: no cover
     msg = "OpenAIBackend needs the official SDK: pip install 'mellea-like[openai]'"
     raise ImportError(msg) from exc
@@ -21,6 +22,11 @@ from mellea_like.backends.openai_clients import LoopClient, LoopClients
 from mellea_like.backends.openai_errors import Translator
 from mellea_like.backends.openai_reply import OpenReply
 from mellea_like.backends.openai_wire import Reply, request_body
+
+for _module in ("openai.resources.chat", "httpcore2"):
+    # The SDK loads these at its first request, and would hold that up.
+    with suppress(ImportError):
+        import_module(_module)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Mapping
@@ -121,11 +127,19 @@ class OpenAIBackend:
 
     @property
     def base_url(self) -> str:
-        """Where the requests go, without credentials."""
+        """Where the requests go, without credentials.
+
+        Raises:
+            ValueError: ``OPENAI_BASE_URL`` is no URL.
+        """
         return urlunsplit(urlsplit(_without_credentials(urlsplit(self._url())))._replace(query=""))
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self._model!r} at {self.base_url}>"
+        try:
+            where = self.base_url
+        except ValueError:
+            where = "no URL"
+        return f"<{type(self).__name__} {self._model!r} at {where}>"
 
     async def generate(self, request: Request) -> Generation:
         """Answer one request.
@@ -189,17 +203,17 @@ class OpenAIBackend:
             msg = "option extra can't set stream: this backend always streams, to be cancellable"
             raise InvalidRequest(msg)
         body = request_body(request, options, model, official=self._is_official())
-        translator = self._translator(client, model)
         meter = request.meter.start()
         create: Any = client.chat.completions.create
         error: BackendError
         try:
             stream: Any = await create(**body, extra_headers=self._headers())
         except (TypeError, ValueError, RuntimeError) as exc:
-            error = translator.unsendable(exc)
+            error = self._translator(client, model).unsendable(exc)
         except Exception as exc:  # noqa: BLE001 (nothing but the SDK's code runs in there)
-            error = translator.of(exc)
+            error = self._translator(client, model).of(exc)
         else:
+            translator = self._translator(client, model)
             return OpenReply(stream.response, Reply(meter), model, translator)
         # Outside the handler, so that the SDK's exception does not hang on as the context.
         raise error
@@ -212,15 +226,15 @@ class OpenAIBackend:
             return self._model or await self._ask_for_models(held.client)
 
     async def _ask_for_models(self, client: openai.AsyncOpenAI) -> str:
-        translator = self._translator(client, None)
         error: BackendError
         try:
             page: Any = await client.models.list()
             name = next((model.id for model in page.data or ()), None)
         except (AttributeError, TypeError, ValueError):
-            error = translator.malformed("a list of models that can't be read")
+            what = "a list of models that can't be read"
+            error = self._translator(client, None).malformed(what)
         except Exception as exc:  # noqa: BLE001 (nothing but the SDK's code runs in there)
-            error = translator.of(exc)
+            error = self._translator(client, None).of(exc)
         else:
             if isinstance(name, str) and name:
                 self._model = name
@@ -231,11 +245,11 @@ class OpenAIBackend:
     def _make_client(self) -> openai.AsyncOpenAI:
         if self._given is not None:
             return self._given.with_options(max_retries=0)
-        key = self._api_key()
         try:
             url = _split(self._url(), "OPENAI_BASE_URL")
         except ValueError as exc:
             raise InvalidRequest(str(exc)) from None
+        key = self._api_key()
         timeout = openai.Timeout(
             self._timeout, connect=min(self._timeout or CONNECT_SECONDS, CONNECT_SECONDS), pool=None
         )
@@ -244,6 +258,11 @@ class OpenAIBackend:
             timeout=timeout,
             trust_env=self._trust_env,
             auth=credentials if any(credentials) else None,
+            # Loading certificates takes longer than a request to a server on this machine. Without
+            # them, no TLS connection is trusted.
+            verify=ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+            if url.scheme == "http" and _is_here(url)
+            else True,
         )
         client = openai.AsyncOpenAI(
             api_key=key,
@@ -270,8 +289,7 @@ class OpenAIBackend:
         headers = {"Accept-Encoding": "identity"}
         keep = self._keep_alive
         if keep is None:
-            host = urlsplit(self._url()).hostname or ""
-            keep = not (host in ("localhost", "::1") or host.startswith("127."))
+            keep = not _is_here(urlsplit(self._url()))
         return headers if keep else {**headers, "Connection": "close"}
 
     def _api_key(self) -> str:
@@ -288,6 +306,7 @@ class OpenAIBackend:
         return key
 
     def _translator(self, client: openai.AsyncOpenAI, model: str | None) -> Translator:
+        # Made after the request: a client may fetch its key for each.
         url = urlsplit(self._url())
         secrets = (client.api_key, url.password, unquote(url.password or ""), url.query)
         return Translator(self.base_url, model, self._timeout, filter(None, secrets))
@@ -329,6 +348,11 @@ def _split(url: str, source: str) -> SplitResult:
     if not usable:
         raise ValueError(msg)
     return parts
+
+
+def _is_here(url: SplitResult) -> bool:
+    host = url.hostname or ""
+    return host in ("localhost", "::1") or host.startswith("127.")
 
 
 def _without_credentials(url: SplitResult) -> str:

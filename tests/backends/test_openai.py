@@ -290,8 +290,10 @@ def test_a_base_url_that_is_none_is_refused_without_showing_it(url):
     assert "secret" not in str(caught.value)
 
 
-async def test_a_wrong_url_in_the_environment_is_an_invalid_request(monkeypatch):
-    monkeypatch.setenv("OPENAI_BASE_URL", "localhost:80")
+@pytest.mark.parametrize("url", ["localhost:80", "http://[h"])
+async def test_a_wrong_url_in_the_environment_is_an_invalid_request(monkeypatch, url):
+    monkeypatch.setenv("OPENAI_BASE_URL", url)
+    assert "OpenAIBackend" in repr(OpenAIBackend("m"))
     with pytest.raises(InvalidRequest, match="OPENAI_BASE_URL takes a URL"):
         await OpenAIBackend("m").generate(ask())
 

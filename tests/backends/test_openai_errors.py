@@ -442,3 +442,18 @@ async def test_no_key_shows_in_an_error_a_log_record_or_a_repr(answer, caplog):
     backend = OpenAIBackend("m", base_url=URL, api_key=KEY)
     assert KEY not in repr(backend)
     assert KEY not in str(vars(backend))
+
+
+@pytest.mark.anyio
+async def test_a_key_that_the_client_fetches_for_each_request_does_not_show_either():
+    async def fetch() -> str:
+        return KEY
+
+    with OpenAIServer(Answer.error(401, f"wrong key {KEY}")) as server:
+        async with openai.AsyncOpenAI(base_url=server.url, api_key=fetch) as client:
+            backend = OpenAIBackend("m", client=client)
+            with pytest.raises(AuthenticationFailed, match=r"wrong key \*\*\*") as caught:
+                await backend.generate(ask())
+            await backend.aclose()
+    assert server.headers[0]["authorization"] == f"Bearer {KEY}"
+    assert KEY not in repr(caught.value)
