@@ -75,12 +75,20 @@ class Checklist:
         verdicts: list[Any] = [_SKIPPED] * len(self.requirements)
         passed = settled = True
         for i, requirement in self._inline:
-            verdict = verdicts[i] = _check_inline(requirement, candidate)
-            if verdict is not _PASSED:
-                if not isinstance(verdict, ValidationResult):
-                    passed = settled = False
-                elif verdict.status is not _PASS:
-                    passed = False
+            validator = requirement.validator
+            verdict: object = None  # A combined requirement has parts instead.
+            if validator is not None:
+                try:
+                    verdict = validator(candidate)
+                except Exception as exc:  # noqa: BLE001 (a validator's)
+                    verdict = _errored(requirement, exc)
+            result = _read(verdict)
+            if result is None:
+                passed = settled = False
+                verdicts[i] = verdict
+            else:
+                passed = passed and result.status is _PASS
+                verdicts[i] = result
         done = settled and (not self._later or not (passed or check_all))
         return verdicts, done
 
@@ -158,19 +166,6 @@ async def _decide_together(
             tasks.start_soon(decide, i)
     if raised:
         raise raised[0]
-
-
-def _check_inline(requirement: Requirement, candidate: Candidate) -> object:
-    """Run a validator on the event loop; give its result, or what has yet to be awaited."""
-    validator = requirement.validator
-    if validator is None:
-        return None
-    try:
-        verdict = validator(candidate)
-    except Exception as exc:  # noqa: BLE001 (a validator's)
-        return _errored(requirement, exc)
-    result = _read(verdict)
-    return verdict if result is None else result
 
 
 async def _decide(
@@ -295,11 +290,11 @@ def _read(verdict: object) -> ValidationResult | None:
         return _PASSED
     if verdict is False:
         return _FAILED
-    if isinstance(verdict, ValidationResult):
-        return verdict
     if isinstance(verdict, tuple):
-        pair = cast("tuple[object, ...]", verdict)
-        if len(pair) == 2 and isinstance(pair[0], bool) and isinstance(pair[1], str):  # noqa: PLR2004
-            made: ValidationResult = _new_result(_PASS if pair[0] else _FAIL, pair[1], None, None)
-            return made
-    return None
+        if len(verdict) == 2:  # noqa: PLR2004
+            passed, reason = cast("tuple[object, object]", verdict)
+            if isinstance(passed, bool) and isinstance(reason, str):
+                made: ValidationResult = _new_result(_PASS if passed else _FAIL, reason, None, None)
+                return made
+        return None
+    return verdict if isinstance(verdict, ValidationResult) else None

@@ -50,6 +50,7 @@ DRAIN_SECONDS = 2.0
 """How long deliveries and background hooks may go on after the last iteration, in all."""
 
 
+_PASSED = Outcome.PASSED
 _NO_HOOKS = HookRun((), "")
 
 
@@ -64,6 +65,7 @@ class Call:
 
     # What most calls never change stands here, for a pending call takes memory.
     fatal: BaseException | None = None
+    rendered: tuple[Message, ...] | None = None
     stopping = False
     _active = 0
     _begun = False
@@ -71,7 +73,6 @@ class Call:
     _delivery: Delivery | None = None
     _ended: Ending | None = None
     _idle: anyio.Event | None = None
-    _rendered: tuple[Message, ...] | None = None
     _scope: anyio.CancelScope | None = None
     _seen = 0
     _timed_out = False
@@ -134,14 +135,11 @@ class Call:
         }
 
     def render(self, action: Action[Any], context: Context) -> tuple[Message, ...]:
-        """Return the messages of an action in a context; the call's own are rendered once."""
-        if action is not self.plan.action or context is not self.plan.context:
-            return tuple(action.render(context))
-        if self._rendered is not None:
-            return self._rendered
+        """Return the messages of an action in a context; the call's own are kept in `rendered`."""
         messages = tuple(action.render(context))
-        if isinstance(action, Instruction | Message):
-            self._rendered = messages
+        own = action is self.plan.action and context is self.plan.context
+        if own and isinstance(action, Instruction | Message):
+            self.rendered = messages
         return messages
 
     def judge_for(self, requirement: Requirement) -> Backend:
@@ -167,13 +165,14 @@ class Call:
     def record(self, slice_: Slice) -> None:
         """Keep a finished slice and tell the consumer: one synchronous step."""
         self.slices.append(slice_)
-        if slice_.outcome is Outcome.PASSED:
+        passed = slice_.outcome is _PASSED
+        if passed:
             rank = (slice_.depth, slice_.subsample)
             if not self.ordered:
                 self._won = self.stopping = True
             elif self._best_rank is None or rank < self._best_rank:
                 self._best_rank = rank
-        if self._watched or slice_.outcome is Outcome.PASSED:
+        if passed or self._watched:
             self._send.send_nowait(slice_)
         if slice_.error is not None:
             warn(
@@ -294,38 +293,47 @@ class Call:
         self._send, receive = anyio.create_memory_object_stream[Slice](
             concurrency * self.loop_budget
         )
-        with self._send, receive:
-            async with anyio.create_task_group() as producers:
-                if self.deadline is not None:
-                    producers.cancel_scope.deadline = self.deadline
-                self._scope = producers.cancel_scope
-                for chain in range(concurrency):
-                    name = task_name(self.sampling_id, chain)
-                    producers.start_soon(produce, self, chain, name=name)
-                try:
-                    await self._consume(receive)
-                except anyio.get_cancelled_exc_class():
-                    raise
-                except BaseException as exc:  # noqa: BLE001 (an interrupt; raised again later)
-                    self.abort(exc)
-                finally:
-                    late = not self.stopping and producers.cancel_scope.cancel_called
-                    self.stopping = True
-                    decided = len(self.slices)
-                    if self._active:
-                        producers.cancel_scope.cancel()
-                    self._deliver()
-                    if self._active:
-                        await self._await_producers()
-        self._won = self._won or self._best_rank is not None
-        # Cancelled siblings end in whatever order the event loop keeps its tasks in; those that
-        # ended at the same instant stand in the order of their ids, so that runs can be compared.
-        self.slices[decided:] = sorted(
-            self.slices[decided:], key=lambda slice_: (slice_.ended_at, slice_.iteration)
-        )
-        # The time may run out in the very moment in which the last turn ends.
-        self._timed_out = late and any(s.outcome is Outcome.CANCELLED for s in self.slices)
-        self._deliver()
+        late, at_work, decided = False, 0, 0
+        try:
+            with self._send, receive:
+                async with anyio.create_task_group() as producers:
+                    if self.deadline is not None:
+                        producers.cancel_scope.deadline = self.deadline
+                    self._scope = producers.cancel_scope
+                    for chain in range(concurrency):
+                        name = task_name(self.sampling_id, chain)
+                        producers.start_soon(produce, self, chain, name=name)
+                    try:
+                        await self._consume(receive)
+                    except anyio.get_cancelled_exc_class():
+                        raise
+                    except BaseException as exc:  # noqa: BLE001 (an interrupt; raised again later)
+                        self.abort(exc)
+                    finally:
+                        late = not self.stopping and producers.cancel_scope.cancel_called
+                        at_work = self._active
+                        self.stopping = True
+                        decided = len(self.slices)
+                        if self._active:
+                            producers.cancel_scope.cancel()
+                        self._deliver()
+                        if self._active:
+                            await self._await_producers()
+        finally:
+            # The slices of a call whose caller left are delivered, too.
+            self._won = self._won or self._best_rank is not None
+            # Cancelled siblings end in whatever order the event loop keeps its tasks in; those
+            # that ended at the same instant stand in the order of their ids, so that runs can be
+            # compared.
+            self.slices[decided:] = sorted(
+                self.slices[decided:], key=lambda slice_: (slice_.ended_at, slice_.iteration)
+            )
+            # The time may run out in the very moment in which the last turn ends.
+            turns_left = at_work > 0 and len(self.slices) < concurrency * self.loop_budget
+            self._timed_out = late and (
+                turns_left or any(s.outcome is Outcome.CANCELLED for s in self.slices)
+            )
+            self._deliver()
 
     async def _consume(self, receive: Any) -> None:
         """Look at slices as they are recorded, until the call is decided or the turns are spent.

@@ -140,7 +140,10 @@ class Iteration:
     async def _attempt(self) -> None:
         call = self.call
         plan = call.plan
-        self.messages = messages = call.render(self.action, self.context)
+        messages = call.rendered
+        if messages is None or self.action is not plan.action or self.context is not plan.context:
+            messages = call.render(self.action, self.context)
+        self.messages = messages
         self.meter = meter = Meter()
         options = plan.options
         if options.seed is not None:
