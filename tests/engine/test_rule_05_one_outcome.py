@@ -1,0 +1,200 @@
+"""Rule 5 of the engine: each iteration that started has one outcome and a place in the record."""
+
+from __future__ import annotations
+
+import math
+
+import anyio
+import pytest
+from engine_kit import Busy, Unmetered, after, by_iteration, outcomes, ticking, yes
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mellea_like import (
+    BackendError,
+    Generation,
+    HookType,
+    Outcome,
+    RejectionSamplingStrategy,
+    Requirement,
+    Usage,
+)
+from mellea_like.backends.scripted import Reply, ScriptedBackend
+from mellea_like.backends.simulated import SimulatedBackend, passes
+from mellea_like.errors import BackendUnavailable
+from mellea_like.testing import RecordingPlugin, run_virtual
+
+pytestmark = pytest.mark.anyio
+
+
+@given(
+    seed=st.integers(0, 10_000),
+    loops=st.integers(1, 5),
+    concurrency=st.integers(1, 6),
+    pass_rate=st.sampled_from([0.0, 0.1, 0.5]),
+    error_rate=st.sampled_from([0.0, 0.3, 0.9]),
+    timeout=st.sampled_from([None, 0.5, 3.0]),
+    loop=st.sampled_from(["asyncio", "trio"]),
+)
+def test_rule_05_whatever_happens_each_started_iteration_is_recorded_once(
+    seed, loops, concurrency, pass_rate, error_rate, timeout, loop
+):
+    backend = SimulatedBackend(
+        seed=seed, pass_rate=pass_rate, error_rate=error_rate, sigma=1.0, straggler_rate=0.1
+    )
+    recording = RecordingPlugin()
+    strategy = RejectionSamplingStrategy(
+        backend,
+        loop_budget=loops,
+        concurrency_budget=concurrency,
+        timeout=timeout,
+        plugins=[recording],
+    )
+
+    async def main():
+        try:
+            return (await strategy.sample("do", [passes])).slices
+        except Exception:  # noqa: BLE001 (what it is, other tests say)
+            return None
+
+    slices = run_virtual(main, backend=loop)
+    [end] = recording.of(HookType.SAMPLING_LOOP_END)
+    told = [p.slice for p in recording.of(HookType.SAMPLING_ITERATION)]
+    counts = backend.statistics()
+    assert slices is None or slices == end.slices
+    assert list(end.slices) == told
+    ids = [s.iteration for s in end.slices]
+    assert len(set(ids)) == len(ids) == counts.started
+    assert counts.in_flight == 0
+    assert [s.ended_at for s in end.slices] == sorted(s.ended_at for s in end.slices)
+    answered = [s for s in end.slices if s.outcome in {Outcome.PASSED, Outcome.FAILED}]
+    assert len(answered) <= counts.finished
+    assert all(s.generation is not None for s in answered)
+    assert all((s.error is not None) == (s.outcome is Outcome.ERRORED) for s in end.slices)
+    total = sum((s.usage for s in end.slices), Usage())
+    assert total.requests == counts.started
+    assert total.unknown == counts.failed + counts.cancelled
+    assert total.output_tokens == counts.output_tokens
+
+
+async def test_rule_05_the_record_is_complete_when_the_call_raises(virtual_clock):
+    async def broken(candidate):
+        await anyio.sleep(1)
+        raise KeyError("bug")
+
+    recording = RecordingPlugin()
+    backend = by_iteration({2: after(9, "no")})
+    strategy = RejectionSamplingStrategy(
+        backend, loop_budget=1, concurrency_budget=2, plugins=[recording]
+    )
+    with pytest.raises(KeyError):
+        await strategy.sample("do", [Requirement("broken", broken, on_error="raise")])
+    [end] = recording.of(HookType.SAMPLING_LOOP_END)
+    assert {s.iteration: s.outcome for s in end.slices} == {
+        1: Outcome.ERRORED,
+        2: Outcome.CANCELLED,
+    }
+    assert isinstance(end.error, KeyError)
+
+
+async def test_rule_05_the_record_is_complete_when_the_caller_leaves(virtual_clock):
+    recording = RecordingPlugin()
+    backend = by_iteration({1: after(1, "no")}, default=after(9, "no"))
+    strategy = RejectionSamplingStrategy(
+        backend, loop_budget=2, concurrency_budget=2, plugins=[recording]
+    )
+    with anyio.move_on_after(2) as scope:
+        await strategy.sample("do", [yes])
+    assert scope.cancelled_caught
+    [end] = recording.of(HookType.SAMPLING_LOOP_END)
+    assert {s.iteration: str(s.outcome) for s in end.slices} == {
+        1: "failed",
+        2: "cancelled",
+        3: "cancelled",
+    }
+    assert [p.slice for p in recording.of(HookType.SAMPLING_ITERATION)] == list(end.slices)
+
+
+# --- usage ---------------------------------------------------------------------------------------
+
+
+async def test_rule_05_usage_is_the_servers_where_it_said_it(virtual_clock):
+    said = Usage(requests=1, input_tokens=100, output_tokens=7)
+    backend = ScriptedBackend([Generation("no", usage=said), Generation("yes", usage=said)])
+    result = await RejectionSamplingStrategy(backend).sample("do", [yes])
+    assert [s.usage for s in result.slices] == [said, said]
+    assert result.usage == Usage(2, 200, 14, 0)
+
+
+async def test_rule_05_a_cancelled_requests_cost_is_unknown_and_what_was_known_is_kept():
+    backend = by_iteration({1: after(0.01, "yes"), 2: Reply("no", delay=math.inf)})
+    strategy = RejectionSamplingStrategy(backend, loop_budget=1, concurrency_budget=2)
+    result = await strategy.sample("two words", [Requirement("any", lambda c: True, inline=True)])
+    [cancelled] = [s for s in result.slices if s.outcome is Outcome.CANCELLED]
+    assert cancelled.usage.requests == cancelled.usage.unknown == 1
+    assert cancelled.usage.input_tokens > 0
+    assert cancelled.usage.output_tokens == 0
+    assert result.usage.unknown == 1
+    assert result.usage.requests == 2
+
+
+async def test_rule_05_an_error_costs_a_request_of_unknown_cost(virtual_clock):
+    backend = ScriptedBackend([BackendUnavailable("down"), "yes"])
+    result = await RejectionSamplingStrategy(backend).sample("do", [yes])
+    assert [s.usage.unknown for s in result.slices] == [1, 0]
+
+
+async def test_rule_05_a_backend_without_a_meter_is_believed_what_its_reply_says(virtual_clock):
+    async def generate(request):
+        return Generation("yes", usage=Usage(1, 3, 4))
+
+    result = await RejectionSamplingStrategy(Unmetered(generate)).sample("do", [yes])
+    assert result.usage == Usage(1, 3, 4)
+
+
+async def test_rule_05_a_backend_that_says_nothing_costs_unknown_requests(virtual_clock):
+    result = await RejectionSamplingStrategy(
+        Unmetered(ticking(1.0)), loop_budget=2, concurrency_budget=2
+    ).sample("do", [yes])
+    assert result.usage == Usage(requests=4, unknown=4)
+
+
+async def test_rule_05_a_backend_without_a_meter_that_fails_or_is_cancelled_is_counted(
+    virtual_clock,
+):
+    async def generate(request):
+        await anyio.sleep(request.meta.iteration)
+        if request.meta.iteration == 1:
+            raise BackendError("no")
+        return Generation("yes", usage=Usage(1, 1, 1))
+
+    strategy = RejectionSamplingStrategy(Busy(generate), loop_budget=1, concurrency_budget=3)
+    result = await strategy.sample("do", [yes])
+    assert outcomes(result) == {1: "errored", 2: "passed", 3: "cancelled"}
+    assert result.usage == Usage(requests=3, input_tokens=1, output_tokens=1, unknown=2)
+
+
+async def test_rule_05_requests_sent_again_inside_an_iteration_are_each_counted(virtual_clock):
+    async def generate(request):
+        request.meter.start()  # an attempt whose cost nobody said
+        request.meter.start().settle(input_tokens=5, output_tokens=6)
+        return Generation("yes")
+
+    result = await RejectionSamplingStrategy(Unmetered(generate)).sample("do", [yes])
+    assert result.usage == Usage(2, 5, 6, 1)
+
+
+async def test_rule_05_an_iteration_that_sent_nothing_cost_nothing(virtual_clock):
+    class Unrenderable:
+        def render(self, context):
+            raise LookupError("no template")
+
+        def parse(self, text):
+            return text
+
+    recording = RecordingPlugin()
+    strategy = RejectionSamplingStrategy(by_iteration({}), plugins=[recording])
+    with pytest.raises(LookupError):
+        await strategy.sample(Unrenderable(), [yes])
+    [end] = recording.of(HookType.SAMPLING_LOOP_END)
+    assert [s.usage for s in end.slices] == [Usage()]

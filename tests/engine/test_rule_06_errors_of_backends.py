@@ -1,0 +1,112 @@
+"""Rule 6 of the engine: transient errors cost a turn, permanent ones the subsample."""
+
+from __future__ import annotations
+
+import pytest
+from engine_kit import Unmetered, a_slice, by_iteration, outcomes, yes
+
+from mellea_like import BackendError, Outcome, RejectionSamplingStrategy, RequirementError
+from mellea_like.backends.scripted import ScriptedBackend
+from mellea_like.errors import (
+    AuthenticationFailed,
+    BackendTimeout,
+    BackendUnavailable,
+    InvalidRequest,
+    LimitExceeded,
+    MalformedResponse,
+    RateLimited,
+)
+from mellea_like.sampling.subsample import may_go_on
+
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
+
+TRANSIENT = [
+    RateLimited("429"),
+    BackendTimeout("late"),
+    BackendUnavailable("503"),
+    MalformedResponse("?"),
+    BackendError("again", retryable=True),
+]
+PERMANENT = [
+    AuthenticationFailed("401"),
+    InvalidRequest("400"),
+    BackendError("no"),
+    RateLimited("quota", retryable=False),
+    LimitExceeded("spent"),
+    ValueError("bug"),
+    ZeroDivisionError(),
+]
+name = lambda error: f"{type(error).__name__}-{error}"
+
+
+@pytest.mark.parametrize("error", TRANSIENT, ids=name)
+async def test_rule_06_after_a_transient_error_the_subsample_goes_on(error):
+    backend = by_iteration({1: error, 3: "yes"})
+    result = await RejectionSamplingStrategy(backend, loop_budget=3).sample("do", [yes])
+    assert outcomes(result) == {1: "errored", 2: "failed", 3: "passed"}
+    assert result.slices[0].error is error
+
+
+@pytest.mark.parametrize("error", PERMANENT, ids=name)
+async def test_rule_06_a_permanent_error_ends_its_subsample_and_no_other(error):
+    backend = by_iteration({1: error})
+    strategy = RejectionSamplingStrategy(backend, loop_budget=3, concurrency_budget=2)
+    result = await strategy.sample("do", [yes])
+    assert outcomes(result) == {1: "errored", 4: "failed", 5: "failed", 6: "failed"}
+
+
+async def test_rule_06_a_transient_error_keeps_the_repair_that_was_under_way():
+    backend = ScriptedBackend(["no", BackendUnavailable("503"), "yes"])
+    strategy = RejectionSamplingStrategy(backend, loop_budget=3)
+    result = await strategy.sample("do", [yes])
+    assert [s.outcome for s in result.slices] == [
+        Outcome.FAILED,
+        Outcome.ERRORED,
+        Outcome.PASSED,
+    ]
+    assert backend.requests[1].messages == backend.requests[2].messages
+
+
+async def test_rule_06_transient_errors_until_the_turns_are_spent_raise_the_first():
+    first = BackendUnavailable("first")
+    backend = ScriptedBackend([first, RateLimited("second"), BackendTimeout("third")])
+    with pytest.raises(BackendUnavailable) as caught:
+        await RejectionSamplingStrategy(backend, loop_budget=3).sample("do", [yes])
+    assert caught.value is first
+    assert len(backend.requests) == 3
+
+
+@pytest.mark.parametrize(
+    ("error", "goes_on"),
+    [
+        (None, True),
+        (RequirementError("validator"), True),
+        *((error, True) for error in TRANSIENT),
+        *((error, False) for error in PERMANENT),
+    ],
+    ids=lambda value: name(value) if isinstance(value, Exception) else str(value),
+)
+def test_rule_06_what_may_go_on(error, goes_on):
+    outcome = Outcome.ERRORED if error else Outcome.FAILED
+    assert may_go_on(a_slice(outcome=outcome, error=error)) is goes_on
+
+
+async def test_rule_06_a_reply_that_is_no_generation_is_a_permanent_error_that_names_the_backend():
+    async def generate(request):
+        return "just text"
+
+    with pytest.raises(TypeError, match=r"Unmetered.generate returned str, not a Generation"):
+        await RejectionSamplingStrategy(Unmetered(generate)).sample("do", [yes])
+
+
+async def test_rule_06_an_action_that_cannot_read_a_reply_for_other_reasons_than_the_reply():
+    class Broken:
+        def render(self, context):
+            return context.messages
+
+        def parse(self, text):
+            return {}[text]
+
+    backend = ScriptedBackend(["a"])
+    with pytest.raises(KeyError):
+        await RejectionSamplingStrategy(backend, loop_budget=3).sample(Broken(), [yes])

@@ -1,0 +1,140 @@
+"""Small things that tests of the engine are made of."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from mellea_like import Generation, Instruction, Message, Outcome, Requirement, Usage
+from mellea_like.backends.scripted import Reply, ScriptedBackend
+from mellea_like.core.context import Context
+from mellea_like.core.requirement import Candidate, ValidationResult
+from mellea_like.core.slice import Slice
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+    from mellea_like import Request, SamplingResult
+    from mellea_like.backends.scripted import ScriptItem
+
+
+def says(word: str, **arguments: Any) -> Requirement:
+    """An inline requirement: the text contains a word."""
+
+    def check(candidate: Candidate) -> tuple[bool, str]:
+        return word in candidate.text.split(), f"it lacks {word}"
+
+    return Requirement(f"say {word}", check, name=f"says {word}", inline=True, **arguments)
+
+
+yes = says("yes")
+
+
+def by_iteration(
+    replies: Mapping[int, ScriptItem], default: ScriptItem = "no", **arguments: Any
+) -> ScriptedBackend:
+    """A backend whose reply depends on nothing but the iteration's id."""
+    return ScriptedBackend(
+        lambda request: replies.get(request.meta.iteration or 0, default), **arguments
+    )
+
+
+def after(seconds: float, content: Any) -> Reply:
+    """A reply that takes its time."""
+    return Reply(content, delay=seconds)
+
+
+def outcomes(result: SamplingResult[Any]) -> dict[int, str]:
+    """Each iteration's outcome."""
+    return {s.iteration: str(s.outcome) for s in result.slices}
+
+
+class Unmetered:
+    """The least that a backend can be: it keeps no meter."""
+
+    def __init__(self, generate: Callable[[Request], Awaitable[Generation]]) -> None:
+        self._generate = generate
+
+    async def generate(self, request: Request) -> Generation:
+        return await self._generate(request)
+
+
+class Busy(Unmetered):
+    """A backend that knows how many requests are in flight and how many there were."""
+
+    def __init__(self, generate: Callable[[Request], Awaitable[Generation]]) -> None:
+        super().__init__(generate)
+        self.in_flight = 0
+        self.most = 0
+        self.started = 0
+
+    async def generate(self, request: Request) -> Generation:
+        self.started += 1
+        self.in_flight += 1
+        self.most = max(self.most, self.in_flight)
+        try:
+            return await self._generate(request)
+        finally:
+            self.in_flight -= 1
+
+
+def ticking(seconds: float, text: str = "no") -> Callable[[Request], Awaitable[Generation]]:
+    """Answer with one text after some seconds."""
+
+    async def generate(request: Request) -> Generation:
+        await anyio.sleep(seconds)
+        return Generation(text)
+
+    return generate
+
+
+def candidate(text: str = "the text", **changes: Any) -> Candidate:
+    """A candidate as validators see it."""
+    fields = {
+        "text": text,
+        "value": text,
+        "generation": Generation(text),
+        "context": Context([Message("user", "earlier")]),
+        "action": Instruction("do it"),
+    }
+    return Candidate(**{**fields, **changes})
+
+
+def a_slice(
+    iteration: int = 1,
+    outcome: Outcome = Outcome.FAILED,
+    *,
+    verdicts: Sequence[tuple[Requirement, ValidationResult]] = (),
+    error: BaseException | None = None,
+    subsample: int = 0,
+    depth: int | None = None,
+    **changes: Any,
+) -> Slice:
+    """A slice as the engine records it."""
+    fields: dict[str, Any] = {
+        "iteration": iteration,
+        "subsample": subsample,
+        "depth": iteration - 1 if depth is None else depth,
+        "chain": subsample,
+        "action": Instruction("do it"),
+        "context": Context(),
+        "messages": (),
+        "generation": Generation("text", usage=Usage(1, 2, 3)),
+        "validations": tuple(verdicts),
+        "outcome": outcome,
+        "error": error,
+    }
+    return Slice(**{**fields, **changes})
+
+
+def _build_payloads() -> None:
+    # Pydantic builds a model at its first use and reads files for it, which the watch for blocking
+    # calls would blame on whichever test comes first.
+    from mellea_like.hooks import payloads
+
+    for name in payloads.__all__:
+        getattr(payloads, name).model_rebuild()
+
+
+_build_payloads()
