@@ -7,9 +7,10 @@ from mellea_like.core.current import current_iteration
 from mellea_like.core.generation import Generation, Usage
 from mellea_like.core.message import Message
 from mellea_like.core.options import Options
-from mellea_like.core.requirement import Candidate, Requirement, ValidationResult, requirement
+from mellea_like.core.requirement import Requirement, requirement
 from mellea_like.core.result import SamplingResult, StopReason
 from mellea_like.core.slice import Outcome, Slice
+from mellea_like.core.validation import Candidate, ValidationResult
 from mellea_like.errors import (
     BackendError,
     Blocked,

@@ -67,11 +67,12 @@ class ServerProcess:
         check_gguf(self._path)
         log = self._log = tempfile.TemporaryFile(prefix="mellea-like-llama-")  # noqa: SIM115
         process = self._started = subprocess.Popen(
-            [sys.executable, "-m", "mellea_like.backends.llama_server"],
+            # By its path, so that it need not load this package; -P keeps the files beside it from
+            # being taken for modules.
+            [sys.executable, "-P", str(Path(__file__).with_name("llama_server.py"))],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,
-            env=_environment(),
             start_new_session=True,
         )
         os.set_blocking(self._output.fileno(), False)
@@ -164,10 +165,3 @@ class ServerProcess:
         size = log.seek(0, os.SEEK_END)
         log.seek(max(0, size - TAIL_BYTES))
         return log.read().decode("utf-8", "replace").splitlines()
-
-
-def _environment() -> dict[str, str]:
-    """The environment in which the child finds this package where the parent found it."""
-    root = str(Path(__file__).resolve().parents[2])
-    paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}

@@ -13,7 +13,7 @@ from anyio.lowlevel import checkpoint
 
 from mellea_like.backends.counting import RequestCounter, RequestStatistics, count_words
 from mellea_like.core.generation import Generation
-from mellea_like.core.requirement import Candidate, Requirement
+from mellea_like.core.requirement import Requirement
 from mellea_like.errors import BackendUnavailable, RateLimited
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from mellea_like.backends.counting import Flight
     from mellea_like.core.backend import Request
     from mellea_like.core.generation import RequestMeter
+    from mellea_like.core.validation import Candidate
     from mellea_like.errors import BackendError
 
 __all__ = ["SimulatedBackend", "passes"]

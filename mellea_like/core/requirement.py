@@ -1,47 +1,21 @@
-"""What a generation must meet, and the verdicts on it."""
+"""What a generation must meet."""
 
 from __future__ import annotations
 
 import inspect
 import math
-from dataclasses import dataclass
-from enum import IntEnum, StrEnum
+from enum import IntEnum
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from mellea_like.core.action import Action
     from mellea_like.core.backend import Backend
-    from mellea_like.core.context import Context
-    from mellea_like.core.generation import Generation
+    from mellea_like.core.validation import Validator
 
-__all__ = [
-    "Candidate",
-    "OnError",
-    "Operator",
-    "Requirement",
-    "Stage",
-    "ValidationResult",
-    "ValidationStatus",
-    "Validator",
-    "requirement",
-]
+__all__ = ["OnError", "Operator", "Requirement", "Stage", "requirement"]
 
 OnError = Literal["error", "fail", "raise"]
 Operator = Literal["and", "or", "not"]
-
-
-class ValidationStatus(StrEnum):
-    """How a requirement was decided."""
-
-    PASSED = "passed"
-    FAILED = "failed"
-    ERRORED = "errored"
-    """The validator or the judge failed to do its job."""
-    SKIPPED = "skipped"
-    """Not asked, because a cheaper requirement had failed already."""
 
 
 class Stage(IntEnum):
@@ -53,121 +27,6 @@ class Stage(IntEnum):
     """A function that may block, and runs in a thread."""
     AWAITED = 2
     """An async function, or a judge's verdict."""
-
-
-@dataclass(frozen=True, slots=True, init=False)
-class ValidationResult:
-    """The verdict on one requirement.
-
-    Args:
-        passed: whether the requirement is met.
-        reason: why, or why not; it goes into the next attempt's prompt. Write it for the model.
-        score: how well it is met, from 0.0 to 1.0, or None. Scores choose the best failure.
-
-    Attributes:
-        status: passed, failed, errored or skipped.
-        error: the exception, where the status is errored.
-
-    Raises:
-        TypeError: ``passed`` is no bool, or ``reason`` no str.
-        ValueError: the score is out of its range.
-    """
-
-    status: ValidationStatus
-    reason: str
-    score: float | None
-    error: BaseException | None
-
-    def __init__(
-        self,
-        passed: bool,  # noqa: FBT001 (ValidationResult(True, "why") reads well)
-        reason: str = "",
-        score: float | None = None,
-    ) -> None:
-        if not isinstance(passed, bool):
-            msg = f"a validation result's passed is a bool, not {passed!r}"
-            raise TypeError(msg)
-        if not isinstance(reason, str):
-            msg = f"a validation result's reason is a str, not {reason!r}"
-            raise TypeError(msg)
-        if score is not None and not (0.0 <= score <= 1.0):
-            msg = f"a validation result's score lies between 0 and 1, not {score!r}"
-            raise ValueError(msg)
-        status = ValidationStatus.PASSED if passed else ValidationStatus.FAILED
-        self._set(status, reason, score, None)
-
-    def _set(
-        self,
-        status: ValidationStatus,
-        reason: str,
-        score: float | None,
-        error: BaseException | None,
-    ) -> None:
-        object.__setattr__(self, "status", status)
-        object.__setattr__(self, "reason", reason)
-        object.__setattr__(self, "score", score)
-        object.__setattr__(self, "error", error)
-
-    @classmethod
-    def errored(cls, error: BaseException) -> ValidationResult:
-        """Return the verdict of a validator that failed to do its job.
-
-        Args:
-            error: what went wrong.
-
-        Returns:
-            A verdict that is neither a pass nor a failure.
-        """
-        result = cls.__new__(cls)
-        result._set(ValidationStatus.ERRORED, str(error), None, error)
-        return result
-
-    @classmethod
-    def skipped(cls, reason: str) -> ValidationResult:
-        """Return the verdict of a requirement that was not asked.
-
-        Args:
-            reason: why not.
-
-        Returns:
-            A verdict that is neither a pass nor a failure.
-        """
-        result = cls.__new__(cls)
-        result._set(ValidationStatus.SKIPPED, reason, None, None)
-        return result
-
-    @property
-    def passed(self) -> bool:
-        """Whether the requirement is met; False also when it errored or was skipped."""
-        return self.status is ValidationStatus.PASSED
-
-    def __bool__(self) -> bool:
-        return self.passed
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """What a validator is asked about.
-
-    Args:
-        text: the generated text.
-        value: the parsed value: the ``format``'s instance, what the action's ``parse`` or a
-            `FunctionBackend` returned, or else the text.
-        generation: the whole output.
-        context: the call's ``validation_context`` if it was given, else the conversation that the
-            output was generated in.
-        action: what was asked for.
-    """
-
-    text: str
-    value: Any
-    generation: Generation
-    context: Context
-    action: Action[Any]
-
-
-Verdict: TypeAlias = "bool | tuple[bool, str] | ValidationResult"
-Validator: TypeAlias = "Callable[[Candidate], Verdict | Awaitable[Verdict]]"
 
 
 class Requirement:

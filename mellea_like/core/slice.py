@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 from mellea_like.core.context import Context
 from mellea_like.core.generation import Usage
 from mellea_like.core.message import Message
-from mellea_like.core.requirement import ValidationStatus
+from mellea_like.core.validation import ValidationStatus
 
 if TYPE_CHECKING:
     from mellea_like.core.action import Action
     from mellea_like.core.generation import Generation
-    from mellea_like.core.requirement import Requirement, ValidationResult
+    from mellea_like.core.requirement import Requirement
+    from mellea_like.core.validation import ValidationResult
 
 __all__ = ["Outcome", "Slice"]
 

@@ -13,9 +13,10 @@ from mellea_like.core.context import Context
 from mellea_like.core.generation import Generation, Usage
 from mellea_like.core.message import Message
 from mellea_like.core.options import Options
-from mellea_like.core.requirement import Candidate, Requirement, ValidationResult
+from mellea_like.core.requirement import Requirement
 from mellea_like.core.result import StopReason
 from mellea_like.core.slice import Slice
+from mellea_like.core.validation import Candidate, ValidationResult
 from mellea_like.hooks.types import HookType
 
 __all__ = [

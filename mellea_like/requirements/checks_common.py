@@ -10,7 +10,8 @@ from mellea_like.core.requirement import Requirement
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from mellea_like.core.requirement import Candidate, OnError, ValidationResult
+    from mellea_like.core.requirement import OnError
+    from mellea_like.core.validation import Candidate, ValidationResult
 
 __all__ = ["Settings", "check", "clipped", "given_texts", "listed", "quoted"]
 

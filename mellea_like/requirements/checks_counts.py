@@ -7,13 +7,14 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NamedTuple, Unpack
 
-from mellea_like.core.requirement import ValidationResult
+from mellea_like.core.validation import ValidationResult
 from mellea_like.requirements.checks_common import Settings, check
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from mellea_like.core.requirement import Candidate, Requirement
+    from mellea_like.core.requirement import Requirement
+    from mellea_like.core.validation import Candidate
 
 __all__ = [
     "char_count",

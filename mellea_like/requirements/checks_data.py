@@ -10,7 +10,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from mellea_like.core.format import check_format, parse_json, strip_fence
-from mellea_like.core.requirement import ValidationResult
+from mellea_like.core.validation import ValidationResult
 from mellea_like.requirements.checks_common import (
     Settings,
     check,
@@ -23,7 +23,8 @@ from mellea_like.requirements.checks_common import (
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from mellea_like.core.requirement import Candidate, Requirement
+    from mellea_like.core.requirement import Requirement
+    from mellea_like.core.validation import Candidate
 
 __all__ = ["is_json", "json_schema", "number_between", "one_of", "parses_as"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import unicodedata
 from typing import TYPE_CHECKING, Literal, Unpack, get_args
 
-from mellea_like.core.requirement import ValidationResult
+from mellea_like.core.validation import ValidationResult
 from mellea_like.errors import RequirementError
 from mellea_like.requirements.checks_common import (
     Settings,
@@ -20,7 +20,8 @@ from mellea_like.requirements.checks_counts import sentences_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from mellea_like.core.requirement import Candidate, Requirement
+    from mellea_like.core.requirement import Requirement
+    from mellea_like.core.validation import Candidate
 
 __all__ = ["Casing", "casing", "contains", "ends_with", "excludes", "matches", "starts_with"]
 

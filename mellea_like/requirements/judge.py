@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 
 from mellea_like.core.format import strip_fence
 from mellea_like.core.message import Message
-from mellea_like.core.requirement import ValidationResult
+from mellea_like.core.validation import ValidationResult
 
 if TYPE_CHECKING:
-    from mellea_like.core.requirement import Candidate, Requirement
+    from mellea_like.core.requirement import Requirement
+    from mellea_like.core.validation import Candidate
 
 __all__ = ["judge_messages", "read_verdict"]
 

@@ -8,12 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 import anyio
 
 from mellea_like.core.quick import quick
-from mellea_like.core.requirement import (
-    Requirement,
-    Stage,
-    ValidationResult,
-    ValidationStatus,
-)
+from mellea_like.core.requirement import Requirement, Stage
+from mellea_like.core.validation import ValidationResult, ValidationStatus
 from mellea_like.errors import BadVerdict, RequirementError
 from mellea_like.runtime.native import cancel_requested
 from mellea_like.runtime.threads import run_in_thread
@@ -21,7 +17,7 @@ from mellea_like.runtime.threads import run_in_thread
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from mellea_like.core.requirement import Candidate
+    from mellea_like.core.validation import Candidate
 
 __all__ = ["Checklist", "Judge"]
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from mellea_like.core.requirement import Requirement, ValidationResult
+from mellea_like.core.requirement import Requirement
 from mellea_like.core.slice import Outcome
+from mellea_like.core.validation import ValidationResult
 from mellea_like.errors import HookError
 from mellea_like.hooks.types import HookType
 from mellea_like.sampling.prepare import check_requirements, merge_requirements
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
 
     from mellea_like.core.action import Action
     from mellea_like.core.context import Context
-    from mellea_like.core.requirement import Candidate
     from mellea_like.core.slice import Slice
+    from mellea_like.core.validation import Candidate
     from mellea_like.sampling.call import Call
     from mellea_like.sampling.ending import Ending
     from mellea_like.sampling.turns import Turn

@@ -15,8 +15,8 @@ from mellea_like.core.current import ITERATION
 from mellea_like.core.format import parse_json, parse_value
 from mellea_like.core.generation import Generation, Meter, Usage
 from mellea_like.core.quick import quick
-from mellea_like.core.requirement import Candidate, Requirement, ValidationResult, ValidationStatus
 from mellea_like.core.slice import Outcome, Slice
+from mellea_like.core.validation import Candidate, ValidationResult, ValidationStatus
 from mellea_like.errors import BackendTimeout, BackendUnavailable, RequirementError
 from mellea_like.hooks.types import HookType
 from mellea_like.requirements.judge import judge_messages, read_verdict
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from mellea_like.core.context import Context
     from mellea_like.core.message import Message
     from mellea_like.core.options import Options
+    from mellea_like.core.requirement import Requirement
     from mellea_like.sampling.call import Call
     from mellea_like.sampling.turns import Turn
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from mellea_like.core.requirement import ValidationStatus
 from mellea_like.core.slice import Outcome
+from mellea_like.core.validation import ValidationStatus
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

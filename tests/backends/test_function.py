@@ -18,7 +18,7 @@ from mellea_like.backends.scripted import ScriptedBackend
 from mellea_like.core.backend import Backend, Request, can_judge
 from mellea_like.core.generation import Generation, Usage
 from mellea_like.core.message import Message
-from mellea_like.core.requirement import Candidate
+from mellea_like.core.validation import Candidate
 from mellea_like.errors import RateLimited
 
 pytestmark = pytest.mark.anyio

@@ -12,7 +12,7 @@ from mellea_like.core.backend import Request, RequestMeta, StreamingBackend
 from mellea_like.core.generation import Generation, Usage
 from mellea_like.core.message import Message
 from mellea_like.core.options import Options
-from mellea_like.core.requirement import Candidate
+from mellea_like.core.validation import Candidate
 from mellea_like.errors import BackendError, BackendUnavailable, RateLimited
 from mellea_like.requirements.judge import read_verdict
 

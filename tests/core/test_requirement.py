@@ -8,13 +8,8 @@ import math
 import pytest
 
 from mellea_like.backends.scripted import ScriptedBackend
-from mellea_like.core.requirement import (
-    Requirement,
-    Stage,
-    ValidationResult,
-    ValidationStatus,
-    requirement,
-)
+from mellea_like.core.requirement import Requirement, Stage, requirement
+from mellea_like.core.validation import ValidationResult, ValidationStatus
 
 
 def yes(candidate):

@@ -10,9 +10,10 @@ from mellea_like.core.action import Instruction
 from mellea_like.core.context import Context
 from mellea_like.core.generation import Generation, Usage
 from mellea_like.core.message import Message
-from mellea_like.core.requirement import Requirement, ValidationResult
+from mellea_like.core.requirement import Requirement
 from mellea_like.core.result import SamplingResult, StopReason
 from mellea_like.core.slice import Outcome, Slice
+from mellea_like.core.validation import ValidationResult
 from mellea_like.errors import RateLimited, SamplingFailed
 
 SHORT, GOOD = Requirement("it is short"), Requirement("it is good")
