@@ -48,7 +48,8 @@ class Slice:
         generation: the output, or None where the backend gave none.
         validations: each requirement with the verdict on it, in the order of the requirements.
         outcome: how it ended.
-        error: the exception behind an errored outcome, or None.
+        error: the exception behind an errored outcome, or what failed while a cancelled iteration
+            cleaned up; else None.
         reason: why a reply did not parse; empty otherwise.
         started_at: when it started, in seconds since the call began.
         ended_at: when it ended, in seconds since the call began.

@@ -41,11 +41,16 @@ class HookRun:
     Args:
         handlers: the handlers, in the order they run.
         sampling_id: the call's id, for logs.
+
+    Attributes:
+        interrupt: what is to be raised when the call has ended: an interrupt (no `Exception`) in a
+            handler that nobody waits for.
     """
 
     def __init__(self, handlers: Iterable[Handler], sampling_id: str) -> None:
         self._sampling_id = sampling_id
-        self._failures: dict[str, int] = {}
+        self.interrupt: BaseException | None = None
+        self._failures: dict[int, int] = {}
         self._background: set[anyio.CancelScope] = set()
         self._idle: anyio.Event | None = None
         self._tasks: TaskGroup | None = None
@@ -87,17 +92,43 @@ class HookRun:
                 `Blocked` where it said so.
             Exception: what ``amend`` raised.
         """
-        handlers = self._by_hook[payload.hook]
-        for handler in handlers.sequential:
+        for handler in self._by_hook[payload.hook].sequential:
             payload = await self._ask(handler, payload, amend)
+        await self._tell_others(payload)
+        return payload
+
+    async def announce(self, payload: Payload) -> None:
+        """Run the handlers of a payload's hook where nothing can be changed any more.
+
+        What fails is logged, and keeps no other handler from running.
+
+        Args:
+            payload: what they are handed.
+        """
+        try:
+            for handler in self._by_hook[payload.hook].sequential:
+                try:
+                    await self._ask(handler, payload, None)
+                except HookError as exc:
+                    warn("%s", exc, sampling_id=self._sampling_id)
+            await self._tell_others(payload)
+        except anyio.get_cancelled_exc_class():
+            raise
+        except BaseException as exc:  # noqa: BLE001 (raised when the call has ended)
+            self.interrupt = exc
+
+    async def _tell_others(self, payload: Payload) -> None:
+        """Run the handlers that only look."""
+        handlers = self._by_hook[payload.hook]
         if len(handlers.observe) == 1:
             await self._tell(handlers.observe[0], payload)
         elif handlers.observe:
             await self._tell_all(handlers.observe, payload)
         if self._tasks is not None:
             for handler in handlers.background:
-                self._tasks.start_soon(self._tell_later, handler, payload)
-        return payload
+                scope = anyio.CancelScope(shield=True)
+                self._background.add(scope)
+                self._tasks.start_soon(self._tell_later, handler, payload, scope)
 
     async def _ask(self, handler: Handler, payload: P, amend: Callable[[P, P, str], P] | None) -> P:
         try:
@@ -114,18 +145,21 @@ class HookRun:
         return changed if amend is None else amend(payload, changed, handler.plugin)
 
     async def _tell(self, handler: Handler, payload: Payload) -> None:
-        if self._failures.get(handler.plugin, 0) >= SILENCED_AFTER:
+        plugin = _identity(handler)
+        if self._failures.get(plugin, 0) >= SILENCED_AFTER:
             return
         try:
             await _run(handler, payload)
         except Exception as exc:  # noqa: BLE001 (a plugin's)
-            self._failed(handler, payload, exc)
+            failures = self._failures[plugin] = self._failures.get(plugin, 0) + 1
+            self._failed(handler, payload, exc, failures)
         else:
-            self._failures.pop(handler.plugin, None)
+            self._failures.pop(plugin, None)
 
-    def _failed(self, handler: Handler, payload: Payload, exc: Exception) -> None:
-        failures = self._failures[handler.plugin] = self._failures.get(handler.plugin, 0) + 1
-        silenced = failures == SILENCED_AFTER and handler.mode is HookMode.OBSERVE
+    def _failed(
+        self, handler: Handler, payload: Payload, exc: Exception, failures: int = 0
+    ) -> None:
+        silenced = failures == SILENCED_AFTER
         warn(
             "plugin %s failed at %s: %s: %s%s",
             handler.plugin,
@@ -155,13 +189,18 @@ class HookRun:
         if interrupts:
             raise interrupts[0]
 
-    async def _tell_later(self, handler: Handler, payload: Payload) -> None:
-        with anyio.CancelScope(shield=True) as scope:
-            self._background.add(scope)
+    async def _tell_later(
+        self, handler: Handler, payload: Payload, scope: anyio.CancelScope
+    ) -> None:
+        with scope:
             try:
                 await _run(handler, payload)
+            except anyio.get_cancelled_exc_class():
+                raise
             except Exception as exc:  # noqa: BLE001 (a plugin's)
                 self._failed(handler, payload, exc)
+            except BaseException as exc:  # noqa: BLE001 (raised when the call has ended)
+                self.interrupt = exc
             finally:
                 self._background.discard(scope)
                 if not self._background and self._idle is not None:
@@ -183,6 +222,11 @@ class HookRun:
         for scope in self._background:
             scope.cancel()
         return unfinished
+
+
+def _identity(handler: Handler) -> int:
+    """Tell plugins apart: two of one class, too."""
+    return id(getattr(handler.function, "__self__", handler.function))
 
 
 async def _run(handler: Handler, payload: Payload) -> Any:
@@ -208,7 +252,10 @@ def _checked(handler: Handler, payload: P, answer: Any) -> P:
             " payload.model_copy(update={...}) to change the payload"
         )
         raise TypeError(msg)
-    for field in type(payload).model_fields:
+    for field in vars(answer):
+        if field not in type(payload).model_fields:
+            msg = f"it set {field}, which the payload of {handler.hook} has not"
+            raise ValueError(msg)
         before, after = getattr(payload, field), getattr(answer, field)
         if field not in payload.writable and before is not after and before != after:
             allowed = ", ".join(sorted(payload.writable)) or "nothing"

@@ -186,7 +186,7 @@ async def _decide(
         if not scope.cancelled_caught:  # pragma: no cover (the block returns or is cancelled)
             raise AssertionError
         msg = f"it took longer than {requirement.timeout:g} s"
-        return _errored(requirement, TimeoutError(msg))
+        raise TimeoutError(msg)
     except BadVerdict:
         raise
     except anyio.get_cancelled_exc_class() as exc:
@@ -203,7 +203,8 @@ def _errored(requirement: Requirement, exc: BaseException) -> ValidationResult:
         raise exc
     what = f"{type(exc).__name__}: {exc}" if str(exc) else type(exc).__name__
     if requirement.on_error == "fail":
-        return ValidationResult(passed=False, reason=f"it could not be checked: {what}")
+        failed: ValidationResult = _new_result(_FAIL, f"it could not be checked: {what}", None, exc)
+        return failed
     error = RequirementError(
         f"requirement {requirement.name!r} could not be decided: {what}",
         requirement=requirement.name,
@@ -239,7 +240,8 @@ async def _ask(
 async def _ask_parts(whole: Requirement, candidate: Candidate, judge: Judge) -> ValidationResult:
     """Decide a combined requirement: its parts in stages, until the answer is certain.
 
-    A part that errored makes the whole errored: an error is never argued away.
+    A part that errored makes the whole errored: an error is never argued away. A part that failed
+    by an exception (``on_error="fail"``) does not make its negation true, either.
     """
     results = [
         None if result is _SKIPPED else result
@@ -249,8 +251,11 @@ async def _ask_parts(whole: Requirement, candidate: Candidate, judge: Judge) -> 
     for result in known:
         if result.status is ValidationStatus.ERRORED:
             return result
+    exception = next((result.error for result in known if result.error is not None), None)
     if whole.operator == "not":
         part = known[0]
+        if exception is not None:
+            return part
         held = f"it meets {whole.parts[0].description!r}"
         return ValidationResult(not part.passed, held if part.passed else part.reason)
     scores = [result.score for result in known if result.score is not None]
@@ -261,7 +266,11 @@ async def _ask_parts(whole: Requirement, candidate: Candidate, judge: Judge) -> 
         if result is not None and result.passed is passed
     ]
     best = (min if whole.operator == "and" else max)(scores) if scores else None
-    return ValidationResult(passed, "; ".join(decisive), best)
+    status = _PASS if passed else _FAIL
+    made: ValidationResult = _new_result(
+        status, "; ".join(decisive), best, None if passed else exception
+    )
+    return made
 
 
 async def _until_certain(

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
-__all__ = ["cancel_requested", "clock", "native_cancel_requests"]
+__all__ = ["cancel_requested", "clock", "native_cancel_requests", "split_cancellation"]
 
 
 def clock() -> Callable[[], float]:
@@ -38,6 +38,25 @@ def native_cancel_requests() -> int:
     """
     task = _asyncio_task()
     return 0 if task is None else task.cancelling()
+
+
+def split_cancellation(
+    error: BaseException,
+) -> tuple[BaseException | None, BaseException | None]:
+    """Part a cancellation from what failed while it was obeyed; trio raises both in one group.
+
+    Args:
+        error: the exception.
+
+    Returns:
+        The cancellation, or None if there is none in it; and the rest, or None.
+    """
+    if isinstance(error, BaseExceptionGroup):
+        group: BaseExceptionGroup[BaseException] = error
+        return group.split(anyio.get_cancelled_exc_class())
+    if isinstance(error, anyio.get_cancelled_exc_class()):
+        return error, None
+    return None, error
 
 
 def cancel_requested() -> bool:

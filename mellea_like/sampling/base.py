@@ -138,6 +138,7 @@ class BaseSamplingStrategy:
         telemetry: Telemetry | None = None,
     ) -> None:
         _at_least_one("max_iterations", max_iterations)
+        _at_least_one("loop_budget", loop_budget)
         _at_least_one("concurrency_budget", concurrency_budget)
         _seconds("iteration_timeout", iteration_timeout)
         _seconds("timeout", timeout)
@@ -294,6 +295,9 @@ class BaseSamplingStrategy:
             options=settings.options if options is None else options,
             validation_context=validation_context,
         )
+        if on_slice is not None and not callable(on_slice):
+            msg = f"on_slice is a function of one slice, not {on_slice!r}"
+            raise TypeError(msg)
         return await Call(self, plan, on_slice).run()
 
     @overload

@@ -18,7 +18,7 @@ from mellea_like.core.action import Instruction
 from mellea_like.core.message import Message
 from mellea_like.core.result import SamplingResult, StopReason
 from mellea_like.core.slice import Outcome, Slice
-from mellea_like.errors import HookError, SamplingTimeout
+from mellea_like.errors import HookError, SamplingFailed
 from mellea_like.hooks.dispatch import HookRun
 from mellea_like.hooks.registry import snapshot
 from mellea_like.hooks.types import HookType
@@ -31,7 +31,7 @@ from mellea_like.sampling.ending import Ending, conclude
 from mellea_like.sampling.observed import observed
 from mellea_like.sampling.stuck import log_stuck_tasks, task_name
 from mellea_like.sampling.subsample import produce
-from mellea_like.telemetry import STOP_REASON
+from mellea_like.telemetry.names import STOP_REASON
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -76,6 +76,7 @@ class Call:
     _scope: anyio.CancelScope | None = None
     _seen = 0
     _timed_out = False
+    _too_late: BaseException | None = None
     _undelivered = 0
     _watched = False
     _won = False
@@ -200,10 +201,11 @@ class Call:
         Args:
             error: what the call is to raise.
         """
-        if error is self.fatal:
+        if error is self.fatal or error is self._too_late:
             return
         interrupt = not isinstance(error, Exception)
         if (self._won or self.fatal is not None) and not interrupt:
+            self._too_late = error
             warn(
                 "after the call was decided: %s: %s",
                 type(error).__name__,
@@ -252,8 +254,10 @@ class Call:
         else:
             await self._run_turns()
         ending = self._conclude()
+        if self.hooks.interrupt is not None:
+            raise self.hooks.interrupt
         if ending.error is not None:
-            if isinstance(ending.error, HookError | SamplingTimeout):
+            if isinstance(ending.error, HookError | SamplingFailed):
                 ending.error.result = self._result(ending)
             raise ending.error
         return self._result(ending)

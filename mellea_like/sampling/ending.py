@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from mellea_like.core.result import StopReason
 from mellea_like.core.slice import Outcome, Slice
-from mellea_like.errors import HookError, SamplingTimeout
+from mellea_like.errors import HookError, SamplingFailed, SamplingTimeout
 from mellea_like.sampling.selection import winner
 
 if TYPE_CHECKING:
@@ -83,6 +83,9 @@ def conclude(
         return Ending(None, StopReason.TIMEOUT, late)
     if best is not None:
         return Ending(best, StopReason.EXHAUSTED, None)
+    if not errors:
+        stopped = f"sampling {sampling_id}: its iterations were cancelled, though nobody left"
+        return Ending(None, StopReason.CANCELLED, SamplingFailed(stopped))
     return Ending(None, StopReason.ERROR, _noted(errors, sampling_id))
 
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from mellea_like.core.requirement import Requirement
 from mellea_like.core.slice import Outcome
 from mellea_like.core.validation import ValidationResult
-from mellea_like.errors import HookError
+from mellea_like.errors import HookError, RequirementError
 from mellea_like.hooks.types import HookType
-from mellea_like.sampling.prepare import check_requirements, merge_requirements
+from mellea_like.sampling.prepare import check_judge, check_requirements, merge_requirements
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -82,11 +82,16 @@ async def before_validation(
     from mellea_like.hooks.payloads import ValidationPreCheckPayload  # noqa: PLC0415
 
     def amend(before: Any, after: Any, plugin: str) -> Any:
+        known = {r.description for r in before.requirements if not r.parts and r.judged}
         try:
             wanted = check_requirements(after.requirements, "requirements")
-        except (TypeError, ValueError) as exc:
+            merged = merge_requirements(
+                before.requirements, [item for item in wanted if item not in known]
+            )
+            for added in merged[len(before.requirements) :]:
+                check_judge(added, call.plan.judge)
+        except (TypeError, ValueError, RequirementError) as exc:
             raise _refused(plugin, HookType.VALIDATION_PRE_CHECK, str(exc)) from exc
-        merged = merge_requirements(before.requirements, wanted)
         return after.model_copy(update={"requirements": merged})
 
     ids = call.ids(turn.iteration, turn.subsample)
@@ -166,9 +171,6 @@ async def loop_end(call: Call, ending: Ending, started: datetime) -> None:
         call: the call.
         ending: how it ended.
         started: when it began (UTC).
-
-    Raises:
-        HookError: a plugin failed.
     """
     from mellea_like.hooks.payloads import SamplingLoopEndPayload  # noqa: PLC0415
 
@@ -184,7 +186,7 @@ async def loop_end(call: Call, ending: Ending, started: datetime) -> None:
         started=started,
         elapsed=call.now(),
     )
-    await call.hooks.fire(payload)
+    await call.hooks.announce(payload)
 
 
 def _finished_validation(slice_: Slice) -> bool:

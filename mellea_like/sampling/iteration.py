@@ -21,7 +21,7 @@ from mellea_like.errors import BackendTimeout, BackendUnavailable, RequirementEr
 from mellea_like.hooks.types import HookType
 from mellea_like.requirements.judge import judge_messages, read_verdict
 from mellea_like.requirements.validate import Checklist
-from mellea_like.runtime.native import cancel_requested
+from mellea_like.runtime.native import cancel_requested, split_cancellation
 from mellea_like.sampling import events
 from mellea_like.sampling.turns import derive_seed
 
@@ -104,15 +104,16 @@ class Iteration:
                 await self._attempt()
             else:
                 await self._attempt_within(call.iteration_timeout)
-        except anyio.get_cancelled_exc_class() as exc:
-            if cancel_requested():
-                self.outcome = _CANCELLED
-                raise
-            self._fail_on_stray_cancellation(exc)
         except BaseException as exc:
-            self.error = exc
-            if self.validating or not isinstance(exc, Exception):
-                raise
+            cancellation, self.error = split_cancellation(exc)
+            if cancellation is None:
+                if self.validating or not isinstance(exc, Exception):
+                    raise
+            elif cancel_requested():
+                self.outcome = _CANCELLED
+                raise cancellation  # noqa: B904 (what else failed is in the record)
+            else:
+                self._fail_on_stray_cancellation(exc)
         finally:
             slice_ = self._record()
             call.record(slice_)
@@ -132,10 +133,13 @@ class Iteration:
             )
 
     def _fail_on_stray_cancellation(self, exc: BaseException) -> None:
-        self.error = BackendUnavailable(
-            f"iteration {self.turn.iteration}: {type(self.call.plan.backend).__name__} raised a"
-            " cancellation that no one asked for"
-        )
+        what = "raised a cancellation that no one asked for"
+        if self.validating:
+            self.error = RequirementError(f"iteration {self.turn.iteration}: a validator {what}")
+        else:
+            self.error = BackendUnavailable(
+                f"iteration {self.turn.iteration}: {type(self.call.plan.backend).__name__} {what}"
+            )
         self.error.__cause__ = exc
 
     async def _attempt(self) -> None:

@@ -16,7 +16,14 @@ from mellea_like.errors import RequirementError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-__all__ = ["Plan", "as_backend", "check_requirements", "merge_requirements", "plan_call"]
+__all__ = [
+    "Plan",
+    "as_backend",
+    "check_judge",
+    "check_requirements",
+    "merge_requirements",
+    "plan_call",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +101,7 @@ def plan_call(
     generator = as_backend(backend, "backend")
     decider = generator if judge is None else as_backend(judge, "judge")
     for requirement in merged:
-        _check_judge(requirement, decider)
+        check_judge(requirement, decider)
     return Plan(
         action=asked,
         context=Context() if context is None else context,
@@ -183,9 +190,19 @@ def merge_requirements(*sources: Iterable[Requirement | str]) -> tuple[Requireme
     return tuple(merged.values())
 
 
-def _check_judge(requirement: Requirement, default: Backend) -> None:
+def check_judge(requirement: Requirement, default: Backend) -> None:
+    """Make sure that what decides a requirement can.
+
+    Args:
+        requirement: the requirement.
+        default: the judge of requirements that have none of their own.
+
+    Raises:
+        RequirementError: it needs a judge, and its judge can't judge.
+        TypeError: its judge is no backend.
+    """
     for part in requirement.parts:
-        _check_judge(part, default)
+        check_judge(part, default)
     if requirement.parts or requirement.validator is not None:
         return
     judge = default if requirement.judge is None else as_backend(requirement.judge, "judge")

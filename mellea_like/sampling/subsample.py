@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
 
-import anyio
-
 from mellea_like.core.action import is_action
 from mellea_like.core.context import Context
 from mellea_like.core.slice import Outcome, Slice
 from mellea_like.errors import BackendError, RequirementError
-from mellea_like.runtime.native import cancel_requested
+from mellea_like.runtime.native import cancel_requested, split_cancellation
 from mellea_like.sampling import events
 from mellea_like.sampling.iteration import Iteration
 from mellea_like.sampling.turns import turn_of
@@ -35,12 +33,10 @@ async def produce(call: Call, chain: int) -> None:
     try:
         with call.scope_of(chain):
             await _run_chain(call, chain)
-    except anyio.get_cancelled_exc_class() as exc:
-        if cancel_requested():
+    except BaseException as exc:
+        if split_cancellation(exc)[0] is not None and cancel_requested():
             raise
-        call.abort(exc)
-    except BaseException as exc:  # noqa: BLE001 (raised again by the call, outside its task group)
-        call.abort(exc)
+        call.abort(exc)  # It is raised again by the call, outside its task group.
     finally:
         call.subsample_ended(chain)
 
@@ -60,8 +56,8 @@ async def _run_chain(call: Call, chain: int) -> None:
                 action, context = _repaired(call, failed)
                 if call.repairs_observed:
                     await events.repaired(call, slice_, action, context)
-        elif slice_.passed or not may_go_on(slice_):
-            return
+        elif slice_.passed or not may_go_on(slice_) or cancel_requested():
+            return  # A backend may make an error of its own of a cancellation.
 
 
 def may_go_on(slice_: Slice) -> bool:

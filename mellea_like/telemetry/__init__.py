@@ -1,0 +1,83 @@
+"""Spans and metrics through the OpenTelemetry API; an application brings the SDK, or does not.
+
+A call has a span ``sampling <strategy>``; below it one span for each iteration; below that
+``chat <model>`` for each request to a backend and ``validation``.
+
+Texts of prompts and replies, and messages of exceptions, are recorded only where the user asks for
+them: exceptions are recorded by type. A span processor that raises is logged and ignored.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from opentelemetry import metrics, trace
+
+from mellea_like.telemetry.call import CallTelemetry
+from mellea_like.telemetry.instruments import Instruments
+from mellea_like.telemetry.names import SCOPE
+
+if TYPE_CHECKING:
+    from opentelemetry.metrics import MeterProvider
+    from opentelemetry.trace import TracerProvider
+
+__all__ = ["Telemetry"]
+
+
+class Telemetry:
+    """Where spans and metrics of a strategy's calls go.
+
+    Without the SDK's providers, neither passed in nor set for the process, nothing is recorded and
+    each call pays for one check.
+
+    Args:
+        tracer_provider: makes the tracer; by default the process's, looked up at each call.
+        meter_provider: makes the instruments; by default the process's, looked up at each call.
+        capture_content: record prompts, replies, reasons and messages of exceptions. They may hold
+            personal data, so the default is False.
+    """
+
+    def __init__(
+        self,
+        *,
+        tracer_provider: TracerProvider | None = None,
+        meter_provider: MeterProvider | None = None,
+        capture_content: bool = False,
+    ) -> None:
+        self._tracer_provider = tracer_provider
+        self._meter_provider = meter_provider
+        self._instruments: tuple[MeterProvider, Instruments] | None = None
+        self.capture_content = capture_content
+
+    def start_call(self, strategy: str, sampling_id: str) -> CallTelemetry | None:
+        """Begin recording one call.
+
+        Args:
+            strategy: the name of the strategy's class.
+            sampling_id: the call's id.
+
+        Returns:
+            What records it; None where nobody listens.
+        """
+        tracers = self._tracer_provider or trace.get_tracer_provider()
+        meters = self._meter_provider or metrics.get_meter_provider()
+        silent = (trace.ProxyTracerProvider, trace.NoOpTracerProvider)
+        tracer = None if isinstance(tracers, silent) else tracers.get_tracer(SCOPE)
+        instruments = None if _is_silent(meters) else self._instruments_of(meters)
+        if tracer is None and instruments is None:
+            return None
+        return CallTelemetry(
+            tracer or trace.NoOpTracer(), instruments, strategy, sampling_id, self.capture_content
+        )
+
+    def _instruments_of(self, provider: MeterProvider) -> Instruments:
+        if self._instruments is None or self._instruments[0] is not provider:
+            self._instruments = (provider, Instruments(provider.get_meter(SCOPE)))
+        return self._instruments[1]
+
+
+def _is_silent(provider: MeterProvider) -> bool:
+    # The proxy that stands in until a provider is set has no public name.
+    return isinstance(provider, metrics.NoOpMeterProvider) or (
+        type(provider).__name__ == "_ProxyMeterProvider"
+    )

@@ -1,0 +1,54 @@
+"""The names of spans' attributes and of metrics.
+
+Names that begin with ``gen_ai`` follow the GenAI semantic conventions
+(https://opentelemetry.io/docs/specs/semconv/gen-ai/, status: development). They are kept here and
+not imported, since they have moved between packages.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+SCOPE: Final = "mellea_like"
+
+OPERATION_DURATION: Final = "gen_ai.client.operation.duration"
+TOKEN_USAGE: Final = "gen_ai.client.token.usage"  # noqa: S105 (no password)
+SLICES: Final = "mellea_like.slices"
+REQUIREMENT_FAILURES: Final = "mellea_like.requirement.failures"
+
+OPERATION: Final = "gen_ai.operation.name"
+PROVIDER: Final = "gen_ai.provider.name"
+REQUEST_MODEL: Final = "gen_ai.request.model"
+REQUEST_TEMPERATURE: Final = "gen_ai.request.temperature"
+REQUEST_TOP_P: Final = "gen_ai.request.top_p"
+REQUEST_MAX_TOKENS: Final = "gen_ai.request.max_tokens"
+REQUEST_SEED: Final = "gen_ai.request.seed"
+REQUEST_STOP: Final = "gen_ai.request.stop_sequences"
+RESPONSE_MODEL: Final = "gen_ai.response.model"
+RESPONSE_FINISH: Final = "gen_ai.response.finish_reasons"
+INPUT_TOKENS: Final = "gen_ai.usage.input_tokens"
+OUTPUT_TOKENS: Final = "gen_ai.usage.output_tokens"
+INPUT_MESSAGES: Final = "gen_ai.input.messages"
+OUTPUT_MESSAGES: Final = "gen_ai.output.messages"
+TOKEN_TYPE: Final = "gen_ai.token.type"  # noqa: S105 (no password)
+ERROR_TYPE: Final = "error.type"
+
+SAMPLING_ID: Final = "mellea_like.sampling_id"
+ITERATION: Final = "mellea_like.iteration"
+SUBSAMPLE: Final = "mellea_like.subsample"
+DEPTH: Final = "mellea_like.depth"
+OUTCOME: Final = "mellea_like.outcome"
+STOP_REASON: Final = "mellea_like.stop_reason"
+PURPOSE: Final = "mellea_like.purpose"
+RETRY: Final = "mellea_like.retry"
+STRATEGY: Final = "mellea_like.strategy"
+REQUIREMENT: Final = "mellea_like.requirement"
+FAILED_REQUIREMENTS: Final = "mellea_like.failed_requirements"
+
+# Bucket boundaries that the conventions advise, in seconds and in tokens.
+DURATION_BUCKETS: Final = [
+    0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92,
+]  # fmt: skip
+TOKEN_BUCKETS: Final = [
+    1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304, 16777216, 67108864,
+]  # fmt: skip

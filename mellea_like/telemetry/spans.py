@@ -1,0 +1,121 @@
+"""Spans that can't hurt the application."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from opentelemetry import context as otel_context
+from opentelemetry import trace
+from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer
+
+from mellea_like.runtime.logs import warn
+from mellea_like.telemetry.names import ERROR_TYPE
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from contextvars import Token
+    from types import TracebackType
+    from typing import Self
+
+    from opentelemetry.util.types import AttributeValue
+
+__all__ = ["SpanScope", "type_name"]
+
+
+class SpanScope:
+    """A span that is the current one until it is closed.
+
+    Use it as a context manager, or `close` it.
+    No failure of the application's span processors gets out of it.
+    """
+
+    __slots__ = ("_attributes", "_capture", "_kind", "_name", "_span", "_token", "_tracer")
+
+    def __init__(
+        self,
+        tracer: Tracer,
+        name: str,
+        attributes: Mapping[str, AttributeValue],
+        capture: bool,  # noqa: FBT001
+        kind: SpanKind = SpanKind.INTERNAL,
+    ) -> None:
+        self._tracer = tracer
+        self._name = name
+        self._attributes = attributes
+        self._capture = capture
+        self._kind = kind
+        self._span: Span | None = None
+        self._token: Token[Any] | None = None
+
+    def open(self) -> Self:
+        """Start the span and make it the current one.
+
+        Returns:
+            This object.
+        """
+        try:
+            self._span = self._tracer.start_span(
+                self._name, kind=self._kind, attributes=self._attributes
+            )
+            self._token = otel_context.attach(trace.set_span_in_context(self._span))
+        except Exception as exc:  # noqa: BLE001 (the application's processors)
+            _complain("start", self._name, exc)
+        return self
+
+    def set(self, attributes: Mapping[str, AttributeValue]) -> None:
+        """Add attributes.
+
+        Args:
+            attributes: their names and values.
+        """
+        if self._span is not None:
+            self._span.set_attributes(attributes)
+
+    def close(self, error: BaseException | None = None) -> None:
+        """End the span, and make the one round it current again.
+
+        Args:
+            error: the exception that ended it; recorded by type.
+        """
+        if self._token is not None:
+            otel_context.detach(self._token)
+            self._token = None
+        span, self._span = self._span, None
+        if span is None:
+            return
+        try:
+            if error is not None:
+                span.set_attribute(ERROR_TYPE, type_name(error))
+                span.set_status(Status(StatusCode.ERROR, str(error) if self._capture else None))
+            span.end()
+        except Exception as exc:  # noqa: BLE001 (the application's processors)
+            _complain("end", self._name, exc)
+
+    def __enter__(self) -> Self:
+        return self.open()
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close(exc)
+
+
+def _complain(verb: str, name: str, exc: Exception) -> None:
+    warn("telemetry could not %s the span %r: %s: %s", verb, name, type(exc).__name__, exc)
+
+
+def type_name(error: BaseException) -> str:
+    """Return how an exception is recorded: by its type.
+
+    Args:
+        error: the exception.
+
+    Returns:
+        The type's full name.
+    """
+    kind = type(error)
+    module = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
+    return module + kind.__qualname__
