@@ -15,6 +15,17 @@ from mellea_like.errors import BackendUnavailable
 
 __all__ = ["ServerProcess", "check_gguf"]
 
+CHILD = f"""
+from importlib.util import module_from_spec, spec_from_file_location
+spec = spec_from_file_location(
+    "mellea_like.backends.llama_server", {str(Path(__file__).with_name("llama_server.py"))!r}
+)
+module = module_from_spec(spec)
+spec.loader.exec_module(module)
+module.main()
+"""
+"""What the child runs: that one module, for the package round it takes longer to load."""
+
 STOP_SECONDS = 2.0
 """How long the child may take to end by itself; then it is killed."""
 
@@ -66,10 +77,8 @@ class ServerProcess:
         """
         check_gguf(self._path)
         log = self._log = tempfile.TemporaryFile(prefix="mellea-like-llama-")  # noqa: SIM115
-        process = self._started = subprocess.Popen(
-            # By its path, so that it need not load this package; -P keeps the files beside it from
-            # being taken for modules.
-            [sys.executable, "-P", str(Path(__file__).with_name("llama_server.py"))],
+        process = self._started = subprocess.Popen(  # noqa: S603 (our own words)
+            [sys.executable, "-P", "-c", CHILD],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,

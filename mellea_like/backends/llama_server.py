@@ -90,7 +90,3 @@ def main() -> None:
         _end_with_parent(parent)
     # Not the interpreter's way: a server in the midst of a request would be waited for.
     os._exit(0)
-
-
-if __name__ == "__main__":
-    main()
