@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, overload
-
-import anyio
-from anyio.lowlevel import current_token
 
 from mellea_like.core.options import Options
 from mellea_like.hooks.registry import handlers_of
 from mellea_like.sampling.call import Call
 from mellea_like.sampling.prepare import as_backend, check_requirements, plan_call
 from mellea_like.sampling.selection import Selection, best_failure
+from mellea_like.sampling.settings import Settings, check_count, check_seconds
+from mellea_like.sampling.sync import judges_of, run_once
 from mellea_like.telemetry import Telemetry
 
 if TYPE_CHECKING:
@@ -26,55 +23,14 @@ if TYPE_CHECKING:
     from mellea_like.core.requirement import Requirement
     from mellea_like.core.result import SamplingResult
     from mellea_like.core.slice import Slice
-    from mellea_like.hooks.registry import Handler, Pluggable
+    from mellea_like.hooks.registry import Pluggable
 
-__all__ = ["BaseSamplingStrategy", "Settings"]
+__all__ = ["BaseSamplingStrategy"]
 
 T = TypeVar("T")
 F = TypeVar("F")
 
 _SILENT = Telemetry()
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """A strategy's configuration, checked; see `BaseSamplingStrategy` for the fields."""
-
-    backend: Backend | None
-    judge: Backend | None
-    requirements: tuple[Requirement | str, ...]
-    loop_budget: int
-    concurrency_budget: int
-    max_iterations: int
-    selection: Selection
-    options: Options
-    judge_options: Options
-    iteration_timeout: float | None
-    timeout: float | None
-    validate_all: bool | None
-    cancel_grace: float
-    handlers: tuple[Handler, ...]
-    telemetry: Telemetry
-
-    def check_loop_budget(self, loop_budget: object, what: str) -> None:
-        """Make sure that a loop budget can be.
-
-        Args:
-            loop_budget: turns of each subsample.
-            what: what is wrong if it is, for the error.
-
-        Raises:
-            ValueError: it is no int of at least 1, or too large for ``max_iterations``.
-        """
-        if isinstance(loop_budget, bool) or not isinstance(loop_budget, int) or loop_budget < 1:
-            msg = f"{what} to {loop_budget!r}: it is an int of at least 1"
-            raise ValueError(msg)
-        if loop_budget * self.concurrency_budget > self.max_iterations:
-            msg = (
-                f"{what} to {loop_budget}: with concurrency_budget {self.concurrency_budget} that"
-                f" is more than max_iterations, {self.max_iterations}"
-            )
-            raise ValueError(msg)
 
 
 class BaseSamplingStrategy:
@@ -137,12 +93,12 @@ class BaseSamplingStrategy:
         cancel_grace: float = 5.0,
         telemetry: Telemetry | None = None,
     ) -> None:
-        _at_least_one("max_iterations", max_iterations)
-        _at_least_one("loop_budget", loop_budget)
-        _at_least_one("concurrency_budget", concurrency_budget)
-        _seconds("iteration_timeout", iteration_timeout)
-        _seconds("timeout", timeout)
-        _seconds("cancel_grace", cancel_grace)
+        check_count("max_iterations", max_iterations)
+        check_count("loop_budget", loop_budget)
+        check_count("concurrency_budget", concurrency_budget)
+        check_seconds("iteration_timeout", iteration_timeout)
+        check_seconds("timeout", timeout)
+        check_seconds("cancel_grace", cancel_grace)
         if selection not in ("first", "ordered"):
             msg = f"selection is 'first' or 'ordered', not {selection!r}"
             raise ValueError(msg)
@@ -362,54 +318,12 @@ class BaseSamplingStrategy:
             RuntimeError: an event loop is running already: ``await strategy.sample(...)`` there.
             Exception: what `sample` raises.
         """
-        if _loop_is_running():
-            msg = (
-                "sample_sync was called while an event loop is running in this thread:"
-                " use `await strategy.sample(...)` there"
-            )
-            raise RuntimeError(msg)
-        backends = [self.__settings.backend, self.__settings.judge, arguments.get("backend")]
-
-        async def main() -> SamplingResult[Any]:
-            try:
-                return await self.sample(action, requirements, **arguments)
-            finally:
-                await _close_idle(backends)
-
-        return anyio.run(main)
-
-
-async def _close_idle(backends: Iterable[Any]) -> None:
-    """Close the idle connections of an event loop that is about to end."""
-    closers = {id(b): b.aclose for b in backends if hasattr(b, "aclose")}
-    with anyio.move_on_after(2.0, shield=True):
-        for close in closers.values():
-            await close()
-
-
-def _loop_is_running() -> bool:
-    try:
-        current_token()
-    except anyio.NoEventLoopError:
-        return False
-    return True
-
-
-def _at_least_one(name: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
-        msg = f"{name} is an int, not {value!r}"
-        raise TypeError(msg)
-    if value < 1:
-        msg = f"{name} is at least 1, not {value}"
-        raise ValueError(msg)
-
-
-def _seconds(name: str, value: object) -> None:
-    if value is None:
-        return
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        msg = f"{name} is a number of seconds, not {value!r}"
-        raise TypeError(msg)
-    if not 0 < value < math.inf:
-        msg = f"{name} is over 0 seconds and finite, not {value!r}"
-        raise ValueError(msg)
+        settings = self.__settings
+        backends = [
+            settings.backend,
+            settings.judge,
+            arguments.get("backend"),
+            *judges_of((*settings.requirements, *getattr(action, "requirements", ()))),
+            *judges_of(requirements),
+        ]
+        return run_once(lambda: self.sample(action, requirements, **arguments), backends)

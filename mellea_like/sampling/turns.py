@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hashlib import blake2b
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 __all__ = ["Turn", "derive_seed", "turn_of"]
 
@@ -27,6 +27,9 @@ class Turn(NamedTuple):
         return self.depth, self.subsample
 
 
+_new_tuple: Any = tuple.__new__
+
+
 def turn_of(subsample: int, depth: int, loop_budget: int) -> Turn:
     """Return the turn at a place.
 
@@ -39,7 +42,8 @@ def turn_of(subsample: int, depth: int, loop_budget: int) -> Turn:
         The turn, with the id ``subsample * loop_budget + depth + 1``.
     """
     # What Turn(...) does, without the detour through its Python-level constructor.
-    return tuple.__new__(Turn, (subsample * loop_budget + depth + 1, subsample, depth))
+    turn: Turn = _new_tuple(Turn, (subsample * loop_budget + depth + 1, subsample, depth))
+    return turn
 
 
 def derive_seed(seed: int, iteration: int, purpose: str = "generate") -> int:
