@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hashlib import blake2b
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 __all__ = ["Turn", "derive_seed", "turn_of"]
 
@@ -27,9 +27,6 @@ class Turn(NamedTuple):
         return self.depth, self.subsample
 
 
-_new_tuple: Any = tuple.__new__
-
-
 def turn_of(subsample: int, depth: int, loop_budget: int) -> Turn:
     """Return the turn at a place.
 
@@ -41,9 +38,7 @@ def turn_of(subsample: int, depth: int, loop_budget: int) -> Turn:
     Returns:
         The turn, with the id ``subsample * loop_budget + depth + 1``.
     """
-    # What Turn(...) does, without the detour through its Python-level constructor.
-    turn: Turn = _new_tuple(Turn, (subsample * loop_budget + depth + 1, subsample, depth))
-    return turn
+    return Turn(subsample * loop_budget + depth + 1, subsample, depth)
 
 
 def derive_seed(seed: int, iteration: int, purpose: str = "generate") -> int:
