@@ -83,9 +83,6 @@ def conclude(
         return Ending(None, StopReason.TIMEOUT, late)
     if best is not None:
         return Ending(best, StopReason.EXHAUSTED, None)
-    if not errors:
-        stopped = f"sampling {sampling_id}: its iterations were cancelled, though nobody left"
-        return Ending(None, StopReason.CANCELLED, SamplingFailed(stopped))
     return Ending(None, StopReason.ERROR, _noted(errors, sampling_id))
 
 
@@ -112,6 +109,9 @@ def _best_failure(
 
 def _noted(errors: Sequence[BaseException], sampling_id: str) -> BaseException:
     """Return the first error with a note on what happened to the call."""
+    if not errors:
+        stopped = f"sampling {sampling_id}: its iterations were cancelled, though nobody left"
+        return SamplingFailed(stopped)
     first = errors[0]
     first.add_note(
         f"sampling {sampling_id}: no slice was judged; {len(errors)} iterations errored,"

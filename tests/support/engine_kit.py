@@ -6,11 +6,19 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from mellea_like import Generation, Instruction, Message, Outcome, Requirement, Usage
+from mellea_like import (
+    Candidate,
+    Context,
+    Generation,
+    Instruction,
+    Message,
+    Outcome,
+    Requirement,
+    Slice,
+    Usage,
+    ValidationResult,
+)
 from mellea_like.backends.scripted import Reply, ScriptedBackend
-from mellea_like.core.context import Context
-from mellea_like.core.requirement import Candidate, ValidationResult
-from mellea_like.core.slice import Slice
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence

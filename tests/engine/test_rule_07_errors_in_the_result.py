@@ -1,0 +1,103 @@
+"""Rule 7 of the engine: no error is lost."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+from engine_kit import after, by_iteration, outcomes, yes
+
+from mellea_like import RejectionSamplingStrategy, Requirement, SamplingFailed, StopReason
+from mellea_like.backends.scripted import ScriptedBackend
+from mellea_like.errors import BackendUnavailable, InvalidRequest, RateLimited, RequirementError
+
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
+
+
+async def test_rule_07_every_error_is_logged_as_a_warning_with_its_ids(caplog):
+    backend = by_iteration({1: RateLimited("slow down"), 3: InvalidRequest("no such model")})
+    strategy = RejectionSamplingStrategy(backend, loop_budget=2, concurrency_budget=2)
+    result = await strategy.sample("do", [yes])
+    warnings = {r.iteration: r for r in caplog.records if r.levelno == logging.WARNING}
+    assert sorted(warnings) == [1, 3]
+    assert warnings[1].getMessage() == "iteration 1 errored: RateLimited: slow down"
+    assert warnings[3].getMessage() == "iteration 3 errored: InvalidRequest: no such model"
+    assert [warnings[i].subsample for i in (1, 3)] == [0, 1]
+    assert {w.sampling_id for w in warnings.values()} == {result.sampling_id}
+    assert {w.name for w in warnings.values()} == {"mellea_like"}
+
+
+async def test_rule_07_errors_stand_in_the_result_beside_a_success():
+    first, second = RateLimited("1"), BackendUnavailable("2")
+    backend = ScriptedBackend([first, second, "yes"])
+    result = await RejectionSamplingStrategy(backend).sample("do", [yes])
+    assert result.success
+    assert result.errors == (first, second)
+
+
+async def test_rule_07_errors_stand_in_the_order_they_happened():
+    late, early = RateLimited("late"), RateLimited("early")
+    backend = by_iteration({1: after(2, late), 2: after(1, early), 3: after(3, "yes")})
+    strategy = RejectionSamplingStrategy(backend, loop_budget=1, concurrency_budget=3)
+    result = await strategy.sample("do", [yes])
+    assert result.errors == (early, late)
+
+
+async def test_rule_07_where_nothing_was_judged_the_first_error_is_raised_as_it_is():
+    class Mine(Exception):
+        pass
+
+    first = Mine("own")
+    backend = by_iteration({1: after(2, RateLimited("late")), 2: after(1, first)})
+    strategy = RejectionSamplingStrategy(backend, loop_budget=1, concurrency_budget=2)
+    with pytest.raises(Mine) as caught:
+        await strategy.sample("do", [yes])
+    assert caught.value is first
+    assert type(caught.value) is Mine
+
+
+async def test_rule_07_a_note_names_the_sampling_id_and_counts_the_errors(caplog):
+    backend = by_iteration({}, default=RateLimited)
+    strategy = RejectionSamplingStrategy(backend, loop_budget=2, concurrency_budget=2)
+    with pytest.raises(RateLimited) as caught:
+        await strategy.sample("do", [yes])
+    [note] = caught.value.__notes__
+    assert caplog.records[0].sampling_id in note
+    assert "4 iterations errored" in note
+
+
+async def test_rule_07_a_failure_beside_errors_gives_a_result_and_unwrap_raises_from_the_first():
+    error = RateLimited("1")
+    backend = ScriptedBackend([error, "no"])
+    result = await RejectionSamplingStrategy(backend, loop_budget=2).sample("do", [yes])
+    assert outcomes(result) == {1: "errored", 2: "failed"}
+    assert not result.success
+    assert result.value is None
+    assert result.best.iteration == 2
+    assert result.stop_reason is StopReason.EXHAUSTED
+    with pytest.raises(SamplingFailed, match="none of 2 iterations passed") as caught:
+        result.unwrap()
+    assert caught.value.__cause__ is error
+    assert caught.value.result is result
+    assert "iteration 2: say yes: it lacks yes" in str(caught.value)
+
+
+async def test_rule_07_without_any_error_unwrap_raises_from_nothing():
+    result = await RejectionSamplingStrategy(ScriptedBackend(["no"]), loop_budget=1).sample(
+        "do", [yes]
+    )
+    with pytest.raises(SamplingFailed) as caught:
+        result.unwrap()
+    assert caught.value.__cause__ is None
+
+
+async def test_rule_07_a_validators_errors_alone_are_raised_too():
+    def broken(candidate):
+        raise ZeroDivisionError("bug")
+
+    backend = by_iteration({})
+    strategy = RejectionSamplingStrategy(backend, loop_budget=2)
+    with pytest.raises(RequirementError, match="ZeroDivisionError: bug") as caught:
+        await strategy.sample("do", [Requirement("broken", broken, inline=True)])
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+    assert "2 iterations errored" in caught.value.__notes__[0]

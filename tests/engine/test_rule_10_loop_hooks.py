@@ -1,0 +1,221 @@
+"""Rule 10 of the engine: the hooks at the start and at the end of a call."""
+
+from __future__ import annotations
+
+import contextlib
+
+import anyio
+import pytest
+from engine_kit import after, by_iteration, outcomes, yes
+
+from mellea_like import (
+    Blocked,
+    HookError,
+    HookMode,
+    HookType,
+    Plugin,
+    RejectionSamplingStrategy,
+    Requirement,
+    StopReason,
+    hook,
+)
+from mellea_like.errors import InvalidRequest, SamplingTimeout
+from mellea_like.testing import RecordingPlugin
+
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
+
+
+def budget(value):
+    class Budgeteer(Plugin):
+        @hook(HookType.SAMPLING_LOOP_START)
+        async def start(self, payload):
+            return payload.model_copy(update={"loop_budget": value})
+
+    return Budgeteer()
+
+
+@pytest.mark.parametrize(("value", "expected"), [(1, {1, 2}), (3, {1, 2, 3, 4, 5, 6})])
+async def test_rule_10_the_start_hook_changes_the_loop_budget_of_this_call_only(value, expected):
+    plain = RejectionSamplingStrategy(by_iteration({}), loop_budget=2, concurrency_budget=2)
+    strategy = RejectionSamplingStrategy(
+        by_iteration({}), loop_budget=2, concurrency_budget=2, plugins=[budget(value)]
+    )
+    assert set(outcomes(await strategy.sample("do", [yes]))) == expected
+    assert strategy.settings.loop_budget == 2
+    assert len((await plain.sample("do", [yes])).slices) == 4
+
+
+@pytest.mark.parametrize("value", [0, -1, True, False, 2.0, "3", None, 501, 10**9])
+async def test_rule_10_an_impossible_loop_budget_is_a_value_error_that_names_the_plugin(value):
+    backend = by_iteration({})
+    strategy = RejectionSamplingStrategy(backend, concurrency_budget=2, plugins=[budget(value)])
+    with pytest.raises(ValueError, match="plugin Budgeteer set loop_budget to"):
+        await strategy.sample("do", [yes])
+    assert backend.requests == []
+
+
+async def test_rule_10_the_largest_loop_budget_is_allowed():
+    strategy = RejectionSamplingStrategy(
+        by_iteration({}), concurrency_budget=2, max_iterations=10, plugins=[budget(5)]
+    )
+    assert len((await strategy.sample("do", [yes])).slices) == 10
+
+
+async def test_rule_10_a_later_plugin_sees_the_earlier_ones_budget():
+    seen = []
+
+    @hook(HookType.SAMPLING_LOOP_START, priority=90)
+    async def look(payload):
+        seen.append(payload.loop_budget)
+
+    strategy = RejectionSamplingStrategy(by_iteration({}), plugins=[look, budget(2)])
+    await strategy.sample("do", [yes])
+    assert seen == [2]
+
+
+# --- exactly one end -----------------------------------------------------------------------------
+
+
+def broken(candidate):
+    raise LookupError
+
+
+@hook(HookType.SAMPLING_LOOP_START)
+async def blocking(payload):
+    raise Blocked("not today")
+
+
+@hook(HookType.GENERATION_PRE_CALL)
+async def failing(payload):
+    raise LookupError("bug")
+
+
+LATE = after(9, "no")
+RAISES = Requirement("b", broken, inline=True, on_error="raise")
+ENDS = {
+    "success": ("yes", {}, None, StopReason.PASSED),
+    "exhaustion": ("no", {}, None, StopReason.EXHAUSTED),
+    "error": (InvalidRequest, {}, InvalidRequest, StopReason.ERROR),
+    "bug": ("no", {"requirements": [RAISES]}, LookupError, StopReason.ERROR),
+    "timeout": (LATE, {"timeout": 1.5}, SamplingTimeout, StopReason.TIMEOUT),
+    "blocked": ("no", {"plugins": [blocking]}, Blocked, StopReason.HOOK),
+    "hook": ("no", {"plugins": [failing]}, HookError, StopReason.HOOK),
+    "budget": ("no", {"plugins": [budget(0)]}, ValueError, StopReason.ERROR),
+    "cancellation": (LATE, {}, None, StopReason.CANCELLED),
+}
+
+
+@pytest.mark.parametrize(("reply", "settings", "error", "reason"), ENDS.values(), ids=ENDS)
+async def test_rule_10_the_end_hook_fires_once_whatever_the_end(reply, settings, error, reason):
+    recording = RecordingPlugin()
+    plugins = [recording, *settings.get("plugins", ())]
+    strategy = RejectionSamplingStrategy(
+        by_iteration({}, reply), **{"requirements": [yes], **settings, "plugins": plugins}
+    )
+    with pytest.raises(error) if error else contextlib.nullcontext(), anyio.move_on_after(2):
+        await strategy.sample("do")
+    [end] = recording.of(HookType.SAMPLING_LOOP_END)
+    assert end.stop_reason is reason
+    assert end.success is (reason is StopReason.PASSED)
+    assert isinstance(end.error, error) if error else end.error is None
+    assert {payload.sampling_id for payload in recording.payloads} == {end.sampling_id}
+    assert recording.payloads[-1] is end
+
+
+async def test_rule_10_the_end_hook_fires_where_nobody_listens_to_the_start():
+    ends = []
+
+    @hook(HookType.SAMPLING_LOOP_END)
+    async def end(payload):
+        ends.append(payload.stop_reason)
+
+    await RejectionSamplingStrategy(by_iteration({}), plugins=[end]).sample("do", [yes])
+    assert ends == ["exhausted"]
+
+
+async def test_rule_10_a_call_that_never_began_has_no_end():
+    recording = RecordingPlugin()
+    strategy = RejectionSamplingStrategy(by_iteration({}), plugins=[recording])
+    with pytest.raises(TypeError):
+        await strategy.sample("do", "a lone text")
+    assert recording.payloads == []
+
+
+async def test_rule_10_the_end_hook_is_shielded_from_the_cancellation_of_the_caller():
+    done = []
+
+    @hook(HookType.SAMPLING_LOOP_END)
+    async def slow(payload):
+        await anyio.sleep(3)
+        done.append(payload.stop_reason)
+
+    strategy = RejectionSamplingStrategy(by_iteration({}, default=after(9, "no")), plugins=[slow])
+    with anyio.move_on_after(1) as scope:
+        await strategy.sample("do", [yes])
+    assert scope.cancelled_caught
+    assert done == ["cancelled"]
+    assert anyio.current_time() == pytest.approx(4)
+
+
+async def test_rule_10_the_end_hook_is_bounded_in_time(caplog):
+    @hook(HookType.SAMPLING_LOOP_END)
+    async def endless(payload):
+        await anyio.sleep_forever()
+
+    strategy = RejectionSamplingStrategy(by_iteration({1: "yes"}), plugins=[endless])
+    result = await strategy.sample("do", [yes])
+    assert result.success
+    assert anyio.current_time() == pytest.approx(5)
+    assert "sampling_loop_end: TimeoutError: it took longer than 5 s" in caplog.text
+
+
+class FailsAtTheEnd(Plugin):
+    @hook(HookType.SAMPLING_LOOP_END)
+    async def end(self, payload):
+        raise ValueError("at the end")
+
+
+async def test_rule_10_a_failing_end_hook_does_not_replace_the_result(caplog):
+    strategy = RejectionSamplingStrategy(by_iteration({}), plugins=[FailsAtTheEnd()])
+    result = await strategy.sample("do", [yes])
+    assert result.stop_reason is StopReason.EXHAUSTED
+    [record] = [r for r in caplog.records if "at the end" in r.getMessage()]
+    assert "FailsAtTheEnd failed at sampling_loop_end" in record.getMessage()
+    assert record.sampling_id == result.sampling_id
+
+
+async def test_rule_10_a_failing_end_hook_does_not_replace_the_error():
+    strategy = RejectionSamplingStrategy(
+        by_iteration({}, default=InvalidRequest), plugins=[FailsAtTheEnd()]
+    )
+    with pytest.raises(InvalidRequest):
+        await strategy.sample("do", [yes])
+
+
+async def test_rule_10_a_failing_end_hook_does_not_replace_the_cancellation():
+    strategy = RejectionSamplingStrategy(
+        by_iteration({}, default=after(9, "no")), plugins=[FailsAtTheEnd()]
+    )
+    with anyio.move_on_after(1) as scope:
+        await strategy.sample("do", [yes])
+    assert scope.cancelled_caught
+
+
+async def test_rule_10_a_failing_end_hook_does_not_keep_the_end_from_the_others():
+    recording = RecordingPlugin()
+    told = []
+
+    @hook(HookType.SAMPLING_LOOP_END, priority=90)
+    async def later(payload):
+        told.append("later")
+
+    @hook(HookType.SAMPLING_LOOP_END, mode=HookMode.BACKGROUND)
+    async def behind(payload):
+        told.append("behind")
+
+    strategy = RejectionSamplingStrategy(
+        by_iteration({}), plugins=[FailsAtTheEnd(), later, behind, recording]
+    )
+    await strategy.sample("do", [yes])
+    assert told == ["later", "behind"]
+    assert len(recording.of(HookType.SAMPLING_LOOP_END)) == 1
