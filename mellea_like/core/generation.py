@@ -126,9 +126,14 @@ class Meter:
             self._requests.append(request)
         return request
 
+    def sent_nothing(self) -> None:
+        """Say that no request was sent, so that none is thought to have cost something."""
+        if self._requests is None:
+            self._requests = []
+
     @property
     def started(self) -> bool:
-        """Whether any request was counted."""
+        """Whether it is known how many requests were sent."""
         return self._requests is not None
 
     @property

@@ -9,7 +9,7 @@ import anyio
 from mellea_like.errors import Blocked, HookError
 from mellea_like.hooks.types import HookMode, HookType
 from mellea_like.runtime.logs import warn
-from mellea_like.runtime.native import cancel_requested
+from mellea_like.runtime.native import cancel_requested, split_cancellation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -195,11 +195,12 @@ class HookRun:
         with scope:
             try:
                 await _run(handler, payload)
-            except anyio.get_cancelled_exc_class():
-                raise
             except Exception as exc:  # noqa: BLE001 (a plugin's)
                 self._failed(handler, payload, exc)
-            except BaseException as exc:  # noqa: BLE001 (raised when the call has ended)
+            except BaseException as exc:  # noqa: BLE001 (raised again: here, or by the call)
+                cancellation, _ = split_cancellation(exc)
+                if cancellation is not None:
+                    raise cancellation from None
                 self.interrupt = exc
             finally:
                 self._background.discard(scope)

@@ -11,7 +11,7 @@ from mellea_like.core.quick import quick
 from mellea_like.core.requirement import Requirement, Stage
 from mellea_like.core.validation import ValidationResult, ValidationStatus
 from mellea_like.errors import BadVerdict, RequirementError
-from mellea_like.runtime.native import cancel_requested
+from mellea_like.runtime.native import cancel_requested, split_cancellation
 from mellea_like.runtime.threads import run_in_thread
 
 if TYPE_CHECKING:
@@ -151,9 +151,10 @@ async def _decide_together(
     async def decide(i: int) -> None:
         try:
             results[i] = await _decide(requirements[i], candidate, judge)
-        except anyio.get_cancelled_exc_class():
-            raise
-        except BaseException as exc:  # noqa: BLE001 (raised again below, outside the group)
+        except BaseException as exc:  # noqa: BLE001 (raised again: here, or outside the group)
+            cancellation, _ = split_cancellation(exc)
+            if cancellation is not None and cancel_requested():
+                raise cancellation from None
             raised.append(exc)
             tasks.cancel_scope.cancel()
 

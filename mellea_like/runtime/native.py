@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import anyio
 
@@ -52,8 +52,9 @@ def split_cancellation(
         The cancellation, or None if there is none in it; and the rest, or None.
     """
     if isinstance(error, BaseExceptionGroup):
-        group: BaseExceptionGroup[BaseException] = error
-        return group.split(anyio.get_cancelled_exc_class())
+        return cast("BaseExceptionGroup[BaseException]", error).split(
+            anyio.get_cancelled_exc_class()
+        )
     if isinstance(error, anyio.get_cancelled_exc_class()):
         return error, None
     return None, error

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import anyio
+from anyio.lowlevel import checkpoint_if_cancelled
 
 from mellea_like.core.action import Instruction
 from mellea_like.core.message import Message
@@ -24,7 +25,7 @@ from mellea_like.hooks.registry import snapshot
 from mellea_like.hooks.types import HookType
 from mellea_like.requirements.validate import Checklist
 from mellea_like.runtime.logs import warn
-from mellea_like.runtime.native import clock
+from mellea_like.runtime.native import clock, split_cancellation
 from mellea_like.sampling import events
 from mellea_like.sampling.delivery import Delivery
 from mellea_like.sampling.ending import Ending, conclude
@@ -253,11 +254,14 @@ class Call:
             await self._run_with_hooks()
         else:
             await self._run_turns()
+        # A caller who left while the call was ending is told so, and handed no result.
+        await checkpoint_if_cancelled()
         ending = self._conclude()
         if self.hooks.interrupt is not None:
             raise self.hooks.interrupt
         if ending.error is not None:
-            if isinstance(ending.error, HookError | SamplingFailed):
+            # An error that comes from a call inside this one has a record already.
+            if isinstance(ending.error, HookError | SamplingFailed) and ending.error.result is None:
                 ending.error.result = self._result(ending)
             raise ending.error
         return self._result(ending)
@@ -422,6 +426,10 @@ class Call:
                     await events.loop_end(self, self._conclude(cancelled), self._started_utc)
                 except Exception as exc:  # noqa: BLE001 (logged; the outcome stands)
                     warn("%s: %s", type(exc).__name__, exc, sampling_id=self.sampling_id)
+                except BaseException as exc:
+                    if split_cancellation(exc)[0] is not None:
+                        raise
+                    self.hooks.interrupt = exc
             with anyio.CancelScope(deadline=drain.deadline):
                 await self.hooks.drain()
             unfinished = self.hooks.stop()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import anyio
 
 from mellea_like.hooks.types import HookType
+from mellea_like.runtime.native import cancel_requested, split_cancellation
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -44,7 +45,8 @@ class Delivery:
             slice_: the slice.
         """
         self._waiting += 1
-        self._send.send_nowait(slice_)
+        if not self._ended.is_set():
+            self._send.send_nowait(slice_)
 
     async def run(self) -> None:
         """Hand slices over until the queue is closed and empty; a cancellation does not stop it."""
@@ -68,12 +70,10 @@ class Delivery:
                 answer = self._on_slice(slice_)
                 if inspect.isawaitable(answer):
                     await answer
-        except anyio.get_cancelled_exc_class() as exc:
-            if self._scope.cancel_called:
+        except BaseException as exc:
+            if split_cancellation(exc)[0] is not None and cancel_requested():
                 raise
-            call.abort(exc)
-        except BaseException as exc:  # noqa: BLE001 (raised again by the call, outside its tasks)
-            call.abort(exc)
+            call.abort(exc)  # It is raised again by the call, outside its tasks.
 
     async def drain(self) -> None:
         """Close the queue and wait until everything is handed over."""

@@ -120,7 +120,11 @@ class ObservedBackend:
             options=request.options,
             model=None if model is None else str(model),
         )
-        payload = await self._call.fire(payload, _only_options)
+        try:
+            payload = await self._call.fire(payload, _only_options)
+        except BaseException:
+            request.meter.sent_nothing()
+            raise
         return replace(request, options=payload.options)
 
     async def _failed(self, request: Request, error: Exception, duration: float) -> None:

@@ -1,0 +1,268 @@
+"""What the storm tests share: a backend with a plan, a plugin that keeps count, and invariants.
+
+`Rig` is a backend that does to each request what a plan says; `Told` is a plugin that writes down
+what it is told and counts the handlers that are running; `check_record` holds a call's record
+against the engine's rules, and `check_nothing_left` looks for what a call left behind.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import math
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import anyio
+from anyio.lowlevel import checkpoint
+
+from mellea_like.core.backend import Request
+from mellea_like.core.context import Context
+from mellea_like.core.generation import Generation
+from mellea_like.core.message import Message
+from mellea_like.core.slice import Outcome, Slice
+from mellea_like.errors import AuthenticationFailed, BackendUnavailable
+from mellea_like.hooks.payloads import Payload, SamplingLoopEndPayload
+from mellea_like.hooks.registry import Plugin, hook
+from mellea_like.hooks.types import HookMode, HookType
+from mellea_like.runtime.native import cancel_requested
+
+Kind = Literal[
+    "good", "bad", "garbled", "transient", "permanent", "foreign", "group", "stray", "messy"
+]
+FIRST = -1000
+"""The priority of what looks on: before everything that may fail."""
+
+
+class Foreign(Exception):
+    """An exception that no backend of ours would raise."""
+
+
+class Ask:
+    """An action whose replies can fail to parse."""
+
+    def render(self, context: Context) -> Sequence[Message]:
+        return (*context.messages, Message("user", "say good"))
+
+    def parse(self, text: str) -> str:
+        if "garbled" in text:
+            raise ValueError("it is garbled")
+        return text.upper()
+
+
+@dataclass(frozen=True)
+class Draw:
+    """What happens to one request.
+
+    ``messy`` is a backend with tasks of its own: cancelled, they fail while they clean up.
+    """
+
+    kind: Kind = "good"
+    delay: float = 1.0
+    cleanup: float = 0.0
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One request that arrived."""
+
+    iteration: int | None
+    purpose: str
+    at: float
+
+
+@dataclass
+class Rig:
+    """A backend that follows a plan, by iteration id; ids that the plan lacks get the default."""
+
+    plan: dict[int, Draw] = field(default_factory=dict)
+    default: Draw = Draw()
+    verdict: Draw = Draw("good", 0.25)
+    can_judge: bool = True
+    model: str = "rig"
+    seen: list[Seen] = field(default_factory=list)
+    raised: dict[int, BaseException] = field(default_factory=dict)
+    answered: set[int] = field(default_factory=set)
+    in_flight: int = 0
+    drawing: int = 0
+    max_drawing: int = 0
+
+    async def generate(self, request: Request) -> Generation:
+        iteration, purpose = request.meta.iteration, request.meta.purpose
+        assert iteration is not None
+        judging = purpose == "judge"
+        draw = self.verdict if judging else self.plan.get(iteration, self.default)
+        meter = request.meter.start()
+        self.seen.append(Seen(iteration, purpose, anyio.current_time()))
+        self.in_flight += 1
+        self.drawing += not judging
+        self.max_drawing = max(self.max_drawing, self.drawing)
+        try:
+            await self._work(draw)
+            if draw.kind in {"good", "bad", "garbled", "messy"}:
+                meter.settle(input_tokens=1, output_tokens=1)
+                if judging:
+                    passed = "true" if draw.kind == "good" else "false"
+                    return Generation(f'{{"passed": {passed}, "reason": "so it is"}}')
+                self.answered.add(iteration)
+                return Generation("good" if draw.kind == "messy" else draw.kind)
+            error = self._fault(draw.kind)
+            if not judging:
+                self.raised[iteration] = error
+            raise error
+        finally:
+            self.in_flight -= 1
+            self.drawing -= not judging
+
+    async def _work(self, draw: Draw) -> None:
+        if draw.kind == "messy":
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(_fails_when_cancelled, draw.delay)
+                await anyio.sleep(draw.delay)
+            return
+        try:
+            await (anyio.sleep(draw.delay) if draw.delay else checkpoint())
+        finally:
+            if draw.cleanup:
+                with anyio.CancelScope(shield=True):
+                    await anyio.sleep(draw.cleanup)
+
+    def _fault(self, kind: Kind) -> BaseException:
+        if kind == "transient":
+            return BackendUnavailable("try again")
+        if kind == "permanent":
+            return AuthenticationFailed("wrong key", status=401)
+        if kind == "group":
+            return ExceptionGroup("the backend's own group", [Foreign("one"), Foreign("two")])
+        if kind == "stray":
+            return anyio.get_cancelled_exc_class()() if _on_asyncio() else BackendUnavailable()
+        return Foreign("no backend error")
+
+
+async def _fails_when_cancelled(seconds: float) -> None:
+    try:
+        await anyio.sleep(seconds)
+    except anyio.get_cancelled_exc_class():
+        raise Foreign("cleaning up failed") from None
+
+
+def _on_asyncio() -> bool:
+    return anyio.get_cancelled_exc_class().__name__ == "CancelledError"
+
+
+class Told(Plugin):
+    """Writes down what it is told, ahead of all other plugins, and counts what runs."""
+
+    def __init__(self) -> None:
+        self.begun = 0
+        self.delivered: list[Slice] = []
+        self.ends: list[SamplingLoopEndPayload] = []
+        self.running = 0
+
+    @contextlib.contextmanager
+    def at_work(self):
+        self.running += 1
+        try:
+            yield
+        finally:
+            self.running -= 1
+
+    @hook(HookType.SAMPLING_LOOP_START, priority=FIRST)
+    async def start(self, payload: Payload) -> None:
+        self.begun += 1
+        with self.at_work():
+            await checkpoint()
+
+    @hook(HookType.SAMPLING_ITERATION, priority=FIRST)
+    async def iteration(self, payload: Any) -> None:
+        self.delivered.append(payload.slice)
+        with self.at_work():
+            await checkpoint()
+
+    @hook(HookType.SAMPLING_LOOP_END, priority=FIRST)
+    async def end(self, payload: SamplingLoopEndPayload) -> None:
+        self.ends.append(payload)
+        with self.at_work():
+            await checkpoint()
+
+
+def handler(
+    told: Told,
+    kind: HookType,
+    mode: HookMode,
+    act: Callable[[Any], Awaitable[Any]],
+    timeout: float = 5.0,
+) -> Any:
+    """Return a handler that counts as running with ``told`` while it acts."""
+
+    @hook(kind, mode=mode, timeout=timeout)
+    async def handle(payload: Any) -> Any:
+        with told.at_work():
+            return await act(payload)
+
+    return handle
+
+
+def check_record(
+    slices: Sequence[Slice], rig: Rig, *, loop_budget: int, concurrency: int, hooked: bool = False
+) -> None:
+    """Hold the record of a call that has ended against rules 1, 2, 5, 6 and 17."""
+    ids = [slice_.iteration for slice_ in slices]
+    assert len(set(ids)) == len(ids), f"an iteration stands twice: {ids}"
+    requested = {seen.iteration for seen in rig.seen}
+    assert requested <= set(ids), f"requested {requested}, but recorded {ids}"
+    assert rig.max_drawing <= concurrency
+    for slice_ in slices:
+        assert slice_.iteration == slice_.subsample * loop_budget + slice_.depth + 1
+        assert 0 <= slice_.subsample < concurrency
+        assert 0 <= slice_.depth < loop_budget
+        assert slice_.chain == slice_.subsample
+        assert 0 <= slice_.started_at <= slice_.ended_at
+        check_slice(slice_, rig, hooked=hooked)
+    for subsample in range(concurrency):
+        chain = sorted((s for s in slices if s.subsample == subsample), key=lambda s: s.depth)
+        assert [s.depth for s in chain] == list(range(len(chain))), "a turn was left out"
+        for earlier, later in itertools.pairwise(chain):
+            assert earlier.ended_at <= later.started_at
+            assert earlier.outcome in {Outcome.FAILED, Outcome.ERRORED}, "it went on after its end"
+            if isinstance(earlier.error, Foreign | AuthenticationFailed | ExceptionGroup):
+                raise AssertionError("it went on after a permanent error")
+    assert sum(s.usage.requests for s in slices) == len(rig.seen)
+
+
+def check_slice(slice_: Slice, rig: Rig, *, hooked: bool) -> None:
+    """Hold one slice against what happened to its request."""
+    raised = rig.raised.get(slice_.iteration)
+    if slice_.outcome is Outcome.ERRORED:
+        assert slice_.error is not None
+    elif slice_.outcome is not Outcome.CANCELLED:
+        assert slice_.error is None
+        assert slice_.iteration in rig.answered
+    if slice_.outcome is Outcome.PASSED:
+        assert slice_.text == "good"
+        assert all(result.passed for _, result in slice_.validations)
+    if raised is not None and slice_.outcome is not Outcome.CANCELLED and not hooked:
+        assert slice_.outcome is Outcome.ERRORED
+        if isinstance(raised, Exception):
+            assert slice_.error is raised
+        else:
+            assert slice_.error is not None
+            assert slice_.error.__cause__ is raised
+
+
+def check_nothing_left(before: set[int], rig: Rig, told: Told | None) -> None:
+    """Look for what a call left behind, at the very moment it ended."""
+    left = [task for task in anyio.get_running_tasks() if task.id not in before]
+    assert not left, f"the call left tasks behind: {left}"
+    assert rig.in_flight == 0
+    assert told is None or told.running == 0
+    assert anyio.current_effective_deadline() == math.inf
+
+
+def running() -> set[int]:
+    return {task.id for task in anyio.get_running_tasks()}
+
+
+def no_cancellation_pending() -> bool:
+    return not cancel_requested()
