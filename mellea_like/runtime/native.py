@@ -52,9 +52,10 @@ def split_cancellation(
         The cancellation, or None if there is none in it; and the rest, or None.
     """
     if isinstance(error, BaseExceptionGroup):
-        return cast("BaseExceptionGroup[BaseException]", error).split(
-            anyio.get_cancelled_exc_class()
-        )
+        group = cast("BaseExceptionGroup[BaseException]", error)
+        cancellation, rest = group.split(anyio.get_cancelled_exc_class())
+        # A split gives a new group even where nothing was taken out of it.
+        return cancellation, error if cancellation is None else rest
     if isinstance(error, anyio.get_cancelled_exc_class()):
         return error, None
     return None, error

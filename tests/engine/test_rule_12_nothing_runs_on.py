@@ -1,0 +1,164 @@
+"""Rule 12 of the engine: when a call is over, nothing of it runs on."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import warnings
+
+import anyio
+import pytest
+from anyio.lowlevel import checkpoint
+from engine_kit import Unmetered, after, by_iteration, outcomes, yes
+
+from mellea_like import (
+    Generation,
+    HookMode,
+    HookType,
+    RejectionSamplingStrategy,
+    Requirement,
+    hook,
+)
+from mellea_like.backends.scripted import Reply, ScriptedBackend
+from mellea_like.runtime.threads import thread_statistics
+from mellea_like.sampling.stuck import stack_of
+
+pytestmark = pytest.mark.anyio
+
+
+@hook(HookType.SAMPLING_ITERATION, mode=HookMode.BACKGROUND)
+async def endless(payload):
+    await anyio.sleep_forever()
+
+
+def ids():
+    return {task.id for task in anyio.get_running_tasks()}
+
+
+@pytest.mark.parametrize("plugins", [[], [endless]], ids=["no hooks", "hooks"])
+@pytest.mark.parametrize("reply", ["yes", "no", ValueError("bug"), after(99, "no")], ids=repr)
+async def test_rule_12_no_task_is_left_whatever_the_end(virtual_clock, plugins, reply):
+    backend = by_iteration({1: reply}, default=after(9, "no"))
+    strategy = RejectionSamplingStrategy(
+        backend, loop_budget=2, concurrency_budget=3, plugins=plugins, timeout=20
+    )
+    before = ids()
+    with contextlib.suppress(ValueError):
+        await strategy.sample("do", [yes])
+    assert ids() == before
+    now = backend.statistics()
+    assert now.in_flight == 0
+    await anyio.sleep(100)
+    assert backend.statistics() == now
+
+
+async def test_rule_12_a_losers_request_is_closed_when_the_call_returns(virtual_clock):
+    opened, closed = [], []
+
+    async def generate(request):
+        opened.append(request.meta.iteration)
+        try:
+            await anyio.sleep(request.meta.iteration)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await anyio.sleep(0.5)  # closing takes a while
+            closed.append(request.meta.iteration)
+        return Generation("yes")
+
+    strategy = RejectionSamplingStrategy(Unmetered(generate), loop_budget=1, concurrency_budget=3)
+    result = await strategy.sample("do", [yes])
+    assert outcomes(result) == {1: "passed", 2: "cancelled", 3: "cancelled"}
+    assert sorted(opened) == sorted(closed) == [1, 2, 3]
+    assert result.elapsed == pytest.approx(2.0)
+
+
+async def test_rule_12_a_backend_that_ignores_cancellation_is_waited_for_and_its_stack_logged(
+    virtual_clock, caplog
+):
+    async def stubborn_request(request):
+        with anyio.CancelScope(shield=True):
+            await anyio.sleep(30 if request.meta.iteration == 2 else 1)
+        return Generation("yes")
+
+    strategy = RejectionSamplingStrategy(
+        Unmetered(stubborn_request), loop_budget=1, concurrency_budget=2, cancel_grace=3.0
+    )
+    result = await strategy.sample("do", [yes])
+    assert result.best.iteration == 1
+    assert result.elapsed == pytest.approx(30)
+    assert len(result.slices) == 2
+    [record] = [r for r in caplog.records if "still runs" in r.getMessage()]
+    message = record.getMessage()
+    assert record.levelno == logging.WARNING
+    assert record.sampling_id == result.sampling_id
+    assert "subsample 1 was cancelled 3 s ago" in message
+    assert "stubborn_request" in message
+    assert __file__.rsplit("/", 1)[-1] in message
+    assert "await anyio.sleep(30" in message
+
+
+async def test_rule_12_a_backend_that_ends_within_the_grace_period_is_not_complained_of(
+    virtual_clock, caplog
+):
+    backend = by_iteration({1: after(1, "yes"), 2: Reply("no", delay=3, shielded=True)})
+    strategy = RejectionSamplingStrategy(backend, loop_budget=1, concurrency_budget=2)
+    await strategy.sample("do", [yes])
+    assert "still runs" not in caplog.text
+
+
+async def test_rule_12_a_stack_lists_each_frame_outermost_first():
+    async def inner():
+        await anyio.sleep_forever()
+
+    async def outer():
+        await inner()
+
+    coroutine = outer()
+    coroutine.send(None)
+    lines = list(stack_of(coroutine))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with pytest.raises(BaseException):  # noqa: B017 (closing a coroutine of another task)
+            coroutine.throw(GeneratorExit)
+    assert "outer" in lines[0]
+    assert "await inner()" in lines[0]
+    assert "inner" in lines[1]
+    assert "sleep_forever" in lines[1]
+
+
+async def test_rule_12_an_abandoned_validators_thread_is_counted_and_logged(caplog):
+    release = threading.Event()
+
+    def stuck(candidate):
+        release.wait(20)
+        return True
+
+    before = thread_statistics()
+    try:
+        check = Requirement("stuck", stuck, timeout=0.05, on_error="fail")
+        result = await RejectionSamplingStrategy(ScriptedBackend(["no"]), loop_budget=1).sample(
+            "do", [check]
+        )
+        during = thread_statistics()
+    finally:
+        release.set()
+    assert outcomes(result) == {1: "failed"}
+    assert "took longer than 0.05 s" in result.best.problems[0]
+    assert during.abandoned == before.abandoned + 1
+    assert during.abandoned_total == before.abandoned_total + 1
+    assert any("abandoned" in r.getMessage() and "stuck" in r.getMessage() for r in caplog.records)
+    with anyio.fail_after(5):
+        while thread_statistics().abandoned > before.abandoned:  # noqa: ASYNC110 (a thread ends)
+            await anyio.sleep(0.01)
+
+
+async def test_rule_12_the_last_task_of_a_call_is_gone_before_the_next_starts(virtual_clock):
+    strategy = RejectionSamplingStrategy(
+        by_iteration({1: after(1, "yes")}, default=after(9, "no")), concurrency_budget=4
+    )
+    before = ids()
+    for _ in range(5):
+        await strategy.sample("do", [yes])
+        await checkpoint()
+        assert ids() == before

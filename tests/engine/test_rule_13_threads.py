@@ -1,0 +1,181 @@
+"""Rule 13 of the engine: a blocking validator never stalls the loop."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+
+import anyio
+import pytest
+from engine_kit import yes
+
+from mellea_like import RejectionSamplingStrategy, Requirement, requirement
+from mellea_like.backends.scripted import ScriptedBackend
+from mellea_like.requirements import checks
+from mellea_like.runtime import threads
+
+pytestmark = pytest.mark.anyio
+
+
+async def where_it_runs(check):
+    strategy = RejectionSamplingStrategy(ScriptedBackend(["text"]), loop_budget=1)
+    return await strategy.sample("do", [check])
+
+
+async def test_rule_13_a_plain_function_runs_in_a_daemon_thread_of_ours():
+    ran_in = []
+
+    @requirement("plain")
+    def plain(candidate):
+        ran_in.append(threading.current_thread())
+        return True
+
+    assert (await where_it_runs(plain)).success
+    [thread] = ran_in
+    assert thread is not threading.current_thread()
+    assert thread.daemon
+    assert thread.name == "mellea_like worker"
+
+
+@pytest.mark.parametrize("kind", ["inline", "async"])
+async def test_rule_13_inline_and_async_ones_run_on_the_loop(kind):
+    ran_in = []
+
+    def plain(candidate):
+        ran_in.append(threading.current_thread())
+        return True
+
+    async def awaited(candidate):
+        return plain(candidate)
+
+    check = Requirement("r", plain, inline=True) if kind == "inline" else Requirement("r", awaited)
+    assert (await where_it_runs(check)).success
+    assert ran_in == [threading.current_thread()]
+
+
+async def test_rule_13_the_loop_goes_on_while_a_validator_blocks():
+    entered, release = threading.Event(), threading.Event()
+    ticks = []
+
+    def block(candidate):
+        entered.set()
+        return release.wait(20)
+
+    async def tick():
+        # Only a loop that is not blocked can release the validator.
+        while not entered.is_set():  # noqa: ASYNC110 (a thread ends)
+            await anyio.sleep(0.001)
+        ticks.append("loop")
+        release.set()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(tick)
+        result = await where_it_runs(Requirement("block", block))
+    assert result.success
+    assert ticks == ["loop"]
+
+
+async def test_rule_13_blocking_validators_of_one_slice_run_beside_each_other():
+    barrier = threading.Barrier(3, timeout=20)
+
+    def meet(candidate):
+        barrier.wait()
+        return True
+
+    strategy = RejectionSamplingStrategy(ScriptedBackend(["text"]), loop_budget=1)
+    result = await strategy.sample("do", [Requirement(f"meet {i}", meet) for i in range(3)])
+    assert result.success
+
+
+async def test_rule_13_an_exception_in_the_thread_reaches_the_record():
+    def broken(candidate):
+        raise LookupError("in the thread")
+
+    strategy = RejectionSamplingStrategy(ScriptedBackend(["a", "b"]), loop_budget=2)
+    result = await strategy.sample("do", [Requirement("broken", broken, on_error="fail")])
+    assert result.best.problems == ("broken: it could not be checked: LookupError: in the thread",)
+
+
+@pytest.mark.parametrize(
+    "check",
+    [
+        checks.contains("a"),
+        checks.excludes("b"),
+        checks.starts_with("a"),
+        checks.ends_with("a"),
+    ],
+    ids=lambda check: check.name,
+)
+def test_rule_13_the_ready_made_checks_are_inline(check):
+    assert check.inline
+
+
+async def test_rule_13_threads_are_capped_and_a_stuck_one_holds_its_slot():
+    release = threading.Event()
+    first = threads.thread_statistics()
+    cap = threads.MAX_THREADS
+
+    async def occupy():
+        with anyio.move_on_after(0.05):
+            await threads.run_in_thread(release.wait, 20)
+
+    try:
+        async with anyio.create_task_group() as tasks:
+            for _ in range(cap):
+                tasks.start_soon(occupy)
+        during = threads.thread_statistics()
+        assert during.threads <= cap
+        assert during.abandoned >= cap - first.threads
+        ran = []
+        with anyio.move_on_after(0.1):
+            await threads.run_in_thread(ran.append, "no slot is free")
+        assert ran == []
+    finally:
+        release.set()
+    with anyio.fail_after(10):
+        while threads.thread_statistics().abandoned:  # noqa: ASYNC110 (a thread ends)
+            await anyio.sleep(0.01)
+        await threads.run_in_thread(ran.append, "free again")
+    assert ran == ["free again"]
+
+
+SCRIPT = """
+import anyio, threading
+from mellea_like import RejectionSamplingStrategy, Requirement
+from mellea_like.backends.scripted import ScriptedBackend
+
+stuck = Requirement("stuck", lambda candidate: threading.Event().wait(), timeout=0.1)
+strategy = RejectionSamplingStrategy(ScriptedBackend(["text"]), loop_budget=1)
+try:
+    anyio.run(strategy.sample, "do", [stuck])
+except Exception as exc:
+    print(type(exc).__name__)
+"""
+
+
+def test_rule_13_a_stuck_thread_does_not_keep_the_process_from_exiting():
+    started = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=30, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "RequirementError\n"
+    assert time.monotonic() - started < 20
+
+
+async def test_rule_13_requirements_know_their_stage():
+    async def awaited(candidate):
+        return True
+
+    assert [
+        Requirement("r", validator, **arguments).stage.name
+        for validator, arguments in [
+            (lambda c: True, {}),
+            (lambda c: True, {"inline": True}),
+            (awaited, {}),
+            (None, {}),
+        ]
+    ] == ["THREAD", "INLINE", "AWAITED", "AWAITED"]
+    assert yes.stage.name == "INLINE"

@@ -1,0 +1,217 @@
+"""Rule 17 of the engine: no exception group made by us reaches a caller."""
+
+from __future__ import annotations
+
+import asyncio
+
+import anyio
+import pytest
+from anyio.lowlevel import checkpoint
+from engine_kit import Unmetered, after, by_iteration, outcomes, yes
+
+from mellea_like import (
+    BaseSamplingStrategy,
+    Generation,
+    HookError,
+    HookMode,
+    HookType,
+    RejectionSamplingStrategy,
+    Requirement,
+    hook,
+)
+from mellea_like.errors import BackendUnavailable, RequirementError
+from mellea_like.testing import RecordingPlugin
+
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
+
+
+async def test_rule_17_errors_of_many_subsamples_at_once_come_out_as_one_plain_error():
+    backend = by_iteration({}, default=after(1, ValueError("bug")))
+    with pytest.raises(ValueError, match="bug"):
+        await RejectionSamplingStrategy(backend, concurrency_budget=5).sample("do", [yes])
+
+
+async def test_rule_17_errors_of_many_validators_at_once_come_out_as_one_plain_error():
+    async def broken(candidate):
+        await anyio.sleep(1)
+        raise LookupError("bug")
+
+    checks = [Requirement(f"broken {i}", broken, on_error="raise") for i in range(3)]
+    with pytest.raises(LookupError):
+        await RejectionSamplingStrategy(by_iteration({}), concurrency_budget=3).sample("do", checks)
+
+
+async def test_rule_17_bugs_in_repair_of_many_subsamples_at_once_come_out_as_one_plain_error():
+    class Broken(BaseSamplingStrategy):
+        def repair(self, history):
+            raise RuntimeError("bug")
+
+    backend = by_iteration({}, default=after(1, "no"))
+    with pytest.raises(RuntimeError, match="bug"):
+        await Broken(backend, concurrency_budget=4).sample("do", [yes])
+
+
+async def test_rule_17_failing_hooks_of_many_subsamples_at_once_come_out_as_one_hook_error():
+    @hook(HookType.GENERATION_PRE_CALL)
+    async def broken(payload):
+        await anyio.sleep(1)
+        raise LookupError("bug")
+
+    strategy = RejectionSamplingStrategy(by_iteration({}), concurrency_budget=4, plugins=[broken])
+    with pytest.raises(HookError, match="bug"):
+        await strategy.sample("do", [yes])
+
+
+@pytest.mark.parametrize("mode", list(HookMode))
+@pytest.mark.parametrize("when", list(HookType))
+async def test_rule_17_an_interrupt_in_any_hook_is_raised_bare(mode, when):
+    class Stop(KeyboardInterrupt):
+        pass
+
+    fired = []
+
+    @hook(when, mode=mode)
+    async def interrupt(payload):
+        if not fired:
+            fired.append(payload)
+            raise Stop
+
+    @hook(when, mode=mode)
+    async def beside(payload):
+        await checkpoint()
+
+    fails = BackendUnavailable("x") if when is HookType.GENERATION_ERROR else "no"
+    strategy = RejectionSamplingStrategy(
+        by_iteration({1: fails}), concurrency_budget=2, plugins=[interrupt, beside]
+    )
+    with pytest.raises(Stop):
+        await strategy.sample("do", [yes])
+    assert fired
+
+
+async def test_rule_17_a_users_own_group_passes_unchanged():
+    group = ExceptionGroup("mine", [ValueError("a"), LookupError("b")])
+    backend = by_iteration({1: group}, default="no")
+    with pytest.raises(ExceptionGroup) as caught:
+        await RejectionSamplingStrategy(backend, loop_budget=1).sample("do", [yes])
+    assert caught.value is group
+
+
+async def test_rule_17_a_group_from_the_backends_own_task_group_passes_unchanged():
+    async def fail():
+        await checkpoint()
+        raise ValueError("inside")
+
+    async def generate(request):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(fail)
+            tasks.start_soon(fail)
+        return Generation("never")
+
+    with pytest.raises(ExceptionGroup) as caught:
+        await RejectionSamplingStrategy(Unmetered(generate)).sample("do", [yes])
+    assert {type(e) for e in caught.value.exceptions} == {ValueError}
+
+
+async def test_rule_17_a_users_group_in_a_validator_passes_unchanged():
+    group = ExceptionGroup("mine", [ValueError("a")])
+
+    async def check(candidate):
+        raise group
+
+    with pytest.raises(ExceptionGroup) as caught:
+        await RejectionSamplingStrategy(by_iteration({})).sample(
+            "do", [Requirement("check", check, on_error="raise")]
+        )
+    assert caught.value is group
+
+
+async def test_rule_17_a_task_group_of_the_caller_sees_the_plain_error():
+    strategy = RejectionSamplingStrategy(
+        by_iteration({}, default=ValueError("bug")), concurrency_budget=3
+    )
+    with pytest.raises(ExceptionGroup) as caught:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(strategy.sample, "do", [yes])
+    [only] = caught.value.exceptions
+    assert type(only) is ValueError
+
+
+async def stray():
+    """Raise a cancellation that no one asked for, as code does that keeps one for later."""
+    kind = anyio.get_cancelled_exc_class()
+    if kind is asyncio.CancelledError:
+        raise kind
+    with anyio.CancelScope() as scope:
+        scope.cancel()
+        try:
+            await checkpoint()
+        except kind as exc:
+            kept = exc
+    raise kept
+
+
+async def test_rule_17_a_cancellation_that_no_one_asked_for_is_an_errored_slice():
+    async def generate(request):
+        if request.meta.iteration == 1:
+            await stray()
+        return Generation("yes")
+
+    result = await RejectionSamplingStrategy(Unmetered(generate)).sample("do", [yes])
+    assert outcomes(result) == {1: "errored", 2: "passed"}
+    error = result.slices[0].error
+    assert isinstance(error, BackendUnavailable)
+    assert "iteration 1: Unmetered raised a cancellation that no one asked for" in str(error)
+    assert isinstance(error.__cause__, anyio.get_cancelled_exc_class())
+
+
+async def test_rule_17_such_a_cancellation_in_every_turn_is_an_error_of_the_call():
+    async def generate(request):
+        await stray()
+
+    with pytest.raises(BackendUnavailable):
+        await RejectionSamplingStrategy(Unmetered(generate)).sample("do", [yes])
+
+
+async def test_rule_17_such_a_cancellation_in_a_validator_is_an_errored_slice():
+    async def check(candidate):
+        if candidate.text == "no":
+            await stray()
+        return True
+
+    result = await RejectionSamplingStrategy(by_iteration({2: "yes"})).sample(
+        "do", [Requirement("check", check)]
+    )
+    assert outcomes(result) == {1: "errored", 2: "passed"}
+    assert isinstance(result.slices[0].error, RequirementError)
+
+
+async def test_rule_17_such_a_cancellation_in_an_inline_validator_names_the_validator(
+    anyio_backend,
+):
+    if anyio_backend[0] == "trio":
+        pytest.skip("on trio a cancellation can't come from code that does not wait")
+
+    def check(candidate):
+        if candidate.text == "no":
+            raise asyncio.CancelledError
+        return True
+
+    result = await RejectionSamplingStrategy(by_iteration({2: "yes"})).sample(
+        "do", [Requirement("check", check, inline=True)]
+    )
+    assert outcomes(result) == {1: "errored", 2: "passed"}
+    assert isinstance(result.slices[0].error, RequirementError)
+    assert "a validator raised a cancellation" in str(result.slices[0].error)
+
+
+async def test_rule_17_such_a_cancellation_in_a_hook_is_a_hook_error():
+    @hook(HookType.SAMPLING_ITERATION)
+    async def odd(payload):
+        await stray()
+
+    recording = RecordingPlugin()
+    strategy = RejectionSamplingStrategy(by_iteration({}), plugins=[odd, recording])
+    with pytest.raises(HookError, match="a cancellation that no one asked for"):
+        await strategy.sample("do", [yes])
+    assert len(recording.of(HookType.SAMPLING_LOOP_END)) == 1
