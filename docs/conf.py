@@ -28,6 +28,8 @@ exclude_patterns = ["_build"]
 
 html_theme = "furo"
 html_title = project
+html_static_path = ["_static"]
+html_css_files = ["examples.css"]
 
 # Docstrings write `Name` where they mean the thing of that name.
 default_role = "py:obj"

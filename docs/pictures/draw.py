@@ -41,12 +41,16 @@ class Drawing:
 
     def __init__(self, width: int, height: int, title: str) -> None:
         self.parts = [
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img"'
-            f' font-family="system-ui, sans-serif" font-size="14">',
+            (
+                f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img"'
+                f' font-family="system-ui, sans-serif" font-size="14">'
+            ),
             f"<title>{escape(title)}</title>",
-            '<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8"'
-            f' markerHeight="8" orient="auto"><path d="M0 0 8 4 0 8z" fill="{PALE}"/>'
-            "</marker></defs>",
+            (
+                '<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8"'
+                f' markerHeight="8" orient="auto"><path d="M0 0 8 4 0 8z" fill="{PALE}"/>'
+                "</marker></defs>"
+            ),
             f'<rect width="{width}" height="{height}" rx="10" fill="#fbfcfd" stroke="#dfe4e8"/>',
         ]
 
@@ -92,8 +96,8 @@ def engine() -> str:
     drawing = Drawing(
         820,
         330,
-        "Four subsamples put finished slices onto a queue; one consumer takes them, records them,"
-        " tells plugins, and cancels the siblings when one has passed.",
+        "Four subsamples put finished slices onto a queue; one consumer takes them, tells"
+        " plugins, and cancels the siblings when one has passed.",
     )
     drawing.text(24, 34, "Subsamples", bold=True)
     drawing.text(24, 54, "concurrency_budget = 4 at a time", colour=PALE, size=12)
@@ -108,27 +112,30 @@ def engine() -> str:
             drawing.text(x + 42, y + 26, step, anchor="middle", size=13)
             if number:
                 drawing.arrow((x - 19, y + 21), (x - 1, y + 21))
-        drawing.arrow((373, y + 21), (420, y + 21), (445, 173 + (row - 1.5) * 6))
+        drawing.arrow((312, y + 35), (312, y + 39), (104, y + 39), (104, y + 35))
+        drawing.arrow((373, y + 20), (410, y + 20), (444, 173 + (row - 1.5) * 9))
     drawing.text(24, 312, "up to loop_budget iterations each", colour=PALE, size=12)
 
     drawing.text(446, 120, "Queue of slices", bold=True)
     for number, outcome in enumerate(("failed", "errored", "passed")):
         fill, edge = COLOURS[outcome]
-        drawing.box(448 + number * 44, 152, 40, 42, fill, edge)
+        drawing.box(450 + number * 44, 152, 40, 42, fill, edge)
     drawing.text(448, 216, "in the order they finish", colour=PALE, size=12)
-    drawing.arrow((582, 173), (622, 173))
+    drawing.arrow((582, 173), (607, 173))
 
-    drawing.text(626, 34, "One consumer", bold=True)
-    duties = ("records each slice", "hands it to plugins", "and on_slice")
-    drawing.box(626, 48, 172, 236, "#f3f0fa", "#c9bde6")
+    drawing.text(612, 34, "One consumer", bold=True)
+    duties = ("takes slice after slice,", "hands each to plugins", "and to on_slice")
+    drawing.box(612, 48, 186, 236, "#f3f0fa", "#c9bde6")
     for number, duty in enumerate(duties):
-        drawing.text(642, 80 + number * 22, duty, size=13)
-    drawing.line(642, 144, 782, 144)
-    drawing.text(642, 170, "at the first that passed:", size=13, bold=True)
-    for number, duty in enumerate(("no new turn starts", "siblings are cancelled", "the result returns")):
-        drawing.text(642, 194 + number * 22, duty, size=13)
-    drawing.arrow((712, 285), (712, 304), (398, 304), (398, 262), (375, 262), dashed=True)
-    drawing.text(555, 298, "cancel: requests are closed", anchor="middle", size=12, colour=PALE)
+        drawing.text(624, 80 + number * 22, duty, size=13)
+    drawing.line(624, 144, 786, 144)
+    drawing.text(624, 170, "at the first that passed", size=13, bold=True)
+    for number, duty in enumerate(
+        ("no new turn starts", "siblings are cancelled", "the result returns")
+    ):
+        drawing.text(624, 194 + number * 22, duty, size=13)
+    drawing.arrow((705, 285), (705, 308), (392, 308), (392, 268), (375, 268), dashed=True)
+    drawing.text(550, 301, "cancel: requests are closed", anchor="middle", size=12, colour=PALE)
     return str(drawing)
 
 
@@ -150,7 +157,7 @@ def timeline() -> str:
     result = record()
     left, right, top, row = 128, 780, 62, 46
     scale = (right - left) / (result.elapsed * 1.04)
-    drawing = Drawing(820, 302, "A call with four subsamples over time.")
+    drawing = Drawing(820, 316, "A call with four subsamples over time.")
     drawing.text(24, 34, "A call with 4 subsamples of 3 turns", bold=True)
     bottom = top + SUBSAMPLES * row
     for half in range(int(result.elapsed * 2) + 1):
@@ -174,8 +181,8 @@ def timeline() -> str:
     drawing.text(end, top - 14, "won", anchor="middle", size=12, colour="#1d7a3e")
     for number, (outcome, (fill, edge)) in enumerate(COLOURS.items()):
         x = left + number * 130
-        drawing.box(x, 270, 22, 16, fill, edge)
-        drawing.text(x + 30, 283, outcome, size=13)
+        drawing.box(x, 282, 22, 16, fill, edge)
+        drawing.text(x + 30, 295, outcome, size=13)
     return str(drawing)
 
 
