@@ -8,11 +8,8 @@ as at the end of a program.
 
 from __future__ import annotations
 
-import asyncio
-import inspect
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -20,17 +17,8 @@ import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 from steps import Stepper, run_stepped
-from storm import (
-    Ask,
-    Draw,
-    Foreign,
-    Rig,
-    Told,
-    check_nothing_left,
-    check_record,
-    handler,
-    running,
-)
+from storm import Ask, Draw, Foreign, Rig, Told, check_record, handler
+from storm_run import Ran, Scene, run_scene
 
 from mellea_like import (
     MultiTurnStrategy,
@@ -38,7 +26,6 @@ from mellea_like import (
     RepairTemplateStrategy,
     Requirement,
 )
-from mellea_like.core.result import SamplingResult
 from mellea_like.core.slice import Outcome, Slice
 from mellea_like.errors import AuthenticationFailed, Blocked, HookError, SamplingTimeout
 from mellea_like.hooks.types import HookMode, HookType
@@ -66,20 +53,6 @@ AWAITED_TOO = Requirement("good, looked at again", is_good_later)
 BROKEN = Requirement("broken", raises_later)
 FATAL = Requirement("fatal", raises_later, on_error="raise")
 JUDGED = Requirement("the judge likes it")
-
-
-@dataclass
-class Scene:
-    """One scenario, made anew for each run."""
-
-    rig: Rig
-    told: Told | None
-    sample: Callable[[], Any]
-    loop_budget: int
-    concurrency: int
-    ends: type[BaseException] | str
-    """What comes of it undisturbed: the error's type, or the stop reason."""
-    winners: set[int] = field(default_factory=set)
 
 
 SCENES: dict[str, Callable[[], Scene]] = {}
@@ -381,83 +354,7 @@ def reporting_takes_too_long() -> Scene:
     return make({}, "exhausted", on_slice=_long, default=BAD, concurrency=1)
 
 
-def _has_begun(task: asyncio.Task[Any]) -> bool:
-    # One that has not is thrown away by asyncio, with a warning, before anyio can run it.
-    return inspect.getcoroutinestate(task.get_coro()) != inspect.CORO_CREATED
-
-
 # --- running a scene, and cancelling it ---------------------------------------------------------
-
-
-@dataclass
-class Ran:
-    """What came of one run."""
-
-    steps: int
-    hit: bool
-    """Whether the cancellation came before the call had ended."""
-    after: int
-    """Steps between the cancellation and the end."""
-    cancelled: bool
-    result: SamplingResult[Any] | None = None
-    error: BaseException | None = None
-
-
-async def run_scene(  # noqa: C901 (one run, from its start to its end)
-    played: Scene, stepper: Stepper, mode: str, at: int, again: int = 0
-) -> Ran:
-    """Run a scene and cancel it at a step; check what it left at the very moment it ended."""
-    ran = Ran(0, False, 0, False)
-    before = running()
-    host: list[Any] = []
-    scope = anyio.CancelScope()
-
-    def strike() -> None:
-        ran.hit = True
-        ran.after = stepper.count
-        if mode == "scope":
-            scope.cancel()
-        elif mode == "everyone":
-            for task in asyncio.all_tasks(asyncio.get_running_loop()):
-                if id(task) not in before and _has_begun(task):
-                    task.cancel()
-        else:
-            host[0].cancel()
-
-    async def call() -> None:
-        inside = before | running()
-        try:
-            with scope:
-                stepper.arm({at: strike, **({at + again: strike} if again else {})})
-                try:
-                    ran.result = await played.sample()
-                except Exception as exc:  # noqa: BLE001 (compared with what it should be)
-                    ran.error = exc
-                except BaseException as exc:
-                    ran.cancelled = isinstance(exc, anyio.get_cancelled_exc_class())
-                    ran.error = exc
-                    if mode == "scope":
-                        raise
-                finally:
-                    stepper.disarm()
-                    ran.steps = stepper.count
-                    check_left(inside)
-        except asyncio.CancelledError:
-            raise AssertionError("the cancellation went on past its scope") from ran.error
-        if mode == "scope" and host:
-            assert host[0].cancelling() == 0
-
-    def check_left(inside: set[int]) -> None:
-        with anyio.CancelScope(shield=True):  # noqa: ASYNC100 (its own deadline is looked at)
-            check_nothing_left(inside, played.rig, played.told)
-
-    if mode == "scope" and anyio.get_cancelled_exc_class() is not asyncio.CancelledError:
-        await call()
-    else:
-        host.append(asyncio.get_running_loop().create_task(call()))
-        await asyncio.wait(host)
-        host[0].result()
-    return ran
 
 
 def check_run(name: str, played: Scene, ran: Ran, mode: str = "scope") -> None:

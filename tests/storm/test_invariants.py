@@ -1,0 +1,529 @@
+"""Whatever replies, faults, delays, hooks and cancellations come: the engine keeps its rules.
+
+Hypothesis makes up calls and runs each in virtual time, on asyncio and on trio. With ``STORM=1`` in
+the environment it makes up many more, and never the same ones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import anyio
+import pytest
+from anyio.lowlevel import checkpoint
+from hypothesis import HealthCheck, Phase, assume, given, settings
+from hypothesis import strategies as st
+from steps import Stepper, run_stepped
+from storm import Ask, Draw, Foreign, Rig, Told, check_record, handler
+from storm_run import Ran, Scene, run_scene
+
+from mellea_like import (
+    MultiTurnStrategy,
+    RejectionSamplingStrategy,
+    RepairTemplateStrategy,
+    Requirement,
+)
+from mellea_like.core.result import SamplingResult, StopReason
+from mellea_like.core.slice import Outcome, Slice
+from mellea_like.errors import (
+    BadVerdict,
+    Blocked,
+    HookError,
+    SamplingFailed,
+    SamplingTimeout,
+)
+from mellea_like.hooks.types import HookMode, HookType
+from mellea_like.sampling.subsample import may_go_on
+
+pytestmark = pytest.mark.timeout(3600)
+STORM = bool(os.environ.get("STORM"))
+storm = settings(
+    max_examples=3000 if STORM else 150,
+    derandomize=not STORM,
+    deadline=None,
+    phases=[Phase.reuse, Phase.generate, Phase.shrink],
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+
+
+class FatalCheck(Exception):
+    """What a validator raises that must end the call."""
+
+
+class ReportFailed(Exception):
+    """What a progress callback raises."""
+
+
+# --- what a call is made of ---------------------------------------------------------------------
+
+SECONDS = st.sampled_from([0.0, 0.0, 0.5, 1.0, 1.5, 2.0, 5.0])
+KINDS = ["good", "bad", "bad", "bad", "garbled", "transient", "permanent", "foreign", "group"]
+DRAWS = st.builds(
+    Draw,
+    st.sampled_from([*KINDS, "stray", "messy"]),
+    SECONDS,
+    st.sampled_from([0.0, 0.0, 0.0, 0.5, 3.0]),
+)
+SLOW = 3.0
+
+
+@dataclass(frozen=True)
+class Act:
+    """What one handler of a plugin does, and when."""
+
+    hook: HookType
+    mode: HookMode
+    what: str
+    """``look``, ``dawdle``, ``fail``, ``block``, ``stray``, ``budget`` or ``require``."""
+
+
+@st.composite
+def acts(draw: st.DrawFn) -> Act:
+    hook = draw(st.sampled_from(HookType))
+    whats = ["look", "look", "dawdle", "fail", "block", "stray"]
+    if hook is HookType.SAMPLING_LOOP_START:
+        whats += ["budget"] * 4
+    if hook is HookType.VALIDATION_PRE_CHECK:
+        whats += ["require"] * 4
+    return Act(hook, draw(st.sampled_from(HookMode)), draw(st.sampled_from(whats)))
+
+
+@dataclass(frozen=True)
+class Leaving:
+    """How the caller leaves: by scope or natively, at a step; or by a scope at a time."""
+
+    mode: str = "scope"
+    step: int = -1
+    again: int = 0
+    seconds: float = math.inf
+
+
+LEAVINGS = st.one_of(
+    st.just(Leaving()),
+    st.builds(Leaving, st.just("scope"), st.integers(1, 60)),
+    st.builds(Leaving, seconds=st.sampled_from([0.0, 0.5, 1.0, 1.25, 3.0])),
+    st.builds(Leaving, st.just("native"), st.integers(1, 60), st.sampled_from([0, 0, 1, 2, 5])),
+)
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call, made up."""
+
+    strategy: type
+    loop_budget: int
+    concurrency: int
+    draws: tuple[Draw, ...]
+    verdict: Draw
+    checks: tuple[str, ...]
+    acts: tuple[Act, ...]
+    told: bool
+    report: str
+    ordered: bool
+    timeout: float | None
+    iteration_timeout: float | None
+    validate_all: bool | None
+    leaving: Leaving
+
+    @property
+    def budget(self) -> int:
+        """The loop budget after plugins have had their say."""
+        granted = any(a.what == "budget" and a.mode is HookMode.SEQUENTIAL for a in self.acts)
+        return 3 if granted else self.loop_budget
+
+    @property
+    def dawdles(self) -> bool:
+        return self.report == "dawdle" or any(a.what == "dawdle" for a in self.acts)
+
+
+CALLS = st.builds(
+    Call,
+    strategy=st.sampled_from(
+        [RejectionSamplingStrategy, RepairTemplateStrategy, MultiTurnStrategy]
+    ),
+    loop_budget=st.integers(1, 3),
+    concurrency=st.integers(1, 4),
+    draws=st.lists(DRAWS, min_size=12, max_size=12).map(tuple),
+    verdict=st.builds(
+        Draw, st.sampled_from(["good", "good", "bad", "transient", "stray"]), SECONDS
+    ),
+    checks=st.lists(
+        st.sampled_from(["awaited", "awaited", "judged", "hasty", "broken", "lax", "fatal", "odd"]),
+        max_size=3,
+    ).map(tuple),
+    acts=st.lists(acts(), max_size=3).map(tuple),
+    told=st.booleans(),
+    report=st.sampled_from(["", "", "", "look", "dawdle", "fail", "stray"]),
+    ordered=st.booleans(),
+    timeout=st.sampled_from([None, None, None, 1.0, 2.5]),
+    iteration_timeout=st.sampled_from([None, None, 0.75, 1.0, 2.0]),
+    validate_all=st.sampled_from([None, None, True]),
+    leaving=LEAVINGS,
+)
+
+
+def is_good(candidate: Any) -> bool:
+    return candidate.text == "good"
+
+
+async def is_good_later(candidate: Any) -> bool:
+    await anyio.sleep(0.5)
+    return is_good(candidate)
+
+
+async def raises(candidate: Any) -> bool:
+    await checkpoint()
+    raise Foreign("the validator is broken")
+
+
+async def raises_at_last(candidate: Any) -> bool:
+    await anyio.sleep(0.25)
+    raise FatalCheck("the validator is broken for good")
+
+
+async def says_maybe(candidate: Any) -> Any:
+    await checkpoint()
+    return "maybe"
+
+
+def requirement(what: str) -> Requirement:
+    if what == "judged":
+        return Requirement("the judge likes it")
+    if what == "hasty":
+        return Requirement(what, is_good_later, timeout=0.25)
+    if what in {"broken", "lax"}:
+        return Requirement(what, raises, on_error="fail" if what == "lax" else "error")
+    if what == "fatal":
+        return Requirement(what, raises_at_last, on_error="raise")
+    return Requirement(what, says_maybe if what == "odd" else is_good_later)
+
+
+@dataclass
+class Played:
+    """A made-up call, about to be run."""
+
+    call: Call
+    scene: Scene
+    failed: list[tuple[HookType, float]]
+    """Where and when a sequential handler failed."""
+    reported: list[float]
+    """When the progress callback failed."""
+
+
+def play(call: Call) -> Played:  # noqa: C901 (a table of what handlers do)
+    rig = Rig({i + 1: draw for i, draw in enumerate(call.draws)}, verdict=call.verdict)
+    told = Told()
+    failed: list[tuple[HookType, float]] = []
+    reported: list[float] = []
+    start = anyio.current_time()
+
+    def act_of(act: Act) -> Any:
+        async def do(payload: Any) -> Any:
+            await (anyio.sleep(SLOW) if act.what == "dawdle" else checkpoint())
+            if act.what in {"fail", "block", "stray"} and act.mode is HookMode.SEQUENTIAL:
+                failed.append((act.hook, anyio.current_time() - start))
+            if act.what == "fail":
+                raise Foreign("the plugin is broken")
+            if act.what == "block":
+                raise Blocked("not today")
+            if act.what == "stray":
+                raise _stray()
+            if act.what == "budget":
+                return payload.model_copy(update={"loop_budget": 3})
+            if act.what == "require":
+                more = (*payload.requirements, requirement("awaited"))
+                return payload.model_copy(update={"requirements": more})
+            return None
+
+        return handler(told, act.hook, act.mode, do)
+
+    async def report(_: Slice) -> None:
+        with told.at_work():
+            await (anyio.sleep(SLOW) if call.report == "dawdle" else checkpoint())
+            if call.report in {"fail", "stray"}:
+                reported.append(anyio.current_time() - start)
+                raise ReportFailed if call.report == "fail" else _stray()
+
+    plugins: list[Any] = [act_of(act) for act in call.acts]
+    strategy = call.strategy(
+        rig,
+        loop_budget=call.loop_budget,
+        concurrency_budget=call.concurrency,
+        plugins=[told, *plugins] if call.told else plugins,
+        selection="ordered" if call.ordered else "first",
+        timeout=call.timeout,
+        iteration_timeout=call.iteration_timeout,
+        validate_all=call.validate_all,
+    )
+    checks = [Requirement("good", is_good, inline=True), *map(requirement, call.checks)]
+
+    async def sample() -> SamplingResult[str]:
+        return await strategy.sample(Ask(), checks, on_slice=report if call.report else None)
+
+    scene = Scene(rig, told, sample, call.budget, call.concurrency, "")
+    return Played(call, scene, failed, reported)
+
+
+def _stray() -> BaseException:
+    if anyio.get_cancelled_exc_class() is asyncio.CancelledError:
+        return asyncio.CancelledError()
+    return Foreign("trio has no stray cancellations")
+
+
+# --- what must hold -----------------------------------------------------------------------------
+
+
+def check(played: Played, ran: Ran) -> None:
+    call, told = played.call, played.scene.told
+    assert told is not None
+    check_leaving(call.leaving, ran)
+    record = None if ran.result is None else ran.result.slices
+    if call.told:
+        assert len(told.ends) == told.begun <= 1
+        if told.ends:
+            record = told.ends[0].slices
+        check_told(call, told, ran, record or ())
+    if record is not None:
+        check_record(
+            record,
+            played.scene.rig,
+            loop_budget=call.budget,
+            concurrency=call.concurrency,
+            hooked=bool(call.acts),
+        )
+        check_stop(call, record, played.scene.rig)
+    if ran.result is not None:
+        check_result(played, ran.result)
+    elif not ran.cancelled:
+        assert ran.error is not None
+        check_error(played, ran.error, record)
+
+
+def check_leaving(leaving: Leaving, ran: Ran) -> None:
+    """Rule 11: who leaves is told so, and nobody else."""
+    if ran.cancelled:
+        assert ran.hit or ran.ended >= leaving.seconds
+        return
+    assert not ran.hit or ran.steps - ran.after <= 2
+    assert ran.ended <= leaving.seconds
+
+
+def check_told(call: Call, told: Told, ran: Ran, record: tuple[Slice, ...]) -> None:
+    """Rules 5 and 10: what plugins are told is what happened."""
+    assert told.begun == 1 or ran.cancelled or ran.hit
+    delivered, recorded = ([s.iteration for s in slices] for slices in (told.delivered, record))
+    assert delivered == recorded[: len(delivered)]
+    assert delivered == recorded or call.dawdles
+    if not told.ends:
+        return
+    end = told.ends[0]
+    if ran.result is not None:
+        assert end.slices == ran.result.slices
+        assert end.success == ran.result.success
+        assert end.stop_reason == ran.result.stop_reason
+        assert end.error is None
+    elif not ran.cancelled:
+        assert end.error is ran.error
+    judged = [s for s in record if s.outcome in {Outcome.PASSED, Outcome.FAILED}]
+    assert end.iterations_used >= len(judged)
+
+
+def check_stop(call: Call, record: tuple[Slice, ...], rig: Rig) -> None:
+    """Rules 3 and 4: after the first pass nothing starts, and what had not ended is cancelled."""
+    passed = [s for s in record if s.passed]
+    if call.ordered or not passed:
+        return
+    started = rig.seen[0].at - min(s.started_at for s in record)
+    for slice_ in record:
+        assert slice_.started_at <= passed[0].ended_at
+    if not call.acts:
+        assert all(seen.at - started <= passed[0].ended_at for seen in rig.seen)
+
+
+def check_result(played: Played, result: SamplingResult[Any]) -> None:
+    """Rules 4, 7, 8 and 9: the right slice is the best, and a result was right at all."""
+    call, slices = played.call, result.slices
+    passed = [s for s in slices if s.passed]
+    assert result.success == bool(passed)
+    assert result.errors == tuple(s.error for s in slices if s.error is not None)
+    assert result.undelivered == 0 or call.dawdles
+    if passed:
+        rank = min(passed, key=lambda s: (s.depth, s.subsample))
+        assert result.best is (rank if call.ordered else passed[0])
+        assert result.stop_reason == StopReason.PASSED
+        assert result.unwrap() == "GOOD"
+        assert not {"broken", "lax", "fatal", "odd", "hasty"} & set(call.checks)
+        return
+    assert result.best.outcome is Outcome.FAILED
+    assert result.value is None
+    with pytest.raises(SamplingFailed) as caught:
+        result.unwrap()
+    assert caught.value.__cause__ is next(iter(result.errors), None)
+    assert all(hook is HookType.SAMPLING_LOOP_END for hook, _ in played.failed), "it failed open"
+    assert not played.reported
+    if result.stop_reason == StopReason.TIMEOUT:
+        assert call.timeout is not None
+        assert result.elapsed >= call.timeout
+    else:
+        assert result.stop_reason == StopReason.EXHAUSTED
+        check_exhausted(call, slices)
+
+
+def check_exhausted(call: Call, slices: tuple[Slice, ...]) -> None:
+    """Rules 1 and 6: every turn was spent, but those behind a permanent error."""
+    for subsample in range(call.concurrency):
+        chain = sorted((s for s in slices if s.subsample == subsample), key=lambda s: s.depth)
+        assert chain
+        assert all(s.outcome is not Outcome.CANCELLED for s in chain)
+        assert len(chain) == call.budget or not may_go_on(chain[-1])
+
+
+def check_error(played: Played, error: BaseException, record: tuple[Slice, ...] | None) -> None:
+    """Rules 7, 8 and 17: what is raised is what happened, and no group is of our making."""
+    call = played.call
+    if isinstance(error, HookError):
+        when = min((at for _, at in played.failed), default=math.inf)
+        assert played.failed or call.dawdles
+        assert error.result is not None
+        assert record is None or error.result.slices == record
+        if record and not call.ordered:
+            assert all(s.ended_at >= min(when, SLOW) for s in record if s.passed)
+    elif isinstance(error, SamplingTimeout):
+        assert call.timeout is not None
+        assert error.result is not None
+        assert all(s.outcome in {Outcome.ERRORED, Outcome.CANCELLED} for s in error.result.slices)
+    elif isinstance(error, ReportFailed) or (call.report == "stray" and played.reported):
+        assert played.reported
+    elif isinstance(error, FatalCheck):
+        assert "fatal" in call.checks
+    elif isinstance(error, BadVerdict):
+        assert "odd" in call.checks
+    else:
+        assert isinstance(error, Exception)
+        assert any("sampling" in note for note in error.__notes__)
+        if record is not None:
+            assert all(s.outcome is Outcome.ERRORED for s in record)
+            assert error is next(s.error for s in record)
+
+
+def run_call(call: Call, backend: Any) -> None:
+    async def main(stepper: Stepper) -> None:
+        played = play(call)
+        leaving = call.leaving
+        ran = await run_scene(
+            played.scene, stepper, leaving.mode, leaving.step, leaving.again, leaving.seconds
+        )
+        check(played, ran)
+
+    run_stepped(main, backend)
+
+
+@storm
+@given(CALLS)
+def test_a_call_keeps_the_rules_on_asyncio(call):
+    run_call(call, "asyncio")
+
+
+@storm
+@given(CALLS)
+def test_a_call_keeps_the_rules_on_trio(call):
+    assume(call.leaving.mode == "scope")
+    run_call(call, "trio")
+
+
+# --- against a model ----------------------------------------------------------------------------
+
+PLAIN = st.builds(
+    Draw,
+    st.sampled_from(["good", "bad", "bad", "garbled", "transient", "permanent"]),
+    st.integers(1, 2000).map(lambda n: n / 64),
+)
+
+
+def expected(call: Call) -> tuple[int | None, dict[int, Outcome]]:
+    """What a page of arithmetic says: the winner's id, and the outcome of every iteration."""
+    ends: dict[int, tuple[float, float, str]] = {}
+    for chain in range(call.concurrency):
+        at = 0.0
+        for depth in range(call.loop_budget):
+            iteration = chain * call.loop_budget + depth + 1
+            draw = call.draws[iteration - 1]
+            ends[iteration] = at, at + draw.delay, draw.kind
+            at += draw.delay
+            if draw.kind in {"good", "permanent"}:
+                break
+    stops = [end for _, end, _ in ends.values()]
+    assume(len(set(stops)) == len(stops))
+    wins = {i: end for i, (_, end, kind) in ends.items() if kind == "good"}
+    if call.ordered:
+        loop = call.loop_budget
+        return min(wins, key=lambda i: ((i - 1) % loop, i), default=None), {}
+    winner = min(wins, key=lambda i: wins[i], default=None)
+    stop = math.inf if winner is None else wins[winner]
+    outcomes = {
+        i: Outcome.CANCELLED if end > stop else OUTCOMES[kind]
+        for i, (start, end, kind) in ends.items()
+        if start < stop
+    }
+    return winner, outcomes
+
+
+OUTCOMES = {
+    "good": Outcome.PASSED,
+    "bad": Outcome.FAILED,
+    "garbled": Outcome.FAILED,
+    "transient": Outcome.ERRORED,
+    "permanent": Outcome.ERRORED,
+}
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+@storm
+@given(
+    st.integers(1, 4),
+    st.integers(1, 4),
+    st.lists(PLAIN, min_size=16, max_size=16).map(tuple),
+    st.booleans(),
+    st.booleans(),
+)
+def test_the_winner_and_every_outcome_are_what_arithmetic_says(
+    backend, loop, concurrency, draws, ordered, told
+):
+    call = Call(
+        strategy=RejectionSamplingStrategy,
+        loop_budget=loop,
+        concurrency=concurrency,
+        draws=draws,
+        verdict=Draw(),
+        checks=(),
+        acts=(),
+        told=told,
+        report="",
+        ordered=ordered,
+        timeout=None,
+        iteration_timeout=None,
+        validate_all=None,
+        leaving=Leaving(),
+    )
+    winner, outcomes = expected(call)
+
+    async def main(stepper: Stepper) -> None:
+        played = play(call)
+        ran = await run_scene(played.scene, stepper, "scope", -1)
+        check(played, ran)
+        if ran.result is None:
+            assert set(outcomes.values()) <= {Outcome.ERRORED}
+            return
+        assert (ran.result.best.iteration if ran.result.success else None) == winner
+        if not ordered:
+            assert {s.iteration: s.outcome for s in ran.result.slices} == outcomes
+            order = [s.ended_at for s in ran.result.slices]
+            assert order == sorted(order)
+            if winner is not None:
+                assert ran.ended == ran.result.best.ended_at
+
+    run_stepped(main, backend)
