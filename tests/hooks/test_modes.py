@@ -1,0 +1,570 @@
+"""How handlers run: sequential, observing, in the background; and what their failures do."""
+
+from __future__ import annotations
+
+import anyio
+import pytest
+from engine_kit import after, by_iteration, outcomes, yes
+
+from mellea_like import (
+    Blocked,
+    HookError,
+    HookMode,
+    HookType,
+    Outcome,
+    Plugin,
+    RejectionSamplingStrategy,
+    StopReason,
+    hook,
+)
+from mellea_like.errors import InvalidRequest
+from mellea_like.hooks.dispatch import HookRun
+from mellea_like.hooks.payloads import SamplingIterationPayload
+from mellea_like.hooks.registry import handlers_of, snapshot
+from mellea_like.testing import RecordingPlugin
+
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
+
+MODES = list(HookMode)
+LOOKING = [HookMode.OBSERVE, HookMode.BACKGROUND]
+BEFORE_THE_END = [
+    hook_type for hook_type in HookType if hook_type is not HookType.SAMPLING_LOOP_END
+]
+
+
+def strategy_with(*plugins, replies=None, default="no", **settings):
+    return RejectionSamplingStrategy(
+        by_iteration(replies or {}, default), plugins=plugins, **settings
+    )
+
+
+# --- sequential -------------------------------------------------------------------------------
+
+
+async def test_sequential_handlers_run_by_priority_one_after_the_other():
+    order = []
+
+    def handler(name, priority):
+        @hook(HookType.SAMPLING_LOOP_START, priority=priority)
+        async def run(payload):
+            order.append(f"{name} begins")
+            await anyio.sleep(1)
+            order.append(f"{name} ends")
+
+        return run
+
+    plugins = [handler("late", 90), handler("early", 10), handler("middle", 50)]
+    await strategy_with(*plugins).sample("do", [yes])
+    assert order == [
+        f"{name} {what}" for name in ("early", "middle", "late") for what in ("begins", "ends")
+    ]
+
+
+async def test_handlers_of_one_priority_run_in_the_order_given():
+    order = []
+
+    def handler(name):
+        @hook(HookType.SAMPLING_LOOP_START)
+        async def run(payload):
+            order.append(name)
+
+        return run
+
+    await strategy_with(*(handler(name) for name in "dbca")).sample("do", [yes])
+    assert order == list("dbca")
+
+
+@pytest.mark.parametrize("when", BEFORE_THE_END)
+async def test_an_exception_ends_the_call_with_an_error_that_names_plugin_and_hook(when):
+    class Broken(Plugin):
+        @hook(when)
+        async def run(self, payload):
+            raise LookupError("bug")
+
+    recording = RecordingPlugin()
+    backend = by_iteration({1: InvalidRequest("x")} if "error" in when else {})
+    strategy = RejectionSamplingStrategy(backend, plugins=[Broken(), recording])
+    with pytest.raises(HookError) as caught:
+        await strategy.sample("do", [yes])
+    error = caught.value
+    assert not isinstance(error, Blocked)
+    assert str(error) == f"plugin Broken failed at {when}: LookupError: bug"
+    assert (error.plugin, error.hook) == ("Broken", when)
+    assert isinstance(error.__cause__, LookupError)
+    assert error.result.stop_reason is StopReason.HOOK
+    assert not error.result.success
+    [end] = recording.of(HookType.SAMPLING_LOOP_END)
+    assert end.error is error
+    assert end.slices == error.result.slices
+    assert len(backend.requests) <= 1 or when is HookType.SAMPLING_ITERATION
+
+
+@pytest.mark.parametrize("when", BEFORE_THE_END)
+async def test_a_plugin_may_block_the_call(when):
+    class Guard(Plugin):
+        name = "the guard"
+
+        @hook(when)
+        async def run(self, payload):
+            raise Blocked("no customer names")
+
+    replies = {1: InvalidRequest("x")} if "error" in when else {}
+    with pytest.raises(Blocked) as caught:
+        await strategy_with(Guard(), replies=replies).sample("do", [yes])
+    error = caught.value
+    assert str(error) == f"plugin the guard blocked the call at {when}: no customer names"
+    assert (error.plugin, error.hook) == ("the guard", when)
+    assert error.result.stop_reason is StopReason.HOOK
+
+
+async def test_after_a_failure_no_turn_starts_and_the_rest_is_cancelled():
+    @hook(HookType.VALIDATION_PRE_CHECK)
+    async def broken(payload):
+        raise LookupError("bug")
+
+    backend = by_iteration({1: after(1, "no")}, default=after(9, "no"))
+    strategy = RejectionSamplingStrategy(
+        backend, loop_budget=3, concurrency_budget=3, plugins=[broken]
+    )
+    with pytest.raises(HookError) as caught:
+        await strategy.sample("do", [yes])
+    assert anyio.current_time() == pytest.approx(1)
+    assert backend.statistics().started == 3
+    record = {s.iteration: s.outcome for s in caught.value.result.slices}
+    assert record == {1: Outcome.ERRORED, 4: Outcome.CANCELLED, 7: Outcome.CANCELLED}
+
+
+async def test_a_failing_iteration_hook_cancels_what_runs_meanwhile():
+    @hook(HookType.SAMPLING_ITERATION)
+    async def broken(payload):
+        await anyio.sleep(0.5)
+        raise LookupError("bug")
+
+    backend = by_iteration({1: after(1, "no")}, default=after(9, "no"))
+    strategy = RejectionSamplingStrategy(backend, concurrency_budget=2, plugins=[broken])
+    with pytest.raises(HookError, match="broken failed at sampling_iteration"):
+        await strategy.sample("do", [yes])
+    assert backend.statistics().in_flight == 0
+    assert backend.statistics().cancelled == 2
+
+
+async def test_an_earlier_failure_keeps_later_handlers_from_running():
+    ran = []
+
+    @hook(HookType.SAMPLING_LOOP_START, priority=1)
+    async def broken(payload):
+        raise LookupError("bug")
+
+    @hook(HookType.SAMPLING_LOOP_START, priority=2)
+    async def later(payload):
+        ran.append("later")
+
+    @hook(HookType.SAMPLING_LOOP_START, mode=HookMode.OBSERVE)
+    async def observer(payload):
+        ran.append("observer")
+
+    with pytest.raises(HookError):
+        await strategy_with(broken, later, observer).sample("do", [yes])
+    assert ran == []
+
+
+@pytest.mark.parametrize("seconds", [0.5, 2])
+async def test_a_handler_that_takes_too_long_has_failed(seconds):
+    @hook(HookType.GENERATION_PRE_CALL, timeout=seconds)
+    async def slow(payload):
+        await anyio.sleep_forever()
+
+    with pytest.raises(HookError, match=f"TimeoutError: it took longer than {seconds:g} s"):
+        await strategy_with(slow).sample("do", [yes])
+    assert anyio.current_time() == pytest.approx(seconds)
+
+
+async def test_the_timeout_is_five_seconds_by_default():
+    @hook(HookType.GENERATION_PRE_CALL)
+    async def slow(payload):
+        await anyio.sleep_forever()
+
+    with pytest.raises(HookError, match="it took longer than 5 s"):
+        await strategy_with(slow).sample("do", [yes])
+
+
+# --- observing --------------------------------------------------------------------------------
+
+
+async def test_observers_run_all_together_and_are_awaited():
+    ended = []
+
+    def observer(name):
+        @hook(HookType.SAMPLING_LOOP_START, mode=HookMode.OBSERVE)
+        async def run(payload):
+            await anyio.sleep(1)
+            ended.append((name, anyio.current_time()))
+
+        return run
+
+    backend = by_iteration({1: "yes"})
+    strategy = RejectionSamplingStrategy(backend, plugins=[observer(i) for i in range(3)])
+    result = await strategy.sample("do", [yes])
+    assert sorted(name for name, _ in ended) == [0, 1, 2]
+    assert [at for _, at in ended] == pytest.approx([1, 1, 1])
+    assert result.slices[0].started_at == pytest.approx(1)
+
+
+async def test_observers_run_after_the_sequential_ones_and_see_their_changes():
+    seen = []
+
+    @hook(HookType.SAMPLING_LOOP_START, mode=HookMode.OBSERVE, priority=1)
+    async def observer(payload):
+        seen.append(payload.loop_budget)
+
+    @hook(HookType.SAMPLING_LOOP_START, priority=99)
+    async def changer(payload):
+        return payload.model_copy(update={"loop_budget": 7})
+
+    await strategy_with(observer, changer).sample("do", [yes])
+    assert seen == [7]
+
+
+@pytest.mark.parametrize("mode", LOOKING)
+async def test_what_those_that_only_look_return_changes_nothing(mode):
+    @hook(HookType.SAMPLING_LOOP_START, mode=mode)
+    async def meddler(payload):
+        return payload.model_copy(update={"loop_budget": 1})
+
+    result = await strategy_with(meddler, loop_budget=3).sample("do", [yes])
+    assert len(result.slices) == 3
+
+
+@pytest.mark.parametrize("mode", LOOKING)
+@pytest.mark.parametrize("when", list(HookType))
+@pytest.mark.parametrize("error", [LookupError("bug"), Blocked("stop")], ids=["bug", "Blocked"])
+async def test_the_failures_of_those_that_only_look_are_logged_and_change_nothing(
+    mode, when, error, caplog
+):
+    class Broken(Plugin):
+        @hook(when, mode=mode)
+        async def run(self, payload):
+            raise error
+
+    replies = {1: InvalidRequest("x") if "error" in when else "no", 4: after(1, "yes")}
+    strategy = strategy_with(
+        Broken(), replies=replies, default=after(9, "no"), concurrency_budget=2
+    )
+    result = await strategy.sample("do", [yes])
+    assert result.success
+    records = [r for r in caplog.records if "Broken" in r.getMessage()]
+    assert records
+    assert str(records[0].getMessage()).startswith(f"plugin Broken failed at {when}: ")
+    assert str(error) in records[0].getMessage()
+    assert {r.sampling_id for r in records} == {result.sampling_id}
+    if when is HookType.SAMPLING_ITERATION:
+        assert {r.iteration for r in records} <= {s.iteration for s in result.slices}
+
+
+async def test_an_observer_that_takes_too_long_is_logged(caplog):
+    @hook(HookType.SAMPLING_LOOP_START, mode=HookMode.OBSERVE, timeout=2)
+    async def slow(payload):
+        await anyio.sleep_forever()
+
+    result = await strategy_with(slow, replies={1: "yes"}).sample("do", [yes])
+    assert result.success
+    assert result.elapsed == pytest.approx(2)
+    assert "it took longer than 2 s" in caplog.text
+
+
+class Flaky(Plugin):
+    def __init__(self, fails, mode=HookMode.OBSERVE):
+        self.calls = 0
+        self.fails = fails
+
+    @hook(HookType.SAMPLING_ITERATION, mode=HookMode.OBSERVE)
+    async def run(self, payload):
+        self.calls += 1
+        if self.fails(self.calls):
+            raise LookupError("bug")
+
+    @hook(HookType.SAMPLING_LOOP_END, mode=HookMode.OBSERVE)
+    async def end(self, payload):
+        self.calls += 100
+
+
+async def test_an_observing_plugin_is_silenced_after_three_failures_in_a_row(caplog):
+    flaky = Flaky(lambda call: True)
+    await strategy_with(flaky, loop_budget=9).sample("do", [yes])
+    assert flaky.calls == 3  # neither the other six slices nor the end
+    failures = [r.getMessage() for r in caplog.records if "Flaky" in r.getMessage()]
+    assert len(failures) == 3
+    assert failures[-1].endswith("silenced for this call after 3 failures in a row")
+    assert "silenced" not in "".join(failures[:2])
+
+
+async def test_a_success_in_between_starts_the_count_anew():
+    flaky = Flaky(lambda call: call % 3)
+    await strategy_with(flaky, loop_budget=9).sample("do", [yes])
+    assert flaky.calls == 109
+
+
+async def test_silence_lasts_for_the_call_only():
+    flaky = Flaky(lambda call: True)
+    strategy = strategy_with(flaky, loop_budget=5)
+    await strategy.sample("do", [yes])
+    await strategy.sample("do", [yes])
+    assert flaky.calls == 6
+
+
+async def test_two_plugins_of_one_class_are_silenced_each_on_its_own():
+    broken, sound = Flaky(lambda call: True), Flaky(lambda call: False)
+    await strategy_with(broken, sound, loop_budget=9).sample("do", [yes])
+    assert (broken.calls, sound.calls) == (3, 109)
+
+
+# --- in the background ------------------------------------------------------------------------
+
+
+async def test_background_handlers_are_not_waited_for():
+    ended = []
+
+    @hook(HookType.GENERATION_PRE_CALL, mode=HookMode.BACKGROUND)
+    async def slow(payload):
+        await anyio.sleep(1)
+        ended.append(anyio.current_time())
+
+    result = await strategy_with(slow, default=after(0.1, "no"), loop_budget=3).sample("do", [yes])
+    assert [s.started_at for s in result.slices] == pytest.approx([0, 0.1, 0.2])
+    assert ended == pytest.approx([1, 1.1, 1.2])
+    assert result.elapsed == pytest.approx(1.2)  # the call's own end waits for them
+
+
+async def test_background_failures_do_not_silence_a_plugin():
+    class Mixed(Plugin):
+        observed = 0
+
+        @hook(HookType.SAMPLING_ITERATION, mode=HookMode.OBSERVE)
+        async def look(self, payload):
+            self.observed += 1
+
+        @hook(HookType.GENERATION_PRE_CALL, mode=HookMode.BACKGROUND)
+        async def fail(self, payload):
+            raise LookupError("bug")
+
+    mixed = Mixed()
+    await strategy_with(mixed, loop_budget=8, default=after(1, "no")).sample("do", [yes])
+    assert mixed.observed == 8
+
+
+@pytest.mark.parametrize("when", list(HookType))
+async def test_a_background_handler_is_waited_for_two_seconds_and_then_cut_short(when, caplog):
+    ended = []
+
+    @hook(when, mode=HookMode.BACKGROUND, timeout=60)
+    async def endless(payload):
+        try:
+            await anyio.sleep_forever()
+        finally:
+            ended.append(anyio.current_time())
+
+    replies = {1: InvalidRequest("x") if "error" in when else "no", 4: after(1, "yes")}
+    strategy = strategy_with(endless, replies=replies, default=after(9, "no"), concurrency_budget=2)
+    result = await strategy.sample("do", [yes])
+    assert result.success
+    assert anyio.current_time() == pytest.approx(3)
+    assert ended
+    assert ended == pytest.approx([3] * len(ended))
+    assert f"{len(ended)} background hooks cut short" in caplog.text
+
+
+async def test_a_background_handler_that_ends_in_time_is_not_complained_of(caplog):
+    @hook(HookType.SAMPLING_LOOP_END, mode=HookMode.BACKGROUND)
+    async def quick(payload):
+        await anyio.sleep(1.9)
+
+    await strategy_with(quick, replies={1: "yes"}).sample("do", [yes])
+    assert anyio.current_time() == pytest.approx(1.9)
+    assert caplog.records == []
+
+
+async def test_background_handlers_run_on_when_the_caller_leaves_for_two_seconds():
+    ended = []
+
+    @hook(HookType.GENERATION_PRE_CALL, mode=HookMode.BACKGROUND)
+    async def slow(payload):
+        await anyio.sleep(2.5)
+        ended.append(anyio.current_time())
+
+    with anyio.move_on_after(1) as scope:
+        await strategy_with(slow, default=after(9, "no")).sample("do", [yes])
+    assert scope.cancelled_caught
+    assert ended == pytest.approx([2.5])
+
+
+# --- delivery ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", [HookMode.SEQUENTIAL, HookMode.OBSERVE])
+async def test_what_could_not_be_delivered_in_two_seconds_is_counted_and_logged(mode, caplog):
+    told = []
+
+    @hook(HookType.SAMPLING_ITERATION, mode=mode)
+    async def slow(payload):
+        await anyio.sleep(0.9)
+        told.append(payload.iteration)
+
+    result = await strategy_with(slow, loop_budget=5).sample("do", [yes])
+    assert told == [1, 2]
+    assert result.undelivered == 3
+    assert result.elapsed == pytest.approx(2)
+    [record] = [r for r in caplog.records if "gave up after 2 s" in r.getMessage()]
+    assert "3 slices not handed to hooks" in record.getMessage()
+    assert record.sampling_id == result.sampling_id
+
+
+async def test_the_two_seconds_are_for_deliveries_and_background_handlers_together(caplog):
+    class Slow(Plugin):
+        @hook(HookType.SAMPLING_ITERATION)
+        async def told(self, payload):
+            await anyio.sleep(1.5)
+
+        @hook(HookType.SAMPLING_LOOP_END, mode=HookMode.BACKGROUND)
+        async def end(self, payload):
+            await anyio.sleep(1)
+
+    result = await strategy_with(Slow(), replies={1: "yes"}).sample("do", [yes])
+    assert result.undelivered == 0
+    assert anyio.current_time() == pytest.approx(2)
+    assert "0 slices not handed to hooks, 1 background hooks cut short" in caplog.text
+
+
+async def test_all_is_delivered_where_there_is_time(caplog):
+    @hook(HookType.SAMPLING_ITERATION)
+    async def slow(payload):
+        await anyio.sleep(0.6)
+
+    result = await strategy_with(slow, loop_budget=3).sample("do", [yes])
+    assert result.undelivered == 0
+    assert caplog.records == []
+
+
+async def test_a_cancelled_call_delivers_its_last_slices_too():
+    recording = RecordingPlugin()
+    strategy = strategy_with(recording, default=after(9, "no"), concurrency_budget=2)
+    with anyio.move_on_after(1):
+        await strategy.sample("do", [yes])
+    told = recording.of(SamplingIterationPayload)
+    assert [(p.iteration, p.slice.outcome) for p in told] == [
+        (1, Outcome.CANCELLED),
+        (4, Outcome.CANCELLED),
+    ]
+
+
+# --- after a win ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("error", [LookupError("bug"), Blocked("stop")], ids=["bug", "Blocked"])
+@pytest.mark.parametrize("when", [HookType.SAMPLING_ITERATION, HookType.SAMPLING_LOOP_END])
+async def test_after_a_win_a_failing_hook_is_logged_once_and_changes_nothing(when, error, caplog):
+    class Late(Plugin):
+        @hook(when)
+        async def run(self, payload):
+            if when is HookType.SAMPLING_LOOP_END or payload.slice.passed:
+                raise error
+
+    strategy = strategy_with(Late(), replies={1: after(1, "yes"), 4: "no"}, concurrency_budget=2)
+    result = await strategy.sample("do", [yes])
+    assert result.success
+    assert result.stop_reason is StopReason.PASSED
+    records = [r for r in caplog.records if "plugin Late" in r.getMessage()]
+    assert len(records) == 1
+    assert when in records[0].getMessage()
+    assert records[0].sampling_id == result.sampling_id
+
+
+async def test_a_hook_of_an_earlier_slice_that_fails_after_the_win_changes_nothing():
+    @hook(HookType.SAMPLING_ITERATION)
+    async def slow(payload):
+        await anyio.sleep(1)
+        raise LookupError("bug")
+
+    replies = {1: "no", 2: after(0.5, "yes")}
+    result = await strategy_with(slow, replies=replies).sample("do", [yes])
+    assert outcomes(result) == {1: "failed", 2: "passed"}
+
+
+async def test_a_hook_that_fails_before_the_win_ends_the_call():
+    @hook(HookType.SAMPLING_ITERATION)
+    async def quick(payload):
+        raise LookupError("bug")
+
+    replies = {1: "no", 2: after(0.5, "yes")}
+    with pytest.raises(HookError):
+        await strategy_with(quick, replies=replies).sample("do", [yes])
+
+
+async def test_the_winners_own_hooks_run_before_it_wins_and_can_still_stop_it():
+    @hook(HookType.VALIDATION_POST_CHECK)
+    async def guard(payload):
+        raise Blocked("stop")
+
+    with pytest.raises(Blocked) as caught:
+        await strategy_with(guard, replies={1: "yes"}).sample("do", [yes])
+    assert [s.outcome for s in caught.value.result.slices] == [Outcome.ERRORED]
+
+
+# --- the run itself ---------------------------------------------------------------------------
+
+
+async def test_only_hooks_with_handlers_are_known():
+    @hook(HookType.SAMPLING_REPAIR)
+    async def one(payload):
+        pass
+
+    run = HookRun(handlers_of(one), "id")
+    assert HookType.SAMPLING_REPAIR in run
+    assert HookType.SAMPLING_LOOP_END not in run
+    assert run
+    assert not HookRun((), "id")
+
+
+async def test_snapshot_takes_each_handler_once():
+    @hook(HookType.SAMPLING_REPAIR)
+    @hook(HookType.SAMPLING_LOOP_END)
+    async def both(payload):
+        pass
+
+    handlers = handlers_of(both)
+    assert {h.hook for h in snapshot([*handlers, *handlers])} == {
+        HookType.SAMPLING_REPAIR,
+        HookType.SAMPLING_LOOP_END,
+    }
+    assert len(snapshot([*handlers, *handlers])) == 2
+
+
+async def test_the_error_of_an_inner_call_keeps_its_own_record():
+    @hook(HookType.SAMPLING_LOOP_START)
+    async def guard(payload):
+        raise Blocked("inner")
+
+    inner = strategy_with(guard)
+
+    class Backend:
+        async def generate(self, request):
+            return await inner.sample("inner", [yes])
+
+    with pytest.raises(Blocked) as caught:
+        await RejectionSamplingStrategy(Backend(), loop_budget=1).sample("outer", [yes])
+    assert caught.value.result.slices == ()
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_payloads_are_shared_not_copied(mode):
+    got = []
+
+    @hook(HookType.SAMPLING_LOOP_END, mode=mode)
+    async def one(payload):
+        got.append(payload)
+
+    @hook(HookType.SAMPLING_LOOP_END, mode=mode)
+    async def two(payload):
+        got.append(payload)
+
+    await strategy_with(one, two).sample("do", [yes])
+    assert got[0] is got[1]

@@ -1,0 +1,529 @@
+"""How plugins are written, registered, scoped and loaded."""
+
+from __future__ import annotations
+
+import functools
+import sys
+
+import anyio
+import pytest
+from engine_kit import by_iteration, yes
+
+from mellea_like import (
+    HookMode,
+    HookType,
+    Plugin,
+    PluginSet,
+    RejectionSamplingStrategy,
+    hook,
+    register,
+    unregister,
+)
+from mellea_like.hooks import load_plugins
+from mellea_like.hooks.registry import handlers_of, snapshot
+
+END = HookType.SAMPLING_LOOP_END
+START = HookType.SAMPLING_LOOP_START
+
+
+class Recorder(Plugin):
+    def __init__(self, name="", log=None):
+        if name:
+            self.name = name
+        self.log = [] if log is None else log
+
+    @hook(START)
+    async def start(self, payload):
+        self.log.append(self.name)
+
+
+@hook(END)
+async def at_the_end(payload):
+    """A plain function as a plugin."""
+
+
+def strategy(**settings):
+    return RejectionSamplingStrategy(by_iteration({}), loop_budget=1, **settings)
+
+
+@pytest.fixture
+def registered():
+    """Registers, and takes everything back at the end."""
+    plugins = []
+
+    def add(plugin):
+        register(plugin)
+        plugins.append(plugin)
+
+    yield add
+    for plugin in plugins:
+        unregister(plugin)
+
+
+# --- the decorator ----------------------------------------------------------------------------
+
+
+def test_a_marked_function_is_given_back_as_it_was():
+    async def function(payload):
+        pass
+
+    assert hook(END)(function) is function
+
+
+def test_defaults_of_the_decorator():
+    [handler] = handlers_of(at_the_end)
+    assert (handler.mode, handler.priority, handler.timeout) == (HookMode.SEQUENTIAL, 50, 5.0)
+    assert handler.plugin == "at_the_end"
+    assert handler.function is at_the_end
+
+
+def test_hooks_and_modes_may_be_given_as_text():
+    @hook("sampling_repair", mode="background", priority=3, timeout=1)
+    async def function(payload):
+        pass
+
+    [handler] = handlers_of(function)
+    assert (handler.hook, handler.mode) == (HookType.SAMPLING_REPAIR, HookMode.BACKGROUND)
+    assert (handler.priority, handler.timeout) == (3, 1)
+
+
+def test_one_function_may_listen_to_several_hooks():
+    @hook(START)
+    @hook(END, mode=HookMode.OBSERVE)
+    async def both(payload):
+        pass
+
+    assert {(h.hook, h.mode) for h in handlers_of(both)} == {
+        (START, HookMode.SEQUENTIAL),
+        (END, HookMode.OBSERVE),
+    }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        (("no_such_hook",), ValueError, "unknown HookType 'no_such_hook': it is one of sampling_"),
+        ((END, "now"), ValueError, "unknown HookMode 'now': it is one of sequential, observe"),
+        ((END, "observe", "high"), TypeError, "a hook's priority is an int, not 'high'"),
+        ((END, "observe", True), TypeError, "priority"),
+        ((END, "observe", 1, 0), ValueError, "timeout is over 0 seconds and finite, not 0"),
+        ((END, "observe", 1, -1), ValueError, "timeout"),
+        ((END, "observe", 1, float("inf")), ValueError, "timeout"),
+        ((END, "observe", 1, float("nan")), ValueError, "timeout"),
+    ],
+)
+def test_wrong_arguments_of_the_decorator(arguments, error, message):
+    names = ("mode", "priority", "timeout")
+    with pytest.raises(error, match=message):
+        hook(arguments[0], **dict(zip(names, arguments[1:], strict=False)))
+
+
+@pytest.mark.parametrize(
+    "thing",
+    [lambda payload: None, print, 3, functools.partial(print)],
+    ids=["lambda", "builtin", "int", "partial"],
+)
+def test_a_handler_is_an_async_function(thing):
+    with pytest.raises(TypeError, match=r"hook sampling_loop_end: .* is no async function"):
+        hook(END)(thing)
+
+
+# --- plugins ----------------------------------------------------------------------------------
+
+
+def test_a_plugin_is_called_after_its_class_unless_it_says_otherwise():
+    class Mine(Recorder):
+        pass
+
+    class Named(Recorder):
+        name = "said so"
+
+    class Child(Named):
+        pass
+
+    assert [p().name for p in (Mine, Named, Child)] == ["Mine", "said so", "Child"]
+    assert Recorder("of one object").name == "of one object"
+
+
+def test_a_plugins_handlers_stand_in_the_order_written_its_bases_first():
+    class Base(Plugin):
+        @hook(START)
+        async def a(self, payload):
+            pass
+
+    class Child(Base):
+        @hook(END)
+        async def c(self, payload):
+            pass
+
+        @hook(END)
+        async def b(self, payload):
+            pass
+
+    assert [h.function.__name__ for h in handlers_of(Child())] == ["a", "c", "b"]
+
+
+def test_an_overridden_handler_is_taken_once_and_one_without_a_mark_is_none():
+    class Child(Recorder):
+        @hook(END)
+        async def start(self, payload):
+            pass
+
+    [handler] = handlers_of(Child())
+    assert handler.hook is END
+
+    class Silent(Recorder):
+        async def start(self, payload):
+            pass
+
+    with pytest.raises(ValueError, match="plugin Silent has no handler"):
+        handlers_of(Silent())
+
+
+class TwoArguments(Plugin):
+    @hook(END)
+    async def ok(self, payload):
+        pass
+
+    @hook(END)
+    async def wrong(self, payload, more):
+        pass
+
+
+class NoArgument(Plugin):
+    @hook(END)
+    async def wrong(self):
+        pass
+
+
+class Empty(Plugin):
+    pass
+
+
+async def unmarked(payload):
+    pass
+
+
+WRONG = [
+    (TwoArguments(), TypeError, "plugin TwoArguments: handler 'wrong' takes exactly one argument"),
+    (NoArgument(), TypeError, "plugin NoArgument: handler 'wrong' takes exactly one argument"),
+    (Empty(), ValueError, r"plugin Empty has no handler: mark its async methods with @hook\(...\)"),
+    (Recorder, TypeError, "plugin Recorder is a class: make an instance of it"),
+    (unmarked, TypeError, "is no plugin: give an instance of a Plugin subclass"),
+    (3, TypeError, "3 is no plugin"),
+    (None, TypeError, "None is no plugin"),
+]
+
+
+@pytest.mark.parametrize(("item", "error", "message"), WRONG, ids=[m for _, _, m in WRONG])
+@pytest.mark.parametrize(
+    "way",
+    [register, lambda item: PluginSet("set", [item]), lambda item: strategy(plugins=[item])],
+    ids=["register", "PluginSet", "strategy"],
+)
+def test_a_wrong_plugin_is_refused_when_it_is_registered(way, item, error, message):
+    with pytest.raises(error, match=message):
+        way(item)
+    assert snapshot(()) == ()
+
+
+def test_a_handler_with_a_default_takes_one_argument():
+    @hook(END)
+    async def fine(payload, more=1, *rest, key=2, **others):
+        pass
+
+    assert len(handlers_of(fine)) == 1
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        lambda items: PluginSet("set", items),
+        lambda items: strategy(plugins=items),
+        lambda items: register(PluginSet("set", items)),
+    ],
+    ids=["PluginSet", "strategy", "register"],
+)
+def test_a_set_registers_all_or_nothing(way):
+    with pytest.raises(TypeError, match="TwoArguments"):
+        way([Recorder(), at_the_end, TwoArguments()])
+    assert snapshot(()) == ()
+
+
+# --- process-wide -----------------------------------------------------------------------------
+
+
+@pytest.mark.anyio
+async def test_a_registered_plugin_runs_in_every_call_until_it_is_unregistered(virtual_clock):
+    plugin = Recorder("r")
+    register(plugin)
+    try:
+        await strategy().sample("do", [yes])
+        await strategy().sample("do", [yes])
+    finally:
+        unregister(plugin)
+    await strategy().sample("do", [yes])
+    assert plugin.log == ["r", "r"]
+
+
+def test_registering_twice_and_unregistering_a_stranger_are_errors(registered):
+    plugin = Recorder()
+    registered(plugin)
+    with pytest.raises(ValueError, match="is registered already"):
+        register(plugin)
+    assert len(snapshot(())) == 1
+    with pytest.raises(ValueError, match="is not registered"):
+        unregister(Recorder())
+
+
+@pytest.mark.anyio
+async def test_a_call_keeps_the_plugins_that_it_started_with(virtual_clock):
+    log = []
+    late, early = Recorder("late", log), Recorder("early", log)
+
+    class Changing(Plugin):
+        @hook(START, priority=0)
+        async def start(self, payload):
+            register(late)
+            unregister(early)
+
+    register(early)
+    try:
+        await strategy(plugins=[Changing()]).sample("do", [yes])
+        assert log == ["early"]
+        await strategy().sample("do", [yes])
+        assert log == ["early", "late"]
+    finally:
+        unregister(late)
+
+
+@pytest.mark.anyio
+async def test_order_is_by_priority_then_process_then_scope_then_strategy(
+    virtual_clock, registered
+):
+    log = []
+    first = PluginSet("first", [Recorder("priority 1", log)], priority=1)
+    registered(Recorder("process", log))
+    with PluginSet("scope", [Recorder("scope", log)]):
+        plugins = [Recorder("strategy", log), first]
+        await strategy(plugins=plugins).sample("do", [yes])
+    assert log == ["priority 1", "process", "scope", "strategy"]
+
+
+@pytest.mark.anyio
+async def test_one_plugin_on_several_ways_runs_once(virtual_clock, registered):
+    plugin = Recorder("once")
+    registered(plugin)
+    with PluginSet("a", [plugin]), PluginSet("b", [plugin, PluginSet("c", [plugin])]):
+        await strategy(plugins=[plugin, plugin]).sample("do", [yes])
+    assert plugin.log == ["once"]
+
+
+# --- sets and scopes --------------------------------------------------------------------------
+
+
+def test_sets_nest_and_a_priority_overrides_those_inside():
+    @hook(END, priority=99)
+    async def late(payload):
+        pass
+
+    inner = PluginSet("inner", [late, Recorder()])
+    assert [h.priority for h in inner.handlers] == [99, 50]
+    assert [h.priority for h in PluginSet("outer", [inner]).handlers] == [99, 50]
+    assert [h.priority for h in PluginSet("outer", [inner], priority=7).handlers] == [7, 7]
+    outermost = PluginSet("outermost", [PluginSet("outer", [inner], priority=7)], priority=1)
+    assert [h.priority for h in outermost.handlers] == [1, 1]
+    assert repr(outermost) == "<PluginSet 'outermost' of 2 handlers>"
+
+
+@pytest.mark.anyio
+async def test_a_scope_ends_with_its_block(virtual_clock):
+    plugin = Recorder("scoped")
+    with PluginSet("s", [plugin]) as entered:
+        assert isinstance(entered, PluginSet)
+        await strategy().sample("do", [yes])
+    await strategy().sample("do", [yes])
+    assert plugin.log == ["scoped"]
+
+
+def test_a_scope_ends_when_its_block_raises():
+    with pytest.raises(LookupError), PluginSet("s", [Recorder()]):
+        raise LookupError
+    assert snapshot(()) == ()
+
+
+@pytest.mark.anyio
+async def test_scopes_nest_and_one_set_may_be_entered_twice(virtual_clock):
+    log = []
+    outer, inner = PluginSet("o", [Recorder("o", log)]), PluginSet("i", [Recorder("i", log)])
+    with outer, inner, outer:
+        assert len(snapshot(())) == 2
+    with outer:
+        with outer, inner:
+            pass
+        await strategy().sample("do", [yes])  # the inner block took only its own entry away
+    assert log == ["o"]
+    assert snapshot(()) == ()
+
+
+@pytest.mark.anyio
+async def test_scopes_left_in_another_order_take_only_their_own(virtual_clock):
+    a, b = PluginSet("a", [Recorder("a")]), PluginSet("b", [Recorder("b")])
+    a.__enter__()
+    b.__enter__()
+    a.__exit__(None, None, None)
+    try:
+        assert [h.plugin for h in snapshot(())] == ["b"]
+    finally:
+        b.__exit__(None, None, None)
+    assert snapshot(()) == ()
+
+
+@pytest.mark.anyio
+async def test_a_scope_does_not_leak_into_a_sibling_task(virtual_clock):
+    plugin = Recorder("scoped")
+    entered, sampled = anyio.Event(), anyio.Event()
+
+    async def inside():
+        with PluginSet("s", [plugin]):
+            entered.set()
+            await sampled.wait()
+
+    async def outside():
+        await entered.wait()
+        await strategy().sample("do", [yes])
+        sampled.set()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(inside)
+        tasks.start_soon(outside)
+    assert plugin.log == []
+    assert snapshot(()) == ()
+
+
+@pytest.mark.anyio
+async def test_a_task_started_inside_a_scope_inherits_it(virtual_clock):
+    plugin = Recorder("scoped")
+    with PluginSet("s", [plugin]):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(strategy().sample, "do", [yes])
+    assert plugin.log == ["scoped"]
+
+
+@pytest.mark.anyio
+async def test_one_set_entered_in_two_tasks_at_once_is_active_in_each_and_left_by_each(
+    virtual_clock,
+):
+    log = []
+    shared = PluginSet("shared", [Recorder("shared", log)])
+    active = {}
+
+    async def task(name, enter, leave):
+        await anyio.sleep(enter)
+        with shared:
+            await anyio.sleep(leave - enter)
+            active[f"{name} inside"] = len(snapshot(()))
+            await strategy().sample("do", [yes])
+        active[f"{name} outside"] = len(snapshot(()))
+        await strategy().sample("do", [yes])
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(task, "a", 0, 2)
+        tasks.start_soon(task, "b", 1, 3)
+    assert active == {"a inside": 1, "a outside": 0, "b inside": 1, "b outside": 0}
+    assert log == ["shared", "shared"]
+
+
+# --- loaded by name ---------------------------------------------------------------------------
+
+MODULE = """
+from mellea_like import HookType, Plugin, PluginSet, hook
+LOADED = True
+
+class Offered(Plugin):
+    @hook(HookType.SAMPLING_LOOP_END)
+    async def end(self, payload):
+        pass
+
+instance = Offered()
+plugins = PluginSet("offered", [instance])
+
+@hook(HookType.SAMPLING_LOOP_END)
+async def function(payload):
+    pass
+
+def make():
+    return Offered()
+
+nothing = 3
+def bad():
+    return 3
+"""
+
+OFFERED = ["class", "instance", "set", "function", "factory"]
+
+
+@pytest.fixture
+def installed(tmp_path):
+    """A package that offers plugins, as pip would have installed it."""
+    (tmp_path / "fake_plugins.py").write_text(MODULE, encoding="utf-8")
+    info = tmp_path / "fake_plugins-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: fake-plugins\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(
+        "[mellea_like.plugins]\n"
+        "class = fake_plugins:Offered\n"
+        "instance = fake_plugins:instance\n"
+        "set = fake_plugins:plugins\n"
+        "function = fake_plugins:function\n"
+        "factory = fake_plugins:make\n"
+        "nothing = fake_plugins:nothing\n"
+        "bad = fake_plugins:bad\n"
+        "missing = fake_plugins:no_such_name\n"
+    )
+    sys.path.insert(0, str(tmp_path))
+    yield
+    sys.path.remove(str(tmp_path))
+    sys.modules.pop("fake_plugins", None)
+
+
+@pytest.mark.usefixtures("installed")
+def test_plugins_are_loaded_by_name_in_the_order_asked_for():
+    plugins = load_plugins(*OFFERED)
+    module = sys.modules["fake_plugins"]
+    assert isinstance(plugins[0], module.Offered)
+    assert plugins[1:4] == (module.instance, module.plugins, module.function)
+    assert isinstance(plugins[4], module.Offered)
+    assert [len(handlers_of(plugin)) for plugin in plugins] == [1] * 5
+
+
+@pytest.mark.usefixtures("installed")
+def test_nothing_is_loaded_unasked():
+    assert load_plugins() == ()
+    assert "fake_plugins" not in sys.modules
+    assert snapshot(()) == ()
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_loaded_plugin_is_not_active_before_it_is_given_to_a_call():
+    load_plugins(*OFFERED)
+    assert snapshot(()) == ()
+
+
+@pytest.mark.usefixtures("installed")
+def test_an_unknown_name_is_an_error_that_lists_the_known_ones():
+    with pytest.raises(ValueError, match="no installed package offers a plugin named 'nope'") as e:
+        load_plugins("class", "nope")
+    assert "bad, class, factory, function, instance" in str(e.value)
+
+
+@pytest.mark.usefixtures("installed")
+@pytest.mark.parametrize("name", ["nothing", "bad"])
+def test_an_entry_point_that_is_no_plugin_is_a_type_error(name):
+    with pytest.raises(TypeError, match="3 is no plugin"):
+        load_plugins(name)
+
+
+def test_without_any_package_the_error_says_that_there_are_none():
+    with pytest.raises(ValueError, match="there are: none"):
+        load_plugins("audit")

@@ -1,0 +1,464 @@
+"""Each hook is fired at its moment, with a payload of real types, and may change what it may."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import anyio
+import pytest
+from engine_kit import a_slice, after, by_iteration, outcomes, says, yes
+
+from mellea_like import (
+    Candidate,
+    Context,
+    Generation,
+    HookError,
+    HookType,
+    Instruction,
+    Message,
+    Options,
+    Outcome,
+    RejectionSamplingStrategy,
+    RepairTemplateStrategy,
+    Requirement,
+    Slice,
+    StopReason,
+    Usage,
+    ValidationResult,
+    hook,
+)
+from mellea_like.backends.function import FunctionBackend
+from mellea_like.backends.scripted import ScriptedBackend
+from mellea_like.errors import BackendUnavailable
+from mellea_like.hooks import payloads
+from mellea_like.hooks.payloads import (
+    GenerationErrorPayload,
+    GenerationPostCallPayload,
+    GenerationPreCallPayload,
+    Payload,
+    SamplingIterationPayload,
+    SamplingLoopEndPayload,
+    SamplingLoopStartPayload,
+    SamplingRepairPayload,
+    ValidationPostCheckPayload,
+    ValidationPreCheckPayload,
+)
+from mellea_like.testing import RecordingPlugin
+
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
+
+JUDGED = '{"passed": true, "reason": "fine"}'
+
+
+async def recorded(replies, *, strategy=RepairTemplateStrategy, requirements=(yes,), **settings):
+    recording = RecordingPlugin()
+    made = strategy(by_iteration(replies), plugins=[recording], **settings)
+    result = await made.sample("do", requirements)
+    return recording, result
+
+
+def test_there_is_one_payload_class_for_each_hook():
+    classes = [getattr(payloads, name) for name in payloads.__all__ if name != "Payload"]
+    assert sorted(c.hook for c in classes) == sorted(HookType)
+
+
+def test_payloads_are_frozen_and_take_nothing_unknown():
+    payload = SamplingIterationPayload(
+        sampling_id="s", strategy="S", iteration=1, subsample=0, slice=a_slice()
+    )
+    with pytest.raises(ValueError, match="frozen"):
+        payload.iteration = 2
+    with pytest.raises(ValueError, match="Extra inputs"):
+        SamplingIterationPayload(sampling_id="s", strategy="S", slice=a_slice(), more=1)
+    with pytest.raises(ValueError, match="instance of Slice"):
+        SamplingIterationPayload(sampling_id="s", strategy="S", slice="no")
+
+
+async def test_the_order_of_a_failure_its_repair_and_a_pass():
+    # A second between the steps leaves the delivery task no choice when to run.
+    recording, _ = await recorded({1: after(1, "no"), 2: after(1, "yes")})
+    assert [(p.hook.value, p.iteration, p.subsample) for p in recording.payloads] == [
+        ("sampling_loop_start", None, None),
+        ("generation_pre_call", 1, 0),
+        ("generation_post_call", 1, 0),
+        ("validation_pre_check", 1, 0),
+        ("validation_post_check", 1, 0),
+        ("sampling_repair", 1, 0),
+        ("generation_pre_call", 2, 0),
+        ("sampling_iteration", 1, 0),  # beside the call: the producer does not wait for it
+        ("generation_post_call", 2, 0),
+        ("validation_pre_check", 2, 0),
+        ("validation_post_check", 2, 0),
+        ("sampling_iteration", 2, 0),
+        ("sampling_loop_end", None, None),
+    ]
+
+
+async def test_every_payload_carries_the_calls_id_and_the_strategys_name():
+    recording, result = await recorded({2: "yes"}, concurrency_budget=2)
+    assert {p.sampling_id for p in recording.payloads} == {result.sampling_id}
+    assert {p.strategy for p in recording.payloads} == {"RepairTemplateStrategy"}
+    assert all(isinstance(p, Payload) for p in recording.payloads)
+    for p in recording.payloads:
+        outside = p.hook in {HookType.SAMPLING_LOOP_START, HookType.SAMPLING_LOOP_END}
+        assert (p.iteration is None) is outside
+        assert (p.subsample is None) is outside
+
+
+async def test_loop_start_tells_what_is_to_be_done():
+    recording, _ = await recorded({1: "yes"}, loop_budget=4, concurrency_budget=2)
+    [start] = recording.of(SamplingLoopStartPayload)
+    assert start.action == Instruction("do", requirements=(yes,))
+    assert start.context == Context()
+    assert start.requirements == (yes,)
+    assert (start.loop_budget, start.concurrency_budget) == (4, 2)
+
+
+async def test_pre_call_shows_the_request_before_it_is_sent():
+    backend = by_iteration({1: "yes"})
+    seen = []
+
+    @hook(HookType.GENERATION_PRE_CALL)
+    async def look(payload):
+        seen.append((payload, len(backend.requests)))
+
+    strategy = RejectionSamplingStrategy(backend, plugins=[look], options={"temperature": 0.3})
+    await strategy.sample("do", [yes])
+    [(payload, sent)] = seen
+    assert sent == 0
+    assert isinstance(payload, GenerationPreCallPayload)
+    assert payload.messages == (Message("user", "do\n\nRequirements:\n- say yes"),)
+    assert payload.options == Options(temperature=0.3)
+    assert (payload.purpose, payload.retry, payload.model) == ("generate", 0, "scripted")
+
+
+@pytest.mark.parametrize(
+    ("own", "asked", "told"), [(None, None, None), ("m", None, "m"), ("m", "other", "other")]
+)
+async def test_pre_call_names_the_model_where_it_is_known(own, asked, told):
+    recording = RecordingPlugin()
+    backend = ScriptedBackend(["yes"], model=own)
+    strategy = RejectionSamplingStrategy(backend, plugins=[recording], options={"model": asked})
+    await strategy.sample("do", [yes])
+    [payload] = recording.of(GenerationPreCallPayload)
+    assert payload.model == told
+
+
+async def test_post_call_shows_the_reply_and_what_it_cost():
+    recording, _ = await recorded({1: after(2, "yes")})
+    [payload] = recording.of(GenerationPostCallPayload)
+    assert isinstance(payload.generation, Generation)
+    assert payload.generation.text == "yes"
+    assert payload.usage == Usage(1, 5, 1)
+    assert payload.duration == pytest.approx(2)
+    assert (payload.purpose, payload.retry) == ("generate", 0)
+
+
+async def test_error_shows_what_went_wrong_and_post_call_is_not_fired():
+    error = BackendUnavailable("down")
+    recording, _ = await recorded({1: after(2, error), 2: "yes"})
+    [payload] = recording.of(GenerationErrorPayload)
+    assert payload.error is error
+    assert payload.iteration == 1
+    assert payload.usage.unknown == 1
+    assert payload.duration == pytest.approx(2)
+    assert [p.iteration for p in recording.of(GenerationPostCallPayload)] == [2]
+
+
+async def test_a_cancelled_request_is_no_error():
+    recording, _ = await recorded({1: after(1, "yes"), 4: after(9, "no")}, concurrency_budget=2)
+    assert recording.of(GenerationErrorPayload) == []
+    assert len(recording.of(GenerationPreCallPayload)) == 2
+    assert len(recording.of(GenerationPostCallPayload)) == 1
+
+
+async def test_judge_calls_have_hooks_of_their_own_kind():
+    recording = RecordingPlugin()
+    judge = ScriptedBackend([BackendUnavailable("down"), JUDGED], model="the judge")
+    strategy = RejectionSamplingStrategy(
+        ScriptedBackend(["a", "b"]), judge=judge, plugins=[recording], loop_budget=2
+    )
+    result = await strategy.sample("do", ["is kind"])
+    assert result.success
+    calls = [
+        (type(p).__name__, p.purpose, p.iteration)
+        for p in recording.payloads
+        if "Generation" in type(p).__name__
+    ]
+    assert calls == [
+        ("GenerationPreCallPayload", "generate", 1),
+        ("GenerationPostCallPayload", "generate", 1),
+        ("GenerationPreCallPayload", "judge", 1),
+        ("GenerationErrorPayload", "judge", 1),
+        ("GenerationPreCallPayload", "generate", 2),
+        ("GenerationPostCallPayload", "generate", 2),
+        ("GenerationPreCallPayload", "judge", 2),
+        ("GenerationPostCallPayload", "judge", 2),
+    ]
+    judged = [p for p in recording.of(GenerationPreCallPayload) if p.purpose == "judge"]
+    assert {p.model for p in judged} == {"the judge"}
+
+
+async def test_validation_hooks_show_the_candidate_and_the_verdicts():
+    recording, _ = await recorded({1: "yes", 2: "no"}, requirements=[says("no"), yes])
+    before, after_check = (
+        recording.of(ValidationPreCheckPayload)[0],
+        recording.of(ValidationPostCheckPayload)[0],
+    )
+    assert isinstance(before.candidate, Candidate)
+    assert before.candidate.text == "yes"
+    assert [r.description for r in before.requirements] == ["say no", "say yes"]
+    assert after_check.candidate is before.candidate
+    assert not after_check.passed
+    for requirement, verdict in after_check.validations:
+        assert isinstance(requirement, Requirement)
+        assert isinstance(verdict, ValidationResult)
+
+
+async def test_repair_shows_what_failed_and_what_is_asked_next():
+    recording, result = await recorded({2: "yes"})
+    [payload] = recording.of(SamplingRepairPayload)
+    assert payload.failed is result.slices[0]
+    assert payload.action is result.slices[1].action
+    assert payload.context is result.slices[1].context
+    assert "An earlier attempt was rejected" in payload.action.prompt
+
+
+async def test_no_repair_is_told_where_none_is_made():
+    recording, _ = await recorded({1: BackendUnavailable("x")}, loop_budget=2)
+    assert recording.of(SamplingRepairPayload) == []  # an error is not repaired; no turn is left
+
+
+async def test_iteration_is_told_once_for_each_slice_in_the_order_recorded():
+    recording, result = await recorded(
+        {
+            1: after(3, "no"),
+            2: after(9, "no"),
+            4: after(1, "no"),
+            5: after(4, "yes"),
+            7: BackendUnavailable("x"),
+        },
+        concurrency_budget=3,
+    )
+    told = recording.of(SamplingIterationPayload)
+    assert [p.slice for p in told] == list(result.slices)
+    assert all(isinstance(p.slice, Slice) for p in told)
+    assert all(p.iteration == p.slice.iteration for p in told)
+    assert {p.slice.outcome for p in told} == set(Outcome)
+
+
+async def test_loop_end_tells_all():
+    recording, result = await recorded(
+        {1: after(1, "no"), 2: after(1, "yes"), 4: BackendUnavailable("x"), 5: after(9, "no")},
+        concurrency_budget=2,
+        loop_budget=3,
+    )
+    [end] = recording.of(SamplingLoopEndPayload)
+    assert end.slices == result.slices
+    assert end.success
+    assert end.best is result.best
+    assert end.error is None
+    assert end.stop_reason is StopReason.PASSED
+    assert end.iterations_used == 2  # the errored and the cancelled one never saw a verdict
+    assert end.started == result.started
+    assert end.started.tzinfo is UTC
+    assert abs((datetime.now(UTC) - end.started).total_seconds()) < 60
+    assert end.elapsed == pytest.approx(2)
+
+
+async def test_iterations_used_counts_slices_that_finished_validation():
+    def broken(candidate):
+        raise ValueError("bug")
+
+    recording = RecordingPlugin()
+    strategy = RejectionSamplingStrategy(
+        by_iteration({1: BackendUnavailable("x")}), plugins=[recording], loop_budget=3
+    )
+    checks = [Requirement("broken", broken, inline=True)]
+    with pytest.raises(BackendUnavailable):
+        await strategy.sample("do", checks)
+    [end] = recording.of(SamplingLoopEndPayload)
+    assert end.iterations_used == 2  # both verdicts were errors, but verdicts
+
+
+async def test_loop_end_has_no_best_where_nothing_was_judged():
+    recording = RecordingPlugin()
+    strategy = RejectionSamplingStrategy(
+        by_iteration({}, default=ValueError("bug")), plugins=[recording]
+    )
+    with pytest.raises(ValueError, match="bug") as caught:
+        await strategy.sample("do", [yes])
+    [end] = recording.of(SamplingLoopEndPayload)
+    assert end.best is None
+    assert end.error is caught.value
+    assert not end.success
+
+
+# --- what may be changed ----------------------------------------------------------------------
+
+
+async def test_pre_call_may_change_the_options_of_this_request():
+    @hook(HookType.GENERATION_PRE_CALL)
+    async def warmer(payload):
+        options = Options(temperature=payload.iteration / 10)
+        return payload.model_copy(update={"options": options})
+
+    backend = by_iteration({})
+    await RejectionSamplingStrategy(backend, plugins=[warmer]).sample("do", [yes])
+    assert [r.options.temperature for r in backend.requests] == [0.1, 0.2, 0.3]
+
+
+async def test_pre_call_refuses_options_that_are_none():
+    @hook(HookType.GENERATION_PRE_CALL)
+    async def odd(payload):
+        return payload.model_copy(update={"options": {"temperature": 1}})
+
+    with pytest.raises(HookError, match=r"odd.* set options to .*, which is no Options"):
+        await RejectionSamplingStrategy(by_iteration({}), plugins=[odd]).sample("do", [yes])
+
+
+async def test_pre_check_may_add_requirements():
+    @hook(HookType.VALIDATION_PRE_CHECK)
+    async def stricter(payload):
+        return payload.model_copy(update={"requirements": (*payload.requirements, says("please"))})
+
+    backend = by_iteration({1: "yes", 2: "yes please"})
+    result = await RejectionSamplingStrategy(backend, plugins=[stricter]).sample("do", [yes])
+    assert outcomes(result) == {1: "failed", 2: "passed"}
+    assert result.slices[0].problems == ("say please: it lacks please",)
+
+
+@pytest.mark.parametrize("added", [(1,), "a lone text", ("",)], ids=repr)
+async def test_pre_check_refuses_what_is_no_requirement(added):
+    @hook(HookType.VALIDATION_PRE_CHECK)
+    async def odd(payload):
+        return payload.model_copy(update={"requirements": added})
+
+    with pytest.raises(HookError, match="odd failed at validation_pre_check: requirements"):
+        await RejectionSamplingStrategy(by_iteration({}), plugins=[odd]).sample("do", [yes])
+
+
+async def test_pre_check_may_not_add_what_nobody_can_judge():
+    @hook(HookType.VALIDATION_PRE_CHECK)
+    async def odd(payload):
+        return payload.model_copy(update={"requirements": ("is kind",)})
+
+    backend = FunctionBackend(lambda request: "yes", inline=True)
+    with pytest.raises(HookError, match="'is kind' needs a judge, and FunctionBackend can't judge"):
+        await RejectionSamplingStrategy(backend, plugins=[odd]).sample("do", [yes])
+
+
+async def test_post_check_may_turn_a_pass_into_a_failure():
+    @hook(HookType.VALIDATION_POST_CHECK)
+    async def picky(payload):
+        if payload.passed and payload.candidate.text == "yes":
+            return payload.model_copy(update={"passed": False, "reason": "too short"})
+        return None
+
+    backend = by_iteration({1: "yes", 2: "yes indeed"})
+    strategy = RepairTemplateStrategy(backend, plugins=[picky])
+    result = await strategy.sample("do", [yes])
+    assert outcomes(result) == {1: "failed", 2: "passed"}
+    assert result.slices[0].problems[0].endswith("picky: too short")
+    assert "too short" in backend.requests[1].messages[-1].content
+    assert result.slices[0].validations[0][0] is yes
+
+
+@pytest.mark.parametrize("value", [True, 1, "yes", None])
+async def test_post_check_may_not_turn_a_failure_into_a_pass(value):
+    @hook(HookType.VALIDATION_POST_CHECK)
+    async def generous(payload):
+        return payload.model_copy(update={"passed": value})
+
+    with pytest.raises(HookError, match="a pass into a failure, not the reverse"):
+        await RejectionSamplingStrategy(by_iteration({}), plugins=[generous]).sample("do", [yes])
+
+
+async def test_the_first_objection_stands_and_later_plugins_see_the_failure():
+    seen = []
+
+    @hook(HookType.VALIDATION_POST_CHECK, priority=1)
+    async def first(payload):
+        return payload.model_copy(update={"passed": False, "reason": "first"})
+
+    @hook(HookType.VALIDATION_POST_CHECK, priority=2)
+    async def second(payload):
+        seen.append((payload.passed, payload.reason))
+        return payload.model_copy(update={"reason": "second"})
+
+    strategy = RejectionSamplingStrategy(
+        by_iteration({1: "yes"}), plugins=[second, first], loop_budget=1
+    )
+    result = await strategy.sample("do", [yes])
+    assert seen == [(False, "first")]
+    assert len(result.best.validations) == 2
+    assert result.best.problems[0].endswith("first")
+
+
+@pytest.mark.parametrize(
+    ("when", "change", "allowed"),
+    [
+        (HookType.SAMPLING_LOOP_START, {"concurrency_budget": 9}, "loop_budget"),
+        (HookType.GENERATION_PRE_CALL, {"messages": ()}, "options"),
+        (HookType.GENERATION_POST_CALL, {"generation": Generation("yes")}, "nothing"),
+        (HookType.VALIDATION_PRE_CHECK, {"strategy": "x"}, "requirements"),
+        (HookType.VALIDATION_POST_CHECK, {"validations": ()}, "passed, reason"),
+        (HookType.SAMPLING_REPAIR, {"action": Instruction("other")}, "nothing"),
+        (HookType.SAMPLING_ITERATION, {"slice": a_slice()}, "nothing"),
+    ],
+)
+async def test_nothing_else_may_be_changed(when, change, allowed):
+    @hook(when)
+    async def meddler(payload):
+        return payload.model_copy(update=change)
+
+    strategy = RejectionSamplingStrategy(by_iteration({}), plugins=[meddler])
+    [field] = change
+    with pytest.raises(
+        HookError, match=f"it changed {field}, but {when} lets handlers change {allowed}"
+    ):
+        await strategy.sample("do", [yes])
+
+
+async def test_a_field_that_the_payload_has_not_is_an_error_not_a_silent_typo():
+    @hook(HookType.SAMPLING_LOOP_START)
+    async def typo(payload):
+        return payload.model_copy(update={"loop_budgets": 9})
+
+    with pytest.raises(HookError, match="loop_budgets"):
+        await RejectionSamplingStrategy(by_iteration({}), plugins=[typo]).sample("do", [yes])
+
+
+@pytest.mark.parametrize("answer", [True, {"loop_budget": 1}, "payload", 1])
+async def test_an_answer_that_is_no_payload_is_an_error(answer):
+    @hook(HookType.SAMPLING_LOOP_START)
+    async def odd(payload):
+        return answer
+
+    with pytest.raises(HookError, match=r"it returned \w+: return None, or payload.model_copy"):
+        await RejectionSamplingStrategy(by_iteration({}), plugins=[odd]).sample("do", [yes])
+
+
+async def test_an_unchanged_copy_changes_nothing():
+    @hook(HookType.GENERATION_PRE_CALL)
+    async def copy(payload):
+        return payload.model_copy()
+
+    result = await RejectionSamplingStrategy(by_iteration({1: "yes"}), plugins=[copy]).sample(
+        "do", [yes]
+    )
+    assert result.success
+
+
+async def test_a_hook_waits_while_its_moment_waits():
+    order = []
+
+    @hook(HookType.GENERATION_PRE_CALL)
+    async def slow(payload):
+        order.append("hook begins")
+        await anyio.sleep(1)
+        order.append("hook ends")
+
+    backend = ScriptedBackend(lambda request: order.append("request") or "yes")
+    await RejectionSamplingStrategy(backend, plugins=[slow]).sample("do", [yes])
+    assert order == ["hook begins", "hook ends", "request"]
