@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
+from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -31,6 +32,9 @@ def check_format(format: Any) -> None:
         TypeError: pydantic can't validate it, or it is an instance where a class is wanted.
     """
     try:
+        if isinstance(format, BuiltinFunctionType | FunctionType | MethodType):
+            msg = "it is a function: to read replies with it, give an action with this parse method"
+            raise TypeError(msg)
         json_schema(format)
     except Exception as exc:
         msg = (

@@ -157,7 +157,11 @@ def check_requirements(
     if isinstance(requirements, str | Requirement):
         msg = f"{name} takes a list, not a lone {type(requirements).__name__}: put it into a list"
         raise TypeError(msg)
-    items = tuple(requirements)
+    try:
+        items = tuple(requirements)
+    except TypeError:
+        msg = f"{name} takes a list of Requirement objects and texts, not {requirements!r}"
+        raise TypeError(msg) from None
     for item in items:
         if not isinstance(item, str | Requirement):
             msg = f"{name} holds Requirement objects and texts, not {item!r}"

@@ -1,0 +1,396 @@
+"""The decisions that need no loop, as tables: turns, selection, ending, preparation, merit."""
+
+from __future__ import annotations
+
+import pytest
+from engine_kit import a_slice, by_iteration, says, yes
+
+from mellea_like import (
+    Blocked,
+    Context,
+    Generation,
+    HookError,
+    Instruction,
+    Message,
+    Options,
+    Outcome,
+    Requirement,
+    RequirementError,
+    SamplingFailed,
+    SamplingTimeout,
+    StopReason,
+    ValidationResult,
+)
+from mellea_like.backends.function import FunctionBackend
+from mellea_like.core.slice import Slice
+from mellea_like.errors import RateLimited
+from mellea_like.sampling.ending import conclude
+from mellea_like.sampling.prepare import (
+    as_backend,
+    check_judge,
+    check_requirements,
+    merge_requirements,
+    plan_call,
+)
+from mellea_like.sampling.selection import best_failure, deepest_failure, merit, winner
+from mellea_like.sampling.turns import turn_of
+
+P, F, E, C = Outcome.PASSED, Outcome.FAILED, Outcome.ERRORED, Outcome.CANCELLED
+light, heavy, plain = says("a", weight=0.5), says("b", weight=3), says("c")
+
+
+def good(score=None):
+    return ValidationResult(True, "", score)
+
+
+def bad(score=None):
+    return ValidationResult(False, "", score)
+
+
+# --- turns ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("loops", [1, 2, 5])
+def test_turns_number_a_call_without_gaps(loops):
+    turns = [turn_of(s, d, loops) for s in range(4) for d in range(loops)]
+    assert [t.iteration for t in turns] == list(range(1, 4 * loops + 1))
+
+
+def test_ranks_go_by_depth_before_subsample():
+    turns = [turn_of(s, d, 2) for s in range(2) for d in range(2)]
+    assert [t.iteration for t in sorted(turns, key=lambda t: t.rank)] == [1, 3, 2, 4]
+
+
+# --- selection --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "expected"),
+    [
+        ([], (0, 0)),
+        ([(plain, bad())], (0, 0)),
+        ([(plain, good())], (1, 0)),
+        ([(light, good()), (heavy, bad())], (0.5, 0)),
+        ([(light, good()), (heavy, good()), (plain, bad())], (3.5, 0)),
+        ([(plain, bad(0.4)), (light, bad(0.8))], (0, 0.6)),
+        ([(plain, bad(0.4)), (light, bad())], (0, 0.4)),
+        ([(plain, good(1.0)), (light, bad(0.0))], (1, 0.5)),
+        ([(plain, ValidationResult.skipped("s")), (light, bad())], (0, 0)),
+        ([(plain, ValidationResult.errored(ValueError())), (light, good())], (0.5, 0)),
+    ],
+)
+def test_merit_is_the_weight_met_then_the_mean_score(verdicts, expected):
+    assert merit(a_slice(verdicts=verdicts)) == pytest.approx(expected)
+
+
+A_ONE, A_TWO = [(plain, good())], [(plain, good()), (heavy, good())]
+LOW, HIGH = [(plain, bad(0.2))], [(plain, bad(0.9))]
+TABLE = [
+    # slices as (iteration, depth, verdicts); best by default; best of MultiTurn
+    ([(1, 0, [])], 0, 0),
+    ([(1, 0, A_ONE), (2, 1, A_TWO)], 1, 1),
+    ([(1, 0, A_TWO), (2, 1, A_ONE)], 0, 0),
+    ([(1, 0, LOW), (2, 1, HIGH)], 1, 1),
+    ([(1, 0, HIGH), (2, 1, LOW)], 0, 0),
+    ([(1, 0, A_ONE), (2, 1, HIGH)], 0, 0),  # what is met counts before any score
+    ([(2, 1, A_ONE), (1, 0, A_ONE)], 1, 0),  # alike: lowest id; deepest
+    ([(1, 0, A_ONE), (2, 1, A_ONE), (3, 2, A_ONE)], 0, 2),
+    ([(4, 1, A_ONE), (2, 1, A_ONE)], 1, 1),  # equally deep: lowest id
+    ([(6, 2, A_ONE), (3, 2, A_ONE), (1, 0, A_TWO)], 2, 2),
+    ([(3, 0, []), (5, 2, []), (1, 0, [])], 2, 1),
+]
+
+
+@pytest.mark.parametrize(("slices", "default", "multi_turn"), TABLE)
+def test_the_best_failure(slices, default, multi_turn):
+    made = [a_slice(i, depth=depth, verdicts=verdicts) for i, depth, verdicts in slices]
+    assert best_failure(made) == default
+    assert deepest_failure(made) == multi_turn
+
+
+@pytest.mark.parametrize(
+    ("slices", "first", "ordered"),
+    [
+        ([], None, None),
+        ([(1, 0, 0, F), (2, 0, 1, E), (3, 1, 0, C)], None, None),
+        ([(1, 0, 0, F), (2, 0, 1, P)], 1, 1),
+        ([(4, 1, 1, P), (3, 1, 0, P)], 0, 1),  # the lower depth
+        ([(3, 1, 0, P), (1, 0, 0, P)], 0, 1),  # the lower subsample of one depth
+        ([(2, 0, 1, P), (3, 1, 0, P)], 0, 1),  # depth counts before subsample
+    ],
+)
+def test_the_winner(slices, first, ordered):
+    made = [a_slice(i, o, subsample=s, depth=d) for i, s, d, o in slices]
+    assert winner(made, "first") == first
+    assert winner(made, "ordered") == ordered
+
+
+# --- ending -----------------------------------------------------------------------------------
+
+
+def end(slices, select=best_failure, **arguments):
+    return conclude(
+        slices,
+        selection="first",
+        select_from_failure=select,
+        strategy="Mine",
+        sampling_id="the id",
+        **arguments,
+    )
+
+
+def raising(slices):
+    raise RuntimeError("bug")
+
+
+BOOM, HOOK, BLOCKED = ValueError("fatal"), HookError("hook"), Blocked("blocked")
+passed, failed = a_slice(2, P), a_slice(1, F)
+errored, cancelled = a_slice(3, E, error=RateLimited("429")), a_slice(4, C)
+
+
+@pytest.mark.parametrize(
+    ("slices", "arguments", "best", "reason", "error"),
+    [
+        ([passed], {}, 0, "passed", None),
+        ([failed, passed, cancelled], {}, 1, "passed", None),
+        ([errored, passed], {}, 1, "passed", None),
+        ([failed], {}, 0, "exhausted", None),
+        ([errored, failed], {}, 1, "exhausted", None),
+        ([errored], {}, None, "error", errored.error),
+        # time
+        ([failed, cancelled], {"timed_out": True}, 0, "timeout", None),
+        ([passed, cancelled], {"timed_out": True}, 0, "passed", None),
+        ([cancelled], {"timed_out": True}, None, "timeout", SamplingTimeout),
+        ([errored, cancelled], {"timed_out": True}, None, "timeout", SamplingTimeout),
+        # the caller left
+        ([cancelled], {"cancelled": True}, None, "cancelled", None),
+        ([failed, cancelled], {"cancelled": True}, 0, "cancelled", None),
+        ([passed], {"cancelled": True}, 0, "passed", None),
+        ([], {"cancelled": True}, None, "cancelled", None),
+        # something fatal
+        ([cancelled], {"fatal": BOOM}, None, "error", BOOM),
+        ([failed], {"fatal": BOOM}, 0, "error", BOOM),
+        ([failed], {"fatal": HOOK}, 0, "hook", HOOK),
+        ([failed], {"fatal": BLOCKED}, 0, "hook", BLOCKED),
+        ([failed], {"fatal": BOOM, "cancelled": True}, 0, "error", BOOM),
+        ([failed], {"fatal": BOOM, "timed_out": True}, 0, "error", BOOM),
+        # a bug in select_from_failure
+        ([failed], {"select": raising}, None, "error", RuntimeError),
+        ([passed, failed], {"select": raising}, 0, "passed", None),
+        ([errored], {"select": raising}, None, "error", errored.error),
+        ([failed], {"select": raising, "fatal": BOOM}, None, "error", BOOM),
+        ([failed], {"select": raising, "cancelled": True}, None, "cancelled", None),
+        ([failed], {"select": lambda s: 1}, None, "error", ValueError),
+        ([failed], {"select": lambda s: None}, None, "error", TypeError),
+        # all were cancelled from outside, though nobody left
+        ([cancelled], {}, None, "error", SamplingFailed),
+    ],
+)
+def test_how_a_call_ends(slices, arguments, best, reason, error):
+    ending = end(slices, **arguments)
+    assert ending.best_index == best
+    assert ending.stop_reason == reason == StopReason(reason)
+    if isinstance(error, type):
+        assert type(ending.error) is error
+    else:
+        assert ending.error is error
+
+
+def test_the_selection_is_given_the_failed_slices_alone_and_its_answer_is_translated():
+    given = []
+
+    def last(slices):
+        given.extend(slices)
+        return len(slices) - 1
+
+    first, second = a_slice(5, F), a_slice(6, F)
+    ending = end([cancelled, first, errored, second, cancelled], select=last)
+    assert given == [first, second]
+    assert ending.best_index == 3
+
+
+def test_a_timeout_names_the_call_and_comes_from_the_first_error():
+    ending = end([errored], timed_out=True)
+    assert "the id" in str(ending.error)
+    assert ending.error.__cause__ is errored.error
+    assert end([cancelled], timed_out=True).error.__cause__ is None
+
+
+def test_ordered_takes_the_lowest_rank():
+    slices = [a_slice(4, P, subsample=1, depth=1), a_slice(1, P, subsample=0, depth=0)]
+    ending = conclude(
+        slices,
+        selection="ordered",
+        select_from_failure=raising,
+        strategy="Mine",
+        sampling_id="id",
+    )
+    assert ending.best_index == 1
+
+
+# --- preparation ------------------------------------------------------------------------------
+
+
+def plan(action="do", requirements=(), **changes):
+    arguments = {
+        "standing": (),
+        "context": None,
+        "backend": by_iteration({}),
+        "judge": None,
+        "format": None,
+        "options": None,
+        "validation_context": None,
+    }
+    return plan_call(action, requirements, **{**arguments, **changes})
+
+
+def test_a_plan_is_complete():
+    backend, judge = by_iteration({}), by_iteration({})
+    made = plan("do", [yes, "be kind"], backend=backend, judge=judge, options={"seed": 1})
+    assert made.action.description == "do"
+    assert made.action.requirements == made.requirements
+    assert [r.description for r in made.requirements] == ["say yes", "be kind"]
+    assert (made.backend, made.judge) == (backend, judge)
+    assert made.context == Context()
+    assert made.options == Options(seed=1)
+    assert made.validation_context is None
+
+
+def test_without_a_judge_the_backend_judges():
+    made = plan()
+    assert made.judge is made.backend
+
+
+def test_an_instruction_that_has_all_requirements_stays_the_same_object():
+    action = Instruction("do", requirements=(yes,))
+    assert plan(action).action is action
+    assert plan(action, [yes]).action is action
+
+
+def test_a_message_is_left_as_it_is():
+    message = Message("user", "hello")
+    assert plan(message, [yes]).action is message
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"backend": None}, ValueError, "there is no backend: give one to the strategy, or to"),
+        ({"backend": 3}, TypeError, "backend is no backend, for it has no generate"),
+        ({"backend": FunctionBackend}, TypeError, "backend is no backend"),
+        ({"backend": lambda r: "x"}, TypeError, r"wrap it in FunctionBackend\(\.\.\.\)"),
+        ({"judge": "gpt"}, TypeError, "judge is no backend"),
+        ({"context": [Message("user", "hi")]}, TypeError, "context is a Context, not list"),
+        ({"context": "hi"}, TypeError, r"not str: Context\(\[Message\(\.\.\.\), \.\.\.\]\)"),
+        ({"validation_context": ()}, TypeError, "validation_context is a Context, not tuple"),
+        ({"options": {"temprature": 1}}, ValueError, "unknown option temprature"),
+        ({"options": 3}, TypeError, "options are an Options or a mapping"),
+        ({"format": lambda: 3}, TypeError, "format takes a pydantic model"),
+        ({"action": 3}, TypeError, "an action is a str, an Instruction, a Message or an object"),
+        ({"action": Instruction}, TypeError, "an action is a str"),
+        ({"action": None}, TypeError, "an action is a str"),
+        ({"requirements": "lone"}, TypeError, "takes a list, not a lone str: put it into a list"),
+        ({"requirements": yes}, TypeError, "not a lone Requirement: put it into a list"),
+        ({"requirements": [3]}, TypeError, "holds Requirement objects and texts, not 3"),
+        ({"requirements": [" "]}, ValueError, "holds an empty text"),
+        ({"requirements": [None]}, TypeError, "not None"),
+        ({"requirements": 5}, TypeError, "takes a list of Requirement objects and texts, not 5"),
+    ],
+    ids=str,
+)
+def test_mistakes_are_found_before_the_first_request(arguments, error, message):
+    with pytest.raises(error, match=message):
+        plan(**arguments)
+
+
+def test_an_inline_requirement_needs_something_to_run():
+    with pytest.raises(ValueError, match="'x' is inline, but has no validator to run"):
+        check_requirements([Requirement("x", inline=True)], "requirements")
+
+
+def test_requirements_may_come_from_any_iterable():
+    assert check_requirements(iter([yes, "a"]), "r") == (yes, "a")
+    assert check_requirements((), "r") == ()
+
+
+def test_an_actions_own_requirements_are_checked_too():
+    class Asking:
+        requirements = "lone"
+
+        def render(self, context):
+            return context.messages
+
+        def parse(self, text):
+            return text
+
+    with pytest.raises(TypeError, match="the action's requirements takes a list"):
+        plan(Asking())
+
+
+def test_merging_makes_a_text_a_judged_requirement():
+    [made] = merge_requirements(["be kind"])
+    assert made.judged
+    assert made.description == "be kind"
+
+
+@pytest.mark.parametrize(
+    "requirement",
+    [
+        Requirement("be kind"),
+        Requirement("be kind") & yes,
+        ~(yes | ~Requirement("be kind")),
+    ],
+    ids=lambda r: r.description,
+)
+def test_a_judged_requirement_needs_a_judge_that_can(requirement):
+    deaf = FunctionBackend(lambda r: "x")
+    with pytest.raises(RequirementError, match="'be kind' needs a judge, and FunctionBackend"):
+        check_judge(requirement, deaf)
+    check_judge(requirement, by_iteration({}))
+
+
+def test_a_requirements_own_judge_counts_before_the_calls():
+    deaf, able = FunctionBackend(lambda r: "x"), by_iteration({})
+    check_judge(Requirement("be kind", judge=able), deaf)
+    with pytest.raises(RequirementError) as caught:
+        check_judge(Requirement("be kind", name="kind", judge=deaf), able)
+    assert caught.value.requirement == "kind"
+    with pytest.raises(TypeError, match="judge is no backend"):
+        check_judge(Requirement("be kind", judge="gpt"), able)
+
+
+def test_a_validator_needs_no_judge():
+    check_judge(yes & ~yes, FunctionBackend(lambda r: "x"))
+
+
+def test_as_backend_gives_the_same_object():
+    backend = by_iteration({})
+    assert as_backend(backend, "backend") is backend
+
+
+# --- what a slice says ------------------------------------------------------------------------
+
+
+def test_context_after_goes_on_from_the_context():
+    context = Context([Message("user", "a"), Message("assistant", "b")])
+    sent = (*context.messages, Message("user", "c"))
+    got = a_slice(context=context, messages=sent, generation=Generation("d")).context_after
+    assert [m.content for m in got] == ["a", "b", "c", "d"]
+    assert got.messages[-1].role == "assistant"
+
+
+def test_context_after_of_a_rewritten_conversation_is_what_was_sent():
+    context = Context([Message("user", "a")])
+    sent = (Message("system", "s"), Message("user", "c"))
+    got = a_slice(context=context, messages=sent, generation=Generation("d")).context_after
+    assert [m.content for m in got] == ["s", "c", "d"]
+
+
+def test_context_after_without_a_reply_is_the_context():
+    context = Context([Message("user", "a")])
+    assert a_slice(context=context, generation=None).context_after is context
+
+
+def test_a_slice_without_a_reply_has_no_text_and_no_value():
+    empty: Slice = a_slice(generation=None)
+    assert (empty.text, empty.value) == ("", None)

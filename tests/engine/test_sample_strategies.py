@@ -1,0 +1,389 @@
+"""The three strategies: what each sends after a failure, and writing one's own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import pytest
+from engine_kit import by_iteration, outcomes, says, yes
+from pydantic import BaseModel
+
+from mellea_like import (
+    BaseSamplingStrategy,
+    Context,
+    Generation,
+    Instruction,
+    Message,
+    MultiTurnStrategy,
+    RejectionSamplingStrategy,
+    RepairTemplateStrategy,
+    Requirement,
+)
+from mellea_like.backends.scripted import ScriptedBackend
+
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
+
+no_digits = Requirement("no digits", lambda c: not any(x.isdigit() for x in c.text), inline=True)
+quiet = says("please", check_only=True)
+EARLIER = Context([Message("user", "Hello"), Message("assistant", "Hi")])
+
+FIRST = "Answer.\n\nRequirements:\n- say yes\n- no digits"
+
+
+def sent(backend):
+    return [[(m.role, m.content) for m in request.messages] for request in backend.requests]
+
+
+async def run(strategy, replies, *, action="Answer.", requirements=(yes, no_digits), **arguments):
+    backend = ScriptedBackend(replies)
+    result = await strategy(backend, loop_budget=len(replies)).sample(
+        action, requirements, **arguments
+    )
+    return backend, result
+
+
+async def test_rejection_repeats_the_action_in_the_original_context():
+    backend, result = await run(RejectionSamplingStrategy, ["no", "1", "yes"], context=EARLIER)
+    assert (
+        sent(backend)
+        == [
+            [("user", "Hello"), ("assistant", "Hi"), ("user", FIRST)],
+        ]
+        * 3
+    )
+    assert {id(s.action) for s in result.slices} == {id(result.slices[0].action)}
+    assert all(s.context is EARLIER for s in result.slices)
+
+
+async def test_rejection_skips_nothing_more_than_it_must():
+    assert not RejectionSamplingStrategy.needs_all_reasons
+    assert RepairTemplateStrategy.needs_all_reasons
+    assert MultiTurnStrategy.needs_all_reasons
+
+
+async def test_repair_writes_the_reasons_below_the_instruction_in_the_original_context():
+    backend, _ = await run(RepairTemplateStrategy, ["no 1", "yes"], context=EARLIER)
+    assert sent(backend)[1] == [
+        ("user", "Hello"),
+        ("assistant", "Hi"),
+        (
+            "user",
+            FIRST + "\n\nAn earlier attempt was rejected. Put this right:\n"
+            "- say yes: it lacks yes\n"
+            "- no digits",
+        ),
+    ]
+
+
+async def test_repair_writes_only_the_last_failures_reasons_so_that_prompts_do_not_grow():
+    backend, _ = await run(RepairTemplateStrategy, ["no", "yes 1", "no", "no 1"])
+    repairs = [messages[-1][1].removeprefix(FIRST) for messages in sent(backend)]
+    assert repairs == [
+        "",
+        "\n\nAn earlier attempt was rejected. Put this right:\n- say yes: it lacks yes",
+        "\n\nAn earlier attempt was rejected. Put this right:\n- no digits",
+        "\n\nAn earlier attempt was rejected. Put this right:\n- say yes: it lacks yes",
+    ]
+
+
+async def test_repair_keeps_the_system_message_and_the_instructions_own_words():
+    action = Instruction("Answer.", system="Be brief.")
+    backend, result = await run(RepairTemplateStrategy, ["no", "yes"], action=action)
+    assert sent(backend)[1][0] == ("system", "Be brief.")
+    repaired = result.slices[1].action
+    assert isinstance(repaired, Instruction)
+    assert repaired.description == "Answer."
+    assert repaired.repair == ("say yes: it lacks yes",)
+
+
+async def test_multi_turn_goes_on_in_the_conversation_with_what_failed():
+    backend, result = await run(MultiTurnStrategy, ["no 1", "still no", "yes"], context=EARLIER)
+    begin = [("user", "Hello"), ("assistant", "Hi"), ("user", FIRST)]
+    wanted = "That was not accepted. Put this right, and give the whole answer again:\n"
+    second = [*begin, ("assistant", "no 1")]
+    second.append(("user", wanted + "- say yes: it lacks yes\n- no digits"))
+    third = [*second, ("assistant", "still no"), ("user", wanted + "- say yes: it lacks yes")]
+    assert sent(backend) == [begin, second, third]
+    assert result.best.context_after.messages[-1] == Message("assistant", "yes")
+    assert len(EARLIER) == 2
+
+
+async def test_multi_turn_keeps_each_subsamples_conversation_to_itself():
+    backend = ScriptedBackend(lambda request: f"no {request.meta.iteration}")
+    strategy = MultiTurnStrategy(backend, loop_budget=3, concurrency_budget=3)
+    result = await strategy.sample("Answer.", [yes])
+    for s in result.slices:
+        replies = [m.content for m in s.context_after if m.role == "assistant"]
+        assert replies == [f"no {s.iteration - s.depth + d}" for d in range(s.depth + 1)]
+
+
+async def test_multi_turn_keeps_the_system_message_first_and_once():
+    action = Instruction("Answer.", system="Be brief.")
+    backend, _ = await run(MultiTurnStrategy, ["no", "no", "yes"], action=action)
+    for messages in sent(backend):
+        assert [m for m in messages if m[0] == "system"] == [("system", "Be brief.")]
+        assert messages[0][0] == "system"
+
+
+@pytest.mark.parametrize("strategy", [RepairTemplateStrategy, MultiTurnStrategy])
+async def test_all_reasons_are_known_to_a_repairing_strategy(strategy):
+    async def later(candidate):
+        return "later" in candidate.text, "it is too early"
+
+    backend, _ = await run(
+        strategy, ["no", "yes later"], requirements=[yes, Requirement("be late", later)]
+    )
+    assert "- say yes: it lacks yes\n- be late: it is too early" in sent(backend)[1][-1][1]
+
+
+@pytest.mark.parametrize("strategy", [RepairTemplateStrategy, MultiTurnStrategy])
+async def test_what_is_check_only_is_named_once_it_has_failed_and_not_before(strategy):
+    backend, _ = await run(strategy, ["yes", "yes please"], requirements=[yes, quiet])
+    assert "please" not in sent(backend)[0][-1][1]
+    assert "say please: it lacks please" in sent(backend)[1][-1][1]
+
+
+# --- actions of other types -------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Sum:
+    """An action of one's own: its replies are numbers."""
+
+    numbers: tuple[int, ...]
+
+    def render(self, context):
+        return (*context.messages, Message("user", f"Add {self.numbers}."))
+
+    def parse(self, text):
+        return int(text)
+
+
+big = Requirement("over 9", lambda c: (c.value > 9, f"{c.value} is not over 9"), inline=True)
+
+
+async def test_an_action_of_ones_own_is_parsed_and_its_value_validated():
+    _, result = await run(
+        RejectionSamplingStrategy, ["3", "12"], action=Sum((5, 7)), requirements=[big]
+    )
+    assert result.value == 12
+    assert result.slices[0].problems == ("over 9: 3 is not over 9",)
+
+
+async def test_repair_of_an_action_of_ones_own_keeps_its_parser():
+    backend, result = await run(
+        RepairTemplateStrategy, ["3", "what?", "12"], action=Sum((5, 7)), requirements=[big]
+    )
+    assert result.value == 12
+    repair = "\n\nAn earlier attempt was rejected. Put this right:\n- "
+    assert [messages[-1][1] for messages in sent(backend)] == [
+        "Add (5, 7).",
+        f"Add (5, 7).{repair}over 9: 3 is not over 9",
+        f"Add (5, 7).{repair}the reply does not parse: {result.slices[1].reason}",
+    ]
+
+
+async def test_multi_turn_of_an_action_of_ones_own_keeps_its_parser():
+    backend, result = await run(
+        MultiTurnStrategy, ["3", "4", "12"], action=Sum((5, 7)), requirements=[big]
+    )
+    assert result.value == 12
+    assert [role for role, _ in sent(backend)[2]] == ["user", "assistant"] * 2 + ["user"]
+
+
+@pytest.mark.parametrize(
+    "strategy", [RejectionSamplingStrategy, RepairTemplateStrategy, MultiTurnStrategy]
+)
+async def test_a_message_is_an_action_whose_reply_is_text(strategy):
+    backend, result = await run(strategy, ["no", "yes"], action=Message("user", "Well?"))
+    assert result.value == "yes"
+    assert sent(backend)[0] == [("user", "Well?")]
+    last = sent(backend)[1][-1][1]
+    assert ("it lacks yes" in last) is (strategy is not RejectionSamplingStrategy)
+
+
+async def test_repair_of_a_message_writes_below_it():
+    backend, _ = await run(
+        RepairTemplateStrategy, ["no", "yes"], action=Message("user", "Well?"), context=EARLIER
+    )
+    assert sent(backend)[1] == [
+        ("user", "Hello"),
+        ("assistant", "Hi"),
+        (
+            "user",
+            "Well?\n\nAn earlier attempt was rejected. Put this right:\n- say yes: it lacks yes",
+        ),
+    ]
+
+
+# --- values -----------------------------------------------------------------------------------
+
+
+class Pet(BaseModel):
+    name: str
+    legs: int
+
+
+@pytest.mark.parametrize(
+    "strategy", [RejectionSamplingStrategy, RepairTemplateStrategy, MultiTurnStrategy]
+)
+async def test_a_format_gives_a_typed_value_whatever_the_strategy(strategy):
+    backend, result = await run(
+        strategy,
+        ["no JSON", '{"name": "Rex"}', '{"name": "Rex", "legs": 4}'],
+        requirements=[Requirement("four legs", lambda c: c.value.legs == 4, inline=True)],
+        format=Pet,
+    )
+    assert result.value == Pet(name="Rex", legs=4)
+    assert outcomes(result) == {1: "failed", 2: "failed", 3: "passed"}
+    assert [r.format for r in backend.requests] == [Pet] * 3
+    assert result.errors == ()
+
+
+async def test_a_reply_that_does_not_parse_is_a_failure_whose_reason_goes_into_the_repair():
+    backend, result = await run(
+        RepairTemplateStrategy,
+        ['{"name": "Rex", "legs": "many"}', '{"name": "Rex", "legs": 4}'],
+        requirements=[],
+        format=Pet,
+    )
+    [failed, passed] = result.slices
+    assert failed.validations == ()
+    assert failed.reason.startswith("legs: Input should be a valid integer")
+    assert failed.problems == (f"the reply does not parse: {failed.reason}",)
+    assert failed.error is None
+    assert failed.text == '{"name": "Rex", "legs": "many"}'
+    assert f"- the reply does not parse: {failed.reason}" in sent(backend)[1][-1][1]
+    assert passed.passed
+
+
+@pytest.mark.parametrize(
+    ("wanted", "text", "value"),
+    [
+        (int, "42", 42),
+        (list[int], "[1, 2]", [1, 2]),
+        (dict[str, float], '{"a": 1}', {"a": 1.0}),
+        (bool, "true", True),
+        (Pet, '```json\n{"name": "Rex", "legs": 4}\n```', Pet(name="Rex", legs=4)),
+        (int | None, "null", None),
+    ],
+)
+async def test_formats_of_any_type_that_pydantic_knows(wanted, text, value):
+    _, result = await run(RejectionSamplingStrategy, [text], requirements=[], format=wanted)
+    assert result.success
+    if value is not None:
+        assert result.value == value
+
+
+@pytest.mark.parametrize(
+    ("wanted", "text"),
+    [(int, "4.5"), (int, "four"), (list[int], "[1, 'a']"), (Pet, "[]"), (int, "")],
+)
+async def test_formats_refuse_what_is_not_of_their_type(wanted, text):
+    _, result = await run(RejectionSamplingStrategy, [text], requirements=[], format=wanted)
+    assert not result.success
+    assert result.best.reason
+    assert result.value is None
+
+
+async def test_a_backends_own_value_is_validated_against_the_format():
+    class Backend:
+        async def generate(self, request):
+            legs = 4 if request.meta.iteration == 2 else "many"
+            return Generation("as text", value={"name": "Rex", "legs": legs})
+
+    result = await RejectionSamplingStrategy(Backend()).sample("do", format=Pet)
+    assert outcomes(result) == {1: "failed", 2: "passed"}
+    assert result.value == Pet(name="Rex", legs=4)
+    assert result.best.text == "as text"
+
+
+async def test_a_backends_own_value_is_kept_where_no_format_is_asked_for():
+    marker = object()
+
+    class Backend:
+        async def generate(self, request):
+            return Generation("text", value=marker)
+
+    seen = []
+    check = Requirement("any", lambda c: seen.append(c.value) or True, inline=True)
+    result = await RejectionSamplingStrategy(Backend()).sample("do", [check])
+    assert result.value is marker
+    assert seen == [marker]
+
+
+# --- one's own strategy -----------------------------------------------------------------------
+
+
+async def test_a_strategy_of_ones_own_overrides_repair():
+    class Counting(BaseSamplingStrategy):
+        def repair(self, history):
+            return Instruction(f"attempt {len(history) + 1}"), EARLIER
+
+    backend, result = await run(Counting, ["no", "no", "yes"], requirements=[yes])
+    assert [messages[-1][1] for messages in sent(backend)] == [
+        "Answer.\n\nRequirements:\n- say yes",
+        "attempt 2",
+        "attempt 3",
+    ]
+    assert result.slices[2].context is EARLIER
+
+
+async def test_repair_sees_the_failures_of_its_own_subsample_alone():
+    seen = {}
+
+    class Looking(RejectionSamplingStrategy):
+        def repair(self, history):
+            seen[history[-1].iteration] = [s.iteration for s in history]
+            return super().repair(history)
+
+    await Looking(by_iteration({5: ValueError("x")}), loop_budget=4, concurrency_budget=2).sample(
+        "do", [yes]
+    )
+    assert seen == {1: [1], 2: [1, 2], 3: [1, 2, 3]}
+
+
+async def test_a_strategy_of_ones_own_overrides_the_selection():
+    class Last(RejectionSamplingStrategy):
+        def select_from_failure(self, slices):
+            return len(slices) - 1
+
+    _, result = await run(Last, ["no", "no", "no"])
+    assert result.best.iteration == 3
+    assert result.best_index == 2
+
+
+async def test_the_default_takes_what_met_most():
+    _, result = await run(RejectionSamplingStrategy, ["1", "no", "yes 1"])
+    assert result.best.iteration == 2  # "no" and "yes 1" meet one each; the lower id
+
+
+async def test_multi_turn_takes_the_deepest_of_the_best():
+    _, result = await run(MultiTurnStrategy, ["1", "no", "yes 1", "1"])
+    assert result.best.iteration == 3
+
+
+async def test_needs_all_reasons_is_the_classs_and_validate_all_the_instances():
+    ran = []
+
+    async def later(candidate):
+        ran.append(candidate.text)
+        return True
+
+    class Curious(RejectionSamplingStrategy):
+        needs_all_reasons: ClassVar[bool] = True
+
+    checks = [yes, Requirement("later", later)]
+    for strategy, expected in [
+        (RejectionSamplingStrategy(ScriptedBackend(["a"]), loop_budget=1), []),
+        (Curious(ScriptedBackend(["b"]), loop_budget=1), ["b"]),
+        (Curious(ScriptedBackend(["c"]), loop_budget=1, validate_all=False), []),
+        (
+            RejectionSamplingStrategy(ScriptedBackend(["d"]), loop_budget=1, validate_all=True),
+            ["d"],
+        ),
+    ]:
+        ran.clear()
+        await strategy.sample("do", checks)
+        assert ran == expected
