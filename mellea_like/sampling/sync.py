@@ -8,6 +8,7 @@ import anyio
 from anyio.lowlevel import current_token
 
 from mellea_like.core.requirement import Requirement
+from mellea_like.runtime.logs import warn
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
@@ -47,7 +48,10 @@ def run_once(call: Callable[[], Awaitable[T]], backends: Iterable[Any]) -> T:
         finally:
             with anyio.move_on_after(CLOSE_SECONDS, shield=True):
                 for close in closers.values():
-                    await close()
+                    try:
+                        await close()
+                    except Exception as exc:  # noqa: BLE001 (the call's outcome stands)
+                        warn("closing idle connections: %s: %s", type(exc).__name__, exc)
 
     return anyio.run(main)
 

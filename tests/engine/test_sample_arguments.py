@@ -1,0 +1,272 @@
+"""What the constructor and `sample` take, and what they refuse, naming it."""
+
+from __future__ import annotations
+
+import math
+
+import anyio
+import pytest
+from engine_kit import by_iteration, says, yes
+
+from mellea_like import (
+    BaseSamplingStrategy,
+    Context,
+    Generation,
+    Instruction,
+    Message,
+    MultiTurnStrategy,
+    Options,
+    RejectionSamplingStrategy,
+    RepairTemplateStrategy,
+    Requirement,
+    RequirementError,
+    SamplingResult,
+    requirement,
+)
+from mellea_like.backends.function import FunctionBackend
+from mellea_like.backends.scripted import ScriptedBackend
+
+pytestmark = [pytest.mark.anyio]
+
+STRATEGIES = [
+    BaseSamplingStrategy,
+    RejectionSamplingStrategy,
+    RepairTemplateStrategy,
+    MultiTurnStrategy,
+]
+SECONDS = ["iteration_timeout", "timeout", "cancel_grace"]
+COUNTS = ["loop_budget", "concurrency_budget", "max_iterations"]
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_defaults(strategy):
+    settings = strategy().settings
+    assert (settings.loop_budget, settings.concurrency_budget) == (3, 1)
+    assert (settings.max_iterations, settings.selection) == (1000, "first")
+    assert (settings.timeout, settings.iteration_timeout, settings.cancel_grace) == (None, None, 5)
+    assert settings.options == Options()
+    assert settings.judge_options == Options(temperature=0.0)
+    assert (settings.requirements, settings.handlers) == ((), ())
+    assert settings.validate_all is None
+
+
+@pytest.mark.parametrize("name", COUNTS)
+@pytest.mark.parametrize("value", [0, -1, -(10**9)])
+def test_a_count_is_at_least_one(name, value):
+    with pytest.raises(ValueError, match=f"{name} is at least 1, not {value}"):
+        RejectionSamplingStrategy(**{name: value})
+
+
+@pytest.mark.parametrize("name", COUNTS)
+@pytest.mark.parametrize("value", [True, False, 1.0, "3", None, [1]])
+def test_a_count_is_an_int(name, value):
+    with pytest.raises(TypeError, match=f"{name} is an int, not"):
+        RejectionSamplingStrategy(**{name: value})
+
+
+@pytest.mark.parametrize("name", SECONDS)
+@pytest.mark.parametrize("value", [0, -1, -0.5, math.inf, math.nan])
+def test_seconds_are_over_0_and_finite(name, value):
+    with pytest.raises(ValueError, match=f"{name} is over 0 seconds and finite, not {value}"):
+        RejectionSamplingStrategy(**{name: value})
+
+
+@pytest.mark.parametrize("name", SECONDS)
+@pytest.mark.parametrize("value", [True, "3", [1]])
+def test_seconds_are_a_number(name, value):
+    with pytest.raises(TypeError, match=f"{name} is a number of seconds, not"):
+        RejectionSamplingStrategy(**{name: value})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"backend": 3}, TypeError, "backend is no backend"),
+        ({"backend": ScriptedBackend}, TypeError, "backend is no backend"),
+        ({"backend": print}, TypeError, r"wrap it in FunctionBackend"),
+        ({"judge": "gpt"}, TypeError, "judge is no backend"),
+        ({"requirements": "lone"}, TypeError, "requirements takes a list, not a lone str"),
+        ({"requirements": yes}, TypeError, "not a lone Requirement"),
+        ({"requirements": [3]}, TypeError, "holds Requirement objects and texts, not 3"),
+        ({"requirements": [""]}, ValueError, "holds an empty text"),
+        ({"selection": "best"}, ValueError, "selection is 'first' or 'ordered'"),
+        ({"options": {"temprature": 1}}, ValueError, "unknown option temprature"),
+        ({"options": {"temperature": "hot"}}, TypeError, "temperature is a number"),
+        ({"judge_options": {"tokens": 1}}, ValueError, "unknown option tokens"),
+        ({"plugins": [3]}, TypeError, "3 is no plugin"),
+    ],
+    ids=str,
+)
+def test_what_the_constructor_refuses(arguments, error, message):
+    with pytest.raises(error, match=message):
+        RejectionSamplingStrategy(**arguments)
+
+
+def test_a_strategy_is_immutable():
+    strategy = RejectionSamplingStrategy(loop_budget=2)
+    with pytest.raises(AttributeError):
+        strategy.settings = None
+    with pytest.raises(AttributeError):
+        strategy.settings.loop_budget = 5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"requirements": "lone"}, TypeError, "put it into a list"),
+        ({"requirements": yes}, TypeError, "put it into a list"),
+        ({"context": "hi"}, TypeError, "context is a Context"),
+        ({"backend": 3}, TypeError, "backend is no backend"),
+        ({"options": {"sede": 1}}, ValueError, "unknown option sede"),
+        ({"format": 3}, TypeError, "format takes a pydantic model"),
+        ({"validation_context": "hi"}, TypeError, "validation_context is a Context"),
+        ({"action": 3}, TypeError, "an action is"),
+    ],
+    ids=str,
+)
+async def test_what_sample_refuses_before_the_first_request(arguments, error, message):
+    backend = by_iteration({})
+    given = {"action": "do", "requirements": (), **arguments}
+    with pytest.raises(error, match=message):
+        await RejectionSamplingStrategy(backend).sample(**given)
+    assert backend.requests == []
+
+
+async def test_without_any_backend_the_error_says_where_to_give_one():
+    with pytest.raises(ValueError, match="give one to the strategy, or to the call as backend="):
+        await RejectionSamplingStrategy().sample("do")
+
+
+async def test_a_judged_requirement_on_a_backend_that_can_not_judge_is_refused_first():
+    calls = []
+    backend = FunctionBackend(lambda request: calls.append(request) or "x", inline=True)
+    strategy = RejectionSamplingStrategy(backend)
+    with pytest.raises(RequirementError, match=r"give judge=\.\.\. a backend that can"):
+        await strategy.sample("do", ["be kind"])
+    with pytest.raises(RequirementError):
+        await strategy.sample(Instruction("do", requirements=("be kind",)))
+    with pytest.raises(RequirementError):
+        await RejectionSamplingStrategy(backend, requirements=["be kind"]).sample("do")
+    assert calls == []
+
+
+async def test_a_backend_that_does_not_say_can_judge(virtual_clock):
+    class Backend:
+        async def generate(self, request):
+            return Generation('{"passed": true, "reason": ""}')
+
+    assert (await RejectionSamplingStrategy(Backend()).sample("do", ["be kind"])).success
+
+
+async def test_the_calls_backend_options_and_context_come_before_the_strategys(virtual_clock):
+    standing, given = by_iteration({}), by_iteration({})
+    strategy = RejectionSamplingStrategy(
+        standing, options={"temperature": 0.1, "max_tokens": 5}, loop_budget=1
+    )
+    context = Context([Message("user", "earlier")])
+    await strategy.sample("do", [yes], backend=given, options={"seed": 1}, context=context)
+    assert standing.requests == []
+    [request] = given.requests
+    assert request.options.temperature is None  # instead of, not besides
+    assert request.options.seed is not None
+    assert request.messages[0].content == "earlier"
+
+
+async def test_the_validation_context_is_what_validators_and_judges_see(virtual_clock):
+    seen = []
+    asked = ScriptedBackend(lambda request: '{"passed": true, "reason": ""}')
+    context = Context([Message("user", "what was asked in")])
+    shown = Context([Message("user", "the source text")])
+
+    def look(candidate):
+        seen.append(candidate.context)
+        return True
+
+    backend = by_iteration({})
+    strategy = RejectionSamplingStrategy(backend, judge=asked)
+    checks = [Requirement("look", look, inline=True), "be kind"]
+    await strategy.sample("do", checks, context=context, validation_context=shown)
+    await strategy.sample("do", checks, context=context)
+    assert seen == [shown, context]
+    assert all(r.messages[0].content == "what was asked in" for r in backend.requests)
+    first, second = (r.messages[-1].content for r in asked.requests)
+    assert "the source text" in first
+    assert "what was asked in" not in first
+    assert "what was asked in" in second
+
+
+async def test_a_candidate_is_all_there_is_to_know(virtual_clock):
+    seen = []
+    check = Requirement("look", lambda c: seen.append(c) or True, inline=True)
+    action = Instruction("do")
+    result = await RejectionSamplingStrategy(ScriptedBackend(["7"])).sample(
+        action, [check], format=int
+    )
+    [candidate] = seen
+    assert (candidate.text, candidate.value) == ("7", 7)
+    assert candidate.generation.text == "7"
+    assert candidate.action is result.best.action
+    assert candidate.context == Context()
+
+
+async def test_one_strategy_serves_many_tasks_at_once(virtual_clock):
+    backend = ScriptedBackend(
+        lambda request: "yes" if request.meta.iteration == 2 else "no", delay=1
+    )
+    strategy = RejectionSamplingStrategy(backend, concurrency_budget=2)
+    results: list[SamplingResult] = []
+
+    async def one(i):
+        results.append(await strategy.sample(f"do {i}", [yes]))
+
+    async with anyio.create_task_group() as tasks:
+        for i in range(20):
+            tasks.start_soon(one, i)
+    assert len({r.sampling_id for r in results}) == 20
+    assert all(r.success and r.best.iteration == 2 for r in results)
+    assert anyio.current_time() == pytest.approx(2)
+
+
+# --- requirements as they are written ----------------------------------------------------------
+
+
+def test_requirement_as_a_decorator_and_as_a_constructor():
+    @requirement("exactly three lines", weight=2)
+    def three_lines(candidate):
+        return True
+
+    assert isinstance(three_lines, Requirement)
+    assert (three_lines.description, three_lines.name) == ("exactly three lines", "three_lines")
+    assert three_lines.weight == 2
+    assert not three_lines.judged
+
+    judged = requirement("mentions a colour")
+    assert judged.judged
+    assert judged.name == "mentions a colour"
+
+    checked = requirement("is short", lambda c: True, name="short", inline=True)
+    assert (checked.name, checked.inline, checked.judged) == ("short", True, False)
+
+    @requirement("async", on_error="fail", timeout=3)
+    async def later(candidate):
+        return True
+
+    assert (later.stage.name, later.on_error, later.timeout) == ("AWAITED", "fail", 3)
+    with pytest.raises(TypeError, match="takes a description first"):
+        requirement(lambda c: True)
+
+
+def test_a_requirement_is_neither_true_nor_false():
+    with pytest.raises(TypeError, match=r"combine requirements with &, | and ~"):
+        bool(yes)
+    with pytest.raises(TypeError):
+        _ = yes and says("no")
+    with pytest.raises(TypeError):
+        _ = yes & "text"
+
+
+def test_a_requirement_is_immutable():
+    with pytest.raises(AttributeError, match="immutable"):
+        yes.weight = 2
+    with pytest.raises(AttributeError, match="immutable"):
+        del yes.weight

@@ -1,0 +1,111 @@
+"""The progress callback."""
+
+from __future__ import annotations
+
+import anyio
+import pytest
+from engine_kit import after, by_iteration, yes
+
+from mellea_like import HookType, RejectionSamplingStrategy, StopReason, hook
+
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
+
+
+@pytest.mark.parametrize("form", ["sync", "async"])
+async def test_it_is_called_with_each_slice_in_the_order_they_end(form):
+    seen = []
+
+    async def later(slice_):
+        await anyio.sleep(0.01)
+        seen.append(slice_)
+
+    backend = by_iteration({1: after(2, "no"), 2: after(9, "no"), 4: after(1, "no"), 5: "no"})
+    strategy = RejectionSamplingStrategy(backend, loop_budget=3, concurrency_budget=2, timeout=5)
+    result = await strategy.sample("do", [yes], on_slice=seen.append if form == "sync" else later)
+    assert seen == list(result.slices)
+    assert result.undelivered == 0
+
+
+async def test_it_is_told_while_the_call_is_running():
+    times = []
+    backend = by_iteration({}, default=after(1, "no"))
+    await RejectionSamplingStrategy(backend).sample(
+        "do", [yes], on_slice=lambda slice_: times.append(anyio.current_time())
+    )
+    assert times == pytest.approx([1, 2, 3])
+
+
+@pytest.mark.parametrize("form", ["sync", "async"])
+async def test_its_exception_ends_the_call_and_is_raised(form):
+    class Enough(Exception):
+        pass
+
+    def stop(slice_):
+        raise Enough
+
+    async def stop_async(slice_):
+        await anyio.sleep(0.1)
+        raise Enough
+
+    backend = by_iteration({1: after(1, "no")}, default=after(9, "no"))
+    strategy = RejectionSamplingStrategy(backend, concurrency_budget=3)
+    with pytest.raises(Enough):
+        await strategy.sample("do", [yes], on_slice=stop if form == "sync" else stop_async)
+    assert anyio.current_time() < 2
+    assert backend.statistics().in_flight == 0
+
+
+async def test_its_exception_after_a_pass_is_logged_and_changes_nothing(caplog):
+    def complain(slice_):
+        raise LookupError("too late")
+
+    backend = by_iteration({1: after(1, "yes")}, default=after(9, "no"))
+    result = await RejectionSamplingStrategy(backend, concurrency_budget=2).sample(
+        "do", [yes], on_slice=complain
+    )
+    assert result.success
+    messages = [r.getMessage() for r in caplog.records]
+    assert messages == ["after the call was decided: LookupError: too late"] * 2
+    assert {r.sampling_id for r in caplog.records} == {result.sampling_id}
+
+
+async def test_it_comes_after_the_plugins():
+    order = []
+
+    @hook(HookType.SAMPLING_ITERATION)
+    async def told(payload):
+        await anyio.sleep(0.1)
+        order.append("plugin")
+
+    strategy = RejectionSamplingStrategy(by_iteration({1: "yes"}), plugins=[told])
+    await strategy.sample("do", [yes], on_slice=lambda slice_: order.append("callback"))
+    assert order == ["plugin", "callback"]
+
+
+async def test_a_slow_one_is_given_up_after_two_seconds_and_counted(caplog):
+    async def slow(slice_):
+        await anyio.sleep(1.5)
+
+    result = await RejectionSamplingStrategy(by_iteration({}), loop_budget=3).sample(
+        "do", [yes], on_slice=slow
+    )
+    assert result.undelivered == 2
+    assert result.stop_reason is StopReason.EXHAUSTED
+    assert "2 slices not handed to hooks" in caplog.text
+
+
+async def test_it_is_told_of_the_slices_of_a_call_whose_caller_leaves():
+    seen = []
+    backend = by_iteration({}, default=after(9, "no"))
+    with anyio.move_on_after(1):
+        await RejectionSamplingStrategy(backend, concurrency_budget=2).sample(
+            "do", [yes], on_slice=lambda slice_: seen.append(str(slice_.outcome))
+        )
+    assert seen == ["cancelled", "cancelled"]
+
+
+async def test_what_is_no_function_is_refused_before_the_first_request():
+    backend = by_iteration({})
+    with pytest.raises(TypeError, match="on_slice is a function of one slice, not 3"):
+        await RejectionSamplingStrategy(backend).sample("do", [yes], on_slice=3)
+    assert backend.requests == []

@@ -1,0 +1,143 @@
+"""`sample_sync`: the same, for scripts."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import anyio
+import pytest
+from engine_kit import by_iteration, outcomes, yes
+
+from mellea_like import Generation, RejectionSamplingStrategy, Requirement
+from mellea_like.backends.scripted import ScriptedBackend
+
+
+def test_it_returns_what_sample_returns():
+    result = RejectionSamplingStrategy(by_iteration({2: "yes"})).sample_sync("do", [yes])
+    assert outcomes(result) == {1: "failed", 2: "passed"}
+
+
+def test_it_may_be_called_again_and_again_with_the_same_backend():
+    backend = ScriptedBackend(["no", "yes"], cycle=True)
+    strategy = RejectionSamplingStrategy(backend)
+    for _ in range(3):
+        assert strategy.sample_sync("do", [yes]).success
+    assert backend.statistics().finished == 6
+
+
+def test_it_takes_the_arguments_of_sample():
+    seen = []
+    result = RejectionSamplingStrategy().sample_sync(
+        "do",
+        [yes],
+        backend=ScriptedBackend(["yes 7"]),
+        options={"temperature": 0.1},
+        on_slice=seen.append,
+    )
+    assert seen == list(result.slices)
+    assert (
+        RejectionSamplingStrategy(ScriptedBackend(["7"])).sample_sync("do", format=int).value == 7
+    )
+
+
+def test_it_raises_what_sample_raises():
+    with pytest.raises(ValueError, match="there is no backend"):
+        RejectionSamplingStrategy().sample_sync("do")
+    with pytest.raises(LookupError):
+        RejectionSamplingStrategy(ScriptedBackend([LookupError("x")])).sample_sync("do")
+
+
+def test_threads_may_block_in_it():
+    check = Requirement("thread", lambda c: threading.current_thread().daemon)
+    assert RejectionSamplingStrategy(ScriptedBackend(["a"])).sample_sync("do", [check]).success
+
+
+@pytest.mark.anyio
+async def test_inside_a_running_loop_it_says_what_to_do_instead():
+    backend = by_iteration({})
+    with pytest.raises(RuntimeError, match=r"use `await strategy.sample\(...\)` there"):
+        RejectionSamplingStrategy(backend).sample_sync("do", [yes])
+    assert backend.requests == []
+
+
+@pytest.mark.anyio
+async def test_in_a_thread_beside_a_running_loop_it_works():
+    strategy = RejectionSamplingStrategy(by_iteration({1: "yes"}))
+    result = await anyio.to_thread.run_sync(strategy.sample_sync, "do", [yes])
+    assert result.success
+
+
+def test_several_threads_may_share_a_strategy():
+    strategy = RejectionSamplingStrategy(
+        by_iteration({}, default="no"), loop_budget=5, concurrency_budget=3
+    )
+    with ThreadPoolExecutor(4) as pool:
+        results = list(pool.map(lambda i: strategy.sample_sync(f"do {i}", [yes]), range(8)))
+    assert [len(r.slices) for r in results] == [15] * 8
+    assert len({r.sampling_id for r in results}) == 8
+    for i, r in enumerate(results):
+        assert {s.action.description for s in r.slices} == {f"do {i}"}
+
+
+class Closing:
+    """A backend with idle connections, which belong to the event loop that they were made on."""
+
+    def __init__(self, text="yes"):
+        self.text = text
+        self.closed = 0
+
+    async def generate(self, request):
+        return Generation(self.text)
+
+    async def aclose(self):
+        self.closed += 1
+
+
+def test_idle_connections_are_closed_with_their_loop():
+    backend, judge = Closing(), Closing('{"passed": true, "reason": ""}')
+    strategy = RejectionSamplingStrategy(backend, judge=judge)
+    strategy.sample_sync("do", ["be kind"])
+    assert (backend.closed, judge.closed) == (1, 1)
+    strategy.sample_sync("do", ["be kind"])
+    assert (backend.closed, judge.closed) == (2, 2)
+
+
+def test_the_backend_of_the_call_is_closed_too_and_each_once():
+    backend = Closing()
+    RejectionSamplingStrategy(judge=backend).sample_sync("do", [yes], backend=backend)
+    assert backend.closed == 1
+
+
+def test_connections_are_closed_after_an_error_too():
+    class Failing(Closing):
+        async def generate(self, request):
+            raise LookupError
+
+    backend = Failing()
+    with pytest.raises(LookupError):
+        RejectionSamplingStrategy(backend).sample_sync("do")
+    assert backend.closed == 1
+
+
+def test_connections_that_fail_to_close_do_not_replace_the_result(caplog):
+    class Broken(Closing):
+        async def aclose(self):
+            raise OSError("broken pipe")
+
+    judge = Closing('{"passed": true, "reason": ""}')
+    result = RejectionSamplingStrategy(Broken(), judge=judge).sample_sync("do", ["be kind"])
+    assert result.success
+    assert judge.closed == 1
+    assert "closing idle connections: OSError: broken pipe" in caplog.text
+
+
+def test_an_interrupt_comes_out_as_one():
+    def interrupt(candidate):
+        raise KeyboardInterrupt
+
+    backend = by_iteration({})
+    strategy = RejectionSamplingStrategy(backend, concurrency_budget=3)
+    with pytest.raises(KeyboardInterrupt):
+        strategy.sample_sync("do", [Requirement("x", interrupt, inline=True)])
+    assert backend.statistics().in_flight == 0

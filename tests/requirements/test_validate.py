@@ -1,0 +1,247 @@
+"""Checking a candidate against requirements, without any call round it."""
+
+from __future__ import annotations
+
+import anyio
+import pytest
+from engine_kit import candidate, says
+
+from mellea_like import Requirement, RequirementError, ValidationResult
+from mellea_like.errors import BadVerdict
+from mellea_like.requirements.validate import Checklist
+
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
+
+a, b = says("a"), says("b")
+
+
+async def kind(requirement, asked):
+    return ValidationResult(passed="kind" in asked.text, reason=requirement.description)
+
+
+async def verdicts(requirements, text="a", *, judge=kind, check_all=False):
+    return await Checklist(requirements).check(candidate(text), judge, check_all)
+
+
+def names(results):
+    return [str(result.status) for result in results]
+
+
+async def test_nothing_to_check_is_nothing_to_say():
+    assert await verdicts([]) == []
+
+
+async def test_a_checklist_is_used_again_and_keeps_nothing():
+    checklist = Checklist([a, b])
+    first = await checklist.check(candidate("a"), kind)
+    second = await checklist.check(candidate("b"), kind)
+    assert names(first) == ["passed", "failed"]
+    assert names(second) == ["failed", "passed"]
+
+
+async def test_inline_checks_alone_are_done_without_waiting():
+    checklist = Checklist([a, b])
+    results, done = checklist.begin(candidate("a"), check_all=False)
+    assert done
+    assert names(results) == ["passed", "failed"]
+
+
+@pytest.mark.parametrize(
+    ("requirements", "text", "check_all", "done"),
+    [
+        ([a], "a", False, True),
+        ([a, Requirement("be kind")], "a", False, False),
+        ([a, Requirement("be kind")], "b", False, True),
+        ([a, Requirement("be kind")], "b", True, False),
+        ([Requirement("be kind")], "a", False, False),
+        ([a & b], "a", False, False),
+    ],
+)
+async def test_whether_there_is_more_to_do_after_the_inline_stage(
+    requirements, text, check_all, done
+):
+    checklist = Checklist(requirements)
+    assert checklist.begin(candidate(text), check_all)[1] is done
+
+
+async def test_each_validator_is_called_once():
+    calls = []
+
+    async def later(asked):
+        calls.append("later")
+        return True
+
+    def now(asked):
+        calls.append("now")
+        return later(asked)
+
+    checks = [Requirement("now", now, inline=True), Requirement("later", later)]
+    assert names(await verdicts(checks)) == ["passed", "passed"]
+    assert calls == ["now", "later", "later"]
+
+
+async def test_an_inline_check_that_gives_a_coroutine_fails_the_stage_when_it_fails():
+    async def answer(asked):
+        return False
+
+    def inline(asked):
+        return answer(asked)
+
+    checks = [Requirement("now", inline, inline=True), Requirement("be kind")]
+    assert names(await verdicts(checks)) == ["failed", "skipped"]
+    assert names(await verdicts(checks, check_all=True)) == ["failed", "failed"]
+
+
+async def test_a_judge_is_given_the_requirement_and_the_candidate():
+    asked = []
+
+    async def judge(requirement, given):
+        asked.append((requirement, given))
+        return ValidationResult(True)
+
+    check, given = Requirement("be kind"), candidate("x")
+    await Checklist([check]).check(given, judge)
+    assert asked == [(check, given)]
+
+
+async def test_a_callable_object_is_a_validator():
+    class Plain:
+        def __call__(self, asked):
+            return True
+
+    class Awaited:
+        async def __call__(self, asked):
+            return (False, "why")
+
+    checks = [Requirement("p", Plain(), inline=True), Requirement("a", Awaited())]
+    assert [r.reason for r in await verdicts(checks)] == ["", "why"]
+
+
+async def test_errors_of_one_stage_skip_the_later_ones():
+    def broken(asked):
+        raise LookupError("bug")
+
+    checks = [Requirement("b", broken, inline=True), Requirement("be kind")]
+    results = await verdicts(checks)
+    assert names(results) == ["errored", "skipped"]
+    assert isinstance(results[0].error, RequirementError)
+    assert results[0].reason == str(results[0].error)
+
+
+@pytest.mark.parametrize(
+    ("error", "words"), [(LookupError("bug"), "LookupError: bug"), (LookupError(), "LookupError")]
+)
+async def test_an_error_is_told_by_type_and_message(error, words):
+    def broken(asked):
+        raise error
+
+    [result] = await verdicts([Requirement("b", broken, inline=True, name="b")])
+    assert str(result.error) == f"requirement 'b' could not be decided: {words}"
+
+
+async def test_a_failure_by_an_exception_keeps_the_exception():
+    error = LookupError("bug")
+
+    async def broken(asked):
+        raise error
+
+    [result] = await verdicts([Requirement("b", broken, on_error="fail")])
+    assert names([result]) == ["failed"]
+    assert result.error is error
+
+
+async def test_two_that_are_to_raise_give_one_exception():
+    async def broken(asked):
+        raise LookupError("bug")
+
+    checks = [Requirement(f"b{i}", broken, on_error="raise") for i in range(2)]
+    with pytest.raises(LookupError):
+        await verdicts(checks)
+
+
+async def test_a_bad_verdict_is_shown_in_ascii_and_not_at_any_length():
+    check = Requirement("b", lambda asked: "ü" * 1000, inline=True)
+    with pytest.raises(BadVerdict) as caught:
+        await verdicts([check])
+    assert str(caught.value).isascii()
+    assert len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize("seconds", [1, 3])
+async def test_the_timeout_is_for_judges_too(seconds):
+    async def slow(requirement, asked):
+        await anyio.sleep(seconds)
+        return ValidationResult(True)
+
+    [result] = await verdicts([Requirement("be kind", timeout=2)], judge=slow)
+    assert names([result]) == ["passed" if seconds < 2 else "errored"]
+
+
+async def test_the_timeout_of_a_part_counts_inside_a_combination():
+    async def slow(asked):
+        await anyio.sleep(9)
+        return True
+
+    [result] = await verdicts([a & Requirement("slow", slow, timeout=1)])
+    assert names([result]) == ["errored"]
+    assert anyio.current_time() == pytest.approx(1)
+
+
+# --- combined requirements --------------------------------------------------------------------
+
+
+async def broken(asked):
+    raise LookupError("bug")
+
+
+bad = Requirement("bad", broken)
+good = Requirement("good", lambda asked: True, inline=True)
+wrong = Requirement("wrong", lambda asked: False, inline=True)
+late_good = Requirement("late good", lambda asked: _true(), inline=True)
+
+
+async def _true():
+    return True
+
+
+@pytest.mark.parametrize(
+    ("whole", "status"),
+    [
+        (good & bad, "errored"),
+        (wrong & bad, "failed"),  # the cheap part decided it; the other was never asked
+        (good | bad, "passed"),
+        (wrong | bad, "errored"),
+        (~bad, "errored"),
+        (~(good & bad), "errored"),
+        (~(good | bad), "failed"),
+        (~(wrong & bad), "passed"),
+        (late_good & good, "passed"),
+        (~late_good, "failed"),
+        (wrong | late_good, "passed"),
+    ],
+    ids=lambda value: getattr(value, "description", value),
+)
+async def test_an_error_is_never_argued_away_and_never_looked_for(whole, status):
+    assert names(await verdicts([whole])) == [status]
+
+
+def test_descriptions_of_combinations():
+    assert (a & b).description == "say a and say b"
+    assert (a | b & a).description == "say a or (say b and say a)"
+    assert (~(a | b)).description == "not: (say a or say b)"
+    assert (a & b & says("c")).parts[2].description == "say c"
+    assert repr(a & b) == "<Requirement 'say a and say b'>"
+
+
+def test_a_combination_is_as_late_as_its_latest_part():
+    assert (a & b).stage.name == "INLINE"
+    assert (a & bad).stage.name == "AWAITED"
+    assert (a & Requirement("t", lambda asked: True)).stage.name == "THREAD"
+    assert (a & Requirement("be kind")).judged
+    assert not (a & b).judged
+
+
+def test_a_combination_is_told_to_the_model_unless_all_parts_are_for_checking_only():
+    quiet = says("q", check_only=True)
+    assert (quiet & quiet).check_only
+    assert not (quiet & a).check_only
