@@ -118,6 +118,7 @@ class OpenAIServer:
         self.requests: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
         self.model_lists = 0
+        self.closing = False
         self._ready = threading.Event()
         self._thread = threading.Thread(target=self._run, name="openai test server", daemon=True)
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -167,11 +168,14 @@ class OpenAIServer:
         self.url = f"http://{host}:{port}/v1"
         self._ready.set()
         await self._stop.wait()
+        self.closing = True
         server.close()
         tasks = [c.task for c in open_connections if c.task is not None]
         for connection in list(open_connections):
             connection.abort()
         await asyncio.gather(*tasks, return_exceptions=True)
+        while open_connections:  # noqa: ASYNC110 (it takes a turn or two of the loop)
+            await asyncio.sleep(0)
         await asyncio.sleep(0)
 
     async def answer(self, method: str, path: str, body: bytes, send: Send) -> bool:
@@ -302,6 +306,8 @@ class _Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self.transport = transport
+        if self.server.closing:  # Accepted just before.
+            transport.abort()
         self.connections.add(self)
         self.server.connections += 1
         self.server.accepted += 1
