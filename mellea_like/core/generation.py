@@ -39,7 +39,8 @@ class Usage:
         )
 
     def __str__(self) -> str:
-        known = f"{self.requests} requests, {self.input_tokens} + {self.output_tokens} tokens"
+        requests = "1 request" if self.requests == 1 else f"{self.requests} requests"
+        known = f"{requests}, {self.input_tokens} + {self.output_tokens} tokens"
         return f"{known} ({self.unknown} of unknown cost)" if self.unknown else known
 
 

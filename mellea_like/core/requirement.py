@@ -51,7 +51,7 @@ class Requirement:
         judge: the backend that decides this requirement, instead of the strategy's judge.
 
     Raises:
-        TypeError: the description is no str, or the validator can't be called.
+        TypeError: the description is no str, or the validator can't be called with one argument.
         ValueError: an argument is out of its range, or does not go with the validator.
     """
 
@@ -114,6 +114,12 @@ class Requirement:
         if timeout is not None and not timeout > 0:
             msg = f"requirement {description!r}: timeout is over 0 seconds, not {timeout!r}"
             raise ValueError(msg)
+        if validator is not None and not _takes_one(validator):
+            msg = (
+                f"requirement {description!r}: the validator takes exactly one argument, the"
+                " Candidate; its text is candidate.text"
+            )
+            raise TypeError(msg)
         if inline and validator is not None and _is_async(validator):
             msg = f"requirement {description!r}: inline is for plain functions, not async ones"
             raise ValueError(msg)
@@ -300,6 +306,18 @@ def _stage_of(validator: Validator | None, *, inline: bool) -> Stage:
     if validator is None or _is_async(validator):
         return Stage.AWAITED
     return Stage.INLINE if inline else Stage.THREAD
+
+
+def _takes_one(validator: Validator) -> bool:
+    try:
+        signature = inspect.signature(validator)
+    except (TypeError, ValueError):
+        return True  # Some builtins do not tell.
+    try:
+        signature.bind(None)
+    except TypeError:
+        return False
+    return True
 
 
 def _is_async(validator: Validator) -> bool:

@@ -73,6 +73,7 @@ class _Range(NamedTuple):
 
 
 def word_count(
+    *,
     at_least: int | None = None,
     at_most: int | None = None,
     exactly: int | None = None,
@@ -102,6 +103,7 @@ def word_count(
 
 
 def char_count(
+    *,
     at_least: int | None = None,
     at_most: int | None = None,
     exactly: int | None = None,
@@ -130,6 +132,7 @@ def char_count(
 
 
 def line_count(
+    *,
     at_least: int | None = None,
     at_most: int | None = None,
     exactly: int | None = None,
@@ -157,6 +160,7 @@ def line_count(
 
 
 def sentence_count(
+    *,
     at_least: int | None = None,
     at_most: int | None = None,
     exactly: int | None = None,

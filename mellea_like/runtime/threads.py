@@ -17,7 +17,7 @@ import anyio
 from anyio import from_thread
 from anyio.lowlevel import EventLoopToken, current_token
 
-from mellea_like.runtime.logs import warn
+from mellea_like.runtime.logs import logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -170,7 +170,7 @@ async def run_in_thread(function: Callable[..., T], *args: object) -> T:
         await job.done.wait()
     except BaseException:
         if threads.abandon(job):
-            warn("abandoned %r, which goes on in its thread", function)
+            logger.info("abandoned %r, which goes on in its thread", function)
         raise
     if job.error is not None:
         try:

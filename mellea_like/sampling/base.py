@@ -140,7 +140,8 @@ class BaseSamplingStrategy:
         Raises:
             NotImplementedError: the strategy does not say.
         """
-        raise NotImplementedError
+        msg = f"{type(self).__name__} has no repair(history): it says what to ask after a failure"
+        raise NotImplementedError(msg)
 
     def select_from_failure(self, slices: Sequence[Slice]) -> int:
         """Choose the best of the slices of a call in which none passed. Pure.

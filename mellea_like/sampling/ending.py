@@ -113,8 +113,9 @@ def _noted(errors: Sequence[BaseException], sampling_id: str) -> BaseException:
         stopped = f"sampling {sampling_id}: its iterations were cancelled, though nobody left"
         return SamplingFailed(stopped)
     first = errors[0]
+    count = "1 iteration" if len(errors) == 1 else f"{len(errors)} iterations"
     first.add_note(
-        f"sampling {sampling_id}: no slice was judged; {len(errors)} iterations errored,"
+        f"sampling {sampling_id}: no slice was judged; {count} errored,"
         " and this was the first error"
     )
     return first

@@ -163,7 +163,7 @@ async def test_a_cancelled_wait_for_a_free_thread_never_runs_the_function():
 
 async def test_an_abandoned_function_is_counted_and_logged_until_it_ends(caplog):
     before = thread_statistics()
-    with gate() as stuck, caplog.at_level(logging.WARNING, "mellea_like"):
+    with gate() as stuck, caplog.at_level(logging.INFO, "mellea_like"):
         with anyio.CancelScope() as scope:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(run_in_thread, stuck)
