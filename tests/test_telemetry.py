@@ -168,9 +168,7 @@ async def test_a_judges_request_is_a_span_below_the_validation() -> None:
     await strategy.sample("Agree.", ["is polite"])
     (validation,) = recorder.named("validation")
     judging = [
-        span
-        for span in recorder.named("chat")
-        if span.attributes["mellea_like.purpose"] == "judge"
+        span for span in recorder.named("chat") if span.attributes["mellea_like.purpose"] == "judge"
     ]
     assert [span.parent.span_id for span in judging] == [validation.context.span_id]
 
