@@ -61,7 +61,7 @@ def split_cancellation(
         group = cast("BaseExceptionGroup[BaseException]", error)
         cancellation, rest = group.split(anyio.get_cancelled_exc_class())
         # A split gives a new group even where nothing was taken out of it.
-        return cancellation, error if cancellation is None else rest
+        return (None, group) if cancellation is None else (cancellation, rest)
     if isinstance(error, anyio.get_cancelled_exc_class()):
         return error, None
     return None, error
