@@ -4,11 +4,11 @@
     python benchmarks/overhead.py --check    and exit 1 where a ratio misses its target
 
 Both loops make K * 8 draws from a backend that answers after one checkpoint, and check each with
-one inline check that always fails, so that every turn is spent. The hand-written loop is the leanest
-correct one: a task group, a memory object stream, a consumer that keeps what comes and would cancel
-the rest at the first success. It keeps (id, text, passed) of each draw; the engine keeps the whole
-record. The two run in turn, and what counts is the median of the ratios of neighbouring runs: no
-absolute time is judged.
+one inline check that always fails, so that every turn is spent. The hand-written loop is the
+leanest correct one: a task group, a memory object stream, a consumer that keeps what comes and
+would cancel the rest at the first success. It keeps (id, text, passed) of each draw; the engine
+keeps the whole record. The two run in turn, and what counts is the median of the ratios of
+neighbouring runs: no absolute time is judged.
 
 Memory is what a process grows by (resident set) for 10,000 calls that wait for their backend.
 """
