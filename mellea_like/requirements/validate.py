@@ -300,8 +300,9 @@ def _read(verdict: object) -> ValidationResult | None:
     if verdict is False:
         return _FAILED
     if isinstance(verdict, tuple):
-        if len(verdict) == 2:  # noqa: PLR2004
-            passed, reason = cast("tuple[object, object]", verdict)
+        pair = cast("tuple[object, ...]", verdict)
+        if len(pair) == 2:  # noqa: PLR2004
+            passed, reason = pair
             if isinstance(passed, bool) and isinstance(reason, str):
                 made: ValidationResult = _new_result(_PASS if passed else _FAIL, reason, None, None)
                 return made
