@@ -8,7 +8,14 @@ from typing import Annotated
 
 import typer
 
-from mellea_like.cli.arguments import BackendName, SampleArguments, StrategyName
+from mellea_like.cli.arguments import (
+    BackendName,
+    Exit,
+    Problem,
+    SampleArguments,
+    StrategyName,
+    as_text,
+)
 from mellea_like.cli.expressions import ALLOWED
 from mellea_like.cli.sample import run_sample
 
@@ -195,9 +202,9 @@ def sample(  # noqa: PLR0913 (one for each option)
     """Draw replies until one meets every requirement, several at a time."""
     return run_sample(
         SampleArguments(
-            instruction=instruction,
-            require=require or [],
-            check=check or [],
+            instruction=as_text(instruction, "the instruction"),
+            require=[as_text(text, "--require") for text in require or ()],
+            check=[as_text(expression, "--check") for expression in check or ()],
             schema=schema,
             strategy=strategy,
             loop=loop,
@@ -205,11 +212,11 @@ def sample(  # noqa: PLR0913 (one for each option)
             seed=seed,
             timeout=timeout,
             backend=backend,
-            model=model,
+            model=_name(model, "--model"),
             base_url=base_url,
             gguf=gguf,
             corpus=corpus or [],
-            judge_model=judge_model,
+            judge_model=_name(judge_model, "--judge-model"),
             judge_base_url=judge_base_url,
             as_json=as_json,
             explain=explain,
@@ -217,3 +224,13 @@ def sample(  # noqa: PLR0913 (one for each option)
             debug=debug,
         )
     )
+
+
+def _name(given: str | None, option: str) -> str | None:
+    if given is None:
+        return None
+    name = as_text(given, option).strip()
+    if not name:
+        msg = f"{option} takes a model's name, not an empty one"
+        raise Problem(msg, Exit.USAGE)
+    return name

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import sys
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -19,9 +20,11 @@ __all__ = [
     "MOST_ITERATIONS",
     "BackendName",
     "Exit",
+    "Interrupted",
     "Problem",
     "SampleArguments",
     "StrategyName",
+    "as_text",
     "read_instruction",
     "read_requirements",
     "read_schema",
@@ -53,6 +56,19 @@ class Problem(Exception):
     """
 
     def __init__(self, message: str, code: int = Exit.SETUP) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class Interrupted(Exception):
+    """Ctrl-C was pressed, or the process was told to end.
+
+    Args:
+        message: what became of the call.
+        code: the exit code.
+    """
+
+    def __init__(self, message: str, code: int) -> None:
         super().__init__(message)
         self.code = code
 
@@ -104,7 +120,8 @@ class SampleArguments:
 
     def __post_init__(self) -> None:
         if self.timeout is not None and not 0 < self.timeout < math.inf:
-            msg = f"--timeout takes seconds above 0, not {self.timeout:g}"
+            hint = "; leave it out for no limit" if self.timeout > 0 else ""
+            msg = f"--timeout takes seconds above 0, not {self.timeout:g}{hint}"
             raise Problem(msg, Exit.USAGE)
         if self.loop * self.concurrency > MOST_ITERATIONS:
             msg = (
@@ -112,6 +129,26 @@ class SampleArguments:
                 f" {MOST_ITERATIONS} iterations, the most that one call may run"
             )
             raise Problem(msg, Exit.USAGE)
+
+
+def as_text(given: str, what: str) -> str:
+    """Read an argument's bytes as UTF-8, whatever the locale makes of them.
+
+    Args:
+        given: the argument, as Python read it.
+        what: what it is, for the error.
+
+    Returns:
+        The text.
+
+    Raises:
+        Problem: it is no UTF-8.
+    """
+    try:
+        return os.fsencode(given).decode("utf-8")
+    except UnicodeError as exc:
+        msg = f"{what} is no UTF-8 text"
+        raise Problem(msg, Exit.USAGE) from exc
 
 
 def read_instruction(given: str) -> str:
@@ -128,11 +165,11 @@ def read_instruction(given: str) -> str:
     """
     if given != "-":
         text, source = given, "the instruction"
-        if any("\ud800" <= c <= "\udfff" for c in text):
-            msg = f"{source} is no UTF-8 text"
-            raise Problem(msg, Exit.USAGE)
     else:
         source = "standard input"
+        if sys.stdin is None:  # pyright: ignore[reportUnnecessaryComparison]
+            msg = f"{source} can't be read: it is closed"
+            raise Problem(msg, Exit.USAGE)
         try:
             if sys.stdin.isatty():
                 warn("Reading the instruction from the terminal: end it with Ctrl-D.")
@@ -149,11 +186,14 @@ def read_instruction(given: str) -> str:
     return text
 
 
-def read_requirements(arguments: SampleArguments) -> list[Requirement]:
+def read_requirements(
+    arguments: SampleArguments, schema: dict[str, Any] | None
+) -> list[Requirement]:
     """Make the requirements of a call, the checks first.
 
     Args:
         arguments: what the user asked for.
+        schema: what stands in the file of ``--schema``.
 
     Returns:
         The requirements, in the order given: the checks, the schema, what a judge decides.
@@ -167,8 +207,8 @@ def read_requirements(arguments: SampleArguments) -> list[Requirement]:
         raise Problem(str(exc), Exit.USAGE) from exc
     except ImportError as exc:
         raise Problem(str(exc)) from exc
-    if arguments.schema is not None:
-        found.append(_schema_check(arguments.schema))
+    if arguments.schema is not None and schema is not None:
+        found.append(_schema_check(arguments.schema, schema))
     for text in arguments.require:
         if not text.strip():
             msg = "--require takes a text that says what must hold, not an empty one"
@@ -203,9 +243,9 @@ def read_schema(path: Path) -> dict[str, Any]:
     return cast("dict[str, Any]", schema)
 
 
-def _schema_check(path: Path) -> Requirement:
+def _schema_check(path: Path, schema: dict[str, Any]) -> Requirement:
     try:
-        return checks.json_schema(read_schema(path), name=f"schema:{path.name}")
+        return checks.json_schema(schema, name=f"schema:{path.name}")
     except (ValueError, TypeError) as exc:
         msg = f"--schema: {path}: {str(exc).partition(': ')[2] or exc}"
         raise Problem(msg) from exc

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from mellea_like.cli.terminal import ready_streams, warn
+from mellea_like.cli.terminal import ready_streams, silence, warn
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,6 +27,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit code.
     """
     ready_streams()
+    if sys.stdout is None:  # pyright: ignore[reportUnnecessaryComparison]
+        warn("mellea-like: standard output is closed: there is nowhere to write to")
+        return SETUP
     try:
         return _run(sys.argv[1:] if argv is None else argv)
     except KeyboardInterrupt:
@@ -42,7 +45,7 @@ def _run(argv: Sequence[str]) -> int:
         warn("mellea-like: the command line needs typer and rich: pip install 'mellea-like[cli]'")
         return SETUP
     from mellea_like.cli.app import app  # noqa: PLC0415
-    from mellea_like.cli.arguments import Problem  # noqa: PLC0415
+    from mellea_like.cli.arguments import Interrupted, Problem  # noqa: PLC0415
 
     command: Any = typer.main.get_command(app)
     try:
@@ -50,15 +53,23 @@ def _run(argv: Sequence[str]) -> int:
     except Problem as problem:
         warn(f"mellea-like: {problem}".splitlines())
         return problem.code
+    except Interrupted as interrupted:
+        warn(str(interrupted))
+        return interrupted.code
     except typer.Abort:
-        warn("Interrupted.")
-        return INTERRUPTED
+        code = INTERRUPTED
+    except OSError as error:  # Help was written to a full disk, say.
+        silence(sys.stdout)
+        warn(f"mellea-like: can't write to standard output: {error.strerror or error}")
+        return SETUP
     except Exception as error:
         # Typer's usage errors have no common class that is the same in all its versions.
         message = getattr(error, "format_message", None)
         if message is None:
             raise
         return _usage(error, message())
+    if code == INTERRUPTED:  # Typer was, while it read the arguments.
+        warn("Interrupted.")
     return code if isinstance(code, int) else 0
 
 

@@ -112,8 +112,11 @@ async def open_backends(arguments: SampleArguments) -> AsyncGenerator[Backends]:
             backend, name = await _open(arguments, stack)
             judge = None
             if _has_judge(arguments):
-                judge = _openai(
-                    arguments.judge_model, arguments.judge_base_url or arguments.base_url
+                url = arguments.judge_base_url
+                judge = (
+                    _openai(arguments.judge_model, arguments.base_url, "--judge-model")
+                    if url is None
+                    else _openai(arguments.judge_model, url, "--judge-model", "--judge-base-url")
                 )
                 stack.push_async_callback(judge.aclose)
         except ImportError as exc:
@@ -150,18 +153,23 @@ def _local(corpus: list[Path]) -> Backend:
         raise Problem(msg) from exc
 
 
-def _openai(model: str | None, base_url: str | None) -> Any:
+def _openai(
+    model: str | None, base_url: str | None, named: str = "--model", at: str = "--base-url"
+) -> Any:
     from mellea_like.backends.openai import OpenAIBackend  # noqa: PLC0415 (an extra)
 
     try:
         backend = OpenAIBackend(model, base_url=base_url)
         official = backend.base_url.startswith("https://api.openai.com")
     except ValueError as exc:
-        option = "--base-url" if base_url is not None else "OPENAI_BASE_URL"
+        option = at if base_url is not None else "OPENAI_BASE_URL"
         msg = f"{option}: {exc}"
         raise Problem(msg, Exit.USAGE) from exc
     if official and model is None:
-        msg = f"the openai backend needs the name of a model at {backend.base_url}: --model NAME"
+        msg = f"the openai backend needs the name of a model at {backend.base_url}: {named} NAME"
+        raise Problem(msg)
+    if official and not os.environ.get("OPENAI_API_KEY", "").strip():
+        msg = f"no API key for {backend.base_url}: set OPENAI_API_KEY"
         raise Problem(msg)
     return backend
 
@@ -172,6 +180,8 @@ def _has_judge(arguments: SampleArguments) -> bool:
 
 def _check_readable(option: str, path: Path) -> None:
     try:
+        if path.is_fifo():
+            return  # What is read from a pipe is gone.
         with path.open("rb") as file:
             file.read(1)
     except OSError as exc:

@@ -7,6 +7,7 @@ import re
 import sys
 from typing import TYPE_CHECKING, Any
 
+from mellea_like.cli.arguments import Problem
 from mellea_like.cli.progress import problems_of
 from mellea_like.cli.terminal import is_terminal, one_line, printable, write
 
@@ -25,10 +26,13 @@ def write_text(text: str) -> None:
 
     Args:
         text: the result.
+
+    Raises:
+        Problem: it can't be written.
     """
     if is_terminal(sys.stdout):
         text = printable(text)
-    write(text if text.endswith("\n") else f"{text}\n", sys.stdout)
+    _write(text if text.endswith("\n") else f"{text}\n")
 
 
 def write_record(record: dict[str, Any]) -> None:
@@ -36,12 +40,23 @@ def write_record(record: dict[str, Any]) -> None:
 
     Args:
         record: the record.
+
+    Raises:
+        Problem: it can't be written.
     """
     indent = 2 if is_terminal(sys.stdout) else None
     only_ascii = (sys.stdout.encoding or "").lower().replace("-", "") != "utf8"
     text = json.dumps(record, ensure_ascii=only_ascii, indent=indent, default=str)
     escaped = _NOT_ESCAPED_BY_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
-    write(f"{escaped}\n", sys.stdout)
+    _write(f"{escaped}\n")
+
+
+def _write(text: str) -> None:
+    try:
+        write(text, sys.stdout)
+    except OSError as exc:
+        msg = f"can't write to standard output: {exc.strerror or exc}"
+        raise Problem(msg) from exc
 
 
 def as_record(result: SamplingResult[Any], *, strategy: str, backend: str) -> dict[str, Any]:

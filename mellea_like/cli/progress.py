@@ -86,6 +86,7 @@ class Progress(Plugin):
         self.ended = 0
         self.cancelled = 0
         self.say = say
+        self._errors: dict[str, int] = {}
 
     @hook(HookType.GENERATION_PRE_CALL, mode=HookMode.OBSERVE)
     async def _on_request(self, payload: GenerationPreCallPayload) -> None:  # pyright: ignore[reportUnusedFunction]
@@ -121,7 +122,13 @@ class Progress(Plugin):
                 f"iteration {slice_.iteration} (subsample {slice_.subsample}):"
                 f" {slice_.outcome} after {slice_.duration:.2f} s"
             )
-            self.say(f"{line}: {why}" if why else line)
+            first = slice_.iteration
+            if slice_.error is not None:
+                first = self._errors.setdefault(why, first)
+            if first != slice_.iteration:
+                self.say(f"{line}, as iteration {first}")
+            else:
+                self.say(f"{line}: {why}" if why else line)
 
     def _move(self, subsample: int | None, iteration: int | None, state: str) -> None:
         if subsample is None or iteration is None:

@@ -15,17 +15,19 @@ from mellea_like.cli.arguments import (
     MOST_ITERATIONS,
     BackendName,
     Exit,
+    Interrupted,
     Problem,
     StrategyName,
     read_instruction,
     read_requirements,
+    read_schema,
 )
 from mellea_like.cli.live import LiveView, make_console, slices_table
 from mellea_like.cli.opening import check_options, choose_backend, open_backends
 from mellea_like.cli.output import as_record, summary, why, write_record, write_text
 from mellea_like.cli.progress import Progress
 from mellea_like.cli.schema import structured_type
-from mellea_like.cli.terminal import is_terminal, one_line, warn
+from mellea_like.cli.terminal import is_terminal, one_line, silence, warn
 from mellea_like.errors import MelleaError, SamplingTimeout
 from mellea_like.sampling.multi_turn import MultiTurnStrategy
 from mellea_like.sampling.rejection import RejectionSamplingStrategy
@@ -58,6 +60,9 @@ def run_sample(arguments: SampleArguments) -> int:
 
     Returns:
         The exit code.
+
+    Raises:
+        Interrupted: Ctrl-C was pressed, or the process was told to end.
     """
     progress = Progress(arguments.loop, arguments.concurrency)
     with _logs(arguments), _terminable() as terminated:
@@ -66,8 +71,9 @@ def run_sample(arguments: SampleArguments) -> int:
         except KeyboardInterrupt:
             calls = "" if progress.cancelled == 1 else "s"
             what = f"{progress.cancelled} call{calls} in flight cancelled."
-            warn(f"Interrupted: {what}" if progress.cancelled else "Interrupted.")
-            return Exit.TERMINATED if terminated else Exit.INTERRUPTED
+            message = f"Interrupted: {what}" if progress.cancelled else "Interrupted."
+            code = Exit.TERMINATED if terminated else Exit.INTERRUPTED
+            raise Interrupted(message, code) from None
         except Problem as problem:
             return _report(arguments, problem, problem.code)
         except MelleaError as error:
@@ -77,11 +83,13 @@ def run_sample(arguments: SampleArguments) -> int:
 
 
 def _run(arguments: SampleArguments, progress: Progress) -> int:
-    requirements = read_requirements(arguments)
+    schema = None if arguments.schema is None else read_schema(arguments.schema)
+    requirements = read_requirements(arguments, schema)
+    wanted = structured_type(arguments, schema)
     check_options(arguments)
     instruction = read_instruction(arguments.instruction)
     try:
-        result = anyio.run(_sample, arguments, instruction, requirements, progress)
+        result = anyio.run(_sample, arguments, instruction, requirements, wanted, progress)
     except SamplingTimeout as timeout:
         if timeout.result is None:
             raise
@@ -93,6 +101,7 @@ async def _sample(
     arguments: SampleArguments,
     instruction: str,
     requirements: list[Requirement],
+    wanted: type[Any] | None,
     progress: Progress,
 ) -> SamplingResult[Any]:
     if choose_backend(arguments) is BackendName.LLAMA and not arguments.quiet:
@@ -113,7 +122,7 @@ async def _sample(
             return await strategy.sample(
                 instruction,
                 requirements,
-                format=structured_type(arguments),
+                format=wanted,
                 options=None if arguments.seed is None else {"seed": arguments.seed},
                 on_slice=progress.on_slice,
             )
@@ -138,7 +147,10 @@ def _say(line: str) -> None:
 def _show(arguments: SampleArguments, result: SamplingResult[Any]) -> int:
     if arguments.explain:
         console = make_console(sys.stderr)
-        console.print(slices_table(result.slices, console))
+        try:
+            console.print(slices_table(result.slices, console))
+        except OSError:
+            silence(sys.stderr)
     if result.success:
         if not arguments.quiet:
             warn(summary(result))
@@ -163,7 +175,8 @@ def _report(
         warn("".join(traceback.format_exception(error)).splitlines())
     warn(f"mellea-like: {message}".splitlines())
     if arguments.as_json:
-        write_record({"success": False, "error": message})
+        with contextlib.suppress(Problem):
+            write_record({"success": False, "error": message})
     return code
 
 

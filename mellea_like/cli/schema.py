@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from mellea_like.cli.arguments import BackendName, read_schema
+from mellea_like.cli.arguments import BackendName
 from mellea_like.cli.opening import choose_backend
 from mellea_like.core.format import check_format
 
@@ -15,22 +15,20 @@ if TYPE_CHECKING:
 __all__ = ["structured_type", "type_of_schema"]
 
 
-def structured_type(arguments: SampleArguments) -> type[Any] | None:
+def structured_type(arguments: SampleArguments, schema: dict[str, Any] | None) -> type[Any] | None:
     """Say what type to ask the model for.
 
     Args:
         arguments: what the user asked for.
+        schema: what stands in the file of ``--schema``.
 
     Returns:
         The type that stands for ``--schema``; None without one, on a backend that has no structured
         output, and for a schema with references, which servers then only see in the prompt.
-
-    Raises:
-        Problem: the file can't be read.
     """
-    if arguments.schema is None or choose_backend(arguments) is BackendName.LOCAL:
+    if schema is None or choose_backend(arguments) is BackendName.LOCAL:
         return None
-    return type_of_schema(read_schema(arguments.schema))
+    return type_of_schema(schema)
 
 
 def type_of_schema(schema: dict[str, Any]) -> type[Any] | None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TextIO
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["is_terminal", "one_line", "printable", "ready_streams", "warn", "write"]
+__all__ = ["is_terminal", "one_line", "printable", "ready_streams", "silence", "warn", "write"]
 
 # Control characters other than tab and newline, DEL and C1, line separators that terminals take for
 # anything, marks that turn the direction of writing, and halves of characters.
@@ -63,7 +63,9 @@ def is_terminal(stream: TextIO) -> bool:
 
 
 def ready_streams() -> None:
-    """Make sure that no character in a reply can make writing it fail."""
+    """Make sure that no character in a reply can make writing it fail, nor a closed stream."""
+    if sys.stderr is None:  # pyright: ignore[reportUnnecessaryComparison]
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115 (open to the end)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
@@ -75,24 +77,31 @@ def write(text: str, stream: TextIO) -> None:
     Args:
         text: what to write.
         stream: standard output or standard error.
+
+    Raises:
+        OSError: it can't be written, to a full disk say; all that follows goes nowhere.
     """
     try:
         stream.write(text)
         stream.flush()
     except BrokenPipeError:
-        _silence(stream)
+        silence(stream)
+    except OSError:
+        silence(stream)
+        raise
     except ValueError:
         return  # The stream is closed.
 
 
 def warn(lines: str | Iterable[str]) -> None:
-    """Write lines to standard error, fit for a terminal.
+    """Write lines to standard error, fit for a terminal; where that fails, nobody can be told.
 
     Args:
         lines: one or more lines.
     """
     for line in [lines] if isinstance(lines, str) else lines:
-        write(printable(line) + "\n", sys.stderr)
+        with contextlib.suppress(OSError):
+            write(printable(line) + "\n", sys.stderr)
 
 
 def _escaped(match: re.Match[str]) -> str:
@@ -100,8 +109,12 @@ def _escaped(match: re.Match[str]) -> str:
     return f"\\x{code:02x}" if code <= 0xFF else f"\\u{code:04x}"  # noqa: PLR2004 (one byte)
 
 
-def _silence(stream: TextIO) -> None:
-    """Let all further output to a broken pipe go nowhere; Python flushes once more at its end."""
+def silence(stream: TextIO) -> None:
+    """Let all further output to a stream go nowhere; Python flushes once more at its end.
+
+    Args:
+        stream: one that can't be written to.
+    """
     with contextlib.suppress(OSError, ValueError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, stream.fileno())

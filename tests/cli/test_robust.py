@@ -7,10 +7,10 @@ import io
 import subprocess
 import sys
 import threading
-from pathlib import Path
 
 import pytest
 from command_line import COMMAND, environment
+from http_server import Answer, OpenAIServer
 from rich.text import Text
 
 from mellea_like.cli.live import make_console
@@ -93,19 +93,129 @@ def test_a_missing_package_is_a_sentence_that_names_the_extra(tmp_path, package,
 
 
 def test_an_error_that_nobody_foresaw_is_a_sentence_too():
-    # Writing to a full disk fails when the result is there already.
-    with Path("/dev/full").open("wb") as full:
-        done = subprocess.run(
-            [*COMMAND, "sample", "x", "-q"],
-            stdout=full,
-            stderr=subprocess.PIPE,
-            env=environment(),
-            check=False,
-        )
+    hide = "import sys; sys.modules['pydoc_data'] = None; from mellea_like.cli.main import main"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{hide}; sys.exit(main(['sample', 'x', '-q']))"],
+        capture_output=True,
+        env=environment(),
+        check=False,
+        text=True,
+    )
+    assert (done.returncode, done.stdout) == (3, "")
+    assert done.stderr.startswith("mellea-like: RuntimeError: ")
+    assert done.stderr.endswith(" (--debug shows where)\n")
+    assert len(done.stderr.splitlines()) == 1
+
+
+def shell(script, **env):
+    """Run the command, as ``"$@"`` in a script of a shell."""
+    return subprocess.run(
+        ["bash", "-c", script, "bash", *COMMAND],
+        capture_output=True,
+        env=environment(**env),
+        check=False,
+        text=True,
+        timeout=50,
+    )
+
+
+@pytest.mark.parametrize(
+    "arguments", ["sample x -q", "sample x -q --json", "--help", "sample --help", "--version"]
+)
+def test_a_full_disk_is_a_sentence(arguments):
+    done = shell(f'"$@" {arguments} > /dev/full')
     assert done.returncode == 3
-    assert b"mellea-like: OSError: " in done.stderr
-    assert b"No space left on device (--debug shows where)" in done.stderr
-    assert b"Traceback" not in done.stderr
+    assert done.stderr == ("mellea-like: can't write to standard output: No space left on device\n")
+
+
+@pytest.mark.parametrize("where", ["2>&-", "2> /dev/full"])
+@pytest.mark.parametrize("flags", ["", "-q --explain"])
+def test_the_reply_comes_without_standard_error_too(where, flags):
+    done = shell(f'"$@" sample x {flags} {where}')
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.strip()
+
+
+def test_mistakes_without_standard_error_keep_their_exit_code():
+    assert shell('"$@" sample x --check nonsense 2>&-').returncode == 2
+
+
+@pytest.mark.parametrize("arguments", ["sample x", "--help"])
+def test_a_closed_standard_output_is_a_sentence_before_anything_runs(arguments):
+    done = shell(f'"$@" {arguments} >&-')
+    assert done.returncode == 3
+    assert done.stderr == ("mellea-like: standard output is closed: there is nowhere to write to\n")
+
+
+def test_a_closed_standard_input_does_not_matter_unless_it_is_read():
+    done = shell('"$@" sample x -q <&-')
+    assert (done.returncode, done.stderr) == (0, "")
+    done = shell('"$@" sample - -q <&-')
+    assert done.returncode == 2
+    assert done.stderr == "mellea-like: standard input can't be read: it is closed\n"
+
+
+def test_a_reader_that_leaves_early_is_no_error():
+    done = shell('"$@" sample x --json --explain 2>&1 | head -c 10; echo; echo ${PIPESTATUS[0]}')
+    assert done.stdout.splitlines()[1:] == ["0"]
+
+
+def test_a_corpus_and_a_schema_may_come_through_pipes():
+    corpus = "<(echo The heron waits beside the water.)"
+    done = shell(f'"$@" sample x -q --corpus {corpus} --check contains:heron')
+    assert done.returncode == 0, done.stderr
+    with OpenAIServer(Answer('{"name": "Ada"}')) as server:
+        schema = '<(echo \'{"type": "object"}\')'
+        done = shell(f'"$@" sample x -q --base-url {server.url} --schema {schema}')
+    assert (done.returncode, done.stdout) == (0, '{"name": "Ada"}\n'), done.stderr
+    assert server.requests[0]["response_format"]["type"] == "json_schema"
+
+
+def test_arguments_are_read_as_utf_8_whatever_the_locale_says(tmp_path):
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_text("Größe zählt für élan.\n", encoding="utf-8")
+    done = shell(
+        f'"$@" sample größe -q --corpus {corpus} --check contains:zählt',
+        LC_ALL="C",
+        PYTHONUTF8="0",
+        PYTHONCOERCECLOCALE="0",
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "Gr\\xf6\\xdfe z\\xe4hlt f\\xfcr \\xe9lan.\n"
+
+
+@pytest.mark.parametrize("option", ["--require", "--check", "--model", "--judge-model"])
+def test_an_option_that_is_no_text_is_bad_usage(option):
+    done = shell(f"\"$@\" sample x -q --base-url http://127.0.0.1:9/v1 {option} $'a\\xff'")
+    assert (done.returncode, done.stderr) == (2, f"mellea-like: {option} is no UTF-8 text\n")
+
+
+INTERRUPT = """
+import sys
+from mellea_like.cli.main import main
+
+def interrupt(frame, event, _):
+    if event == "call" and frame.f_code.co_name == sys.argv[1]:
+        raise KeyboardInterrupt
+
+sys.setprofile(interrupt)
+sys.exit(main(["sample", "x", "-q"]))
+"""
+
+
+@pytest.mark.parametrize(
+    "function",
+    ["_run", "make_context", "as_text", "run_sample", "check_options", "_sample", "_show"],
+)
+def test_an_interrupt_at_any_moment_is_told(function):
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPT, function],
+        capture_output=True,
+        env=environment(),
+        check=False,
+        text=True,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "Interrupted.\n")
 
 
 def test_it_runs_in_a_thread_where_signals_are_someone_elses(capfd):

@@ -26,6 +26,10 @@ from command_line import COMMAND, environment, run
         (["--loop", "100", "--concurrency", "11"], "is more than 1000 iterations"),
         (["--timeout", "0"], "--timeout takes seconds above 0, not 0"),
         (["--timeout", "nan"], "--timeout takes seconds above 0, not nan"),
+        (["--timeout", "inf"], "seconds above 0, not inf; leave it out for no limit"),
+        (["--model", " "], "--model takes a model's name, not an empty one"),
+        (["--judge-model", ""], "--judge-model takes a model's name, not an empty one"),
+        (["--judge-base-url", "localhost"], "--judge-base-url: base_url takes a URL that"),
         (["--require", " "], "--require takes a text that says what must hold"),
         (["--backend", "local", "--model", "m"], "--model goes with --backend openai"),
         (["--backend", "local", "--base-url", "http://a"], "--base-url goes with --backend openai"),
@@ -84,7 +88,11 @@ def test_an_unknown_command_is_bad_usage(command):
             ["--backend", "openai"],
             "needs the name of a model at https://api.openai.com/v1: --model",
         ),
-        (["--model", "m"], "no API key for https://api.openai.com/v1"),
+        (["--model", "m"], "no API key for https://api.openai.com/v1: set OPENAI_API_KEY\n"),
+        (
+            ["--judge-base-url", "https://api.openai.com/v1"],
+            "needs the name of a model at https://api.openai.com/v1: --judge-model NAME",
+        ),
         (["--model", "m", "--base-url", "http://127.0.0.1:9/v1"], "can't reach http://127.0.0.1:9"),
     ],
 )
