@@ -128,6 +128,7 @@ async def test_rule_12_a_stack_lists_each_frame_outermost_first():
 
 
 async def test_rule_12_an_abandoned_validators_thread_is_counted_and_logged(caplog):
+    caplog.set_level(logging.INFO, "mellea_like")
     release = threading.Event()
 
     def stuck(candidate):
