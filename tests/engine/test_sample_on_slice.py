@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import anyio
 import pytest
 from engine_kit import after, by_iteration, yes
@@ -109,3 +111,27 @@ async def test_what_is_no_function_is_refused_before_the_first_request():
     with pytest.raises(TypeError, match="on_slice is a function of one slice, not 3"):
         await RejectionSamplingStrategy(backend).sample("do", [yes], on_slice=3)
     assert backend.requests == []
+
+
+async def test_a_cancellation_that_no_one_asked_for_is_an_error_of_the_callback(anyio_backend):
+    if anyio_backend[0] == "trio":
+        pytest.skip("on trio a cancellation can't come from code that does not wait")
+
+    def odd(slice_):
+        raise asyncio.CancelledError
+
+    with pytest.raises(RuntimeError, match="on_slice raised a cancellation that no one asked for"):
+        await RejectionSamplingStrategy(by_iteration({})).sample("do", [yes], on_slice=odd)
+
+
+async def test_a_task_group_of_the_callbacks_own_passes_its_group_unchanged():
+    async def fail():
+        raise ValueError("inside")
+
+    async def progress(slice_):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(fail)
+
+    with pytest.raises(ExceptionGroup) as caught:
+        await RejectionSamplingStrategy(by_iteration({})).sample("do", [yes], on_slice=progress)
+    assert [type(e) for e in caught.value.exceptions] == [ValueError]

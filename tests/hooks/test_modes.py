@@ -14,6 +14,7 @@ from mellea_like import (
     Outcome,
     Plugin,
     RejectionSamplingStrategy,
+    Requirement,
     StopReason,
     hook,
 )
@@ -569,3 +570,61 @@ async def test_payloads_are_shared_not_copied(mode):
 
     await strategy_with(one, two).sample("do", [yes])
     assert got[0] is got[1]
+
+
+@pytest.mark.parametrize("mode", [HookMode.SEQUENTIAL, HookMode.OBSERVE])
+async def test_a_caller_who_leaves_while_handlers_run_leaves_as_a_cancellation(mode):
+    cut_short = []
+
+    def handler(name):
+        @hook(HookType.GENERATION_PRE_CALL, mode=mode)
+        async def slow(payload):
+            try:
+                await anyio.sleep(4)
+            except anyio.get_cancelled_exc_class():
+                cut_short.append(name)
+                raise
+
+        return slow
+
+    strategy = strategy_with(handler("a"), handler("b"), replies={1: "yes"})
+    with anyio.move_on_after(1) as scope:
+        await strategy.sample("do", [yes])
+    assert scope.cancelled_caught
+    assert sorted(cut_short) == (["a"] if mode is HookMode.SEQUENTIAL else ["a", "b"])
+
+
+async def test_a_request_that_a_plugin_stopped_was_never_sent_and_cost_nothing():
+    @hook(HookType.GENERATION_PRE_CALL)
+    async def guard(payload):
+        raise Blocked("stop")
+
+    with pytest.raises(Blocked) as caught:
+        await strategy_with(guard).sample("do", [yes])
+    assert caught.value.result.usage.requests == 0
+
+
+async def test_the_messages_of_a_judge_pass_the_same_hooks_and_a_block_there_ends_the_call():
+    @hook(HookType.GENERATION_PRE_CALL)
+    async def guard(payload):
+        if payload.purpose == "judge":
+            raise Blocked("no judges")
+
+    backend = by_iteration({})
+    strategy = RejectionSamplingStrategy(backend, plugins=[guard])
+    with pytest.raises(Blocked, match="no judges") as caught:
+        await strategy.sample("do", ["be kind"])
+    assert len(backend.requests) == 1
+    assert caught.value.result.usage.requests == 1
+
+
+@pytest.mark.parametrize("on_error", ["error", "fail", "raise"])
+async def test_a_requirements_on_error_does_not_soften_a_plugins_failure(on_error):
+    @hook(HookType.GENERATION_PRE_CALL)
+    async def guard(payload):
+        if payload.purpose == "judge":
+            raise Blocked("no judges")
+
+    strategy = strategy_with(guard)
+    with pytest.raises(Blocked):
+        await strategy.sample("do", [Requirement("be kind", on_error=on_error)])
