@@ -68,6 +68,7 @@ class Call:
     fatal: BaseException | None = None
     rendered: tuple[Message, ...] | None = None
     stopping = False
+    under_way = 0
     _active = 0
     _begun = False
     _best_rank: tuple[int, int] | None = None
@@ -192,10 +193,11 @@ class Call:
         """Count a producer as ended; the last one closes the queue."""
         self._running.pop(chain, None)
         self._active -= 1
+        self.under_way -= 1
         if self._active == 0:
             self._send.close()
-            if self._idle is not None:
-                self._idle.set()
+        if self.under_way == 0 and self._idle is not None:
+            self._idle.set()
 
     def abort(self, error: BaseException) -> None:
         """End the call with an error, unless it is won already.
@@ -328,7 +330,7 @@ class Call:
                         if self._active:
                             producers.cancel_scope.cancel()
                         self._deliver()
-                        if self._active:
+                        if self.under_way:
                             await self._await_producers()
         finally:
             # The slices of a call whose caller left are delivered, too.
@@ -383,7 +385,11 @@ class Call:
         self._seen = len(self.slices)
 
     async def _await_producers(self) -> None:
-        """Wait for cancelled producers; say which don't end when the grace period is over."""
+        """Wait for cancelled producers; say which don't end when the grace period is over.
+
+        One that has not begun is the task group's to wait for: when an event loop shuts down, it
+        may never begin.
+        """
         with anyio.CancelScope(shield=True):
             with anyio.move_on_after(self.strategy.settings.cancel_grace):
                 self._idle = anyio.Event()
@@ -393,7 +399,7 @@ class Call:
                     if not scope_cancelled():
                         self._left = type(exc)(*exc.args)
                     raise
-            if self._active:
+            if self.under_way:
                 log_stuck_tasks(self.sampling_id, self.strategy.settings.cancel_grace)
 
     # The end

@@ -30,6 +30,7 @@ async def produce(call: Call, chain: int) -> None:
         call: the call.
         chain: the subsample's index.
     """
+    call.under_way += 1
     try:
         with call.scope_of(chain):
             await _run_chain(call, chain)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
+import time
+import warnings
 from typing import Any
 
 import anyio
@@ -97,3 +101,22 @@ class _Struck(Rig):
 
 async def test_an_interrupt_in_a_backend_leaves_as_itself(virtual_clock):
     await expect_interrupt(_Struck({1: Draw("good", 1)}, default=Draw("good", 9)), Told())
+
+
+def test_a_loop_that_shuts_down_before_the_subsamples_began_is_not_held_up():
+    rig = Rig(default=Draw("good", 9))
+    strategy = RejectionSamplingStrategy(rig, concurrency_budget=3)
+    tasks = []
+
+    async def main() -> None:
+        tasks.append(asyncio.get_running_loop().create_task(strategy.sample(Ask(), [GOOD])))
+
+    begun = time.monotonic()
+    with warnings.catch_warnings():
+        # asyncio throws a task away that never began, and Python warns of its coroutine.
+        warnings.simplefilter("ignore", RuntimeWarning)
+        asyncio.run(main())
+        gc.collect()
+    assert time.monotonic() - begun < 2
+    assert tasks[0].cancelled()
+    assert rig.in_flight == 0

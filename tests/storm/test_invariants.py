@@ -297,6 +297,7 @@ def check(played: Played, ran: Ran) -> None:
             hooked=bool(call.acts),
         )
         check_stop(call, record, played.scene.rig)
+        check_drain(call, record, ran)
     if ran.result is not None:
         check_result(played, ran.result)
     elif not ran.cancelled:
@@ -343,6 +344,14 @@ def check_stop(call: Call, record: tuple[Slice, ...], rig: Rig) -> None:
         assert slice_.started_at <= passed[0].ended_at
     if not call.acts:
         assert all(seen.at - started <= passed[0].ended_at for seen in rig.seen)
+
+
+def check_drain(call: Call, record: tuple[Slice, ...], ran: Ran) -> None:
+    """Rule 12: after the last iteration, plugins have 2 s, and the last hook its own time."""
+    late = {HookType.SAMPLING_LOOP_END, HookType.SAMPLING_REPAIR}
+    awaited = [a for a in call.acts if a.hook in late and a.mode is not HookMode.BACKGROUND]
+    last = max((s.ended_at for s in record), default=math.inf)
+    assert ran.ended <= last + 2 + SLOW * sum(a.what == "dawdle" for a in awaited)
 
 
 def check_result(played: Played, result: SamplingResult[Any]) -> None:
