@@ -23,6 +23,7 @@ __all__ = [
     "Pluggable",
     "Plugin",
     "PluginSet",
+    "handlers_in",
     "handlers_of",
     "hook",
     "load_plugins",
@@ -156,10 +157,10 @@ class PluginSet:
     ) -> None:
         self.name = name
         self.priority = priority
-        handlers = [handler for item in plugins for handler in handlers_of(item)]
+        handlers = handlers_in(plugins)
         if priority is not None:
-            handlers = [replace(handler, priority=priority) for handler in handlers]
-        self.handlers: tuple[Handler, ...] = tuple(handlers)
+            handlers = tuple(replace(handler, priority=priority) for handler in handlers)
+        self.handlers: tuple[Handler, ...] = handlers
 
     def __enter__(self) -> Self:
         _scoped.set((*_scoped.get(), self))
@@ -274,6 +275,26 @@ def snapshot(plugins: Iterable[Handler]) -> tuple[Handler, ...]:
     for handler in candidates:
         unique.setdefault((handler.function, handler.hook), handler)
     return tuple(sorted(unique.values(), key=lambda handler: handler.priority))
+
+
+def handlers_in(plugins: Iterable[Pluggable]) -> tuple[Handler, ...]:
+    """Return the handlers of several plugins, checked.
+
+    Args:
+        plugins: plugins, sets and marked functions.
+
+    Returns:
+        Their handlers, in order.
+
+    Raises:
+        TypeError: it is a lone plugin instead of a list, an item is no plugin, or a handler does
+            not take exactly one argument.
+        ValueError: a plugin has no handler.
+    """
+    if isinstance(plugins, Plugin | PluginSet | str) or callable(plugins):
+        msg = f"plugins takes a list, not a lone {type(plugins).__name__}: put it into a list"
+        raise TypeError(msg)
+    return tuple(handler for item in plugins for handler in handlers_of(item))
 
 
 def handlers_of(item: Pluggable) -> tuple[Handler, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, overload
 
 from mellea_like.core.options import Options
-from mellea_like.hooks.registry import handlers_of
+from mellea_like.hooks.registry import handlers_in
 from mellea_like.sampling.call import Call
 from mellea_like.sampling.prepare import as_backend, check_requirements, plan_call
 from mellea_like.sampling.selection import Selection, best_failure
@@ -102,6 +102,9 @@ class BaseSamplingStrategy:
         if selection not in ("first", "ordered"):
             msg = f"selection is 'first' or 'ordered', not {selection!r}"
             raise ValueError(msg)
+        if telemetry is not None and not isinstance(telemetry, Telemetry):
+            msg = f"telemetry is a Telemetry, not {telemetry!r}"
+            raise TypeError(msg)
         judging = {"temperature": 0.0} if judge_options is None else judge_options
         self.__settings = Settings(
             backend=None if backend is None else as_backend(backend, "backend"),
@@ -117,7 +120,7 @@ class BaseSamplingStrategy:
             timeout=timeout,
             validate_all=validate_all,
             cancel_grace=cancel_grace,
-            handlers=tuple(handler for plugin in plugins for handler in handlers_of(plugin)),
+            handlers=handlers_in(plugins),
             telemetry=_SILENT if telemetry is None else telemetry,
         )
         self.__settings.check_loop_budget(loop_budget, "loop_budget is set")

@@ -16,6 +16,7 @@ from mellea_like import (
     Message,
     MultiTurnStrategy,
     Options,
+    PluginSet,
     RejectionSamplingStrategy,
     RepairTemplateStrategy,
     Requirement,
@@ -25,6 +26,7 @@ from mellea_like import (
 )
 from mellea_like.backends.function import FunctionBackend
 from mellea_like.backends.scripted import ScriptedBackend
+from mellea_like.testing import RecordingPlugin
 
 pytestmark = [pytest.mark.anyio]
 
@@ -94,8 +96,12 @@ def test_seconds_are_a_number(name, value):
         ({"options": {"temperature": "hot"}}, TypeError, "temperature is a number"),
         ({"judge_options": {"tokens": 1}}, ValueError, "unknown option tokens"),
         ({"plugins": [3]}, TypeError, "3 is no plugin"),
+        ({"plugins": RecordingPlugin()}, TypeError, "plugins takes a list, not a lone Recording"),
+        ({"plugins": PluginSet("s", [])}, TypeError, "not a lone PluginSet: put it into a list"),
+        ({"plugins": RecordingPlugin}, TypeError, "put it into a list"),
+        ({"telemetry": True}, TypeError, "telemetry is a Telemetry, not True"),
     ],
-    ids=str,
+    ids=lambda value: str(value).split(" at 0x")[0],
 )
 def test_what_the_constructor_refuses(arguments, error, message):
     with pytest.raises(error, match=message):
