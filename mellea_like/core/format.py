@@ -39,7 +39,7 @@ def check_format(format: Any) -> None:
     except Exception as exc:
         msg = (
             "format takes a pydantic model or another type that JSON can be validated against,"
-            f" not {format!r}: {exc}"
+            f" not {format!r}: {str(exc).splitlines()[0]}"
         )
         raise TypeError(msg) from exc
 

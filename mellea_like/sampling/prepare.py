@@ -132,7 +132,11 @@ def as_backend(backend: object, name: str) -> Backend:
         msg = f"there is no {name}: give one to the strategy, or to the call as {name}=..."
         raise ValueError(msg)
     if not is_backend(backend):
-        hint = ": wrap it in FunctionBackend(...)" if callable(backend) else ""
+        hint = ""
+        if isinstance(backend, type):
+            hint = ": make an instance of it"
+        elif callable(backend):
+            hint = ": wrap it in FunctionBackend(...)"
         msg = f"{name} is no backend, for it has no generate(request): {backend!r}{hint}"
         raise TypeError(msg)
     return backend
@@ -164,7 +168,10 @@ def check_requirements(
         raise TypeError(msg) from None
     for item in items:
         if not isinstance(item, str | Requirement):
-            msg = f"{name} holds Requirement objects and texts, not {item!r}"
+            hint = (
+                ": wrap it, as in Requirement('what must hold', function)" if callable(item) else ""
+            )
+            msg = f"{name} holds Requirement objects and texts, not {item!r}{hint}"
             raise TypeError(msg)
         if isinstance(item, str) and not item.strip():
             msg = f"{name} holds an empty text: say in words what must hold"
