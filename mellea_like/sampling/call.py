@@ -276,7 +276,8 @@ class Call:
         our own cancelling of the producers, cuts a hook short. Only the clock does.
         """
         async with anyio.create_task_group() as tasks:
-            self.hooks.open(tasks)
+            if self.hooks:  # Without any, it is an object that all calls share.
+                self.hooks.open(tasks)
             if self._on_slice is not None or HookType.SAMPLING_ITERATION in self.hooks:
                 self._delivery = Delivery(self, self._on_slice)
                 tasks.start_soon(self._delivery.run)
