@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
-from pydantic import BaseModel, ConfigDict, InstanceOf, SkipValidation
+from pydantic import BaseModel, ConfigDict
+from pydantic_core import CoreSchema, core_schema
 
 from mellea_like.core.action import Action
 from mellea_like.core.backend import Purpose
@@ -31,6 +32,30 @@ __all__ = [
     "ValidationPostCheckPayload",
     "ValidationPreCheckPayload",
 ]
+
+T = TypeVar("T")
+
+
+class _AsItIs:
+    """Any object, neither checked nor copied."""
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, _source: Any, _handler: Any) -> CoreSchema:
+        return core_schema.any_schema()
+
+
+class _Instance:
+    """An instance of the annotated class, not copied.
+
+    Unlike pydantic's own ``InstanceOf`` it does not look for the types of the class's fields.
+    """
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, _handler: Any) -> CoreSchema:
+        return core_schema.is_instance_schema(source)
+
+
+Is = Annotated[T, _Instance]
 
 
 class Payload(BaseModel):
@@ -74,9 +99,9 @@ class SamplingLoopStartPayload(Payload):
     hook = HookType.SAMPLING_LOOP_START
     writable = frozenset({"loop_budget"})
 
-    action: SkipValidation[Action[Any]]
-    context: InstanceOf[Context]
-    requirements: tuple[InstanceOf[Requirement], ...]
+    action: Annotated[Action[Any], _AsItIs]
+    context: Is[Context]
+    requirements: tuple[Is[Requirement], ...]
     loop_budget: int
     concurrency_budget: int
 
@@ -97,8 +122,8 @@ class GenerationPreCallPayload(Payload):
 
     purpose: Purpose
     retry: int
-    messages: tuple[InstanceOf[Message], ...]
-    options: InstanceOf[Options]
+    messages: tuple[Is[Message], ...]
+    options: Is[Options]
     model: str | None
 
 
@@ -117,8 +142,8 @@ class GenerationPostCallPayload(Payload):
 
     purpose: Purpose
     retry: int
-    generation: InstanceOf[Generation]
-    usage: InstanceOf[Usage]
+    generation: Is[Generation]
+    usage: Is[Usage]
     duration: float
 
 
@@ -137,8 +162,8 @@ class GenerationErrorPayload(Payload):
 
     purpose: Purpose
     retry: int
-    error: InstanceOf[BaseException]
-    usage: InstanceOf[Usage]
+    error: Is[BaseException]
+    usage: Is[Usage]
     duration: float
 
 
@@ -153,8 +178,8 @@ class ValidationPreCheckPayload(Payload):
     hook = HookType.VALIDATION_PRE_CHECK
     writable = frozenset({"requirements"})
 
-    candidate: InstanceOf[Candidate]
-    requirements: tuple[InstanceOf[Requirement], ...]
+    candidate: Is[Candidate]
+    requirements: tuple[Is[Requirement], ...]
 
 
 class ValidationPostCheckPayload(Payload):
@@ -170,8 +195,8 @@ class ValidationPostCheckPayload(Payload):
     hook = HookType.VALIDATION_POST_CHECK
     writable = frozenset({"passed", "reason"})
 
-    candidate: InstanceOf[Candidate]
-    validations: tuple[tuple[InstanceOf[Requirement], InstanceOf[ValidationResult]], ...]
+    candidate: Is[Candidate]
+    validations: tuple[tuple[Is[Requirement], Is[ValidationResult]], ...]
     passed: bool
     reason: str = ""
 
@@ -187,9 +212,9 @@ class SamplingRepairPayload(Payload):
 
     hook = HookType.SAMPLING_REPAIR
 
-    failed: InstanceOf[Slice]
-    action: SkipValidation[Action[Any]]
-    context: InstanceOf[Context]
+    failed: Is[Slice]
+    action: Annotated[Action[Any], _AsItIs]
+    context: Is[Context]
 
 
 class SamplingIterationPayload(Payload):
@@ -201,7 +226,7 @@ class SamplingIterationPayload(Payload):
 
     hook = HookType.SAMPLING_ITERATION
 
-    slice: InstanceOf[Slice]
+    slice: Is[Slice]
 
 
 class SamplingLoopEndPayload(Payload):
@@ -220,10 +245,10 @@ class SamplingLoopEndPayload(Payload):
 
     hook = HookType.SAMPLING_LOOP_END
 
-    slices: tuple[InstanceOf[Slice], ...]
+    slices: tuple[Is[Slice], ...]
     success: bool
-    best: InstanceOf[Slice] | None
-    error: InstanceOf[BaseException] | None
+    best: Is[Slice] | None
+    error: Is[BaseException] | None
     iterations_used: int
     stop_reason: StopReason
     started: datetime
