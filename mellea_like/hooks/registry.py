@@ -262,15 +262,13 @@ def snapshot(plugins: Iterable[Handler]) -> tuple[Handler, ...]:
     Returns:
         The process's, the scope's and the strategy's handlers by priority, each once.
     """
-    scoped = _scoped.get()
-    if not _process_wide and not scoped:
-        candidates: Iterable[Handler] = plugins
-    else:
-        candidates = [
-            *(handler for _, handlers in _process_wide for handler in handlers),
-            *(handler for plugin_set in scoped for handler in plugin_set.handlers),
-            *plugins,
-        ]
+    candidates = [
+        *(handler for _, handlers in _process_wide for handler in handlers),
+        *(handler for plugin_set in _scoped.get() for handler in plugin_set.handlers),
+        *plugins,
+    ]
+    if not candidates:
+        return ()
     unique: dict[tuple[object, HookType], Handler] = {}
     for handler in candidates:
         unique.setdefault((handler.function, handler.hook), handler)

@@ -25,6 +25,7 @@ __all__ = ["Checklist", "Judge"]
 Judge: TypeAlias = "Callable[[Requirement, Candidate], Awaitable[ValidationResult]]"
 """Decides a requirement that has no validator."""
 
+_INLINE, _THREAD = Stage.INLINE, Stage.THREAD
 _PASS, _FAIL = ValidationStatus.PASSED, ValidationStatus.FAILED
 _new_result: Any = quick(ValidationResult)
 _PASSED = ValidationResult(True)
@@ -47,12 +48,16 @@ class Checklist:
 
     def __init__(self, requirements: Sequence[Requirement]) -> None:
         self.requirements = tuple(requirements)
-        members = {
-            stage: [i for i, requirement in enumerate(requirements) if requirement.stage is stage]
-            for stage in Stage
-        }
-        self._inline = [(i, self.requirements[i]) for i in members[Stage.INLINE]]
-        self._later = [members[stage] for stage in Stage if stage > 0 and members[stage]]
+        inline: list[tuple[int, Requirement]] = []
+        thread: list[int] = []
+        awaited: list[int] = []
+        for i, requirement in enumerate(self.requirements):
+            if requirement.stage is _INLINE:
+                inline.append((i, requirement))
+            else:
+                (thread if requirement.stage is _THREAD else awaited).append(i)
+        self._inline = inline
+        self._later = [members for members in (thread, awaited) if members]
 
     def begin(
         self,

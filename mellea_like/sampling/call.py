@@ -7,10 +7,10 @@ end the call is kept in `fatal`, and raised when every producer has ended.
 
 from __future__ import annotations
 
+import os
 from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
-from uuid import uuid4
 
 import anyio
 from anyio.lowlevel import checkpoint_if_cancelled
@@ -93,7 +93,7 @@ class Call:
         settings = strategy.settings
         self.strategy = strategy
         self.plan = plan
-        self.sampling_id = uuid4().hex
+        self.sampling_id = os.urandom(16).hex()
         self.loop_budget = settings.loop_budget
         self.iteration_timeout = settings.iteration_timeout
         self.check_all = (
