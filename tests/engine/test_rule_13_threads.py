@@ -113,21 +113,24 @@ def test_rule_13_the_ready_made_checks_are_inline(check):
 
 
 async def test_rule_13_threads_are_capped_and_a_stuck_one_holds_its_slot():
-    release = threading.Event()
-    first = threads.thread_statistics()
+    release, entered = threading.Event(), threading.Semaphore(0)
     cap = threads.MAX_THREADS
 
-    async def occupy():
-        with anyio.move_on_after(0.05):
-            await threads.run_in_thread(release.wait, 20)
+    def stuck():
+        entered.release()
+        release.wait(20)
 
     try:
-        async with anyio.create_task_group() as tasks:
-            for _ in range(cap):
-                tasks.start_soon(occupy)
+        with anyio.fail_after(15):
+            async with anyio.create_task_group() as tasks:
+                for _ in range(cap):
+                    tasks.start_soon(threads.run_in_thread, stuck)
+                for _ in range(cap):
+                    while not entered.acquire(blocking=False):  # noqa: ASYNC110 (a thread ends)
+                        await anyio.sleep(0.005)
+                tasks.cancel_scope.cancel()
         during = threads.thread_statistics()
-        assert during.threads <= cap
-        assert during.abandoned >= cap - first.threads
+        assert during.threads == during.abandoned == cap
         ran = []
         with anyio.move_on_after(0.1):
             await threads.run_in_thread(ran.append, "no slot is free")

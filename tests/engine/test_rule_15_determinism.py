@@ -166,6 +166,24 @@ async def test_rule_15_ordered_starts_no_turn_of_higher_rank(virtual_clock):
     assert result.elapsed == pytest.approx(5)
 
 
+async def test_rule_15_ordered_cancels_more_when_a_lower_rank_passes(virtual_clock):
+    backend = by_iteration(
+        {1: after(3, "no"), 2: after(2, "yes"), 3: after(9, "no"), 4: after(1, "yes")}
+    )
+    strategy = RejectionSamplingStrategy(
+        backend, loop_budget=1, concurrency_budget=4, selection="ordered"
+    )
+    result = await strategy.sample("do", [yes])
+    assert result.best.iteration == 2
+    ended = {s.iteration: (str(s.outcome), s.ended_at) for s in result.slices}
+    assert ended == {
+        4: ("passed", pytest.approx(1)),
+        2: ("passed", pytest.approx(2)),
+        3: ("cancelled", pytest.approx(2)),
+        1: ("failed", pytest.approx(3)),
+    }
+
+
 async def test_rule_15_ordered_without_a_pass_uses_every_turn(virtual_clock):
     strategy = RejectionSamplingStrategy(
         by_iteration({}), loop_budget=2, concurrency_budget=2, selection="ordered"
