@@ -38,7 +38,7 @@ class ValidationResult:
 
     Attributes:
         status: passed, failed, errored or skipped.
-        error: the exception, where the status is errored.
+        error: the exception, where the status is errored, or failed because ``on_error`` says so.
 
     Raises:
         TypeError: ``passed`` is no bool, or ``reason`` no str.
