@@ -27,8 +27,9 @@ def running() -> set[int]:
 
 
 def other_threads() -> set[threading.Thread]:
-    """All but the library's own few, which wait for more work."""
-    return {thread for thread in threading.enumerate() if "mellea_like" not in thread.name}
+    """All but the library's own few, and trio's, which wait some seconds for more work."""
+    kept = ("mellea_like", "Trio thread", "AnyIO worker")
+    return {thread for thread in threading.enumerate() if not thread.name.startswith(kept)}
 
 
 async def warm_up() -> None:
