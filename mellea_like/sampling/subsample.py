@@ -69,10 +69,11 @@ def may_go_on(slice_: Slice) -> bool:
 
     Returns:
         False after a permanent error: an error of a backend that is not retryable, or any exception
-        that is neither a backend's nor a requirement's.
+        that is neither a backend's nor a requirement's. What a verdict says went wrong, whatever it
+        is, is a requirement's.
     """
     error = slice_.error
-    if error is None or isinstance(error, RequirementError):
+    if error is None or slice_.validations or isinstance(error, RequirementError):
         return True
     return isinstance(error, BackendError) and error.retryable
 

@@ -13,6 +13,7 @@ from mellea_like import (
     Message,
     RejectionSamplingStrategy,
     Requirement,
+    ValidationResult,
     hook,
 )
 from mellea_like.backends.scripted import ScriptedBackend
@@ -143,3 +144,23 @@ async def test_rule_09_every_declared_requirement_has_a_verdict_in_the_record():
         ValidationStatus.FAILED,
     ]
     assert not result.success
+
+
+async def test_rule_09_a_validator_that_skips_does_not_pass():
+    skips = Requirement("skips", lambda c: ValidationResult.skipped("not now"), inline=True)
+    strategy = RejectionSamplingStrategy(ScriptedBackend(["a"]), loop_budget=1)
+    result = await strategy.sample("do", [skips, a])
+    assert not result.success
+    assert str(result.slices[0].outcome) == "failed"
+
+
+async def test_rule_09_a_validator_that_says_it_erred_is_believed_and_the_subsample_goes_on():
+    error = LookupError("index is down")
+
+    def check(candidate):
+        return ValidationResult.errored(error) if candidate.text == "?" else True
+
+    strategy = RejectionSamplingStrategy(ScriptedBackend(["?", "a"]))
+    result = await strategy.sample("do", [Requirement("errs", check, inline=True), a])
+    assert [str(s.outcome) for s in result.slices] == ["errored", "passed"]
+    assert result.errors == (error,)
