@@ -13,10 +13,16 @@ from typing import TYPE_CHECKING, Any, Self
 import anyio
 
 from mellea_like.backends.llama_process import ServerProcess
-from mellea_like.backends.openai import OpenAIBackend
 from mellea_like.core.options import Options
 from mellea_like.errors import BackendError, BackendTimeout
 from mellea_like.runtime.threads import run_in_thread
+
+MISSING = "LlamaCppBackend needs llama.cpp: pip install 'mellea-like[llama]'"
+
+try:
+    from mellea_like.backends.openai import OpenAIBackend
+except ImportError as _exc:  # It speaks to its server through the SDK.
+    raise ImportError(MISSING) from _exc
 
 if TYPE_CHECKING:
     import os
@@ -89,8 +95,7 @@ class LlamaCppBackend:
         can_judge: bool = True,
     ) -> None:
         if importlib.util.find_spec("xllamacpp") is None:
-            msg = "LlamaCppBackend needs llama.cpp: pip install 'mellea-like[llama]'"
-            raise ImportError(msg)
+            raise ImportError(MISSING)
         for name, value in (
             ("context_size", context_size),
             ("parallel", parallel),

@@ -67,6 +67,7 @@ def test_on_a_terminal_it_says_that_it_reads(command):
         ("regex", ["--check", "regex:x"], "checks"),
         ("jsonschema", ["--schema", "SCHEMA"], "checks"),
         ("openai", ["--base-url", "http://127.0.0.1:9/v1"], "openai"),
+        ("openai", ["--gguf", "SCHEMA"], "llama"),
         ("xllamacpp", ["--gguf", "SCHEMA"], "llama"),
     ],
 )
