@@ -15,6 +15,7 @@ from mellea_like import (
     RepairTemplateStrategy,
 )
 from mellea_like.backends.scripted import ScriptedBackend
+from mellea_like.errors import RateLimited
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
 
@@ -115,3 +116,16 @@ async def test_rule_14_the_history_given_to_repair_is_the_strategys_to_keep():
 
     await Keeping(by_iteration({}), loop_budget=4).sample("do", [yes])
     assert [[s.iteration for s in history] for history in histories] == [[1], [1, 2], [1, 2, 3]]
+
+
+async def test_rule_14_the_history_holds_what_failed_and_not_what_erred():
+    histories = []
+
+    class Keeping(RejectionSamplingStrategy):
+        def repair(self, history):
+            histories.append([s.iteration for s in history])
+            return super().repair(history)
+
+    backend = by_iteration({2: RateLimited("again"), 3: RateLimited("again")})
+    await Keeping(backend, loop_budget=5).sample("do", [yes])
+    assert histories == [[1], [1, 4]]
