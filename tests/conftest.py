@@ -6,7 +6,8 @@ import functools
 import inspect
 import ipaddress
 import os
-import sys
+import socket
+import subprocess
 import threading
 import time
 
@@ -31,23 +32,37 @@ settings.load_profile("ci" if os.environ.get("CI") else "default")
 
 # --- a call that blocks the event loop fails the test -----------------------------------------
 
-BLOCKING_EVENTS = {"os.system", "socket.getaddrinfo", "subprocess.Popen", "time.sleep"}
 _watched_threads: set[int] = set()
-_sleep = time.sleep
 
 
-def _audit(event: str, args: tuple[object, ...]) -> None:
-    if event in BLOCKING_EVENTS and threading.get_ident() in _watched_threads:
-        if event == "socket.getaddrinfo" and _is_address(args[0]):
-            return  # Nothing to look up: trio asks, in the loop, whether it is an address.
-        # Only our own code answers for what it does: a frame of the package must have called.
-        frame = inspect.currentframe()
-        while frame is not None:
-            path = frame.f_code.co_filename
-            if f"{os.sep}mellea_like{os.sep}" in path and f"{os.sep}testing{os.sep}" not in path:
-                msg = f"{event}{args!r} blocks the event loop, called from {path}:{frame.f_lineno}"
-                raise AssertionError(msg)
-            frame = frame.f_back
+def _watch(owner: object, name: str, event: str) -> None:
+    """Put the watch before a function that blocks.
+
+    No audit hook: one written in Python lets threads in while a trace function is being installed,
+    and then coverage can't measure the thread that just began, which dies of it.
+    """
+    blocking = getattr(owner, name)
+
+    @functools.wraps(blocking)
+    def watched(*args, **kwargs):
+        if threading.get_ident() in _watched_threads:
+            _check(event, args)
+        return blocking(*args, **kwargs)
+
+    setattr(owner, name, watched)
+
+
+def _check(event: str, args: tuple[object, ...]) -> None:
+    if event == "socket.getaddrinfo" and _is_address(args[0]):
+        return  # Nothing to look up: trio asks, in the loop, whether it is an address.
+    # Only our own code answers for what it does: a frame of the package must have called.
+    frame = inspect.currentframe()
+    while frame is not None:
+        path = frame.f_code.co_filename
+        if f"{os.sep}mellea_like{os.sep}" in path and f"{os.sep}testing{os.sep}" not in path:
+            msg = f"{event}{args!r} blocks the event loop, called from {path}:{frame.f_lineno}"
+            raise AssertionError(msg)
+        frame = frame.f_back
 
 
 def _is_address(host: object) -> bool:
@@ -58,14 +73,10 @@ def _is_address(host: object) -> bool:
     return True
 
 
-def _audited_sleep(seconds: float) -> None:
-    _audit("time.sleep", (seconds,))
-    _sleep(seconds)
-
-
-sys.addaudithook(_audit)
-if sys.version_info < (3, 13):  # where time.sleep raises no audit event of its own
-    time.sleep = _audited_sleep
+_watch(os, "system", "os.system")
+_watch(socket, "getaddrinfo", "socket.getaddrinfo")
+_watch(subprocess.Popen, "__init__", "subprocess.Popen")
+_watch(time, "sleep", "time.sleep")
 
 
 @pytest.fixture(scope="session")
