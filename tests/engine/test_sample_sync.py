@@ -141,3 +141,13 @@ def test_an_interrupt_comes_out_as_one():
     with pytest.raises(KeyboardInterrupt):
         strategy.sample_sync("do", [Requirement("x", interrupt, inline=True)])
     assert backend.statistics().in_flight == 0
+
+
+def test_the_judges_that_requirements_bring_along_are_closed_too():
+    own, inner = (
+        Closing('{"passed": true, "reason": ""}'),
+        Closing('{"passed": true, "reason": ""}'),
+    )
+    checks = [Requirement("kind", judge=own), yes | ~Requirement("brief", judge=inner)]
+    RejectionSamplingStrategy(Closing()).sample_sync("do", checks)
+    assert (own.closed, inner.closed) == (1, 1)
