@@ -9,11 +9,12 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import anyio
+from anyio.lowlevel import checkpoint_if_cancelled
 
 from mellea_like.core.backend import Request, RequestMeta
 from mellea_like.core.current import ITERATION
 from mellea_like.core.format import parse_json, parse_value
-from mellea_like.core.generation import Generation, Meter, Usage
+from mellea_like.core.generation import Generation, Meter, Usage, cost_of
 from mellea_like.core.quick import quick
 from mellea_like.core.slice import Outcome, Slice
 from mellea_like.core.validation import Candidate, ValidationResult, ValidationStatus
@@ -231,6 +232,8 @@ class Iteration:
         self.outcome = outcome
 
     async def _ask_judge(self, requirement: Requirement, candidate: Candidate) -> ValidationResult:
+        # A backend that ignores its cancellation may reply after a sibling has won.
+        await checkpoint_if_cancelled()
         call = self.call
         meter = Meter()
         if self.judged is None:
@@ -285,11 +288,11 @@ class Iteration:
     def _usage(self) -> Usage:
         if self.meter is None:
             return _NO_USAGE
-        usage = _cost(self.meter, self.generation)
+        usage = cost_of(self.meter, self.generation)
         if self.judged is None:
             return usage
         for meter, reply in self.judged:
-            usage += _cost(meter, reply)
+            usage += cost_of(meter, reply)
         return usage
 
 
@@ -300,12 +303,3 @@ def _given_value(generation: Generation, wanted: Any) -> Any:
     if generation.value is not None:
         return parse_value(wanted, generation.value)
     return parse_json(wanted, generation.text)
-
-
-def _cost(meter: Meter, reply: Generation | None) -> Usage:
-    """Return what a request cost, of backends that keep the meter and of those that don't."""
-    if meter.started:
-        return meter.usage
-    if reply is None or not reply.usage.requests:
-        return Usage(requests=1, unknown=1)
-    return reply.usage
