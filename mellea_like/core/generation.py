@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Generation", "Meter", "RequestMeter", "Usage"]
+__all__ = ["Generation", "Meter", "RequestMeter", "Usage", "cost_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,3 +145,20 @@ class Meter:
         if len(self._requests) == 1:
             return self._requests[0].usage
         return sum((request.usage for request in self._requests), Usage())
+
+
+def cost_of(meter: Meter, reply: Generation | None) -> Usage:
+    """Return what a request cost, of a backend that keeps the meter and of one that does not.
+
+    Args:
+        meter: the request's.
+        reply: the reply, or None where there was none.
+
+    Returns:
+        What the meter says, else what the reply says, else one request of unknown cost.
+    """
+    if meter.started:
+        return meter.usage
+    if reply is None or not reply.usage.requests:
+        return Usage(requests=1, unknown=1)
+    return reply.usage

@@ -117,7 +117,7 @@ class Iteration:
                 self._fail_on_stray_cancellation(exc)
         finally:
             slice_ = self._record()
-            call.record(slice_)
+            call.race.record(slice_)
             if call.telemetry is not None:
                 call.telemetry.ended(span, slice_)
         return slice_

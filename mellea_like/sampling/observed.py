@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from mellea_like.core.backend import Backend, Request, can_judge
+from mellea_like.core.generation import cost_of
 from mellea_like.core.options import Options
 from mellea_like.errors import HookError
 from mellea_like.hooks.types import HookType
@@ -80,7 +81,7 @@ class ObservedBackend:
                 GenerationPostCallPayload(
                     **self._ids(request),
                     generation=generation,
-                    usage=_cost(request, generation),
+                    usage=cost_of(request.meter, generation),
                     duration=anyio.current_time() - started,
                 )
             )
@@ -135,7 +136,7 @@ class ObservedBackend:
                 GenerationErrorPayload(
                     **self._ids(request),
                     error=error,
-                    usage=request.meter.usage,
+                    usage=cost_of(request.meter, None),
                     duration=duration,
                 )
             )

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import anyio
 import pytest
-from engine_kit import a_slice, after, by_iteration, outcomes, says, yes
+from engine_kit import Unmetered, a_slice, after, by_iteration, outcomes, says, yes
 
 from mellea_like import (
     Candidate,
@@ -163,6 +163,25 @@ async def test_error_shows_what_went_wrong_and_post_call_is_not_fired():
     assert payload.usage.unknown == 1
     assert payload.duration == pytest.approx(2)
     assert [p.iteration for p in recording.of(GenerationPostCallPayload)] == [2]
+
+
+async def test_hooks_are_told_the_same_cost_as_the_record_of_a_backend_without_a_meter():
+    async def generate(request):
+        if request.meta.iteration == 1:
+            raise BackendUnavailable("down")
+        said = Usage(1, 3, 4) if request.meta.iteration == 2 else Usage()
+        return Generation("no", usage=said)
+
+    recording = RecordingPlugin()
+    strategy = RejectionSamplingStrategy(Unmetered(generate), plugins=[recording])
+    result = await strategy.sample("do", [yes])
+    told = [
+        p.usage
+        for p in recording.payloads
+        if isinstance(p, GenerationPostCallPayload | GenerationErrorPayload)
+    ]
+    assert told == [s.usage for s in result.slices]
+    assert told == [Usage(1, unknown=1), Usage(1, 3, 4), Usage(1, unknown=1)]
 
 
 async def test_a_cancelled_request_is_no_error():
