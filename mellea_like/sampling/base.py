@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, overload
 
 from mellea_like.core.options import Options
@@ -323,11 +324,14 @@ class BaseSamplingStrategy:
             Exception: what `sample` raises.
         """
         settings = self.__settings
+        if isinstance(requirements, Iterator):
+            requirements = tuple(requirements)  # They are looked at twice.
         backends = [
             settings.backend,
             settings.judge,
             arguments.get("backend"),
-            *judges_of((*settings.requirements, *getattr(action, "requirements", ()))),
+            *judges_of(settings.requirements),
+            *judges_of(getattr(action, "requirements", ())),
             *judges_of(requirements),
         ]
         return run_once(lambda: self.sample(action, requirements, **arguments), backends)

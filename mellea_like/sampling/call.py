@@ -1,14 +1,12 @@
-"""One call of `sample`: its state, its consumer, and its end.
+"""One call of `sample`: what it knows, and how it begins and ends.
 
-Producers (`subsample.produce`) record slices here; the consumer sees them in the order recorded and
-cancels what is no longer needed. Neither raises through the task group that they share: what must
-end the call is kept in `fatal`, and raised when every producer has ended.
+The subsamples' work is in `race`, what plugins are told of it in `events` and `delivery`, and what
+comes of it in `ending`.
 """
 
 from __future__ import annotations
 
 import os
-from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -18,20 +16,18 @@ from anyio.lowlevel import checkpoint_if_cancelled
 from mellea_like.core.action import Instruction
 from mellea_like.core.message import Message
 from mellea_like.core.result import SamplingResult, StopReason
-from mellea_like.core.slice import Outcome, Slice
 from mellea_like.errors import HookError, SamplingFailed
 from mellea_like.hooks.dispatch import HookRun
 from mellea_like.hooks.registry import snapshot
 from mellea_like.hooks.types import HookType
 from mellea_like.requirements.validate import Checklist
 from mellea_like.runtime.logs import warn
-from mellea_like.runtime.native import clock, scope_cancelled, split_cancellation
+from mellea_like.runtime.native import clock, split_cancellation
 from mellea_like.sampling import events
 from mellea_like.sampling.delivery import Delivery
 from mellea_like.sampling.ending import Ending, conclude
 from mellea_like.sampling.observed import observed
-from mellea_like.sampling.stuck import log_stuck_tasks, task_name
-from mellea_like.sampling.subsample import produce
+from mellea_like.sampling.race import Race
 from mellea_like.telemetry.names import STOP_REASON
 
 if TYPE_CHECKING:
@@ -41,9 +37,9 @@ if TYPE_CHECKING:
     from mellea_like.core.backend import Backend
     from mellea_like.core.context import Context
     from mellea_like.core.requirement import Requirement
+    from mellea_like.core.slice import Slice
     from mellea_like.sampling.base import BaseSamplingStrategy
     from mellea_like.sampling.prepare import Plan
-    from mellea_like.sampling.turns import Turn
 
 __all__ = ["Call"]
 
@@ -51,7 +47,6 @@ DRAIN_SECONDS = 2.0
 """How long deliveries and background hooks may go on after the last iteration, in all."""
 
 
-_PASSED = Outcome.PASSED
 _NO_HOOKS = HookRun((), "")
 
 
@@ -67,22 +62,11 @@ class Call:
     # What most calls never change stands here, for a pending call takes memory.
     fatal: BaseException | None = None
     rendered: tuple[Message, ...] | None = None
-    stopping = False
-    under_way = 0
-    _active = 0
     _begun = False
-    _best_rank: tuple[int, int] | None = None
     _delivery: Delivery | None = None
     _ended: Ending | None = None
-    _idle: anyio.Event | None = None
-    _left: BaseException | None = None
-    _scope: anyio.CancelScope | None = None
-    _seen = 0
-    _timed_out = False
     _too_late: BaseException | None = None
     _undelivered = 0
-    _watched = False
-    _won = False
 
     def __init__(
         self,
@@ -117,11 +101,8 @@ class Call:
         self.clock = clock()
         self.started = self.clock()
         self._started_utc = datetime.now(UTC)
+        self.race = Race(self)
         self.deadline = None if settings.timeout is None else self.started + settings.timeout
-        self.slices: list[Slice] = []
-        self._chain_scopes: dict[int, anyio.CancelScope] = {}
-        self.ordered = settings.selection == "ordered"
-        self._running: dict[int, Turn] = {}
 
     # What producers use
 
@@ -153,52 +134,6 @@ class Call:
             self._judges[id(judge)] = observed(judge, self)
         return self._judges[id(judge)]
 
-    def scope_of(self, chain: int) -> AbstractContextManager[object]:
-        """Return what cancels one subsample alone; only an ordered selection needs it."""
-        if not self.ordered:
-            return nullcontext()
-        return self._chain_scopes.setdefault(chain, anyio.CancelScope())
-
-    def may_start(self, turn: Turn) -> bool:
-        """Tell whether a turn of an ordered call may start; note that its subsample is at it."""
-        if self._best_rank is not None and turn.rank > self._best_rank:
-            return False
-        self._running[turn.subsample] = turn
-        return True
-
-    def record(self, slice_: Slice) -> None:
-        """Keep a finished slice and tell the consumer: one synchronous step."""
-        self.slices.append(slice_)
-        passed = slice_.outcome is _PASSED
-        if passed:
-            rank = (slice_.depth, slice_.subsample)
-            if not self.ordered:
-                self._won = self.stopping = True
-            elif self._best_rank is None or rank < self._best_rank:
-                self._best_rank = rank
-        if passed or self._watched:
-            self._send.send_nowait(slice_)
-        if slice_.error is not None:
-            warn(
-                "iteration %d errored: %s: %s",
-                slice_.iteration,
-                type(slice_.error).__name__,
-                slice_.error,
-                sampling_id=self.sampling_id,
-                iteration=slice_.iteration,
-                subsample=slice_.subsample,
-            )
-
-    def subsample_ended(self, chain: int) -> None:
-        """Count a producer as ended; the last one closes the queue."""
-        self._running.pop(chain, None)
-        self._active -= 1
-        self.under_way -= 1
-        if self._active == 0:
-            self._send.close()
-        if self.under_way == 0 and self._idle is not None:
-            self._idle.set()
-
     def abort(self, error: BaseException) -> None:
         """End the call with an error, unless it is won already.
 
@@ -208,7 +143,7 @@ class Call:
         if error is self.fatal or error is self._too_late:
             return
         interrupt = not isinstance(error, Exception)
-        if (self._won or self.fatal is not None) and not interrupt:
+        if (self.race.won or self.fatal is not None) and not interrupt:
             self._too_late = error
             warn(
                 "after the call was decided: %s: %s",
@@ -218,9 +153,7 @@ class Call:
             )
             return
         self.fatal = error
-        self.stopping = True
-        if self._scope is not None:
-            self._scope.cancel()
+        self.race.stop()
 
     # Hooks that producers fire
 
@@ -256,7 +189,7 @@ class Call:
         if self.hooks or self._on_slice is not None:
             await self._run_with_hooks()
         else:
-            await self._run_turns()
+            await self.race.run(self._delivery)
         # A caller who left while the call was ending is told so, and handed no result.
         await checkpoint_if_cancelled()
         ending = self._conclude()
@@ -286,7 +219,7 @@ class Call:
                 self._begun = True
                 if HookType.SAMPLING_LOOP_START in self.hooks:
                     self.loop_budget = await events.loop_start(self)
-                await self._run_turns()
+                await self.race.run(self._delivery)
                 cancelled = False
             except anyio.get_cancelled_exc_class():
                 raise
@@ -296,125 +229,18 @@ class Call:
             finally:
                 tasks.start_soon(self._close, cancelled)
 
-    async def _run_turns(self) -> None:
-        """Run the producers, and be their consumer."""
-        concurrency = self.strategy.settings.concurrency_budget
-        self._active = concurrency
-        # A failed slice that nobody else waits for is no reason to wake the consumer.
-        self._watched = self.ordered or self._delivery is not None
-        self._send, receive = anyio.create_memory_object_stream[Slice](
-            concurrency * self.loop_budget
-        )
-        late, at_work, decided = False, 0, 0
-        try:
-            with self._send, receive:
-                async with anyio.create_task_group() as producers:
-                    if self.deadline is not None:
-                        producers.cancel_scope.deadline = self.deadline
-                    self._scope = producers.cancel_scope
-                    for chain in range(concurrency):
-                        name = task_name(self.sampling_id, chain)
-                        producers.start_soon(produce, self, chain, name=name)
-                    try:
-                        await self._consume(receive)
-                    except anyio.get_cancelled_exc_class() as exc:
-                        if not scope_cancelled():
-                            self._left = type(exc)(*exc.args)
-                        raise
-                    except BaseException as exc:  # noqa: BLE001 (an interrupt; raised again later)
-                        self.abort(exc)
-                    finally:
-                        late = not self.stopping and producers.cancel_scope.cancel_called
-                        at_work = self._active
-                        self.stopping = True
-                        decided = len(self.slices)
-                        if self._active:
-                            producers.cancel_scope.cancel()
-                        self._deliver()
-                        if self.under_way:
-                            await self._await_producers()
-        finally:
-            # The slices of a call whose caller left are delivered, too.
-            self._won = self._won or self._best_rank is not None
-            # Cancelled siblings end in whatever order the event loop keeps its tasks in; those
-            # that ended at the same instant stand in the order of their ids, so that runs can be
-            # compared.
-            self.slices[decided:] = sorted(
-                self.slices[decided:], key=lambda slice_: (slice_.ended_at, slice_.iteration)
-            )
-            # The time may run out in the very moment in which the last turn ends.
-            turns_left = at_work > 0 and len(self.slices) < concurrency * self.loop_budget
-            self._timed_out = late and (
-                turns_left or any(s.outcome is Outcome.CANCELLED for s in self.slices)
-            )
-            self._deliver()
-        if self._left is not None:
-            # Where a producer's time limit ran out as well, anyio (4.16) counts its cancellation as
-            # one of this task's, and takes the native one for its own.
-            raise self._left
-
-    async def _consume(self, receive: Any) -> None:
-        """Look at slices as they are recorded, until the call is decided or the turns are spent.
-
-        What comes through the queue only wakes this up: the list of slices is what counts.
-        """
-        while True:
-            try:
-                await receive.receive()
-                while True:
-                    receive.receive_nowait()
-            except anyio.EndOfStream:
-                return
-            except anyio.WouldBlock:
-                pass
-            if self.stopping:
-                return
-            if self._best_rank is not None:
-                self._cancel_higher_ranks(self._best_rank)
-            self._deliver()
-
-    def _cancel_higher_ranks(self, best: tuple[int, int]) -> None:
-        for chain, turn in self._running.items():
-            if turn.rank > best:
-                self._chain_scopes[chain].cancel()
-
-    def _deliver(self) -> None:
-        """Queue the slices recorded since the last time for hooks and the progress callback."""
-        if self._delivery is not None:
-            for slice_ in self.slices[self._seen :]:
-                self._delivery.put(slice_)
-        self._seen = len(self.slices)
-
-    async def _await_producers(self) -> None:
-        """Wait for cancelled producers; say which don't end when the grace period is over.
-
-        One that has not begun is the task group's to wait for: when an event loop shuts down, it
-        may never begin.
-        """
-        with anyio.CancelScope(shield=True):
-            with anyio.move_on_after(self.strategy.settings.cancel_grace):
-                self._idle = anyio.Event()
-                try:
-                    await self._idle.wait()
-                except anyio.get_cancelled_exc_class() as exc:
-                    if not scope_cancelled():
-                        self._left = type(exc)(*exc.args)
-                    raise
-            if self.under_way:
-                log_stuck_tasks(self.sampling_id, self.strategy.settings.cancel_grace)
-
     # The end
 
     def _conclude(self, cancelled: bool = False) -> Ending:  # noqa: FBT001, FBT002
         """Decide how the call ended, once."""
         if self._ended is None:
             self._ended = conclude(
-                self.slices,
+                self.race.slices,
                 selection=self.strategy.settings.selection,
                 select_from_failure=self.strategy.select_from_failure,
                 strategy=type(self.strategy).__name__,
                 fatal=self.fatal,
-                timed_out=self._timed_out,
+                timed_out=self.race.timed_out,
                 cancelled=cancelled,
                 sampling_id=self.sampling_id,
             )
@@ -422,7 +248,7 @@ class Call:
 
     def _result(self, ending: Ending) -> SamplingResult[Any]:
         return SamplingResult(
-            slices=tuple(self.slices),
+            slices=tuple(self.race.slices),
             best_index=ending.best_index,
             stop_reason=ending.stop_reason,
             sampling_id=self.sampling_id,

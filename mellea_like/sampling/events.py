@@ -174,14 +174,14 @@ async def loop_end(call: Call, ending: Ending, started: datetime) -> None:
     """
     from mellea_like.hooks.payloads import SamplingLoopEndPayload  # noqa: PLC0415
 
-    best = None if ending.best_index is None else call.slices[ending.best_index]
+    best = None if ending.best_index is None else call.race.slices[ending.best_index]
     payload = SamplingLoopEndPayload(
         **call.ids(),
-        slices=tuple(call.slices),
+        slices=tuple(call.race.slices),
         success=best is not None and best.passed,
         best=best,
         error=ending.error,
-        iterations_used=sum(_finished_validation(slice_) for slice_ in call.slices),
+        iterations_used=sum(_finished_validation(slice_) for slice_ in call.race.slices),
         stop_reason=ending.stop_reason,
         started=started,
         elapsed=call.now(),

@@ -30,29 +30,31 @@ async def produce(call: Call, chain: int) -> None:
         call: the call.
         chain: the subsample's index.
     """
-    call.under_way += 1
+    race = call.race
+    race.under_way += 1
     try:
-        with call.scope_of(chain):
+        with race.scope_of(chain):
             await _run_chain(call, chain)
     except BaseException as exc:
         if split_cancellation(exc)[0] is not None and cancel_requested():
             raise
         call.abort(exc)  # It is raised again by the call, outside its task group.
     finally:
-        call.subsample_ended(chain)
+        race.ended(chain)
 
 
 async def _run_chain(call: Call, chain: int) -> None:
+    race = call.race
     action, context = call.plan.action, call.plan.context
     failed: list[Slice] = []
     turns = call.loop_budget
     for depth in range(turns):
         turn = turn_of(chain, depth, turns)
-        if call.stopping or (call.ordered and not call.may_start(turn)):
+        if race.stopping or (race.ordered and not race.may_start(turn)):
             return
         slice_ = await Iteration(call, turn, chain, action, context).run()
         if slice_.outcome is _FAILED:
-            if depth + 1 < turns and not call.stopping:
+            if depth + 1 < turns and not race.stopping:
                 failed.append(slice_)
                 action, context = _repaired(call, failed)
                 if call.repairs_observed:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import anyio
 from anyio.lowlevel import current_token
@@ -56,19 +57,19 @@ def run_once(call: Callable[[], Awaitable[T]], backends: Iterable[Any]) -> T:
     return anyio.run(main)
 
 
-def judges_of(requirements: Iterable[object]) -> list[Any]:
+def judges_of(requirements: object) -> list[Any]:
     """Return the backends that requirements bring along.
 
     Args:
-        requirements: requirements and texts.
+        requirements: requirements and texts; anything else is a mistake, which the call explains.
 
     Returns:
         Their judges, those of combined requirements' parts too.
     """
     judges: list[Any] = []
-    if isinstance(requirements, str | Requirement):
-        return judges  # A mistake, which the call explains.
-    for requirement in requirements:
+    if isinstance(requirements, str | Requirement) or not isinstance(requirements, Collection):
+        return judges
+    for requirement in cast("Collection[object]", requirements):
         if isinstance(requirement, Requirement):
             judges += [requirement.judge, *judges_of(requirement.parts)]
     return judges

@@ -1,0 +1,236 @@
+"""The race of a call's subsamples: what they record, who wins, and how the others are stopped.
+
+Producers (`subsample.produce`) record slices here; the consumer looks at them in the order recorded
+and cancels what is no longer needed. Neither raises through the task group that they share: what
+must end the call is handed to `Call.abort`, and raised when every producer has ended.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from mellea_like.core.slice import Outcome, Slice
+from mellea_like.runtime.logs import warn
+from mellea_like.runtime.native import scope_cancelled
+from mellea_like.sampling.stuck import log_stuck_tasks, task_name
+from mellea_like.sampling.subsample import produce
+
+if TYPE_CHECKING:
+    from mellea_like.sampling.call import Call
+    from mellea_like.sampling.delivery import Delivery
+    from mellea_like.sampling.turns import Turn
+
+__all__ = ["Race"]
+
+_PASSED = Outcome.PASSED
+
+
+class Race:
+    """The subsamples of one call at work.
+
+    Args:
+        call: the call.
+
+    Attributes:
+        slices: the record of each iteration that ended, in that order.
+        stopping: whether no further turn may start.
+        won: whether it is certain that a slice has won.
+        timed_out: whether the call's time was up before all turns were spent.
+        ordered: whether the winner must not depend on timing.
+        under_way: subsamples that have begun and not ended.
+    """
+
+    # What most calls never change stands here, for a pending call takes memory.
+    stopping = False
+    won = False
+    timed_out = False
+    under_way = 0
+    _active = 0
+    _best_rank: tuple[int, int] | None = None
+    _delivery: Delivery | None = None
+    _idle: anyio.Event | None = None
+    _left: BaseException | None = None
+    _scope: anyio.CancelScope | None = None
+    _seen = 0
+    _watched = False
+
+    def __init__(self, call: Call) -> None:
+        self._call = call
+        self.slices: list[Slice] = []
+        self.ordered = call.strategy.settings.selection == "ordered"
+        self._chain_scopes: dict[int, anyio.CancelScope] = {}
+        self._running: dict[int, Turn] = {}
+
+    # What producers use
+
+    def scope_of(self, chain: int) -> AbstractContextManager[object]:
+        """Return what cancels one subsample alone; only an ordered selection needs it."""
+        if not self.ordered:
+            return nullcontext()
+        return self._chain_scopes.setdefault(chain, anyio.CancelScope())
+
+    def may_start(self, turn: Turn) -> bool:
+        """Tell whether a turn of an ordered call may start; note that its subsample is at it."""
+        if self._best_rank is not None and turn.rank > self._best_rank:
+            return False
+        self._running[turn.subsample] = turn
+        return True
+
+    def record(self, slice_: Slice) -> None:
+        """Keep a finished slice and tell the consumer: one synchronous step."""
+        self.slices.append(slice_)
+        passed = slice_.outcome is _PASSED
+        if passed:
+            rank = (slice_.depth, slice_.subsample)
+            if not self.ordered:
+                self.won = self.stopping = True
+            elif self._best_rank is None or rank < self._best_rank:
+                self._best_rank = rank
+        if passed or self._watched:
+            self._send.send_nowait(slice_)
+        if slice_.error is not None:
+            warn(
+                "iteration %d errored: %s: %s",
+                slice_.iteration,
+                type(slice_.error).__name__,
+                slice_.error,
+                sampling_id=self._call.sampling_id,
+                iteration=slice_.iteration,
+                subsample=slice_.subsample,
+            )
+
+    def ended(self, chain: int) -> None:
+        """Count a producer as ended; the last one closes the queue."""
+        self._running.pop(chain, None)
+        self._active -= 1
+        self.under_way -= 1
+        if self._active == 0:
+            self._send.close()
+        if self.under_way == 0 and self._idle is not None:
+            self._idle.set()
+
+    # What the call uses
+
+    def stop(self) -> None:
+        """Start no further turn, and cancel those that run."""
+        self.stopping = True
+        if self._scope is not None:
+            self._scope.cancel()
+
+    async def run(self, delivery: Delivery | None) -> None:
+        """Run the producers, and be their consumer.
+
+        Args:
+            delivery: what hands slices to hooks and to the progress callback.
+        """
+        call = self._call
+        concurrency = call.strategy.settings.concurrency_budget
+        turns = concurrency * call.loop_budget
+        self._active = concurrency
+        self._delivery = delivery
+        # A failed slice that nobody else waits for is no reason to wake the consumer.
+        self._watched = self.ordered or delivery is not None
+        self._send, receive = anyio.create_memory_object_stream[Slice](turns)
+        late, at_work, decided = False, 0, 0
+        try:
+            with self._send, receive:
+                async with anyio.create_task_group() as producers:
+                    if call.deadline is not None:
+                        producers.cancel_scope.deadline = call.deadline
+                    self._scope = producers.cancel_scope
+                    for chain in range(concurrency):
+                        name = task_name(call.sampling_id, chain)
+                        producers.start_soon(produce, call, chain, name=name)
+                    try:
+                        await self._consume(receive)
+                    except anyio.get_cancelled_exc_class() as exc:
+                        self._note_native(exc)
+                        raise
+                    except BaseException as exc:  # noqa: BLE001 (an interrupt; raised again later)
+                        call.abort(exc)
+                    finally:
+                        late = not self.stopping and producers.cancel_scope.cancel_called
+                        at_work, decided = self._active, len(self.slices)
+                        self.stopping = True
+                        if self._active:
+                            producers.cancel_scope.cancel()
+                        self._deliver()
+                        if self.under_way:
+                            await self._await_producers()
+        finally:
+            self.won = self.won or self._best_rank is not None
+            # Cancelled siblings end in whatever order the event loop keeps its tasks in; those
+            # that ended at the same instant stand in the order of their ids, so that runs can be
+            # compared.
+            self.slices[decided:] = sorted(
+                self.slices[decided:], key=lambda slice_: (slice_.ended_at, slice_.iteration)
+            )
+            # The time may run out in the very moment in which the last turn ends.
+            turns_left = at_work > 0 and len(self.slices) < turns
+            self.timed_out = late and (
+                turns_left or any(s.outcome is Outcome.CANCELLED for s in self.slices)
+            )
+            # The slices of a call whose caller left are delivered, too.
+            self._deliver()
+        if self._left is not None:
+            # Where a producer's time limit ran out as well, anyio (4.16) counts its cancellation as
+            # one of this task's, and takes the native one for its own.
+            raise self._left
+
+    async def _consume(self, receive: Any) -> None:
+        """Look at slices as they are recorded, until the call is decided or the turns are spent.
+
+        What comes through the queue only wakes this up: the list of slices is what counts.
+        """
+        while True:
+            try:
+                await receive.receive()
+                while True:
+                    receive.receive_nowait()
+            except anyio.EndOfStream:
+                return
+            except anyio.WouldBlock:
+                pass
+            if self.stopping:
+                return
+            if self._best_rank is not None:
+                self._cancel_higher_ranks(self._best_rank)
+            self._deliver()
+
+    def _cancel_higher_ranks(self, best: tuple[int, int]) -> None:
+        for chain, turn in self._running.items():
+            if turn.rank > best:
+                self._chain_scopes[chain].cancel()
+
+    def _deliver(self) -> None:
+        """Queue the slices recorded since the last time for hooks and the progress callback."""
+        if self._delivery is not None:
+            for slice_ in self.slices[self._seen :]:
+                self._delivery.put(slice_)
+        self._seen = len(self.slices)
+
+    async def _await_producers(self) -> None:
+        """Wait for cancelled producers; say which don't end when the grace period is over.
+
+        One that has not begun is the task group's to wait for: when an event loop shuts down, it
+        may never begin.
+        """
+        grace = self._call.strategy.settings.cancel_grace
+        with anyio.CancelScope(shield=True):
+            with anyio.move_on_after(grace):
+                self._idle = anyio.Event()
+                try:
+                    await self._idle.wait()
+                except anyio.get_cancelled_exc_class() as exc:
+                    self._note_native(exc)
+                    raise
+            if self.under_way:
+                log_stuck_tasks(self._call.sampling_id, grace)
+
+    def _note_native(self, cancellation: BaseException) -> None:
+        """Keep a native cancellation: it leaves the call, whatever the task group makes of it."""
+        if not scope_cancelled():
+            self._left = type(cancellation)(*cancellation.args)
