@@ -41,7 +41,10 @@ def serve(config: dict[str, Any]) -> tuple[Any, str]:
     params.model.path = config["path"]
     params.model_alias = {config["name"]}
     params.api_keys = [config["api_key"]]
-    params.hostnames = ["127.0.0.1"]
+    if hasattr(params, "hostnames"):
+        params.hostnames = ["127.0.0.1"]
+    else:  # before 2026.10
+        params.hostname = "127.0.0.1"
     params.port = 0
     params.ui = False
     params.n_parallel = config["parallel"]

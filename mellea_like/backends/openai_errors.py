@@ -151,6 +151,8 @@ class Translator:
             case _ if isinstance(exc, openai.APITimeoutError) or _is_timeout(exc):
                 within = "in time" if self._timeout is None else f"for {self._timeout:g} s"
                 error = BackendTimeout(f"{self._url} said nothing {within}")
+            case openai.APIConnectionError() if isinstance(exc.__cause__, RuntimeError):
+                error = self.unsendable(exc.__cause__)  # A closed client, in older SDKs.
             case _ if isinstance(exc, openai.APIConnectionError) or _is_transport(exc):
                 error = self._of_connection(exc)
             case _:

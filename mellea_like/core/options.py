@@ -52,6 +52,10 @@ class Options:
         object.__setattr__(self, "stop", stop)
         object.__setattr__(self, "extra", MappingProxyType(dict(self.extra)))
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        given = [getattr(self, f.name) for f in fields(self)]
+        return type(self), (*given[:-1], dict(self.extra))
+
     def with_seed(self, seed: int | None) -> Options:
         """Return the same options with another seed.
 

@@ -9,6 +9,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 if TYPE_CHECKING:
+    from typing import Self
+
     from mellea_like.core.backend import Backend
     from mellea_like.core.validation import Validator
 
@@ -151,6 +153,15 @@ class Requirement:
 
     def __delattr__(self, name: str) -> None:
         self.__setattr__(name, None)
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Self:
+        return self
+
+    def __setstate__(self, state: tuple[object, dict[str, object]]) -> None:
+        self._set(**state[1])
 
     @classmethod
     def _combined(cls, operator: Operator, parts: tuple[Requirement, ...]) -> Requirement:
