@@ -124,6 +124,8 @@ class ServerProcess:
                 answer = json.loads(line)
                 if "address" in answer:
                     return str(answer["address"])
+                if not ended:
+                    return None  # Its log, which has the reason, is whole when it has ended.
                 raise self._refusal(answer["error"])
         if ended:
             what = "did not start"

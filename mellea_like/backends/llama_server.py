@@ -89,7 +89,8 @@ def main() -> None:
         answer = {"address": address}
     sys.stdout.write(json.dumps(answer) + "\n")
     sys.stdout.flush()
-    if server is not None:
-        _end_with_parent(parent)
+    if server is None:
+        return  # The interpreter's way: llama.cpp then writes the rest of its log.
+    _end_with_parent(parent)
     # Not the interpreter's way: a server in the midst of a request would be waited for.
     os._exit(0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 from pydantic_core import CoreSchema, core_schema
@@ -19,6 +19,9 @@ from mellea_like.core.result import StopReason
 from mellea_like.core.slice import Slice
 from mellea_like.core.validation import Candidate, ValidationResult
 from mellea_like.hooks.types import HookType
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 __all__ = [
     "GenerationErrorPayload",
@@ -253,3 +256,18 @@ class SamplingLoopEndPayload(Payload):
     stop_reason: StopReason
     started: datetime
     elapsed: float
+
+
+def build(hooks: Iterable[HookType]) -> None:
+    """Make the models of some hooks ready.
+
+    pydantic does this at a model's first use otherwise, and reads files for it: not what an event
+    loop should wait for.
+
+    Args:
+        hooks: the hooks.
+    """
+    wanted = set(hooks)
+    for payload in Payload.__subclasses__():
+        if payload.hook in wanted:
+            payload.model_rebuild()

@@ -345,6 +345,9 @@ def _bound(plugin: str, function: Callable[[Any], Awaitable[Any]]) -> tuple[Hand
         )
         raise TypeError(msg) from None
     marks: tuple[_Mark, ...] = getattr(function, _MARK)
+    from mellea_like.hooks.payloads import build  # noqa: PLC0415 (only plugins need pydantic)
+
+    build(mark.hook for mark in marks)
     return tuple(
         Handler(plugin, mark.hook, function, mark.mode, mark.priority, mark.timeout)
         for mark in marks

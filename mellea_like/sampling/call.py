@@ -101,7 +101,7 @@ class Call:
         self.clock = clock()
         self.started = self.clock()
         self._started_utc = datetime.now(UTC)
-        self.race = Race(self)
+        self.race = Race(self.sampling_id, settings)
         self.deadline = None if settings.timeout is None else self.started + settings.timeout
 
     # What producers use
@@ -189,7 +189,7 @@ class Call:
         if self.hooks or self._on_slice is not None:
             await self._run_with_hooks()
         else:
-            await self.race.run(self._delivery)
+            await self.race.run(self, self._delivery)
         # A caller who left while the call was ending is told so, and handed no result.
         await checkpoint_if_cancelled()
         ending = self._conclude()
@@ -219,7 +219,7 @@ class Call:
                 self._begun = True
                 if HookType.SAMPLING_LOOP_START in self.hooks:
                     self.loop_budget = await events.loop_start(self)
-                await self.race.run(self._delivery)
+                await self.race.run(self, self._delivery)
                 cancelled = False
             except anyio.get_cancelled_exc_class():
                 raise

@@ -116,6 +116,7 @@ class Iteration:
             else:
                 self._fail_on_stray_cancellation(exc)
         finally:
+            cancellation = None  # A frame that holds its own exception waits for the collector.
             slice_ = self._record()
             call.race.record(slice_)
             if call.telemetry is not None:

@@ -21,6 +21,7 @@ from mellea_like.sampling.subsample import produce
 if TYPE_CHECKING:
     from mellea_like.sampling.call import Call
     from mellea_like.sampling.delivery import Delivery
+    from mellea_like.sampling.settings import Settings
     from mellea_like.sampling.turns import Turn
 
 __all__ = ["Race"]
@@ -32,7 +33,8 @@ class Race:
     """The subsamples of one call at work.
 
     Args:
-        call: the call.
+        sampling_id: the call's id.
+        settings: the strategy's configuration.
 
     Attributes:
         slices: the record of each iteration that ended, in that order.
@@ -57,10 +59,11 @@ class Race:
     _seen = 0
     _watched = False
 
-    def __init__(self, call: Call) -> None:
-        self._call = call
+    def __init__(self, sampling_id: str, settings: Settings) -> None:
+        self._sampling_id = sampling_id
+        self._settings = settings
         self.slices: list[Slice] = []
-        self.ordered = call.strategy.settings.selection == "ordered"
+        self.ordered = settings.selection == "ordered"
         self._chain_scopes: dict[int, anyio.CancelScope] = {}
         self._running: dict[int, Turn] = {}
 
@@ -97,7 +100,7 @@ class Race:
                 slice_.iteration,
                 type(slice_.error).__name__,
                 slice_.error,
-                sampling_id=self._call.sampling_id,
+                sampling_id=self._sampling_id,
                 iteration=slice_.iteration,
                 subsample=slice_.subsample,
             )
@@ -120,14 +123,15 @@ class Race:
         if self._scope is not None:
             self._scope.cancel()
 
-    async def run(self, delivery: Delivery | None) -> None:
+    async def run(self, call: Call, delivery: Delivery | None) -> None:
         """Run the producers, and be their consumer.
 
         Args:
+            call: the call. It is not kept: a call that refers to its race and back would wait for
+                the garbage collector.
             delivery: what hands slices to hooks and to the progress callback.
         """
-        call = self._call
-        concurrency = call.strategy.settings.concurrency_budget
+        concurrency = self._settings.concurrency_budget
         turns = concurrency * call.loop_budget
         self._active = concurrency
         self._delivery = delivery
@@ -218,7 +222,7 @@ class Race:
         One that has not begun is the task group's to wait for: when an event loop shuts down, it
         may never begin.
         """
-        grace = self._call.strategy.settings.cancel_grace
+        grace = self._settings.cancel_grace
         with anyio.CancelScope(shield=True):
             with anyio.move_on_after(grace):
                 self._idle = anyio.Event()
@@ -228,7 +232,7 @@ class Race:
                     self._note_native(exc)
                     raise
             if self.under_way:
-                log_stuck_tasks(self._call.sampling_id, grace)
+                log_stuck_tasks(self._sampling_id, grace)
 
     def _note_native(self, cancellation: BaseException) -> None:
         """Keep a native cancellation: it leaves the call, whatever the task group makes of it."""

@@ -134,15 +134,3 @@ def a_slice(
         "error": error,
     }
     return Slice(**{**fields, **changes})
-
-
-def _build_payloads() -> None:
-    # Pydantic builds a model at its first use and reads files for it, which the watch for blocking
-    # calls would blame on whichever test comes first.
-    from mellea_like.hooks import payloads
-
-    for name in payloads.__all__:
-        getattr(payloads, name).model_rebuild()
-
-
-_build_payloads()

@@ -31,8 +31,6 @@ from mellea_like.runtime.native import cancel_requested
 Kind = Literal[
     "good", "bad", "garbled", "transient", "permanent", "foreign", "group", "stray", "messy"
 ]
-for payload in Payload.__subclasses__():
-    payload.model_rebuild()  # pydantic looks for its plugins in files, which blocks the loop once.
 
 FIRST = -1000
 """The priority of what looks on: before everything that may fail."""
