@@ -37,12 +37,13 @@ async def produce(call: Call, chain: int) -> None:
             await _run_chain(call, chain)
     except BaseException as exc:
         if split_cancellation(exc)[0] is not None and cancel_requested():
-            # anyio leaves it in a cycle: the record, and what a user's replies hold, shall not
-            # wait for the collector with it.
-            raise exc.with_traceback(None)  # noqa: B904 (it is the same exception)
+            # anyio leaves it in a cycle: the call's record shall not wait for the collector too.
+            exc.__traceback__ = None
+            raise
         call.abort(exc)  # It is raised again by the call, outside its task group.
     finally:
         race.ended(chain)
+        del call, race
 
 
 async def _run_chain(call: Call, chain: int) -> None:

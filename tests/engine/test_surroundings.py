@@ -1,0 +1,478 @@
+"""A call keeps its promises wherever it is made: in calls, threads, timeouts and other loops."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import gc
+import pickle
+import sys
+import threading
+import time
+import tracemalloc
+import weakref
+
+import anyio
+import pytest
+import uvloop
+from engine_kit import after, by_iteration, outcomes, says, yes
+from http_server import Answer, OpenAIServer
+
+from mellea_like import (
+    Context,
+    HookError,
+    HookType,
+    Message,
+    MultiTurnStrategy,
+    Options,
+    Outcome,
+    RejectionSamplingStrategy,
+    Requirement,
+    SamplingFailed,
+    current_iteration,
+    hook,
+    requirement,
+)
+from mellea_like.backends import FunctionBackend, OpenAIBackend, ScriptedBackend
+from mellea_like.errors import BackendError, RateLimited, RequirementError
+
+
+def strategy(replies=None, *, loop=2, concurrency=2, **arguments):
+    backend = by_iteration(replies or {}, arguments.pop("default", "no"))
+    return RejectionSamplingStrategy(
+        backend, loop_budget=loop, concurrency_budget=concurrency, **arguments
+    )
+
+
+# --- calls inside calls ------------------------------------------------------------------------
+
+
+@pytest.mark.anyio
+async def test_a_validator_may_sample_and_each_sees_its_own_iteration():
+    seen = []
+    inner = strategy({2: "yes"}, concurrency=1, validate_all=True)
+
+    async def judged_by_sampling(candidate):
+        before = current_iteration()
+        result = await inner.sample("inner", [Requirement("look", look), yes])
+        seen.append((before, current_iteration(), result.best.iteration))
+        return candidate.text == "yes"
+
+    inside = []
+
+    async def look(_):
+        inside.append(current_iteration())
+        return True
+
+    outer = strategy({2: "yes"}, concurrency=1)
+    result = await outer.sample("outer", [Requirement("sampled", judged_by_sampling)])
+    assert outcomes(result) == {1: "failed", 2: "passed"}
+    assert seen == [(1, 1, 2), (2, 2, 2)]
+    assert inside == [1, 2, 1, 2]
+    assert current_iteration() is None
+
+
+@pytest.mark.anyio
+async def test_on_slice_and_hooks_may_sample():
+    inner = strategy(default="yes", loop=1, concurrency=1)
+    results = []
+
+    async def again(slice_):
+        results.append(await inner.sample("inner", [yes]))
+
+    @hook(HookType.SAMPLING_ITERATION)
+    async def in_a_hook(payload):
+        results.append(await inner.sample("inner", [yes]))
+
+    outer = strategy(plugins=[in_a_hook], loop=2, concurrency=1)
+    result = await outer.sample("outer", [yes], on_slice=again)
+    assert outcomes(result) == {1: "failed", 2: "failed"}
+    assert [r.success for r in results] == [True] * 4
+
+
+@pytest.mark.anyio
+async def test_a_strategy_may_be_a_backend_of_another():
+    inner = strategy({2: "yes"}, concurrency=1)
+
+    async def best_of_inner(request):
+        return (await inner.sample(request.messages[-1].content, [yes])).unwrap()
+
+    outer = RejectionSamplingStrategy(FunctionBackend(best_of_inner), concurrency_budget=5)
+    assert (await outer.sample("x", [yes])).unwrap() == "yes"
+
+
+# --- asyncio's own ways to wait ----------------------------------------------------------------
+
+
+def on_asyncio(function, **arguments):
+    with asyncio.Runner(**arguments) as runner:
+        return runner.run(function())
+
+
+def test_asyncio_timeout_ends_a_call_as_a_timeout():
+    async def main():
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.01):
+                await strategy(default=after(60, "no")).sample("x", [yes])
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(strategy(default=after(60, "no")).sample("x", [yes]), 0.01)
+        result = await asyncio.wait_for(strategy(default="yes").sample("x", [yes]), 10)
+        assert result.success
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    on_asyncio(main)
+
+
+def test_a_failing_sibling_in_a_task_group_cancels_a_call():
+    async def main():
+        async def fail():
+            await asyncio.sleep(0)
+            raise ZeroDivisionError
+
+        with pytest.raises(ExceptionGroup) as caught:
+            async with asyncio.TaskGroup() as group:
+                call = group.create_task(strategy(default=after(60, "no")).sample("x", [yes]))
+                group.create_task(fail())
+        assert [type(e) for e in caught.value.exceptions] == [ZeroDivisionError]
+        assert call.cancelled()
+
+    on_asyncio(main)
+
+
+def test_gather_gets_results_and_errors_as_they_are():
+    async def main():
+        def broken(_):
+            raise RateLimited("slow down")
+
+        return await asyncio.gather(
+            strategy(default="yes").sample("x", [yes]),
+            strategy().sample("x", [yes]),
+            RejectionSamplingStrategy(FunctionBackend(broken)).sample("x", [yes]),
+            return_exceptions=True,
+        )
+
+    passed, failed, error = on_asyncio(main)
+    assert (passed.success, failed.success) == (True, False)
+    assert type(error) is RateLimited
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="eager tasks are new in Python 3.12")
+def test_eager_tasks_change_nothing():
+    async def main():
+        asyncio.get_running_loop().set_task_factory(asyncio.eager_task_factory)
+        first = await strategy({3: "yes"}).sample("x", [yes])
+        assert outcomes(first)[3] == "passed"
+        quick = RejectionSamplingStrategy(FunctionBackend(lambda _: "yes"), concurrency_budget=3)
+        result = await quick.sample("x", [yes], on_slice=lambda _: None)
+        assert result.success
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.01):
+                await strategy(default=after(60, "no")).sample("x", [yes])
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    on_asyncio(main)
+
+
+def test_on_uvloop_too():
+    async def main():
+        result = await strategy({3: "yes"}).sample("x", [yes, Requirement("t", lambda c: True)])
+        assert result.success
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.01):
+                await strategy(default=after(60, "no")).sample("x", [yes])
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    on_asyncio(main, loop_factory=uvloop.new_event_loop)
+
+
+# --- threads -----------------------------------------------------------------------------------
+
+
+def in_threads(number, function):
+    """Run a function in threads at the same time; return what it returned."""
+    answers, start = [], threading.Barrier(number)
+
+    def work():
+        start.wait(10)
+        answers.append(function())
+
+    threads = [threading.Thread(target=work) for _ in range(number)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert not any(thread.is_alive() for thread in threads)
+    return answers
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "trio"])
+def test_threads_with_loops_of_their_own_share_a_strategy(loop):
+    shared = strategy({4: "yes"}, concurrency=3)
+
+    async def twenty():
+        blocking = Requirement("blocks", lambda c: (True, ""))
+        return [await shared.sample("x", [yes, blocking]) for _ in range(20)]
+
+    answers = in_threads(2, lambda: anyio.run(twenty, backend=loop))
+    assert [r.best.iteration for results in answers for r in results] == [4] * 40
+
+
+def test_threads_with_loops_of_their_own_share_an_http_backend():
+    with OpenAIServer(Answer("yes")) as server:
+        backend = OpenAIBackend("m", base_url=server.url, keep_alive=True)
+        shared = RejectionSamplingStrategy(backend, concurrency_budget=2)
+        answers = in_threads(3, lambda: [shared.sample_sync("x", [yes]).unwrap() for _ in range(5)])
+    assert answers == [["yes"] * 5] * 3
+    assert server.connections == 0
+
+
+# --- odd arguments -----------------------------------------------------------------------------
+
+
+def test_requirements_from_a_generator_are_kept_by_the_synchronous_door_too():
+    result = strategy().sample_sync("x", (r for r in [yes]))
+    assert not result.success
+    assert [r for r, _ in result.best.validations] == [yes]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("x", None), "requirements takes a list of Requirement objects and texts, not None"),
+        ((Message, ()), "an action is a str, an Instruction, a Message or"),
+    ],
+)
+def test_the_synchronous_door_says_what_is_wrong(arguments, sentence):
+    with pytest.raises(TypeError, match=sentence):
+        strategy().sample_sync(*arguments)
+
+
+class WithLock:
+    """An action that can be neither copied nor compared nor hashed."""
+
+    __hash__ = None
+
+    def __init__(self):
+        self.lock = threading.Lock()
+
+    def __eq__(self, other):
+        raise AssertionError
+
+    def __bool__(self):
+        raise AssertionError
+
+    def __len__(self):
+        raise AssertionError
+
+    def render(self, context):
+        return (*context.messages, Message("user", "x"))
+
+    def parse(self, text):
+        return text.upper()
+
+
+@pytest.mark.parametrize("kind", [RejectionSamplingStrategy, MultiTurnStrategy])
+def test_an_action_may_hold_what_can_not_be_copied(kind):
+    action = WithLock()
+    result = kind(by_iteration({2: "yes"}), loop_budget=2).sample_sync(action, [yes])
+    assert result.unwrap() == "YES"
+    assert result.slices[0].action is action
+
+
+class Strange(BaseException):
+    pass
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("where", ["backend", "validator", "on_slice", "hook"])
+async def test_what_is_no_exception_ends_a_call_unchanged(where):
+    error = Strange()
+
+    def raise_it(_):
+        raise error
+
+    @hook(HookType.SAMPLING_LOOP_START)
+    async def raise_in_hook(_):
+        raise error
+
+    calls = RejectionSamplingStrategy(
+        FunctionBackend(raise_it if where == "backend" else lambda _: "yes"),
+        concurrency_budget=2,
+        plugins=[raise_in_hook] if where == "hook" else [],
+    )
+    validator = raise_it if where == "validator" else lambda _: True
+    with pytest.raises(Strange) as caught:
+        await calls.sample(
+            "x",
+            [Requirement("r", validator, inline=True)],
+            on_slice=raise_it if where == "on_slice" else None,
+        )
+    assert caught.value is error
+
+
+# --- copies, pickles and what is shown ---------------------------------------------------------
+
+
+def contains_yes(candidate):
+    return "yes" in candidate.text, "it lacks yes"
+
+
+def failed_result():
+    needs = requirement("say yes", contains_yes) & ~Requirement("no maybe", contains_yes)
+    return strategy().sample_sync("x", [needs, Requirement("y", contains_yes)], options={"seed": 1})
+
+
+def same(value):
+    return [
+        (s.iteration, s.text, s.outcome, s.problems, [r.description for r, _ in s.validations])
+        for s in value.slices
+    ]
+
+
+def round_trips(value):
+    return [copy.copy(value), copy.deepcopy(value), pickle.loads(pickle.dumps(value))]
+
+
+def test_a_result_its_slices_and_its_failure_can_be_copied_and_pickled():
+    result = failed_result()
+    for twin in round_trips(result):
+        assert same(twin) == same(result)
+        assert twin.usage == result.usage
+    for twin in round_trips(result.slices[0]):
+        assert twin.problems == result.slices[0].problems
+    with pytest.raises(SamplingFailed) as caught:
+        result.unwrap()
+    for twin in round_trips(caught.value):
+        assert str(twin) == str(caught.value)
+        assert same(twin.result) == same(result)
+
+
+def test_a_copied_requirement_is_the_same_one_and_a_pickled_one_decides_the_same():
+    whole = Requirement("a", contains_yes, weight=2.0) | Requirement("judged")
+    assert copy.copy(whole) is whole
+    assert copy.deepcopy(whole) is whole
+    twin = pickle.loads(pickle.dumps(whole))
+    assert (twin.description, twin.parts[0].weight) == (whole.description, 2.0)
+    assert twin.parts[0].validator is contains_yes
+    with pytest.raises(AttributeError):
+        twin.weight = 3.0
+
+
+def test_options_can_be_copied_and_pickled():
+    options = Options(temperature=0.5, stop=("a",), extra={"top_k": 3})
+    assert round_trips(options) == [options] * 3
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RateLimited("later", status=429, retry_after=2.5),
+        BackendError("no", status=500, retryable=True),
+        HookError("no", plugin="p", hook=HookType.SAMPLING_LOOP_END),
+        RequirementError("no"),
+        SamplingFailed("no"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_errors_can_be_copied_and_pickled_with_all_they_say(error):
+    for twin in round_trips(error):
+        assert type(twin) is type(error)
+        assert (twin.args, vars(twin)) == (error.args, vars(error))
+
+
+def test_what_is_shown_of_a_result_is_short():
+    text = "word " * 100_000
+    result = RejectionSamplingStrategy(ScriptedBackend([text])).sample_sync(text, [says("other")])
+    shown = repr(result), repr(Context([Message("user", text)])), repr(result.best.validations[0])
+    assert max(len(s) for s in shown) < 500
+    with pytest.raises(SamplingFailed) as caught:
+        result.unwrap()
+    assert len(str(caught.value)) < 500
+
+
+# --- what a call costs and leaves --------------------------------------------------------------
+
+
+def test_a_thousand_calls_leave_no_memory_behind():
+    async def reply(request):
+        await anyio.lowlevel.checkpoint()
+        return "yes" if request.meta.iteration == 3 else "no"
+
+    calls = RejectionSamplingStrategy(FunctionBackend(reply), loop_budget=2, concurrency_budget=2)
+
+    async def many(number):
+        for _ in range(number):
+            await calls.sample("x", [yes], on_slice=lambda _: None)
+
+    async def main():
+        await many(100)
+        gc.collect()
+        tracemalloc.start()
+        try:
+            await many(200)
+            gc.collect()
+            before, _ = tracemalloc.get_traced_memory()
+            await many(1000)
+            gc.collect()
+            after_all, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        # A call's record alone is above 2 KB.
+        assert after_all - before < 100_000
+
+    on_asyncio(main)
+
+
+def test_a_calls_record_needs_no_cycle_collector():
+    class Value:
+        """What a reply is parsed to."""
+
+    made = []
+
+    async def reply(request):
+        await anyio.lowlevel.checkpoint()
+        value = Value()
+        made.append(weakref.ref(value))
+        return value
+
+    third = Requirement("the third", lambda c: current_iteration() == 3, inline=True)
+    calls = RejectionSamplingStrategy(FunctionBackend(reply), loop_budget=2, concurrency_budget=2)
+
+    async def main():
+        for _ in range(20):
+            await calls.sample("x", [third])
+        # Before the event loop is torn down, and without the collector.
+        return sum(value() is not None for value in made)
+
+    gc.collect()
+    gc.disable()
+    try:
+        assert on_asyncio(main) == 0
+        assert len(made) == 40
+    finally:
+        gc.enable()
+
+
+@pytest.mark.alone
+def test_a_long_conversation_does_not_delay_the_first_request():
+    context = Context([Message("user", f"message {i}") for i in range(20_000)])
+    first = []
+
+    async def stamp(_):
+        first.append(time.perf_counter())
+        await anyio.lowlevel.checkpoint()
+        return "no"
+
+    calls = RejectionSamplingStrategy(FunctionBackend(stamp), loop_budget=1, concurrency_budget=100)
+
+    async def main():
+        delays = []
+        for _ in range(10):
+            first.clear()
+            begun = time.perf_counter()
+            result = await calls.sample("x", [yes], context=context)
+            delays.append(first[0] - begun)
+            assert {s.outcome for s in result.slices} == {Outcome.FAILED}
+        return min(delays)
+
+    assert on_asyncio(main) < 0.005
