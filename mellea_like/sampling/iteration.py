@@ -27,6 +27,8 @@ from mellea_like.sampling import events
 from mellea_like.sampling.turns import derive_seed
 
 if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
     from mellea_like.core.action import Action
     from mellea_like.core.context import Context
     from mellea_like.core.message import Message
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from mellea_like.core.requirement import Requirement
     from mellea_like.sampling.call import Call
     from mellea_like.sampling.turns import Turn
+    from mellea_like.telemetry.spans import SpanScope
 
 __all__ = ["Iteration"]
 
@@ -71,6 +74,7 @@ class Iteration:
     outcome = _ERRORED
     error: BaseException | None = None
     reason = ""
+    span: SpanScope | None = None
 
     def __init__(
         self, call: Call, turn: Turn, chain: int, action: Action[Any], context: Context
@@ -85,42 +89,51 @@ class Iteration:
             call.sampling_id, turn.iteration, turn.subsample, call.started, call.deadline
         )
 
-    async def run(self) -> Slice:
-        """Run the iteration to its end and record it, in one step that nothing can interrupt.
+    def attempt(self) -> Coroutine[Any, Any, None]:
+        """Begin the iteration: generate, parse and validate.
 
         Returns:
-            The record.
+            What is to be awaited, at once. It may raise; `failed` takes that.
+        """
+        ITERATION.set(self.meta)
+        call, turn = self.call, self.turn
+        if call.telemetry is not None:
+            span = call.telemetry.iteration(turn.iteration, turn.subsample, turn.depth)
+            self.span = span.open()
+        if call.iteration_timeout is None:
+            return self._attempt()
+        return self._attempt_within(call.iteration_timeout)
+
+    def failed(self, error: BaseException) -> None:
+        """Take what the attempt raised.
+
+        Args:
+            error: the exception.
 
         Raises:
             BaseException: a cancellation that was asked for, an interrupt, or what must end the
-                whole call; the record is complete by then.
+                whole call.
         """
-        call, turn = self.call, self.turn
-        ITERATION.set(self.meta)
-        span = None
-        if call.telemetry is not None:
-            span = call.telemetry.iteration(turn.iteration, turn.subsample, turn.depth).open()
-        try:
-            if call.iteration_timeout is None:
-                await self._attempt()
-            else:
-                await self._attempt_within(call.iteration_timeout)
-        except BaseException as exc:
-            cancellation, self.error = split_cancellation(exc)
-            if cancellation is None:
-                if self.validating or not isinstance(exc, Exception):
-                    raise
-            elif cancel_requested():
-                self.outcome = _CANCELLED
-                raise cancellation  # noqa: B904 (what else failed is in the record)
-            else:
-                self._fail_on_stray_cancellation(exc)
-        finally:
-            cancellation = None  # A frame that holds its own exception waits for the collector.
-            slice_ = self._record()
-            call.race.record(slice_)
-            if call.telemetry is not None:
-                call.telemetry.ended(span, slice_)
+        cancellation, self.error = split_cancellation(error)
+        if cancellation is None:
+            if self.validating or not isinstance(error, Exception):
+                raise error
+        elif cancel_requested():
+            self.outcome = _CANCELLED
+            raise cancellation
+        else:
+            self._fail_on_stray_cancellation(error)
+
+    def finish(self) -> Slice:
+        """Record the iteration, in one step that nothing can interrupt.
+
+        Returns:
+            The record.
+        """
+        slice_ = self._record()
+        self.call.race.record(slice_)
+        if self.call.telemetry is not None:
+            self.call.telemetry.ended(self.span, slice_)
         return slice_
 
     async def _attempt_within(self, seconds: float) -> None:

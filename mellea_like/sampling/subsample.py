@@ -55,7 +55,13 @@ async def _run_chain(call: Call, chain: int) -> None:
         turn = turn_of(chain, depth, turns)
         if race.stopping or (race.ordered and not race.may_start(turn)):
             return
-        slice_ = await Iteration(call, turn, chain, action, context).run()
+        iteration = Iteration(call, turn, chain, action, context)
+        try:
+            await iteration.attempt()
+        except BaseException as exc:  # noqa: BLE001 (it raises again what must leave)
+            iteration.failed(exc)
+        finally:
+            slice_ = iteration.finish()
         if slice_.outcome is _FAILED:
             if depth + 1 < turns and not race.stopping:
                 failed.append(slice_)
