@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 from mellea_like.core.message import Message
+from mellea_like.core.shown import fields_shown
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -74,6 +75,8 @@ class Instruction:
     system: str | None = None
     requirements: tuple[Requirement | str, ...] = ()
     repair: tuple[str, ...] = ()
+
+    __repr__ = fields_shown
 
     def __post_init__(self) -> None:
         if not isinstance(self.description, str):

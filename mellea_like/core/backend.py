@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from mellea_like.core.generation import Generation, Meter
 from mellea_like.core.options import Options
+from mellea_like.core.shown import fields_shown
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -70,6 +71,8 @@ class Request:
     format: type[Any] | None = None
     meta: RequestMeta = RequestMeta()
     meter: Meter = field(default_factory=Meter, compare=False)
+
+    __repr__ = fields_shown
 
 
 @runtime_checkable

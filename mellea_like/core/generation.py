@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from mellea_like.core.shown import fields_shown
+
 __all__ = ["Generation", "Meter", "RequestMeter", "Usage", "cost_of"]
 
 
@@ -61,6 +63,8 @@ class Generation:
     usage: Usage = Usage()
     model: str | None = None
     finish_reason: str | None = None
+
+    __repr__ = fields_shown
 
 
 class RequestMeter:

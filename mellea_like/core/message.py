@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, get_args
 
+from mellea_like.core.shown import fields_shown
+
 if TYPE_CHECKING:
     from mellea_like.core.context import Context
 
@@ -31,6 +33,8 @@ class Message:
 
     role: Role
     content: str
+
+    __repr__ = fields_shown
 
     def __post_init__(self) -> None:
         if self.role not in _ROLES:

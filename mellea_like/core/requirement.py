@@ -8,6 +8,8 @@ from enum import IntEnum
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, overload
 
+from mellea_like.core.shown import shown
+
 if TYPE_CHECKING:
     from typing import Self
 
@@ -205,7 +207,7 @@ class Requirement:
         raise TypeError(msg)
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.description!r}>"
+        return f"<{type(self).__name__} {shown(self.description)}>"
 
     @property
     def judged(self) -> bool:

@@ -18,6 +18,9 @@ __all__ = ["SamplingResult", "StopReason"]
 
 T = TypeVar("T")
 
+MOST_CHARACTERS = 2000
+"""What the message of `SamplingFailed` quotes of the best failure's problems."""
+
 
 class StopReason(StrEnum):
     """Why a call ended. Compares equal to its text: ``result.stop_reason == "timeout"``."""
@@ -122,9 +125,10 @@ class SamplingResult(Generic[T]):
         tried = f"none of {len(self.slices)} iterations passed (stopped: {self.stop_reason})"
         if self.best_index is None:
             return tried
-        return (
-            f"{tried}; the best, iteration {self.best.iteration}: {'; '.join(self.best.problems)}"
-        )
+        lacks = "; ".join(self.best.problems)
+        if len(lacks) > MOST_CHARACTERS:
+            lacks = f"{lacks[:MOST_CHARACTERS]}…"
+        return f"{tried}; the best, iteration {self.best.iteration}: {lacks}"
 
     def __repr__(self) -> str:
         how = "success" if self.success else f"no success ({self.stop_reason})"

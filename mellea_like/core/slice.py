@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from mellea_like.core.context import Context
 from mellea_like.core.generation import Usage
 from mellea_like.core.message import Message
+from mellea_like.core.shown import fields_shown
 from mellea_like.core.validation import ValidationStatus
 
 if TYPE_CHECKING:
@@ -71,6 +72,8 @@ class Slice:
     started_at: float = 0.0
     ended_at: float = 0.0
     usage: Usage = Usage()
+
+    __repr__ = fields_shown
 
     @property
     def passed(self) -> bool:

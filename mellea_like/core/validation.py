@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from mellea_like.core.shown import fields_shown
+
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
@@ -49,6 +51,8 @@ class ValidationResult:
     reason: str
     score: float | None
     error: BaseException | None
+
+    __repr__ = fields_shown
 
     def __init__(
         self,
@@ -136,6 +140,8 @@ class Candidate:
     generation: Generation
     context: Context
     action: Action[Any]
+
+    __repr__ = fields_shown
 
 
 Verdict: TypeAlias = "bool | tuple[bool, str] | ValidationResult"

@@ -15,11 +15,12 @@ import weakref
 import anyio
 import pytest
 import uvloop
-from engine_kit import after, by_iteration, outcomes, says, yes
+from engine_kit import after, by_iteration, outcomes, yes
 from http_server import Answer, OpenAIServer
 
 from mellea_like import (
     Context,
+    Generation,
     HookError,
     HookType,
     Message,
@@ -33,7 +34,7 @@ from mellea_like import (
     hook,
     requirement,
 )
-from mellea_like.backends import FunctionBackend, OpenAIBackend, ScriptedBackend
+from mellea_like.backends import FunctionBackend, OpenAIBackend
 from mellea_like.errors import BackendError, RateLimited, RequirementError
 
 
@@ -382,12 +383,38 @@ def test_errors_can_be_copied_and_pickled_with_all_they_say(error):
 
 def test_what_is_shown_of_a_result_is_short():
     text = "word " * 100_000
-    result = RejectionSamplingStrategy(ScriptedBackend([text])).sample_sync(text, [says("other")])
-    shown = repr(result), repr(Context([Message("user", text)])), repr(result.best.validations[0])
-    assert max(len(s) for s in shown) < 500
+    context = Context([Message("user", text)] * 100)
+    wanted = Requirement(text, lambda c: (False, text), name=text)
+    requests = []
+
+    def reply(request):
+        requests.append(request)
+        return text
+
+    result = RejectionSamplingStrategy(FunctionBackend(reply)).sample_sync(
+        text, [wanted], context=context
+    )
+    slice_ = result.best
+    verdict = slice_.validations[0][1]
+    for thing in (result, context, wanted, verdict, slice_, slice_.generation, slice_.action):
+        assert len(repr(thing)) < 2500
+    assert len(repr(requests[0])) < 2500
     with pytest.raises(SamplingFailed) as caught:
         result.unwrap()
-    assert len(str(caught.value)) < 500
+    assert len(str(caught.value)) < 2500
+
+
+def test_what_is_short_is_shown_whole():
+    assert repr(Message("user", "hello")) == "Message(role='user', content='hello')"
+
+
+def test_a_value_that_can_not_be_shown_does_not_hide_the_rest():
+    class Unshowable:
+        def __repr__(self):
+            raise ZeroDivisionError
+
+    shown = repr(Generation("text", Unshowable()))
+    assert shown.startswith("Generation(text='text', value=<Unshowable instance at ")
 
 
 # --- what a call costs and leaves --------------------------------------------------------------
