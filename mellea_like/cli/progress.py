@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from mellea_like.core.result import StopReason
 from mellea_like.core.slice import Outcome
 from mellea_like.hooks.registry import Plugin, hook
 from mellea_like.hooks.types import HookMode, HookType
@@ -75,7 +76,7 @@ class Progress(Plugin):
     Attributes:
         rows: one for each subsample.
         ended: how many iterations have ended.
-        cancelled: iterations that were cancelled, once the call is over.
+        cancelled: iterations that were cancelled with the call, once it is over.
     """
 
     def __init__(
@@ -99,7 +100,8 @@ class Progress(Plugin):
 
     @hook(HookType.SAMPLING_LOOP_END, mode=HookMode.OBSERVE)
     async def _on_end(self, payload: SamplingLoopEndPayload) -> None:  # pyright: ignore[reportUnusedFunction]
-        self.cancelled = sum(s.outcome is Outcome.CANCELLED for s in payload.slices)
+        if payload.stop_reason is StopReason.CANCELLED:
+            self.cancelled = sum(s.outcome is Outcome.CANCELLED for s in payload.slices)
 
     def on_slice(self, slice_: Slice) -> None:
         """Take note of an iteration that ended.
