@@ -94,6 +94,7 @@ def _run(arguments: SampleArguments, progress: Progress) -> int:
         if timeout.result is None:
             raise
         result = timeout.result
+    progress.cancelled = 0  # Those that lost were not interrupted.
     return _show(arguments, result)
 
 
