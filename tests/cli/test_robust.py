@@ -176,7 +176,7 @@ def test_arguments_are_read_as_utf_8_whatever_the_locale_says(tmp_path):
     corpus = tmp_path / "corpus.txt"
     corpus.write_text("Größe zählt für élan.\n", encoding="utf-8")
     done = shell(
-        f'"$@" sample größe -q --corpus {corpus} --check contains:zählt',
+        f'"$@" sample größe -q --corpus {corpus} --check contains:zählt --check "sentences==1"',
         LC_ALL="C",
         PYTHONUTF8="0",
         PYTHONCOERCECLOCALE="0",
