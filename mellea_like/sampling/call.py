@@ -134,12 +134,19 @@ class Call:
             self._judges[id(judge)] = observed(judge, self)
         return self._judges[id(judge)]
 
-    def abort(self, error: BaseException) -> None:
+    def abort(self, error: BaseException, source: str = "the strategy") -> None:
         """End the call with an error, unless it is won already.
 
         Args:
             error: what the call is to raise.
+            source: what raised it, for a cancellation that no one asked for.
         """
+        cancellation, rest = split_cancellation(error)
+        if cancellation is not None:
+            # Nobody asked for it: it must not leave the call as if someone had.
+            stray = RuntimeError(f"{source} raised a cancellation that no one asked for")
+            stray.__cause__ = error
+            error = stray if rest is None else rest
         if error is self.fatal or error is self._too_late:
             return
         interrupt = not isinstance(error, Exception)

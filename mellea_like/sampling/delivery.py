@@ -71,17 +71,10 @@ class Delivery:
                 if inspect.isawaitable(answer):
                     await answer
         except BaseException as exc:
-            cancellation, rest = split_cancellation(exc)
-            if cancellation is None:
-                call.abort(exc)  # It is raised again by the call, outside its tasks.
-            elif cancel_requested():
+            if split_cancellation(exc)[0] is not None and cancel_requested():
                 raise
-            elif rest is None:
-                stray = RuntimeError("on_slice raised a cancellation that no one asked for")
-                stray.__cause__ = exc
-                call.abort(stray)
-            else:
-                call.abort(rest)
+            # It is raised again by the call, outside its tasks.
+            call.abort(exc, "on_slice")
 
     async def drain(self) -> None:
         """Close the queue and wait until everything is handed over."""

@@ -215,3 +215,18 @@ async def test_rule_17_such_a_cancellation_in_a_hook_is_a_hook_error():
     with pytest.raises(HookError, match="a cancellation that no one asked for"):
         await strategy.sample("do", [yes])
     assert len(recording.of(HookType.SAMPLING_LOOP_END)) == 1
+
+
+class Cancelling(RejectionSamplingStrategy):
+    """A strategy whose repair raises a cancellation by mistake."""
+
+    def repair(self, history):
+        raise asyncio.CancelledError
+
+
+async def test_rule_17_a_stray_cancellation_in_repair_leaves_as_an_error(anyio_backend_name):
+    if anyio_backend_name == "trio":
+        pytest.skip("on trio a cancellation can't come from code that does not wait")
+    with pytest.raises(RuntimeError, match="the strategy raised a cancellation") as raised:
+        await Cancelling(by_iteration({})).sample("do", [yes])
+    assert isinstance(raised.value.__cause__, asyncio.CancelledError)
