@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ClassVar, TypedDict, TypeVar, overload
 
 from mellea_like.core.options import Options
 from mellea_like.hooks.registry import handlers_in
@@ -16,6 +16,7 @@ from mellea_like.telemetry import Telemetry
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+    from typing import Unpack
 
     from mellea_like.core.action import Action, Instruction
     from mellea_like.core.backend import Backend
@@ -32,6 +33,16 @@ T = TypeVar("T")
 F = TypeVar("F")
 
 _SILENT = Telemetry()
+
+
+class Arguments(TypedDict, total=False):
+    """What `sample` and `sample_sync` take besides; see there."""
+
+    context: Context | None
+    backend: Backend | None
+    options: Options | Mapping[str, Any] | None
+    validation_context: Context | None
+    on_slice: Callable[[Slice], Awaitable[None] | None] | None
 
 
 class BaseSamplingStrategy:
@@ -167,12 +178,8 @@ class BaseSamplingStrategy:
         action: str | Message | Instruction,
         requirements: Sequence[Requirement | str] = (),
         *,
-        context: Context | None = None,
-        backend: Backend | None = None,
         format: None = None,
-        options: Options | Mapping[str, Any] | None = None,
-        validation_context: Context | None = None,
-        on_slice: Callable[[Slice], Awaitable[None] | None] | None = None,
+        **arguments: Unpack[Arguments],
     ) -> SamplingResult[str]: ...
     @overload
     async def sample(
@@ -180,12 +187,8 @@ class BaseSamplingStrategy:
         action: str | Action[Any],
         requirements: Sequence[Requirement | str] = (),
         *,
-        context: Context | None = None,
-        backend: Backend | None = None,
         format: type[F],
-        options: Options | Mapping[str, Any] | None = None,
-        validation_context: Context | None = None,
-        on_slice: Callable[[Slice], Awaitable[None] | None] | None = None,
+        **arguments: Unpack[Arguments],
     ) -> SamplingResult[F]: ...
     @overload
     async def sample(
@@ -193,12 +196,8 @@ class BaseSamplingStrategy:
         action: Action[T],
         requirements: Sequence[Requirement | str] = (),
         *,
-        context: Context | None = None,
-        backend: Backend | None = None,
         format: None = None,
-        options: Options | Mapping[str, Any] | None = None,
-        validation_context: Context | None = None,
-        on_slice: Callable[[Slice], Awaitable[None] | None] | None = None,
+        **arguments: Unpack[Arguments],
     ) -> SamplingResult[T]: ...
     async def sample(
         self,
@@ -267,12 +266,8 @@ class BaseSamplingStrategy:
         action: str | Message | Instruction,
         requirements: Sequence[Requirement | str] = (),
         *,
-        context: Context | None = None,
-        backend: Backend | None = None,
         format: None = None,
-        options: Options | Mapping[str, Any] | None = None,
-        validation_context: Context | None = None,
-        on_slice: Callable[[Slice], Awaitable[None] | None] | None = None,
+        **arguments: Unpack[Arguments],
     ) -> SamplingResult[str]: ...
     @overload
     def sample_sync(
@@ -280,12 +275,8 @@ class BaseSamplingStrategy:
         action: str | Action[Any],
         requirements: Sequence[Requirement | str] = (),
         *,
-        context: Context | None = None,
-        backend: Backend | None = None,
         format: type[F],
-        options: Options | Mapping[str, Any] | None = None,
-        validation_context: Context | None = None,
-        on_slice: Callable[[Slice], Awaitable[None] | None] | None = None,
+        **arguments: Unpack[Arguments],
     ) -> SamplingResult[F]: ...
     @overload
     def sample_sync(
@@ -293,12 +284,8 @@ class BaseSamplingStrategy:
         action: Action[T],
         requirements: Sequence[Requirement | str] = (),
         *,
-        context: Context | None = None,
-        backend: Backend | None = None,
         format: None = None,
-        options: Options | Mapping[str, Any] | None = None,
-        validation_context: Context | None = None,
-        on_slice: Callable[[Slice], Awaitable[None] | None] | None = None,
+        **arguments: Unpack[Arguments],
     ) -> SamplingResult[T]: ...
     def sample_sync(
         self,
