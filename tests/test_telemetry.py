@@ -320,3 +320,17 @@ async def test_log_records_carry_the_ids_of_their_iteration(
         ("a.users.validator", result.sampling_id, 2, 0),
         ("a.users.validator", result.sampling_id, 3, 0),
     ]
+
+
+class Mistaken:
+    """A backend that returns its text instead of a reply."""
+
+    async def generate(self, request: object) -> str:
+        return "yes"
+
+
+async def test_a_backend_that_returns_no_reply_is_told_so_with_telemetry_too() -> None:
+    for telemetry in (None, Recorder().telemetry):
+        strategy = RejectionSamplingStrategy(Mistaken(), telemetry=telemetry)
+        with pytest.raises(TypeError, match="Mistaken.generate returned str, not a Generation"):
+            await strategy.sample("Agree.", [says_yes])

@@ -24,6 +24,7 @@ __all__ = [
     "RequestMeta",
     "StreamingBackend",
     "can_judge",
+    "checked_reply",
     "is_backend",
 ]
 
@@ -148,3 +149,25 @@ def is_backend(candidate: object) -> TypeIs[Backend]:
         The same as ``isinstance(candidate, Backend)``, which is a hundred times slower.
     """
     return not isinstance(candidate, type) and callable(getattr(candidate, "generate", None))
+
+
+def checked_reply(backend: Backend, reply: object) -> Generation:
+    """Make sure that what a backend returned is a reply.
+
+    Args:
+        backend: the backend, for the error.
+        reply: what its ``generate`` returned.
+
+    Returns:
+        The same object.
+
+    Raises:
+        TypeError: it is no `Generation`.
+    """
+    if isinstance(reply, Generation):
+        return reply
+    msg = (
+        f"{type(backend).__name__}.generate returned {type(reply).__name__}, not a Generation: to"
+        " make a backend of a function, use FunctionBackend(function)"
+    )
+    raise TypeError(msg)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 from anyio.lowlevel import checkpoint_if_cancelled
 
-from mellea_like.core.backend import Request, RequestMeta
+from mellea_like.core.backend import Request, RequestMeta, checked_reply
 from mellea_like.core.current import ITERATION
 from mellea_like.core.format import parse_json, parse_value
 from mellea_like.core.generation import Generation, Meter, Usage, cost_of
@@ -172,11 +172,7 @@ class Iteration:
             _new_request(messages, options, plan.format, self.meta, meter)
         )
         if not isinstance(generation, Generation):
-            msg = (
-                f"{type(plan.backend).__name__}.generate returned {type(generation).__name__},"
-                " not a Generation"
-            )
-            raise TypeError(msg)
+            checked_reply(plan.backend, generation)
         self.generation = generation
         try:
             if plan.format is None and generation.value is None:
@@ -266,9 +262,9 @@ class Iteration:
         if call.plan.options.seed is not None:
             options = self._seeded(call.plan.options, f"judge {requirement.name}", options)
         messages = judge_messages(requirement, candidate)
-        reply = await call.judge_for(requirement).generate(
-            _new_request(messages, options, None, meta, meter)
-        )
+        judge = call.judge_for(requirement)
+        request = _new_request(messages, options, None, meta, meter)
+        reply = checked_reply(judge, await judge.generate(request))
         self.judged[position] = (meter, reply)
         return read_verdict(reply.text)
 

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from mellea_like.core.backend import Backend, Request, can_judge
+from mellea_like.core.backend import Backend, Request, can_judge, checked_reply
 from mellea_like.core.generation import cost_of
 from mellea_like.core.options import Options
 from mellea_like.errors import HookError
 from mellea_like.hooks.types import HookType
 
 if TYPE_CHECKING:
-    from mellea_like.core.generation import Generation, Usage
+    from mellea_like.core.generation import Generation
     from mellea_like.sampling.call import Call
 
 __all__ = ["ObservedBackend", "observed"]
@@ -66,14 +66,11 @@ class ObservedBackend:
         if HookType.GENERATION_PRE_CALL in call.hooks:
             request = await self._before(request)
         started = anyio.current_time()
-        if call.telemetry is None:
-            try:
-                generation = await self.inner.generate(request)
-            except Exception as exc:
-                await self._failed(request, exc, anyio.current_time() - started)
-                raise
-        else:
-            generation = await self._traced(request, started)
+        try:
+            generation = await self._ask(request, started)
+        except Exception as exc:
+            await self._failed(request, exc, anyio.current_time() - started)
+            raise
         if HookType.GENERATION_POST_CALL in call.hooks:
             from mellea_like.hooks.payloads import GenerationPostCallPayload  # noqa: PLC0415
 
@@ -87,29 +84,25 @@ class ObservedBackend:
             )
         return generation
 
-    async def _traced(self, request: Request, started: float) -> Generation:
+    async def _ask(self, request: Request, started: float) -> Generation:
         telemetry = self._call.telemetry
-        if telemetry is None:  # pragma: no cover (asked for only with telemetry)
-            return await self.inner.generate(request)
+        if telemetry is None:
+            return checked_reply(self.inner, await self.inner.generate(request))
         error: BaseException | None = None
         generation: Generation | None = None
-        duration = 0.0
-        try:
-            with telemetry.chat(self.inner, request) as span:
-                try:
-                    generation = await self.inner.generate(request)
-                    telemetry.answered(span, generation)
-                    return generation  # noqa: TRY300 (here it is no longer None)
-                except BaseException as exc:
-                    error = exc
-                    raise
-                finally:
-                    duration = anyio.current_time() - started
-                    usage = _cost(request, generation)
-                    telemetry.requested(span, self.inner, request, usage, duration, error)
-        except Exception as exc:
-            await self._failed(request, exc, duration)
-            raise
+        with telemetry.chat(self.inner, request) as span:
+            try:
+                generation = checked_reply(self.inner, await self.inner.generate(request))
+                telemetry.answered(span, generation)
+                return generation  # noqa: TRY300 (here it is no longer None)
+            except BaseException as exc:
+                error = exc
+                raise
+            finally:
+                usage = cost_of(request.meter, generation)
+                duration = anyio.current_time() - started
+                telemetry.requested(span, self.inner, request, usage, duration, error)
+                error = None  # A frame that holds its own exception waits for the collector.
 
     async def _before(self, request: Request) -> Request:
         from mellea_like.hooks.payloads import GenerationPreCallPayload  # noqa: PLC0415
@@ -148,12 +141,6 @@ class ObservedBackend:
             "purpose": meta.purpose,
             "retry": meta.retry,
         }
-
-
-def _cost(request: Request, generation: Generation | None) -> Usage:
-    if request.meter.started or generation is None:
-        return request.meter.usage
-    return generation.usage
 
 
 def _only_options(_: Any, after: Any, plugin: str) -> Any:
