@@ -47,7 +47,8 @@ class Slice:
         context: the conversation that it was generated in.
         messages: what was sent: the context and the prompt; empty where nothing was.
         generation: the output, or None where the backend gave none.
-        validations: each requirement with the verdict on it, in the order of the requirements.
+        requirements: what it had to meet, in order; empty where it was not validated.
+        verdicts: the verdict on each requirement, in the same order.
         outcome: how it ended.
         error: the exception behind an errored outcome, or what failed while a cancelled iteration
             cleaned up; else None.
@@ -65,7 +66,8 @@ class Slice:
     context: Context
     messages: tuple[Message, ...]
     generation: Generation | None
-    validations: tuple[tuple[Requirement, ValidationResult], ...]
+    requirements: tuple[Requirement, ...]
+    verdicts: tuple[ValidationResult, ...]
     outcome: Outcome
     error: BaseException | None = None
     reason: str = ""
@@ -74,6 +76,11 @@ class Slice:
     usage: Usage = Usage()
 
     __repr__ = fields_shown
+
+    @property
+    def validations(self) -> tuple[tuple[Requirement, ValidationResult], ...]:
+        """Each requirement with the verdict on it, in the order of the requirements."""
+        return tuple(zip(self.requirements, self.verdicts, strict=True))
 
     @property
     def passed(self) -> bool:

@@ -190,7 +190,7 @@ async def loop_end(call: Call, ending: Ending, started: datetime) -> None:
 
 
 def _finished_validation(slice_: Slice) -> bool:
-    return slice_.outcome in {Outcome.PASSED, Outcome.FAILED} or bool(slice_.validations)
+    return slice_.outcome in {Outcome.PASSED, Outcome.FAILED} or bool(slice_.verdicts)
 
 
 def _refused(plugin: str, hook: HookType, why: str) -> HookError:

@@ -69,7 +69,8 @@ class Iteration:
     meter: Meter | None = None
     generation: Generation | None = None
     validating = False
-    validations: tuple[tuple[Requirement, ValidationResult], ...] = ()
+    requirements: tuple[Requirement, ...] = ()
+    verdicts: tuple[ValidationResult, ...] = ()
     judged: list[tuple[Meter, Generation | None]] | None = None
     outcome = _ERRORED
     error: BaseException | None = None
@@ -219,17 +220,23 @@ class Iteration:
     async def _hear_objections(self, candidate: Candidate) -> None:
         passed = self.outcome is _PASSED
         objection = await events.after_validation(
-            self.call, self.turn, candidate, self.validations, passed=passed
+            self.call,
+            self.turn,
+            candidate,
+            tuple(zip(self.requirements, self.verdicts, strict=True)),
+            passed=passed,
         )
         if objection is not None:
-            self.validations = (*self.validations, objection)
+            self.requirements = (*self.requirements, objection[0])
+            self.verdicts = (*self.verdicts, objection[1])
             self.outcome = _FAILED
 
     def _conclude(
         self, requirements: tuple[Requirement, ...], verdicts: list[ValidationResult]
     ) -> None:
         """Take the outcome from the verdicts: an error outweighs a failure."""
-        self.validations = tuple(zip(requirements, verdicts, strict=True))
+        self.requirements = requirements
+        self.verdicts = tuple(verdicts)
         outcome = _PASSED
         for result in verdicts:
             status = result.status
@@ -286,7 +293,8 @@ class Iteration:
             self.context,
             self.messages,
             self.generation,
-            self.validations,
+            self.requirements,
+            self.verdicts,
             self.outcome,
             self.error,
             self.reason,

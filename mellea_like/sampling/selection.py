@@ -31,7 +31,7 @@ def merit(failed: Slice) -> tuple[float, float]:
     """
     met = total = 0.0
     scored = 0
-    for requirement, result in failed.validations:
+    for requirement, result in zip(failed.requirements, failed.verdicts, strict=True):
         if result.status is _PASSED:
             met += requirement.weight
         if result.score is not None:

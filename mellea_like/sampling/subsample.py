@@ -84,7 +84,7 @@ def may_go_on(slice_: Slice) -> bool:
         is, is a requirement's.
     """
     error = slice_.error
-    if error is None or slice_.validations or isinstance(error, RequirementError):
+    if error is None or slice_.verdicts or isinstance(error, RequirementError):
         return True
     return isinstance(error, BackendError) and error.retryable
 

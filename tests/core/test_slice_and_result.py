@@ -22,6 +22,7 @@ ASKED = Message("user", "do it")
 
 def cut(outcome: Outcome = Outcome.FAILED, **fields) -> Slice:
     context = fields.pop("context", Context())
+    validations = fields.pop("validations", ())
     given = {
         "iteration": 1,
         "subsample": 0,
@@ -31,7 +32,8 @@ def cut(outcome: Outcome = Outcome.FAILED, **fields) -> Slice:
         "context": context,
         "messages": (*context.messages, ASKED),
         "generation": Generation("text"),
-        "validations": (),
+        "requirements": tuple(requirement for requirement, _ in validations),
+        "verdicts": tuple(verdict for _, verdict in validations),
         "outcome": outcome,
     }
     return Slice(**{**given, **fields})

@@ -129,7 +129,8 @@ def a_slice(
         "context": Context(),
         "messages": (),
         "generation": Generation("text", usage=Usage(1, 2, 3)),
-        "validations": tuple(verdicts),
+        "requirements": tuple(requirement for requirement, _ in verdicts),
+        "verdicts": tuple(verdict for _, verdict in verdicts),
         "outcome": outcome,
         "error": error,
     }
