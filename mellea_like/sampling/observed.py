@@ -20,6 +20,13 @@ if TYPE_CHECKING:
 __all__ = ["ObservedBackend", "observed"]
 
 
+_REQUEST_HOOKS = (
+    HookType.GENERATION_PRE_CALL,
+    HookType.GENERATION_POST_CALL,
+    HookType.GENERATION_ERROR,
+)
+
+
 def observed(backend: Backend, call: Call) -> Backend:
     """Return the backend as the call's producers use it.
 
@@ -30,14 +37,7 @@ def observed(backend: Backend, call: Call) -> Backend:
     Returns:
         The backend itself where nobody looks, else one that tells of each request.
     """
-    looked_at = call.telemetry is not None or any(
-        hook in call.hooks
-        for hook in (
-            HookType.GENERATION_PRE_CALL,
-            HookType.GENERATION_POST_CALL,
-            HookType.GENERATION_ERROR,
-        )
-    )
+    looked_at = call.telemetry is not None or any(hook in call.hooks for hook in _REQUEST_HOOKS)
     return ObservedBackend(backend, call) if looked_at else backend
 
 

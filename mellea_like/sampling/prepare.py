@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mellea_like.core.action import Action, Instruction, as_action
@@ -91,7 +91,7 @@ def plan_call(
         check_requirements(requirements, "requirements"),
     )
     if isinstance(asked, Instruction) and asked.requirements != merged:
-        asked = replace(asked, requirements=merged)
+        asked = Instruction(asked.description, asked.system, merged, asked.repair)
     for name, given in (("context", context), ("validation_context", validation_context)):
         if given is not None and not isinstance(given, Context):
             msg = f"{name} is a Context, not {type(given).__name__}: Context([Message(...), ...])"
