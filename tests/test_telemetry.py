@@ -332,5 +332,5 @@ class Mistaken:
 async def test_a_backend_that_returns_no_reply_is_told_so_with_telemetry_too() -> None:
     for telemetry in (None, Recorder().telemetry):
         strategy = RejectionSamplingStrategy(Mistaken(), telemetry=telemetry)
-        with pytest.raises(TypeError, match="Mistaken.generate returned str, not a Generation"):
+        with pytest.raises(TypeError, match=r"Mistaken\.generate returned str, not a Generation"):
             await strategy.sample("Agree.", [says_yes])
