@@ -50,13 +50,15 @@ class LocalBackend:
     system's randomness decides.
 
     Args:
-        corpus: the path of a text file (UTF-8) to learn from, or several; they are read now.
+        corpus: the path of a text file (UTF-8, up to 256 MB) to learn from, or several; they are
+            read now.
         texts: a text to learn from, or several.
         model: the model's name, for records.
 
     Raises:
         OSError: a file can't be read.
-        ValueError: a file is no UTF-8 text, or there is no word in the whole corpus.
+        ValueError: a file is a device, too large or no UTF-8 text, or there is no word in the whole
+            corpus.
     """
 
     provider = "local"

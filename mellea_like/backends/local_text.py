@@ -29,6 +29,9 @@ _SENTENCE_END = re.compile(
 FEWEST_SENTENCES = 50
 """Below this many sentences, the help pages are not what this module takes them for."""
 
+LARGEST = 256 * 2**20
+"""Bytes of a corpus file: what is larger would take minutes to learn, and all memory."""
+
 
 @cache
 def help_sentences() -> tuple[str, ...]:
@@ -98,23 +101,26 @@ def sentences_of(text: str) -> list[str]:
 
 
 def read_corpus(
-    files: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], texts: str | Iterable[str]
+    files: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    texts: str | Iterable[str],
+    largest: int = LARGEST,
 ) -> tuple[str, ...]:
     """Read the files that a user named.
 
     Args:
         files: a path or several, of UTF-8 text.
         texts: a text or several to take as they are.
+        largest: the most bytes that a file may have.
 
     Returns:
         All texts.
 
     Raises:
         OSError: a file can't be read.
-        ValueError: a file is no UTF-8 text, or there is no word in all of it.
+        ValueError: a file is a device, too large or no UTF-8 text, or there is no word in all.
     """
     paths = [files] if isinstance(files, str | os.PathLike) else list(files)
-    read = [_read(Path(path)) for path in paths]
+    read = [_read(Path(path), largest) for path in paths]
     read += [texts] if isinstance(texts, str) else list(texts)
     if not any(text.strip() for text in read):
         where = ", ".join(map(str, paths)) or "the texts"
@@ -130,12 +136,24 @@ def _body(lines: list[str]) -> list[str]:
     return [line.strip() for line in (lines[1:] if defined else lines)]
 
 
-def _read(path: Path) -> str:
+def _read(path: Path, largest: int) -> str:
     try:
-        return path.read_text(encoding="utf-8-sig")
+        if path.is_char_device() or path.is_block_device():
+            msg = f"LocalBackend learns from files, and {path} is a device: name a file"
+            raise ValueError(msg)
+        with path.open(encoding="utf-8-sig") as file:
+            # A pipe has no size, so what it gives is counted too.
+            text = file.read(largest + 1) if path.stat().st_size <= largest else None
+        if text is None or len(text) > largest:
+            msg = (
+                f"LocalBackend learns from files of up to {largest // 2**20} MB, and {path} has"
+                " more: name a smaller one"
+            )
+            raise ValueError(msg)
     except OSError as exc:
         reason = f"LocalBackend can't read its corpus: {exc.strerror}"
         raise OSError(exc.errno, reason, str(path)) from exc
     except UnicodeDecodeError as exc:
         msg = f"LocalBackend can't read its corpus: {path} is no UTF-8 text ({exc.reason})"
         raise ValueError(msg) from exc
+    return text

@@ -25,6 +25,7 @@ __all__ = [
     "SampleArguments",
     "StrategyName",
     "as_text",
+    "check_file",
     "read_instruction",
     "read_requirements",
     "read_schema",
@@ -151,6 +152,29 @@ def as_text(given: str, what: str) -> str:
         raise Problem(msg, Exit.USAGE) from exc
 
 
+def check_file(option: str, path: Path) -> None:
+    """Make sure that a file can be read, and comes to an end.
+
+    Args:
+        option: the option that names it, for the error.
+        path: the file, or a pipe.
+
+    Raises:
+        Problem: it can't be read, or is a device.
+    """
+    try:
+        if path.is_fifo():
+            return  # What is read from a pipe is gone.
+        if path.is_char_device() or path.is_block_device():
+            msg = f"{option}: {path} is a device: name a file"
+            raise Problem(msg)
+        with path.open("rb") as file:
+            file.read(1)
+    except OSError as exc:
+        msg = f"{option}: can't read {path}: {exc.strerror or exc}"
+        raise Problem(msg) from exc
+
+
 def read_instruction(given: str) -> str:
     """Take the instruction from the command line, or from standard input.
 
@@ -229,11 +253,9 @@ def read_schema(path: Path) -> dict[str, Any]:
     Raises:
         Problem: the file can't be read, or is no JSON object.
     """
+    check_file("--schema", path)
     try:
         schema = json.loads(path.read_text(encoding="utf-8-sig"))
-    except OSError as exc:
-        msg = f"--schema: can't read {path}: {exc.strerror or exc}"
-        raise Problem(msg) from exc
     except (ValueError, RecursionError) as exc:
         msg = f"--schema: {path} is no JSON: {exc}"
         raise Problem(msg) from exc

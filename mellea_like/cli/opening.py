@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from mellea_like.cli.arguments import BackendName, Exit, Problem
+from mellea_like.cli.arguments import BackendName, Exit, Problem, check_file
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -83,6 +83,10 @@ def check_options(arguments: SampleArguments) -> None:
     if name is BackendName.LLAMA and arguments.gguf is None:
         msg = "--backend llama needs a model file: --gguf FILE"
         raise Problem(msg, Exit.USAGE)
+    if _has_judge(arguments) and not arguments.require:
+        option = "--judge-base-url" if arguments.judge_model is None else "--judge-model"
+        msg = f"{option} names a judge that has nothing to decide: add --require TEXT"
+        raise Problem(msg, Exit.USAGE)
     if arguments.require and name is BackendName.LOCAL and not _has_judge(arguments):
         msg = (
             "--require needs a model that can judge, and the local text generator can't: add"
@@ -91,7 +95,7 @@ def check_options(arguments: SampleArguments) -> None:
         raise Problem(msg)
     for option, path in [("--gguf", arguments.gguf), *(("--corpus", p) for p in arguments.corpus)]:
         if path is not None:
-            _check_readable(option, path)
+            check_file(option, path)
 
 
 @asynccontextmanager
@@ -176,14 +180,3 @@ def _openai(
 
 def _has_judge(arguments: SampleArguments) -> bool:
     return arguments.judge_model is not None or arguments.judge_base_url is not None
-
-
-def _check_readable(option: str, path: Path) -> None:
-    try:
-        if path.is_fifo():
-            return  # What is read from a pipe is gone.
-        with path.open("rb") as file:
-            file.read(1)
-    except OSError as exc:
-        msg = f"{option}: can't read {path}: {exc.strerror or exc}"
-        raise Problem(msg) from exc

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import re
 import time
@@ -12,7 +13,13 @@ from pydantic import BaseModel
 
 from mellea_like.backends.local import LocalBackend
 from mellea_like.backends.local_model import TrigramModel
-from mellea_like.backends.local_text import help_sentences, prose_of, sentences_of
+from mellea_like.backends.local_text import (
+    LARGEST,
+    help_sentences,
+    prose_of,
+    read_corpus,
+    sentences_of,
+)
 from mellea_like.core.backend import Request, RequestMeta, StreamingBackend, can_judge
 from mellea_like.core.generation import Usage
 from mellea_like.core.message import Message
@@ -294,6 +301,30 @@ def test_a_file_that_is_not_there_is_named(tmp_path):
 def test_a_directory_is_no_corpus(tmp_path):
     with pytest.raises(IsADirectoryError, match="can't read its corpus"):
         LocalBackend(tmp_path)
+
+
+def test_a_device_is_no_corpus():
+    with pytest.raises(ValueError, match="/dev/zero is a device: name a file"):
+        LocalBackend("/dev/zero")
+
+
+def test_a_file_that_is_too_large_is_refused_unread(tmp_path):
+    huge = tmp_path / "huge.txt"
+    with huge.open("wb") as file:
+        file.truncate(LARGEST + 1)
+    with pytest.raises(ValueError, match=r"up to 256 MB, and .*huge\.txt has more: name a smaller"):
+        LocalBackend(huge)
+
+
+def test_a_pipe_that_gives_too_much_is_refused():
+    reader, writer = os.pipe()
+    try:
+        os.write(writer, b"The heron waits.")
+        with pytest.raises(ValueError, match="has more"):
+            read_corpus(f"/dev/fd/{reader}", (), largest=15)
+    finally:
+        os.close(writer)
+        os.close(reader)
 
 
 def test_a_binary_file_is_no_corpus(tmp_path):
