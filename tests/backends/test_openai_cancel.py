@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import threading
 
 import anyio
 import pytest
 from http_server import Answer, OpenAIServer
+from leftovers import other_threads, running
 
 from mellea_like.backends.openai import OpenAIBackend
 from mellea_like.core.backend import Request
@@ -26,15 +26,6 @@ HANGS = [
 
 def ask() -> Request:
     return Request((Message("user", "Say something."),))
-
-
-def running() -> set[int]:
-    return {task.id for task in anyio.get_running_tasks()}
-
-
-def other_threads() -> set[threading.Thread]:
-    """All but the library's own few, which wait for more work."""
-    return {thread for thread in threading.enumerate() if "mellea_like" not in thread.name}
 
 
 @pytest.mark.parametrize("answer", HANGS, ids=["headers", "first word", "third word", "slow"])

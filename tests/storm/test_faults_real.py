@@ -10,6 +10,7 @@ import threading
 import anyio
 import pytest
 from http_server import Answer, OpenAIServer
+from leftovers import other_threads, running
 
 from mellea_like import RejectionSamplingStrategy, Requirement
 from mellea_like.backends.openai import OpenAIBackend
@@ -20,16 +21,6 @@ from mellea_like.runtime.threads import thread_statistics
 
 SLOW = Answer(" ".join(["slow"] * 40), seconds=2.0)
 SAYS_WON = Requirement("says won", lambda candidate: candidate.text == "won", inline=True)
-
-
-def running() -> set[int]:
-    return {task.id for task in anyio.get_running_tasks()}
-
-
-def other_threads() -> set[threading.Thread]:
-    """All but the library's own few, and trio's, which wait some seconds for more work."""
-    kept = ("mellea_like", "Trio thread", "AnyIO worker")
-    return {thread for thread in threading.enumerate() if not thread.name.startswith(kept)}
 
 
 async def warm_up() -> None:
