@@ -64,8 +64,8 @@ async def an_early_win(*, keep_alive: bool) -> float:
 @pytest.mark.parametrize("keep_alive", [False, True])
 async def test_a_win_at_three_tenths_of_two_seconds_returns_at_once_and_closes_the_rest(keep_alive):
     await warm_up()
-    # What is left is checked each time; for the time, a busy machine has three tries.
-    for _ in range(3):
+    # What is left is checked each time; for the time, a busy machine has five tries.
+    for _ in range(5):
         elapsed = await an_early_win(keep_alive=keep_alive)
         if elapsed < 0.35:
             break
