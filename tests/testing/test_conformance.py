@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import asynccontextmanager
 
 import anyio
@@ -301,6 +302,32 @@ async def test_a_swallowed_cancellation_is_found(virtual_clock):
             return Generation("whole", usage=meter.usage)
 
     await broken(Swallowing(), "cancellation", "answered all the same")
+
+
+@pytest.mark.allow_blocking
+async def test_a_busy_event_loop_is_not_blamed_on_the_backend():
+    cancelling = anyio.Event()
+
+    class Timed(Good):
+        seconds = 0.04
+        requests = 0
+
+        async def generate(self, request: Request) -> Generation:
+            Timed.requests += 1
+            if Timed.requests > 8:  # all replies that were measured
+                cancelling.set()
+            return await super().generate(request)
+
+    async def hog() -> None:
+        await cancelling.wait()
+        while True:
+            await anyio.sleep(0.001)
+            time.sleep(0.045)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(hog)
+        assert "cancellation" in await check_backend(Timed)
+        tasks.cancel_scope.cancel()
 
 
 async def test_a_cancellation_turned_into_an_error_is_found(virtual_clock):
