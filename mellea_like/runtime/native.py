@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import sys
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import anyio
 
@@ -17,13 +17,34 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
+    from anyio.lowlevel import EventLoopToken
+
 __all__ = [
+    "call_soon",
     "cancel_requested",
     "clock",
     "native_cancel_requests",
     "scope_cancelled",
     "split_cancellation",
 ]
+
+
+def call_soon(token: EventLoopToken, function: Callable[[], object]) -> None:
+    """Have a function called in an event loop, from another thread, without waiting for it.
+
+    anyio's ``from_thread.run_sync`` waits for the call; where the event loop is closed before it
+    comes to it, it waits for ever.
+
+    Args:
+        token: the event loop.
+        function: what to call there. It is not called if the event loop ends before.
+
+    Raises:
+        RuntimeError: the event loop has ended.
+    """
+    loop: Any = token.native_token
+    soon = getattr(loop, "call_soon_threadsafe", None) or loop.run_sync_soon
+    soon(function)
 
 
 def clock() -> Callable[[], float]:

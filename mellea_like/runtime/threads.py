@@ -14,10 +14,10 @@ from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import anyio
-from anyio import from_thread
 from anyio.lowlevel import EventLoopToken, current_token
 
 from mellea_like.runtime.logs import logger
+from mellea_like.runtime.native import call_soon
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -74,8 +74,9 @@ class _Job(Generic[T]):
             self.error = exc
 
     def tell(self) -> None:
+        # Without waiting, which could be for ever: an event loop may end before it comes to it.
         try:
-            from_thread.run_sync(self.done.set, token=self.token)
+            call_soon(self.token, self.done.set)
         except RuntimeError:
             # The event loop has ended, and with it whoever waited.
             return

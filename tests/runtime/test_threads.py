@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextvars
 import gc
 import logging
@@ -235,6 +236,31 @@ def test_a_function_outlives_the_event_loop_that_left_it():
         return await run_in_thread(lambda: 3)
 
     assert anyio.run(again) == 3
+
+
+def test_a_thread_does_not_wait_for_an_event_loop_that_stands_still():
+    def at_work() -> int:
+        now = thread_statistics()
+        return now.threads - now.idle
+
+    loop = asyncio.new_event_loop()
+    before = at_work()
+    with gate() as stuck:
+
+        async def begin() -> asyncio.Task[str]:
+            task = asyncio.create_task(run_in_thread(stuck))
+            await stuck.wait_until_entered()
+            return task
+
+        task = loop.run_until_complete(begin())
+    try:
+        deadline = time.monotonic() + 10
+        while at_work() > before and time.monotonic() < deadline:
+            time.sleep(0.001)
+        assert at_work() <= before
+        assert loop.run_until_complete(task) == "through"
+    finally:
+        loop.close()
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
