@@ -75,6 +75,11 @@ class Race:
             return nullcontext()
         return self._chain_scopes.setdefault(chain, anyio.CancelScope())
 
+    def was_cancelled(self, chain: int) -> bool:
+        """Tell whether one subsample alone was cancelled."""
+        scope = self._chain_scopes.get(chain)
+        return scope is not None and scope.cancel_called
+
     def may_start(self, turn: Turn) -> bool:
         """Tell whether a turn of an ordered call may start; note that its subsample is at it."""
         if self._best_rank is not None and turn.rank > self._best_rank:

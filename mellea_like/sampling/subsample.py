@@ -36,11 +36,14 @@ async def produce(call: Call, chain: int) -> None:
         with race.scope_of(chain):
             await _run_chain(call, chain)
     except BaseException as exc:
-        if split_cancellation(exc)[0] is not None and cancel_requested():
+        cancellation, rest = split_cancellation(exc)
+        if cancellation is not None and cancel_requested():
             # anyio leaves it in a cycle: the call's record shall not wait for the collector too.
             exc.__traceback__ = None
             raise
-        call.abort(exc)  # It is raised again by the call, outside its task group.
+        # A backend may answer its cancellation with one of its own, which no scope takes for its.
+        if cancellation is None or rest is not None or not race.was_cancelled(chain):
+            call.abort(exc)  # It is raised again by the call, outside its task group.
     finally:
         race.ended(chain)
         del call, race

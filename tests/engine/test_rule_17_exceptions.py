@@ -165,6 +165,23 @@ async def test_rule_17_a_cancellation_that_no_one_asked_for_is_an_errored_slice(
     assert isinstance(error.__cause__, anyio.get_cancelled_exc_class())
 
 
+@pytest.mark.parametrize("selection", ["first", "ordered"])
+async def test_rule_17_a_loser_may_raise_a_cancellation_of_its_own(selection):
+    async def generate(request):
+        if request.meta.subsample == 0:
+            await anyio.sleep(1)
+            return Generation("yes")
+        with anyio.CancelScope(shield=True):
+            await anyio.sleep(2)
+        return await stray()
+
+    strategy = RejectionSamplingStrategy(
+        Unmetered(generate), loop_budget=2, concurrency_budget=2, selection=selection
+    )
+    result = await strategy.sample("do", [yes])
+    assert outcomes(result) == {1: "passed", 3: "cancelled"}
+
+
 async def test_rule_17_such_a_cancellation_in_every_turn_is_an_error_of_the_call():
     async def generate(request):
         await stray()
