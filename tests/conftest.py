@@ -6,6 +6,7 @@ import functools
 import inspect
 import ipaddress
 import os
+import signal
 import socket
 import subprocess
 import threading
@@ -18,6 +19,11 @@ from blockbuster import BlockBuster
 from hypothesis import HealthCheck, settings
 
 pytest_plugins = ["mellea_like.testing.pytest_plugin", "pytester"]
+
+# A job in the background may be started so that it ignores Ctrl-C, and would hand that down to the
+# processes of its tests.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile(
     "default",
