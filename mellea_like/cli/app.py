@@ -10,12 +10,11 @@ import typer
 
 from mellea_like.cli.arguments import (
     BackendName,
-    Exit,
-    Problem,
     SampleArguments,
     StrategyName,
     as_text,
 )
+from mellea_like.cli.exits import Exit, Problem
 from mellea_like.cli.expressions import ALLOWED
 from mellea_like.cli.sample import run_sample
 

@@ -11,6 +11,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, cast
 
+from mellea_like.cli.exits import Exit, Problem
 from mellea_like.cli.expressions import parse_check
 from mellea_like.cli.terminal import warn
 from mellea_like.core.requirement import Requirement
@@ -19,9 +20,6 @@ from mellea_like.requirements import checks
 __all__ = [
     "MOST_ITERATIONS",
     "BackendName",
-    "Exit",
-    "Interrupted",
-    "Problem",
     "SampleArguments",
     "StrategyName",
     "as_text",
@@ -34,44 +32,6 @@ __all__ = [
 
 MOST_ITERATIONS = 1000
 """A guard against expensive mistakes."""
-
-
-class Exit:
-    """Exit codes."""
-
-    PASSED = 0
-    NOTHING_PASSED = 1
-    USAGE = 2
-    SETUP = 3
-    """A backend or configuration error."""
-    INTERRUPTED = 130
-    TERMINATED = 143
-
-
-class Problem(Exception):
-    """Something that the user can put right, said in one sentence.
-
-    Args:
-        message: what is wrong, and what to do.
-        code: the exit code.
-    """
-
-    def __init__(self, message: str, code: int = Exit.SETUP) -> None:
-        super().__init__(message)
-        self.code = code
-
-
-class Interrupted(Exception):
-    """Ctrl-C was pressed, or the process was told to end.
-
-    Args:
-        message: what became of the call.
-        code: the exit code.
-    """
-
-    def __init__(self, message: str, code: int) -> None:
-        super().__init__(message)
-        self.code = code
 
 
 class StrategyName(StrEnum):

@@ -5,16 +5,13 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
+from mellea_like.cli.exits import Exit, Interrupted, Problem
 from mellea_like.cli.terminal import ready_streams, silence, warn
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 __all__ = ["main"]
-
-USAGE = 2
-SETUP = 3
-INTERRUPTED = 130
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -29,12 +26,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     ready_streams()
     if sys.stdout is None:  # pyright: ignore[reportUnnecessaryComparison]
         warn("mellea-like: standard output is closed: there is nowhere to write to")
-        return SETUP
+        return Exit.SETUP
     try:
         return _run(sys.argv[1:] if argv is None else argv)
     except KeyboardInterrupt:
         warn("Interrupted.")
-        return INTERRUPTED
+        return Exit.INTERRUPTED
 
 
 def _run(argv: Sequence[str]) -> int:
@@ -43,9 +40,8 @@ def _run(argv: Sequence[str]) -> int:
         from rich import console as _  # noqa: F401, PLC0415 (an extra)
     except ImportError:
         warn("mellea-like: the command line needs typer and rich: pip install 'mellea-like[cli]'")
-        return SETUP
+        return Exit.SETUP
     from mellea_like.cli.app import app  # noqa: PLC0415
-    from mellea_like.cli.arguments import Interrupted, Problem  # noqa: PLC0415
 
     command: Any = typer.main.get_command(app)
     try:
@@ -57,18 +53,18 @@ def _run(argv: Sequence[str]) -> int:
         warn(str(interrupted))
         return interrupted.code
     except typer.Abort:
-        code = INTERRUPTED
+        code = Exit.INTERRUPTED
     except OSError as error:  # Help was written to a full disk, say.
         silence(sys.stdout)
         warn(f"mellea-like: can't write to standard output: {error.strerror or error}")
-        return SETUP
+        return Exit.SETUP
     except Exception as error:
         # Typer's usage errors have no common class that is the same in all its versions.
         message = getattr(error, "format_message", None)
         if message is None:
             raise
         return _usage(error, message())
-    if code == INTERRUPTED:  # Typer was, while it read the arguments.
+    if code == Exit.INTERRUPTED:  # Typer was, while it read the arguments.
         warn("Interrupted.")
     return code if isinstance(code, int) else 0
 
@@ -77,11 +73,11 @@ def _usage(error: Any, message: str) -> int:
     context = getattr(error, "ctx", None)
     path = "mellea-like" if context is None else context.command_path
     if not message:  # Help was shown because nothing was asked for.
-        return USAGE
+        return Exit.USAGE
     # Its newer versions check values with pydantic, which says so.
     sentence = message.replace("Value error, ", "").rstrip(".")
     warn([f"mellea-like: {sentence}", f"Try '{path} --help'."])
-    return USAGE
+    return Exit.USAGE
 
 
 if __name__ == "__main__":

@@ -7,7 +7,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from mellea_like.cli.arguments import BackendName, Exit, Problem, check_file
+from mellea_like.cli.arguments import BackendName, check_file
+from mellea_like.cli.exits import Exit, Problem
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

@@ -7,7 +7,7 @@ import re
 import sys
 from typing import TYPE_CHECKING, Any
 
-from mellea_like.cli.arguments import Problem
+from mellea_like.cli.exits import Problem
 from mellea_like.cli.progress import problems_of
 from mellea_like.cli.terminal import is_terminal, one_line, printable, write
 

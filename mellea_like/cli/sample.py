@@ -14,14 +14,12 @@ import anyio
 from mellea_like.cli.arguments import (
     MOST_ITERATIONS,
     BackendName,
-    Exit,
-    Interrupted,
-    Problem,
     StrategyName,
     read_instruction,
     read_requirements,
     read_schema,
 )
+from mellea_like.cli.exits import Exit, Interrupted, Problem
 from mellea_like.cli.live import LiveView, make_console, slices_table
 from mellea_like.cli.opening import check_options, choose_backend, open_backends
 from mellea_like.cli.output import as_record, summary, why, write_record, write_text
