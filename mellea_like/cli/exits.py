@@ -1,0 +1,43 @@
+"""How the command ends: its exit codes, and what ends it early."""
+
+from __future__ import annotations
+
+__all__ = ["Exit", "Interrupted", "Problem"]
+
+
+class Exit:
+    """Exit codes."""
+
+    PASSED = 0
+    NOTHING_PASSED = 1
+    USAGE = 2
+    SETUP = 3
+    """A backend or configuration error."""
+    INTERRUPTED = 130
+    TERMINATED = 143
+
+
+class Problem(Exception):
+    """Something that the user can put right, said in one sentence.
+
+    Args:
+        message: what is wrong, and what to do.
+        code: the exit code.
+    """
+
+    def __init__(self, message: str, code: int = Exit.SETUP) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class Interrupted(Exception):
+    """Ctrl-C was pressed, or the process was told to end.
+
+    Args:
+        message: what became of the call.
+        code: the exit code.
+    """
+
+    def __init__(self, message: str, code: int) -> None:
+        super().__init__(message)
+        self.code = code
