@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from anyio.lowlevel import checkpoint
 
+from mellea_like.core.callables import is_async
 from mellea_like.core.generation import Generation, Usage
 from mellea_like.runtime.threads import run_in_thread
 
@@ -60,7 +61,7 @@ class FunctionBackend:
         if not callable(function):
             msg = f"FunctionBackend takes a function of one Request, not {function!r}"
             raise TypeError(msg)
-        self._async = _is_async(function)
+        self._async = is_async(function)
         if inline and self._async:
             msg = "FunctionBackend: inline is for plain functions, not async ones"
             raise ValueError(msg)
@@ -130,12 +131,6 @@ class FunctionBackend:
 
     def __repr__(self) -> str:
         return f"<FunctionBackend {self._name}>"
-
-
-def _is_async(function: GenerateFunction) -> bool:
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
-        getattr(function, "__call__", None)  # noqa: B004 (an object with an async __call__)
-    )
 
 
 def _name_of(function: GenerateFunction) -> str:

@@ -13,7 +13,7 @@ from typing import IO, Any, cast
 
 from mellea_like.errors import BackendUnavailable
 
-__all__ = ["ServerProcess", "check_gguf"]
+__all__ = ["ServerProcess"]
 
 CHILD = f"""
 from importlib.util import module_from_spec, spec_from_file_location

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from mellea_like.cli.progress import Progress, Row
     from mellea_like.core.slice import Slice
 
-__all__ = ["LiveView", "SafeConsole", "make_console", "slices_table"]
+__all__ = ["LiveView", "make_console", "slices_table"]
 
 STYLES = {
     "waiting": "dim",

@@ -5,9 +5,9 @@ from __future__ import annotations
 import inspect
 import math
 from enum import IntEnum
-from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Literal, overload
 
+from mellea_like.core.callables import is_async
 from mellea_like.core.shown import shown
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ class Requirement:
                 " Candidate; its text is candidate.text"
             )
             raise TypeError(msg)
-        if inline and validator is not None and _is_async(validator):
+        if inline and validator is not None and is_async(validator):
             msg = f"requirement {description!r}: inline is for plain functions, not async ones"
             raise ValueError(msg)
         if judge is not None and validator is not None:
@@ -316,7 +316,7 @@ def requirement(
 
 
 def _stage_of(validator: Validator | None, *, inline: bool) -> Stage:
-    if validator is None or _is_async(validator):
+    if validator is None or is_async(validator):
         return Stage.AWAITED
     return Stage.INLINE if inline else Stage.THREAD
 
@@ -331,15 +331,6 @@ def _takes_one(validator: Validator) -> bool:
     except TypeError:
         return False
     return True
-
-
-def _is_async(validator: Validator) -> bool:
-    function: Any = validator
-    while isinstance(function, partial):
-        function = function.func
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
-        getattr(function, "__call__", None)  # noqa: B004 (an object with an async __call__)
-    )
 
 
 def _name_of(validator: Validator | None) -> str | None:

@@ -156,7 +156,6 @@ class PluginSet:
         self, name: str, plugins: Iterable[Pluggable], *, priority: int | None = None
     ) -> None:
         self.name = name
-        self.priority = priority
         handlers = handlers_in(plugins)
         if priority is not None:
             handlers = tuple(replace(handler, priority=priority) for handler in handlers)

@@ -18,9 +18,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "char_count",
-    "count_lines",
-    "count_sentences",
-    "count_words",
     "line_count",
     "sentence_count",
     "sentences_of",

@@ -12,7 +12,7 @@ from mellea_like.runtime.logs import warn
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["log_stuck_tasks", "stack_of"]
+__all__ = ["log_stuck_tasks", "stack_of", "task_name"]
 
 
 def log_stuck_tasks(sampling_id: str, grace: float) -> None:
@@ -38,7 +38,7 @@ def task_name(sampling_id: str, chain: int | str) -> str:
 
     Args:
         sampling_id: the call's id.
-        chain: the subsample's index.
+        chain: the subsample's index; empty for what all names of the call begin with.
 
     Returns:
         The name.

@@ -64,6 +64,7 @@ class AsyncCallable:
         (functools.partial(asynchronous), False, "async two words"),
         (Callable(), False, "called"),
         (AsyncCallable(), False, "awaited"),
+        (functools.partial(AsyncCallable()), False, "awaited"),
         (AsyncCallable().method, False, "method"),
         (hands_out_an_awaitable, False, "async two words"),
         (hands_out_an_awaitable, True, "async two words"),
@@ -223,6 +224,8 @@ def test_wrong_arguments_are_refused():
         FunctionBackend("text")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="inline is for plain functions"):
         FunctionBackend(asynchronous, inline=True)
+    with pytest.raises(ValueError, match="inline is for plain functions"):
+        FunctionBackend(functools.partial(AsyncCallable()), inline=True)
 
 
 async def test_a_value_goes_to_validators_as_it_is():
