@@ -169,13 +169,16 @@ class OpenAIServer:
         self._ready.set()
         await self._stop.wait()
         self.closing = True
-        server.close()
+        # A closed server has no place for connections that it accepted just before: they come
+        # first, each a task of the event loop's until it is made.
+        self._loop.remove_reader(server.sockets[0].fileno())
         tasks = [c.task for c in open_connections if c.task is not None]
         for connection in list(open_connections):
             connection.abort()
         await asyncio.gather(*tasks, return_exceptions=True)
-        while open_connections:  # noqa: ASYNC110 (it takes a turn or two of the loop)
+        while open_connections or len(asyncio.all_tasks()) > 1:  # noqa: ASYNC110 (a few turns)
             await asyncio.sleep(0)
+        server.close()
         await asyncio.sleep(0)
 
     async def answer(self, method: str, path: str, body: bytes, send: Send) -> bool:
