@@ -203,8 +203,8 @@ class LlamaCppBackend:
 
     def _check_time(self, process: ServerProcess, deadline: float) -> None:
         if time.monotonic() > deadline:
-            failure = process.failure(f"was not ready within {self._startup_timeout:g} s")
-            raise BackendTimeout(str(failure), retryable=False)
+            late = f"was not ready within {self._startup_timeout:g} s, its startup_timeout"
+            raise BackendTimeout(str(process.failure(late)), retryable=False)
 
     def _connect(self, process: ServerProcess, address: str, key: str) -> _Running:
         backend = OpenAIBackend(

@@ -149,7 +149,8 @@ class Translator:
             case openai.OpenAIError() if not isinstance(exc, openai.APIConnectionError):
                 error = self._of_sdk(exc)
             case _ if isinstance(exc, openai.APITimeoutError) or _is_timeout(exc):
-                within = "in time" if self._timeout is None else f"for {self._timeout:g} s"
+                limit = self._timeout
+                within = "in time" if limit is None else f"for {limit:g} s, the backend's timeout"
                 error = BackendTimeout(f"{self._url} said nothing {within}")
             case openai.APIConnectionError() if isinstance(exc.__cause__, RuntimeError):
                 error = self.unsendable(exc.__cause__)  # A closed client, in older SDKs.

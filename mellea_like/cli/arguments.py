@@ -152,7 +152,7 @@ def read_instruction(given: str) -> str:
     else:
         source = "standard input"
         if sys.stdin is None:  # pyright: ignore[reportUnnecessaryComparison]
-            msg = f"{source} can't be read: it is closed"
+            msg = f"{source} can't be read: it is closed; give the instruction in quotes"
             raise Problem(msg, Exit.USAGE)
         try:
             if sys.stdin.isatty():

@@ -78,7 +78,10 @@ def conclude(
     if timed_out:
         if best is not None:
             return Ending(best, StopReason.TIMEOUT, None)
-        late = SamplingTimeout(f"sampling {sampling_id}: time ran out before any slice was judged")
+        late = SamplingTimeout(
+            f"sampling {sampling_id}: time ran out before any slice was judged;"
+            " give the call a longer timeout"
+        )
         late.__cause__ = errors[0] if errors else None
         return Ending(None, StopReason.TIMEOUT, late)
     if best is not None:

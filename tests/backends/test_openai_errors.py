@@ -379,7 +379,7 @@ async def test_an_error_in_the_midst_of_a_reply_is_told_apart(event, kind):
 async def test_silence_is_a_timeout():
     error = await failure(Answer("a b c", hang_after=1), timeout=0.05)
     assert type(error) is BackendTimeout
-    assert "for 0.05 s" in str(error)
+    assert "for 0.05 s, the backend's timeout" in str(error)
 
 
 @pytest.mark.anyio

@@ -153,7 +153,9 @@ def test_a_closed_standard_input_does_not_matter_unless_it_is_read():
     assert (done.returncode, done.stderr) == (0, "")
     done = shell('"$@" sample - -q <&-')
     assert done.returncode == 2
-    assert done.stderr == "mellea-like: standard input can't be read: it is closed\n"
+    assert done.stderr == (
+        "mellea-like: standard input can't be read: it is closed; give the instruction in quotes\n"
+    )
 
 
 def test_a_reader_that_leaves_early_is_no_error():
