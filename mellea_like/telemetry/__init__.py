@@ -33,8 +33,8 @@ class Telemetry:
     Args:
         tracer_provider: makes the tracer; by default the process's, looked up at each call.
         meter_provider: makes the instruments; by default the process's, looked up at each call.
-        capture_content: record prompts, replies, reasons and messages of exceptions. They may hold
-            personal data, so the default is False.
+        capture_content: record prompts, replies and messages of exceptions. They may hold personal
+            data, so the default is False.
     """
 
     def __init__(

@@ -26,7 +26,6 @@ from mellea_like.errors import AuthenticationFailed, BackendUnavailable
 from mellea_like.hooks.payloads import Payload, SamplingLoopEndPayload
 from mellea_like.hooks.registry import Plugin, hook
 from mellea_like.hooks.types import HookMode, HookType
-from mellea_like.runtime.native import cancel_requested
 
 Kind = Literal[
     "good", "bad", "garbled", "transient", "permanent", "foreign", "group", "stray", "messy"
@@ -270,7 +269,3 @@ def check_nothing_left(before: set[int], rig: Rig, told: Told | None) -> None:
 
 def running() -> set[int]:
     return {task.id for task in anyio.get_running_tasks()}
-
-
-def no_cancellation_pending() -> bool:
-    return not cancel_requested()
