@@ -57,16 +57,7 @@ class RequestCounter:
 
     def statistics(self) -> RequestStatistics:
         """Return the counts of this moment."""
-        return RequestStatistics(
-            self.started,
-            self.finished,
-            self.failed,
-            self.cancelled,
-            self.in_flight,
-            self.max_in_flight,
-            self.input_tokens,
-            self.output_tokens,
-        )
+        return RequestStatistics(**vars(self))
 
 
 class Flight:

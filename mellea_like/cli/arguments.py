@@ -33,6 +33,9 @@ __all__ = [
 MOST_ITERATIONS = 1000
 """A guard against expensive mistakes."""
 
+LONGEST_INSTRUCTION = 16 * 2**20
+"""Bytes of standard input; no model takes as much, and some sources never end."""
+
 
 class StrategyName(StrEnum):
     """How a failed draw leads to the next one."""
@@ -145,7 +148,7 @@ def read_instruction(given: str) -> str:
         The instruction.
 
     Raises:
-        Problem: it is blank, or no UTF-8.
+        Problem: it is blank, too long, or no UTF-8.
     """
     if given != "-":
         text, source = given, "the instruction"
@@ -157,7 +160,13 @@ def read_instruction(given: str) -> str:
         try:
             if sys.stdin.isatty():
                 warn("Reading the instruction from the terminal: end it with Ctrl-D.")
-            text = sys.stdin.buffer.read().decode("utf-8").rstrip("\r\n")
+            data = sys.stdin.buffer.read(LONGEST_INSTRUCTION + 1)
+            if len(data) > LONGEST_INSTRUCTION:
+                msg = (
+                    f"{source} has over {LONGEST_INSTRUCTION // 2**20} MB: too long to ask a model"
+                )
+                raise Problem(msg, Exit.USAGE)
+            text = data.decode("utf-8").rstrip("\r\n")
         except UnicodeDecodeError as exc:
             msg = f"{source} is no UTF-8 text: byte {exc.start} makes no sense"
             raise Problem(msg, Exit.USAGE) from exc

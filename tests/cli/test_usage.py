@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from command_line import COMMAND, environment, run
@@ -238,3 +239,17 @@ def test_an_instruction_that_is_no_text_is_bad_usage():
 def test_standard_input_without_text_is_bad_usage(stdin, sentence):
     done = run("sample", "-", stdin=stdin)
     assert (done.returncode, done.stderr) == (2, sentence)
+
+
+def test_standard_input_that_never_ends_is_bad_usage():
+    with Path("/dev/zero").open("rb") as zeros:
+        done = subprocess.run(
+            [*COMMAND, "sample", "-"],
+            stdin=zeros,
+            capture_output=True,
+            env=environment(),
+            timeout=50,
+            check=False,
+        )
+    assert done.returncode == 2
+    assert done.stderr == b"mellea-like: standard input has over 16 MB: too long to ask a model\n"
