@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 import anyio
 import pytest
@@ -19,7 +20,8 @@ from mellea_like import (
     Requirement,
     hook,
 )
-from mellea_like.errors import BackendUnavailable, RequirementError
+from mellea_like.backends.function import FunctionBackend
+from mellea_like.errors import BackendTimeout, BackendUnavailable, RequirementError
 from mellea_like.testing import RecordingPlugin
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
@@ -247,3 +249,21 @@ async def test_rule_17_a_stray_cancellation_in_repair_leaves_as_an_error(anyio_b
     with pytest.raises(RuntimeError, match="the strategy raised a cancellation") as raised:
         await Cancelling(by_iteration({})).sample("do", [yes])
     assert isinstance(raised.value.__cause__, asyncio.CancelledError)
+
+
+async def test_rule_17_a_timeout_answered_with_a_stray_cancellation_is_a_timeout(
+    anyio_backend_name, virtual_clock
+):
+    if anyio_backend_name == "trio":
+        pytest.skip("on trio a cancellation can't come from code that does not wait")
+
+    async def reply(request):
+        with contextlib.suppress(asyncio.CancelledError):
+            await anyio.sleep(9)
+        raise asyncio.CancelledError
+
+    strategy = RejectionSamplingStrategy(
+        FunctionBackend(reply), loop_budget=1, iteration_timeout=0.5
+    )
+    with pytest.raises(BackendTimeout, match=r"iteration 1 took longer than 0\.5 s"):
+        await strategy.sample("do", [yes])
