@@ -100,6 +100,11 @@ class Slice:
         return Context((*sent, reply))
 
     @property
+    def rank(self) -> tuple[int, int]:
+        """Where its turn stands when the winner must not depend on timing: (depth, subsample)."""
+        return self.depth, self.subsample
+
+    @property
     def text(self) -> str:
         """The generated text; empty where there is none."""
         return "" if self.generation is None else self.generation.text

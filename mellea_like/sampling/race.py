@@ -92,11 +92,10 @@ class Race:
         self.slices.append(slice_)
         passed = slice_.outcome is _PASSED
         if passed:
-            rank = (slice_.depth, slice_.subsample)
             if not self.ordered:
                 self.won = self.stopping = True
-            elif self._best_rank is None or rank < self._best_rank:
-                self._best_rank = rank
+            elif self._best_rank is None or slice_.rank < self._best_rank:
+                self._best_rank = slice_.rank
         if passed or self._watched:
             self._send.send_nowait(slice_)
         if slice_.error is not None:

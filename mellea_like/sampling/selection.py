@@ -82,4 +82,4 @@ def winner(slices: Sequence[Slice], selection: Selection) -> int | None:
         return None
     if selection == "first":
         return passed[0]
-    return min(passed, key=lambda i: (slices[i].depth, slices[i].subsample))
+    return min(passed, key=lambda i: slices[i].rank)
