@@ -67,6 +67,13 @@ class Generation:
     __repr__ = fields_shown
 
 
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """The cost of requests that nobody counted one by one."""
+
+    usage: Usage
+
+
 class RequestMeter:
     """The running count of one request; a backend updates it as it learns more."""
 
@@ -110,13 +117,14 @@ class Meter:
     """What the requests behind one `Request` have cost so far.
 
     A backend calls `start` for each request that it really sends and keeps the returned count up to
-    date, so that a cancelled or broken request leaves behind what was known of it.
+    date, so that a cancelled or broken request leaves behind what was known of it. Whoever tries a
+    request again gives each try a meter of its own: `attempt` before, `finish` after.
     """
 
     __slots__ = ("_requests",)
 
     def __init__(self) -> None:
-        self._requests: list[RequestMeter] | None = None
+        self._requests: list[RequestMeter | Meter | _Known] | None = None
 
     def start(self) -> RequestMeter:
         """Count one more request as sent, its cost unknown until it is settled.
@@ -130,6 +138,33 @@ class Meter:
         else:
             self._requests.append(request)
         return request
+
+    def attempt(self) -> Meter:
+        """Begin another try of the request, whose cost is part of this meter's.
+
+        Returns:
+            The try's own meter.
+        """
+        attempt = Meter()
+        if self._requests is None:
+            self._requests = [attempt]
+        else:
+            self._requests.append(attempt)
+        return attempt
+
+    def finish(self, reply: Generation | None) -> Usage:
+        """Say that a try is over: a backend that keeps no meter has sent one request.
+
+        Args:
+            reply: the reply, or None where there was none.
+
+        Returns:
+            What the try cost, as `cost_of` says.
+        """
+        usage = cost_of(self, reply)
+        if self._requests is None:
+            self._requests = [_Known(usage)]
+        return usage
 
     def sent_nothing(self) -> None:
         """Say that no request was sent, so that none is thought to have cost something."""

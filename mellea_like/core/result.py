@@ -31,6 +31,10 @@ class StopReason(StrEnum):
     """All turns are spent."""
     TIMEOUT = "timeout"
     """The call's time was up."""
+    BUDGET = "budget"
+    """A budget of requests, tokens, cost or time is spent."""
+    HOPELESS = "hopeless"
+    """A requirement fails so often that further turns would not help (``give_up=``)."""
     ERROR = "error"
     """An error ended the call, or every subsample of it."""
     HOOK = "hook"
@@ -53,6 +57,8 @@ class SamplingResult(Generic[T]):
         elapsed: how long it took, in seconds on the event loop's clock.
         undelivered: how many slices could not be handed to hooks and ``on_slice`` before the time
             for that was up.
+        stop_detail: the stop reason in words, where there is more to say: which budget is spent,
+            or which requirement is hopeless.
     """
 
     slices: tuple[Slice, ...]
@@ -62,6 +68,7 @@ class SamplingResult(Generic[T]):
     started: datetime
     elapsed: float
     undelivered: int = 0
+    stop_detail: str = ""
 
     @property
     def success(self) -> bool:

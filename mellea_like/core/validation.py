@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from mellea_like.core.context import Context
     from mellea_like.core.generation import Generation
 
-__all__ = ["Candidate", "ValidationResult", "ValidationStatus", "Validator", "Verdict"]
+__all__ = ["Candidate", "ValidationResult", "ValidationStatus", "Validator", "ValidatorAnswer"]
 
 
 class ValidationStatus(StrEnum):
@@ -144,5 +144,5 @@ class Candidate:
     __repr__ = fields_shown
 
 
-Verdict: TypeAlias = "bool | tuple[bool, str] | ValidationResult"
-Validator: TypeAlias = "Callable[[Candidate], Verdict | Awaitable[Verdict]]"
+ValidatorAnswer: TypeAlias = "bool | tuple[bool, str] | ValidationResult"
+Validator: TypeAlias = "Callable[[Candidate], ValidatorAnswer | Awaitable[ValidatorAnswer]]"

@@ -1,0 +1,1 @@
+"""When the iterations of a call may start."""

@@ -1,0 +1,128 @@
+"""What a schedule decides, and from what."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mellea_like.core.action import Action
+    from mellea_like.core.requirement import Requirement
+    from mellea_like.core.slice import Slice
+
+__all__ = ["CallFacts", "Course", "Go", "Progress", "Schedule"]
+
+
+class CallFacts(NamedTuple):
+    """What a schedule knows of a call when it begins.
+
+    Attributes:
+        action: what is asked for.
+        requirements: what each slice must meet.
+        concurrency_budget: how many iterations may be in flight.
+        loop_budget: turns of each subsample.
+        model: the model's name, where the backend or the options say it.
+    """
+
+    action: Action[object]
+    requirements: Sequence[Requirement]
+    concurrency_budget: int
+    loop_budget: int
+    model: str | None
+
+
+class Progress(NamedTuple):
+    """How far a call has come.
+
+    Attributes:
+        now: seconds since the call began.
+        running: when each iteration in flight began, in seconds since the call began, in no
+            particular order.
+        opened: how many chains have begun so far, the ended ones included.
+        started: how many iterations have begun so far.
+        failed: how many of them were judged, and failed.
+        broken: how many chains a permanent error has ended.
+        turns: how many turns are left.
+    """
+
+    now: float
+    running: Sequence[float]
+    opened: int
+    started: int
+    failed: int
+    broken: int
+    turns: int
+
+
+class Go(NamedTuple):
+    """What a schedule wants now.
+
+    Attributes:
+        more: how many further iterations may start now. A chain that waits to go on with a repair
+            comes first, then a new chain.
+        look_again: the time, in seconds since the call began, at which the answer changes even if
+            nothing happens before; None if it does not.
+    """
+
+    more: int
+    look_again: float | None = None
+
+
+@runtime_checkable
+class Course(Protocol):
+    """A schedule at work in one call: its decisions, which are pure, and what it has learnt."""
+
+    def decide(self, progress: Progress) -> Go:
+        """Decide how many iterations may start now.
+
+        It is asked when the call begins, whenever an iteration has ended, and at ``look_again``.
+        The engine starts no more than there are turns.
+
+        Args:
+            progress: how far the call has come.
+
+        Returns:
+            The decision.
+        """
+        ...
+
+    def observe(self, slice_: Slice) -> None:
+        """Learn from an iteration that has ended, whatever its outcome.
+
+        Args:
+            slice_: its record.
+        """
+        ...
+
+
+@runtime_checkable
+class Schedule(Protocol):
+    """Says when iterations may start. Configuration only; `begin` makes the state of a call.
+
+    Attributes:
+        pooled: whether turns that a chain leaves, or has not come to, are open to fresh chains;
+            otherwise each subsample keeps its own.
+        extra: how many iterations beyond ``concurrency_budget`` may be in flight.
+        timing_dependent: whether which turns are taken depends on timing or on other calls; then it
+            does not go with ``selection="ordered"``.
+        seconds: when the call's time is up, in seconds since it began; None leaves that to the
+            strategy's ``timeout``.
+    """
+
+    pooled: bool
+    extra: int
+    timing_dependent: ClassVar[bool]
+    seconds: float | None
+
+    def begin(self, facts: CallFacts) -> Course | None:
+        """Begin a call.
+
+        Args:
+            facts: what is known of it.
+
+        Returns:
+            The decisions of this call; None where all subsamples start at once and keep their own
+            turns, so that there is nothing to decide.
+        """
+        ...
