@@ -1,0 +1,63 @@
+"""A timeline goes on where event loops' clocks do not."""
+
+from __future__ import annotations
+
+import itertools
+
+import anyio
+import pytest
+import trio
+
+from mellea_like.runtime.timeline import Timeline
+from mellea_like.testing import run_virtual
+
+
+@pytest.mark.anyio
+async def test_it_starts_at_zero_and_follows_the_loops_clock(virtual_clock):
+    timeline = Timeline()
+    assert timeline.now() == 0.0
+    await anyio.sleep(12.5)
+    assert timeline.now() == pytest.approx(12.5)
+
+
+@pytest.mark.anyio
+async def test_a_time_is_found_on_the_loops_own_clock(virtual_clock):
+    timeline = Timeline()
+    timeline.now()
+    await anyio.sleep(3)
+    assert timeline.on_loop(10.0) == pytest.approx(anyio.current_time() + 7)
+
+
+def test_it_goes_on_in_the_next_loop_whatever_that_one_says():
+    timeline = Timeline()
+    seen = []
+
+    async def look() -> None:
+        seen.append(timeline.now())
+        await anyio.sleep(5)
+        seen.append(timeline.now())
+
+    for library in ("trio", "asyncio", "trio"):
+        run_virtual(look, backend=library)
+    steps = [later - earlier for earlier, later in itertools.pairwise(seen)]
+    assert seen[0] == 0.0
+    assert steps[0::2] == pytest.approx([5, 5, 5])
+    assert all(0 <= step < 2 for step in steps[1::2])  # The time that really passed between them.
+
+
+def test_it_never_goes_back():
+    timeline = Timeline()
+
+    async def ahead() -> None:
+        timeline.now()
+        await anyio.sleep(100)
+        timeline.now()
+
+    run_virtual(ahead, backend="asyncio")
+    # trio's own clock starts at a random number, and may be anywhere beside the last one.
+    for _ in range(3):
+        assert trio.run(_now, timeline) >= 100.0
+
+
+async def _now(timeline: Timeline) -> float:
+    return timeline.now()
