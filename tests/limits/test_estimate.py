@@ -1,0 +1,39 @@
+"""The guess of a request's tokens."""
+
+from __future__ import annotations
+
+import pytest
+
+from mellea_like.core.backend import Request
+from mellea_like.core.message import Message
+from mellea_like.core.options import Options
+from mellea_like.limits.estimate import estimate_input_tokens, output_bound
+
+
+@pytest.mark.parametrize(
+    ("texts", "tokens"),
+    [
+        ((), 1),
+        (("",), 4),
+        (("a",), 5),
+        (("abcd",), 5),
+        (("abcde",), 6),
+        (("abcd", "efgh"), 10),
+        (("ab", "cd"), 9),  # Rounded up once, not message by message.
+        (("日本語",), 4 + 3),  # Nine bytes.
+        (("\ud800",), 4 + 1),  # A lone surrogate can't be sent, but it can be counted.
+        (("x" * 4000,), 1004),
+    ],
+)
+def test_input_is_a_quarter_of_the_bytes_and_four_a_message(texts, tokens):
+    request = Request(tuple(Message("user", text) for text in texts))
+    assert estimate_input_tokens(request) == tokens
+
+
+@pytest.mark.parametrize(
+    ("max_tokens", "assumed", "bound"),
+    [(None, None, None), (None, 300, 300), (50, None, 50), (50, 300, 50), (500, 300, 500)],
+)
+def test_output_is_bounded_by_the_options_else_by_what_is_assumed(max_tokens, assumed, bound):
+    request = Request((), Options(max_tokens=max_tokens))
+    assert output_bound(request, assumed) == bound
