@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -11,7 +11,10 @@ if TYPE_CHECKING:
     from mellea_like.core.requirement import Requirement
     from mellea_like.core.slice import Slice
 
-__all__ = ["CallFacts", "Course", "Go", "Progress", "Schedule"]
+__all__ = ["SLACK", "CallFacts", "Course", "Go", "Progress", "Schedule"]
+
+SLACK = 1e-6
+"""Seconds by which a clock may read less than the time that was slept for: rounding."""
 
 
 class CallFacts(NamedTuple):
@@ -44,6 +47,7 @@ class Progress(NamedTuple):
         failed: how many of them were judged, and failed.
         broken: how many chains a permanent error has ended.
         turns: how many turns are left.
+        waiting: how many chains have begun and not ended, and wait for their next turn.
     """
 
     now: float
@@ -53,6 +57,7 @@ class Progress(NamedTuple):
     failed: int
     broken: int
     turns: int
+    waiting: int = 0
 
 
 class Go(NamedTuple):
@@ -98,22 +103,36 @@ class Course(Protocol):
 
 @runtime_checkable
 class Schedule(Protocol):
-    """Says when iterations may start. Configuration only; `begin` makes the state of a call.
+    """Says when iterations may start. Configuration only; `begin` makes the state of a call."""
 
-    Attributes:
-        pooled: whether turns that a chain leaves, or has not come to, are open to fresh chains;
-            otherwise each subsample keeps its own.
-        extra: how many iterations beyond ``concurrency_budget`` may be in flight.
-        timing_dependent: whether which turns are taken depends on timing or on other calls; then it
-            does not go with ``selection="ordered"``.
-        seconds: when the call's time is up, in seconds since it began; None leaves that to the
-            strategy's ``timeout``.
-    """
+    @property
+    def pooled(self) -> bool:
+        """Whether turns that a chain leaves, or has not come to, are open to fresh chains.
 
-    pooled: bool
-    extra: int
-    timing_dependent: ClassVar[bool]
-    seconds: float | None
+        Otherwise each subsample keeps its own.
+        """
+        ...
+
+    @property
+    def extra(self) -> int:
+        """How many iterations beyond ``concurrency_budget`` may be in flight."""
+        ...
+
+    @property
+    def timing_dependent(self) -> bool:
+        """Whether which turns are taken depends on timing or on other calls.
+
+        Then it does not go with ``selection="ordered"``.
+        """
+        ...
+
+    @property
+    def seconds(self) -> float | None:
+        """When the call's time is up, in seconds since it began.
+
+        None leaves that to the strategy's ``timeout``.
+        """
+        ...
 
     def begin(self, facts: CallFacts) -> Course | None:
         """Begin a call.

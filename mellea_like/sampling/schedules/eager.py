@@ -1,0 +1,84 @@
+"""All subsamples at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from mellea_like.sampling.schedules.base import Go
+
+if TYPE_CHECKING:
+    from mellea_like.core.slice import Slice
+    from mellea_like.sampling.schedules.base import CallFacts, Course, Progress
+
+__all__ = ["Eager"]
+
+
+@dataclass(frozen=True, slots=True)
+class Eager:
+    """Starts as many iterations as ``concurrency_budget`` allows, at once. The default.
+
+    A chain that a permanent error ended, such as a wrong key, is not replaced: else one wrong key
+    would be asked with as many times as there are turns.
+
+    Args:
+        pool: whether the turns that a chain leaves, or has not come to, are open to fresh chains.
+            Without it each subsample keeps its own turns.
+
+    Raises:
+        TypeError: ``pool`` is no bool.
+    """
+
+    pool: bool = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.pool, bool):
+            msg = f"Eager: pool is a bool, not {self.pool!r}"
+            raise TypeError(msg)
+
+    @property
+    def pooled(self) -> bool:
+        """Whether turns that a chain leaves, or has not come to, are open to fresh chains."""
+        return self.pool
+
+    @property
+    def extra(self) -> int:
+        """How many iterations beyond ``concurrency_budget`` may be in flight: none."""
+        return 0
+
+    @property
+    def timing_dependent(self) -> bool:
+        """Whether which turns are taken depends on timing: when they are pooled."""
+        return self.pool
+
+    @property
+    def seconds(self) -> float | None:
+        """When the call's time is up: that is left to the strategy's ``timeout``."""
+        return None
+
+    def begin(self, facts: CallFacts) -> Course | None:
+        """Begin a call.
+
+        Args:
+            facts: what is known of it.
+
+        Returns:
+            The decisions of this call; None without a pool, for then there is nothing to decide.
+        """
+        return _Course(facts.concurrency_budget) if self.pool else None
+
+
+class _Course:
+    """Keeps as many iterations in flight as may be."""
+
+    __slots__ = ("_width",)
+
+    def __init__(self, width: int) -> None:
+        self._width = width
+
+    def decide(self, progress: Progress) -> Go:
+        """Fill up to the width, less the chains that permanent errors have ended."""
+        return Go(max(0, self._width - progress.broken - len(progress.running)))
+
+    def observe(self, slice_: Slice) -> None:
+        """Learn nothing: the width is given."""
