@@ -13,6 +13,7 @@ from mellea_like.core.options import Options
 from mellea_like.errors import AuthenticationFailed, BackendError, InvalidRequest
 
 try:
+    import httpx2  # What the SDK speaks HTTP with, from version 3 on.
     import openai
 except ImportError as exc:  # pragma: no cover
     msg = "OpenAIBackend needs the official SDK: pip install 'mellea-like[openai]'"
@@ -70,15 +71,18 @@ class OpenAIBackend:
         keep_alive: whether connections stay open between requests. None keeps them but for servers
             on this machine: a new connection costs nothing there, and llama.cpp's server now and
             then closes one under the next request.
+        max_connections: how many connections an event loop may have open at a time, 1 or more; a
+            further request waits for one without a limit of its own. None leaves it to the SDK,
+            which opens up to 1,000.
 
     Attributes:
         provider: ``"openai"``, for telemetry.
         can_judge: as given.
 
     Raises:
-        TypeError: ``client`` is no `openai.AsyncOpenAI`.
-        ValueError: ``base_url`` is no HTTP URL, ``timeout`` is not positive, or ``client`` comes
-            with a key or a URL.
+        TypeError: ``client`` is no `openai.AsyncOpenAI`, or ``max_connections`` no int.
+        ValueError: ``base_url`` is no HTTP URL, ``timeout`` is not positive, ``client`` comes
+            with a key or a URL, or ``max_connections`` is below 1 or comes with a client.
     """
 
     provider = "openai"
@@ -96,6 +100,7 @@ class OpenAIBackend:
         can_judge: bool = True,
         trust_env: bool = True,
         keep_alive: bool | None = None,
+        max_connections: int | None = None,
     ) -> None:
         if client is not None:
             if not isinstance(client, openai.AsyncOpenAI):
@@ -103,6 +108,9 @@ class OpenAIBackend:
                 raise TypeError(msg)
             if base_url is not None or api_key is not None:
                 msg = "a ready client has its URL and its key: leave base_url and api_key out"
+                raise ValueError(msg)
+            if max_connections is not None:
+                msg = "a ready client has its own pool of connections: leave max_connections out"
                 raise ValueError(msg)
         if timeout is not None and not timeout > 0:
             msg = f"timeout takes seconds above 0 or None, not {timeout!r}"
@@ -118,6 +126,7 @@ class OpenAIBackend:
         self._options = Options.of(options)
         self._trust_env = trust_env
         self._keep_alive = keep_alive
+        self._limits = _connection_limits(max_connections)
         self._clients = LoopClients(self._make_client, close=client is None or close_client)
 
     @property
@@ -257,6 +266,7 @@ class OpenAIBackend:
         http_client = openai.DefaultAsyncHttpxClient(
             timeout=timeout,
             trust_env=self._trust_env,
+            limits=self._limits,
             auth=credentials if any(credentials) else None,
             # Loading certificates takes longer than a request to a server on this machine. Without
             # them, no TLS connection is trusted.
@@ -335,6 +345,19 @@ def _over(options: Options, defaults: Options) -> Options:
         seed=defaults.seed if options.seed is None else options.seed,
         extra={**defaults.extra, **options.extra},
     )
+
+
+def _connection_limits(most: int | None) -> httpx2.Limits:
+    if most is None:
+        return openai.DEFAULT_CONNECTION_LIMITS
+    if type(most) is not int:
+        msg = f"max_connections takes an int or None, not {most!r}"
+        raise TypeError(msg)
+    if most < 1:
+        msg = f"max_connections is at least 1, not {most}"
+        raise ValueError(msg)
+    kept = openai.DEFAULT_CONNECTION_LIMITS.max_keepalive_connections
+    return httpx2.Limits(max_connections=most, max_keepalive_connections=kept)
 
 
 def _split(url: str, source: str) -> SplitResult:

@@ -1,0 +1,80 @@
+"""OpenAIBackend's connections: how many there may be, and whose code keeps them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anyio
+import httpcore2
+import httpx2
+import openai
+import pytest
+from anyio.lowlevel import current_token
+from http_server import Answer, OpenAIServer
+
+from mellea_like.backends.openai import OpenAIBackend
+from mellea_like.core.backend import Request
+from mellea_like.core.message import Message
+
+pytestmark = pytest.mark.anyio
+
+
+def ask() -> Request:
+    return Request((Message("user", "Say something."),))
+
+
+def http_client(backend: OpenAIBackend) -> Any:
+    """What sends the requests of the running event loop."""
+    clients: Any = backend._clients
+    return clients._clients[current_token().native_token].client._client
+
+
+@pytest.mark.parametrize("most", [1, 3])
+async def test_no_more_connections_are_open_than_the_user_allows(most):
+    with OpenAIServer(Answer(seconds=0.05)) as server:
+        backend = OpenAIBackend("m", base_url=server.url, keep_alive=True, max_connections=most)
+        async with anyio.create_task_group() as tasks:
+            for _ in range(7):
+                tasks.start_soon(backend.generate, ask())
+        assert server.started == 7
+        assert server.max_in_flight == most
+        assert server.accepted == most
+        await backend.aclose()
+
+
+async def test_without_a_limit_the_sdk_opens_as_many_as_are_asked_for():
+    together = Answer(until=lambda: server.max_in_flight == 40)
+    with OpenAIServer(together) as server:
+        backend = OpenAIBackend("m", base_url=server.url)
+        with anyio.fail_after(20):
+            async with anyio.create_task_group() as tasks:
+                for _ in range(40):
+                    tasks.start_soon(backend.generate, ask())
+        assert http_client(backend)._transport._pool._max_connections == 1000
+        await backend.aclose()
+
+
+def test_a_wrong_number_of_connections_is_refused():
+    for wrong in (0, -1):
+        with pytest.raises(ValueError, match="max_connections is at least 1"):
+            OpenAIBackend("m", max_connections=wrong)
+    for strange in (True, 2.0, "3"):
+        with pytest.raises(TypeError, match="max_connections takes an int or None"):
+            OpenAIBackend("m", max_connections=strange)
+    client = openai.AsyncOpenAI(api_key="k")
+    with pytest.raises(ValueError, match="leave max_connections out"):
+        OpenAIBackend("m", client=client, max_connections=3)
+
+
+async def test_requests_go_through_httpx2_and_not_through_httpx():
+    """httpx 0.28 with httpcore 1.0 leaks slots of its pool when requests are cancelled."""
+    with OpenAIServer() as server:
+        backend = OpenAIBackend("m", base_url=server.url)
+        await backend.generate(ask())
+        client = http_client(backend)
+        assert isinstance(client, httpx2.AsyncClient)
+        assert isinstance(client._transport, httpx2.AsyncHTTPTransport)
+        assert isinstance(client._transport._pool, httpcore2.AsyncConnectionPool)
+        await backend.aclose()
+    (sent,) = server.headers
+    assert sent["user-agent"].startswith("AsyncOpenAI/")
