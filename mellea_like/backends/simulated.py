@@ -14,6 +14,7 @@ from anyio.lowlevel import checkpoint
 from mellea_like.backends.counting import RequestCounter, RequestStatistics, count_words
 from mellea_like.core.generation import Generation
 from mellea_like.core.requirement import Requirement
+from mellea_like.core.streaming import Verdict
 from mellea_like.errors import BackendUnavailable, RateLimited
 
 if TYPE_CHECKING:
@@ -25,10 +26,11 @@ if TYPE_CHECKING:
     from mellea_like.core.validation import Candidate
     from mellea_like.errors import BackendError
 
-__all__ = ["SimulatedBackend", "passes"]
+__all__ = ["SimulatedBackend", "gives_itself_away", "passes"]
 
 PASSING = "passing"
 FAILING = "failing"
+GIVEAWAY = "wrong"
 FILLER = ("alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta")
 
 
@@ -41,6 +43,23 @@ passes = Requirement(
     f"the reply starts with the word {PASSING!r}", _passes, name="passes", inline=True
 )
 """What a `SimulatedBackend`'s reply meets with the probability ``pass_rate``."""
+
+
+def gives_itself_away(text: str, delta: str) -> tuple[Verdict, str]:  # noqa: ARG001
+    """Tell whether a `SimulatedBackend`'s reply gives itself away (``giveaway_rate``).
+
+    An incremental check, for a requirement's ``stream=``.
+
+    Args:
+        text: the reply so far.
+        delta: its newest piece.
+
+    Returns:
+        ``FAIL`` at the word that gives the reply away, else ``UNKNOWN``; and the reason.
+    """
+    if GIVEAWAY in delta.split():
+        return Verdict.FAIL, f"the reply says {GIVEAWAY!r}"
+    return Verdict.UNKNOWN, ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +97,8 @@ class SimulatedBackend:
         straggler_rate: the share of requests that take ``straggler_factor`` times as long.
         straggler_factor: how much longer a straggler takes.
         pass_rate: the share of answered requests that pass.
+        giveaway_rate: the share of failing replies that give themselves away at a quarter of their
+            length, by a word that no other reply has; `gives_itself_away` looks for it.
         error_rate: the share of requests that end with a 503, some time within their latency.
         rate_limit_rate: the share of requests refused at once with a 429.
         retry_after: the seconds to wait that a 429 names, or None.
@@ -101,6 +122,7 @@ class SimulatedBackend:
         straggler_rate: float = 0.0,
         straggler_factor: float = 10.0,
         pass_rate: float = 0.5,
+        giveaway_rate: float = 0.0,
         error_rate: float = 0.0,
         rate_limit_rate: float = 0.0,
         retry_after: float | None = 1.0,
@@ -110,6 +132,7 @@ class SimulatedBackend:
         shares = {
             "straggler_rate": straggler_rate,
             "pass_rate": pass_rate,
+            "giveaway_rate": giveaway_rate,
             "error_rate": error_rate,
             "rate_limit_rate": rate_limit_rate,
         }
@@ -126,6 +149,7 @@ class SimulatedBackend:
         self._straggler_rate = straggler_rate
         self._straggler_factor = straggler_factor
         self._pass_rate = pass_rate
+        self._giveaway_rate = giveaway_rate
         self._error_rate = error_rate
         self._rate_limit_rate = rate_limit_rate
         self._retry_after = retry_after
@@ -246,6 +270,8 @@ class SimulatedBackend:
             words = f'{{"passed": {str(passed).lower()}, "reason": "drawn by chance"}}'.split(" ")
             return _Draw(latency, None, tuple(words), "stop")
         words = [PASSING if passed else FAILING, *chance.choices(FILLER, k=length - 1)]
+        if not passed and length > 1 and chance.random() < self._giveaway_rate:
+            words[max(1, math.ceil(length / 4) - 1)] = GIVEAWAY
         most = length if options.max_tokens is None else options.max_tokens
         return _Draw(latency, None, tuple(words[:most]), "length" if most < length else "stop")
 

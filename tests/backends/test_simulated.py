@@ -7,11 +7,12 @@ import statistics
 import anyio
 import pytest
 
-from mellea_like.backends.simulated import SimulatedBackend, passes
+from mellea_like.backends.simulated import SimulatedBackend, gives_itself_away, passes
 from mellea_like.core.backend import Request, RequestMeta, StreamingBackend
 from mellea_like.core.generation import Generation, Usage
 from mellea_like.core.message import Message
 from mellea_like.core.options import Options
+from mellea_like.core.streaming import Verdict
 from mellea_like.core.validation import Candidate
 from mellea_like.errors import BackendError, BackendUnavailable, RateLimited
 from mellea_like.requirements.judge import read_verdict
@@ -111,6 +112,49 @@ async def test_a_failing_reply_says_why():
     assert verdict == (False, "the reply does not start with 'passing'")
     assert SimulatedBackend().requirement is passes
     assert passes.inline
+
+
+async def first_giveaway(backend: SimulatedBackend, request: Request) -> tuple[int | None, str]:
+    """Which word gives the reply away, 1-based, and the whole reply."""
+    seen, place = "", None
+    async with backend.stream(request) as pieces:
+        async for piece in pieces:
+            if isinstance(piece, str):
+                seen += piece
+                if place is None and gives_itself_away(seen, piece)[0] is Verdict.FAIL:
+                    place = len(seen.split())
+    return place, seen
+
+
+async def test_failing_replies_give_themselves_away_at_a_quarter(virtual_clock):
+    backend = SimulatedBackend(pass_rate=0.5, giveaway_rate=0.7)
+    failing = 0
+    places = []
+    for seed in range(600):
+        place, text = await first_giveaway(backend, ask(seed))
+        failing += text.startswith("failing")
+        if place is not None:
+            assert text.startswith("failing")
+            places.append(place / len(text.split()))
+    assert len(places) / failing == pytest.approx(0.7, abs=0.06)
+    assert 0.25 <= min(places) <= max(places) <= 0.35
+
+
+async def test_a_giveaway_changes_nothing_else(virtual_clock):
+    requests = [ask(seed) for seed in range(100)]
+    plain = await fates(SimulatedBackend(), requests)
+    marked = await fates(SimulatedBackend(giveaway_rate=1), requests)
+    assert [t for _, t in marked] == pytest.approx([t for _, t in plain])
+    for (text, _), (with_giveaway, _) in zip(plain, marked, strict=True):
+        changed = [a != b for a, b in zip(text.split(), with_giveaway.split(), strict=True)]
+        assert sum(changed) == text.startswith("failing")
+
+
+async def test_a_reply_of_one_word_does_not_give_itself_away():
+    backend = SimulatedBackend(pass_rate=0, median=0, giveaway_rate=1, output_tokens=2)
+    texts = [(await backend.generate(ask(seed))).text for seed in range(50)]
+    assert {text for text in texts if "wrong" not in text} == {"failing"}
+    assert "failing wrong" in texts
 
 
 async def test_errors_come_at_their_rates(virtual_clock):
@@ -214,6 +258,7 @@ async def test_a_stream_can_fail(virtual_clock):
     "wrong",
     [
         {"pass_rate": 1.1},
+        {"giveaway_rate": 1.1},
         {"error_rate": -0.1},
         {"error_rate": 0.6, "rate_limit_rate": 0.6},
         {"straggler_rate": 2},
