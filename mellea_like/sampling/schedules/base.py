@@ -47,7 +47,8 @@ class Progress(NamedTuple):
         failed: how many of them were judged, and failed.
         broken: how many chains a permanent error has ended.
         turns: how many turns are left.
-        waiting: how many chains have begun and not ended, and wait for their next turn.
+        waiting: how many chains wait to go on with a repair. A chain that has no turn left has
+            ended, and does not wait.
     """
 
     now: float
