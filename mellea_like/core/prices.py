@@ -1,0 +1,116 @@
+"""What tokens cost in money."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mellea_like.core.generation import Usage
+
+__all__ = ["Price", "checked_prices", "cost", "price_for"]
+
+PER = 1_000_000
+"""Prices are for so many tokens."""
+
+SNAPSHOT = re.compile(r"(?P<model>.+)[-@](?:\d{4}-\d{2}-\d{2}|\d{8})")
+"""A model's name with the date of one of its versions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """What a model's tokens cost: money per million of them.
+
+    The money is in whatever currency the user counts in; nothing here converts it.
+
+    Args:
+        input: for a million tokens of prompts.
+        output: for a million tokens of replies.
+
+    Raises:
+        TypeError: a price is no number.
+        ValueError: a price is negative or not finite.
+    """
+
+    input: float
+    output: float
+
+    def __post_init__(self) -> None:
+        for name, price in (("input", self.input), ("output", self.output)):
+            if isinstance(price, bool) or not isinstance(price, int | float):
+                msg = f"a price's {name} is a number of money per million tokens, not {price!r}"
+                raise TypeError(msg)
+            if not 0 <= price < math.inf:
+                msg = f"a price's {name} is finite and at least 0, not {price!r}"
+                raise ValueError(msg)
+
+
+def checked_prices(prices: Mapping[str, Price] | None) -> Mapping[str, Price] | None:
+    """Make sure that something is a price table.
+
+    Args:
+        prices: what a user gives; None for none.
+
+    Returns:
+        A copy that does not change, or None.
+
+    Raises:
+        TypeError: it is no mapping of names to prices.
+    """
+    if prices is None:
+        return None
+    if not isinstance(prices, Mapping):
+        msg = f"prices are a mapping of model names to Price, not {type(prices).__name__}"
+        raise TypeError(msg)
+    for model, price in prices.items():
+        if not isinstance(model, str) or not isinstance(price, Price):
+            msg = f"prices map a model's name to a Price(input, output), not {model!r} to {price!r}"
+            raise TypeError(msg)
+    return MappingProxyType(dict(prices))
+
+
+def price_for(model: str | None, prices: Mapping[str, Price]) -> Price | None:
+    """Find a model's price.
+
+    Args:
+        model: the model's name. One that ends in a date (``some-model-2026-01-31``,
+            ``some-model-20260131`` or ``some-model@20260131``) and has no price of its own has that
+            of the name before the date. Nothing else is guessed: ``some-model-mini`` may cost quite
+            another price than ``some-model``.
+        prices: the price of each model.
+
+    Returns:
+        The price; None where the table has none, or the model is not known.
+    """
+    if model is None:
+        return None
+    price = prices.get(model)
+    if price is None and (snapshot := SNAPSHOT.fullmatch(model)):
+        price = prices.get(snapshot["model"])
+    return price
+
+
+def cost(usage: Usage, model: str | None, prices: Mapping[str, Price]) -> float:
+    """Return what tokens cost.
+
+    Args:
+        usage: the tokens, as far as they are known.
+        model: the model that they are of.
+        prices: the price of each model; see `price_for`.
+
+    Returns:
+        The money, in the currency of the prices.
+
+    Raises:
+        ValueError: the table has no price for the model.
+    """
+    price = price_for(model, prices)
+    if price is None:
+        whose = "a model of unknown name" if model is None else f"the model {model!r}"
+        msg = f"there is no price for {whose}: the prices are for {', '.join(prices) or 'none'}"
+        raise ValueError(msg)
+    return (usage.input_tokens * price.input + usage.output_tokens * price.output) / PER

@@ -1,0 +1,84 @@
+"""What tokens cost in money."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from mellea_like.core.generation import Usage
+from mellea_like.core.prices import Price, checked_prices, cost, price_for
+
+CHEAP, DEAR = Price(0.5, 1), Price(3, 15)
+PRICES = {"m": CHEAP, "m-2026-02-01": DEAR}
+
+
+@pytest.mark.parametrize(
+    ("model", "price"),
+    [
+        ("m", CHEAP),
+        ("m-2026-02-01", DEAR),
+        ("m-2026-01-31", CHEAP),
+        ("m-20260131", CHEAP),
+        ("m@20260131", CHEAP),
+        ("m-mini", None),
+        ("m-mini-2026-01-31", None),
+        ("m-2026", None),
+        ("m-2026-01-31-preview", None),
+        ("vendor/m-20260131", None),
+        ("M", None),
+        ("", None),
+        (None, None),
+    ],
+)
+def test_a_model_has_its_own_price_or_as_a_dated_version_that_of_the_name_before(model, price):
+    assert price_for(model, PRICES) is price
+
+
+def test_a_price_is_for_a_million_tokens():
+    usage = Usage(requests=2, input_tokens=1_000_000, output_tokens=200_000)
+    assert cost(usage, "m-2026-02-01", PRICES) == 6.0
+    assert cost(Usage(), "m", PRICES) == 0.0
+
+
+def test_an_unknown_price_is_an_error_that_names_the_model_and_the_table():
+    with pytest.raises(ValueError, match=r"the model 'x'.*m, m-2026-02-01"):
+        cost(Usage(), "x", PRICES)
+    with pytest.raises(ValueError, match="a model of unknown name: the prices are for none"):
+        cost(Usage(), None, {})
+
+
+@pytest.mark.parametrize("bad", [True, "1", None, 1 + 0j])
+def test_a_price_that_is_no_number_is_refused(bad):
+    with pytest.raises(TypeError, match="input"):
+        Price(bad, 1)
+    with pytest.raises(TypeError, match="output"):
+        Price(1, bad)
+
+
+@pytest.mark.parametrize("bad", [-1, -0.1, math.nan, math.inf])
+def test_a_price_out_of_its_range_is_refused(bad):
+    with pytest.raises(ValueError, match="input"):
+        Price(bad, 1)
+    with pytest.raises(ValueError, match="output"):
+        Price(1, bad)
+
+
+def test_a_model_may_be_free():
+    assert cost(Usage(1, 10, 10), "m", {"m": Price(0, 0)}) == 0.0
+
+
+def test_a_checked_table_is_a_copy_that_does_not_change():
+    given = dict(PRICES)
+    table = checked_prices(given)
+    given.clear()
+    assert table == PRICES
+    with pytest.raises(TypeError):
+        table["x"] = CHEAP
+    assert checked_prices(None) is None
+
+
+@pytest.mark.parametrize("bad", ["m", [("m", CHEAP)], {"m": (1, 2)}, {1: CHEAP}, {"m": None}])
+def test_what_is_no_price_table_is_refused(bad):
+    with pytest.raises(TypeError, match="Price"):
+        checked_prices(bad)
