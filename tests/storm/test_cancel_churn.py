@@ -1,0 +1,154 @@
+"""Requests cancelled at random moments, for seconds on end, over a small pool of real connections.
+
+What a pool loses by a cancelled request it loses for good, so afterwards every slot must work.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import random
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from anyio.lowlevel import current_token
+from http_server import Answer, OpenAIServer
+from leftovers import other_threads, running
+
+from mellea_like import RejectionSamplingStrategy, Requirement
+from mellea_like.backends.openai import OpenAIBackend
+from mellea_like.core.backend import Request
+from mellea_like.core.generation import Generation
+from mellea_like.core.message import Message
+from mellea_like.core.wrapping import BackendWrapper
+from mellea_like.errors import BackendTimeout, MelleaError
+
+POOL, SIBLINGS, PROBES = 10, 20, 10
+ANSWERS = [
+    Answer("lost", seconds=0.02),
+    Answer("lost and so on", seconds=0.03),
+    Answer("won", seconds=0.02),
+    Answer("lost", wait=0.02),
+    Answer(wait=3600),
+    Answer("a b c", hang_after=1),
+    Answer("a b c", cut_after=1),
+    Answer.error(503),
+    Answer(body=b"no events at all"),
+]
+SAYS_WON = Requirement("says won", lambda candidate: candidate.text == "won", inline=True)
+
+
+class Impatient(BackendWrapper):
+    """Gives each request up after a time of its own, mostly before the reply is there."""
+
+    def __init__(self, inner: OpenAIBackend, chance: random.Random) -> None:
+        super().__init__(inner)
+        self.chance = chance
+        self.given_up = 0
+
+    async def generate(self, request: Request) -> Generation:
+        with anyio.move_on_after(self.chance.uniform(0, 0.06)):
+            return await self.inner.generate(request)
+        self.given_up += 1
+        raise BackendTimeout("it was given up")
+
+
+def pool_of(backend: OpenAIBackend) -> Any:
+    """The pool of the running event loop's connections."""
+    clients: Any = backend._clients
+    return clients._clients[current_token().native_token].client._client._transport._pool
+
+
+def descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def ask() -> Request:
+    return Request((Message("user", "Say something."),))
+
+
+async def churn(server: OpenAIServer, backend: OpenAIBackend, seconds: float, seed: int) -> None:
+    """Call after call of twenty siblings, each left at a random moment if no one wins before."""
+    chance = random.Random(seed)
+    impatient = Impatient(backend, chance)
+    strategy = RejectionSamplingStrategy(impatient, loop_budget=3, concurrency_budget=SIBLINGS)
+    calls = left = 0
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        with anyio.move_on_after(chance.uniform(0, 0.25)) as scope:
+            with suppress(MelleaError):
+                await strategy.sample("Say won.", [SAYS_WON])
+        calls += 1
+        left += scope.cancelled_caught
+    assert calls > left > 0
+    assert impatient.given_up > 20 * seconds, "hardly a request was given up"
+    assert server.disconnected > 10 * seconds, "hardly a request was cancelled under way"
+
+
+async def probe(server: OpenAIServer, backend: OpenAIBackend) -> list[float]:
+    """Ask ten at once, which the server answers when it has all ten; return how long each took."""
+    took: list[float] = []
+
+    async def one() -> None:
+        begun = anyio.current_time()
+        assert (await backend.generate(ask())).text == "one two three four"
+        took.append(anyio.current_time() - begun)
+
+    with anyio.move_on_after(5):
+        async with anyio.create_task_group() as tasks:
+            for _ in range(PROBES):
+                tasks.start_soon(one)
+    return took
+
+
+@pytest.mark.anyio
+@pytest.mark.timeout(90)
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="counts descriptors in /proc")
+@pytest.mark.parametrize("keep_alive", [True, False])
+@pytest.mark.parametrize(
+    "seconds",
+    [pytest.param(1, marks=pytest.mark.alone), pytest.param(10, marks=pytest.mark.storm)],
+)
+async def test_after_a_storm_of_cancellations_every_connection_of_the_pool_still_works(
+    seconds, keep_alive, caplog
+):
+    caplog.set_level(logging.CRITICAL, "mellea_like")
+    seed = int.from_bytes(os.urandom(4))
+    chance = random.Random(f"{seed} server")
+    answers = [Answer()]
+
+    def choose(number: int, body: dict[str, Any]) -> Answer:
+        return chance.choice(answers)
+
+    with OpenAIServer(choose=choose) as server:
+        backend = OpenAIBackend(
+            "m", base_url=server.url, keep_alive=keep_alive, max_connections=POOL
+        )
+        await backend.generate(ask())  # Loads what the first request loads.
+        await backend.aclose()
+        await server.wait_until(lambda: server.connections == 0)
+        tasks, threads, files = running(), other_threads(), descriptors()
+
+        answers[:] = ANSWERS
+        await churn(server, backend, seconds, seed)
+
+        assert running() <= tasks
+        pool = pool_of(backend)
+        assert pool._requests == []
+        assert all(connection.is_idle() for connection in pool.connections)
+        await server.wait_until(lambda: server.in_flight == 0)
+        answers[:] = [Answer(until=lambda: server.max_in_flight == PROBES)]
+        server.max_in_flight = 0
+        took = await probe(server, backend)
+        assert len(took) == PROBES, f"{len(took)} of {PROBES} answered, seed {seed}"
+        assert max(took) < 0.5, f"the slowest took {max(took):.2f} s, seed {seed}"
+        await backend.aclose()
+        await server.wait_until(lambda: server.connections == 0)
+        gc.collect()  # A socket that was left open would warn here.
+        assert descriptors() <= files
+        assert other_threads() <= threads
