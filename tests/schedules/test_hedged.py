@@ -1,0 +1,144 @@
+"""`Hedged`: an iteration that takes unusually long gets another one beside it."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from schedule_kit import facts, progress, took
+
+from mellea_like import Outcome
+from mellea_like.sampling.schedules import Course, Go, Hedged, LatencyQuantiles, Schedule
+from mellea_like.sampling.schedules.base import SLACK
+
+
+def usually(seconds, model="model"):
+    """Durations of which every quantile is the same."""
+    latency = LatencyQuantiles()
+    for _ in range(10):
+        latency.observe(seconds, model)
+    return latency
+
+
+@pytest.mark.parametrize(
+    ("now", "running", "broken", "expected"),
+    [
+        # all at once; the first look is when the oldest takes unusually long
+        (0.0, [], 0, Go(4, 1.0)),
+        (0.3, [0.0, 0.1, 0.2, 0.3], 0, Go(0, 1.0)),
+        (0.4, [0.1, 0.2, 0.3], 0, Go(1, 1.1)),
+        # one is old: another takes its place, and then there is no room for more
+        (1.0, [0.0, 0.1, 0.2, 0.3], 0, Go(1, None)),
+        (1.0 - SLACK / 2, [0.0, 0.1, 0.2, 0.3], 0, Go(1, None)),
+        (0.99, [0.0, 0.1, 0.2, 0.3], 0, Go(0, 1.0)),
+        # all are old, and there is room for one
+        (9.0, [0.0, 0.1, 0.2, 0.3], 0, Go(1, None)),
+        (9.0, [0.0, 0.1, 0.2, 0.3, 8.5], 0, Go(0, None)),
+        # the old one is still there: the width is kept beside it, and no more
+        (1.5, [0.0, 1.0, 1.1, 1.2], 0, Go(1, None)),
+        (1.5, [0.0, 1.0, 1.1], 0, Go(2, None)),
+        # a permanent error makes it narrower
+        (0.5, [0.1, 0.2, 0.3], 1, Go(0, 1.1)),
+        (1.2, [0.1, 0.2, 0.3], 1, Go(1, None)),
+        (9.0, [], 4, Go(0, None)),
+        (9.0, [0.0], 4, Go(0, None)),
+        (9.0, [], 5, Go(0, None)),
+    ],
+)
+def test_what_is_old_does_not_count(now, running, broken, expected):
+    course = Hedged(latency=usually(1.0)).begin(facts(concurrency_budget=4))
+    assert isinstance(course, Course)
+    go = course.decide(progress(now, running, broken=broken))
+    assert go.more == expected.more
+    assert go.look_again == pytest.approx(expected.look_again)
+
+
+def test_with_more_extra_more_of_the_old_get_another():
+    course = Hedged(extra=2, latency=usually(1.0)).begin(facts(concurrency_budget=3))
+    assert course.decide(progress(1.0, [0.0, 0.5, 0.6])) == Go(1, 1.5)
+    assert course.decide(progress(1.55, [0.0, 0.5, 0.6])) == Go(2, None)
+
+
+def test_nothing_is_hedged_until_enough_is_known():
+    schedule = Hedged()
+    course = schedule.begin(facts(concurrency_budget=2))
+    for _ in range(9):
+        course.observe(took(1.0))
+        assert course.decide(progress(99.0, [0.0, 0.0])) == Go(0, None)
+        assert course.decide(progress(99.0, [0.0])) == Go(1, None)
+    course.observe(took(1.0, Outcome.CANCELLED))
+    assert course.decide(progress(99.0, [0.0, 0.0])) == Go(0, None)
+    course.observe(took(1.0, Outcome.PASSED))
+    assert course.decide(progress(99.0, [0.0, 0.0])) == Go(1, None)
+
+
+def test_what_one_call_learnt_the_next_one_knows_but_only_for_the_same_model():
+    schedule = Hedged(0.5, latency=usually(1.0))
+    assert schedule.begin(facts()).decide(progress()).look_again == 1.0
+    assert schedule.begin(facts(model="another")).decide(progress()).look_again is None
+    for _ in range(30):
+        schedule.begin(facts()).observe(took(3.0))
+    assert schedule.begin(facts()).decide(progress()).look_again == 3.0
+
+
+def test_each_schedule_learns_its_own_durations_unless_it_is_given_shared_ones():
+    shared = LatencyQuantiles()
+    assert Hedged().latency is not Hedged().latency
+    assert Hedged(latency=shared).latency is Hedged(0.5, latency=shared).latency
+
+
+@given(
+    usual=st.floats(0, 100),
+    ages=st.lists(st.floats(0, 200), max_size=12),
+    width=st.integers(1, 8),
+    extra=st.integers(1, 4),
+    broken=st.integers(0, 9),
+)
+def test_no_more_than_the_extra_are_in_flight_and_no_time_is_looked_at_twice(
+    usual, ages, width, extra, broken
+):
+    now = 1000.0
+    running = [now - age for age in ages]
+    schedule = Hedged(0.5, extra, usually(usual))
+    course = schedule.begin(facts(concurrency_budget=width))
+    go = course.decide(progress(now, running, broken=broken))
+    assert go.more >= 0
+    assert len(running) + go.more <= max(len(running), width - broken + extra)
+    young = sum(age < usual - SLACK for age in ages)
+    assert go.more == 0 or young + go.more <= width - broken
+    if broken == 0:  # the work goes on
+        assert len(running) + go.more >= width
+    if go.look_again is not None:
+        assert now - SLACK <= go.look_again <= now + usual
+        # at that time another may start, or some take unusually long
+        later = progress(go.look_again, [*running, *[now] * go.more], broken=broken)
+        again = course.decide(later)
+        assert again.look_again is None or again.look_again > go.look_again or usual <= 2 * SLACK
+
+
+def test_which_turns_are_taken_depends_on_timing():
+    schedule = Hedged(extra=3)
+    assert isinstance(schedule, Schedule)
+    assert schedule.pooled
+    assert schedule.timing_dependent
+    assert (schedule.extra, schedule.seconds) == (3, None)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"quantile": 0}, ValueError, "Hedged: quantile is between 0 and 1, not 0"),
+        ({"quantile": 1.0}, ValueError, "Hedged: quantile is between 0 and 1, not 1.0"),
+        ({"quantile": math.nan}, ValueError, "Hedged: quantile is between 0 and 1, not nan"),
+        ({"quantile": "0.9"}, TypeError, "Hedged: quantile is a number, not '0.9'"),
+        ({"extra": 0}, ValueError, "Hedged: extra is at least 1, not 0"),
+        ({"extra": 1.0}, TypeError, "Hedged: extra is an int, not 1.0"),
+        ({"extra": True}, TypeError, "Hedged: extra is an int, not True"),
+        ({"latency": 0.5}, TypeError, "Hedged: latency is a LatencyQuantiles, not 0.5"),
+    ],
+)
+def test_arguments_are_checked(arguments, error, message):
+    with pytest.raises(error, match=message):
+        Hedged(**arguments)
