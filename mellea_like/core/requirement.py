@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 from enum import IntEnum
 from typing import TYPE_CHECKING, Literal, overload
 
-from mellea_like.core.callables import is_async
+from mellea_like.core.callables import is_async, takes
 from mellea_like.core.shown import shown
+from mellea_like.core.streaming import check_stream
 
 if TYPE_CHECKING:
     from typing import Self
 
     from mellea_like.core.backend import Backend
+    from mellea_like.core.streaming import StreamCheck
     from mellea_like.core.validation import Validator
 
 __all__ = ["OnError", "Operator", "Requirement", "Stage", "requirement"]
@@ -53,9 +54,18 @@ class Requirement:
             the subsample goes on; ``"fail"``, the requirement has failed; ``"raise"``, the whole
             call raises it.
         judge: the backend that decides this requirement, instead of the strategy's judge.
+        stream: checks a reply while it streams in, beside the validator or judge, which decides
+            every reply that ends. It takes the text so far and the newest piece, which is a part
+            of that, and returns a `Verdict` or ``(Verdict, reason)``; at the first ``FAIL`` the
+            request is closed and the requirement has failed. A plain, quick function, or an object
+            with ``__call__`` that keeps state: each iteration has a deep copy of its own. An
+            exception in it means what ``on_error`` says. Of a combination, ``a & b`` fails early
+            when a part has, ``a | b`` when all parts have, and ``~a`` when its part has said
+            ``PASS``: it will be met, whatever follows.
 
     Raises:
-        TypeError: the description is no str, or the validator can't be called with one argument.
+        TypeError: the description is no str, the validator can't be called with one argument, or
+            the stream check not with two, or not be copied.
         ValueError: an argument is out of its range, or does not go with the validator.
     """
 
@@ -69,6 +79,7 @@ class Requirement:
         "operator",
         "parts",
         "stage",
+        "stream",
         "timeout",
         "validator",
         "weight",
@@ -83,6 +94,7 @@ class Requirement:
     check_only: bool
     on_error: OnError
     judge: Backend | None
+    stream: StreamCheck | None
     parts: tuple[Requirement, ...]
     operator: Operator | None
     stage: Stage
@@ -99,6 +111,7 @@ class Requirement:
         check_only: bool = False,
         on_error: OnError = "error",
         judge: Backend | None = None,
+        stream: StreamCheck | None = None,
     ) -> None:
         if not isinstance(description, str):
             msg = f"a requirement's description is a str, not {type(description).__name__}"
@@ -118,7 +131,7 @@ class Requirement:
         if timeout is not None and not timeout > 0:
             msg = f"requirement {description!r}: timeout is over 0 seconds, not {timeout!r}"
             raise ValueError(msg)
-        if validator is not None and not _takes_one(validator):
+        if validator is not None and not takes(validator, 1):
             msg = (
                 f"requirement {description!r}: the validator takes exactly one argument, the"
                 " Candidate; its text is candidate.text"
@@ -130,6 +143,7 @@ class Requirement:
         if judge is not None and validator is not None:
             msg = f"requirement {description!r}: it has a validator, so a judge has nothing to do"
             raise ValueError(msg)
+        check_stream(description, stream)
         self._set(
             description=description,
             validator=validator,
@@ -140,6 +154,7 @@ class Requirement:
             check_only=check_only,
             on_error=on_error,
             judge=judge,
+            stream=stream,
             parts=(),
             operator=None,
             stage=_stage_of(validator, inline=inline),
@@ -180,6 +195,7 @@ class Requirement:
             check_only=all(part.check_only for part in parts),
             on_error="error",
             judge=None,
+            stream=None,
             parts=parts,
             operator=operator,
             stage=max(part.stage for part in parts),
@@ -216,6 +232,11 @@ class Requirement:
             return any(part.judged for part in self.parts)
         return self.validator is None
 
+    @property
+    def streams(self) -> bool:
+        """Whether it has a check of replies that are still arriving, or any part of it has."""
+        return self.stream is not None or any(part.streams for part in self.parts)
+
 
 class _Undecided(Requirement):
     """A judged requirement that becomes a checked one when it is given a validator."""
@@ -233,6 +254,7 @@ class _Undecided(Requirement):
             check_only=self.check_only,
             on_error=self.on_error,
             judge=self.judge,
+            stream=self.stream,
         )
 
 
@@ -248,6 +270,7 @@ def requirement(
     check_only: bool = False,
     on_error: OnError = "error",
     judge: Backend | None = None,
+    stream: StreamCheck | None = None,
 ) -> _Undecided: ...
 @overload
 def requirement(
@@ -261,6 +284,7 @@ def requirement(
     check_only: bool = False,
     on_error: OnError = "error",
     judge: Backend | None = None,
+    stream: StreamCheck | None = None,
 ) -> Requirement: ...
 def requirement(
     description: str,
@@ -273,6 +297,7 @@ def requirement(
     check_only: bool = False,
     on_error: OnError = "error",
     judge: Backend | None = None,
+    stream: StreamCheck | None = None,
 ) -> Requirement:
     """Make a requirement, as a decorator of its validator or as a plain constructor.
 
@@ -290,6 +315,7 @@ def requirement(
         check_only: check it, but do not tell the model of it in the prompt.
         on_error: what an exception in the validator means.
         judge: the backend that decides this requirement.
+        stream: checks a reply while it streams in.
 
     Returns:
         The requirement; called with a validator, it returns one that the validator decides.
@@ -312,6 +338,7 @@ def requirement(
         check_only=check_only,
         on_error=on_error,
         judge=judge,
+        stream=stream,
     )
 
 
@@ -319,18 +346,6 @@ def _stage_of(validator: Validator | None, *, inline: bool) -> Stage:
     if validator is None or is_async(validator):
         return Stage.AWAITED
     return Stage.INLINE if inline else Stage.THREAD
-
-
-def _takes_one(validator: Validator) -> bool:
-    try:
-        signature = inspect.signature(validator)
-    except (TypeError, ValueError):
-        return True  # Some builtins do not tell.
-    try:
-        signature.bind(None)
-    except TypeError:
-        return False
-    return True
 
 
 def _name_of(validator: Validator | None) -> str | None:

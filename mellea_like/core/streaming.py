@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 from enum import StrEnum
 from typing import TYPE_CHECKING, TypeAlias
+
+from mellea_like.core.callables import is_async, takes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["StreamCheck", "Verdict"]
+__all__ = ["StreamCheck", "Verdict", "check_stream"]
 
 
 class Verdict(StrEnum):
@@ -24,3 +27,38 @@ class Verdict(StrEnum):
 
 StreamCheck: TypeAlias = "Callable[[str, str], Verdict | tuple[Verdict, str]]"
 """Takes the text so far, the newest piece included, and that piece; may give a reason, too."""
+
+
+def check_stream(description: str, stream: object) -> None:
+    """Make sure that something is a stream check, before a reply is paid for.
+
+    Args:
+        description: the requirement's.
+        stream: what was given as its check; None is fine.
+
+    Raises:
+        TypeError: it can't be called with two arguments, is async, or can't be copied.
+    """
+    if stream is None:
+        return
+    which = f"requirement {description!r}: the stream check"
+    if not callable(stream):
+        msg = f"{which} can't be called: {stream!r}"
+        raise TypeError(msg)
+    if is_async(stream):
+        msg = f"{which} is async: it runs at each piece of a reply, so it is a plain function"
+        raise TypeError(msg)
+    if isinstance(stream, type) or not takes(stream, 2):
+        msg = (
+            f"{which} is a function or an object that takes exactly two arguments, the text so far"
+            f" and its newest piece; this is {stream!r}"
+        )
+        raise TypeError(msg)
+    try:
+        copy.deepcopy(stream)
+    except Exception as exc:
+        msg = (
+            f"{which} can't be copied, and each iteration needs one of its own: {exc}; give it a"
+            " __deepcopy__ that returns a fresh one"
+        )
+        raise TypeError(msg) from exc

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import anyio
 
-from mellea_like.core.quick import quick
 from mellea_like.core.requirement import Requirement, Stage
 from mellea_like.core.validation import ValidationResult, ValidationStatus
-from mellea_like.errors import BadVerdict, RequirementError
+from mellea_like.errors import BadVerdict
+from mellea_like.requirements.verdicts import combined, errored, read
 from mellea_like.runtime.logs import warn
 from mellea_like.runtime.native import cancel_requested, split_cancellation
 from mellea_like.runtime.threads import run_in_thread
@@ -26,10 +26,7 @@ Judge: TypeAlias = "Callable[[Requirement, Candidate], Awaitable[ValidationResul
 """Decides a requirement that has no validator."""
 
 _INLINE, _THREAD = Stage.INLINE, Stage.THREAD
-_PASS, _FAIL = ValidationStatus.PASSED, ValidationStatus.FAILED
-_new_result: Any = quick(ValidationResult)
-_PASSED = ValidationResult(True)
-_FAILED = ValidationResult(False)
+_PASS = ValidationStatus.PASSED
 _SKIPPED = ValidationResult.skipped("an earlier requirement was not met")
 
 
@@ -83,8 +80,8 @@ class Checklist:
                 try:
                     verdict = validator(candidate)
                 except Exception as exc:  # noqa: BLE001 (a validator's)
-                    verdict = _errored(requirement, exc)
-            result = _read(verdict)
+                    verdict = errored(requirement, exc)
+            result = read(verdict)
             if result is None:
                 passed = settled = False
                 verdicts[i] = verdict
@@ -199,27 +196,9 @@ async def _decide(
     except anyio.get_cancelled_exc_class() as exc:
         if cancel_requested():
             raise
-        return _errored(requirement, exc)
+        return errored(requirement, exc)
     except Exception as exc:  # noqa: BLE001 (a validator's)
-        return _errored(requirement, exc)
-
-
-def _errored(requirement: Requirement, exc: BaseException) -> ValidationResult:
-    if requirement.on_error == "raise":
-        exc.add_note(f"raised by requirement {requirement.name!r}, whose on_error is 'raise'")
-        raise exc
-    what = f"{type(exc).__name__}: {exc}" if str(exc) else type(exc).__name__
-    if "'Candidate'" in what:
-        what += " (a validator takes a Candidate: its text is candidate.text)"
-    if requirement.on_error == "fail":
-        failed: ValidationResult = _new_result(_FAIL, f"it could not be checked: {what}", None, exc)
-        return failed
-    error = RequirementError(
-        f"requirement {requirement.name!r} could not be decided: {what}",
-        requirement=requirement.name,
-    )
-    error.__cause__ = exc
-    return ValidationResult.errored(error)
+        return errored(requirement, exc)
 
 
 async def _ask(
@@ -236,7 +215,7 @@ async def _ask(
         verdict = validator(candidate)
     if inspect.isawaitable(verdict):
         verdict = await verdict
-    result = _read(verdict)
+    result = read(verdict)
     if result is None:
         msg = (
             f"requirement {requirement.name!r}: its validator returned {ascii(verdict)[:100]},"
@@ -247,39 +226,9 @@ async def _ask(
 
 
 async def _ask_parts(whole: Requirement, candidate: Candidate, judge: Judge) -> ValidationResult:
-    """Decide a combined requirement: its parts in stages, until the answer is certain.
-
-    A part that errored makes the whole errored: an error is never argued away. A part that failed
-    by an exception (``on_error="fail"``) does not make its negation true, either.
-    """
-    results = [
-        None if result is _SKIPPED else result
-        for result in await _until_certain(whole, candidate, judge)
-    ]
-    known = [result for result in results if result is not None]
-    for result in known:
-        if result.status is ValidationStatus.ERRORED:
-            return result
-    exception = next((result.error for result in known if result.error is not None), None)
-    if whole.operator == "not":
-        part = known[0]
-        if exception is not None:
-            return part
-        held = f"it meets {whole.parts[0].description!r}"
-        return ValidationResult(not part.passed, held if part.passed else part.reason)
-    scores = [result.score for result in known if result.score is not None]
-    passed = all(known) if whole.operator == "and" else any(known)
-    decisive = [
-        part.description if not result.reason else f"{part.description}: {result.reason}"
-        for part, result in zip(whole.parts, results, strict=True)
-        if result is not None and result.passed is passed
-    ]
-    best = (min if whole.operator == "and" else max)(scores) if scores else None
-    status = _PASS if passed else _FAIL
-    made: ValidationResult = _new_result(
-        status, "; ".join(decisive), best, None if passed else exception
-    )
-    return made
+    """Decide a combined requirement: its parts in stages, until the answer is certain."""
+    results = await _until_certain(whole, candidate, judge)
+    return combined(whole, [None if result is _SKIPPED else result for result in results])
 
 
 async def _until_certain(
@@ -296,20 +245,3 @@ async def _until_certain(
         if any(v.passed or v.status is ValidationStatus.ERRORED for v in verdicts):
             break
     return tuple(results)
-
-
-def _read(verdict: object) -> ValidationResult | None:
-    """Read what a validator returned; None if it is no verdict."""
-    if verdict is True:
-        return _PASSED
-    if verdict is False:
-        return _FAILED
-    if isinstance(verdict, tuple):
-        pair = cast("tuple[object, ...]", verdict)
-        if len(pair) == 2:  # noqa: PLR2004
-            passed, reason = pair
-            if isinstance(passed, bool) and isinstance(reason, str):
-                made: ValidationResult = _new_result(_PASS if passed else _FAIL, reason, None, None)
-                return made
-        return None
-    return verdict if isinstance(verdict, ValidationResult) else None

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import functools
 import math
+import pickle
+import threading
 
 import pytest
 
 from mellea_like.backends.scripted import ScriptedBackend
 from mellea_like.core.requirement import Requirement, Stage, requirement
+from mellea_like.core.streaming import Verdict
 from mellea_like.core.validation import ValidationResult, ValidationStatus
 
 
@@ -240,3 +243,89 @@ def test_requirements_combine_with_requirements_only(other):
         judged() & other
     with pytest.raises(TypeError):
         judged() | other
+
+
+# --- stream checks ----------------------------------------------------------------------------
+
+
+def watches(text, delta):
+    return Verdict.UNKNOWN
+
+
+async def watches_later(text, delta):
+    return Verdict.UNKNOWN
+
+
+class Watcher:
+    def __call__(self, text, delta):
+        return Verdict.UNKNOWN
+
+    def look(self, text, delta):
+        return Verdict.UNKNOWN
+
+
+class AsyncWatcher:
+    async def __call__(self, text, delta):
+        return Verdict.UNKNOWN
+
+
+class Locked(Watcher):
+    def __init__(self):
+        self.lock = threading.Lock()
+
+
+@pytest.mark.parametrize(
+    "stream",
+    [
+        watches,
+        Watcher(),
+        Watcher().look,
+        functools.partial(watches),
+        lambda text, delta, limit=3: Verdict.UNKNOWN,
+        lambda *pieces: Verdict.UNKNOWN,
+        max,
+    ],
+)
+def test_a_stream_check_takes_the_text_and_its_newest_piece(stream):
+    assert Requirement("x", stream=stream).stream is stream
+    assert Requirement("x", yes, stream=stream).streams
+
+
+@pytest.mark.parametrize(
+    ("stream", "message"),
+    [
+        ("watch", "can't be called: 'watch'"),
+        (yes, "takes exactly two arguments, the text so far and its newest piece"),
+        (lambda text, delta, more: Verdict.UNKNOWN, "takes exactly two arguments"),
+        (Watcher, "takes exactly two arguments"),
+        (Verdict, "takes exactly two arguments"),
+        (watches_later, "is async"),
+        (functools.partial(watches_later), "is async"),
+        (AsyncWatcher(), "is async"),
+        (Locked(), "can't be copied, and each iteration needs one of its own: .*__deepcopy__"),
+    ],
+)
+def test_a_wrong_stream_check_is_refused(stream, message):
+    with pytest.raises(TypeError, match=f"requirement 'x': the stream check.*{message}"):
+        Requirement("x", stream=stream)
+
+
+def test_a_stream_check_goes_with_the_decorator_too():
+    @requirement("short", stream=watches)
+    def short(candidate):
+        return len(candidate.text) < 10
+
+    assert short.stream is watches
+    assert requirement("short", yes, stream=watches).stream is watches
+    assert requirement("short", stream=watches).judged
+
+
+def test_a_combination_streams_if_any_part_does():
+    plain, early = Requirement("p", yes), Requirement("e", yes, stream=watches)
+    assert not (plain | plain).streams
+    assert (~(plain & early)).streams
+    assert (plain | early).stream is None
+
+
+def test_a_pickled_requirement_keeps_its_stream_check():
+    assert pickle.loads(pickle.dumps(Requirement("e", yes, stream=watches))).stream is watches

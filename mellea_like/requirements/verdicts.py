@@ -1,0 +1,114 @@
+"""Verdicts: read from what a validator returned, made from an exception, combined from parts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+from mellea_like.core.quick import quick
+from mellea_like.core.validation import ValidationResult, ValidationStatus
+from mellea_like.errors import RequirementError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mellea_like.core.requirement import Requirement
+
+__all__ = ["combined", "errored", "read"]
+
+_PASS, _FAIL = ValidationStatus.PASSED, ValidationStatus.FAILED
+_PASSED = ValidationResult(True)
+_FAILED = ValidationResult(False)
+_new_result: Any = quick(ValidationResult)
+
+
+def read(verdict: object) -> ValidationResult | None:
+    """Read what a validator returned.
+
+    Args:
+        verdict: anything.
+
+    Returns:
+        The verdict; None if it is no verdict.
+    """
+    if verdict is True:
+        return _PASSED
+    if verdict is False:
+        return _FAILED
+    if isinstance(verdict, tuple):
+        pair = cast("tuple[object, ...]", verdict)
+        if len(pair) == 2:  # noqa: PLR2004
+            passed, reason = pair
+            if isinstance(passed, bool) and isinstance(reason, str):
+                made: ValidationResult = _new_result(_PASS if passed else _FAIL, reason, None, None)
+                return made
+        return None
+    return verdict if isinstance(verdict, ValidationResult) else None
+
+
+def errored(requirement: Requirement, exc: BaseException) -> ValidationResult:
+    """Turn an exception in a check into what the requirement's ``on_error`` says.
+
+    Args:
+        requirement: whose check it is.
+        exc: what the check raised.
+
+    Returns:
+        An errored verdict, or a failed one.
+
+    Raises:
+        BaseException: the exception itself, with a note, if ``on_error`` is ``"raise"``.
+    """
+    if requirement.on_error == "raise":
+        exc.add_note(f"raised by requirement {requirement.name!r}, whose on_error is 'raise'")
+        raise exc
+    what = f"{type(exc).__name__}: {exc}" if str(exc) else type(exc).__name__
+    if "'Candidate'" in what:
+        what += " (a validator takes a Candidate: its text is candidate.text)"
+    if requirement.on_error == "fail":
+        failed: ValidationResult = _new_result(_FAIL, f"it could not be checked: {what}", None, exc)
+        return failed
+    error = RequirementError(
+        f"requirement {requirement.name!r} could not be decided: {what}",
+        requirement=requirement.name,
+    )
+    error.__cause__ = exc
+    return ValidationResult.errored(error)
+
+
+def combined(whole: Requirement, results: Sequence[ValidationResult | None]) -> ValidationResult:
+    """Combine the verdicts on parts, as many as make the answer certain.
+
+    A part that errored makes the whole errored: an error is never argued away. A part that failed
+    by an exception (``on_error="fail"``) does not make its negation true, either.
+
+    Args:
+        whole: the combined requirement.
+        results: the verdict on each part; None where there is none.
+
+    Returns:
+        The verdict on the whole.
+    """
+    known = [result for result in results if result is not None]
+    for result in known:
+        if result.status is ValidationStatus.ERRORED:
+            return result
+    exception = next((result.error for result in known if result.error is not None), None)
+    if whole.operator == "not":
+        part = known[0]
+        if exception is not None:
+            return part
+        held = f"it meets {whole.parts[0].description!r}"
+        return ValidationResult(not part.passed, held if part.passed else part.reason)
+    scores = [result.score for result in known if result.score is not None]
+    passed = all(known) if whole.operator == "and" else any(known)
+    decisive = [
+        part.description if not result.reason else f"{part.description}: {result.reason}"
+        for part, result in zip(whole.parts, results, strict=True)
+        if result is not None and result.passed is passed
+    ]
+    best = (min if whole.operator == "and" else max)(scores) if scores else None
+    status = _PASS if passed else _FAIL
+    made: ValidationResult = _new_result(
+        status, "; ".join(decisive), best, None if passed else exception
+    )
+    return made
