@@ -23,6 +23,7 @@ __all__ = [
     "call_soon",
     "cancel_requested",
     "clock",
+    "loop_runs",
     "native_cancel_requests",
     "scope_cancelled",
     "split_cancellation",
@@ -45,6 +46,25 @@ def call_soon(token: EventLoopToken, function: Callable[[], object]) -> None:
     loop: Any = token.native_token
     soon = getattr(loop, "call_soon_threadsafe", None) or loop.run_sync_soon
     soon(function)
+
+
+def loop_runs(token: EventLoopToken) -> bool:
+    """Tell whether an event loop is running now, in this thread or in another.
+
+    Args:
+        token: the event loop.
+
+    Returns:
+        False for one that has ended or is stopped.
+    """
+    loop: Any = token.native_token
+    if hasattr(loop, "is_running"):
+        return bool(loop.is_running())
+    try:
+        loop.run_sync_soon(_nothing)
+    except RuntimeError:
+        return False
+    return True
 
 
 def clock() -> Callable[[], float]:
@@ -105,6 +125,10 @@ def cancel_requested() -> bool:
         cancelled natively; False where a cancellation exception was raised by mistake.
     """
     return scope_cancelled() or native_cancel_requests() > 0
+
+
+def _nothing() -> None:
+    """Do nothing."""
 
 
 def _asyncio_task() -> asyncio.Task[object] | None:

@@ -1,0 +1,74 @@
+"""A plain cap on the requests in flight."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, NamedTuple
+
+from mellea_like.limits.queueing import Queueing, whole_number
+
+if TYPE_CHECKING:
+    from mellea_like.limits.queueing import Ticket
+
+__all__ = ["ConcurrencyLimiter", "ConcurrencyStatistics"]
+
+
+class ConcurrencyStatistics(NamedTuple):
+    """A look at a `ConcurrencyLimiter`.
+
+    Attributes:
+        limit: requests in flight at most.
+        in_flight: requests admitted that have not ended.
+        waiting: requests that wait.
+        admitted: requests admitted since the limiter was made.
+        max_in_flight: the most that were in flight at one time.
+    """
+
+    limit: int
+    in_flight: int
+    waiting: int
+    admitted: int
+    max_in_flight: int
+
+
+class ConcurrencyLimiter(Queueing):
+    """At most so many requests in flight, over all backends and calls that share it.
+
+    Who waits goes in the order that `Line` says. Change ``limiter.limit`` at any time: a lower one
+    lets what is in flight end.
+
+    Args:
+        limit: requests in flight at most, at least 1.
+
+    Raises:
+        TypeError: the limit is no int.
+        ValueError: the limit is less than 1.
+    """
+
+    def __init__(self, limit: int) -> None:
+        super().__init__()
+        self._limit = whole_number("ConcurrencyLimiter: limit", limit)
+
+    @property
+    def limit(self) -> int:
+        """Requests in flight at most; setting it takes effect at once."""
+        return self._limit
+
+    @limit.setter
+    def limit(self, limit: int) -> None:
+        self._limit = whole_number("ConcurrencyLimiter: limit", limit)
+        self._changed()
+
+    def statistics(self) -> ConcurrencyStatistics:
+        """Return how many requests wait and are in flight.
+
+        Returns:
+            The numbers of this moment.
+        """
+        line = self._line
+        return ConcurrencyStatistics(
+            self._limit, line.in_flight, line.waiting, self._admitted, self._max_in_flight
+        )
+
+    def _delay(self, now: float, ticket: Ticket) -> float:  # noqa: ARG002
+        return 0.0 if self._line.in_flight < self._limit else math.inf

@@ -1,0 +1,215 @@
+"""Who waits for a shared limit, and whose turn is next."""
+
+from __future__ import annotations
+
+from heapq import heapify, heappop, heappush
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from mellea_like.core.backend import RequestMeta
+
+__all__ = ["Line", "Place"]
+
+SLACK = 32
+"""How many dead entries a heap may have besides as many as it has live ones."""
+
+
+class _Entry:
+    """What stands in a heap; ``stamp`` tells its newest entry from its dead ones, 0 is in none."""
+
+    __slots__ = ("stamp",)
+
+    def __init__(self) -> None:
+        self.stamp = 0
+
+
+E = TypeVar("E", bound=_Entry)
+
+
+class _Heap(Generic[E]):
+    """A priority queue whose entries can be moved and taken out, each in O(log n) amortised.
+
+    Such an entry stays where it is, dead, until it comes up or the dead outnumber the living.
+    """
+
+    __slots__ = ("_entries", "_live", "_stamps")
+
+    def __init__(self) -> None:
+        self._entries: list[tuple[tuple[Any, ...], int, E]] = []
+        self._live = 0
+        self._stamps = 0
+
+    def __len__(self) -> int:
+        return self._live
+
+    def put(self, item: E, key: tuple[Any, ...]) -> None:
+        """Put an item in, or move it to another key; equal keys keep the order of their puts."""
+        self._live += not item.stamp
+        self._stamps += 1
+        item.stamp = self._stamps
+        heappush(self._entries, (key, item.stamp, item))
+        self._tidy()
+
+    def take_out(self, item: E) -> None:
+        if item.stamp:
+            item.stamp = 0
+            self._live -= 1
+            self._tidy()
+
+    def first(self) -> E | None:
+        entries = self._entries
+        while entries and entries[0][2].stamp != entries[0][1]:
+            heappop(entries)
+        return entries[0][2] if entries else None
+
+    def _tidy(self) -> None:
+        if len(self._entries) > 2 * self._live + SLACK:
+            self._entries = [entry for entry in self._entries if entry[2].stamp == entry[1]]
+            heapify(self._entries)
+
+
+class Place(_Entry):
+    """One request in a line: first waiting, then perhaps in flight, then neither.
+
+    Args:
+        meta: where the request comes from.
+    """
+
+    __slots__ = ("call", "in_flight", "meta", "waiting")
+
+    def __init__(self, meta: RequestMeta) -> None:
+        super().__init__()
+        self.meta = meta
+        self.call: _Call[Any] | None = None
+        self.waiting = False
+        self.in_flight = False
+
+
+P = TypeVar("P", bound=Place)
+
+
+class _Call(_Entry, Generic[P]):
+    """The requests of one `sample` call that wait or are in flight."""
+
+    __slots__ = ("in_flight", "name", "order", "places", "started", "waiting")
+
+    def __init__(self, name: str, started: float, order: int) -> None:
+        super().__init__()
+        self.name = name
+        self.started = started
+        self.order = order
+        self.waiting = 0
+        self.in_flight = 0
+        self.places: _Heap[P] = _Heap()
+
+
+class Line(Generic[P]):
+    """The requests that wait and those in flight; a pure data structure.
+
+    First come a judge's requests, for they finish an iteration. Then come the requests of the call
+    that has the fewest in flight: so the first attempt of each call goes before anyone's second,
+    and siblings get the capacity that is left over. Among equals comes the call that started first,
+    in a call the lower subsample, and then who arrived first. Without this order, concurrency under
+    a rate limit is slower than none: siblings that will be cancelled take the place of first
+    attempts that would have passed.
+
+    Every operation takes O(log n) amortised, n being the number of requests in the line.
+    """
+
+    __slots__ = ("_arrivals", "_calls", "_judges", "_ready", "in_flight", "waiting")
+
+    def __init__(self) -> None:
+        self._calls: dict[str, _Call[P]] = {}
+        self._ready: _Heap[_Call[P]] = _Heap()
+        self._judges: _Heap[P] = _Heap()
+        self._arrivals = 0
+        self.waiting = 0
+        self.in_flight = 0
+
+    def join(self, place: P, now: float) -> None:
+        """Put a new request into the line.
+
+        Args:
+            place: its place, which is in no line yet.
+            now: when a request that names no start of its call is thought to have started, on the
+                clock of ``meta.call_started``.
+        """
+        self._arrivals += 1
+        meta = place.meta
+        call = self._calls.get(meta.sampling_id) or self._new_call(meta, now)
+        place.call = call
+        place.waiting = True
+        call.waiting += 1
+        self.waiting += 1
+        subsample = meta.subsample or 0
+        if meta.purpose == "judge":
+            self._judges.put(place, (call.started, call.order, subsample))
+        else:
+            call.places.put(place, (subsample,))
+            self._rank(call)
+
+    def head(self) -> P | None:
+        """Return the request whose turn is next, or None where none waits."""
+        judge = self._judges.first()
+        if judge is not None:
+            return judge
+        call = self._ready.first()
+        return None if call is None else call.places.first()
+
+    def admit(self, place: P) -> None:
+        """Take a waiting request out of the queue: it is in flight from now on.
+
+        Args:
+            place: its place.
+
+        Raises:
+            ValueError: it does not wait.
+        """
+        call = place.call
+        if call is None or not place.waiting:
+            msg = "only a request that waits can be admitted"
+            raise ValueError(msg)
+        self._stop_waiting(place, call)
+        place.in_flight = True
+        call.in_flight += 1
+        self.in_flight += 1
+        self._rank(call)
+
+    def leave(self, place: P) -> None:
+        """Take a request out of the line, whether it waits or is in flight; else do nothing.
+
+        Args:
+            place: its place.
+        """
+        call = place.call
+        if call is None:
+            return
+        place.call = None
+        if place.waiting:
+            self._stop_waiting(place, call)
+        else:
+            place.in_flight = False
+            call.in_flight -= 1
+            self.in_flight -= 1
+        self._rank(call)
+        if not call.waiting and not call.in_flight:
+            self._calls.pop(call.name, None)
+
+    def _new_call(self, meta: RequestMeta, now: float) -> _Call[P]:
+        started = now if meta.call_started is None else meta.call_started
+        call: _Call[P] = _Call(meta.sampling_id, started, self._arrivals)
+        if call.name:  # A request outside a call is a call of its own.
+            self._calls[call.name] = call
+        return call
+
+    def _stop_waiting(self, place: P, call: _Call[P]) -> None:
+        place.waiting = False
+        call.waiting -= 1
+        self.waiting -= 1
+        (self._judges if place.meta.purpose == "judge" else call.places).take_out(place)
+
+    def _rank(self, call: _Call[P]) -> None:
+        if call.places:
+            self._ready.put(call, (call.in_flight, call.started, call.order))
+        else:
+            self._ready.take_out(call)

@@ -1,0 +1,258 @@
+"""How requests wait for a shared limit: the one shell round the rules of all of them."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import anyio
+from anyio.lowlevel import checkpoint_if_cancelled, current_token
+
+from mellea_like.core.generation import Usage
+from mellea_like.limits.base import RequestEnd
+from mellea_like.limits.line import Line, Place
+from mellea_like.runtime.native import call_soon, loop_runs
+from mellea_like.runtime.timeline import Timeline
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from anyio.lowlevel import EventLoopToken
+
+    from mellea_like.core.backend import Backend, Request
+
+__all__ = ["Queueing", "Ticket", "whole_number"]
+
+TICK = 1e-6
+"""Seconds that are no wait: a timer's rounding must not send a request back to wait for it."""
+
+
+class Ticket(Place):
+    """One request's place in a limit's line, and its permit once it is granted.
+
+    Args:
+        request: the request.
+        line: where it waits.
+        give_back: is told when it is over, and how the request ended.
+    """
+
+    __slots__ = ("_alarm", "_event", "_give_back", "_scope", "line", "request", "reserved_tokens")
+
+    def __init__(
+        self,
+        request: Request,
+        line: Line[Ticket],
+        give_back: Callable[[Ticket, RequestEnd], None],
+    ) -> None:
+        super().__init__(request.meta)
+        self.request = request
+        self.line = line
+        self.reserved_tokens: float | None = None
+        self._give_back = give_back
+        self._alarm = math.inf
+        self._event: anyio.Event | None = None
+        self._scope: anyio.CancelScope | None = None
+
+    async def wait(self) -> None:
+        """Wait until the request is granted or the alarm goes off."""
+        if self._event is None:
+            self._event = anyio.Event()
+        try:
+            with anyio.CancelScope(deadline=self._alarm) as self._scope:
+                await self._event.wait()
+        finally:
+            self._scope = None
+            self._alarm = math.inf
+
+    def wake(self) -> None:
+        """Say that the request is granted."""
+        if self._event is not None:
+            self._event.set()
+
+    def set_alarm(self, at: float) -> None:
+        """Set when the wait is to end without a grant, in seconds on the event loop's clock."""
+        if at != self._alarm and not abs(at - self._alarm) <= TICK:
+            self._alarm = at
+            if self._scope is not None:
+                self._scope.deadline = at
+
+    def release(self, end: RequestEnd) -> None:
+        """Give the permit back; a second time does nothing.
+
+        Args:
+            end: how the request ended.
+        """
+        self._give_back(self, end)
+
+
+class Queueing(ABC):
+    """A limit that lets requests wait in one line, in the order that `Line` says.
+
+    Everything is decided in synchronous steps: when a request comes, ends or leaves, and when the
+    limit changes, the head of the line is granted for as long as the rule allows it. No task runs
+    in the background: where the rule names a time, the head of the line waits for it.
+
+    An object serves one event loop at a time. What a finished event loop left behind, waiting or in
+    flight, is forgotten when another one comes.
+    """
+
+    def __init__(self) -> None:
+        self._timeline = Timeline()
+        self._line: Line[Ticket] = Line()
+        self._loop: EventLoopToken | None = None
+        self._keeper: Ticket | None = None  # Whose alarm is set.
+        self._seen_at = 0.0
+        self._admitted = 0
+        self._max_in_flight = 0
+
+    @abstractmethod
+    def _delay(self, now: float, ticket: Ticket) -> float:
+        """Return in how many seconds the head of the line may go: 0 for now.
+
+        ``math.inf`` stands for: not before a request ends or the limit changes.
+        """
+
+    def _granted(self, now: float, ticket: Ticket) -> None:  # noqa: B027 (need not be overridden)
+        """Note that a request goes; its line has counted it already."""
+
+    def _ended(  # noqa: B027 (need not be overridden)
+        self, now: float, ticket: Ticket, end: RequestEnd
+    ) -> None:
+        """Note how a request ended, before its line stops counting it."""
+
+    async def acquire(self, request: Request, backend: Backend) -> Ticket:  # noqa: ARG002
+        """Wait until a request may be sent.
+
+        Args:
+            request: the request.
+            backend: what will answer it; does not matter here.
+
+        Returns:
+            The permit. A caller that is cancelled while it waits holds none.
+
+        Raises:
+            RuntimeError: another event loop, in another thread, is using this limiter.
+        """
+        await checkpoint_if_cancelled()
+        self._enter_loop()
+        ticket = Ticket(request, self._line, self._release)
+        self._line.join(ticket, anyio.current_time())
+        self._pump()
+        if ticket.waiting:
+            await self._wait(ticket)
+        return ticket
+
+    async def _wait(self, ticket: Ticket) -> None:
+        try:
+            while ticket.waiting:
+                await ticket.wait()
+                if ticket.waiting:
+                    self._pump()
+            # Granted and cancelled in one moment: nothing has been sent, and nothing shall be.
+            await checkpoint_if_cancelled()
+        except BaseException as exc:
+            self._admitted -= ticket.in_flight
+            self._release(ticket, RequestEnd(Usage(), None, exc))
+            raise
+
+    def _pump(self) -> None:
+        """Let everybody go who may, and have the next one wait for the right moment."""
+        line, delay = self._line, math.inf
+        now = self._seen_at = self._timeline.now()
+        while (head := line.head()) is not None:
+            delay = self._delay(now, head)
+            if delay > TICK:
+                break
+            line.admit(head)
+            self._admitted += 1
+            self._max_in_flight = max(self._max_in_flight, line.in_flight)
+            self._granted(now, head)
+            head.wake()
+        if self._keeper is not None and self._keeper is not head:
+            self._keeper.set_alarm(math.inf)
+        self._keeper = head
+        if head is not None:
+            head.set_alarm(self._timeline.on_loop(now + delay) if delay < math.inf else delay)
+
+    def _release(self, ticket: Ticket, end: RequestEnd) -> None:
+        if ticket.line is not self._line:
+            ticket.line.leave(ticket)  # Left behind by an event loop that is over.
+        elif self._in_loop():
+            if ticket.in_flight:
+                self._ended(self._timeline.now(), ticket, end)
+            ticket.line.leave(ticket)
+            self._pump()
+        else:
+            ticket.line.leave(ticket)  # An abandoned coroutine is being collected.
+            self._changed()
+
+    def _changed(self) -> None:
+        """Look again who may go, from wherever this is called."""
+        if not self._line.waiting or self._loop is None:
+            return
+        if self._in_loop():
+            self._pump()
+        else:
+            with suppress(RuntimeError):  # The event loop has ended, and with it whoever waited.
+                call_soon(self._loop, self._nudge)
+
+    def _nudge(self) -> None:
+        """Have the head of the line look again; in a callback, anyio may not know where it is."""
+        head = self._line.head()
+        if head is not None:
+            head.set_alarm(-math.inf)
+
+    def _now(self) -> float:
+        """Return the time; outside the limiter's event loop, when it was last used."""
+        if self._in_loop():
+            self._seen_at = self._timeline.now()
+        return self._seen_at
+
+    def _in_loop(self) -> bool:
+        try:
+            return current_token() == self._loop
+        except anyio.NoEventLoopError:
+            return False
+
+    def _enter_loop(self) -> None:
+        token = current_token()
+        if token == self._loop:
+            return
+        line = self._line
+        if self._loop is not None and (line.waiting or line.in_flight) and loop_runs(self._loop):
+            msg = (
+                f"this {type(self).__name__} serves another event loop, where {line.waiting}"
+                f" requests wait and {line.in_flight} are in flight: use one limiter in each"
+                " event loop"
+            )
+            raise RuntimeError(msg)
+        self._loop = token
+        self._line = Line()
+        self._keeper = None
+
+
+def whole_number(name: str, value: object, most: float = math.inf) -> int:
+    """Check a limit that a user gives.
+
+    Args:
+        name: what it is, for the error.
+        value: what was given.
+        most: the largest number allowed.
+
+    Returns:
+        The same number.
+
+    Raises:
+        TypeError: it is no int.
+        ValueError: it is less than 1, or more than is allowed.
+    """
+    if isinstance(value, bool) or not isinstance(value, int):
+        msg = f"{name} is a whole number, not {value!r}"
+        raise TypeError(msg)
+    if not 1 <= value <= most:
+        upper = "" if math.isinf(most) else f" and at most {most:g}"
+        msg = f"{name} is at least 1{upper}, not {value!r}"
+        raise ValueError(msg)
+    return value

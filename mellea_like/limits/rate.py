@@ -1,0 +1,251 @@
+"""Requests and tokens per minute, for people who know their quota."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, NamedTuple
+
+from mellea_like.errors import RateLimited
+from mellea_like.limits.estimate import estimate_input_tokens, output_bound
+from mellea_like.limits.pause import Pause
+from mellea_like.limits.queueing import Queueing, whole_number
+
+if TYPE_CHECKING:
+    from mellea_like.limits.base import RequestEnd
+    from mellea_like.limits.queueing import Ticket
+
+__all__ = ["Bucket", "RateLimiter", "RateStatistics"]
+
+MINUTE = 60.0
+
+
+class Bucket:
+    """A token bucket: it fills at an even rate up to its capacity, and who goes takes out of it.
+
+    Pure: the time is passed in. (J. Turner, "New directions in communications (or which way to the
+    information age?)", 1986; RFC 2697 describes the same meter.) Unlike in those, it may be in
+    debt: what was taken can turn out to have been too little, and what is larger than the bucket
+    goes when the bucket is full.
+
+    Args:
+        per_minute: how much flows in, in a minute.
+        capacity: the most that it holds; it is full to begin with.
+    """
+
+    __slots__ = ("_at", "_capacity", "_level", "per_minute")
+
+    def __init__(self, per_minute: float, capacity: float) -> None:
+        self.per_minute = per_minute
+        self._capacity = capacity
+        self._level = capacity
+        self._at = -math.inf
+
+    def level(self, now: float) -> float:
+        """Return what is in it; negative is debt.
+
+        Args:
+            now: the time in seconds.
+        """
+        passed = max(0.0, now - self._at)
+        return min(self._capacity, self._level + passed * self.per_minute / MINUTE)
+
+    def delay(self, now: float, amount: float) -> float:
+        """Return in how many seconds it holds an amount, or is full where the amount is larger.
+
+        Args:
+            now: the time in seconds.
+            amount: what is wanted.
+        """
+        missing = min(amount, self._capacity) - self.level(now)
+        return max(0.0, missing * MINUTE / self.per_minute)
+
+    def take(self, now: float, amount: float) -> None:
+        """Take an amount out, or put it back if it is negative.
+
+        Args:
+            now: the time in seconds.
+            amount: what to take.
+        """
+        self._level = min(self._capacity, self.level(now) - amount)
+        self._at = max(self._at, now)
+
+    def change(self, now: float, per_minute: float, capacity: float) -> None:
+        """Change the rate and the capacity from now on; what is in it stays, as far as it fits.
+
+        Args:
+            now: the time in seconds.
+            per_minute: how much flows in, in a minute.
+            capacity: the most that it holds.
+        """
+        self.take(now, 0.0)
+        self.per_minute = per_minute
+        self._capacity = capacity
+        self._level = min(self._level, capacity)
+
+
+class RateStatistics(NamedTuple):
+    """A look at a `RateLimiter`.
+
+    Attributes:
+        requests_per_minute: the limit, or None.
+        tokens_per_minute: the limit, or None.
+        requests_left: requests that may be sent at once, negative for a debt; None without limit.
+        tokens_left: tokens that may be spent at once, negative for a debt; None without limit.
+        in_flight: requests admitted that have not ended.
+        waiting: requests that wait.
+        admitted: requests admitted since the limiter was made.
+        refused: how many of them were answered with a 429.
+    """
+
+    requests_per_minute: float | None
+    tokens_per_minute: float | None
+    requests_left: float | None
+    tokens_left: float | None
+    in_flight: int
+    waiting: int
+    admitted: int
+    refused: int
+
+
+class RateLimiter(Queueing):
+    """At most so many requests and tokens a minute, over all backends and calls that share it.
+
+    Each limit is a `Bucket`. A request waits until both hold what it needs; who waits goes in the
+    order that `Line` says, and a large request is not overtaken by smaller ones for ever.
+
+    Tokens are reserved before a request is sent: `estimate_input_tokens` of its messages and, for
+    the reply, ``options.max_tokens`` or else ``assume_output_tokens``. Once it has ended, what it
+    really cost is charged instead, which may leave a debt that later requests wait for. A request
+    of unknown cost (cancelled or broken) is charged the larger of the two, and one that was never
+    sent nothing. A request that needs more than the bucket can hold goes when the bucket is full.
+
+    After a 429 nobody goes until the time that it names, 120 s at most, or for 0.2 s where it names
+    none.
+
+    In any minute that follows, at most a minute's quota and one burst go. Providers tend to count a
+    minute's quota second by second, which is what the default burst keeps to; with a longer one a
+    limiter that has been idle lets more go at once.
+
+    Args:
+        requests_per_minute: how many, over 0; None for no limit.
+        tokens_per_minute: how many, input and output together, over 0; None for no limit.
+        burst_seconds: how many seconds' quota may be used at one moment, over 0. One request may
+            always go from a full bucket.
+        assume_output_tokens: tokens of a reply without ``options.max_tokens``, at least 1.
+
+    Raises:
+        TypeError: something is no number.
+        ValueError: a number is out of its range, or there is no limit.
+    """
+
+    def __init__(
+        self,
+        *,
+        requests_per_minute: float | None = None,
+        tokens_per_minute: float | None = None,
+        burst_seconds: float = 1.0,
+        assume_output_tokens: int = 256,
+    ) -> None:
+        super().__init__()
+        if requests_per_minute is None and tokens_per_minute is None:
+            msg = "RateLimiter needs a limit: requests_per_minute, tokens_per_minute or both"
+            raise ValueError(msg)
+        self._burst = _positive("burst_seconds", burst_seconds)
+        self._assumed = whole_number("RateLimiter: assume_output_tokens", assume_output_tokens)
+        self._requests = self._bucket("requests_per_minute", requests_per_minute, None)
+        self._tokens = self._bucket("tokens_per_minute", tokens_per_minute, None)
+        self._pause = Pause()
+        self._refused = 0
+
+    @property
+    def requests_per_minute(self) -> float | None:
+        """How many requests may go in a minute; None for no limit. May be set at any time."""
+        return None if self._requests is None else self._requests.per_minute
+
+    @requests_per_minute.setter
+    def requests_per_minute(self, rate: float | None) -> None:
+        self._requests = self._bucket("requests_per_minute", rate, self._requests)
+        self._changed()
+
+    @property
+    def tokens_per_minute(self) -> float | None:
+        """How many tokens may be spent in a minute; None for no limit. May be set at any time."""
+        return None if self._tokens is None else self._tokens.per_minute
+
+    @tokens_per_minute.setter
+    def tokens_per_minute(self, rate: float | None) -> None:
+        self._tokens = self._bucket("tokens_per_minute", rate, self._tokens)
+        self._changed()
+
+    def statistics(self) -> RateStatistics:
+        """Return what is left of the limits, and how many requests wait and are in flight.
+
+        Returns:
+            The numbers of this moment; outside an event loop, those of the last use.
+        """
+        now, requests, tokens = self._now(), self._requests, self._tokens
+        return RateStatistics(
+            self.requests_per_minute,
+            self.tokens_per_minute,
+            None if requests is None else requests.level(now),
+            None if tokens is None else tokens.level(now),
+            self._line.in_flight,
+            self._line.waiting,
+            self._admitted,
+            self._refused,
+        )
+
+    def _bucket(self, name: str, rate: float | None, bucket: Bucket | None) -> Bucket | None:
+        if rate is None:
+            return None
+        rate = _positive(name, rate)
+        capacity = max(1.0, rate / MINUTE * self._burst)
+        if bucket is None:
+            return Bucket(rate, capacity)
+        bucket.change(self._now(), rate, capacity)
+        return bucket
+
+    def _delay(self, now: float, ticket: Ticket) -> float:
+        delay = self._pause.left(now)
+        if self._requests is not None:
+            delay = max(delay, self._requests.delay(now, 1.0))
+        if self._tokens is not None:
+            delay = max(delay, self._tokens.delay(now, self._estimate(ticket)))
+        return delay
+
+    def _granted(self, now: float, ticket: Ticket) -> None:
+        if self._requests is not None:
+            self._requests.take(now, 1.0)
+        if self._tokens is not None:
+            self._tokens.take(now, self._estimate(ticket))
+        else:
+            ticket.reserved_tokens = None
+
+    def _ended(self, now: float, ticket: Ticket, end: RequestEnd) -> None:
+        usage = end.usage
+        if self._requests is not None:
+            self._requests.take(now, usage.requests - 1.0)
+        if self._tokens is not None and ticket.reserved_tokens is not None:
+            spent: float = usage.total_tokens
+            if usage.unknown:
+                spent = max(spent, ticket.reserved_tokens)
+            self._tokens.take(now, spent - ticket.reserved_tokens)
+        if isinstance(end.error, RateLimited):
+            self._refused += 1
+            self._pause.extend(now, end.error.retry_after)
+
+    def _estimate(self, ticket: Ticket) -> float:
+        if ticket.reserved_tokens is None:
+            output = output_bound(ticket.request, self._assumed) or 0
+            ticket.reserved_tokens = float(estimate_input_tokens(ticket.request) + output)
+        return ticket.reserved_tokens
+
+
+def _positive(name: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        msg = f"RateLimiter: {name} is a number, not {value!r}"
+        raise TypeError(msg)
+    if not 0 < value < math.inf:
+        msg = f"RateLimiter: {name} is a number over 0, not {value!r}"
+        raise ValueError(msg)
+    return float(value)
