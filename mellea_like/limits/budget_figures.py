@@ -1,0 +1,124 @@
+"""The figures that a budget takes and shows."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from mellea_like.limits.account import Amounts
+
+__all__ = ["BudgetLimits", "BudgetStatistics", "positive", "whole"]
+
+
+class BudgetLimits(NamedTuple):
+    """How much of each thing there is; None where there is no limit.
+
+    Attributes:
+        requests: requests.
+        input_tokens: tokens of prompts.
+        output_tokens: tokens of replies.
+        money: money, in the currency of the prices.
+        seconds: time.
+    """
+
+    requests: int | None = None
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    money: float | None = None
+    seconds: float | None = None
+
+    def least(self, other: BudgetLimits) -> BudgetLimits:
+        """Return the narrower limits.
+
+        Args:
+            other: what to compare with.
+
+        Returns:
+            Of each limit the lower one.
+        """
+        return BudgetLimits(
+            _least(self.requests, other.requests),
+            _least(self.input_tokens, other.input_tokens),
+            _least(self.output_tokens, other.output_tokens),
+            _least(self.money, other.money),
+            _least(self.seconds, other.seconds),
+        )
+
+
+class BudgetStatistics(NamedTuple):
+    """A look at a budget. What is spent through the budgets within it counts.
+
+    Attributes:
+        limits: the limits.
+        spent: what requests that have ended were charged.
+        reserved: what requests under way may cost.
+        unknown: requests that have ended and whose cost is not known; they were charged estimates.
+        denied: requests that this budget has denied.
+        waiting: requests that wait until others have ended.
+        seconds: time since the first request was admitted.
+    """
+
+    limits: BudgetLimits
+    spent: Amounts
+    reserved: Amounts
+    unknown: int
+    denied: int
+    waiting: int
+    seconds: float
+
+
+def whole(what: str, value: int | None) -> int | None:
+    """Make sure that something is a whole number of at least 1, or None.
+
+    Args:
+        what: its name, for the error.
+        value: the value.
+
+    Returns:
+        The same value.
+
+    Raises:
+        TypeError: it is no int.
+        ValueError: it is less than 1.
+    """
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int):
+        msg = f"a budget's {what} is a whole number or None, not {value!r}"
+        raise TypeError(msg)
+    if value < 1:
+        msg = f"a budget's {what} is at least 1, not {value!r}"
+        raise ValueError(msg)
+    return value
+
+
+def positive(what: str, value: float | None) -> float | None:
+    """Make sure that something is a finite number above 0, or None.
+
+    Args:
+        what: its name, for the error.
+        value: the value.
+
+    Returns:
+        The same value.
+
+    Raises:
+        TypeError: it is no number.
+        ValueError: it is not above 0, or not finite.
+    """
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        msg = f"a budget's {what} is a number or None, not {value!r}"
+        raise TypeError(msg)
+    if not 0 < value < math.inf:
+        msg = f"a budget's {what} is finite and above 0, not {value!r}"
+        raise ValueError(msg)
+    return value
+
+
+def _least(one: float | None, other: float | None) -> Any:
+    if one is None or other is None:
+        return other if one is None else one
+    return min(one, other)
