@@ -1,0 +1,123 @@
+"""`Adaptive`: few at a time where most pass, and many where few do."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from schedule_kit import facts, progress, took
+
+from mellea_like import Outcome
+from mellea_like.sampling.schedules import Adaptive, Course, Go, PassRates, Schedule
+from mellea_like.sampling.schedules.adaptive import width_for
+
+
+def passing(share, key=(), draws=10_000):
+    rates = PassRates((share * draws, (1 - share) * draws))
+    rates.parameters(key)
+    return rates
+
+
+@pytest.mark.parametrize(
+    ("pass_rate", "price", "expected"),
+    [
+        (1.0, 1.0, 1),
+        (0.25, 1.0, 2),
+        (0.05, 1.0, 4),
+        (0.01, 1.0, 8),
+        (0.05, 0.1, 8),
+        (0.25, 0.25, 4),
+        (1.0, 99.0, 1),
+        (0.16, 1.0, 2),  # 2.5, rounded to even
+        (0.15, 1.0, 3),
+        (5e-324, 5e-324, 8),
+    ],
+)
+def test_the_width_balances_time_and_requests(pass_rate, price, expected):
+    assert width_for(pass_rate, price, 8) == expected
+
+
+@given(st.floats(0.001, 1), st.floats(0.001, 100), st.integers(1, 20))
+def test_no_other_width_costs_less(pass_rate, price, most):
+    def cost(k):
+        return 1 / (k * pass_rate) + k * price
+
+    exact = math.sqrt(1 / pass_rate / price)
+    width = width_for(pass_rate, price, most)
+    assert 1 <= width <= most
+    if 1 <= exact <= most:
+        assert abs(width - exact) <= 0.5 + 1e-9
+    else:
+        assert cost(width) <= min(cost(k) for k in range(1, most + 1)) + 1e-9
+
+
+@pytest.mark.parametrize(
+    ("share", "failed", "running", "broken", "more"),
+    [
+        # strength 2, price 1: p is share * 2 / (2 + failed)
+        (0.25, 0, 0, 0, 2),
+        (0.25, 0, 1, 0, 1),
+        (0.25, 0, 2, 0, 0),
+        (0.25, 2, 1, 0, 2),
+        (0.25, 6, 0, 0, 4),
+        (0.25, 6, 4, 0, 0),
+        (0.25, 99, 0, 0, 8),
+        (0.25, 99, 0, 3, 5),
+        (0.25, 0, 0, 3, 2),
+        (0.25, 99, 5, 3, 0),
+        (0.25, 99, 6, 3, 0),
+        (0.25, 99, 0, 8, 0),
+        (0.25, 99, 0, 9, 0),
+        (0.9, 0, 0, 0, 1),
+    ],
+)
+def test_each_failure_of_a_call_makes_it_wider(share, failed, running, broken, more):
+    course = Adaptive(1.0, passing(share), strength=2.0).begin(facts(concurrency_budget=8))
+    assert isinstance(course, Course)
+    at = progress(3.0, [0.0] * running, failed=failed, broken=broken)
+    assert course.decide(at) == Go(more, None)
+
+
+def test_what_one_call_learnt_the_next_one_knows_if_it_has_the_same_key():
+    schedule = Adaptive(1.0, PassRates((1, 1)), key=lambda call: call.model, strength=50)
+    assert schedule.begin(facts(concurrency_budget=8)).decide(progress()).more == 1
+    course = schedule.begin(facts(concurrency_budget=8))
+    for _ in range(40):
+        course.observe(took(1.0))
+    course.observe(took(1.0, Outcome.PASSED))
+    course.observe(took(1.0, Outcome.CANCELLED))
+    assert schedule.rates.statistics()["model"][:2] == (1, 40)
+    assert course.decide(progress()).more == 1  # Its own failures come with the progress.
+    assert schedule.begin(facts(concurrency_budget=8)).decide(progress()).more == 5
+    assert schedule.begin(facts(concurrency_budget=8, model="b")).decide(progress()).more == 1
+
+
+def test_each_schedule_learns_its_own_rates_unless_it_is_given_shared_ones():
+    shared = PassRates()
+    assert Adaptive().rates is not Adaptive().rates
+    assert Adaptive(rates=shared).rates is Adaptive(rates=shared).rates
+
+
+def test_which_turns_are_taken_depends_on_timing():
+    schedule = Adaptive(1)
+    assert isinstance(schedule, Schedule)
+    assert schedule.pooled
+    assert schedule.timing_dependent
+    assert (schedule.extra, schedule.seconds) == (0, None)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"price": 0}, ValueError, "Adaptive: price is over 0 and finite, not 0"),
+        ({"price": math.inf}, ValueError, "Adaptive: price is over 0 and finite, not inf"),
+        ({"price": None}, TypeError, "Adaptive: price is a number, not None"),
+        ({"strength": 0}, ValueError, "Adaptive: strength is over 0 and finite, not 0"),
+        ({"rates": 0.5}, TypeError, "Adaptive: rates is a PassRates, not 0.5"),
+    ],
+)
+def test_arguments_are_checked(arguments, error, message):
+    with pytest.raises(error, match=message):
+        Adaptive(**arguments)

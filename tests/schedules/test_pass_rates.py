@@ -1,0 +1,169 @@
+"""`PassRates`: Beta posteriors that calls share."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from schedule_kit import facts, took
+
+from mellea_like import Outcome, Requirement
+from mellea_like.sampling.schedules import Beta, PassRates
+from mellea_like.sampling.schedules.pass_rates import key_of
+
+
+@pytest.mark.parametrize(
+    ("prior", "draws", "expected"),
+    [
+        ((0.5, 1.0), "", (0.5, 1.0)),
+        ((0.5, 1.0), "p", (1.5, 1.0)),
+        ((0.5, 1.0), "f", (0.5, 2.0)),
+        ((1.0, 1.0), "ppfff", (3.0, 4.0)),
+        ((2, 3), "fp", (3.0, 4.0)),
+    ],
+)
+def test_a_posterior_counts_passes_and_failures(prior, draws, expected):
+    rates = PassRates(prior, memory=10**9)
+    for draw in draws:
+        rates.observe("key", draw == "p")
+    assert rates.parameters("key") == pytest.approx(expected)
+    assert rates.mean("key") == pytest.approx(expected[0] / sum(expected))
+
+
+def test_the_default_prior_believes_in_a_third():
+    assert PassRates().mean("anything") == pytest.approx(1 / 3)
+
+
+def test_what_was_observed_fades_so_a_rate_follows_a_change():
+    rates = PassRates((1, 1), memory=10)
+    for _ in range(100):
+        rates.observe("key", True)
+    assert rates.parameters("key") == pytest.approx((11, 1), abs=0.01)
+    for _ in range(100):
+        rates.observe("key", False)
+    assert rates.parameters("key") == pytest.approx((1, 11), abs=0.01)
+    assert rates.statistics() == {"key": (100, 100, rates.mean("key"))}
+
+
+@given(st.lists(st.booleans(), max_size=100), st.integers(1, 20))
+def test_what_is_remembered_counts_as_no_more_than_the_memory(draws, memory):
+    rates = PassRates((1, 1), memory=memory)
+    for draw in draws:
+        rates.observe("key", draw)
+    a, b = rates.parameters("key")
+    assert a >= 1
+    assert b >= 1
+    assert a + b <= 2 + min(len(draws), memory) + 1e-9
+
+
+def test_a_memory_of_one_draw_knows_the_last():
+    rates = PassRates((1, 1), memory=1)
+    for draw in (True, True, False):
+        rates.observe("key", draw)
+    assert rates.parameters("key") == (1, 2)
+
+
+def test_keys_are_apart_and_the_one_used_longest_ago_is_forgotten():
+    rates = PassRates((1, 1), keys=2)
+    for key, passed in [("a", True), ("b", True), ("a", False), ("c", True)]:
+        rates.observe(key, passed)
+    assert rates.parameters("b") == (1, 1)
+    assert list(rates.statistics()) == ["a", "c"]
+    assert rates.statistics()["a"][:2] == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "expected"),
+    [
+        (Outcome.PASSED, (2, 1)),
+        (Outcome.FAILED, (1, 2)),
+        (Outcome.ERRORED, (1, 1)),
+        (Outcome.CANCELLED, (1, 1)),
+    ],
+)
+def test_only_a_judged_iteration_says_anything(outcome, expected):
+    rates = PassRates((1, 1))
+    rates.learn("key", took(1.0, outcome))
+    assert rates.parameters("key") == expected
+
+
+# --- beliefs ------------------------------------------------------------------------------------
+
+
+def test_a_weaker_belief_has_the_same_mean():
+    assert Beta(3, 9).at_most(4) == (1, 3)
+    assert Beta(3, 9).at_most(12) == (3, 9)
+    assert Beta(3, 9).at_most(99) == (3, 9)
+
+
+def test_failures_make_passing_less_likely():
+    assert Beta(1, 1).after_failures(0) == (1, 1)
+    assert Beta(1, 1).after_failures(3) == (1, 4)
+    assert Beta(1, 1).after_failures(3).mean == 0.2
+
+
+@pytest.mark.parametrize(
+    ("belief", "risk", "most", "expected"),
+    [
+        # with a uniform belief, n draws all fail with a probability of 1 / (n + 1)
+        (Beta(1, 1), 0.5, 100, 1),
+        (Beta(1, 1), 0.1, 100, 9),
+        (Beta(1, 1), 0.0999, 100, 10),
+        (Beta(1, 1), 0.1, 5, 5),
+        (Beta(1, 1), 0.1, 0, 0),
+        # close to a known rate of a half
+        (Beta(1e9, 1e9), 0.26, 100, 2),
+        (Beta(1e9, 1e9), 0.01, 100, 7),
+    ],
+)
+def test_how_many_draws_a_risk_asks_for(belief, risk, most, expected):
+    assert belief.draws_for(risk, most) == expected
+
+
+@given(st.integers(1, 9), st.integers(1, 9), st.floats(0.01, 0.99))
+def test_no_fewer_draws_would_do(a, b, risk):
+    n = Beta(a, b).draws_for(risk, 50)
+
+    def all_fail(draws):  # a ratio of Beta functions
+        return Fraction(
+            math.factorial(b + draws - 1) * math.factorial(a + b - 1),
+            math.factorial(a + b + draws - 1) * math.factorial(b - 1),
+        )
+
+    assert n == 50 or float(all_fail(n)) <= risk + 1e-8
+    assert float(all_fail(n - 1)) > risk - 1e-8
+
+
+# --- keys ---------------------------------------------------------------------------------------
+
+short, plain = Requirement("short", lambda c: True), Requirement("plain", lambda c: True, name="p")
+
+
+def test_by_default_a_key_is_the_names_of_the_requirements():
+    assert key_of(None, facts()) == ()
+    assert key_of(None, facts(requirements=[short, plain])) == (short.name, "p")
+
+
+def test_a_key_is_anything_hashable_or_a_function():
+    assert key_of("invoices", facts()) == "invoices"
+    assert key_of(lambda call: (call.model, call.loop_budget), facts()) == ("model", 8)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"prior": 0.5}, TypeError, r"prior is a pair of numbers, \(a, b\), not 0.5"),
+        ({"prior": (1,)}, TypeError, r"prior is a pair of numbers, \(a, b\), not \(1,\)"),
+        ({"prior": (0, 1)}, ValueError, "the prior's a is over 0 and finite, not 0"),
+        ({"prior": (1, math.inf)}, ValueError, "the prior's b is over 0 and finite, not inf"),
+        ({"prior": ("1", 1)}, TypeError, "the prior's a is a number, not '1'"),
+        ({"memory": 0}, ValueError, "memory is at least 1, not 0"),
+        ({"keys": 0}, ValueError, "keys is at least 1, not 0"),
+    ],
+)
+def test_arguments_are_checked(arguments, error, message):
+    with pytest.raises(error, match=message):
+        PassRates(**arguments)
