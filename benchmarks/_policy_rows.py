@@ -1,0 +1,157 @@
+"""The policies that `policies.py` compares, and how their calls are run."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import NamedTuple
+
+from _known_bounds import Latency
+
+from mellea_like import RejectionSamplingStrategy, Requirement
+from mellea_like.backends.simulated import SimulatedBackend, gives_itself_away, passes
+from mellea_like.sampling.schedules.adaptive import Adaptive
+from mellea_like.sampling.schedules.base import Schedule
+from mellea_like.sampling.schedules.deadline import Deadline
+from mellea_like.sampling.schedules.eager import Eager
+from mellea_like.sampling.schedules.hedged import Hedged
+from mellea_like.sampling.schedules.staggered import Staggered
+from mellea_like.testing import run_virtual
+
+PASS_RATES = (0.05, 0.1, 0.3, 0.5, 0.8)
+TURNS = 32
+LATENCY = Latency()
+GIVEAWAY_RATE = 0.7
+
+
+class Policy(NamedTuple):
+    """One row: how 32 turns are spent.
+
+    Attributes:
+        name: what the table calls it.
+        width: ``concurrency_budget``; each subsample has 32 / width turns.
+        schedule: makes the schedule, with the state that the calls of the row share.
+        early: whether replies are rejected while they arrive.
+        extra: how many requests more than ``width`` may be in flight.
+    """
+
+    name: str
+    width: int = 4
+    schedule: Callable[[], Schedule] = Eager
+    early: bool = False
+    extra: int = 0
+
+    @property
+    def in_flight(self) -> int:
+        """How many requests may be in flight."""
+        return self.width + self.extra
+
+
+class Verdict(NamedTuple):
+    """What one call came to.
+
+    Attributes:
+        pass_rate: the chance of its replies to pass.
+        seconds: how long it took, in virtual time.
+        requests: requests that it started.
+        tokens: tokens of their replies that were generated, those of cancelled ones included.
+        success: whether one passed.
+    """
+
+    pass_rate: float
+    seconds: float
+    requests: int
+    tokens: int
+    success: bool
+
+
+SEQUENTIAL = Policy("sequential, 1 x 32", 1)
+EAGER = Policy("Eager()")
+POOLED = Policy("Eager(pool=True)", schedule=lambda: Eager(pool=True))
+STAGGERED = Policy("Staggered(0.3)", schedule=lambda: Staggered(0.3))
+HEDGED = Policy("Hedged()", schedule=Hedged, extra=1)
+WIDE = Policy("Eager(), 8 x 4", 8)
+ADAPTIVE = Policy("Adaptive(), 8 x 4", 8, Adaptive)
+ONE_KEY = Policy('Adaptive(key="all"), 8 x 4', 8, lambda: Adaptive(key="all"))
+DEADLINE = Policy("Deadline(2), 8 x 4", 8, lambda: Deadline(2))
+EARLY = Policy("Eager(), early rejection", early=True)
+
+POLICIES = {
+    policy.name: policy
+    for policy in (
+        SEQUENTIAL,
+        EAGER,
+        POOLED,
+        STAGGERED,
+        HEDGED,
+        EARLY,
+        WIDE,
+        ADAPTIVE,
+        ONE_KEY,
+        DEADLINE,
+    )
+}
+
+
+def run(name: str, calls: int, seed: int) -> list[Verdict]:
+    """Run a row: the mixture of all pass rates, one call after the other.
+
+    The calls, their order and the fate of each of their iterations are the same for every policy
+    (common random numbers), so that policies differ by what they do and not by luck.
+
+    Args:
+        name: the row's, one of `POLICIES`.
+        calls: calls of each pass rate.
+        seed: where the chance comes from.
+
+    Returns:
+        What each call came to, in order.
+    """
+    return run_virtual(lambda: _run(POLICIES[name], calls, seed))
+
+
+async def _run(policy: Policy, calls: int, seed: int) -> list[Verdict]:
+    order = [rate for rate in PASS_RATES for _ in range(calls)]
+    random.Random(seed).shuffle(order)
+    strategy = RejectionSamplingStrategy(
+        concurrency_budget=policy.width,
+        loop_budget=TURNS // policy.width,
+        schedule=policy.schedule(),
+    )
+    backends = {rate: _backend(rate, seed) for rate in PASS_RATES}
+    # Each pass rate stands for a kind of task, with a requirement of its own: it is by the names of
+    # requirements that schedules keep what they learn.
+    requirements = {rate: [_requirement(rate, early=policy.early)] for rate in PASS_RATES}
+    verdicts = []
+    for number, rate in enumerate(order):
+        result = await strategy.sample(
+            "Do it.", requirements[rate], backend=backends[rate], options={"seed": number}
+        )
+        usage = result.usage
+        verdicts.append(
+            Verdict(rate, result.elapsed, usage.requests, usage.output_tokens, result.success)
+        )
+    return verdicts
+
+
+def _backend(pass_rate: float, seed: int) -> SimulatedBackend:
+    return SimulatedBackend(
+        seed=f"{seed}/{pass_rate}",
+        median=LATENCY.median,
+        sigma=LATENCY.sigma,
+        straggler_rate=LATENCY.stragglers,
+        straggler_factor=LATENCY.factor,
+        pass_rate=pass_rate,
+        giveaway_rate=GIVEAWAY_RATE,
+        output_tokens=20,
+    )
+
+
+def _requirement(pass_rate: float, *, early: bool) -> Requirement:
+    return Requirement(
+        f"the reply passes, as {pass_rate:.0%} of them do",
+        passes.validator,
+        name=f"passes at {pass_rate:g}",
+        inline=True,
+        stream=gives_itself_away if early else None,
+    )
