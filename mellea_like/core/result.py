@@ -7,11 +7,14 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
 from mellea_like.core.generation import Usage
+from mellea_like.core.ledger import Ledger, ledger
 from mellea_like.errors import SamplingFailed
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from datetime import datetime
 
+    from mellea_like.core.prices import Price
     from mellea_like.core.slice import Outcome, Slice
 
 __all__ = ["SamplingResult", "StopReason"]
@@ -127,6 +130,17 @@ class SamplingResult(Generic[T]):
             How many.
         """
         return sum(s.outcome is outcome for s in self.slices)
+
+    def ledger(self, prices: Mapping[str, Price] | None = None) -> Ledger:
+        """Say what each iteration cost, and what of it was wasted.
+
+        Args:
+            prices: the price of each model by its name; None leaves money out.
+
+        Returns:
+            The ledger: ``print`` shows it as a table.
+        """
+        return ledger(self.slices, self.best_index if self.success else None, prices)
 
     def _why(self) -> str:
         tried = f"none of {len(self.slices)} iterations passed (stopped: {self.stop_reason})"

@@ -1,0 +1,205 @@
+"""What each iteration of a call cost, and what of it was wasted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+from mellea_like.core.prices import cost, price_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from mellea_like.core.generation import Generation, Usage
+    from mellea_like.core.prices import Price
+    from mellea_like.core.slice import Outcome, Slice
+
+__all__ = ["REJECTED", "Ledger", "LedgerRow", "LedgerTotal", "ledger"]
+
+N = TypeVar("N", int, float)
+
+REJECTED = "rejected"
+"""The finish reason of a reply that was rejected while it was still arriving."""
+
+
+class LedgerRow(NamedTuple):
+    """What one iteration cost, its judges and retries included.
+
+    Attributes:
+        iteration: its id.
+        subsample: the subsample of its turn.
+        depth: the depth of its turn.
+        outcome: how it ended.
+        requests: requests sent.
+        input_tokens: tokens of prompts, as far as they are known.
+        output_tokens: tokens of replies, as far as they are known.
+        wasted_tokens: both kinds together, unless the iteration is the winner; else 0.
+        unknown: requests among them whose cost the server did not say.
+        saved_tokens: for a reply that was rejected while it was still arriving, an estimate of the
+            tokens that therefore were not generated: how many the complete replies of the call have
+            on average, less what had arrived, and at least 0. None where there is no complete reply
+            to compare with, and 0 where nothing was rejected early.
+        cost: what the tokens cost, in the currency of the prices; None where that is not known.
+    """
+
+    iteration: int
+    subsample: int
+    depth: int
+    outcome: Outcome
+    requests: int
+    input_tokens: int
+    output_tokens: int
+    wasted_tokens: int
+    unknown: int
+    saved_tokens: int | None
+    cost: float | None
+
+
+class LedgerTotal(NamedTuple):
+    """The sums of a ledger's rows.
+
+    Attributes:
+        requests: requests sent.
+        input_tokens: tokens of prompts.
+        output_tokens: tokens of replies.
+        wasted_tokens: tokens of all iterations but the winner.
+        unknown: requests whose cost the server did not say.
+        saved_tokens: the estimate of what early rejection saved; None where a row has none.
+        cost: what the tokens cost; None where that of a row is not known.
+    """
+
+    requests: int
+    input_tokens: int
+    output_tokens: int
+    wasted_tokens: int
+    unknown: int
+    saved_tokens: int | None
+    cost: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """What a call cost, row by row; ``print`` shows it as a table.
+
+    Args:
+        rows: one for each iteration, in the order of the slices.
+        winner: the winning row's place in ``rows``; None where none won.
+    """
+
+    rows: tuple[LedgerRow, ...]
+    winner: int | None = None
+
+    @property
+    def total(self) -> LedgerTotal:
+        """The sums of all rows."""
+        rows = self.rows
+        return LedgerTotal(
+            sum(row.requests for row in rows),
+            sum(row.input_tokens for row in rows),
+            sum(row.output_tokens for row in rows),
+            sum(row.wasted_tokens for row in rows),
+            sum(row.unknown for row in rows),
+            _sum((row.saved_tokens for row in rows), 0),
+            _sum((row.cost for row in rows), 0.0),
+        )
+
+    def __str__(self) -> str:
+        total = self.total
+        heads = ["iteration", "outcome", *(name.removesuffix("_tokens") for name in total._fields)]
+        lines = [heads]
+        for index, row in enumerate(self.rows):
+            mark = "*" if index == self.winner else ""
+            lines.append([f"{row.iteration}{mark}", row.outcome, *_cells(row[4:])])
+        lines.append(["total", "", *_cells(total)])
+        # Without prices there is nothing to see in the last column.
+        columns = list(zip(*lines, strict=True))
+        if all(row.cost is None for row in self.rows):
+            columns.pop()
+        return "\n".join(map("  ".join, zip(*map(_aligned, columns), strict=True)))
+
+
+def ledger(
+    slices: Sequence[Slice],
+    winner: int | None,
+    prices: Mapping[str, Price] | None = None,
+) -> Ledger:
+    """Say what the iterations of a call cost.
+
+    Args:
+        slices: the record of the call.
+        winner: where in ``slices`` the winner stands; None where none won, and all is wasted.
+        prices: the price of each model by its name, as `price_for` finds it. A slice is priced by
+            the model that its reply names, and one without a reply by the model that all other
+            replies of the call name; judges are priced like the replies that they judge.
+
+    Returns:
+        The ledger.
+    """
+    replies = [s.generation for s in slices if s.generation is not None]
+    named = {reply.model for reply in replies}
+    common = named.pop() if len(named) == 1 else None
+    usual = _usual_length(replies)
+    rows: list[LedgerRow] = []
+    for index, slice_ in enumerate(slices):
+        usage, reply = slice_.usage, slice_.generation
+        row = LedgerRow(
+            slice_.iteration,
+            slice_.subsample,
+            slice_.depth,
+            slice_.outcome,
+            usage.requests,
+            usage.input_tokens,
+            usage.output_tokens,
+            0 if index == winner else usage.total_tokens,
+            usage.unknown,
+            _saved(slice_, usual),
+            _cost(usage, common if reply is None else reply.model, prices),
+        )
+        rows.append(row)
+    return Ledger(tuple(rows), winner)
+
+
+def _usual_length(replies: Iterable[Generation]) -> float | None:
+    """Return how many tokens the complete replies have on average."""
+    tokens = [
+        reply.usage.output_tokens
+        for reply in replies
+        if reply.finish_reason != REJECTED
+        # A reply of no tokens may be empty, or not counted.
+        and (reply.usage.output_tokens or reply.usage.requests > reply.usage.unknown)
+    ]
+    return sum(tokens) / len(tokens) if tokens else None
+
+
+def _saved(slice_: Slice, usual: float | None) -> int | None:
+    if slice_.generation is None or slice_.generation.finish_reason != REJECTED:
+        return 0
+    return None if usual is None else max(0, round(usual) - slice_.usage.output_tokens)
+
+
+def _cost(usage: Usage, model: str | None, prices: Mapping[str, Price] | None) -> float | None:
+    if prices is None:
+        return None
+    if not usage.total_tokens and not usage.unknown:
+        return 0.0
+    return None if price_for(model, prices) is None else cost(usage, model, prices)
+
+
+def _sum(values: Iterable[N | None], start: N) -> N | None:
+    """Return the sum, or None where a value is None."""
+    for value in values:
+        if value is None:
+            return None
+        start += value
+    return start
+
+
+def _cells(values: Iterable[float | None]) -> list[str]:
+    return ["?" if v is None else str(v) if isinstance(v, int) else f"{v:.6f}" for v in values]
+
+
+def _aligned(column: Sequence[str]) -> list[str]:
+    """Pad a column: words to the left, numbers to the right."""
+    width = max(map(len, column))
+    words = column[0] == "outcome"
+    return [cell.ljust(width) if words else cell.rjust(width) for cell in column]

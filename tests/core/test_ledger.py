@@ -1,0 +1,169 @@
+"""What each iteration of a call cost, and what of it was wasted."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from mellea_like.core.action import Instruction
+from mellea_like.core.context import Context
+from mellea_like.core.generation import Generation, Usage
+from mellea_like.core.ledger import Ledger, LedgerTotal, ledger
+from mellea_like.core.prices import Price
+from mellea_like.core.result import SamplingResult, StopReason
+from mellea_like.core.slice import Outcome, Slice
+
+PRICES = {"m": Price(1, 2), "dear": Price(100, 100)}
+
+
+def cut(outcome=Outcome.FAILED, usage=Usage(1, 10, 20), *, iteration=1, model="m", **reply):
+    given = {"usage": usage, "model": model, "finish_reason": "stop", **reply}
+    generation = None if model == "none came" else Generation("text", **given)
+    return Slice(
+        iteration, 1, 2, 1, Instruction("do it"), Context(), (), generation, (), (), outcome,
+        usage=usage,
+    )  # fmt: skip
+
+
+def no_reply(outcome=Outcome.CANCELLED, usage=Usage(1, 10, 5, 1)):
+    return cut(outcome, usage, model="none came")
+
+
+def rejected(output: int, **fields):
+    return cut(usage=Usage(1, 10, output, 1), finish_reason="rejected", **fields)
+
+
+# --- rows -------------------------------------------------------------------------------------
+
+
+def test_a_row_says_whose_turn_it_was_how_it_ended_and_what_it_cost():
+    row = ledger([cut(Outcome.ERRORED, Usage(3, 10, 20, 2), iteration=7)], None).rows[0]
+    assert row._asdict() == {
+        "iteration": 7,
+        "subsample": 1,
+        "depth": 2,
+        "outcome": Outcome.ERRORED,
+        "requests": 3,
+        "input_tokens": 10,
+        "output_tokens": 20,
+        "wasted_tokens": 30,
+        "unknown": 2,
+        "saved_tokens": 0,
+        "cost": None,
+    }
+
+
+def test_all_but_the_winner_is_wasted_other_passing_slices_too():
+    slices = [no_reply(), cut(Outcome.PASSED), cut(), cut(Outcome.PASSED)]
+    assert [row.wasted_tokens for row in ledger(slices, 3).rows] == [15, 30, 30, 0]
+
+
+def test_without_a_winner_all_is_wasted():
+    slices = [cut(), cut(Outcome.ERRORED)]
+    assert [row.wasted_tokens for row in ledger(slices, None).rows] == [30, 30]
+
+
+# --- what early rejection saved ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("others", "saved"),
+    [
+        ([], None),
+        ([no_reply()], None),
+        ([rejected(50)], None),
+        ([cut(usage=Usage(1, 1, 100))], 95),
+        ([cut(usage=Usage(1, 1, 100)), cut(usage=Usage(1, 1, 51)), no_reply()], 71),
+        ([cut(usage=Usage(1, 1, 3))], 0),
+        ([cut(usage=Usage(1, 1, 0))], 0),
+        ([cut(usage=Usage(1, 0, 0, 1))], None),
+        ([cut(usage=Usage(1, 0, 40, 1))], 35),
+        ([cut(usage=Usage(1, 0, 40), finish_reason="length")], 35),
+    ],
+)
+def test_saved_is_the_mean_length_of_complete_replies_less_what_had_arrived(others, saved):
+    rows = ledger([rejected(5), *others], None).rows
+    assert rows[0].saved_tokens == saved
+
+
+def test_only_an_early_rejection_saves_anything():
+    rows = ledger([cut(usage=Usage(1, 1, 100)), no_reply(), cut(usage=Usage(1, 1, 1))], None).rows
+    assert [row.saved_tokens for row in rows] == [0, 0, 0]
+
+
+# --- money ------------------------------------------------------------------------------------
+
+
+def test_a_slice_costs_what_its_model_does():
+    rows = ledger([cut(), cut(model="dear")], None, PRICES).rows
+    assert [row.cost for row in rows] == pytest.approx([50e-6, 3000e-6])
+
+
+def test_a_slice_without_a_reply_is_priced_as_the_one_model_of_all_others():
+    assert ledger([no_reply(), cut()], None, PRICES).rows[0].cost == pytest.approx(20e-6)
+    assert ledger([no_reply(), cut(), cut(model="dear")], None, PRICES).rows[0].cost is None
+    assert ledger([no_reply()], None, PRICES).rows[0].cost is None
+
+
+@pytest.mark.parametrize("model", ["other", None])
+def test_where_the_price_is_not_known_neither_is_the_cost(model):
+    made = ledger([cut(), cut(model=model)], None, PRICES)
+    assert made.rows[1].cost is None
+    assert made.total.cost is None
+
+
+def test_what_was_never_sent_costs_nothing_whatever_the_model():
+    assert ledger([no_reply(usage=Usage())], None, PRICES).total.cost == 0.0
+
+
+# --- sums and the table -----------------------------------------------------------------------
+
+
+def test_the_total_is_the_sum_of_the_rows():
+    slices = [cut(usage=Usage(1, 10, 50)), rejected(5), cut(Outcome.PASSED, Usage(2, 1, 2))]
+    total = ledger(slices, 2, PRICES).total
+    assert total == LedgerTotal(4, 21, 57, 75, 1, 21, pytest.approx(135e-6))
+
+
+def test_the_total_does_not_know_what_a_row_does_not_know():
+    total = ledger([rejected(5)], None).total
+    assert (total.saved_tokens, total.cost) == (None, None)
+
+
+def test_an_empty_ledger_sums_to_nothing():
+    assert Ledger(()).total == LedgerTotal(0, 0, 0, 0, 0, 0, 0.0)
+    assert str(Ledger(())).split()[:2] == ["iteration", "outcome"]
+
+
+def test_it_prints_as_an_aligned_table_with_the_winner_marked():
+    slices = [cut(Outcome.FAILED, iteration=11), cut(Outcome.PASSED, iteration=2)]
+    assert str(ledger(slices, 1, PRICES)).splitlines() == [
+        "iteration  outcome  requests  input  output  wasted  unknown  saved      cost",
+        "       11  failed          1     10      20      30        0      0  0.000050",
+        "       2*  passed          1     10      20       0        0      0  0.000050",
+        "    total                  2     20      40      30        0      0  0.000100",
+    ]
+
+
+def test_without_prices_the_table_has_no_costs_and_what_is_not_known_is_a_question_mark():
+    lines = str(ledger([rejected(5, iteration=1)], None)).splitlines()
+    assert lines[0].split()[-1] == "saved"
+    assert [line.split()[-1] for line in lines[1:]] == ["?", "?"]
+
+
+# --- from a result ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("outcome", "winner", "cost"), [(Outcome.PASSED, 1, 15), (Outcome.FAILED, None, 45)]
+)
+def test_a_result_has_a_ledger_whose_winner_is_its_best_slice_if_that_passed(outcome, winner, cost):
+    slices = (no_reply(), cut(outcome))
+    started = datetime(2026, 1, 1, tzinfo=UTC)
+    result = SamplingResult(slices, 1, StopReason.EXHAUSTED, "id7", started, 1.5)
+    made = result.ledger(PRICES)
+    assert made.winner == winner
+    assert made.total.wasted_tokens == cost
+    assert made.total.cost == pytest.approx(70e-6)
+    assert result.ledger().total.cost is None
