@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import ssl
 from contextlib import asynccontextmanager, suppress
@@ -43,6 +44,9 @@ NO_KEY = "no-key-needed"
 """Sent to other servers where there is no key: the SDK insists on one, local servers ignore it."""
 
 CONNECT_SECONDS = 10.0
+
+_SALT = os.urandom(16)
+"""So that no digest of a key means anything outside this process."""
 
 
 class OpenAIBackend:
@@ -142,6 +146,21 @@ class OpenAIBackend:
             ValueError: ``OPENAI_BASE_URL`` is no URL.
         """
         return urlunsplit(urlsplit(_without_credentials(urlsplit(self._url())))._replace(query=""))
+
+    @property
+    def limit_key(self) -> tuple[str, bytes] | None:
+        """What the server counts requests by: backends with equal ones wait for each other.
+
+        The URL and a digest of the key, which means nothing outside this process. None where it
+        can't be known: the client fetches its key for each request, or there is no valid one yet.
+        """
+        try:
+            url = self.base_url
+            key = self._api_key() if self._given is None else self._given.api_key
+        except (AuthenticationFailed, ValueError):
+            return None
+        digest = hashlib.blake2b(key.encode(), key=_SALT, digest_size=16).digest()
+        return (url, digest) if key else None
 
     def __repr__(self) -> str:
         try:

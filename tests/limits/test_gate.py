@@ -1,0 +1,504 @@
+"""One gate for each backend and key: when one request is told to wait, all others wait too."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import math
+import weakref
+
+import anyio
+import pytest
+
+from mellea_like.backends.openai import OpenAIBackend
+from mellea_like.backends.scripted import ScriptedBackend
+from mellea_like.core.backend import Request, RequestMeta
+from mellea_like.core.generation import Generation, Usage
+from mellea_like.core.message import Message
+from mellea_like.core.options import Options
+from mellea_like.core.wrapping import BackendWrapper
+from mellea_like.errors import BackendUnavailable, RateLimited
+from mellea_like.limits import gate as module
+from mellea_like.limits.gate import Gate, draw, gate_of, spread_after, why_not_wait
+from mellea_like.limits.retry import Retry, RetryBackend
+from mellea_like.testing import run_virtual
+
+
+def ask(
+    *, deadline: float | None = None, seed: int | None = None, iteration: int | None = None
+) -> Request:
+    return Request(
+        (Message("user", "hello"),),
+        options=Options(seed=seed),
+        meta=RequestMeta(iteration=iteration, deadline=deadline),
+    )
+
+
+# --- decisions, in tables -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("wait", "ends", "time_left", "cap", "says"),
+    [
+        (60, 61, math.inf, 120, ""),
+        (120, 121, math.inf, 120, ""),
+        (120.1, 121, math.inf, 120, "longer than this request may wait (max_retry_after=120)"),
+        (60, 61, 61, 120, ""),
+        (60, 61, 60.9, 120, "the call's time is up in 60.9 s"),
+        (60, 61, -3, 120, "the call's time is up in 0 s"),
+        (1, 1, math.inf, 0, "max_retry_after=0"),
+        (1e6, 1e6, math.inf, math.inf, ""),
+    ],
+)
+def test_a_request_waits_if_it_may_wait_so_long(wait, ends, time_left, cap, says):
+    why = why_not_wait(wait, ends, time_left, cap)
+    assert says in why
+    assert bool(says) == bool(why)
+
+
+@pytest.mark.parametrize(("closed", "spread"), [(0, 0), (1, 0.1), (5, 0.5), (10, 1), (1e6, 1)])
+def test_arrivals_are_spread_over_a_tenth_of_the_wait_and_a_second_at_most(closed, spread):
+    assert spread_after(closed) == pytest.approx(spread)
+
+
+def test_draws_follow_from_the_seed():
+    one = draw(ask(seed=1), "a")
+    assert one == draw(ask(seed=1), "a")
+    others = [ask(seed=2), ask(seed=1, iteration=2), ask(), ask()]
+    assert len({one, draw(ask(seed=1), "b"), *(draw(other, "a") for other in others)}) == 6
+    assert all(0 <= draw(ask(), "a") < 1 for _ in range(100))
+
+
+# --- waiting --------------------------------------------------------------------------------------
+
+pytestmark = pytest.mark.anyio
+
+POLICY = Retry()
+
+
+async def test_an_open_gate_lets_everything_through(virtual_clock):
+    gate = Gate()
+    assert not gate.closed
+    await gate.wait(ask(), POLICY)
+    assert virtual_clock.now == 0
+
+
+async def test_a_closed_gate_opens_when_the_time_is_up(virtual_clock):
+    gate = Gate()
+    gate.close(10)
+    assert gate.closed
+    await anyio.sleep(9.9)
+    assert gate.closed
+    await anyio.sleep(0.1)
+    assert not gate.closed
+
+
+async def test_all_wait_and_do_not_arrive_at_once(virtual_clock):
+    gate = Gate()
+    gate.close(10)
+    arrived: list[float] = []
+
+    async def one() -> None:
+        await gate.wait(ask(), POLICY)
+        arrived.append(virtual_clock.now)
+
+    async with anyio.create_task_group() as group:
+        for _ in range(50):
+            group.start_soon(one)
+        await anyio.sleep(1)
+        assert gate.statistics() == (1, 50, 50, 0)
+    assert 10 <= min(arrived) < max(arrived) <= 11
+    assert len(set(arrived)) == 50
+    assert gate.statistics() == (1, 0, 50, 0)
+
+
+async def test_waiters_go_on_waiting_when_it_is_closed_for_longer(virtual_clock):
+    gate = Gate()
+    gate.close(10)
+    async with anyio.create_task_group() as group:
+        group.start_soon(gate.wait, ask(), POLICY)
+        await anyio.sleep(5)
+        gate.close(30)
+    assert 35 <= virtual_clock.now <= 36
+
+
+async def test_it_is_never_closed_for_less_than_it_was(virtual_clock):
+    gate = Gate()
+    gate.close(30)
+    gate.close(1)
+    await anyio.sleep(29)
+    assert gate.closed
+
+
+async def test_after_it_opened_only_the_last_word_counts(virtual_clock):
+    gate = Gate()
+    gate.close(120, told=3600)
+    await anyio.sleep(121)
+    assert not gate.closed
+    gate.close(2)
+    await gate.wait(ask(), POLICY)
+    assert 123 <= virtual_clock.now < 124
+
+
+async def test_a_wait_beyond_the_deadline_is_not_begun(virtual_clock):
+    gate = Gate()
+    gate.close(10)
+    request = ask(deadline=5)
+    with pytest.raises(RateLimited, match="come back in 10 s; the call's time is up in 5 s") as e:
+        await gate.wait(request, POLICY)
+    assert (e.value.status, e.value.retryable, e.value.retry_after) == (429, False, 10)
+    assert virtual_clock.now == 0
+    assert request.meter.started
+    assert request.meter.usage == Usage()
+    assert gate.statistics().refused == 1
+
+
+async def test_the_spread_counts_against_the_deadline(virtual_clock):
+    gate = Gate()
+    gate.close(10)
+    request = ask(deadline=10 + draw(ask(seed=3), "gate 0") - 1e-6, seed=3)
+    with pytest.raises(RateLimited):
+        await gate.wait(request, POLICY)
+
+
+async def test_a_server_that_is_gone_for_longer_than_the_cap_fails_all_now(virtual_clock):
+    gate = Gate()
+    gate.close(120, told=3600)
+    await anyio.sleep(60)
+    with pytest.raises(RateLimited, match="max_retry_after=120") as caught:
+        await gate.wait(ask(), POLICY)
+    assert caught.value.retry_after == pytest.approx(3540)
+    assert virtual_clock.now == 60
+    await anyio.sleep(60)
+    await gate.wait(ask(), POLICY)
+    assert virtual_clock.now == 120
+
+
+async def test_a_request_that_may_wait_longer_obeys_the_server(virtual_clock):
+    gate = Gate()
+    gate.close(120, told=3600)
+    await gate.wait(ask(), Retry(max_retry_after=math.inf))
+    assert 3600 <= virtual_clock.now <= 3601
+
+
+async def test_a_waiter_gives_up_when_the_wait_becomes_too_long(virtual_clock):
+    gate = Gate()
+    gate.close(10)
+
+    async def wait() -> None:
+        with pytest.raises(RateLimited) as caught:
+            await gate.wait(ask(), POLICY)
+        assert 10 <= virtual_clock.now <= 11
+        assert caught.value.retry_after == pytest.approx(995, abs=1.1)
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(wait)
+        await anyio.sleep(5)
+        gate.close(120, told=1000)
+
+
+async def test_a_waiter_that_is_cancelled_has_sent_nothing(virtual_clock):
+    gate = Gate()
+    gate.close(10)
+    request = ask()
+    with anyio.move_on_after(5) as scope:
+        await gate.wait(request, POLICY)
+    assert scope.cancelled_caught
+    assert (request.meter.started, request.meter.usage) == (True, Usage())
+    assert gate.statistics().waiting == 0
+
+
+def test_a_native_cancellation_of_a_waiter_leaves_as_such():
+    async def run():
+        gate = Gate()
+        gate.close(10)
+        task = asyncio.create_task(gate.wait(ask(), POLICY))
+        await asyncio.sleep(5)
+        task.cancel("enough")
+        with pytest.raises(asyncio.CancelledError, match="enough"):
+            await task
+        assert anyio.current_time() == 5
+
+    run_virtual(run)
+
+
+async def test_a_request_that_was_sent_before_stays_counted(virtual_clock):
+    gate = Gate()
+    gate.close(10)
+    request = ask(deadline=1)
+    request.meter.start()
+    with pytest.raises(RateLimited):
+        await gate.wait(request, POLICY)
+    assert request.meter.usage.requests == 1
+
+
+@pytest.mark.parametrize("second", ["asyncio", "trio"])
+@pytest.mark.parametrize("first", ["asyncio", "trio"])
+def test_a_gate_serves_one_event_loop_after_another(first, second):
+    gate = Gate()
+
+    async def close() -> None:
+        await anyio.sleep(1000)
+        gate.close(10)
+        await anyio.sleep(4)
+        assert gate.closed
+
+    async def wait() -> None:
+        begun = anyio.current_time()
+        await gate.wait(ask(), POLICY)
+        assert 5.9 <= anyio.current_time() - begun <= 7.1
+
+    run_virtual(close, backend=first)
+    run_virtual(wait, backend=second)
+
+
+# --- the gate and the retries together ------------------------------------------------------------
+
+
+class Server:
+    """Refuses whatever comes before a time; the error says how long to stay away."""
+
+    def __init__(self, until: float, *, tell: bool, kind=RateLimited) -> None:
+        self.until = until
+        self.tell = tell
+        self.kind = kind
+        self.came: list[float] = []
+
+    async def generate(self, request: Request) -> Generation:
+        now = anyio.current_time()
+        self.came.append(now)
+        await anyio.sleep(0.1)
+        if now < self.until:
+            left = self.until - anyio.current_time()
+            raise self.kind("later", retry_after=left if self.tell else None)
+        return Generation("good")
+
+
+async def ten_more_after(seconds: float, backend: RetryBackend) -> None:
+    async with anyio.create_task_group() as group:
+        group.start_soon(backend.generate, ask())
+        await anyio.sleep(seconds)
+        for _ in range(10):
+            group.start_soon(backend.generate, ask())
+
+
+@pytest.mark.parametrize("kind", [RateLimited, BackendUnavailable])
+async def test_when_one_is_told_to_wait_all_others_wait(virtual_clock, kind):
+    server = Server(30, tell=True, kind=kind)
+    # Two wrappers, one server: what one learns, the other obeys.
+    gate_of(BackendWrapper(server))
+    await ten_more_after(1, RetryBackend(BackendWrapper(server)))
+    assert len(server.came) == 12
+    assert [came for came in server.came if came < 30] == [0]
+
+
+async def test_a_refusal_without_a_time_has_all_others_wait_too(virtual_clock):
+    server = Server(0.05, tell=False)
+    backend = RetryBackend(server, Retry(initial=8))
+    gate = gate_of(server)
+    async with anyio.create_task_group() as group:
+        group.start_soon(backend.generate, ask(seed=1))
+        await anyio.sleep(0.11)
+        opens = 0.1 + 8 * draw(ask(seed=1), "retry 1")
+        assert gate.closed
+        group.start_soon(backend.generate, ask())
+    assert len(server.came) == 3
+    assert min(server.came[1:]) >= opens - 1e-9
+
+
+async def test_a_5xx_without_a_time_is_nobody_elses_business(virtual_clock):
+    server = Server(0.05, tell=False, kind=BackendUnavailable)
+    await RetryBackend(server).generate(ask())
+    assert gate_of(server).statistics().closings == 0
+
+
+async def test_a_retry_waits_for_a_gate_that_others_closed_meanwhile(virtual_clock):
+    server = Server(0.05, tell=False, kind=BackendUnavailable)
+    async with anyio.create_task_group() as group:
+        group.start_soon(RetryBackend(server).generate, ask())
+        await anyio.sleep(0.1)
+        gate_of(server).close(50)
+    assert len(server.came) == 2
+    assert 50 <= server.came[1] <= 51.1
+
+
+async def test_a_retry_that_may_not_wait_at_the_gate_says_when_to_come_back(virtual_clock):
+    server = Server(0.05, tell=False, kind=BackendUnavailable)
+    request = ask(deadline=20)
+
+    async def one() -> None:
+        with pytest.raises(RateLimited, match="come back in") as caught:
+            await RetryBackend(server).generate(request)
+        assert caught.value.retryable is False
+        assert request.meter.usage.requests == 1
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(one)
+        await anyio.sleep(0.1)
+        gate_of(server).close(50)
+    assert len(server.came) == 1
+
+
+async def test_beyond_the_cap_all_fail_now_and_after_the_cap_the_server_is_asked_again(
+    virtual_clock,
+):
+    server = Server(119, tell=True)
+    server.kind = lambda text, retry_after: RateLimited(text, retry_after=3600)
+    backend = RetryBackend(server)
+    for _ in range(3):
+        with pytest.raises(RateLimited) as caught:
+            await backend.generate(ask())
+        assert caught.value.retry_after == pytest.approx(3600)
+    assert (len(server.came), virtual_clock.now) == (1, 0.1)
+    await anyio.sleep(120)
+    assert (await backend.generate(ask())).text == "good"
+
+
+async def test_the_gate_closes_also_when_no_try_is_left(virtual_clock):
+    server = Server(30, tell=True)
+    with pytest.raises(RateLimited):
+        await RetryBackend(server, Retry(rate_limit_attempts=1)).generate(ask())
+    assert gate_of(server).closed
+
+
+# --- which gate -----------------------------------------------------------------------------------
+
+
+def test_a_backend_has_one_gate_in_all_its_wrappings():
+    backend = ScriptedBackend(["good"])
+    gate = gate_of(backend)
+    assert gate_of(backend) is gate
+    assert gate_of(RetryBackend(BackendWrapper(backend))) is gate
+    assert gate_of(ScriptedBackend(["good"])) is not gate
+
+
+class Equal:
+    """Equal to all of its kind, and not hashable."""
+
+    __hash__ = None
+
+    def __eq__(self, other):
+        return isinstance(other, Equal)
+
+    async def generate(self, request):
+        raise NotImplementedError
+
+
+def test_backends_that_are_equal_or_unhashable_stay_two():
+    one, two = Equal(), Equal()
+    assert one == two
+    assert gate_of(one) is gate_of(one)
+    assert gate_of(one) is not gate_of(two)
+
+
+class Slotted:
+    __slots__ = ("limit_key",)
+
+    async def generate(self, request):
+        raise NotImplementedError
+
+
+def test_a_backend_that_can_not_be_referenced_weakly_works_too():
+    backend = Slotted()
+    assert gate_of(backend) is not gate_of(backend)
+    backend.limit_key = "shared"
+    gate = gate_of(backend)
+    assert gate_of(backend) is gate
+
+
+def test_equal_keys_share_a_gate_and_unhashable_ones_do_not():
+    def keyed(key):
+        backend = Equal()
+        backend.limit_key = key
+        return backend
+
+    one, two, three = keyed(("url", "k")), keyed(("url", "k")), keyed(("url", "other"))
+    assert gate_of(one) is gate_of(two)
+    assert gate_of(one) is not gate_of(three)
+    four = keyed(["no", "hash"])
+    assert gate_of(four) is gate_of(four)
+    assert gate_of(four) is not gate_of(keyed(["no", "hash"]))
+
+
+def test_a_gate_goes_with_its_backend():
+    backend = Equal()
+    backend.limit_key = "gone soon"
+    backend.cycle = backend
+    gate, entry = weakref.ref(gate_of(backend)), id(backend)
+    assert entry in module._by_backend
+    assert "gone soon" in module._by_key
+    del backend
+    gc.collect()
+    assert gate() is None
+    assert entry not in module._by_backend
+    assert "gone soon" not in module._by_key
+
+
+def test_a_gate_that_another_backend_shares_stays():
+    one, two = Equal(), Equal()
+    one.limit_key = two.limit_key = "shared"
+    gate = gate_of(one)
+    gate_of(two)
+    del one
+    gc.collect()
+    assert gate_of(two) is gate
+
+
+def test_many_backends_leave_nothing_behind():
+    gc.collect()
+    before = len(module._by_backend)
+    for _ in range(1000):
+        gate_of(ScriptedBackend(["good"]))
+    gc.collect()
+    assert len(module._by_backend) == before
+
+
+# --- the key of an OpenAI backend -----------------------------------------------------------------
+
+URL = "https://llm.example/v1"
+
+
+def test_servers_are_told_apart_by_url_and_key():
+    one = OpenAIBackend("a", base_url=URL, api_key="sk-secret-one")
+    same = OpenAIBackend("b", base_url=URL, api_key="sk-secret-one")
+    other_key = OpenAIBackend("a", base_url=URL, api_key="sk-secret-two")
+    other_url = OpenAIBackend("a", base_url="https://other.example/v1", api_key="sk-secret-one")
+    assert gate_of(one) is gate_of(same)
+    assert len({gate_of(one), gate_of(other_key), gate_of(other_url)}) == 3
+
+
+def test_no_key_shows_in_a_limit_key():
+    backend = OpenAIBackend("a", base_url=f"https://me:pass@{URL[8:]}", api_key="sk-secret-one")
+    shown = repr(backend.limit_key)
+    assert URL in shown
+    assert "secret" not in shown
+    assert "pass" not in shown
+
+
+@pytest.mark.parametrize(
+    ("variables", "arguments"),
+    [({}, {}), ({"OPENAI_BASE_URL": "http://["}, {}), ({}, {"base_url": URL, "api_key": "a b"})],
+)
+def test_where_there_is_no_valid_key_there_is_no_limit_key(monkeypatch, variables, arguments):
+    for name in ("OPENAI_BASE_URL", "OPENAI_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    backend = OpenAIBackend("a", **arguments)
+    assert backend.limit_key is None
+    assert gate_of(backend) is gate_of(backend)
+
+
+async def test_the_key_of_a_given_client_counts_too():
+    openai = pytest.importorskip("openai")
+
+    async def fetch() -> str:
+        return "sk-secret-one"
+
+    ours = OpenAIBackend("a", base_url=URL + "/", api_key="sk-secret-one")
+    async with (
+        openai.AsyncOpenAI(base_url=URL, api_key="sk-secret-one") as given,
+        openai.AsyncOpenAI(base_url=URL, api_key=fetch) as fetching,
+    ):
+        assert gate_of(OpenAIBackend("a", client=given)) is gate_of(ours)
+        assert OpenAIBackend("a", client=fetching).limit_key is None

@@ -1,0 +1,612 @@
+"""Retrying: what is tried again, how often, when, and what that leaves behind."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import math
+import time
+import weakref
+from contextlib import suppress
+from itertools import pairwise
+
+import anyio
+import pytest
+from anyio import CancelScope
+
+from mellea_like.backends.function import FunctionBackend
+from mellea_like.backends.scripted import Reply, ScriptedBackend
+from mellea_like.core.backend import Request, RequestMeta
+from mellea_like.core.generation import Generation, Usage
+from mellea_like.core.message import Message
+from mellea_like.core.options import Options
+from mellea_like.core.wrapping import BackendWrapper
+from mellea_like.errors import (
+    AuthenticationFailed,
+    BackendError,
+    BackendTimeout,
+    BackendUnavailable,
+    InvalidRequest,
+    LimitExceeded,
+    MalformedResponse,
+    RateLimited,
+)
+from mellea_like.limits.gate import Gate, gate_of
+from mellea_like.limits.retry import Retry, RetryBackend, retries
+from mellea_like.limits.tries import told_to_wait
+from mellea_like.testing import run_virtual
+
+DOWN = BackendUnavailable
+CANCELLED = asyncio.CancelledError
+
+
+def ask(*, deadline: float | None = None, seed: int | None = None, iteration: int = 1) -> Request:
+    return Request(
+        (Message("user", "hello"),),
+        options=Options(seed=seed),
+        meta=RequestMeta(iteration=iteration, deadline=deadline),
+    )
+
+
+async def again(backend, request, policy=None, gate=None) -> Generation:
+    """The first try and the rest, as the engine does it."""
+    try:
+        return await backend.generate(request)
+    except BackendError as exc:
+        first = exc
+    return await (policy or Retry()).again(backend.generate, request, first, gate)
+
+
+async def failure(backend, request, policy=None, gate=None) -> BackendError:
+    with pytest.raises(BackendError) as caught:
+        await again(backend, request, policy, gate)
+    return caught.value
+
+
+def refuses(*errors: BaseException | type[BaseException]) -> ScriptedBackend:
+    return ScriptedBackend([*errors, "good"])
+
+
+# --- the policy's decisions, in tables -----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("error", "transient"),
+    [
+        (BackendUnavailable("503"), True),
+        (BackendTimeout("slow"), True),
+        (RateLimited("429"), True),
+        (RateLimited("quota", retryable=False), False),
+        (InvalidRequest("400"), False),
+        (InvalidRequest("409", retryable=True), True),
+        (AuthenticationFailed("401"), False),
+        (MalformedResponse("half a reply"), False),
+        (MalformedResponse("half a reply", retryable=True), False),
+        (BackendError("?"), False),
+        (LimitExceeded("spent"), False),
+        (ConnectionResetError(), False),
+        (TimeoutError(), False),
+        (CANCELLED(), False),
+        (KeyboardInterrupt(), False),
+        (BaseExceptionGroup("", [CANCELLED()]), False),
+    ],
+    ids=repr,
+)
+def test_only_retryable_errors_of_the_backend_are_tried_again(error, transient):
+    assert Retry().transient(error) is transient
+
+
+@pytest.mark.parametrize(
+    ("given", "seconds"),
+    [
+        (None, None),
+        (3, 3.0),
+        (0.25, 0.25),
+        (0, None),
+        (-1, None),
+        (math.nan, None),
+        (math.inf, None),
+        (-math.inf, None),
+        (1e308, 86_400.0),
+        (10**400, 86_400.0),
+        (True, None),
+        ("7", None),
+    ],
+)
+def test_what_a_server_asks_for_is_seconds_that_make_sense(given, seconds):
+    assert told_to_wait(RateLimited("429", retry_after=given)) == seconds
+
+
+@pytest.mark.parametrize(
+    ("failures", "chance", "seconds"),
+    [
+        (1, 1.0, 0.5),
+        (1, 0.0, 0.0),
+        (2, 1.0, 1.0),
+        (3, 1.0, 2.0),
+        (3, 0.25, 0.5),
+        (5, 1.0, 8.0),
+        (6, 1.0, 8.0),
+        (10**6, 1.0, 8.0),
+    ],
+)
+def test_waits_double_up_to_the_maximum(failures, chance, seconds):
+    assert Retry().backoff(failures, chance) == seconds
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "says"),
+    [
+        ({"attempts": 0}, ValueError, "attempts counts the first try too"),
+        ({"attempts": 1.5}, TypeError, "attempts is a whole number"),
+        ({"attempts": True}, TypeError, "attempts is a whole number"),
+        ({"rate_limit_attempts": 0}, ValueError, "rate_limit_attempts"),
+        ({"rate_limit_attempts": "3"}, TypeError, "rate_limit_attempts"),
+        ({"initial": -1}, ValueError, "initial is at least 0"),
+        ({"initial": math.nan}, ValueError, "initial"),
+        ({"initial": math.inf}, ValueError, "initial"),
+        ({"maximum": math.inf}, ValueError, "maximum"),
+        ({"maximum": "8"}, TypeError, "maximum is a number of seconds"),
+        ({"max_retry_after": -0.1}, ValueError, "max_retry_after"),
+        ({"max_retry_after": True}, TypeError, "max_retry_after"),
+    ],
+)
+def test_a_policy_refuses_what_makes_no_sense(arguments, kind, says):
+    with pytest.raises(kind, match=says):
+        Retry(**arguments)
+
+
+def test_a_policy_is_a_value():
+    assert Retry(5) == Retry(attempts=5)
+    assert hash(Retry()) == hash(Retry())
+    assert Retry(max_retry_after=math.inf).max_retry_after == math.inf
+    with pytest.raises(AttributeError):
+        Retry().attempts = 4
+
+
+# --- tries -------------------------------------------------------------------------------------
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_503_then_good_passes_with_two_requests_counted(virtual_clock):
+    request = ask()
+    reply = await again(refuses(DOWN("503", status=503)), request)
+    assert reply.text == "good"
+    assert (request.meter.usage.requests, request.meter.usage.unknown) == (2, 1)
+    assert virtual_clock.now <= 0.5
+
+
+async def test_each_try_says_how_many_there_were_before(virtual_clock):
+    backend = refuses(DOWN, DOWN)
+    await again(backend, ask(iteration=7))
+    assert [request.meta.retry for request in backend.requests] == [0, 1, 2]
+    assert {request.meta.iteration for request in backend.requests} == {7}
+    assert len({id(request.meter) for request in backend.requests}) == 3
+
+
+async def test_a_backend_without_a_meter_has_each_try_counted(virtual_clock):
+    class Plain:
+        def __init__(self):
+            self.tries = 0
+
+        async def generate(self, request):
+            self.tries += 1
+            if self.tries < 3:
+                raise DOWN("503")
+            return Generation("good", usage=Usage(1, 5, 6))
+
+    request = ask()
+    await again(Plain(), request)
+    assert request.meter.usage == Usage(3, 5, 6, unknown=2)
+
+
+async def test_what_was_not_sent_is_not_counted_as_sent(virtual_clock):
+    class Unsent:
+        async def generate(self, request):
+            request.meter.sent_nothing()
+            raise DOWN("not sent")
+
+    request = ask()
+    await failure(Unsent(), request)
+    assert request.meter.usage == Usage()
+
+
+@pytest.mark.parametrize(
+    "error", [InvalidRequest("400"), AuthenticationFailed("401"), MalformedResponse("half")]
+)
+async def test_a_permanent_error_is_raised_as_it_is(virtual_clock, error):
+    backend = refuses(error)
+    assert await failure(backend, ask()) is error
+    assert len(backend.requests) == 1
+    assert not hasattr(error, "__notes__")
+    assert virtual_clock.now == 0
+
+
+async def test_a_permanent_error_ends_the_tries(virtual_clock):
+    error = InvalidRequest("400")
+    assert await failure(refuses(DOWN, error), ask()) is error
+
+
+async def test_another_exception_than_the_backends_ends_the_tries(virtual_clock):
+    error = ZeroDivisionError()
+    with pytest.raises(ZeroDivisionError) as caught:
+        await again(refuses(DOWN, error), ask())
+    assert caught.value is error
+
+
+async def test_the_last_error_is_raised_and_says_how_often_it_was_tried(virtual_clock):
+    errors = [DOWN("one"), BackendTimeout("two"), DOWN("three"), DOWN("four")]
+    backend = refuses(*errors)
+    error = await failure(backend, ask())
+    assert error is errors[2]
+    assert error.__notes__ == ["tried 3 times (attempts=3)"]
+    assert error.__context__ is None
+    assert len(backend.requests) == 3
+
+
+async def test_an_error_that_is_raised_again_and_again_is_noted_once(virtual_clock):
+    error = DOWN("always the same")
+    backend = ScriptedBackend([error], cycle=True)
+    await failure(backend, ask())
+    await failure(backend, ask())
+    assert error.__notes__ == ["tried 3 times (attempts=3)"]
+
+
+async def test_nothing_is_tried_for_ever(virtual_clock):
+    backend = ScriptedBackend(lambda request: DOWN if len(backend.requests) % 2 else RateLimited)
+    await failure(backend, ask(), Retry(4, rate_limit_attempts=6))
+    assert len(backend.requests) == 7
+
+
+async def test_one_attempt_is_no_retry(virtual_clock):
+    backend = refuses(DOWN)
+    error = await failure(backend, ask(), Retry(1))
+    assert error.__notes__ == ["tried once (attempts=1)"]
+    assert len(backend.requests) == 1
+
+
+async def test_refusals_have_a_count_of_their_own(virtual_clock):
+    backend = refuses(DOWN, *[RateLimited] * 4, DOWN)
+    assert (await again(backend, ask())).text == "good"
+    assert len(backend.requests) == 7
+    error = await failure(ScriptedBackend([RateLimited], cycle=True), ask(), Retry(9))
+    assert error.__notes__ == ["refused 10 times (rate_limit_attempts=10)"]
+
+
+@pytest.mark.parametrize("chances", range(5))
+async def test_waits_are_between_nothing_and_the_doubled_time(virtual_clock, chances):
+    begun: list[float] = []
+
+    async def fail(request):
+        begun.append(virtual_clock.now)
+        raise DOWN("503")
+
+    await failure(FunctionBackend(fail), ask(), Retry(8, initial=1, maximum=20))
+    waits = [later - earlier for earlier, later in pairwise(begun)]
+    assert len(waits) == 7
+    for number, wait in enumerate(waits):
+        assert 0 <= wait <= min(20, 2**number)
+    assert len(set(waits)) == 7
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_waits_follow_from_the_seed(backend):
+    def waited(seed, iteration=1, purpose="generate"):
+        async def run():
+            request = ask(seed=seed, iteration=iteration)
+            await failure(ScriptedBackend([DOWN], cycle=True), request)
+            return anyio.current_time()
+
+        return run_virtual(run, backend=backend)
+
+    assert waited(1) == waited(1)
+    assert len({waited(1), waited(2), waited(1, 2), waited(None), waited(None)}) == 5
+
+
+# --- the deadline ------------------------------------------------------------------------------
+
+
+async def test_no_wait_is_begun_that_ends_after_the_deadline(virtual_clock):
+    error = RateLimited("429", retry_after=30)
+    backend = refuses(error)
+    raised = await failure(backend, ask(deadline=29.9))
+    assert raised is error
+    assert virtual_clock.now == 0
+    assert "tried once: the call's time is up before the 30" in error.__notes__[0]
+    assert len(backend.requests) == 1
+
+
+async def test_a_wait_that_ends_within_the_deadline_is_waited(virtual_clock):
+    reply = await again(refuses(RateLimited("429", retry_after=30)), ask(deadline=31.1))
+    assert reply.text == "good"
+    assert 30 <= virtual_clock.now <= 31
+
+
+async def test_the_deadline_is_read_on_the_event_loops_clock(virtual_clock):
+    # Eleven days of virtual time pass, and nearly none on the wall: only the former counts.
+    await anyio.sleep_until(1e6)
+    begun = time.monotonic()
+    policy = Retry(10**6, initial=1000, maximum=1000)
+    error = await failure(
+        ScriptedBackend([DOWN], cycle=True), ask(deadline=virtual_clock.now + 5000), policy
+    )
+    assert 1e6 + 3000 < virtual_clock.now <= 1e6 + 5000
+    assert time.monotonic() - begun < 5
+    assert "the call's time is up" in error.__notes__[0]
+
+
+async def test_a_deadline_that_is_over_allows_no_further_try(virtual_clock):
+    await anyio.sleep(10)
+    backend = refuses(DOWN)
+    await failure(backend, ask(deadline=5), Retry(initial=0))
+    assert len(backend.requests) == 1
+
+
+# --- cancellation --------------------------------------------------------------------------------
+
+
+async def cancelled_after(backend, request, seconds, gate=None) -> float:
+    with anyio.move_on_after(seconds) as scope:
+        await again(backend, request, Retry(initial=0.0), gate)
+    assert scope.cancelled_caught
+    return anyio.current_time()
+
+
+async def test_cancellation_during_the_wait_leaves_as_cancellation(virtual_clock):
+    backend = refuses(RateLimited("429", retry_after=60))
+    assert await cancelled_after(backend, ask(), 7) == 7
+    assert len(backend.requests) == 1
+
+
+async def test_cancellation_during_a_further_try_leaves_as_cancellation(virtual_clock):
+    backend = ScriptedBackend([DOWN, Reply("late", delay=60), "good"])
+    request = ask()
+    assert await cancelled_after(backend, request, 7) == 7
+    assert backend.statistics().cancelled == 1
+    assert len(backend.requests) == 2
+    assert (request.meter.usage.requests, request.meter.usage.unknown) == (2, 2)
+
+
+async def test_cancellation_by_the_scope_round_it_is_never_tried_again(virtual_clock):
+    tries = 0
+
+    async def stop_midway(request):
+        nonlocal tries
+        tries += 1
+        if tries == 1:
+            raise DOWN("503")
+        scope.cancel()
+        await anyio.sleep(1)
+
+    with CancelScope() as scope:
+        await again(FunctionBackend(stop_midway), ask())
+    assert scope.cancelled_caught
+    assert tries == 2
+
+
+@pytest.mark.parametrize("seconds", [7, 65])
+def test_a_native_cancellation_leaves_as_such(seconds):
+    backend = ScriptedBackend([RateLimited("429", retry_after=60), Reply("late", delay=60)])
+
+    async def run():
+        task = asyncio.create_task(again(backend, ask()))
+        await asyncio.sleep(seconds)
+        task.cancel("enough")
+        with pytest.raises(asyncio.CancelledError, match="enough"):
+            await task
+        assert anyio.current_time() == seconds
+
+    run_virtual(run)
+
+
+async def test_a_cancellation_that_a_backend_raises_by_mistake_is_not_tried_again(virtual_clock):
+    error = anyio.get_cancelled_exc_class()
+    if error is not CANCELLED:
+        pytest.skip("trio's can't be made")
+    backend = refuses(DOWN, error("by mistake"))
+    with pytest.raises(CANCELLED, match="by mistake"):
+        await again(backend, ask())
+    assert len(backend.requests) == 2
+
+
+# --- what is left ------------------------------------------------------------------------------
+
+
+class Traceable(BackendUnavailable):
+    """May be weakly referenced, as any exception class of Python code."""
+
+
+@pytest.mark.parametrize("tries", [1, 3])
+async def test_an_error_is_gone_without_the_garbage_collector(virtual_clock, tries):
+    seen: list[weakref.ref] = []
+
+    def remembered(error):
+        seen.append(weakref.ref(error))
+        return error
+
+    class Fails:
+        async def generate(self, request):
+            raise remembered(Traceable("503"))
+
+    backend = RetryBackend(Fails(), Retry(tries))
+    gc.disable()
+    try:
+        with suppress(BackendError):
+            await backend.generate(ask())
+        assert len(seen) == tries
+        assert [error() for error in seen] == [None] * tries
+    finally:
+        gc.enable()
+
+
+# --- a server that asks for too much ------------------------------------------------------------
+
+
+async def test_a_wait_above_the_cap_fails_now_and_says_when_to_come_back(virtual_clock):
+    error = RateLimited("slow down", status=429, retry_after=121)
+    backend = refuses(error)
+    raised = await failure(backend, ask())
+    assert type(raised) is RateLimited
+    assert (raised.status, raised.retryable, raised.retry_after) == (429, False, 121.0)
+    assert "slow down; come back in 121 s" in str(raised)
+    assert raised.__cause__ is error
+    assert virtual_clock.now == 0
+    assert len(backend.requests) == 1
+
+
+async def test_the_cap_is_the_policys(virtual_clock):
+    error = RateLimited("slow down", retry_after=121)
+    assert (await again(refuses(error), ask(), Retry(max_retry_after=121))).text == "good"
+    assert 121 <= virtual_clock.now <= 122
+    raised = await failure(refuses(error), ask(), Retry(max_retry_after=0))
+    assert "max_retry_after=0" in str(raised)
+
+
+async def test_a_5xx_that_asks_for_too_much_stays_a_5xx(virtual_clock):
+    raised = await failure(refuses(DOWN("503", status=503, retry_after=1e9)), ask())
+    assert type(raised) is BackendUnavailable
+    assert (raised.status, raised.retryable, raised.retry_after) == (503, False, 86_400.0)
+
+
+async def test_a_wait_above_the_cap_of_a_later_try_fails_too(virtual_clock):
+    raised = await failure(refuses(DOWN, RateLimited("now", retry_after=500)), ask())
+    assert raised.retry_after == 500
+
+
+async def test_a_spent_quota_is_no_wait(virtual_clock):
+    error = RateLimited("quota", retryable=False, retry_after=500)
+    gate = Gate()
+    assert await failure(refuses(error), ask(), gate=gate) is error
+    assert not gate.closed
+
+
+# --- the backend that retries --------------------------------------------------------------------
+
+
+async def test_a_retrying_backend_tries_again_by_itself(virtual_clock):
+    inner = refuses(DOWN, RateLimited("429", retry_after=5))
+    backend = RetryBackend(inner)
+    request = ask()
+    assert (await backend.generate(request)).text == "good"
+    assert request.meter.usage.requests == 3
+    assert 5 <= virtual_clock.now < 6.1
+
+
+async def test_a_retrying_backend_waits_at_the_gate_before_its_first_try(virtual_clock):
+    backend = RetryBackend(ScriptedBackend(["good"]))
+    gate_of(backend).close(20)
+    await backend.generate(ask())
+    assert 20 <= virtual_clock.now <= 21
+
+
+async def test_a_retrying_backend_takes_a_policy():
+    with pytest.raises(TypeError, match="takes a Retry, not 3"):
+        RetryBackend(ScriptedBackend(["good"]), 3)
+
+
+async def test_who_retries_is_seen_through_wrappers():
+    plain = ScriptedBackend(["good"])
+    assert not retries(plain)
+    assert not retries(BackendWrapper(plain))
+    assert retries(RetryBackend(plain))
+    assert retries(BackendWrapper(RetryBackend(BackendWrapper(plain))))
+    plain.retries = True
+    assert retries(BackendWrapper(plain))
+
+
+class Broken:
+    """A stream that breaks off a number of times, after some pieces; keeps no meter."""
+
+    def __init__(self, *after: int | None, usage: Usage = Usage(1, 2, 3)):
+        self.after = list(after)
+        self.requests: list[Request] = []
+        self.open = 0
+        self.usage = usage
+
+    async def generate(self, request):
+        raise NotImplementedError
+
+    def stream(self, request):
+        return self
+
+    async def __aenter__(self):
+        self.open += 1
+        self.made = self.pieces(self.after.pop(0))
+        return self.made
+
+    async def __aexit__(self, *exc):
+        self.open -= 1
+        await self.made.aclose()
+
+    async def pieces(self, after):
+        for number, piece in enumerate(["a", "b", "c"]):
+            if number == after:
+                raise DOWN("broken")
+            yield piece
+        yield Generation("abc", usage=self.usage)
+
+
+async def test_a_stream_is_tried_again_while_nothing_was_handed_over(virtual_clock):
+    inner = Broken(0, 0, None)
+    request = ask()
+    async with RetryBackend(inner).stream(request) as pieces:
+        assert inner.open == 1
+        assert [piece async for piece in pieces] == [
+            "a",
+            "b",
+            "c",
+            Generation("abc", usage=inner.usage),
+        ]
+    assert inner.open == 0
+    assert request.meter.usage == Usage(3, 2, 3, unknown=2)
+
+
+async def test_a_stream_that_breaks_off_later_is_not_tried_again(virtual_clock):
+    inner = Broken(0, 2, None)
+    seen = []
+    request = ask()
+    with pytest.raises(DOWN, match="broken"):
+        async with RetryBackend(inner).stream(request) as pieces:
+            async for piece in pieces:
+                seen.append(piece)  # noqa: PERF401 (what came before the error counts)
+    assert seen == ["a", "b"]
+    assert inner.open == 0
+    assert request.meter.usage == Usage(2, unknown=2)
+
+
+async def test_a_stream_that_is_left_early_is_closed(virtual_clock):
+    inner = Broken(None)
+    request = ask()
+    async with RetryBackend(inner).stream(request) as pieces:
+        assert await anext(pieces) == "a"
+    assert inner.open == 0
+    assert request.meter.usage == Usage(1, unknown=1)
+
+
+async def test_a_stream_that_fails_for_good_raises_on_entering(virtual_clock):
+    inner = Broken(0, 0, 0, None)
+    with pytest.raises(DOWN) as caught:
+        async with RetryBackend(inner).stream(ask()):
+            pytest.fail("there is nothing to iterate over")
+    assert caught.value.__notes__ == ["tried 3 times (attempts=3)"]
+    assert inner.open == 0
+
+
+async def test_a_stream_without_anything_is_handed_on_as_it_is(virtual_clock):
+    class Empty(Broken):
+        async def pieces(self, after):
+            return
+            yield
+
+    async with RetryBackend(Empty(None)).stream(ask()) as pieces:
+        assert [piece async for piece in pieces] == []
+
+
+async def test_a_cancel_scope_inside_a_stream_nests(virtual_clock):
+    backend = RetryBackend(ScriptedBackend([DOWN, Reply("a b c", delay=30)]))
+    async with backend.stream(ask()) as pieces:
+        assert await anext(pieces) == "a "
+        with anyio.move_on_after(1) as scope:
+            await anext(pieces)
+        assert scope.cancelled_caught
