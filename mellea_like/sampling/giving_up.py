@@ -1,0 +1,186 @@
+"""When further turns would not help."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from mellea_like.core.slice import Outcome
+from mellea_like.core.validation import ValidationStatus
+from mellea_like.sampling.schedules.checks import check_between
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mellea_like.core.requirement import Requirement
+    from mellea_like.core.slice import Slice
+
+__all__ = ["GiveUp", "PerRequirement", "Tally", "failures_needed"]
+
+
+@runtime_checkable
+class Tally(Protocol):
+    """What one call has seen of its requirements."""
+
+    def add(self, slice_: Slice) -> str | None:
+        """Count an iteration that has ended, whatever its outcome.
+
+        Args:
+            slice_: its record.
+
+        Returns:
+            Why further turns would not help, as a sentence for people; None where they may.
+        """
+        ...
+
+
+@runtime_checkable
+class GiveUp(Protocol):
+    """Says when further turns would not help. Configuration only; `begin` makes a call's state."""
+
+    def begin(self, requirements: Sequence[Requirement]) -> Tally:
+        """Begin a call.
+
+        Args:
+            requirements: what each slice must meet.
+
+        Returns:
+            The call's count.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class PerRequirement:
+    """Gives up where a requirement fails so often that a draw that meets it is not to be expected.
+
+    That is so once its pass rate is, with the probability ``confidence``, under ``threshold``, when
+    before the first reply every rate was as likely as any other: the upper bound of a Beta
+    posterior with a uniform prior. At the defaults six failures without a pass are enough, or ten
+    with one.
+
+    Only verdicts count: not requirements that were skipped or errored. That replies parse counts as
+    one more requirement.
+
+    Args:
+        threshold: the pass rate under which further turns are not worth it, between 0 and 1.
+        confidence: how sure that must be, between 0 and 1.
+
+    Raises:
+        TypeError: an argument is no number.
+        ValueError: an argument is out of its range.
+    """
+
+    threshold: float = 0.3
+    confidence: float = 0.9
+
+    def __post_init__(self) -> None:
+        check_between("PerRequirement: threshold", self.threshold, 0, 1)
+        check_between("PerRequirement: confidence", self.confidence, 0, 1)
+
+    def begin(self, requirements: Sequence[Requirement]) -> Tally:  # noqa: ARG002 (a `GiveUp`)
+        """Begin a call.
+
+        Args:
+            requirements: what each slice must meet; what plugins add is counted too.
+
+        Returns:
+            The call's count.
+        """
+        return _Tally(self.threshold, self.confidence)
+
+
+class _Count:
+    """How often one requirement was met, and not."""
+
+    __slots__ = ("failed", "passed", "requirement")
+
+    def __init__(self, requirement: Requirement | None) -> None:
+        self.requirement = requirement  # Kept, so that no other gets its id.
+        self.passed = self.failed = 0
+
+
+class _Tally:
+    """The verdicts of one call, requirement by requirement."""
+
+    __slots__ = ("_confidence", "_counts", "_parsing", "_threshold")
+
+    def __init__(self, threshold: float, confidence: float) -> None:
+        self._threshold = threshold
+        self._confidence = confidence
+        self._parsing = _Count(None)
+        self._counts: dict[int, _Count] = {}  # By identity: a requirement need not be hashable.
+
+    def add(self, slice_: Slice) -> str | None:
+        """Count the verdicts on a slice."""
+        if slice_.reason and slice_.outcome is Outcome.FAILED:
+            self._parsing.failed += 1
+            if self._hopeless(self._parsing):
+                return self._sentence("a reply parsed", self._parsing)
+        elif slice_.verdicts:
+            self._parsing.passed += 1
+        hopeless = None
+        for requirement, verdict in zip(slice_.requirements, slice_.verdicts, strict=False):
+            passed = verdict.status is ValidationStatus.PASSED
+            if not passed and verdict.status is not ValidationStatus.FAILED:
+                continue
+            count = self._counts.get(id(requirement))
+            if count is None:
+                count = self._counts[id(requirement)] = _Count(requirement)
+            count.passed += passed
+            count.failed += not passed
+            if hopeless is None and not passed and self._hopeless(count):
+                hopeless = self._sentence(f"requirement {requirement.name!r} was met", count)
+        return hopeless
+
+    def _hopeless(self, count: _Count) -> bool:
+        return count.failed >= failures_needed(count.passed, self._threshold, self._confidence)
+
+    @staticmethod
+    def _sentence(what: str, count: _Count) -> str:
+        replies = count.passed + count.failed
+        return f"{what} in {count.passed} of {replies} replies: further turns are unlikely to help"
+
+
+@lru_cache(maxsize=4096)
+def failures_needed(passed: int, threshold: float, confidence: float) -> int:
+    """Return how many failures, beside some passes, make a pass rate certain to be low.
+
+    Args:
+        passed: how many passes there were, at least 0.
+        threshold: what counts as low, between 0 and 1.
+        confidence: how certain it must be, between 0 and 1.
+
+    Returns:
+        The least number of failures, at least 1, after which the pass rate is under ``threshold``
+        with a probability of more than ``confidence``, from a uniform prior.
+    """
+    enough = 1
+    while _probability_under(threshold, passed, enough) <= confidence:
+        enough *= 2
+    too_few = enough // 2
+    while enough - too_few > 1:
+        between = (enough + too_few) // 2
+        if _probability_under(threshold, passed, between) <= confidence:
+            too_few = between
+        else:
+            enough = between
+    return enough
+
+
+def _probability_under(threshold: float, passed: int, failed: int) -> float:
+    """Return how probable it is that a pass rate is under a threshold, from a uniform prior.
+
+    The posterior is Beta(passed + 1, failed + 1). Its distribution function at x is the probability
+    that of passed + failed + 1 draws that pass with probability x each, more than ``passed`` do
+    (DLMF 8.17.5): a finite sum. In logarithms, for the terms may be very small.
+    """
+    n = passed + failed + 1
+    low, high = math.log(threshold), math.log1p(-threshold)
+    orders = math.lgamma(n + 1)
+    return 1.0 - math.fsum(
+        math.exp(orders - math.lgamma(j + 1) - math.lgamma(n - j + 1) + j * low + (n - j) * high)
+        for j in range(passed + 1)
+    )
