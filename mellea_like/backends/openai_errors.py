@@ -74,8 +74,10 @@ def retry_after(headers: Mapping[str, str], now: datetime) -> float | None:
 
 
 def _seconds(text: str | None, unit: float) -> float | None:
+    if text is None or "_" in text or not text.isascii():
+        return None  # Python would read digits of any script, and 1_000.
     try:
-        seconds = float(text or "") * unit
+        seconds = float(text) * unit
     except ValueError:
         return None
     return seconds if math.isfinite(seconds) and seconds >= 0 else None
