@@ -17,6 +17,7 @@ import pytest
 from anyio.lowlevel import checkpoint
 from blockbuster import BlockBuster
 from hypothesis import HealthCheck, settings
+from pydantic import TypeAdapter
 
 pytest_plugins = ["mellea_like.testing.pytest_plugin", "pytester"]
 
@@ -87,6 +88,7 @@ _watch(time, "sleep", "time.sleep")
 
 @pytest.fixture(scope="session")
 def _blockbuster() -> BlockBuster:
+    TypeAdapter(int)  # With its first schema pydantic looks for plugins on the disk, once.
     return BlockBuster("mellea_like", excluded_modules=["mellea_like.testing"])
 
 

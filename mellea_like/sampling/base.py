@@ -7,10 +7,17 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypedDict, TypeVar, overload
 
 from mellea_like.core.options import Options
 from mellea_like.hooks.registry import handlers_in
+from mellea_like.limits.retry import Retry
 from mellea_like.sampling.call import Call
-from mellea_like.sampling.prepare import as_backend, check_requirements, plan_call
+from mellea_like.sampling.prepare import as_backend, check_budget, check_requirements, plan_call
 from mellea_like.sampling.selection import Selection, best_failure
-from mellea_like.sampling.settings import Settings, check_count, check_seconds
+from mellea_like.sampling.settings import (
+    Settings,
+    check_count,
+    check_retry,
+    check_schedule,
+    check_seconds,
+)
 from mellea_like.sampling.sync import judges_of, run_once
 from mellea_like.telemetry import Telemetry
 
@@ -26,6 +33,9 @@ if TYPE_CHECKING:
     from mellea_like.core.result import SamplingResult
     from mellea_like.core.slice import Slice
     from mellea_like.hooks.registry import Pluggable
+    from mellea_like.limits.budget import Budget
+    from mellea_like.sampling.giving_up import GiveUp
+    from mellea_like.sampling.schedules.base import Schedule
 
 __all__ = ["BaseSamplingStrategy"]
 
@@ -33,6 +43,7 @@ T = TypeVar("T")
 F = TypeVar("F")
 
 _SILENT = Telemetry()
+_RETRY = Retry()
 
 
 class Arguments(TypedDict, total=False):
@@ -43,6 +54,7 @@ class Arguments(TypedDict, total=False):
     options: Options | Mapping[str, Any] | None
     validation_context: Context | None
     on_slice: Callable[[Slice], Awaitable[None] | None] | None
+    budget: Budget | None
 
 
 class BaseSamplingStrategy:
@@ -73,6 +85,13 @@ class BaseSamplingStrategy:
             mistakes.
         cancel_grace: seconds after which a backend that ignores its cancellation is logged, with
             where it stands. It is waited for all the same.
+        retry: how a request is tried again within its iteration after a transient error; None turns
+            that off, and such an error then costs its turn.
+        schedule: when iterations may start; None, like ``Eager()``, starts all subsamples at once.
+        budget: what all calls of this strategy together may cost; a call can have one of its own
+            besides.
+        give_up: when to stop because a requirement fails too often, as in ``PerRequirement()``;
+            None uses all turns.
         telemetry: where spans and metrics go; by default the process's providers, without content.
 
     Attributes:
@@ -103,6 +122,10 @@ class BaseSamplingStrategy:
         validate_all: bool | None = None,
         max_iterations: int = 1000,
         cancel_grace: float = 5.0,
+        retry: Retry | None = _RETRY,
+        schedule: Schedule | None = None,
+        budget: Budget | None = None,
+        give_up: GiveUp | None = None,
         telemetry: Telemetry | None = None,
     ) -> None:
         check_count("max_iterations", max_iterations)
@@ -117,6 +140,7 @@ class BaseSamplingStrategy:
         if telemetry is not None and not isinstance(telemetry, Telemetry):
             msg = f"telemetry is a Telemetry, not {telemetry!r}"
             raise TypeError(msg)
+        check_retry(retry)
         judging = {"temperature": 0.0} if judge_options is None else judge_options
         self.__settings = Settings(
             backend=None if backend is None else as_backend(backend, "backend"),
@@ -133,6 +157,10 @@ class BaseSamplingStrategy:
             validate_all=validate_all,
             cancel_grace=cancel_grace,
             handlers=handlers_in(plugins),
+            retry=retry,
+            schedule=check_schedule(schedule, give_up, selection),
+            budget=None if budget is None else check_budget(budget),
+            give_up=give_up,
             telemetry=_SILENT if telemetry is None else telemetry,
         )
         self.__settings.check_loop_budget(loop_budget, "loop_budget is set")
@@ -210,6 +238,7 @@ class BaseSamplingStrategy:
         options: Options | Mapping[str, Any] | None = None,
         validation_context: Context | None = None,
         on_slice: Callable[[Slice], Awaitable[None] | None] | None = None,
+        budget: Budget | None = None,
     ) -> SamplingResult[Any]:
         """Draw until a draw meets every requirement, or the turns are spent.
 
@@ -227,17 +256,22 @@ class BaseSamplingStrategy:
                 one that the draw was generated in.
             on_slice: called with each slice, in the order they end; sync or async. An exception in
                 it ends the call and is raised, unless a slice has passed; then it is logged.
+            budget: what this call may cost, besides the strategy's budget. When it is spent, no
+                further turn starts, and the call returns what there is, with the stop reason
+                ``"budget"``.
 
         Returns:
             The result; ``success`` tells whether a slice passed.
 
         Raises:
             TypeError: an argument is of the wrong type.
-            ValueError: there is no backend, an option is wrong, a plugin set an impossible loop
-                budget, or the strategy's `select_from_failure` returned an impossible position.
+            ValueError: there is no backend, an option is wrong, a budget of tokens or money can't
+                tell what a request may cost, a plugin set an impossible loop budget, or the
+                strategy's `select_from_failure` returned an impossible position.
             RequirementError: a requirement needs a judge, and its judge can't judge; or a validator
                 returned no verdict (`BadVerdict`).
             SamplingTimeout: the time was up before any slice was judged.
+            LimitExceeded: a budget was spent before any slice was judged.
             HookError: a plugin failed, or stopped the call (`Blocked`).
             BackendError: every iteration ended in an error; this is the first.
             Exception: the same, where the backend's first error is of another type; what a
@@ -254,6 +288,8 @@ class BaseSamplingStrategy:
             format=format,
             options=settings.options if options is None else options,
             validation_context=validation_context,
+            budgets=(settings.budget, budget),
+            judge_options=settings.judge_options,
         )
         if on_slice is not None and not callable(on_slice):
             msg = f"on_slice is a function of one slice, not {on_slice!r}"

@@ -16,18 +16,22 @@ from anyio.lowlevel import checkpoint_if_cancelled
 from mellea_like.core.action import Instruction
 from mellea_like.core.message import Message
 from mellea_like.core.result import SamplingResult, StopReason
-from mellea_like.errors import HookError, SamplingFailed
+from mellea_like.errors import HookError, LimitExceeded, SamplingFailed
 from mellea_like.hooks.dispatch import HookRun
 from mellea_like.hooks.registry import snapshot
 from mellea_like.hooks.types import HookType
+from mellea_like.requirements.early import watches
 from mellea_like.requirements.validate import Checklist
 from mellea_like.runtime.logs import warn
 from mellea_like.runtime.native import clock, split_cancellation
 from mellea_like.sampling import events
+from mellea_like.sampling.asking import retried_by_call, surrounded
+from mellea_like.sampling.conductor import Conductor
 from mellea_like.sampling.delivery import Delivery
-from mellea_like.sampling.ending import Ending, conclude
-from mellea_like.sampling.observed import observed
+from mellea_like.sampling.ending import Ending, Stop, conclude
+from mellea_like.sampling.pool import TurnPool
 from mellea_like.sampling.race import Race
+from mellea_like.sampling.schedules.base import CallFacts
 from mellea_like.telemetry.names import STOP_REASON
 
 if TYPE_CHECKING:
@@ -36,10 +40,12 @@ if TYPE_CHECKING:
     from mellea_like.core.action import Action
     from mellea_like.core.backend import Backend
     from mellea_like.core.context import Context
-    from mellea_like.core.requirement import Requirement
     from mellea_like.core.slice import Slice
+    from mellea_like.limits.gate import Gate
     from mellea_like.sampling.base import BaseSamplingStrategy
+    from mellea_like.sampling.giving_up import Tally
     from mellea_like.sampling.prepare import Plan
+    from mellea_like.sampling.schedules.base import Schedule
 
 __all__ = ["Call"]
 
@@ -61,9 +67,12 @@ class Call:
 
     # What most calls never change stands here, for a pending call takes memory.
     fatal: BaseException | None = None
+    gate: Gate | None = None
+    tally: Tally | None = None
     rendered: tuple[Message, ...] | None = None
     _begun = False
     _delivery: Delivery | None = None
+    _due: Stop | None = None
     _ended: Ending | None = None
     _too_late: BaseException | None = None
     _undelivered = 0
@@ -93,7 +102,12 @@ class Call:
             or HookType.VALIDATION_PRE_CHECK in self.hooks
             or HookType.VALIDATION_POST_CHECK in self.hooks
         )
-        self.backend = observed(plan.backend, self)
+        self.watched = watches(plan.requirements) and hasattr(plan.backend, "stream")
+        self.backend = surrounded(plan.backend, self, watched=self.watched)
+        if settings.retry is not None:
+            self.gate = retried_by_call(plan.backend, self)
+        if settings.give_up is not None:
+            self.tally = settings.give_up.begin(plan.requirements)
         self.checklist = Checklist(plan.requirements)
         self._judges: dict[int, Backend] = {}
         self._on_slice = on_slice
@@ -103,6 +117,20 @@ class Call:
         self._started_utc = datetime.now(UTC)
         self.race = Race(self.sampling_id, settings)
         self.deadline = None if settings.timeout is None else self.started + settings.timeout
+        if settings.schedule is not None or plan.budgets:
+            self._bring_deadline_forward(settings.schedule)
+
+    def _bring_deadline_forward(self, schedule: Schedule | None) -> None:
+        """Let the call's time be up when the schedule or a budget says so, if that is sooner."""
+        if schedule is not None and schedule.seconds is not None:
+            due = self.started + schedule.seconds
+            self.deadline = due if self.deadline is None else min(self.deadline, due)
+        for budget in self.plan.budgets:
+            left = budget.seconds_left()
+            if left is not None and (self.deadline is None or self.started + left < self.deadline):
+                self.deadline = self.started + left
+                spent = f"sampling {self.sampling_id}: the time of {budget} is up"
+                self._due = Stop(StopReason.BUDGET, spent, LimitExceeded(spent))
 
     # What producers use
 
@@ -127,12 +155,27 @@ class Call:
             self.rendered = messages
         return messages
 
-    def judge_for(self, requirement: Requirement) -> Backend:
-        """Return what decides a requirement without a validator."""
-        judge = self.plan.judge if requirement.judge is None else requirement.judge
+    def surrounded_judge(self, judge: Backend) -> Backend:
+        """Return a judge as the call's producers use it."""
         if id(judge) not in self._judges:
-            self._judges[id(judge)] = observed(judge, self)
+            self._judges[id(judge)] = surrounded(judge, self)
         return self._judges[id(judge)]
+
+    def conductor(self) -> Conductor | None:
+        """Return what starts the iterations; None where all subsamples start at once."""
+        settings = self.strategy.settings
+        schedule = settings.schedule
+        if schedule is None:
+            return None
+        width, model = settings.concurrency_budget, self.plan.model
+        facts = CallFacts(self.plan.action, self.plan.requirements, width, self.loop_budget, model)
+        course = schedule.begin(facts)
+        if course is None:
+            return None
+        pool = TurnPool(width, self.loop_budget, pooled=schedule.pooled)
+        return Conductor(
+            course, pool, most=width + schedule.extra, clock=self.now, abort=self.abort
+        )
 
     def abort(self, error: BaseException, source: str = "the strategy") -> None:
         """End the call with an error, unless it is won already.
@@ -241,6 +284,9 @@ class Call:
     def _conclude(self, cancelled: bool = False) -> Ending:  # noqa: FBT001, FBT002
         """Decide how the call ended, once."""
         if self._ended is None:
+            stopped = self.race.stopped
+            if stopped is None and self.race.timed_out:
+                stopped = self._due
             self._ended = conclude(
                 self.race.slices,
                 selection=self.strategy.settings.selection,
@@ -248,6 +294,7 @@ class Call:
                 strategy=type(self.strategy).__name__,
                 fatal=self.fatal,
                 timed_out=self.race.timed_out,
+                stopped=stopped,
                 cancelled=cancelled,
                 sampling_id=self.sampling_id,
             )
@@ -262,6 +309,7 @@ class Call:
             started=self._started_utc,
             elapsed=self.now(),
             undelivered=self._undelivered,
+            stop_detail=ending.stop_detail,
         )
 
     async def _close(self, cancelled: bool) -> None:  # noqa: FBT001

@@ -12,9 +12,24 @@ from mellea_like.sampling.selection import winner
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from mellea_like.errors import MelleaError
     from mellea_like.sampling.selection import Selection
 
-__all__ = ["Ending", "conclude"]
+__all__ = ["Ending", "Stop", "conclude"]
+
+
+class Stop(NamedTuple):
+    """Why a call was stopped before its turns were spent.
+
+    Attributes:
+        reason: the stop reason.
+        detail: the same in words.
+        error: what the call raises if no slice was judged; None where one must have been.
+    """
+
+    reason: StopReason
+    detail: str
+    error: MelleaError | None = None
 
 
 class Ending(NamedTuple):
@@ -24,11 +39,13 @@ class Ending(NamedTuple):
         best_index: the position of the winner, else of the best failure; None where there is none.
         stop_reason: why it ended.
         error: what the call raises, or None where it returns a result.
+        stop_detail: why it ended, in words, where there is more to say than the reason.
     """
 
     best_index: int | None
     stop_reason: StopReason
     error: BaseException | None
+    stop_detail: str = ""
 
 
 def conclude(
@@ -40,6 +57,7 @@ def conclude(
     sampling_id: str,
     fatal: BaseException | None = None,
     timed_out: bool = False,
+    stopped: Stop | None = None,
     cancelled: bool = False,
 ) -> Ending:
     """Decide how a call ended.
@@ -52,6 +70,7 @@ def conclude(
         sampling_id: the call's id, for errors.
         fatal: what must be raised, whatever the slices say.
         timed_out: whether the call's time was up.
+        stopped: why it was stopped before its turns were spent, if it was.
         cancelled: whether the caller left.
 
     Returns:
@@ -75,18 +94,30 @@ def conclude(
     if passed:
         return Ending(best, StopReason.PASSED, None)
     errors = [s.error for s in slices if s.error is not None]
-    if timed_out:
-        if best is not None:
-            return Ending(best, StopReason.TIMEOUT, None)
-        late = SamplingTimeout(
-            f"sampling {sampling_id}: time ran out before any slice was judged;"
-            " give the call a longer timeout"
-        )
-        late.__cause__ = errors[0] if errors else None
-        return Ending(None, StopReason.TIMEOUT, late)
-    if best is not None:
+    if stopped is None and timed_out:
+        stopped = Stop(StopReason.TIMEOUT, "", _late(sampling_id))
+    return _without_a_pass(best, stopped, errors, sampling_id)
+
+
+def _without_a_pass(
+    best: int | None, stopped: Stop | None, errors: Sequence[BaseException], sampling_id: str
+) -> Ending:
+    """Decide how a call ended that no slice has passed in, and that nothing ended by force."""
+    if stopped is None:
+        if best is None:
+            return Ending(None, StopReason.ERROR, _noted(errors, sampling_id))
         return Ending(best, StopReason.EXHAUSTED, None)
-    return Ending(None, StopReason.ERROR, _noted(errors, sampling_id))
+    error = None if best is not None else stopped.error
+    if error is not None and errors and error.__cause__ is None:
+        error.__cause__ = errors[0]
+    return Ending(best, stopped.reason, error, stopped.detail)
+
+
+def _late(sampling_id: str) -> SamplingTimeout:
+    return SamplingTimeout(
+        f"sampling {sampling_id}: time ran out before any slice was judged;"
+        " give the call a longer timeout"
+    )
 
 
 def _best_failure(

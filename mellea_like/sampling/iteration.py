@@ -6,10 +6,10 @@ This is the code that runs most often; it avoids what costs more than a microsec
 from __future__ import annotations
 
 from contextlib import nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
-from anyio.lowlevel import checkpoint_if_cancelled
 
 from mellea_like.core.backend import Request, RequestMeta, checked_reply
 from mellea_like.core.current import ITERATION
@@ -18,21 +18,28 @@ from mellea_like.core.generation import Generation, Meter, Usage, cost_of
 from mellea_like.core.quick import quick
 from mellea_like.core.slice import Outcome, Slice
 from mellea_like.core.validation import Candidate, ValidationResult, ValidationStatus
-from mellea_like.errors import BackendTimeout, BackendUnavailable, RequirementError
+from mellea_like.errors import (
+    BackendError,
+    BackendTimeout,
+    BackendUnavailable,
+    LimitExceeded,
+    RequirementError,
+)
 from mellea_like.hooks.types import HookType
-from mellea_like.requirements.judge import judge_messages, read_verdict
 from mellea_like.requirements.validate import Checklist
 from mellea_like.runtime.native import cancel_requested, split_cancellation
 from mellea_like.sampling import events
+from mellea_like.sampling.asking import try_again, wait_at
+from mellea_like.sampling.judging import ask_judge
 from mellea_like.sampling.turns import derive_seed
+from mellea_like.sampling.watched import EarlyRejection
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Coroutine, Sequence
 
     from mellea_like.core.action import Action
     from mellea_like.core.context import Context
     from mellea_like.core.message import Message
-    from mellea_like.core.options import Options
     from mellea_like.core.requirement import Requirement
     from mellea_like.sampling.call import Call
     from mellea_like.sampling.turns import Turn
@@ -119,6 +126,10 @@ class Iteration:
         if cancellation is None:
             if self.validating or not isinstance(error, Exception):
                 raise error
+            if isinstance(error, LimitExceeded):
+                # Nothing was sent and nothing went wrong: it was stopped before it began.
+                self.outcome, self.error = _CANCELLED, None
+                self.call.race.out_of_budget(error)
         elif cancel_requested():
             self.outcome = _CANCELLED
             raise cancellation
@@ -177,13 +188,38 @@ class Iteration:
         self.meter = meter = Meter()
         options = plan.options
         if options.seed is not None:
-            options = self._seeded(options, "generate")
-        generation = await call.backend.generate(
-            _new_request(messages, options, plan.format, self.meta, meter)
-        )
+            options = options.with_seed(derive_seed(options.seed, self.turn.iteration))
+        request = _new_request(messages, options, plan.format, self.meta, meter)
+        gate = call.gate
+        if gate is not None and gate.closed:
+            await wait_at(gate, request, call)
+        try:
+            generation = await call.backend.generate(request)
+        except BackendError as exc:
+            generation = await try_again(call.backend, gate, request, exc, call)
         if not isinstance(generation, Generation):
             checked_reply(plan.backend, generation)
+        candidate = self._read(generation)
+        if candidate is None:
+            return
+        self.validating = True
+        if call.validation_observed:
+            await self._validate_observed(candidate)
+        else:
+            verdicts, done = call.checklist.begin(candidate, call.check_all)
+            if not done:
+                verdicts = await call.checklist.finish(
+                    verdicts, candidate, partial(ask_judge, self), call.check_all
+                )
+            self._conclude(call.checklist.requirements, verdicts)
+
+    def _read(self, generation: Generation) -> Candidate | None:
+        """Parse a reply; None where it does not parse, or was rejected before its end."""
+        call, plan = self.call, self.call.plan
         self.generation = generation
+        if call.watched and isinstance(generation, EarlyRejection):
+            self._reject(generation)
+            return None
         try:
             if plan.format is None and generation.value is None:
                 value = self.action.parse(generation.text)
@@ -192,24 +228,22 @@ class Iteration:
         except ValueError as exc:
             self.outcome = _FAILED
             self.reason = str(exc) or type(exc).__name__
-            return
+            return None
         text = generation.text
         if value is not text and value is not generation.value:
             self.generation = generation = Generation(
                 text, value, generation.usage, generation.model, generation.finish_reason
             )
         seen = self.context if plan.validation_context is None else plan.validation_context
-        candidate = _new_candidate(text, value, generation, seen, self.action)
+        candidate: Candidate = _new_candidate(text, value, generation, seen, self.action)
+        return candidate
+
+    def _reject(self, rejection: EarlyRejection) -> None:
+        """Conclude from the verdict of an incremental check."""
         self.validating = True
-        if call.validation_observed:
-            await self._validate_observed(candidate)
-        else:
-            verdicts, done = call.checklist.begin(candidate, call.check_all)
-            if not done:
-                verdicts = await call.checklist.finish(
-                    verdicts, candidate, self._ask_judge, call.check_all
-                )
-            self._conclude(call.checklist.requirements, verdicts)
+        if rejection.fault is not None:
+            raise rejection.fault
+        self._conclude(self.call.plan.requirements, rejection.verdicts)
 
     async def _validate_observed(self, candidate: Candidate) -> None:
         call, checklist = self.call, self.call.checklist
@@ -221,7 +255,7 @@ class Iteration:
                 checklist = Checklist(wanted)
         span = nullcontext() if call.telemetry is None else call.telemetry.validation()
         with span:
-            verdicts = await checklist.check(candidate, self._ask_judge, call.check_all)
+            verdicts = await checklist.check(candidate, partial(ask_judge, self), call.check_all)
         self._conclude(checklist.requirements, verdicts)
         if HookType.VALIDATION_POST_CHECK in call.hooks:
             await self._hear_objections(candidate)
@@ -241,7 +275,7 @@ class Iteration:
             self.outcome = _FAILED
 
     def _conclude(
-        self, requirements: tuple[Requirement, ...], verdicts: list[ValidationResult]
+        self, requirements: tuple[Requirement, ...], verdicts: Sequence[ValidationResult]
     ) -> None:
         """Take the outcome from the verdicts: an error outweighs a failure."""
         self.requirements = requirements
@@ -256,38 +290,6 @@ class Iteration:
             if status is not _PASS:
                 outcome = _FAILED
         self.outcome = outcome
-
-    async def _ask_judge(self, requirement: Requirement, candidate: Candidate) -> ValidationResult:
-        # A backend that ignores its cancellation may reply after a sibling has won.
-        await checkpoint_if_cancelled()
-        call = self.call
-        meter = Meter()
-        if self.judged is None:
-            self.judged = []
-        position = len(self.judged)
-        self.judged.append((meter, None))
-        meta = _new_meta(
-            self.meta.sampling_id,
-            self.meta.iteration,
-            self.meta.subsample,
-            self.meta.call_started,
-            self.meta.deadline,
-            "judge",
-        )
-        options = call.judge_options
-        if call.plan.options.seed is not None:
-            options = self._seeded(call.plan.options, f"judge {requirement.name}", options)
-        messages = judge_messages(requirement, candidate)
-        judge = call.judge_for(requirement)
-        request = _new_request(messages, options, None, meta, meter)
-        reply = checked_reply(judge, await judge.generate(request))
-        self.judged[position] = (meter, reply)
-        return read_verdict(reply.text)
-
-    def _seeded(self, seeded: Options, purpose: str, options: Options | None = None) -> Options:
-        """Return options with a seed of this iteration's own, derived from the call's."""
-        seed = 0 if seeded.seed is None else seeded.seed
-        return (options or seeded).with_seed(derive_seed(seed, self.turn.iteration, purpose))
 
     def _record(self) -> Slice:
         if self.error is not None and self.outcome is not _CANCELLED:

@@ -12,6 +12,7 @@ from mellea_like.core.format import check_format
 from mellea_like.core.options import Options
 from mellea_like.core.requirement import Requirement
 from mellea_like.errors import RequirementError
+from mellea_like.limits.budget import Budget
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Plan",
     "as_backend",
+    "check_budget",
     "check_judge",
     "check_requirements",
     "merge_requirements",
@@ -39,6 +41,7 @@ class Plan:
         format: the type to parse replies to, or None.
         options: how to generate; its seed is the call's.
         validation_context: what validators and judges see as the context, or None for the slice's.
+        budgets: what the call's requests must fit into.
     """
 
     action: Action[Any]
@@ -49,6 +52,12 @@ class Plan:
     format: type[Any] | None
     options: Options
     validation_context: Context | None
+    budgets: tuple[Budget, ...] = ()
+
+    @property
+    def model(self) -> str | None:
+        """The model that generates, as far as the options or the backend say."""
+        return self.options.model or getattr(self.backend, "model", None)
 
 
 def plan_call(
@@ -62,6 +71,8 @@ def plan_call(
     format: type[Any] | None,
     options: Options | Mapping[str, Any] | None,
     validation_context: Context | None,
+    budgets: Sequence[Budget | None] = (),
+    judge_options: Options | None = None,
 ) -> Plan:
     """Check the arguments of a call and complete them.
 
@@ -75,13 +86,16 @@ def plan_call(
         format: the type to parse replies to.
         options: how to generate.
         validation_context: what validators see as the context.
+        budgets: what the requests must fit into.
+        judge_options: how judges generate.
 
     Returns:
         The plan.
 
     Raises:
         TypeError: an argument is of the wrong type.
-        ValueError: no backend was given, or an option is unknown or out of its range.
+        ValueError: no backend was given, an option is unknown or out of its range, or a budget does
+            not know what a request may cost.
         RequirementError: a requirement needs a judge, and its judge can't judge.
     """
     asked = as_action(action)
@@ -102,7 +116,7 @@ def plan_call(
     decider = generator if judge is None else as_backend(judge, "judge")
     for requirement in merged:
         check_judge(requirement, decider)
-    return Plan(
+    plan = Plan(
         action=asked,
         context=Context() if context is None else context,
         requirements=merged,
@@ -111,7 +125,46 @@ def plan_call(
         format=format,
         options=Options.of(options),
         validation_context=validation_context,
+        budgets=tuple({id(b): check_budget(b) for b in budgets if b is not None}.values()),
     )
+    for budget in plan.budgets:
+        budget.check(plan.options, plan.model)
+        for requirement in merged:
+            _check_judges_budget(budget, requirement, decider, judge_options or Options())
+    return plan
+
+
+def check_budget(budget: object) -> Budget:
+    """Make sure that something is a budget.
+
+    Args:
+        budget: what was given.
+
+    Returns:
+        The same object.
+
+    Raises:
+        TypeError: it is none.
+    """
+    if not isinstance(budget, Budget):
+        msg = f"budget is a Budget, as in Budget(requests=100), not {budget!r}"
+        raise TypeError(msg)
+    return budget
+
+
+def _check_judges_budget(
+    budget: Budget, requirement: Requirement, default: Backend, options: Options
+) -> None:
+    for part in requirement.parts:
+        _check_judges_budget(budget, part, default, options)
+    if requirement.parts or not requirement.judged:
+        return
+    judge = default if requirement.judge is None else requirement.judge
+    try:
+        budget.check(options, options.model or getattr(judge, "model", None))
+    except ValueError as exc:
+        exc.add_note(f"this is about the judge of requirement {requirement.name!r}: judge_options")
+        raise
 
 
 def as_backend(backend: object, name: str) -> Backend:

@@ -8,18 +8,25 @@ must end the call is handed to `Call.abort`, and raised when every producer has 
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
 
+from mellea_like.core.result import StopReason
 from mellea_like.core.slice import Outcome, Slice
 from mellea_like.runtime.logs import warn
 from mellea_like.runtime.native import scope_cancelled
+from mellea_like.sampling.ending import Stop
 from mellea_like.sampling.stuck import log_stuck_tasks, task_name
 from mellea_like.sampling.subsample import produce
 
 if TYPE_CHECKING:
+    from anyio.abc import TaskGroup
+
+    from mellea_like.errors import LimitExceeded
     from mellea_like.sampling.call import Call
+    from mellea_like.sampling.conductor import Conductor
     from mellea_like.sampling.delivery import Delivery
     from mellea_like.sampling.settings import Settings
     from mellea_like.sampling.turns import Turn
@@ -43,6 +50,8 @@ class Race:
         timed_out: whether the call's time was up before all turns were spent.
         ordered: whether the winner must not depend on timing.
         under_way: subsamples that have begun and not ended.
+        conductor: starts the iterations, where a schedule has something to decide.
+        stopped: why the race was stopped before its turns were spent; None if it was not.
     """
 
     # What most calls never change stands here, for a pending call takes memory.
@@ -50,6 +59,8 @@ class Race:
     won = False
     timed_out = False
     under_way = 0
+    conductor: Conductor | None = None
+    stopped: Stop | None = None
     _active = 0
     _best_rank: tuple[int, int] | None = None
     _delivery: Delivery | None = None
@@ -93,7 +104,8 @@ class Race:
         passed = slice_.outcome is _PASSED
         if passed:
             if not self.ordered:
-                self.won = self.stopping = True
+                self.won = True
+                self._start_no_more()
             elif self._best_rank is None or slice_.rank < self._best_rank:
                 self._best_rank = slice_.rank
         if passed or self._watched:
@@ -109,9 +121,16 @@ class Race:
                 subsample=slice_.subsample,
             )
 
-    def ended(self, chain: int) -> None:
-        """Count a producer as ended; the last one closes the queue."""
+    def ended(self, chain: int, *, broken: bool = False) -> None:
+        """Count a producer as ended; the last one closes the queue.
+
+        Args:
+            chain: its index; -1 for what starts the producers.
+            broken: whether a permanent error ended it.
+        """
         self._running.pop(chain, None)
+        if self.conductor is not None and chain >= 0:
+            self.conductor.chain_ended(chain, broken=broken)
         self._active -= 1
         self.under_way -= 1
         if self._active == 0:
@@ -119,11 +138,24 @@ class Race:
         if self.under_way == 0 and self._idle is not None:
             self._idle.set()
 
+    def out_of_budget(self, error: LimitExceeded) -> None:
+        """Start no further turn, for a budget is spent; what is paid for already may go on."""
+        if self.stopping:
+            return
+        self.stopped = Stop(StopReason.BUDGET, str(error), error)
+        self._start_no_more()
+
+    def hopeless(self, why: str) -> None:
+        """Stop: further turns would not help."""
+        if not self.stopping:
+            self.stopped = Stop(StopReason.HOPELESS, why)
+            self.stop()
+
     # What the call uses
 
     def stop(self) -> None:
         """Start no further turn, and cancel those that run."""
-        self.stopping = True
+        self._start_no_more()
         if self._scope is not None:
             self._scope.cancel()
 
@@ -135,9 +167,9 @@ class Race:
                 the garbage collector.
             delivery: what hands slices to hooks and to the progress callback.
         """
+        self.conductor = conductor = call.conductor()
         concurrency = self._settings.concurrency_budget
         turns = concurrency * call.loop_budget
-        self._active = concurrency
         self._delivery = delivery
         # A failed slice that nobody else waits for is no reason to wake the consumer.
         self._watched = self.ordered or delivery is not None
@@ -149,9 +181,13 @@ class Race:
                     if call.deadline is not None:
                         producers.cancel_scope.deadline = call.deadline
                     self._scope = producers.cancel_scope
-                    for chain in range(concurrency):
-                        name = task_name(call.sampling_id, chain)
-                        producers.start_soon(produce, call, chain, name=name)
+                    if conductor is None:
+                        for chain in range(concurrency):
+                            self._open(producers, call, chain)
+                    else:
+                        self._active = 1
+                        producers.start_soon(self._keep_time, conductor)
+                        conductor.start(partial(self._open, producers, call))
                     try:
                         await self._consume(receive)
                     except anyio.get_cancelled_exc_class() as exc:
@@ -162,13 +198,14 @@ class Race:
                     finally:
                         late = not self.stopping and producers.cancel_scope.cancel_called
                         at_work, decided = self._active, len(self.slices)
-                        self.stopping = True
+                        self._start_no_more()
                         if self._active:
                             producers.cancel_scope.cancel()
                         self._deliver()
                         if self.under_way:
                             await self._await_producers()
         finally:
+            self.conductor = None  # It refers to the call.
             self.won = self.won or self._best_rank is not None
             # Cancelled siblings end in whatever order the event loop keeps its tasks in; those
             # that ended at the same instant stand in the order of their ids, so that runs can be
@@ -188,6 +225,24 @@ class Race:
             # one of this task's, and takes the native one for its own.
             raise self._left
 
+    def _start_no_more(self) -> None:
+        self.stopping = True
+        if self.conductor is not None:
+            self.conductor.stop()
+
+    def _open(self, producers: TaskGroup, call: Call, chain: int) -> None:
+        """Start the producer of a chain."""
+        self._active += 1
+        producers.start_soon(produce, call, chain, name=task_name(call.sampling_id, chain))
+
+    async def _keep_time(self, conductor: Conductor) -> None:
+        """Run the conductor's clock; it counts as a producer, for it may still open chains."""
+        self.under_way += 1
+        try:
+            await conductor.keep_time()
+        finally:
+            self.ended(-1)
+
     async def _consume(self, receive: Any) -> None:
         """Look at slices as they are recorded, until the call is decided or the turns are spent.
 
@@ -202,7 +257,7 @@ class Race:
                 return
             except anyio.WouldBlock:
                 pass
-            if self.stopping:
+            if self.won or (self.stopping and self.stopped is None):
                 return
             if self._best_rank is not None:
                 self._cancel_higher_ranks(self._best_rank)

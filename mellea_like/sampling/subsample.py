@@ -32,9 +32,10 @@ async def produce(call: Call, chain: int) -> None:
     """
     race = call.race
     race.under_way += 1
+    broken = False
     try:
         with race.scope_of(chain):
-            await _run_chain(call, chain)
+            broken = await _run_chain(call, chain)
     except BaseException as exc:
         cancellation, rest = split_cancellation(exc)
         if cancellation is not None and cancel_requested():
@@ -45,19 +46,32 @@ async def produce(call: Call, chain: int) -> None:
         if cancellation is None or rest is not None or not race.was_cancelled(chain):
             call.abort(exc)  # It is raised again by the call, outside its task group.
     finally:
-        race.ended(chain)
+        race.ended(chain, broken=broken)
         del call, race
 
 
-async def _run_chain(call: Call, chain: int) -> None:
-    race = call.race
+async def _run_chain(call: Call, chain: int) -> bool:  # noqa: C901, PLR0912 (one loop, the hot one)
+    """Run the iterations of a chain; tell whether a permanent error ended it."""
+    race, conductor = call.race, call.race.conductor
     action, context = call.plan.action, call.plan.context
     failed: list[Slice] = []
+    to_repair: Slice | None = None
     turns = call.loop_budget
     for depth in range(turns):
-        turn = turn_of(chain, depth, turns)
+        if conductor is None:
+            turn = turn_of(chain, depth, turns)
+        elif (granted := await conductor.turn_for(chain)) is not None:
+            turn = granted
+        else:
+            return False
+        if to_repair is not None and not race.stopping:
+            failed.append(to_repair)
+            action, context = _repaired(call, failed)
+            if call.repairs_observed:
+                await events.repaired(call, to_repair, action, context)
+            to_repair = None
         if race.stopping or (race.ordered and not race.may_start(turn)):
-            return
+            return False
         iteration = Iteration(call, turn, chain, action, context)
         try:
             await iteration.attempt()
@@ -65,14 +79,17 @@ async def _run_chain(call: Call, chain: int) -> None:
             iteration.failed(exc)
         finally:
             slice_ = iteration.finish()
+            if conductor is not None:
+                conductor.recorded(slice_)
         if slice_.outcome is _FAILED:
-            if depth + 1 < turns and not race.stopping:
-                failed.append(slice_)
-                action, context = _repaired(call, failed)
-                if call.repairs_observed:
-                    await events.repaired(call, slice_, action, context)
-        elif slice_.passed or not may_go_on(slice_) or cancel_requested():
-            return  # A backend may make an error of its own of a cancellation.
+            to_repair = slice_
+            if call.tally is not None and (why := call.tally.add(slice_)):
+                race.hopeless(why)
+        elif slice_.passed or cancel_requested():
+            return False  # A backend may make an error of its own of a cancellation.
+        elif not may_go_on(slice_):
+            return True
+    return False
 
 
 def may_go_on(slice_: Slice) -> bool:

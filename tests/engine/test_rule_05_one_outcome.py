@@ -49,6 +49,7 @@ def test_rule_05_whatever_happens_each_started_iteration_is_recorded_once(
         concurrency_budget=concurrency,
         timeout=timeout,
         plugins=[recording],
+        retry=None,
     )
 
     async def main():
@@ -140,7 +141,7 @@ async def test_rule_05_a_cancelled_requests_cost_is_unknown_and_what_was_known_i
 
 async def test_rule_05_an_error_costs_a_request_of_unknown_cost(virtual_clock):
     backend = ScriptedBackend([BackendUnavailable("down"), "yes"])
-    result = await RejectionSamplingStrategy(backend).sample("do", [yes])
+    result = await RejectionSamplingStrategy(backend, retry=None).sample("do", [yes])
     assert [s.usage.unknown for s in result.slices] == [1, 0]
 
 

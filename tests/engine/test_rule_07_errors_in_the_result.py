@@ -30,7 +30,7 @@ async def test_rule_07_every_error_is_logged_as_a_warning_with_its_ids(caplog):
 async def test_rule_07_errors_stand_in_the_result_beside_a_success():
     first, second = RateLimited("1"), BackendUnavailable("2")
     backend = ScriptedBackend([first, second, "yes"])
-    result = await RejectionSamplingStrategy(backend).sample("do", [yes])
+    result = await RejectionSamplingStrategy(backend, retry=None).sample("do", [yes])
     assert result.success
     assert result.errors == (first, second)
 
@@ -38,7 +38,7 @@ async def test_rule_07_errors_stand_in_the_result_beside_a_success():
 async def test_rule_07_errors_stand_in_the_order_they_happened():
     late, early = RateLimited("late"), RateLimited("early")
     backend = by_iteration({1: after(2, late), 2: after(1, early), 3: after(3, "yes")})
-    strategy = RejectionSamplingStrategy(backend, loop_budget=1, concurrency_budget=3)
+    strategy = RejectionSamplingStrategy(backend, loop_budget=1, concurrency_budget=3, retry=None)
     result = await strategy.sample("do", [yes])
     assert result.errors == (early, late)
 
@@ -58,7 +58,7 @@ async def test_rule_07_where_nothing_was_judged_the_first_error_is_raised_as_it_
 
 async def test_rule_07_a_note_names_the_sampling_id_and_counts_the_errors(caplog):
     backend = by_iteration({}, default=RateLimited)
-    strategy = RejectionSamplingStrategy(backend, loop_budget=2, concurrency_budget=2)
+    strategy = RejectionSamplingStrategy(backend, loop_budget=2, concurrency_budget=2, retry=None)
     with pytest.raises(RateLimited) as caught:
         await strategy.sample("do", [yes])
     [note] = caught.value.__notes__
@@ -69,7 +69,7 @@ async def test_rule_07_a_note_names_the_sampling_id_and_counts_the_errors(caplog
 async def test_rule_07_a_failure_beside_errors_gives_a_result_and_unwrap_raises_from_the_first():
     error = RateLimited("1")
     backend = ScriptedBackend([error, "no"])
-    result = await RejectionSamplingStrategy(backend, loop_budget=2).sample("do", [yes])
+    result = await RejectionSamplingStrategy(backend, loop_budget=2, retry=None).sample("do", [yes])
     assert outcomes(result) == {1: "errored", 2: "failed"}
     assert not result.success
     assert result.value is None

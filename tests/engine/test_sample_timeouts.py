@@ -103,7 +103,7 @@ async def test_when_the_time_is_up_the_best_failure_comes_back(concurrency):
 
 async def test_when_nothing_was_judged_by_then_it_is_a_sampling_timeout_with_the_record():
     backend = by_iteration({1: RateLimited("429")}, default=after(9, "no"))
-    strategy = RejectionSamplingStrategy(backend, concurrency_budget=2, timeout=2)
+    strategy = RejectionSamplingStrategy(backend, concurrency_budget=2, timeout=2, retry=None)
     with pytest.raises(SamplingTimeout, match="give the call a longer timeout") as caught:
         await strategy.sample("do", [yes])
     assert isinstance(caught.value, SamplingFailed)

@@ -202,7 +202,7 @@ async def test_the_verdict_not_yes_fails(virtual_clock):
 
 async def test_an_error_of_the_judge_is_an_errored_slice_and_the_subsample_goes_on(virtual_clock):
     judge = ScriptedBackend([BackendUnavailable("down"), KIND])
-    strategy = RejectionSamplingStrategy(ScriptedBackend(["a", "b"]), judge=judge)
+    strategy = RejectionSamplingStrategy(ScriptedBackend(["a", "b"]), judge=judge, retry=None)
     result = await strategy.sample("do", ["be kind"])
     assert outcomes(result) == {1: "errored", 2: "passed"}
     assert isinstance(result.errors[0], RequirementError)
@@ -266,7 +266,7 @@ async def test_what_a_judge_cost_that_failed_or_was_cut_short_is_unknown(virtual
     costs: list[Usage] = []
     backend = ScriptedBackend(lambda r: Generation("text", usage=Usage(1, 1, 1)))
     strategy = RejectionSamplingStrategy(
-        backend, judge=Unmetered(judge), loop_budget=2, iteration_timeout=1
+        backend, judge=Unmetered(judge), loop_budget=2, iteration_timeout=1, retry=None
     )
     with pytest.raises(RequirementError):
         await strategy.sample("do", ["be kind"], on_slice=lambda s: costs.append(s.usage))

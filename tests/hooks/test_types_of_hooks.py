@@ -156,7 +156,7 @@ async def test_post_call_shows_the_reply_and_what_it_cost():
 
 async def test_error_shows_what_went_wrong_and_post_call_is_not_fired():
     error = BackendUnavailable("down")
-    recording, _ = await recorded({1: after(2, error), 2: "yes"})
+    recording, _ = await recorded({1: after(2, error), 2: "yes"}, retry=None)
     [payload] = recording.of(GenerationErrorPayload)
     assert payload.error is error
     assert payload.iteration == 1
@@ -173,7 +173,7 @@ async def test_hooks_are_told_the_same_cost_as_the_record_of_a_backend_without_a
         return Generation("no", usage=said)
 
     recording = RecordingPlugin()
-    strategy = RejectionSamplingStrategy(Unmetered(generate), plugins=[recording])
+    strategy = RejectionSamplingStrategy(Unmetered(generate), plugins=[recording], retry=None)
     result = await strategy.sample("do", [yes])
     told = [
         p.usage
@@ -195,7 +195,7 @@ async def test_judge_calls_have_hooks_of_their_own_kind():
     recording = RecordingPlugin()
     judge = ScriptedBackend([BackendUnavailable("down"), JUDGED], model="the judge")
     strategy = RejectionSamplingStrategy(
-        ScriptedBackend(["a", "b"]), judge=judge, plugins=[recording], loop_budget=2
+        ScriptedBackend(["a", "b"]), judge=judge, plugins=[recording], loop_budget=2, retry=None
     )
     result = await strategy.sample("do", ["is kind"])
     assert result.success

@@ -93,7 +93,7 @@ def make(
         loop_budget=loop,
         concurrency_budget=concurrency,
         plugins=plugins if told is None else [told, *plugins],
-        **settings,
+        **{"retry": None, **settings},  # The waits before retries are random.
     )
     return Scene(
         rig,

@@ -112,7 +112,9 @@ async def test_of_a_server_that_breaks_in_every_way_each_fault_is_told_and_a_win
     ]
     with OpenAIServer(*answers) as server:
         backend = OpenAIBackend("m", base_url=server.url)
-        strategy = RejectionSamplingStrategy(backend, loop_budget=4, concurrency_budget=2)
+        strategy = RejectionSamplingStrategy(
+            backend, loop_budget=4, concurrency_budget=2, retry=None
+        )
         result = await strategy.sample("Say won.", [SAYS_WON])
         await server.wait_until(lambda: server.connections == 0, 0.25)
         await backend.aclose()

@@ -268,6 +268,7 @@ def play(call: Call) -> Played:  # noqa: C901 (a table of what handlers do)
         timeout=call.timeout,
         iteration_timeout=call.iteration_timeout,
         validate_all=call.validate_all,
+        retry=None,
     )
     checks = [Requirement("good", is_good, inline=True), *map(requirement, call.checks)]
 

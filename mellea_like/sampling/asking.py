@@ -1,0 +1,103 @@
+"""How a call's requests are sent: watched, within budgets, seen by hooks, and tried again.
+
+From the inside out, a request of an iteration meets the incremental checks of the requirements,
+the budgets, the hooks and telemetry, and the retries. So hooks see each retry, and budgets admit
+it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mellea_like.errors import LimitExceeded
+from mellea_like.limits.base import LimitedBackend
+from mellea_like.limits.gate import gate_of
+from mellea_like.limits.retry import retries
+from mellea_like.sampling.observed import observed
+from mellea_like.sampling.watched import WatchedBackend
+
+if TYPE_CHECKING:
+    from mellea_like.core.backend import Backend, Request
+    from mellea_like.core.generation import Generation
+    from mellea_like.errors import BackendError
+    from mellea_like.limits.gate import Gate
+    from mellea_like.sampling.call import Call
+
+__all__ = ["retried_by_call", "surrounded", "try_again", "wait_at"]
+
+
+def surrounded(backend: Backend, call: Call, *, watched: bool = False) -> Backend:
+    """Return a backend as the call's producers use it.
+
+    Args:
+        backend: the user's.
+        call: the call.
+        watched: whether incremental checks look at its replies.
+
+    Returns:
+        The backend itself where nobody has an interest in its requests.
+    """
+    if watched:
+        backend = WatchedBackend(backend, call.plan.requirements)
+    if call.plan.budgets:
+        backend = LimitedBackend(backend, *call.plan.budgets)
+    return observed(backend, call)
+
+
+def retried_by_call(backend: Backend, call: Call) -> Gate | None:
+    """Return the gate at which requests to a backend wait after a refusal.
+
+    Args:
+        backend: the user's.
+        call: the call.
+
+    Returns:
+        The gate; None where the call does not retry, or the backend does so itself.
+    """
+    if call.strategy.settings.retry is None or retries(backend):
+        return None
+    return gate_of(backend)
+
+
+async def wait_at(gate: Gate, request: Request, call: Call) -> None:
+    """Wait until requests may be sent again after one was refused.
+
+    Args:
+        gate: the backend's.
+        request: what is to be sent.
+        call: the call.
+
+    Raises:
+        RateLimited: it would have to wait too long.
+    """
+    policy = call.strategy.settings.retry
+    if policy is not None:
+        await gate.wait(request, policy)
+
+
+async def try_again(
+    backend: Backend, gate: Gate | None, request: Request, first: BackendError, call: Call
+) -> Generation:
+    """Try a request again, as the retry policy says.
+
+    Args:
+        backend: what answers it, as `surrounded` returned it.
+        gate: the backend's gate; None where nothing is to be tried again.
+        request: the request, tried once.
+        first: how that failed.
+        call: the call.
+
+    Returns:
+        The reply.
+
+    Raises:
+        BackendError: it failed again and again, or is not to be tried again.
+    """
+    policy = call.strategy.settings.retry
+    if policy is None or gate is None:
+        raise first
+    try:
+        return await policy.again(backend.generate, request, first, gate)
+    except LimitExceeded as exc:
+        call.race.out_of_budget(exc)
+        raise first from exc

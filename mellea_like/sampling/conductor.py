@@ -1,0 +1,225 @@
+"""Starting iterations when a schedule says so.
+
+A call whose schedule has something to decide has a conductor: it keeps the turns that are left,
+asks the schedule when something has happened or the time has come, opens chains, and holds back
+those that would go on too early. What it knows changes in synchronous steps; its task only keeps
+the time.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import anyio
+
+from mellea_like.core.slice import Outcome, Slice
+from mellea_like.sampling.schedules.base import Progress
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mellea_like.sampling.pool import TurnPool
+    from mellea_like.sampling.schedules.base import Course
+    from mellea_like.sampling.turns import Turn
+
+__all__ = ["Conductor"]
+
+
+class _Waiting(NamedTuple):
+    """A chain that waits for its next turn."""
+
+    chain: int
+    ready: anyio.Event
+
+
+class Conductor:
+    """A schedule at work in one call.
+
+    Args:
+        course: the schedule's decisions.
+        pool: the turns.
+        most: how many iterations may be in flight at a time.
+        clock: the seconds since the call began.
+        abort: ends the call with an error of the schedule's.
+    """
+
+    def __init__(
+        self,
+        course: Course,
+        pool: TurnPool,
+        *,
+        most: int,
+        clock: Callable[[], float],
+        abort: Callable[[BaseException, str], None],
+    ) -> None:
+        self._course = course
+        self._pool = pool
+        self._most = most
+        self._clock = clock
+        self._abort = abort
+        self._running: dict[int, float] = {}
+        self._granted: dict[int, Turn | None] = {}
+        self._waiting: list[_Waiting] = []
+        self._opened = self._started = self._failed = self._broken = 0
+        self._look_again: float | None = None
+        self._changed: anyio.Event | None = None
+        self._open: Callable[[int], None] | None = None
+        self._over = False
+
+    # What producers use
+
+    async def turn_for(self, chain: int) -> Turn | None:
+        """Return a chain's next turn, when the schedule lets it go on.
+
+        Args:
+            chain: the chain.
+
+        Returns:
+            The turn; None where there is none left for it.
+        """
+        if chain not in self._granted:
+            if self._over:
+                return None
+            waiting = _Waiting(chain, anyio.Event())
+            self._waiting.append(waiting)
+            self._steer()
+            if chain not in self._granted:
+                try:
+                    await waiting.ready.wait()
+                except BaseException:
+                    if waiting in self._waiting:
+                        self._waiting.remove(waiting)
+                    raise
+        return self._granted.pop(chain)
+
+    def recorded(self, slice_: Slice) -> None:
+        """Take note of an iteration that has ended: part of the step that records it.
+
+        Args:
+            slice_: its record.
+        """
+        self._running.pop(slice_.chain, None)
+        if slice_.outcome is Outcome.FAILED:
+            self._failed += 1
+        try:
+            self._course.observe(slice_)
+        except Exception as exc:  # noqa: BLE001 (a bug in the schedule: the call raises it)
+            self._fail(exc)
+
+    def chain_ended(self, chain: int, *, broken: bool) -> None:
+        """Take note of a chain that has ended, and start what may start in its place.
+
+        Args:
+            chain: the chain.
+            broken: whether a permanent error ended it.
+        """
+        self._running.pop(chain, None)
+        self._broken += broken
+        self._steer()
+
+    # What the race uses
+
+    def start(self, open_chain: Callable[[int], None]) -> None:
+        """Begin: open the first chains.
+
+        Args:
+            open_chain: starts the producer of a chain.
+        """
+        self._open = open_chain
+        self._steer()
+
+    async def keep_time(self) -> None:
+        """Ask the schedule again whenever it wants to be asked, until there is nothing to start."""
+        while not self._over:
+            self._changed = anyio.Event()
+            if self._look_again is None:
+                await self._changed.wait()
+                continue
+            with anyio.move_on_after(self._look_again - self._clock()) as scope:
+                await self._changed.wait()
+            if scope.cancelled_caught:
+                self._steer()
+
+    def stop(self) -> None:
+        """Start nothing any more: waiting chains end, and so does the keeping of time."""
+        self._over = True
+        self._open = None
+        self._dismiss()
+        self._wake()
+
+    # Steering
+
+    def _steer(self) -> None:
+        """Start as many iterations as the schedule wants now."""
+        if self._over or self._open is None:
+            return
+        progress = Progress(
+            self._clock(),
+            tuple(self._running.values()),
+            self._opened,
+            self._started,
+            self._failed,
+            self._broken,
+            self._pool.left,
+            len(self._waiting),
+        )
+        try:
+            more, look_again = self._course.decide(progress)
+        except Exception as exc:  # noqa: BLE001 (a bug in the schedule: the call raises it)
+            self._fail(exc)
+            return
+        for _ in range(min(more, self._most - len(self._running))):
+            if not (self._go_on() or self._open_chain()):
+                break
+        if not self._pool.left or (look_again is not None and look_again <= progress.now):
+            look_again = None
+        if look_again != self._look_again:
+            self._look_again = look_again
+            self._wake()
+        if not self._running and look_again is None:
+            self.stop()  # Nothing runs, and nothing ever will.
+        elif not self._pool.left:
+            self._dismiss()
+
+    def _go_on(self) -> bool:
+        """Let the chain go on that has waited longest and has a turn."""
+        while self._waiting:
+            waiting = self._waiting.pop(0)
+            turn = self._pool.take(waiting.chain)
+            self._grant(waiting.chain, turn)
+            waiting.ready.set()
+            if turn is not None:
+                return True
+        return False
+
+    def _open_chain(self) -> bool:
+        """Open the next chain, if there is a turn for it."""
+        turn = self._pool.take(self._opened)
+        if turn is None or self._open is None:
+            return False
+        chain = self._opened
+        self._opened += 1
+        self._grant(chain, turn)
+        self._open(chain)
+        return True
+
+    def _grant(self, chain: int, turn: Turn | None) -> None:
+        self._granted[chain] = turn
+        if turn is not None:
+            self._started += 1
+            self._running[chain] = self._clock()
+
+    def _dismiss(self) -> None:
+        """End the chains that wait for a turn: there is none for them."""
+        for waiting in self._waiting:
+            self._granted[waiting.chain] = None
+            waiting.ready.set()
+        self._waiting.clear()
+
+    def _fail(self, error: Exception) -> None:
+        self._abort(error, "the schedule")
+        self.stop()
+
+    def _wake(self) -> None:
+        if self._changed is not None:
+            self._changed.set()

@@ -1,0 +1,77 @@
+"""Asking a judge about a candidate, on behalf of an iteration."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from anyio.lowlevel import checkpoint_if_cancelled
+
+from mellea_like.core.backend import Request, checked_reply
+from mellea_like.core.generation import Meter
+from mellea_like.errors import BackendError, LimitExceeded
+from mellea_like.requirements.judge import judge_messages, read_verdict
+from mellea_like.sampling.asking import retried_by_call, try_again, wait_at
+from mellea_like.sampling.turns import derive_seed
+
+if TYPE_CHECKING:
+    from mellea_like.core.generation import Generation
+    from mellea_like.core.requirement import Requirement
+    from mellea_like.core.validation import Candidate, ValidationResult
+    from mellea_like.sampling.call import Call
+    from mellea_like.sampling.iteration import Iteration
+
+__all__ = ["ask_judge"]
+
+
+async def ask_judge(
+    iteration: Iteration, requirement: Requirement, candidate: Candidate
+) -> ValidationResult:
+    """Ask a judge whether a candidate meets a requirement.
+
+    Args:
+        iteration: whose candidate it is; it notes what the question costs.
+        requirement: has no validator.
+        candidate: what is judged.
+
+    Returns:
+        The verdict.
+
+    Raises:
+        BackendError: the judge did not answer.
+        LimitExceeded: a budget is spent.
+    """
+    # A backend that ignores its cancellation may reply after a sibling has won.
+    await checkpoint_if_cancelled()
+    call = iteration.call
+    options, seed = call.judge_options, call.plan.options.seed
+    if seed is not None:
+        purpose = f"judge {requirement.name}"
+        options = options.with_seed(derive_seed(seed, iteration.turn.iteration, purpose))
+    meter = Meter()
+    meta = replace(iteration.meta, purpose="judge")
+    request = Request(judge_messages(requirement, candidate), options, None, meta, meter)
+    if iteration.judged is None:
+        iteration.judged = []
+    position = len(iteration.judged)
+    iteration.judged.append((meter, None))
+    reply = await _ask(requirement, request, call)
+    iteration.judged[position] = (meter, reply)
+    return read_verdict(reply.text)
+
+
+async def _ask(requirement: Requirement, request: Request, call: Call) -> Generation:
+    judge = call.plan.judge if requirement.judge is None else requirement.judge
+    backend = call.surrounded_judge(judge)
+    gate = retried_by_call(judge, call)
+    try:
+        if gate is not None and gate.closed:
+            await wait_at(gate, request, call)
+        try:
+            reply = await backend.generate(request)
+        except BackendError as exc:
+            reply = await try_again(backend, gate, request, exc, call)
+    except LimitExceeded as exc:
+        call.race.out_of_budget(exc)
+        raise
+    return checked_reply(judge, reply)

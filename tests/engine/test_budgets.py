@@ -1,0 +1,186 @@
+"""Budgets of a call: what is spent stops it, with what there is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anyio
+import pytest
+from engine_kit import after, by_iteration, outcomes, yes
+
+from mellea_like import RejectionSamplingStrategy, StopReason
+from mellea_like.backends.scripted import ScriptedBackend
+from mellea_like.core.prices import Price
+from mellea_like.errors import LimitExceeded, RequirementError
+from mellea_like.limits import LimitedBackend
+from mellea_like.limits.budget import Budget
+from mellea_like.testing import RecordingPlugin
+
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
+
+
+def strategy(backend: Any, **settings: Any) -> RejectionSamplingStrategy:
+    settings = {"loop_budget": 3, "concurrency_budget": 4, **settings}
+    return RejectionSamplingStrategy(backend, **settings)
+
+
+async def test_a_spent_budget_stops_the_call_with_what_there_is():
+    backend = by_iteration({}, after(1, "no"))
+    result = await strategy(backend).sample("do", [yes], budget=Budget(requests=6))
+    assert backend.statistics().started == 6
+    assert result.stop_reason is StopReason.BUDGET
+    assert "6" in result.stop_detail
+    assert "request" in result.stop_detail
+    assert result.best.outcome == "failed"
+    assert sum(s.outcome == "failed" for s in result.slices) == 6
+    assert result.errors == ()
+
+
+async def test_siblings_together_do_not_overshoot():
+    backend = by_iteration({}, after(1, "no"))
+    result = await strategy(backend, concurrency_budget=8).sample(
+        "do", [yes], budget=Budget(requests=5)
+    )
+    assert backend.statistics().started == 5
+    assert result.usage.requests == 5
+
+
+async def test_what_is_under_way_when_the_budget_is_spent_may_still_win():
+    backend = by_iteration({1: after(5, "yes")}, after(1, "no"))
+    result = await strategy(backend, concurrency_budget=2).sample(
+        "do", [yes], budget=Budget(requests=3)
+    )
+    assert result.stop_reason is StopReason.PASSED
+    assert result.best.iteration == 1
+
+
+async def test_it_raises_only_if_no_slice_was_judged():
+    budget = Budget(requests=2)
+    await strategy(by_iteration({})).sample("do", [yes], budget=budget)
+    with pytest.raises(LimitExceeded, match="request"):
+        await strategy(by_iteration({})).sample("do", [yes], budget=budget)
+
+
+async def test_a_stopped_iteration_is_cancelled_and_costs_nothing():
+    result = await strategy(by_iteration({}, after(1, "no")), loop_budget=1).sample(
+        "do", [yes], budget=Budget(requests=3)
+    )
+    assert sorted(outcomes(result).values()) == ["cancelled", "failed", "failed", "failed"]
+    stopped = next(s for s in result.slices if s.outcome == "cancelled")
+    assert (stopped.usage.requests, stopped.error) == (0, None)
+
+
+async def test_a_token_budget_waits_for_what_is_reserved_rather_than_stop_early():
+    """Four replies may take 100 tokens each, but take 1: all fit one after the other."""
+    backend = by_iteration({}, after(1, "no"))
+    result = await strategy(backend, loop_budget=1).sample(
+        "do", [yes], options={"max_tokens": 100}, budget=Budget(output_tokens=150)
+    )
+    assert result.stop_reason is StopReason.EXHAUSTED
+    assert len(result.slices) == 4
+    assert backend.statistics().max_in_flight == 1
+
+
+async def test_a_token_budget_without_a_bound_is_refused_before_the_first_request():
+    backend = by_iteration({})
+    with pytest.raises(ValueError, match="max_tokens"):
+        await strategy(backend).sample("do", [yes], budget=Budget(output_tokens=150))
+    with pytest.raises(ValueError, match="price"):
+        await strategy(backend).sample(
+            "do",
+            [yes],
+            options={"max_tokens": 5},
+            budget=Budget(money=1.0, prices={"other": Price(1, 1)}),
+        )
+    assert backend.statistics().started == 0
+
+
+async def test_the_judges_costs_are_checked_and_counted():
+    judge = ScriptedBackend(['{"passed": false, "reason": "rude"}'], cycle=True)
+    call = strategy(by_iteration({}), judge=judge, concurrency_budget=1)
+    with pytest.raises(ValueError, match="max_tokens") as caught:
+        await call.sample(
+            "do", ["be kind"], options={"max_tokens": 5}, budget=Budget(output_tokens=150)
+        )
+    assert "judge" in caught.value.__notes__[0]
+    result = await call.sample("do", ["be kind"], budget=Budget(requests=4))
+    assert result.usage.requests == 4
+    assert result.stop_reason is StopReason.BUDGET
+
+
+async def test_a_judge_that_can_not_be_paid_leaves_an_errored_slice():
+    judge = ScriptedBackend(['{"passed": true, "reason": ""}'])
+    call = strategy(by_iteration({}), judge=judge, concurrency_budget=1)
+    with pytest.raises(LimitExceeded) as caught:
+        await call.sample("do", ["be kind"], budget=Budget(requests=1))
+    assert isinstance(caught.value.__cause__, RequirementError)
+
+
+async def test_a_strategys_budget_is_shared_by_its_calls_and_a_call_may_have_one_besides():
+    tenant = Budget(requests=10)
+    backend = by_iteration({}, after(1, "no"))
+    call = strategy(backend, budget=tenant, loop_budget=1)
+    async with anyio.create_task_group() as calls:
+        for _ in range(2):
+            calls.start_soon(call.sample, "do", [yes])
+    assert backend.statistics().started == 8
+    result = await call.sample("do", [yes], budget=Budget(requests=1))
+    assert result.usage.requests == 1
+    result = await call.sample("do", [yes])
+    assert result.usage.requests == 1
+    assert tenant.statistics().spent.requests == 10
+
+
+async def test_the_same_budget_given_twice_is_charged_once():
+    budget = Budget(requests=10)
+    await strategy(by_iteration({}), budget=budget, loop_budget=1).sample(
+        "do", [yes], budget=budget
+    )
+    assert budget.statistics().spent.requests == 4
+
+
+async def test_when_its_seconds_are_over_the_call_stops_where_it_is():
+    backend = by_iteration({1: "no"}, after(100, "no"))
+    result = await strategy(backend).sample("do", [yes], budget=Budget(seconds=7))
+    assert result.stop_reason is StopReason.BUDGET
+    assert result.elapsed == pytest.approx(7)
+    assert "7 s" in result.stop_detail or "seconds" in result.stop_detail
+    with pytest.raises(LimitExceeded):
+        await strategy(by_iteration({}, after(100, "no"))).sample(
+            "do", [yes], budget=Budget(seconds=7)
+        )
+
+
+async def test_the_calls_own_timeout_is_a_timeout_if_it_is_sooner():
+    backend = by_iteration({1: "no"}, after(100, "no"))
+    result = await strategy(backend, timeout=5).sample("do", [yes], budget=Budget(seconds=7))
+    assert result.stop_reason is StopReason.TIMEOUT
+
+
+async def test_a_backend_with_a_budget_of_its_own_stops_the_call_alike():
+    backend = LimitedBackend(by_iteration({}, after(1, "no")), Budget(requests=3))
+    result = await strategy(backend).sample("do", [yes])
+    assert result.stop_reason is StopReason.BUDGET
+    assert result.usage.requests == 3
+
+
+async def test_hooks_hear_of_it():
+    recording = RecordingPlugin()
+    call = strategy(by_iteration({}, after(1, "no")), plugins=[recording])
+    await call.sample("do", [yes], budget=Budget(requests=2))
+    assert recording.payloads[-1].stop_reason is StopReason.BUDGET
+
+
+@pytest.mark.parametrize("wrong", [3, "5 euros", Budget, {}])
+async def test_what_is_no_budget_is_refused(wrong):
+    with pytest.raises(TypeError, match="budget is a Budget"):
+        strategy(by_iteration({}), budget=wrong)
+    with pytest.raises(TypeError, match="budget is a Budget"):
+        await strategy(by_iteration({})).sample("do", [yes], budget=wrong)
+
+
+def test_a_budget_goes_on_in_the_next_event_loop():
+    budget = Budget(requests=6)
+    call = strategy(by_iteration({}), loop_budget=1)
+    assert call.sample_sync("do", [yes], budget=budget).usage.requests == 4
+    assert call.sample_sync("do", [yes], budget=budget).usage.requests == 2

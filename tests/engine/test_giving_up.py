@@ -1,0 +1,83 @@
+"""Giving up: where a requirement always fails, further turns would not help."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from engine_kit import after, by_iteration, says, yes
+
+from mellea_like import HookType, RejectionSamplingStrategy, StopReason
+from mellea_like.sampling.giving_up import PerRequirement
+from mellea_like.testing import RecordingPlugin
+
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
+
+never = says("never")
+
+
+def strategy(backend: Any, **settings: Any) -> RejectionSamplingStrategy:
+    chosen = {"loop_budget": 20, "give_up": PerRequirement(), **settings}
+    return RejectionSamplingStrategy(backend, **chosen)
+
+
+async def test_six_failures_and_no_pass_are_hopeless_and_the_result_says_which():
+    result = await strategy(by_iteration({}, "yes"), validate_all=True).sample("do", [yes, never])
+    assert result.stop_reason is StopReason.HOPELESS
+    assert len(result.slices) == 6
+    assert "says never" in result.stop_detail
+    assert "yes" not in result.stop_detail
+    assert result.best.outcome == "failed"
+
+
+async def test_siblings_are_cancelled_for_they_would_not_help():
+    backend = by_iteration(dict.fromkeys(range(1, 7), "no"), after(60, "no"))
+    result = await strategy(backend, concurrency_budget=2).sample("do", [yes])
+    assert result.stop_reason is StopReason.HOPELESS
+    assert result.elapsed < 60
+    assert backend.statistics().cancelled == 1
+
+
+async def test_one_pass_among_them_keeps_the_call_going():
+    replies = {3: "never"}
+    result = await strategy(by_iteration(replies, "yes"), validate_all=True).sample(
+        "do", [yes, never]
+    )
+    assert len(result.slices) > 6
+
+
+async def test_a_slice_that_passes_in_time_wins():
+    result = await strategy(by_iteration({6: "yes"})).sample("do", [yes])
+    assert result.success
+
+
+async def test_without_it_all_turns_are_used():
+    result = await strategy(by_iteration({}), give_up=None).sample("do", [yes])
+    assert (len(result.slices), result.stop_reason) == (20, StopReason.EXHAUSTED)
+
+
+async def test_hooks_hear_of_it():
+    recording = RecordingPlugin()
+    await strategy(by_iteration({}), plugins=[recording]).sample("do", [yes])
+    end = recording.payloads[-1]
+    assert (end.hook, end.stop_reason) == (HookType.SAMPLING_LOOP_END, StopReason.HOPELESS)
+
+
+async def test_a_bug_in_the_rule_is_raised():
+    class Broken:
+        def begin(self, requirements: Any) -> Any:
+            return self
+
+        def add(self, slice_: Any) -> Any:
+            raise ZeroDivisionError
+
+    backend = by_iteration({1: "no"}, after(60, "no"))
+    with pytest.raises(ZeroDivisionError):
+        await strategy(backend, give_up=Broken(), concurrency_budget=2).sample("do", [yes])
+    assert backend.statistics().in_flight == 0
+
+
+async def test_each_call_counts_anew():
+    call = strategy(by_iteration({}), loop_budget=4)
+    for _ in range(3):
+        assert (await call.sample("do", [yes])).stop_reason is StopReason.EXHAUSTED

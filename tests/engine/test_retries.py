@@ -1,0 +1,256 @@
+"""Retries inside an iteration: counted, seen by hooks, bounded; and one gate for all siblings."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anyio
+import pytest
+from engine_kit import Unmetered, after, by_iteration, outcomes, yes
+
+from mellea_like import (
+    Blocked,
+    Generation,
+    HookType,
+    Plugin,
+    RejectionSamplingStrategy,
+    StopReason,
+    hook,
+)
+from mellea_like.backends.scripted import ScriptedBackend
+from mellea_like.errors import (
+    AuthenticationFailed,
+    BackendTimeout,
+    BackendUnavailable,
+    InvalidRequest,
+    MalformedResponse,
+    RateLimited,
+)
+from mellea_like.limits import LimitedBackend
+from mellea_like.limits.budget import Budget
+from mellea_like.limits.retry import Retry, RetryBackend
+from mellea_like.testing import RecordingPlugin
+
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
+
+
+def strategy(backend: Any, **settings: Any) -> RejectionSamplingStrategy:
+    return RejectionSamplingStrategy(backend, **{"loop_budget": 1, **settings})
+
+
+def failing_first(error: Exception, times: int, then: str = "yes") -> ScriptedBackend:
+    """Each iteration's first tries fail."""
+    return ScriptedBackend(lambda request: error if request.meta.retry < times else then)
+
+
+async def test_a_503_is_retried_inside_its_iteration_and_both_requests_count():
+    backend = failing_first(BackendUnavailable("overloaded", status=503), 1)
+    result = await strategy(backend).sample("do", [yes])
+    assert outcomes(result) == {1: "passed"}
+    assert backend.statistics().started == 2
+    assert (result.usage.requests, result.usage.unknown) == (2, 1)
+    assert result.errors == ()
+
+
+async def test_retries_count_where_the_backend_keeps_no_meter():
+    tries: list[int] = []
+
+    async def generate(request: Any) -> Generation:
+        tries.append(request.meta.retry)
+        if request.meta.retry < 2:
+            raise BackendTimeout("late")
+        return Generation("yes")
+
+    result = await strategy(Unmetered(generate)).sample("do", [yes])
+    assert tries == [0, 1, 2]
+    assert result.usage.requests == 3
+
+
+@pytest.mark.parametrize("error", [AuthenticationFailed("401"), InvalidRequest("400")])
+async def test_a_permanent_error_is_not_retried_and_the_first_is_raised(error):
+    backend = ScriptedBackend([error], cycle=True)
+    with pytest.raises(type(error)) as caught:
+        await strategy(backend, loop_budget=3, concurrency_budget=2).sample("do", [yes])
+    assert caught.value is error
+    assert backend.statistics().started == 2
+
+
+async def test_a_reply_that_can_not_be_read_costs_its_turn_instead():
+    backend = by_iteration({1: MalformedResponse("what?")}, "yes")
+    result = await strategy(backend, loop_budget=2).sample("do", [yes])
+    assert outcomes(result) == {1: "errored", 2: "passed"}
+
+
+async def test_exhausted_retries_are_an_errored_slice_and_the_subsample_goes_on():
+    down = BackendUnavailable("down")
+    backend = ScriptedBackend(lambda r: down if r.meta.iteration == 1 else "yes")
+    result = await strategy(backend, loop_budget=2, retry=Retry(attempts=4)).sample("do", [yes])
+    assert outcomes(result) == {1: "errored", 2: "passed"}
+    assert result.slices[0].usage.requests == 4
+    assert result.errors == (down,)
+
+
+async def test_no_retry_means_none():
+    backend = failing_first(BackendUnavailable("down"), 1)
+    with pytest.raises(BackendUnavailable):
+        await strategy(backend, retry=None).sample("do", [yes])
+    assert backend.statistics().started == 1
+
+
+async def test_hooks_see_each_retry():
+    recording = RecordingPlugin()
+    backend = failing_first(BackendUnavailable("down"), 2)
+    await strategy(backend, plugins=[recording]).sample("do", [yes])
+    seen = [(p.hook, p.retry) for p in recording.payloads if str(p.hook).startswith("generation_")]
+    expected = [
+        (HookType.GENERATION_PRE_CALL, 0),
+        (HookType.GENERATION_ERROR, 0),
+        (HookType.GENERATION_PRE_CALL, 1),
+        (HookType.GENERATION_ERROR, 1),
+        (HookType.GENERATION_PRE_CALL, 2),
+        (HookType.GENERATION_POST_CALL, 2),
+    ]
+    assert seen == expected
+
+
+async def test_a_hook_that_blocks_a_retry_ends_the_call():
+    class NoRetries(Plugin):
+        @hook(HookType.GENERATION_PRE_CALL)
+        async def look(self, payload: Any) -> None:
+            if payload.retry:
+                raise Blocked("no retries here")
+
+    backend = failing_first(BackendUnavailable("down"), 1)
+    with pytest.raises(Blocked):
+        await strategy(backend, plugins=[NoRetries()]).sample("do", [yes])
+    assert backend.statistics().started == 1
+
+
+async def test_judges_are_retried_too():
+    judge = failing_first(BackendUnavailable("down"), 1, then='{"passed": true, "reason": ""}')
+    result = await strategy(by_iteration({}), judge=judge).sample("do", ["be kind"])
+    assert result.success
+    assert result.usage.requests == 3
+
+
+async def test_siblings_and_other_calls_on_the_backend_wait_when_one_is_told_to():
+    told = RateLimited("slow down", status=429, retry_after=30.0)
+    sent: list[float] = []
+
+    def rule(request: Any) -> Any:
+        sent.append(anyio.current_time())
+        if len(sent) == 1:
+            return told
+        return after(1, "no")
+
+    backend = ScriptedBackend(rule)
+    async with anyio.create_task_group() as calls:
+        calls.start_soon(strategy(backend, loop_budget=2, concurrency_budget=2).sample, "a", [yes])
+        await anyio.sleep(5)
+        calls.start_soon(strategy(backend).sample, "b", [yes])
+    start = sent[0]
+    early = [at - start for at in sent if at - start < 30]
+    assert early == pytest.approx([0, 0])  # Nobody sends anything until the time is up.
+    assert len(sent) == 6
+    assert max(at - start for at in sent) < 40
+
+
+async def test_without_retry_after_the_others_wait_for_the_backoff():
+    refused = failing_first(RateLimited("slow down", status=429), 3)
+    result = await strategy(refused, concurrency_budget=2).sample("do", [yes], options={"seed": 1})
+    assert result.success
+    assert result.elapsed > 0
+
+
+async def test_a_wait_beyond_the_cap_fails_the_call_now_and_says_when_to_come_back():
+    told = RateLimited("daily quota", status=429, retry_after=3600.0)
+    backend = ScriptedBackend([told], cycle=True)
+    with pytest.raises(
+        RateLimited, match=r"come back in 3\.6e\+03 s|come back in 3600 s"
+    ) as caught:
+        await strategy(backend, loop_budget=5, concurrency_budget=3).sample("do", [yes])
+    assert caught.value.retry_after == pytest.approx(3600)
+    assert anyio.current_time() < 1
+    assert backend.statistics().started == 3  # No further turn asks.
+    with pytest.raises(RateLimited):
+        await strategy(backend).sample("other call", [yes])
+    assert backend.statistics().started == 3
+
+
+async def test_a_wait_beyond_the_calls_deadline_is_not_begun():
+    told = RateLimited("slow down", status=429, retry_after=30.0)
+    backend = ScriptedBackend([told], cycle=True)
+    with pytest.raises(RateLimited):
+        await strategy(backend, loop_budget=5, timeout=10).sample("do", [yes])
+    assert anyio.current_time() < 10
+
+
+async def test_within_the_deadline_a_told_wait_is_kept_and_the_call_passes():
+    backend = failing_first(RateLimited("slow down", status=429, retry_after=30.0), 1)
+    result = await strategy(backend, timeout=40).sample("do", [yes])
+    assert result.success
+    assert 30 <= result.elapsed < 34
+
+
+async def test_a_win_ends_the_wait_of_a_sibling():
+    told = RateLimited("slow down", status=429, retry_after=60.0)
+    backend = by_iteration({1: told, 2: after(3, "yes")})
+    result = await strategy(backend, concurrency_budget=2).sample("do", [yes])
+    assert outcomes(result) == {1: "cancelled", 2: "passed"}
+    assert result.elapsed == pytest.approx(3)
+    assert result.slices[1].usage.requests == 1
+
+
+async def test_a_caller_who_leaves_during_the_wait_leaves_as_cancelled():
+    backend = failing_first(RateLimited("slow down", status=429, retry_after=60.0), 1)
+    with anyio.move_on_after(5) as scope:
+        await strategy(backend).sample("do", [yes])
+    assert scope.cancelled_caught
+    assert backend.statistics().started == 1
+
+
+async def test_the_iterations_own_time_limit_holds_through_its_retries():
+    backend = failing_first(RateLimited("slow down", status=429, retry_after=60.0), 1)
+    with pytest.raises(BackendTimeout, match="longer than 5 s"):
+        await strategy(backend, iteration_timeout=5).sample("do", [yes])
+
+
+async def test_a_backend_that_retries_by_itself_is_left_to_it():
+    inner = ScriptedBackend([BackendUnavailable("down")], cycle=True)
+    for wrapped in (
+        RetryBackend(inner, Retry(attempts=2)),
+        LimitedBackend(RetryBackend(inner, Retry(attempts=2)), Budget(requests=100)),
+    ):
+        before = inner.statistics().started
+        with pytest.raises(BackendUnavailable):
+            await strategy(wrapped).sample("do", [yes])
+        assert inner.statistics().started - before == 2
+
+
+async def test_a_budget_that_ends_the_retries_leaves_the_error_to_be_seen():
+    down = BackendUnavailable("down")
+    backend = ScriptedBackend([down], cycle=True)
+    budget = Budget(requests=2)
+    recording = RecordingPlugin()
+    call = strategy(backend, loop_budget=2, retry=Retry(attempts=5), plugins=[recording])
+    with pytest.raises(Exception, match="budget") as caught:
+        await call.sample("do", [yes], budget=budget)
+    assert caught.value.__cause__ is down
+    assert backend.statistics().started == 2
+    ended = next(p for p in recording.payloads if p.hook is HookType.SAMPLING_LOOP_END)
+    assert ended.stop_reason is StopReason.BUDGET
+
+
+async def test_with_a_seed_the_waits_are_the_same_each_time():
+    async def elapsed() -> float:
+        backend = failing_first(BackendUnavailable("down"), 2)
+        result = await strategy(backend).sample("do", [yes], options={"seed": 7})
+        return result.elapsed
+
+    assert await elapsed() == pytest.approx(await elapsed())
+
+
+@pytest.mark.parametrize("wrong", [3, True, "twice", Retry])
+async def test_what_is_no_retry_policy_is_refused(wrong):
+    with pytest.raises(TypeError, match="retry is a Retry"):
+        strategy(by_iteration({}), retry=wrong)

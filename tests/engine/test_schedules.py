@@ -1,0 +1,286 @@
+"""Schedules at work: what the engine makes of what a schedule decides."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import pytest
+from engine_kit import after, by_iteration, outcomes, yes
+from mellea_like.sampling.giving_up import PerRequirement
+
+from mellea_like import (
+    MultiTurnStrategy,
+    RejectionSamplingStrategy,
+    SamplingFailed,
+    StopReason,
+)
+from mellea_like.errors import AuthenticationFailed, BackendUnavailable
+from mellea_like.sampling.schedules import Eager, Hedged, Staggered
+from mellea_like.sampling.schedules.base import CallFacts, Go, Progress
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mellea_like import Slice
+
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
+
+
+@dataclass
+class Planned:
+    """A schedule that does what the test says, and keeps what it was asked and told."""
+
+    rule: Callable[[Progress], Go]
+    pooled: bool = True
+    extra: int = 0
+    timing_dependent: bool = True
+    seconds: float | None = None
+    facts: list[CallFacts] = field(default_factory=list)
+    asked: list[Progress] = field(default_factory=list)
+    seen: list[Slice] = field(default_factory=list)
+
+    def begin(self, facts: CallFacts) -> Planned:
+        self.facts.append(facts)
+        return self
+
+    def decide(self, progress: Progress) -> Go:
+        self.asked.append(progress)
+        return self.rule(progress)
+
+    def observe(self, slice_: Slice) -> None:
+        self.seen.append(slice_)
+
+
+def width(wanted: int) -> Callable[[Progress], Go]:
+    return lambda progress: Go(wanted - len(progress.running))
+
+
+def strategy(backend: Any, schedule: Any, **settings: Any) -> RejectionSamplingStrategy:
+    return RejectionSamplingStrategy(
+        backend, **{"loop_budget": 2, "concurrency_budget": 3, "schedule": schedule, **settings}
+    )
+
+
+async def test_only_as_many_iterations_run_as_the_schedule_wants():
+    backend = by_iteration({}, after(1, "no"))
+    result = await strategy(backend, Planned(width(2))).sample("do", [yes])
+    assert backend.statistics().max_in_flight == 2
+    assert len(result.slices) == 6
+    assert result.stop_reason is StopReason.EXHAUSTED
+    assert result.elapsed == pytest.approx(3)
+
+
+async def test_a_schedule_can_not_have_more_in_flight_than_the_budget_and_its_extra():
+    for extra in (0, 1):
+        backend = by_iteration({}, after(1, "no"))
+        await strategy(backend, Planned(lambda _: Go(1000), extra=extra)).sample("do", [yes])
+        assert backend.statistics().max_in_flight == 3 + extra
+
+
+async def test_a_chain_that_failed_goes_on_with_its_repair_before_a_new_one_is_opened():
+    backend = by_iteration({}, "no")
+    result = await MultiTurnStrategy(
+        backend, loop_budget=3, concurrency_budget=2, schedule=Planned(width(1))
+    ).sample("do", [yes])
+    assert [(s.chain, s.depth) for s in result.slices[:4]] == [(0, 0), (0, 1), (0, 2), (1, 0)]
+    assert [len(s.context) for s in result.slices[:4]] == [0, 2, 4, 0]
+
+
+async def test_a_chain_ends_after_loop_budget_iterations_and_a_fresh_one_takes_what_is_left():
+    # Subsample 0 hangs in its first turn; the other one's successors take its turns.
+    backend = by_iteration({1: after(100, "no")}, after(1, "no"))
+    result = await strategy(backend, Eager(pool=True), loop_budget=3, concurrency_budget=2).sample(
+        "do", [yes]
+    )
+    assert {s.iteration for s in result.slices} == {1, 2, 3, 4, 5, 6}
+    borrowed = [s for s in result.slices if s.chain != s.subsample]
+    assert [(s.iteration, s.chain, s.subsample, s.depth) for s in borrowed] == [
+        (2, 2, 0, 1),
+        (3, 2, 0, 2),
+    ]
+    assert result.elapsed == pytest.approx(100)
+
+
+async def test_a_fresh_chain_starts_from_the_action_itself():
+    backend = by_iteration({1: after(100, "no")}, after(1, "no"))
+    result = await MultiTurnStrategy(
+        backend, loop_budget=2, concurrency_budget=2, schedule=Eager(pool=True)
+    ).sample("do", [yes])
+    fresh = next(s for s in result.slices if s.chain == 2)
+    assert len(fresh.context) == 0
+
+
+async def test_the_schedule_is_asked_again_when_it_wants_to_be():
+    def rule(progress: Progress) -> Go:
+        due = int(progress.now // 10) + 1
+        return Go(due - progress.opened, 10.0 * due)
+
+    schedule = Planned(rule)
+    backend = by_iteration({}, after(100, "no"))
+    result = await strategy(backend, schedule, loop_budget=1).sample("do", [yes])
+    assert [s.started_at for s in result.slices] == pytest.approx([0, 10, 20])
+    assert [p.now for p in schedule.asked[:3]] == pytest.approx([0, 10, 20])
+
+
+async def test_it_is_told_of_every_iteration_and_how_far_the_call_is():
+    schedule = Planned(width(2))
+    backend = by_iteration({1: AuthenticationFailed("no key"), 3: after(2, "yes")}, after(1, "no"))
+    result = await strategy(backend, schedule).sample("do", [yes])
+    assert {s.iteration for s in schedule.seen} == {s.iteration for s in result.slices}
+    assert schedule.facts == [
+        CallFacts(schedule.facts[0].action, (yes,), 3, 2, "scripted"),
+    ]
+    assert schedule.facts[0].action.description == "do"  # type: ignore[attr-defined]
+    first = schedule.asked[0]
+    assert first == Progress(0.0, (), 0, 0, 0, 0, 6, 0)
+    assert schedule.asked[-1].broken == 1
+    assert 3 <= schedule.asked[-1].started <= len(result.slices)
+
+
+async def test_a_cancelled_iteration_is_observed_too():
+    schedule = Planned(width(3))
+    backend = by_iteration({1: after(1, "yes")}, after(5, "no"))
+    await strategy(backend, schedule).sample("do", [yes])
+    assert sorted(str(s.outcome) for s in schedule.seen) == ["cancelled", "cancelled", "passed"]
+
+
+async def test_a_permanent_error_ends_its_chain_and_leaves_its_turns_to_others():
+    backend = by_iteration({1: AuthenticationFailed("no")}, after(1, "no"))
+    result = await strategy(backend, Eager(pool=True)).sample("do", [yes])
+    assert len(result.slices) == 6
+    assert backend.statistics().max_in_flight <= 3
+
+
+async def test_a_wrong_key_does_not_spend_every_turn_of_a_pool():
+    backend = by_iteration({}, AuthenticationFailed("no"))
+    with pytest.raises(AuthenticationFailed):
+        await strategy(backend, Eager(pool=True), loop_budget=9).sample("do", [yes])
+    assert backend.statistics().started == 3
+
+
+async def test_a_transient_error_costs_a_turn_and_the_chain_goes_on():
+    backend = by_iteration({1: BackendUnavailable("broken")}, "no")
+    result = await strategy(backend, Planned(width(1)), concurrency_budget=1, retry=None).sample(
+        "do", [yes]
+    )
+    assert outcomes(result) == {1: "errored", 2: "failed"}
+
+
+@pytest.mark.parametrize("where", ["begin", "decide", "observe"])
+async def test_a_bug_in_a_schedule_ends_the_call_and_is_raised(where):
+    class Buggy(Planned):
+        pass
+
+    def bug(*_: object) -> Any:
+        msg = f"bug in {where}"
+        raise ZeroDivisionError(msg)
+
+    setattr(Buggy, where, bug)
+    backend = by_iteration({1: "no"}, after(60, "no"))
+    with pytest.raises(ZeroDivisionError, match=where):
+        await strategy(backend, Buggy(width(3))).sample("do", [yes])
+    assert anyio.current_time() < 60
+    assert backend.statistics().in_flight == 0
+
+
+async def test_a_bug_that_shows_later_cancels_what_runs():
+    def rule(progress: Progress) -> Go:
+        return Go(2, 3.0) if progress.now < 3 else Go(1 // 0)
+
+    backend = by_iteration({}, after(60, "no"))
+    with pytest.raises(ZeroDivisionError):
+        await strategy(backend, Planned(rule)).sample("do", [yes])
+    assert backend.statistics().cancelled == 2
+
+
+async def test_a_schedule_that_starts_nothing_ends_the_call_with_an_error():
+    with pytest.raises(SamplingFailed):
+        await strategy(by_iteration({}), Planned(lambda _: Go(0))).sample("do", [yes])
+
+
+async def test_a_schedule_that_wants_to_be_asked_in_the_past_does_not_spin():
+    schedule = Planned(lambda p: Go(3 - len(p.running), p.now))
+    result = await strategy(by_iteration({}, after(1, "no")), schedule).sample("do", [yes])
+    assert len(result.slices) == 6
+
+
+async def test_a_chain_held_back_at_the_end_is_let_go():
+    """Two chains wait to go on when nothing more may start: the call ends all the same."""
+
+    def rule(progress: Progress) -> Go:
+        return Go(3 if not progress.opened else 0)
+
+    result = await strategy(by_iteration({}, after(1, "no")), Planned(rule)).sample("do", [yes])
+    assert outcomes(result) == {1: "failed", 3: "failed", 5: "failed"}
+    assert result.stop_reason is StopReason.EXHAUSTED
+
+
+async def test_a_caller_who_leaves_cancels_chains_that_wait():
+    schedule = Planned(lambda p: Go(1 if not p.opened else 0, 1000.0))
+    with anyio.move_on_after(5) as scope:
+        await strategy(by_iteration({}, "no"), schedule).sample("do", [yes])
+    assert scope.cancelled_caught
+    assert anyio.current_time() < 1000
+
+
+async def test_a_slow_schedule_is_no_reason_to_wait_after_a_win():
+    schedule = Planned(lambda p: Go(1 if not p.opened else 0, 1000.0))
+    result = await strategy(by_iteration({}, after(1, "yes")), schedule).sample("do", [yes])
+    assert result.success
+    assert anyio.current_time() < 1000
+
+
+async def test_the_schedules_own_time_limit_is_the_calls_if_it_is_sooner():
+    backend = by_iteration({1: "no"}, after(50, "no"))
+    for timeout, seconds, expected in ((None, 7.0, 7.0), (5.0, 7.0, 5.0), (9.0, 7.0, 7.0)):
+        schedule = Planned(width(3), seconds=seconds)
+        result = await strategy(backend, schedule, timeout=timeout).sample("do", [yes])
+        assert result.stop_reason is StopReason.TIMEOUT
+        assert result.elapsed == pytest.approx(expected)
+
+
+async def test_subsamples_start_one_after_the_other():
+    backend = by_iteration({}, after(10, "no"))
+    result = await strategy(backend, Staggered(3), loop_budget=1).sample("do", [yes])
+    assert [s.started_at for s in result.slices] == pytest.approx([0, 3, 6])
+
+
+async def test_a_staggered_call_that_passes_at_once_costs_one_request():
+    backend = by_iteration({}, after(1, "yes"))
+    result = await strategy(backend, Staggered(3)).sample("do", [yes])
+    assert result.usage.requests == 1
+
+
+async def test_hedging_starts_another_where_one_takes_too_long():
+    schedule = Hedged(quantile=0.5)
+    quick = by_iteration({}, after(1, "no"))
+    warm = strategy(quick, schedule, loop_budget=10)
+    for _ in range(3):
+        await warm.sample("do", [yes])
+    slow = by_iteration({1: after(500, "no"), 3: after(500, "no"), 5: after(500, "no")}, "yes")
+    result = await strategy(slow, schedule).sample("do", [yes])
+    assert result.success
+    assert result.elapsed < 3
+    assert slow.statistics().max_in_flight == 4
+
+
+async def test_an_ordered_selection_takes_staggered_starts_and_refuses_what_depends_on_timing():
+    backend = by_iteration({1: after(9, "yes")}, after(1, "yes"))
+    chosen = await strategy(backend, Staggered(2), selection="ordered").sample("do", [yes])
+    assert chosen.best.iteration == 1
+    assert strategy(backend, Eager(), selection="ordered").settings.schedule is None
+    for schedule in (Eager(pool=True), Hedged()):
+        with pytest.raises(ValueError, match="depends on timing"):
+            strategy(backend, schedule, selection="ordered")
+    with pytest.raises(ValueError, match="give_up depends on"):
+        strategy(backend, None, selection="ordered", give_up=PerRequirement())
+
+
+@pytest.mark.parametrize("wrong", [3, "eager", Eager, object()])
+async def test_what_is_no_schedule_is_refused(wrong):
+    with pytest.raises(TypeError, match="schedule is an object with begin"):
+        strategy(by_iteration({}), wrong)
+    with pytest.raises(TypeError, match="give_up is an object with begin"):
+        strategy(by_iteration({}), None, give_up=wrong)
