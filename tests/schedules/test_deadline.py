@@ -18,6 +18,7 @@ from mellea_like.sampling.schedules import (
     PassRates,
     Schedule,
 )
+from mellea_like.sampling.schedules.base import SLACK
 
 HALF = (1e9, 1e9)
 """A pass rate of a half, certainly: at a risk of 0.01 it takes 7 attempts."""
@@ -38,6 +39,7 @@ def course_of(*, seconds=10.0, risk=0.01, prior=HALF, round_=None, width=8):
         # 7 are needed, and there is time for 10, 5, 3, 2, 1 of them in a row
         (0.0, [], 0, 0, Go(1, 3.0)),
         (5.0, [], 0, 0, Go(2, 5.0)),
+        (5.0 + SLACK / 2, [], 0, 0, Go(2, 5.0)),
         (7.0, [], 0, 0, Go(3, 7.0)),
         (8.0, [], 0, 0, Go(4, 8.0)),
         (8.1, [], 0, 0, Go(7, 9.0)),
@@ -102,10 +104,11 @@ def test_it_looks_again_when_one_round_less_fits():
     go = course.decide(progress(5.0))
     assert go.more == 2
     assert course.decide(progress(5.0, [5.0, 5.0])).more == 0
-    # one of two was lost by then, without a failure: more than before are needed at a time
-    assert course.decide(progress(go.look_again, [])).more == 2
-    assert course.decide(progress(go.look_again + 0.5, [])).more == 2
-    assert course.decide(progress(6.0 + 1e-5, [])).more == 3
+    again = course.decide(progress(go.look_again, [5.0, 5.0]))
+    assert again.look_again == pytest.approx(go.look_again + 1.0)
+    # both were lost without a failure: 4 rounds are left, and then 3
+    assert course.decide(progress(6.0, [])).more == 2
+    assert course.decide(progress(again.look_again, [])).more == 3
 
 
 def test_what_one_call_learnt_the_next_one_knows():
