@@ -9,6 +9,14 @@ requirements = [word_count(at_most=20), contains("autumn", ignore_case=True)]
 Their reasons are written for the model (``it has 23 words; at most 20 are allowed``), so that a
 strategy that repairs can pass them on; their scores, where a reply can be more or less wrong,
 choose the best failure. A wrong argument raises at once, when the check is made.
+
+With ``early=True``, some also check a reply while it streams in, and close its request as soon as
+nothing that may follow can make it pass: ``word_count(at_most=20, early=True)`` at the start of the
+21st word. What is rejected so would have failed in the end; a reply that passes is never affected.
+It saves the time and the tokens of what would have followed. It has to be asked for, since the
+reply is then only a part of one: where no reply passes, the best failure is such a part, and the
+other requirements have not been checked on it. Such a check can be lent to a requirement of one's
+own: ``Requirement("is short and polite", stream=word_count(at_most=20, early=True).stream)``.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import unicodedata
 from typing import TYPE_CHECKING, TypedDict
 
 from mellea_like.core.requirement import Requirement
@@ -11,9 +12,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from mellea_like.core.requirement import OnError
+    from mellea_like.core.streaming import StreamCheck
     from mellea_like.core.validation import Candidate, ValidationResult
 
-__all__ = ["Settings", "check", "clipped", "given_texts", "listed", "quoted"]
+__all__ = ["Settings", "check", "clipped", "folded", "given_texts", "listed", "quoted"]
 
 
 class Settings(TypedDict, total=False):
@@ -37,6 +39,7 @@ def check(
     description: str,
     validator: Callable[[Candidate], ValidationResult],
     settings: Settings,
+    stream: StreamCheck | None = None,
 ) -> Requirement:
     """Make an inline requirement.
 
@@ -45,12 +48,27 @@ def check(
         description: what must hold, for the model.
         validator: decides it.
         settings: what the user asked for.
+        stream: checks a reply that is still arriving, if the user asked for that.
 
     Returns:
         The requirement.
     """
     asked: Settings = {"name": name, **settings}
-    return Requirement(description, validator, inline=True, **asked)
+    return Requirement(description, validator, inline=True, stream=stream, **asked)
+
+
+def folded(text: str, *, ignore_case: bool) -> str:
+    """Bring a text into the form in which texts are compared.
+
+    Args:
+        text: the text.
+        ignore_case: compare by Unicode case folding.
+
+    Returns:
+        The text after Unicode normalisation (NFC), and folded if asked.
+    """
+    text = unicodedata.normalize("NFC", text)
+    return unicodedata.normalize("NFC", text.casefold()) if ignore_case else text
 
 
 def clipped(text: str, limit: int = 80) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple, Unpack
 
 from mellea_like.core.validation import ValidationResult
 from mellea_like.requirements.checks_common import Settings, check
+from mellea_like.requirements.early_checks import at_most, characters, lines, words
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -74,6 +75,7 @@ def word_count(
     at_least: int | None = None,
     at_most: int | None = None,
     exactly: int | None = None,
+    early: bool = False,
     **settings: Unpack[Settings],
 ) -> Requirement:
     """Require a number of words.
@@ -86,6 +88,8 @@ def word_count(
         at_least: the fewest allowed.
         at_most: the most allowed.
         exactly: the one number allowed; instead of the other two.
+        early: check a reply while it arrives, too, and close its request at the first sure failure;
+            see `mellea_like.requirements.checks`.
         **settings: ``name``, ``weight``, ``check_only``, ``on_error``, as for `Requirement`.
 
     Returns:
@@ -93,10 +97,11 @@ def word_count(
 
     Raises:
         TypeError: no number is given, or one is no int.
-        ValueError: a number is negative, or the numbers contradict each other.
+        ValueError: a number is negative, the numbers contradict each other, or ``early`` is asked
+            for without a greatest number.
     """
     allowed = _range("word_count", at_least, at_most, exactly)
-    return _counted("word_count", "word", allowed, count_words, settings)
+    return _counted("word_count", "word", allowed, count_words, settings, words if early else None)
 
 
 def char_count(
@@ -104,6 +109,7 @@ def char_count(
     at_least: int | None = None,
     at_most: int | None = None,
     exactly: int | None = None,
+    early: bool = False,
     **settings: Unpack[Settings],
 ) -> Requirement:
     """Require a number of characters.
@@ -115,6 +121,8 @@ def char_count(
         at_least: the fewest allowed.
         at_most: the most allowed.
         exactly: the one number allowed; instead of the other two.
+        early: check a reply while it arrives, too, and close its request at the first sure failure;
+            see `mellea_like.requirements.checks`.
         **settings: ``name``, ``weight``, ``check_only``, ``on_error``, as for `Requirement`.
 
     Returns:
@@ -122,10 +130,13 @@ def char_count(
 
     Raises:
         TypeError: no number is given, or one is no int.
-        ValueError: a number is negative, or the numbers contradict each other.
+        ValueError: a number is negative, the numbers contradict each other, or ``early`` is asked
+            for without a greatest number.
     """
     allowed = _range("char_count", at_least, at_most, exactly)
-    return _counted("char_count", "character", allowed, len, settings)
+    return _counted(
+        "char_count", "character", allowed, len, settings, characters if early else None
+    )
 
 
 def line_count(
@@ -133,6 +144,7 @@ def line_count(
     at_least: int | None = None,
     at_most: int | None = None,
     exactly: int | None = None,
+    early: bool = False,
     **settings: Unpack[Settings],
 ) -> Requirement:
     """Require a number of lines.
@@ -143,6 +155,8 @@ def line_count(
         at_least: the fewest allowed.
         at_most: the most allowed.
         exactly: the one number allowed; instead of the other two.
+        early: check a reply while it arrives, too, and close its request at the first sure failure;
+            see `mellea_like.requirements.checks`.
         **settings: ``name``, ``weight``, ``check_only``, ``on_error``, as for `Requirement`.
 
     Returns:
@@ -150,10 +164,11 @@ def line_count(
 
     Raises:
         TypeError: no number is given, or one is no int.
-        ValueError: a number is negative, or the numbers contradict each other.
+        ValueError: a number is negative, the numbers contradict each other, or ``early`` is asked
+            for without a greatest number.
     """
     allowed = _range("line_count", at_least, at_most, exactly)
-    return _counted("line_count", "line", allowed, count_lines, settings)
+    return _counted("line_count", "line", allowed, count_lines, settings, lines if early else None)
 
 
 def sentence_count(
@@ -266,19 +281,29 @@ def _counted(
     allowed: _Range,
     count: Callable[[str], int],
     settings: Settings,
+    early: Callable[[], Callable[[str], int]] | None = None,
 ) -> Requirement:
     verb = "required" if allowed.high is None or allowed.low is not None else "allowed"
     limit = f"{allowed} {'is' if allowed.last == 1 else 'are'} {verb}"
 
+    def said(number: int) -> str:
+        return f"it has {number} {noun}{'' if number == 1 else 's'}"
+
     def validate(candidate: Candidate) -> ValidationResult:
         number = count(candidate.text)
-        has = f"it has {number} {noun}{'' if number == 1 else 's'}"
+        has = said(number)
         passed = number in allowed
         reason = has if passed else f"{has}; {limit}"
         return ValidationResult(passed, reason, allowed.closeness(number))
 
+    stream = None
+    if early is not None:
+        if allowed.high is None:
+            msg = f"{name}: early needs at_most or exactly; a reply with too few may still go on"
+            raise ValueError(msg)
+        stream = at_most(allowed.high, early, lambda number: f"{said(number)} so far; {limit}")
     plural = "" if allowed.last == 1 else "s"
-    return check(name, f"has {allowed} {noun}{plural}", validate, settings)
+    return check(name, f"has {allowed} {noun}{plural}", validate, settings, stream)
 
 
 def _range(name: str, at_least: object, at_most: object, exactly: object) -> _Range:

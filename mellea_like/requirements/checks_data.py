@@ -19,6 +19,7 @@ from mellea_like.requirements.checks_common import (
     listed,
     quoted,
 )
+from mellea_like.requirements.early_checks import json_only
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -34,12 +35,14 @@ MAX_DIGITS = 1_000
 """A longer text is no number that anyone meant."""
 
 
-def is_json(**settings: Unpack[Settings]) -> Requirement:
+def is_json(*, early: bool = False, **settings: Unpack[Settings]) -> Requirement:
     """Require a reply that is one JSON value (RFC 8259: no comments, no NaN).
 
     White space and one Markdown code fence round the whole of it are tolerated.
 
     Args:
+        early: check a reply while it arrives, too, and close its request at the first sure failure;
+            see `mellea_like.requirements.checks`.
         **settings: ``name``, ``weight``, ``check_only``, ``on_error``, as for `Requirement`.
 
     Returns:
@@ -53,10 +56,18 @@ def is_json(**settings: Unpack[Settings]) -> Requirement:
             return ValidationResult(False, f"it is not valid JSON: {exc}", 0.0)
         return ValidationResult(True, "it is valid JSON", 1.0)
 
-    return check("is_json", "is valid JSON and nothing else", validate, settings)
+    return check(
+        "is_json",
+        "is valid JSON and nothing else",
+        validate,
+        settings,
+        json_only() if early else None,
+    )
 
 
-def json_schema(schema: Mapping[str, Any], **settings: Unpack[Settings]) -> Requirement:
+def json_schema(
+    schema: Mapping[str, Any], *, early: bool = False, **settings: Unpack[Settings]
+) -> Requirement:
     """Require a reply that is JSON of a schema.
 
     The draft is the one that ``$schema`` names, else 2020-12. ``format`` is checked where the
@@ -65,6 +76,8 @@ def json_schema(schema: Mapping[str, Any], **settings: Unpack[Settings]) -> Requ
 
     Args:
         schema: a JSON Schema; copied. References to other documents are not fetched.
+        early: check a reply while it arrives, too, and close its request at the first sure failure;
+            see `mellea_like.requirements.checks`.
         **settings: ``name``, ``weight``, ``check_only``, ``on_error``, as for `Requirement`.
 
     Returns:
@@ -92,10 +105,18 @@ def json_schema(schema: Mapping[str, Any], **settings: Unpack[Settings]) -> Requ
         return ValidationResult(False, reason, 1.0 / (1 + len(errors)))
 
     shown = clipped(json.dumps(validator.schema, ensure_ascii=False), 4000)
-    return check("json_schema", f"is JSON that meets this JSON Schema: {shown}", validate, settings)
+    return check(
+        "json_schema",
+        f"is JSON that meets this JSON Schema: {shown}",
+        validate,
+        settings,
+        json_only() if early else None,
+    )
 
 
-def parses_as(model: type[Any], **settings: Unpack[Settings]) -> Requirement:
+def parses_as(
+    model: type[Any], *, early: bool = False, **settings: Unpack[Settings]
+) -> Requirement:
     """Require a reply that is JSON of a pydantic model, or of another type pydantic can validate.
 
     To have the parsed value too, give ``format=`` to ``sample`` instead. White space and one
@@ -103,6 +124,8 @@ def parses_as(model: type[Any], **settings: Unpack[Settings]) -> Requirement:
 
     Args:
         model: the type.
+        early: check a reply while it arrives, too, and close its request at the first sure failure;
+            see `mellea_like.requirements.checks`.
         **settings: ``name``, ``weight``, ``check_only``, ``on_error``, as for `Requirement`.
 
     Returns:
@@ -121,7 +144,13 @@ def parses_as(model: type[Any], **settings: Unpack[Settings]) -> Requirement:
             return ValidationResult(False, f"it is no {shown}: {clipped(str(exc), 400)}", 0.0)
         return ValidationResult(True, f"it is a {shown}", 1.0)
 
-    return check("parses_as", f"is JSON that is a valid {shown}", validate, settings)
+    return check(
+        "parses_as",
+        f"is JSON that is a valid {shown}",
+        validate,
+        settings,
+        json_only(constants=True) if early else None,
+    )
 
 
 def one_of(

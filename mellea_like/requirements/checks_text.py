@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import unicodedata
 from typing import TYPE_CHECKING, Literal, Unpack, get_args
 
 from mellea_like.core.validation import ValidationResult
@@ -11,11 +10,13 @@ from mellea_like.requirements.checks_common import (
     Settings,
     check,
     clipped,
+    folded,
     given_texts,
     listed,
     quoted,
 )
 from mellea_like.requirements.checks_counts import sentences_of
+from mellea_like.requirements.early_text import anchored, excluding, is_plain, matching, starting
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 __all__ = ["Casing", "casing", "contains", "ends_with", "excludes", "matches", "starts_with"]
 
 Casing = Literal["lower", "upper", "title", "sentence"]
+
+_EMPTY = "it is empty"
 
 FEWEST_WORDS_OF_A_TITLE = 3
 """Fewer words may all be capitalised in a sentence: ``Ada Lovelace.``"""
@@ -54,11 +57,11 @@ def contains(*texts: str, ignore_case: bool = False, **settings: Unpack[Settings
         ValueError: a text is empty.
     """
     wanted = given_texts("contains", texts)
-    folded = [(text, _folded(text, ignore_case=ignore_case)) for text in wanted]
+    needles = [(text, folded(text, ignore_case=ignore_case)) for text in wanted]
 
     def validate(candidate: Candidate) -> ValidationResult:
-        reply = _folded(candidate.text, ignore_case=ignore_case)
-        missing = [text for text, needle in folded if needle not in reply]
+        reply = folded(candidate.text, ignore_case=ignore_case)
+        missing = [text for text, needle in needles if needle not in reply]
         if not missing:
             return ValidationResult(True, f"it contains {listed(wanted)}", 1.0)
         score = 1.0 - len(missing) / len(wanted)
@@ -68,7 +71,9 @@ def contains(*texts: str, ignore_case: bool = False, **settings: Unpack[Settings
     return check("contains", f"contains {listed(wanted)}{case}", validate, settings)
 
 
-def excludes(*texts: str, ignore_case: bool = False, **settings: Unpack[Settings]) -> Requirement:
+def excludes(
+    *texts: str, ignore_case: bool = False, early: bool = False, **settings: Unpack[Settings]
+) -> Requirement:
     """Forbid texts, all of them, anywhere in the reply; inside a longer word too.
 
     Texts compare after Unicode normalisation (NFC).
@@ -76,6 +81,8 @@ def excludes(*texts: str, ignore_case: bool = False, **settings: Unpack[Settings
     Args:
         *texts: what must not occur.
         ignore_case: compare by Unicode case folding.
+        early: check a reply while it arrives, too, and close its request at the first sure failure;
+            see `mellea_like.requirements.checks`.
         **settings: ``name``, ``weight``, ``check_only``, ``on_error``, as for `Requirement`.
 
     Returns:
@@ -86,29 +93,33 @@ def excludes(*texts: str, ignore_case: bool = False, **settings: Unpack[Settings
         ValueError: a text is empty.
     """
     unwanted = given_texts("excludes", texts)
-    folded = [(text, _folded(text, ignore_case=ignore_case)) for text in unwanted]
+    needles = [(text, folded(text, ignore_case=ignore_case)) for text in unwanted]
+
+    def wrong(found: list[str]) -> str:
+        return f"it contains {listed(found)}, which is not allowed"
 
     def validate(candidate: Candidate) -> ValidationResult:
-        reply = _folded(candidate.text, ignore_case=ignore_case)
-        found = [text for text, needle in folded if needle in reply]
+        reply = folded(candidate.text, ignore_case=ignore_case)
+        found = [text for text, needle in needles if needle in reply]
         if not found:
             return ValidationResult(True, f"it does not contain {listed(unwanted, 'or')}", 1.0)
-        score = 1.0 - len(found) / len(unwanted)
-        reason = f"it contains {listed(found)}, which is not allowed"
-        return ValidationResult(False, reason, score)
+        return ValidationResult(False, wrong(found), 1.0 - len(found) / len(unwanted))
 
-    case = _whatever_case(ignore_case=ignore_case)
-    return check("excludes", f"does not contain {listed(unwanted, 'or')}{case}", validate, settings)
+    stream = excluding(needles, wrong, ignore_case=ignore_case) if early else None
+    words = f"does not contain {listed(unwanted, 'or')}{_whatever_case(ignore_case=ignore_case)}"
+    return check("excludes", words, validate, settings, stream)
 
 
 def starts_with(
-    *texts: str, ignore_case: bool = False, **settings: Unpack[Settings]
+    *texts: str, ignore_case: bool = False, early: bool = False, **settings: Unpack[Settings]
 ) -> Requirement:
     """Require one of some texts at the start; white space before it is passed over.
 
     Args:
         *texts: one of them must stand at the start.
         ignore_case: compare by Unicode case folding.
+        early: check a reply while it arrives, too, and close its request at the first sure failure;
+            see `mellea_like.requirements.checks`.
         **settings: ``name``, ``weight``, ``check_only``, ``on_error``, as for `Requirement`.
 
     Returns:
@@ -119,19 +130,22 @@ def starts_with(
         ValueError: a text is empty.
     """
     wanted = given_texts("starts_with", texts)
-    folded = tuple(_folded(text, ignore_case=ignore_case) for text in wanted)
+    needles = tuple(folded(text, ignore_case=ignore_case) for text in wanted)
     longest = max(map(len, wanted))
 
-    def validate(candidate: Candidate) -> ValidationResult:
-        reply = _folded(candidate.text, ignore_case=ignore_case)
-        if reply.startswith(folded) or reply.lstrip().startswith(folded):
-            return ValidationResult(True, f"it starts with {listed(wanted, 'or')}", 1.0)
-        head = candidate.text.lstrip()[: longest + 8]
-        reason = f"it starts with {quoted(head)}, not with {listed(wanted, 'or')}"
-        return ValidationResult(False, reason if head else "it is empty", 0.0)
+    def wrong(text: str) -> str:
+        head = text.lstrip()[: longest + 8]
+        return f"it starts with {quoted(head)}, not with {listed(wanted, 'or')}" if head else _EMPTY
 
-    case = _whatever_case(ignore_case=ignore_case)
-    return check("starts_with", f"starts with {listed(wanted, 'or')}{case}", validate, settings)
+    def validate(candidate: Candidate) -> ValidationResult:
+        reply = folded(candidate.text, ignore_case=ignore_case)
+        if reply.startswith(needles) or reply.lstrip().startswith(needles):
+            return ValidationResult(True, f"it starts with {listed(wanted, 'or')}", 1.0)
+        return ValidationResult(False, wrong(candidate.text), 0.0)
+
+    stream = starting(needles, wrong, ignore_case=ignore_case) if early else None
+    words = f"starts with {listed(wanted, 'or')}{_whatever_case(ignore_case=ignore_case)}"
+    return check("starts_with", words, validate, settings, stream)
 
 
 def ends_with(*texts: str, ignore_case: bool = False, **settings: Unpack[Settings]) -> Requirement:
@@ -150,16 +164,16 @@ def ends_with(*texts: str, ignore_case: bool = False, **settings: Unpack[Setting
         ValueError: a text is empty.
     """
     wanted = given_texts("ends_with", texts)
-    folded = tuple(_folded(text, ignore_case=ignore_case) for text in wanted)
+    needles = tuple(folded(text, ignore_case=ignore_case) for text in wanted)
     longest = max(map(len, wanted))
 
     def validate(candidate: Candidate) -> ValidationResult:
-        reply = _folded(candidate.text, ignore_case=ignore_case)
-        if reply.endswith(folded) or reply.rstrip().endswith(folded):
+        reply = folded(candidate.text, ignore_case=ignore_case)
+        if reply.endswith(needles) or reply.rstrip().endswith(needles):
             return ValidationResult(True, f"it ends with {listed(wanted, 'or')}", 1.0)
         tail = candidate.text.rstrip()[-(longest + 8) :]
         reason = f"it ends with {quoted(tail)}, not with {listed(wanted, 'or')}"
-        return ValidationResult(False, reason if tail else "it is empty", 0.0)
+        return ValidationResult(False, reason if tail else _EMPTY, 0.0)
 
     case = _whatever_case(ignore_case=ignore_case)
     return check("ends_with", f"ends with {listed(wanted, 'or')}{case}", validate, settings)
@@ -171,6 +185,7 @@ def matches(
     full: bool = False,
     ignore_case: bool = False,
     timeout: float = 0.1,
+    early: bool = False,
     **settings: Unpack[Settings],
 ) -> Requirement:
     """Require a match of a regular expression, in the dialect of the ``regex`` package.
@@ -184,6 +199,8 @@ def matches(
         full: the whole reply must match, white space at its ends aside; by default any part may.
         ignore_case: match whatever the case.
         timeout: the most processor time for one search, in seconds; over 0.
+        early: check a reply while it arrives, too, and close its request at the first sure failure;
+            see `mellea_like.requirements.checks`.
         **settings: ``name``, ``weight``, ``check_only``, ``on_error``, as for `Requirement`.
 
     Returns:
@@ -192,7 +209,10 @@ def matches(
     Raises:
         ImportError: the ``regex`` package is not installed.
         TypeError: the pattern is no str.
-        ValueError: the pattern is no regular expression, or the timeout is not over 0.
+        ValueError: the pattern is no regular expression, the timeout is not over 0, or ``early`` is
+            asked for and the pattern can't be decided early: with look-around, word boundaries,
+            back references or possessive repetition, more text may change what the text so far
+            rules out; and without ``full`` or ``^`` at its start, a match may come at any time.
     """
     try:
         import regex  # noqa: PLC0415 (an extra)
@@ -210,7 +230,15 @@ def matches(
     except (regex.error, OverflowError, RecursionError) as exc:
         msg = f"matches: `{clipped(pattern)}` is no regular expression: {exc}"
         raise ValueError(msg) from exc
+    if early and not (is_plain(pattern) and (full or anchored(pattern))):
+        msg = (
+            f"matches: `{clipped(pattern)}` can't be decided early: that takes full=True or ^ at"
+            " its start, and no look-around, word boundary, back reference or possessive repetition"
+        )
+        raise ValueError(msg)
     shown = f"the regular expression `{clipped(pattern, 200)}`"
+
+    wrong = f"it does not match {shown} {'as a whole' if full else 'anywhere'}"
 
     def validate(candidate: Candidate) -> ValidationResult:
         try:
@@ -224,15 +252,14 @@ def matches(
                 " make it simpler, or raise its timeout"
             )
             raise RequirementError(msg, requirement="matches") from exc
-        whole = "as a whole" if full else "anywhere"
         if found is None:
-            return ValidationResult(False, f"it does not match {shown} {whole}", 0.0)
+            return ValidationResult(False, wrong, 0.0)
         return ValidationResult(True, f"it matches {shown}", 1.0)
 
+    stream = matching(compiled, wrong, full=full, timeout=timeout) if early else None
     how = "matches as a whole" if full else "has a part that matches"
-    return check(
-        "matches", f"{how} {shown}{_whatever_case(ignore_case=ignore_case)}", validate, settings
-    )
+    words = f"{how} {shown}{_whatever_case(ignore_case=ignore_case)}"
+    return check("matches", words, validate, settings, stream)
 
 
 def casing(kind: Casing, **settings: Unpack[Settings]) -> Requirement:
@@ -313,11 +340,6 @@ _CASINGS: dict[str, tuple[str, Callable[[str], tuple[list[str], int]]]] = {
     "title": ("in title case", _not_title),
     "sentence": ("in sentence case", _not_sentence),
 }
-
-
-def _folded(text: str, *, ignore_case: bool) -> str:
-    text = unicodedata.normalize("NFC", text)
-    return unicodedata.normalize("NFC", text.casefold()) if ignore_case else text
 
 
 def _whatever_case(*, ignore_case: bool) -> str:

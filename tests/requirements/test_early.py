@@ -213,6 +213,12 @@ def test_negated_combinations_follow_their_parts():
     assert outcome(~(a | Requirement("plain")), "xyz")[0] == "x"
 
 
+def test_a_part_that_has_settled_is_not_asked_again():
+    a, b, plain = says("a", {"x": PASS, "xy": FAIL}), says("b", {"xyz": FAIL}), Requirement("plain")
+    assert outcome((a | plain) & b, "xyz")[0] == "xyz"
+    assert outcome((a | plain) & plain, "xyz") is None
+
+
 def test_an_error_in_a_part_is_never_argued_away():
     bad = says("bad", {"x": KeyError("k")})
     good = says("good", {"x": PASS})

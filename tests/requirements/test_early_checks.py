@@ -1,0 +1,369 @@
+"""The ready-made checks, asked while a reply is still arriving."""
+
+# ruff: noqa: RUF001 (letters that fold to others are meant)
+
+from __future__ import annotations
+
+import copy
+import sys
+import time
+import unicodedata
+from functools import partial
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from mellea_like import Candidate, Context, Generation, Instruction
+from mellea_like.core.requirement import Requirement
+from mellea_like.core.streaming import Verdict
+from mellea_like.requirements.checks import (
+    char_count,
+    excludes,
+    is_json,
+    json_schema,
+    line_count,
+    matches,
+    parses_as,
+    starts_with,
+    word_count,
+)
+from mellea_like.requirements.checks_common import folded
+from mellea_like.requirements.early import EarlyWatch
+from mellea_like.requirements.early_text import joins_nothing
+
+
+def verdict(check, text):
+    candidate = Candidate(text, text, Generation(text), Context(), Instruction("x"))
+    return check.validator(candidate)
+
+
+def rejection(check, pieces):
+    """How much of a text had arrived when it was rejected, and why; None if it never was."""
+    watch = EarlyWatch([check])
+    text = ""
+    for piece in pieces:
+        text += piece
+        rejected = watch.feed(text, piece)
+        if rejected is not None:
+            return text, rejected[1].reason
+    return None
+
+
+def pieces_of(text, cuts):
+    places = sorted({0, len(text), *(cut % (len(text) + 1) for cut in cuts)})
+    return [text[a:b] for a, b in zip(places, [*places[1:], len(text)], strict=True)]
+
+
+# Where counting, folding and matching can go wrong: white space and line ends of all kinds, marks
+# that join what stands before them, letters that fold to several, Hangul vowels, halves of words.
+ODD = (
+    "aab A-1 .\n\r\x0b\x1c\u2028\u00a0\te\u0301\u0323\u00e9sſßSSK\u212aiİı\u0345ιͅᾳ"
+    "\u1100\u1161\u11a8\uac00\U00016d63\U00016d67dear"
+)
+odd = st.text(st.sampled_from(ODD), max_size=12)
+cuts = st.lists(st.integers(0, 100), max_size=6)
+
+CHECKS = {
+    "words": word_count(at_most=2, early=True),
+    "no words": word_count(at_most=0, early=True),
+    "words exactly": word_count(exactly=2, early=True),
+    "characters": char_count(at_most=5, early=True),
+    "lines": line_count(at_least=1, at_most=2, early=True),
+    "no lines": line_count(at_most=0, early=True),
+    "excludes": excludes("e", "ae", "\uac00", early=True),
+    "excludes any case": excludes("ss", "é", "ᾳ", "ia", "k1", ignore_case=True, early=True),
+    "excludes a space": excludes(" a", "\n\n", early=True),
+    "starts": starts_with("dea", "e", " a", "\u1100\u1161", early=True),
+    "starts any case": starts_with("ss", "i", "A-", "é", ignore_case=True, early=True),
+    "matches": matches(r"[ae]+ ?(?:b|1\s)*\.?", full=True, early=True),
+    "matches any case": matches(r"^(?:ss|k|é)+$", full=True, ignore_case=True, early=True),
+    "matches at the start": matches(r"\A(?:a|e\w)b*?1", early=True),
+    "matches a line": matches(r"^a+$", early=True),
+    "json": is_json(early=True),
+    "parses": parses_as(float, early=True),
+    "schema": json_schema({"type": "object"}, early=True),
+}
+every_check = pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
+
+
+@every_check
+@given(odd, odd, cuts)
+@example("e\u0301", "", [1])
+@example("a\n", "\n", [1])
+@example("\ndear", "", [])
+@example("ae", "\u0323\u0301", [1, 2])
+@example("1.5 ", "", [3])
+@example('```\n{"a": 1}\n', "```", [])
+@example("  a", "", [1])
+def test_what_is_rejected_early_fails_in_the_end_whatever_follows(check, text, more, cuts):
+    if rejection(check, pieces_of(text, cuts)) is not None:
+        assert not verdict(check, text).passed
+        assert not verdict(check, text + more).passed
+    if verdict(check, text + more).passed:
+        assert rejection(check, text + more) is None
+        assert rejection(check, pieces_of(text + more, cuts)) is None
+
+
+@every_check
+@given(odd, odd, cuts)
+def test_what_says_pass_early_passes_in_the_end_whatever_follows(check, text, more, cuts):
+    if rejection(~check, pieces_of(text, cuts)) is not None:
+        assert verdict(check, text + more).passed
+
+
+@pytest.mark.parametrize("name", ["words", "no words", "words exactly", "characters", "lines"])
+@given(odd, cuts)
+def test_a_count_is_rejected_as_soon_as_it_is_over(name, text, cuts):
+    check = CHECKS[name]
+    high = {"words": 2, "no words": 0, "words exactly": 2, "characters": 5, "lines": 2}[name]
+    number = int(verdict(check, text).reason.split()[2])
+    assert (rejection(check, pieces_of(text, cuts)) is not None) == (number > high)
+
+
+@pytest.mark.parametrize("name", ["excludes", "excludes any case", "excludes a space"])
+@given(odd, cuts)
+def test_an_excluded_text_is_seen_once_a_plain_character_follows(name, text, cuts):
+    check = CHECKS[name]
+    rejected = rejection(check, pieces_of(text + "\n.", cuts))
+    assert (rejected is not None) == (not verdict(check, text + "\n.").passed)
+
+
+@pytest.mark.parametrize(
+    ("check", "text", "kept", "reason"),
+    [
+        (CHECKS["words"], "one two three", "one two t", "it has 3 words so far; at most 2 are"),
+        (CHECKS["words"], "well-known - is", None, None),
+        (CHECKS["words"], "a b -c", "a b -c", "it has 3 words so far"),
+        (CHECKS["no words"], "- a", "- a", "it has 1 word so far; at most 0 are allowed"),
+        (CHECKS["words exactly"], "a b c", "a b c", "it has 3 words so far; exactly 2 are req"),
+        (CHECKS["words exactly"], "a", None, None),
+        (CHECKS["characters"], "12345 ", "12345 ", "it has 6 characters so far"),
+        (CHECKS["lines"], "a\r\n\n b\n\n", None, None),
+        (CHECKS["lines"], "a\r\nb\n c d", "a\r\nb\n c", "it has 3 lines so far; between 1 and 2"),
+        (CHECKS["excludes"], "cafe\u0301 ae", None, None),
+        (CHECKS["excludes"], "cafe!", "cafe!", 'it contains "e", which is not allowed'),
+        (CHECKS["excludes any case"], "Gru\u1e9e.", "Gru\u1e9e.", 'it contains "ss"'),
+        (CHECKS["starts"], "\n Dear", "\n De", 'it starts with "De", not with "dea", "e"'),
+        (CHECKS["starts"], " a", None, None),
+        (CHECKS["starts"], "dear, no e", None, None),
+        (CHECKS["starts"], " \n ", None, None),
+        (CHECKS["matches"], " a bx", " a bx", "it does not match the regular expression"),
+        (CHECKS["matches"], "\na bb \n", None, None),
+        (CHECKS["matches at the start"], " a1", " ", "it does not match the regular expression"),
+        (CHECKS["matches at the start"], "abb1xyz", None, None),
+        (CHECKS["json"], '{"a" 1', '{"a" 1', "it is not valid JSON: expected a colon at char"),
+        (CHECKS["schema"], "Here", "H", "it is not valid JSON: expected a value at character 1"),
+        (CHECKS["parses"], " NaN ", None, None),
+        (CHECKS["parses"], "1,", "1,", "it is not valid JSON: expected nothing more at char"),
+    ],
+)
+def test_a_reply_is_rejected_at_the_first_sure_failure(check, text, kept, reason):
+    rejected = rejection(check, text)
+    if kept is None:
+        assert rejected is None
+    else:
+        assert rejected[0] == kept
+        assert rejected[1].startswith(reason)
+
+
+def test_early_has_to_be_asked_for():
+    for make in (
+        partial(word_count, at_most=2),
+        partial(char_count, at_most=2),
+        partial(line_count, at_most=2),
+        partial(excludes, "a"),
+        partial(starts_with, "a"),
+        partial(matches, "a", full=True),
+        is_json,
+        partial(json_schema, {}),
+        partial(parses_as, int),
+    ):
+        assert not make().streams
+        assert make(early=True).streams
+        assert make().description == make(early=True).description
+
+
+@pytest.mark.parametrize("make", [word_count, char_count, line_count])
+def test_what_has_no_upper_limit_can_not_fail_early(make):
+    with pytest.raises(ValueError, match="early needs at_most or exactly"):
+        make(at_least=3, early=True)
+
+
+def test_each_reply_is_looked_at_from_its_start():
+    check = word_count(at_most=2, early=True)
+    for _ in range(2):
+        assert rejection(check, ["a b", " c"]) is not None
+        assert rejection(check, ["a", "b c"]) is None
+    used = copy.deepcopy(check.stream)
+    used("a b", "a b")
+    assert copy.deepcopy(used)("c", "c") is Verdict.UNKNOWN
+
+
+def test_a_check_can_be_lent_to_a_requirement_of_ones_own():
+    polite = Requirement("is short and polite", stream=word_count(at_most=2, early=True).stream)
+    assert rejection(polite, "a b c") == ("a b c", "it has 3 words so far; at most 2 are allowed")
+
+
+# --- regular expressions ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        r"a\b b",
+        r"a\Bb",
+        r"(?=a)a",
+        r"a(?!b)c",
+        r"(?<=a)b",
+        r"(?<!a)b",
+        r"(?>a|ab)c",
+        r"a*+b",
+        r"a?+b",
+        r"a{1,2}+b",
+        r"(a)\1",
+        r"(?P<x>a)(?P=x)",
+        r"(a)?(?(1)b|c)",
+        r"(?:foo){e<=1}",
+        r"a$b",
+        r"a^b",
+        r"\Ga",
+        r"\Xa",
+        r"(?m)a",
+        r"(?V1)a",
+        r"(?r)a",
+        r"a\K",
+        r"(?|(a)|(b))",
+        r"(?R)?a",
+        r"[[a-z]--[b]]",
+        r"[^]a]",
+        r"a(*PRUNE)b",
+        r"\ma",
+        r"(?x) a",
+    ],
+)
+def test_a_pattern_that_looks_round_itself_is_refused(pattern):
+    assert not matches(pattern, full=True).streams
+    with pytest.raises(ValueError, match="can't be decided early: that takes full=True or"):
+        matches(pattern, full=True, early=True)
+
+
+@pytest.mark.parametrize("pattern", ["a", "^a|b", "a|^b", "a$", "(?:^a)", r"\^a", "^(?:a)|b"])
+def test_a_search_is_early_only_if_it_is_anchored(pattern):
+    with pytest.raises(ValueError, match="can't be decided early: that takes full=True or"):
+        matches(pattern, early=True)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        r"^a",
+        r"\Aa(?:b|c)",
+        r"(?i)^(a|b)$",
+        r"^\|\(a\)[|)(]\Z",
+        r"(?is)^(?P<n>\d{1,2}){,3}(?<m>\w+?)[^\d\]\p{L}]\\$",
+        r"^\$",
+        "^ä#é",
+    ],
+)
+def test_an_anchored_pattern_of_plain_parts_is_early(pattern):
+    assert matches(pattern, early=True).streams
+
+
+@st.composite
+def patterns(draw, depth=0):
+    inner = patterns(depth=depth + 1)
+    form = draw(st.sampled_from(["", "", "{}{}", "(?:{}|{})", "({})"] if depth < 4 else [""]))
+    if not form:
+        return draw(
+            st.sampled_from([*"abs1 .ßK", r"\d", r"\w", "[^a]", r"[\s1]", r"\n", "ab", "ı"])
+        )
+    made = form.replace("{}", "\0")
+    while "\0" in made:
+        made = made.replace("\0", draw(inner), 1)
+    if form[0] == "(":
+        made += draw(st.sampled_from(["", "*", "+?", "??", "{2}", "{1,2}?", "{,2}"]))
+    return made
+
+
+@given(
+    patterns(),
+    st.text(st.sampled_from("aabs1 \nßSKk\u212aİ"), max_size=6),
+    st.booleans(),
+    st.booleans(),
+)
+def test_no_start_of_a_text_that_matches_is_rejected(pattern, text, full, ignore_case):
+    for anchors in ("{}", "^(?:{})$"):
+        whole = "^(?:{})" if not full and anchors == "{}" else anchors
+        check = matches(
+            whole.replace("{}", pattern), full=full, ignore_case=ignore_case, early=True
+        )
+        if verdict(check, text).passed:
+            assert rejection(check, text) is None
+
+
+def test_a_match_that_takes_too_long_is_left_to_the_whole_check():
+    check = matches(r"(?:a|aa|\wa?)*b", full=True, timeout=0.01, early=True)
+    slow = "a" * 60 + "!"
+    assert not verdict(check, slow).passed  # It is quick: it knows that there is no b.
+    stream = copy.deepcopy(check.stream)
+    assert stream(slow, slow) is Verdict.UNKNOWN
+    # It is not tried again, not even where it would be quick.
+    assert stream("!" * 200, "!" * 139) is Verdict.UNKNOWN
+    assert copy.deepcopy(stream)("!" * 200, "!" * 139)[0] is Verdict.FAIL
+
+
+# --- Unicode ----------------------------------------------------------------------------------
+
+
+def test_what_is_said_to_join_nothing_joins_nothing():
+    everything = [chr(c) for c in range(sys.maxunicode + 1)]
+    joining = {
+        parts[1]
+        for c in everything
+        if len(parts := unicodedata.decomposition(c).split()) == 2 and "<" not in parts[0]
+    }
+    joining = {chr(int(code, 16)) for code in joining}
+    joining |= {chr(c) for c in range(0x1161, 0x1176)} | {chr(c) for c in range(0x11A8, 0x11C3)}
+    for c in everything:
+        if joins_nothing(c):
+            for ignore_case in (False, True):
+                first = unicodedata.normalize("NFD", folded(c, ignore_case=ignore_case))[0]
+                assert first not in joining, hex(ord(c))
+                assert not unicodedata.combining(first), hex(ord(c))
+    assert not joins_nothing("\u0301")
+    assert all(joins_nothing(c) for c in "a \n.\u00e9\u3042\u4e2d\uac00\U0001f600")
+
+
+# --- cost -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("check", "unit"),
+    [
+        (word_count(at_most=10**6, early=True), "a "),
+        (word_count(at_most=10**6, early=True), "a"),
+        (char_count(at_most=10**6, early=True), "a"),
+        (line_count(at_most=10**6, early=True), "a\n"),
+        (line_count(at_most=10**6, early=True), "\n"),
+        (excludes("b" * 30, "c", ignore_case=True, early=True), "ab"),
+        (excludes("b", early=True), "\u0301"),
+        (starts_with("b", early=True), "\n"),
+        (starts_with("a" * 50, early=True), "a"),
+        (matches("[a-z ]*", full=True, timeout=10, early=True), "a "),
+        (matches("^[a-z]*b", timeout=10, early=True), "a"),
+        (is_json(early=True), "["),
+    ],
+)
+def test_the_time_is_linear_in_the_length_of_the_reply(check, unit):
+    def seconds(length):
+        text = unit * (length // len(unit))
+        watch = EarlyWatch([check])
+        started = time.process_time()
+        # A text that a check does not cut has arrived in full: the cut itself would be quadratic.
+        for c in text:
+            assert watch.feed(text, c) is None
+        return time.process_time() - started
+
+    short = min(seconds(10_000) for _ in range(3))
+    assert seconds(100_000) < 40 * short  # 10 times, and 100 if it were quadratic.
