@@ -17,7 +17,7 @@ from mellea_like.limits.estimate import estimate_input_tokens
 from mellea_like.runtime.timeline import Timeline
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from mellea_like.core.backend import Backend, Request
     from mellea_like.core.options import Options
@@ -252,7 +252,7 @@ class Budget(Allowance):
         for budget in self._chain:
             if budget._started is None:
                 budget._started = now
-        return _Reservation(claim, sent, rates)
+        return _Reservation(claim, sent, rates, self._now)
 
     async def _wait(self, claim: Claim) -> None:
         claims = self._root._claims
@@ -313,14 +313,18 @@ class Budget(Allowance):
 class _Reservation:
     """What is reserved for one request."""
 
-    __slots__ = ("_claim", "_rates", "_sent")
+    __slots__ = ("_claim", "_clock", "_rates", "_sent")
 
-    def __init__(self, claim: Claim, sent: int, rates: Sequence[Rate]) -> None:
+    def __init__(
+        self, claim: Claim, sent: int, rates: Sequence[Rate], clock: Callable[[], float]
+    ) -> None:
+        self._clock = clock
         self._claim = claim
         self._sent = sent
         self._rates = rates
 
     def release(self, end: RequestEnd) -> None:
+        self._clock()  # Whoever looks at the budget after the event loop sees this time.
         requests, unknown = end.usage.requests, end.usage.unknown
         tokens = charged_tokens(end, self._sent)
         self._claim.settle([amounts(requests, *tokens, rate) for rate in self._rates], unknown)

@@ -1,0 +1,765 @@
+"""Budgets: what is reserved, charged, denied, and who waits for what."""
+
+from __future__ import annotations
+
+import gc
+import math
+from contextlib import aclosing
+
+import anyio
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mellea_like.backends.function import FunctionBackend
+from mellea_like.backends.scripted import Reply, ScriptedBackend
+from mellea_like.core.backend import Request
+from mellea_like.core.generation import Generation, Usage
+from mellea_like.core.message import Message
+from mellea_like.core.options import Options
+from mellea_like.core.prices import Price
+from mellea_like.errors import BackendUnavailable, LimitExceeded
+from mellea_like.limits.account import Amounts
+from mellea_like.limits.base import Limit, LimitedBackend, RequestEnd
+from mellea_like.limits.budget import Budget
+from mellea_like.limits.budget_figures import BudgetLimits
+from mellea_like.testing import run_virtual
+
+PRICES = {"scripted": Price(1_000_000, 2_000_000), "m": Price(10, 10)}  # 1 and 2 a token
+PROMPT = 5  # What is estimated for "hi": one token, and four round the message.
+ZERO = Amounts()
+
+
+def asked(max_tokens=None, model=None, text="hi") -> Request:
+    return Request((Message("user", text),), Options(max_tokens=max_tokens, model=model))
+
+
+def words(count: int, **fields) -> Reply:
+    return Reply(" ".join(["word"] * count), **fields)
+
+
+def backend(*replies, delay=1.0) -> ScriptedBackend:
+    return ScriptedBackend(replies or ["word"], delay=delay, cycle=True)
+
+
+def idle(budget: Budget) -> bool:
+    """Whether nothing is under way and nobody waits, in the whole chain."""
+    looks = [b.statistics() for b in budget.chain]
+    return all(look.reserved == ZERO and look.waiting == 0 for look in looks)
+
+
+class Asking:
+    """Sends requests at once and notes what comes of each, and when."""
+
+    def __init__(self) -> None:
+        self.ends: list[tuple[object, float, str]] = []
+        self.started = anyio.current_time()
+
+    async def send(self, name: object, target, request: Request | None = None) -> None:
+        try:
+            await target.generate(asked() if request is None else request)
+            end = "answered"
+        except LimitExceeded:
+            end = "denied"
+        self.ends.append((name, round(anyio.current_time() - self.started, 6), end))
+
+    @property
+    def by_name(self) -> dict[object, tuple[float, str]]:
+        return {name: (at, end) for name, at, end in self.ends}
+
+
+# --- arguments --------------------------------------------------------------------------------
+
+WHOLE = ["requests", "input_tokens", "output_tokens", "assume_output_tokens"]
+NUMBERS = ["money", "seconds"]
+
+
+@pytest.mark.parametrize("name", WHOLE)
+@pytest.mark.parametrize("bad", [True, "5", 2.5, math.nan, math.inf])
+def test_a_number_of_tokens_or_requests_is_an_int(name, bad):
+    with pytest.raises(TypeError, match=f"{name} is a whole number"):
+        Budget(**{"seconds": 1, name: bad})
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+@pytest.mark.parametrize("bad", [True, "5", 1j])
+def test_money_and_seconds_are_numbers(name, bad):
+    with pytest.raises(TypeError, match=f"{name} is a number"):
+        Budget(**{name: bad, "prices": PRICES})
+
+
+@pytest.mark.parametrize("name", WHOLE + NUMBERS)
+@pytest.mark.parametrize("bad", [0, -1])
+def test_a_limit_is_above_zero(name, bad):
+    with pytest.raises(ValueError, match=name):
+        Budget(**{"requests": 1, "prices": PRICES, name: bad})
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_money_and_seconds_are_finite(name, bad):
+    with pytest.raises(ValueError, match=f"{name} is finite"):
+        Budget(**{name: bad, "prices": PRICES})
+
+
+def test_a_budget_without_a_limit_is_refused_unless_it_is_within_another():
+    with pytest.raises(ValueError, match="needs a limit"):
+        Budget()
+    assert Budget(requests=1).child().requests is None
+
+
+def test_money_needs_prices_at_once_and_when_it_is_set():
+    with pytest.raises(ValueError, match="prices="):
+        Budget(money=1)
+    budget = Budget(requests=1)
+    with pytest.raises(ValueError, match="prices="):
+        budget.money = 1
+    assert budget.money is None
+
+
+@pytest.mark.parametrize("fields", [{"within": "x"}, {"name": 5}, {"prices": {"m": 1}}])
+def test_other_arguments_of_the_wrong_type_are_refused(fields):
+    with pytest.raises(TypeError):
+        Budget(requests=1, **fields)
+
+
+def test_what_it_was_given_can_be_read():
+    outer = Budget(
+        requests=1, input_tokens=2, output_tokens=3, money=4.5, seconds=6, prices=PRICES,
+        assume_output_tokens=7, name="outer",
+    )  # fmt: skip
+    assert outer.statistics().limits == (1, 2, 3, 4.5, 6)
+    assert (outer.requests, outer.input_tokens, outer.output_tokens) == (1, 2, 3)
+    assert (outer.money, outer.seconds, outer.assume_output_tokens) == (4.5, 6, 7)
+    assert outer.prices == PRICES
+    assert outer.within is None
+    assert outer.chain == (outer,)
+    assert isinstance(outer, Limit)
+    assert "'outer': requests=1, input_tokens=2" in repr(outer)
+
+
+def test_a_child_has_its_parents_prices_and_assumption():
+    outer = Budget(requests=9, prices=PRICES, assume_output_tokens=7)
+    inner = outer.child(
+        requests=1, input_tokens=2, output_tokens=3, money=4.5, seconds=6, name="inner"
+    )
+    assert inner.statistics().limits == (1, 2, 3, 4.5, 6)
+    assert (inner.within, inner.chain, inner.name) == (outer, (inner, outer), "inner")
+    assert (inner.prices, inner.assume_output_tokens) == (PRICES, 7)
+    own = Budget(requests=1, within=outer, prices={"m": Price(1, 1)}, assume_output_tokens=8)
+    assert (list(own.prices or ()), own.assume_output_tokens) == (["m"], 8)
+    assert "no limits" in repr(outer.child())
+
+
+def test_what_a_budget_is_within_can_not_be_changed():
+    budget = Budget(requests=1)
+    with pytest.raises(AttributeError):
+        budget.within = budget
+
+
+# --- check ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fields", "options", "model", "problem"),
+    [
+        ({"requests": 1}, {}, None, None),
+        ({"input_tokens": 1}, {}, None, None),
+        ({"seconds": 1}, {}, None, None),
+        ({"output_tokens": 9}, {}, "m", "limits output_tokens.*max_tokens.*assume_output_tokens"),
+        ({"output_tokens": 9}, {"max_tokens": 5}, None, None),
+        ({"output_tokens": 9, "assume_output_tokens": 5}, {}, None, None),
+        ({"money": 9}, {}, "m", "limits money.*max_tokens.*assume_output_tokens"),
+        ({"money": 9}, {"max_tokens": 5}, "m", None),
+        ({"money": 9}, {"max_tokens": 5}, "m-2026-01-31", None),
+        ({"money": 9}, {"max_tokens": 5}, "n", "none for the model 'n'.*scripted, m"),
+        ({"money": 9}, {"max_tokens": 5}, None, "a model of unknown name"),
+        ({"money": 9}, {"max_tokens": 5, "model": "m"}, None, None),
+        ({"money": 9}, {"max_tokens": 5, "model": "n"}, "m", "'n'"),
+    ],
+)
+def test_what_can_not_be_reckoned_beforehand_is_refused(fields, options, model, problem):
+    budget = Budget(**fields, prices=PRICES, name="b")
+    for asking in (budget, budget.child(requests=1)):
+        if problem is None:
+            asking.check(Options(**options), model)
+        else:
+            with pytest.raises(ValueError, match=f"budget 'b' .*{problem}"):
+                asking.check(Options(**options), model)
+
+
+@pytest.mark.anyio
+async def test_a_request_that_can_not_be_reckoned_is_not_sent():
+    inner = backend(delay=0)
+    with pytest.raises(ValueError, match="max_tokens"):
+        await LimitedBackend(inner, Budget(output_tokens=9)).generate(asked())
+    assert inner.requests == []
+
+
+# --- reserving, charging, denying -------------------------------------------------------------
+
+
+@pytest.mark.anyio
+async def test_what_may_be_spent_is_reserved_and_what_was_is_charged(virtual_clock):
+    budget = Budget(money=1000, prices=PRICES)
+    async with anyio.create_task_group() as tasks:
+        target = LimitedBackend(backend(words(3)), budget)
+        tasks.start_soon(target.generate, asked(max_tokens=10))
+        await anyio.sleep(0.5)
+        assert budget.statistics().reserved == (1, PROMPT, 10, PROMPT + 20)
+        assert budget.spent == ZERO
+        assert budget.remaining == BudgetLimits(money=975)
+    assert budget.spent == (1, 1, 3, 7)
+    assert budget.remaining == BudgetLimits(money=993)
+    assert idle(budget)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"requests": 2}, "2 of 2 requests are made, and this would be one more"),
+        ({"input_tokens": 6}, "2 of 6 input tokens spent, and this request may take 5"),
+        ({"output_tokens": 9}, "6 of 9 output tokens spent, and this request may take 4"),
+        ({"money": 14.5 + 12}, "14 of 26.5 money spent, and this request may take 13"),
+    ],
+)
+@pytest.mark.anyio
+async def test_what_does_not_fit_is_denied_in_words(fields, message, virtual_clock):
+    outer = Budget(**fields, prices=PRICES, assume_output_tokens=4, name="tenant")
+    budget = outer.child(requests=100)
+    inner = backend(words(3))
+    target = LimitedBackend(inner, budget)
+    for _ in range(2):
+        await target.generate(asked())
+    request = asked()
+    with pytest.raises(LimitExceeded, match=f"^budget 'tenant': {message}"):
+        await target.generate(request)
+    assert len(inner.requests) == 2
+    assert request.meter.usage == Usage()
+    assert (outer.statistics().denied, budget.statistics().denied) == (1, 0)
+    assert budget.spent == outer.spent
+    assert idle(budget)
+
+
+@pytest.mark.anyio
+async def test_siblings_together_make_no_more_requests_than_there_are(virtual_clock):
+    budget = Budget(requests=3)
+    inner = backend()
+    asking = Asking()
+    async with anyio.create_task_group() as tasks:
+        for number in range(8):
+            tasks.start_soon(asking.send, number, LimitedBackend(inner, budget))
+    # Requests under way count: nobody waits for an answer that can only be no.
+    assert (
+        sorted((at, end) for _, at, end in asking.ends)
+        == [(0, "denied")] * 5 + [(1, "answered")] * 3
+    )
+    assert budget.remaining.requests == 0
+    assert budget.statistics().denied == 5
+
+
+@pytest.mark.anyio
+async def test_without_a_limit_on_money_known_prices_still_count(virtual_clock):
+    budget = Budget(requests=9, prices=PRICES)
+    await LimitedBackend(backend(words(3)), budget).generate(asked())
+    await LimitedBackend(ScriptedBackend(["x"], model="other"), budget).generate(asked())
+    assert budget.spent == (2, 2, 4, 7)
+
+
+@pytest.mark.anyio
+async def test_money_adds_up_exactly():
+    prices = {"scripted": Price(0.1, 0.2)}
+    budget = Budget(money=1000 * 0.3e-6, prices=prices, assume_output_tokens=1)
+    reply = Generation("x", usage=Usage(1, 1, 1))
+    target = LimitedBackend(backend(reply, delay=0), budget)
+    for number in range(996):
+        await target.generate(asked())
+        assert budget.spent.money == pytest.approx((number + 1) * 0.3e-6, abs=1e-18)
+    with pytest.raises(LimitExceeded):
+        for _ in range(5):
+            await target.generate(asked())
+    # The last to be admitted had five tokens of prompt reserved: 0.7e-6.
+    assert budget.spent.requests == 998
+
+
+@pytest.mark.anyio
+async def test_the_model_that_is_asked_for_sets_the_price(virtual_clock):
+    budget = Budget(money=1000, prices=PRICES, assume_output_tokens=5)
+    target = LimitedBackend(backend(words(3)), budget)
+    await target.generate(asked(model="m-20260131"))
+    assert budget.spent.money == pytest.approx(40e-6)
+
+
+@pytest.mark.anyio
+async def test_a_backend_that_counts_nothing_is_charged_estimates():
+    class Plain:
+        async def generate(self, request):
+            return Generation("eight by")
+
+    budget = Budget(output_tokens=9, assume_output_tokens=5)
+    await LimitedBackend(Plain(), budget).generate(asked())
+    assert budget.spent == (1, PROMPT, 2, 0)
+    assert budget.statistics().unknown == 1
+
+
+@pytest.mark.anyio
+async def test_a_function_costs_a_request_and_no_tokens():
+    budget = Budget(output_tokens=5, assume_output_tokens=5)
+    target = LimitedBackend(FunctionBackend(lambda _: "many words", inline=True), budget)
+    for _ in range(3):
+        await target.generate(asked())
+    assert budget.spent == (3, 0, 0, 0)
+
+
+# --- faults -----------------------------------------------------------------------------------
+
+
+@pytest.mark.anyio
+async def test_a_request_that_fails_gives_back_its_reservation():
+    budget = Budget(output_tokens=50, assume_output_tokens=50)
+    target = LimitedBackend(backend(BackendUnavailable("down", status=503), delay=0), budget)
+    for _ in range(3):
+        with pytest.raises(BackendUnavailable):
+            await target.generate(asked())
+    assert budget.spent == (3, 3, 0, 0)
+    assert budget.statistics().unknown == 3
+    assert idle(budget)
+
+
+@pytest.mark.anyio
+async def test_a_cancelled_request_is_charged_what_is_known_of_it(virtual_clock):
+    budget = Budget(output_tokens=50, assume_output_tokens=20)
+    with anyio.move_on_after(0.5):
+        await LimitedBackend(backend(), budget).generate(asked())
+    assert budget.spent == (1, 1, 0, 0)
+    assert budget.statistics().unknown == 1
+    assert idle(budget)
+
+
+@pytest.mark.anyio
+async def test_a_stream_that_is_left_early_is_charged_what_arrived(virtual_clock):
+    budget = Budget(output_tokens=50, assume_output_tokens=20)
+    target = LimitedBackend(backend(words(10)), budget)
+    async with target.stream(asked()) as pieces, aclosing(pieces):
+        seen = [await anext(pieces) for _ in range(4)]
+    assert len(seen) == 4
+    assert budget.spent == (1, 1, 4, 0)
+    assert budget.statistics().unknown == 1
+    assert idle(budget)
+
+
+@pytest.mark.anyio
+async def test_what_another_limit_keeps_from_being_sent_costs_nothing():
+    budget, none_left = Budget(requests=2, name="outer"), Budget(requests=1)
+    target = LimitedBackend(backend(delay=0), budget, none_left)
+    await target.generate(asked())
+    for _ in range(3):
+        with pytest.raises(LimitExceeded, match="'budget'"):
+            await target.generate(asked())
+    assert budget.spent.requests == 1
+    assert idle(budget)
+
+
+@pytest.mark.anyio
+async def test_a_denial_further_out_leaves_nothing_reserved_further_in():
+    outer = Budget(requests=1, name="tenant")
+    middle = outer.child(requests=5, name="batch")
+    inner = middle.child(requests=5, name="call")
+    target = LimitedBackend(backend(delay=0), inner)
+    await target.generate(asked())
+    with pytest.raises(LimitExceeded, match="'tenant'"):
+        await target.generate(asked())
+    assert [b.spent.requests for b in inner.chain] == [1, 1, 1]
+    assert idle(inner)
+    assert inner.remaining.requests == 0
+
+
+@pytest.mark.anyio
+async def test_a_permit_is_given_back_once():
+    budget = Budget(requests=5)
+    permit = await budget.acquire(asked(), backend())
+    end = RequestEnd(Usage(1, 2, 3), None, None)
+    permit.release(end)
+    permit.release(end)
+    assert budget.spent == (1, 2, 3, 0)
+    assert idle(budget)
+
+
+# --- waiting ----------------------------------------------------------------------------------
+
+
+@pytest.mark.anyio
+async def test_what_fits_only_when_others_turn_out_cheaper_waits_for_them(virtual_clock):
+    budget = Budget(output_tokens=10, assume_output_tokens=6)
+    target = LimitedBackend(backend(words(2)), budget)
+    asking = Asking()
+    async with anyio.create_task_group() as tasks:
+        for number in range(5):
+            tasks.start_soon(asking.send, number, target)
+        await anyio.sleep(0.5)
+        assert budget.statistics().waiting == 4
+    # 2, 4 and 6 tokens spent: after the third request, 6 more can't be had.
+    assert sorted((at, end) for _, at, end in asking.ends) == [
+        (1, "answered"),
+        (2, "answered"),
+        (3, "answered"),
+        (3, "denied"),
+        (3, "denied"),
+    ]
+    assert budget.spent.output_tokens == 6
+    assert idle(budget)
+
+
+@pytest.mark.anyio
+async def test_who_came_first_goes_first(virtual_clock):
+    budget = Budget(output_tokens=1000, assume_output_tokens=900)
+    target = LimitedBackend(backend(), budget)
+    asking = Asking()
+    async with anyio.create_task_group() as tasks:
+        for number in range(5):
+            tasks.start_soon(asking.send, number, target)
+            await anyio.sleep(0.01)
+    assert [name for name, _, _ in asking.ends] == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.anyio
+async def test_who_is_cancelled_while_waiting_leaves_and_lets_the_next_one_on(virtual_clock):
+    budget = Budget(output_tokens=100, assume_output_tokens=60)
+    target = LimitedBackend(backend(), budget)
+    asking = Asking()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(asking.send, "first", target)
+        await anyio.sleep(0.1)
+        request = asked()
+        with anyio.move_on_after(0.2) as scope:
+            async with anyio.create_task_group() as doomed:
+                doomed.start_soon(asking.send, "doomed", target, request)
+                await anyio.sleep(0.1)
+                tasks.start_soon(asking.send, "small", target, asked(max_tokens=30))
+        assert scope.cancelled_caught
+        assert request.meter.usage == Usage()
+    # The small one fits beside the first as soon as the large one before it has left.
+    assert asking.by_name == {"first": (1, "answered"), "small": (1.3, "answered")}
+    assert idle(budget)
+
+
+@pytest.mark.parametrize("cancelled_first", [True, False])
+@pytest.mark.anyio
+async def test_who_is_cancelled_just_as_it_is_granted_gives_it_back(cancelled_first, virtual_clock):
+    budget = Budget(output_tokens=100, assume_output_tokens=100)
+    first = await budget.acquire(asked(), backend())
+    doomed = anyio.CancelScope()
+    nothing_sent = RequestEnd(Usage(), None, None)
+    done = []
+
+    async def wait(name, scope):
+        with scope:
+            permit = await budget.acquire(asked(), backend())
+            try:
+                await anyio.sleep(1)
+                done.append(name)
+            finally:
+                permit.release(nothing_sent)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(wait, "doomed", doomed)
+        await anyio.sleep(0.1)
+        tasks.start_soon(wait, "next", anyio.CancelScope())
+        await anyio.sleep(0.1)
+        if cancelled_first:
+            doomed.cancel()
+        first.release(nothing_sent)
+        doomed.cancel()
+    assert done == ["next"]
+    assert idle(budget)
+
+
+@pytest.mark.anyio
+async def test_a_child_waits_for_what_its_sibling_has_reserved_of_their_parent(virtual_clock):
+    tenant = Budget(output_tokens=10, assume_output_tokens=8, name="tenant")
+    asking = Asking()
+    async with anyio.create_task_group() as tasks:
+        for name in ("a", "b"):
+            target = LimitedBackend(backend(), tenant.child(requests=5, name=name))
+            tasks.start_soon(asking.send, name, target)
+            await anyio.sleep(0.1)
+    assert asking.by_name == {"a": (1, "answered"), "b": (2, "answered")}
+    assert tenant.spent.output_tokens == 2
+    assert idle(tenant)
+
+
+@pytest.mark.anyio
+async def test_nobody_waits_when_nothing_is_under_way():
+    budget = Budget(output_tokens=10, assume_output_tokens=6)
+    target = LimitedBackend(backend(words(5), delay=0), budget)
+    await target.generate(asked())
+    with pytest.raises(LimitExceeded):
+        await target.generate(asked())
+
+
+# --- changing it ------------------------------------------------------------------------------
+
+
+@pytest.mark.anyio
+async def test_a_higher_limit_lets_those_on_who_wait(virtual_clock):
+    budget = Budget(output_tokens=10, assume_output_tokens=10)
+    target = LimitedBackend(backend(), budget)
+    asking = Asking()
+    async with anyio.create_task_group() as tasks:
+        for number in range(2):
+            tasks.start_soon(asking.send, number, target)
+        await anyio.sleep(0.5)
+        budget.output_tokens = 20
+    assert sorted(asking.by_name.values()) == [(1, "answered"), (1.5, "answered")]
+
+
+@pytest.mark.anyio
+async def test_a_lower_limit_denies_those_who_wait(virtual_clock):
+    budget = Budget(output_tokens=10, assume_output_tokens=10)
+    asking = Asking()
+    async with anyio.create_task_group() as tasks:
+        for number in range(2):
+            tasks.start_soon(asking.send, number, LimitedBackend(backend(), budget))
+        await anyio.sleep(0.5)
+        budget.output_tokens = 5
+    assert sorted(asking.by_name.values()) == [(0.5, "denied"), (1, "answered")]
+
+
+@pytest.mark.anyio
+async def test_every_limit_can_be_set_and_lifted():
+    budget = Budget(requests=1, prices=PRICES, assume_output_tokens=5)
+    target = LimitedBackend(backend(delay=0), budget)
+    await target.generate(asked())
+    budget.requests = None
+    for name in ("input_tokens", "output_tokens", "money"):
+        setattr(budget, name, 1)
+        with pytest.raises(LimitExceeded, match=name.split("_", maxsplit=1)[0]):
+            await target.generate(asked())
+        setattr(budget, name, None)
+    assert budget.statistics().limits == BudgetLimits()
+    await target.generate(asked())
+    with pytest.raises(ValueError, match="at least 1"):
+        budget.requests = 0
+    assert budget.requests is None
+
+
+# --- time -------------------------------------------------------------------------------------
+
+
+@pytest.mark.anyio
+async def test_time_counts_from_the_first_request_that_is_admitted(virtual_clock):
+    budget = Budget(seconds=10, name="hour")
+    target = LimitedBackend(backend(), budget)
+    await anyio.sleep(100)
+    assert budget.seconds_left() == 10
+    assert budget.statistics().seconds == 0
+    await target.generate(asked())
+    assert budget.seconds_left() == pytest.approx(9)
+    assert budget.remaining.seconds == pytest.approx(9)
+    assert budget.statistics().seconds == pytest.approx(1)
+    await anyio.sleep(8.5)
+    await target.generate(asked())  # Begun in time; how it ends is its sender's business.
+    assert budget.seconds_left() == 0
+    with pytest.raises(LimitExceeded, match="budget 'hour': its 10 seconds are over"):
+        await target.generate(asked())
+    assert budget.statistics().denied == 1
+    budget.seconds = 20
+    await target.generate(asked())
+    assert idle(budget)
+
+
+@pytest.mark.anyio
+async def test_the_least_time_in_the_chain_counts(virtual_clock):
+    outer = Budget(seconds=10)
+    inner = outer.child(seconds=3)
+    assert Budget(requests=1).seconds_left() is None
+    await LimitedBackend(backend(), outer).generate(asked())
+    assert inner.seconds_left() == 3
+    await anyio.sleep(8)
+    assert inner.seconds_left() == pytest.approx(1)
+    await anyio.sleep(1)
+    with pytest.raises(LimitExceeded, match="10 seconds"):
+        await LimitedBackend(backend(), inner).generate(asked())
+
+
+@pytest.mark.anyio
+async def test_who_waits_is_denied_when_the_time_is_up(virtual_clock):
+    budget = Budget(seconds=3, output_tokens=10, assume_output_tokens=10)
+    asking = Asking()
+    async with anyio.create_task_group() as tasks:
+        target = LimitedBackend(backend(delay=100), budget)
+        tasks.start_soon(asking.send, "first", target)
+        await anyio.sleep(1)
+        tasks.start_soon(asking.send, "second", target)
+    assert asking.by_name == {"first": (100, "answered"), "second": (3, "denied")}
+    assert idle(budget)
+
+
+@pytest.mark.parametrize(("seconds", "until"), [(2, 2), (50, 50), (None, 100)])
+@pytest.mark.anyio
+async def test_who_waits_hears_that_the_time_has_changed(seconds, until, virtual_clock):
+    outer = Budget(seconds=3, output_tokens=10, assume_output_tokens=10)
+    asking = Asking()
+    async with anyio.create_task_group() as tasks:
+        target = LimitedBackend(backend(delay=100), outer.child())
+        tasks.start_soon(asking.send, "first", target)
+        await anyio.sleep(0.5)
+        tasks.start_soon(asking.send, "second", target)
+        await anyio.sleep(0.5)
+        outer.seconds = seconds
+        await anyio.sleep(98)
+        tasks.cancel_scope.cancel() if until == 100 else None
+        await anyio.sleep(0.5)
+    if until != 100:
+        assert asking.by_name["second"] == (until, "denied")
+    else:
+        assert asking.ends == []
+    assert idle(outer)
+
+
+# --- event loops ------------------------------------------------------------------------------
+
+
+def test_a_budget_serves_one_event_loop_after_another():
+    budget = Budget(requests=4, seconds=1000, output_tokens=100, assume_output_tokens=60)
+    target = LimitedBackend(backend(), budget)
+
+    async def pair() -> None:
+        async with anyio.create_task_group() as tasks:
+            for _ in range(2):
+                tasks.start_soon(target.generate, asked())
+
+    run_virtual(pair, backend="trio")
+    run_virtual(pair, backend="asyncio")
+    assert budget.spent.requests == 4
+    # Outside an event loop, time is as it last was.
+    assert budget.statistics().seconds == pytest.approx(4, abs=0.5)
+    assert budget.seconds_left() == pytest.approx(996, abs=0.5)
+    assert idle(budget)
+
+
+@pytest.mark.parametrize("library", ["asyncio", "trio"])
+def test_a_budget_in_use_in_one_event_loop_refuses_another(library):
+    budget = Budget(requests=5)
+    permits = []
+
+    async def take() -> None:
+        permits.append(await budget.acquire(asked(), backend()))
+
+    run_virtual(take, backend=library)
+    with pytest.raises(RuntimeError, match="another event loop"):
+        run_virtual(take, backend="trio")
+    permits[0].release(RequestEnd(Usage(1), None, None))
+    run_virtual(take, backend="trio")
+    assert budget.statistics().reserved.requests == 1
+
+
+@pytest.mark.anyio
+async def test_nothing_is_kept_of_requests_that_have_ended():
+    budget = Budget(requests=1000)
+    target = LimitedBackend(backend(delay=0), budget.child())
+    marker = type("Marked", (Message,), {})
+    for _ in range(3):
+        await target.generate(Request((marker("user", "x"),)))
+    target.inner.requests.clear()
+    gc.collect()
+    assert not [thing for thing in gc.get_objects() if type(thing) is marker]
+
+
+# --- whatever happens -------------------------------------------------------------------------
+
+LIMITS = st.fixed_dictionaries(
+    {},
+    optional={
+        "requests": st.integers(1, 12),
+        "input_tokens": st.integers(1, 60),
+        "output_tokens": st.integers(1, 60),
+        "money": st.integers(1, 150),
+    },
+)
+REQUESTS = st.lists(
+    st.fixed_dictionaries(
+        {
+            "child": st.integers(0, 2),
+            "max_tokens": st.integers(1, 30),
+            "share": st.floats(0, 1),
+            "start": st.integers(0, 3),
+            "delay": st.integers(0, 3),
+            "how": st.sampled_from(["answer", "answer", "error", "hang", "stream", "early"]),
+            "patience": st.integers(1, 30),
+        }
+    ),
+    min_size=1,
+    max_size=16,
+)
+
+
+def within_limits(*budgets: Budget) -> bool:
+    return all(
+        limit is None or taken + reserved <= limit
+        for look in [budget.statistics() for budget in budgets]
+        for limit, taken, reserved in zip(look.limits[:4], look.spent, look.reserved, strict=True)
+    )
+
+
+async def use(target: LimitedBackend, request: Request, how: str) -> str:
+    try:
+        if how not in {"stream", "early"}:
+            await target.generate(request)
+            return "answered"
+        async with target.stream(request) as pieces, aclosing(pieces):
+            async for _ in pieces:
+                if how == "early":
+                    break
+    except LimitExceeded:
+        return "denied"
+    except BackendUnavailable:
+        return "broken"
+    return "answered"
+
+
+@given(outer=LIMITS, inner=st.lists(LIMITS, min_size=3, max_size=3), requests=REQUESTS)
+@pytest.mark.parametrize("library", ["asyncio", "trio"])
+def test_no_limit_is_ever_overshot_nothing_leaks_and_all_who_wait_hear(
+    library, outer, inner, requests
+):
+    tenant = Budget(**outer, seconds=1000, prices=PRICES)
+    calls = [tenant.child(**limits) for limits in inner]
+    calls[2] = calls[1].child(**inner[2])
+    sent: list[int] = []
+    ended = []
+
+    def answer(request: Request) -> Reply:
+        number = int(request.messages[0].content)
+        sent.append(number)
+        case = requests[number]
+        if case["how"] == "error":
+            return Reply(BackendUnavailable("down"), case["delay"])
+        delay = math.inf if case["how"] == "hang" else case["delay"]
+        return words(int(case["share"] * case["max_tokens"]), delay=delay)
+
+    source = ScriptedBackend(answer)
+
+    async def one(number: int, case) -> None:
+        target = LimitedBackend(source, calls[case["child"]])
+        request = asked(case["max_tokens"], text=str(number))
+        await anyio.sleep(case["start"])
+        end = "cancelled"
+        with anyio.move_on_after(case["patience"]):
+            end = await use(target, request, case["how"])
+        ended.append(end)
+        assert within_limits(tenant, *calls)
+
+    async def main() -> None:
+        async with anyio.create_task_group() as tasks:
+            for number, case in enumerate(requests):
+                tasks.start_soon(one, number, case)
+
+    run_virtual(main, backend=library)
+    assert len(ended) == len(requests)
+    assert within_limits(tenant, *calls)
+    assert idle(calls[0])
+    assert idle(calls[2])
+    assert tenant.spent.requests == len(sent)
+    assert tenant.spent.requests == calls[0].spent.requests + calls[1].spent.requests
+    assert sum(b.statistics().denied for b in (tenant, *calls)) == ended.count("denied")
