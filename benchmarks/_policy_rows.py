@@ -10,12 +10,14 @@ from _known_bounds import Latency
 
 from mellea_like import RejectionSamplingStrategy, Requirement
 from mellea_like.backends.simulated import SimulatedBackend, gives_itself_away, passes
-from mellea_like.sampling.schedules.adaptive import Adaptive
-from mellea_like.sampling.schedules.base import Schedule
-from mellea_like.sampling.schedules.deadline import Deadline
-from mellea_like.sampling.schedules.eager import Eager
-from mellea_like.sampling.schedules.hedged import Hedged
-from mellea_like.sampling.schedules.staggered import Staggered
+from mellea_like.sampling.schedules import (
+    Adaptive,
+    Deadline,
+    Eager,
+    Hedged,
+    Schedule,
+    Staggered,
+)
 from mellea_like.testing import run_virtual
 
 PASS_RATES = (0.05, 0.1, 0.3, 0.5, 0.8)
