@@ -10,11 +10,13 @@ from mellea_like.core.options import Options
 from mellea_like.core.requirement import Requirement, requirement
 from mellea_like.core.result import SamplingResult, StopReason
 from mellea_like.core.slice import Outcome, Slice
+from mellea_like.core.streaming import Verdict
 from mellea_like.core.validation import Candidate, ValidationResult
 from mellea_like.errors import (
     BackendError,
     Blocked,
     HookError,
+    LimitExceeded,
     MelleaError,
     RequirementError,
     SamplingFailed,
@@ -41,6 +43,7 @@ __all__ = [
     "HookMode",
     "HookType",
     "Instruction",
+    "LimitExceeded",
     "MelleaError",
     "Message",
     "MultiTurnStrategy",
@@ -61,6 +64,7 @@ __all__ = [
     "Telemetry",
     "Usage",
     "ValidationResult",
+    "Verdict",
     "current_iteration",
     "hook",
     "register",

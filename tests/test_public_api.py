@@ -13,7 +13,17 @@ import pytest
 import mellea_like
 
 PACKAGE = Path(mellea_like.__file__).parent
-FRONT_DOORS = ["", ".backends", ".errors", ".hooks", ".requirements", ".sampling", ".testing"]
+FRONT_DOORS = [
+    "",
+    ".backends",
+    ".errors",
+    ".hooks",
+    ".limits",
+    ".requirements",
+    ".sampling",
+    ".sampling.schedules",
+    ".testing",
+]
 MODULES = [f"mellea_like{name}" for name in FRONT_DOORS]
 
 

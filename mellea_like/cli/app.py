@@ -74,7 +74,7 @@ def _root(  # pyright: ignore[reportUnusedFunction]
     epilog="Exit codes: 0 passed, 1 nothing passed, 2 bad usage, 3 backend or configuration error,"
     " 130 interrupted.",
 )
-def sample(  # noqa: PLR0913 (one for each option)
+def sample(
     *,
     instruction: Annotated[
         str,

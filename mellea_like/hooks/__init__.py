@@ -3,7 +3,7 @@
 The payload classes load pydantic's machinery, so they are imported when first named.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mellea_like.errors import Blocked, HookError
 from mellea_like.hooks.registry import (
@@ -15,6 +15,7 @@ from mellea_like.hooks.registry import (
     unregister,
 )
 from mellea_like.hooks.types import HookMode, HookType
+from mellea_like.runtime.later import imported_later
 
 if TYPE_CHECKING:
     from mellea_like.hooks.payloads import (
@@ -54,14 +55,6 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name in __all__:
-        from mellea_like.hooks import payloads  # noqa: PLC0415
-
-        return getattr(payloads, name)
-    msg = f"module {__name__!r} has no attribute {name!r}"
-    raise AttributeError(msg)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = imported_later(
+    __name__, {name: "payloads" for name in __all__ if name.endswith("Payload")}
+)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from engine_kit import outcomes, yes
+from engine_kit import by_iteration, outcomes, yes
 
 from mellea_like import (
     HookType,
@@ -176,7 +176,7 @@ async def test_limits_and_budgets_go_with_it():
 
 
 async def test_siblings_of_a_rejected_reply_go_on():
-    backend = ScriptedBackend([LONG, Reply("yes", delay=5.0)])
+    backend = by_iteration({1: LONG, 2: Reply("yes", delay=5.0)})
     result = await strategy(backend, loop_budget=1, concurrency_budget=2).sample(
         "do", [polite(), yes]
     )

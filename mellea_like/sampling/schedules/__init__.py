@@ -3,9 +3,9 @@
 `Eager` is what every strategy has by default; the others are imported when first named.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from mellea_like.runtime.later import imported_later
 from mellea_like.sampling.schedules.base import CallFacts, Course, Go, Progress, Schedule
 from mellea_like.sampling.schedules.eager import Eager
 
@@ -35,25 +35,17 @@ __all__ = [
     "Staggered",
 ]
 
-_LATER = {
-    "Adaptive": "adaptive",
-    "Beta": "pass_rates",
-    "Deadline": "deadline",
-    "Hedged": "hedged",
-    "LatencyQuantiles": "latency",
-    "LatencyStatistics": "latency",
-    "PassRateStatistics": "pass_rates",
-    "PassRates": "pass_rates",
-    "Staggered": "staggered",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name in _LATER:
-        return getattr(import_module(f"{__name__}.{_LATER[name]}"), name)
-    msg = f"module {__name__!r} has no attribute {name!r}"
-    raise AttributeError(msg)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = imported_later(
+    __name__,
+    {
+        "Adaptive": "adaptive",
+        "Beta": "pass_rates",
+        "Deadline": "deadline",
+        "Hedged": "hedged",
+        "LatencyQuantiles": "latency",
+        "LatencyStatistics": "latency",
+        "PassRateStatistics": "pass_rates",
+        "PassRates": "pass_rates",
+        "Staggered": "staggered",
+    },
+)

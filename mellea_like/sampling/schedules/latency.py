@@ -127,7 +127,11 @@ class LatencyQuantiles:
         return durations.quantile(q)
 
     def statistics(self) -> dict[Hashable, LatencyStatistics]:
-        """Return what is known under each key, the one used longest ago first."""
+        """Return what is known under each key.
+
+        Returns:
+            A look at each key, the one used longest ago first.
+        """
         return {
             key: LatencyStatistics(
                 len(durations),

@@ -187,7 +187,11 @@ class PassRates:
         return self.parameters(key).mean
 
     def statistics(self) -> dict[Hashable, PassRateStatistics]:
-        """Return what is known under each key, the one used longest ago first."""
+        """Return what is known under each key.
+
+        Returns:
+            A look at each key, the one used longest ago first.
+        """
         return {
             key: PassRateStatistics(counts.passed, counts.failed, self.mean(key))
             for key, counts in self._known.items()
