@@ -266,6 +266,18 @@ def test_a_claim_that_moves_to_the_front_of_another_line_is_served_first():
     assert (sums(a), sums(outer)) == ((45, 0, 0), (90, 10, 0))
 
 
+def test_an_older_claim_from_another_line_does_not_wait_behind_a_younger_one_without_room():
+    outer = tokens(100)
+    a, b = tokens(50), tokens(inf)
+    ask(50, a, outer)
+    other = ask(30, b, outer)
+    early, late = ask(30, a, outer), ask(60, b, outer)
+    a.limits = FREE
+    a.serve()
+    end(other, 0)
+    assert (early.standing, late.standing) == (GRANTED, IN_LINE)
+
+
 def test_a_claim_that_comes_from_another_line_keeps_its_place_in_the_order_of_arrival():
     outer = tokens(100)
     a, b = tokens(50), tokens(inf)

@@ -19,7 +19,7 @@ from mellea_like.core.message import Message
 from mellea_like.core.options import Options
 from mellea_like.core.prices import Price
 from mellea_like.errors import BackendUnavailable, LimitExceeded
-from mellea_like.limits.account import Amounts
+from mellea_like.limits.account import Amounts, Claim
 from mellea_like.limits.base import Limit, LimitedBackend, RequestEnd
 from mellea_like.limits.budget import Budget
 from mellea_like.limits.budget_figures import BudgetLimits
@@ -655,15 +655,25 @@ def test_a_budget_in_use_in_one_event_loop_refuses_another(library):
 
 
 @pytest.mark.anyio
-async def test_nothing_is_kept_of_requests_that_have_ended():
-    budget = Budget(requests=1000)
-    target = LimitedBackend(backend(delay=0), budget.child())
-    marker = type("Marked", (Message,), {})
-    for _ in range(3):
-        await target.generate(Request((marker("user", "x"),)))
+async def test_nothing_is_kept_of_requests_that_have_ended(virtual_clock):
+    class Marked(Message):
+        pass
+
+    def kept() -> int:
+        gc.collect()
+        return sum(type(thing) in {Marked, Claim} for thing in gc.get_objects())
+
+    before = kept()
+    budget = Budget(output_tokens=10, assume_output_tokens=8)
+    target = LimitedBackend(backend(), budget.child())
+    async with anyio.create_task_group() as tasks:
+        for _ in range(4):  # All but the first wait; the last is denied.
+            request = Request((Marked("user", "x"),))
+            tasks.start_soon(Asking().send, "x", target, request)
+            del request
     target.inner.requests.clear()
-    gc.collect()
-    assert not [thing for thing in gc.get_objects() if type(thing) is marker]
+    assert budget.statistics().denied == 1
+    assert kept() == before
 
 
 # --- whatever happens -------------------------------------------------------------------------
