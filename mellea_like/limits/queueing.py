@@ -38,7 +38,7 @@ class Ticket(Place):
         give_back: is told when it is over, and how the request ended.
     """
 
-    __slots__ = ("_alarm", "_event", "_give_back", "_scope", "line", "request", "reserved_tokens")
+    __slots__ = ("_alarm", "_event", "_give_back", "line", "request", "reserved_tokens")
 
     def __init__(
         self,
@@ -53,30 +53,30 @@ class Ticket(Place):
         self._give_back = give_back
         self._alarm = math.inf
         self._event: anyio.Event | None = None
-        self._scope: anyio.CancelScope | None = None
 
     async def wait(self) -> None:
-        """Wait until the request is granted or the alarm goes off."""
-        if self._event is None:
-            self._event = anyio.Event()
-        try:
-            with anyio.CancelScope(deadline=self._alarm) as self._scope:
-                await self._event.wait()
-        finally:
-            self._scope = None
-            self._alarm = math.inf
+        """Wait until the request is granted or the alarm goes off or is set to an earlier time."""
+        self._event = event = anyio.Event()
+        # Of thousands who wait only one has an alarm, and needs the scope.
+        if self._alarm == math.inf:
+            await event.wait()
+        else:
+            with anyio.CancelScope(deadline=self._alarm):
+                await event.wait()
+        self._alarm = math.inf
 
     def wake(self) -> None:
-        """Say that the request is granted."""
+        """End the wait."""
         if self._event is not None:
             self._event.set()
 
     def set_alarm(self, at: float) -> None:
         """Set when the wait is to end without a grant, in seconds on the event loop's clock."""
-        if at != self._alarm and not abs(at - self._alarm) <= TICK:
+        if at < self._alarm - TICK:
             self._alarm = at
-            if self._scope is not None:
-                self._scope.deadline = at
+            self.wake()
+        elif at > self._alarm + TICK:
+            self._alarm = at  # It may go off too early, once.
 
     def release(self, end: RequestEnd) -> None:
         """Give the permit back; a second time does nothing.
@@ -102,7 +102,7 @@ class Queueing(ABC):
         self._timeline = Timeline()
         self._line: Line[Ticket] = Line()
         self._loop: EventLoopToken | None = None
-        self._keeper: Ticket | None = None  # Whose alarm is set.
+        self._keeper: Ticket | None = None  # The head when it was last looked at.
         self._seen_at = 0.0
         self._admitted = 0
         self._max_in_flight = 0
@@ -138,8 +138,9 @@ class Queueing(ABC):
         await checkpoint_if_cancelled()
         self._enter_loop()
         ticket = Ticket(request, self._line, self._release)
-        self._line.join(ticket, anyio.current_time())
-        self._pump()
+        started = request.meta.call_started
+        self._line.join(ticket, anyio.current_time() if started is None else started)
+        self._pump_for_new_head()
         if ticket.waiting:
             await self._wait(ticket)
         return ticket
@@ -156,6 +157,11 @@ class Queueing(ABC):
             self._admitted -= ticket.in_flight
             self._release(ticket, RequestEnd(Usage(), None, exc))
             raise
+
+    def _pump_for_new_head(self) -> None:
+        """Do what `_pump` does after a change that only matters if there is a new head."""
+        if self._line.head() is not self._keeper:
+            self._pump()
 
     def _pump(self) -> None:
         """Let everybody go who may, and have the next one wait for the right moment."""
@@ -180,10 +186,14 @@ class Queueing(ABC):
         if ticket.line is not self._line:
             ticket.line.leave(ticket)  # Left behind by an event loop that is over.
         elif self._in_loop():
-            if ticket.in_flight:
+            was_in_flight = ticket.in_flight
+            if was_in_flight:
                 self._ended(self._timeline.now(), ticket, end)
             ticket.line.leave(ticket)
-            self._pump()
+            if was_in_flight:
+                self._pump()
+            else:
+                self._pump_for_new_head()
         else:
             ticket.line.leave(ticket)  # An abandoned coroutine is being collected.
             self._changed()

@@ -1,0 +1,308 @@
+"""A cap on requests in flight that finds out by itself how many a server will take."""
+
+from __future__ import annotations
+
+import math
+
+import anyio
+import pytest
+from limiter_kit import GOOD, RateServer, Slow, failed, request, sample_burst
+
+from mellea_like.core.generation import Usage
+from mellea_like.errors import (
+    AuthenticationFailed,
+    BackendError,
+    BackendTimeout,
+    BackendUnavailable,
+    RateLimited,
+)
+from mellea_like.limits.adaptive import AdaptiveLimiter, Window
+from mellea_like.limits.base import Limit, LimitedBackend, RequestEnd
+from mellea_like.testing import run_virtual
+
+pytestmark = pytest.mark.anyio
+
+
+# --- the window, in tables ------------------------------------------------------------------------
+
+# What happens, and the window after it: "+" is a success with a full window, "-" a 429, "5" a 5xx,
+# "s" a success with the window not full; a number is the time that passes first.
+WINDOWS = [
+    pytest.param("+++", [9, 10, 11], id="one more with each success"),
+    pytest.param("sss", [8, 8, 8], id="a window that is not full does not grow"),
+    pytest.param("-", [5.6], id="a 429 leaves seven tenths"),
+    pytest.param("-+", [5.6, 5.6 + 1 / 5.6], id="after the first 429, a whole one in a round"),
+    pytest.param("-s", [5.6, 5.6], id="nor does one that is not full grow then"),
+    pytest.param("---", [5.6, 5.6, 5.6], id="429s of one moment count once"),
+    pytest.param(["-", 0.19, "-", 0.02, "-"], [5.6, 5.6, 3.92], id="once in 0.2 s"),
+    pytest.param(["-", 0.2, "-"], [5.6, 3.92], id="after 0.2 s again"),
+    pytest.param(["-", 1, "-"] * 8 + [1, "+"], None, id="never under one, and up again"),
+    pytest.param(["5", "+", 0.99, "+", 0.02, "+"], [8, 8, 8, 9], id="a 5xx stops growth for 1 s"),
+    pytest.param(["5", 0.9, "5", 0.9, "+", 0.2, "+"], [8, 8, 8, 9], id="counted from the last"),
+    pytest.param(["5", "-"], [8, 5.6], id="a 5xx does not keep it from shrinking"),
+]
+
+
+@pytest.mark.parametrize(("steps", "sizes"), WINDOWS)
+def test_the_window(steps, sizes):
+    window, now, seen = Window(8, 1000), 100.0, []
+    for step in steps:
+        if step == "+":
+            window.succeeded(now, window.whole)
+        elif step == "s":
+            window.succeeded(now, window.whole - 1)
+        elif step == "-":
+            window.refused(now)
+        elif step == "5":
+            window.failed(now)
+        else:
+            now += step
+            continue
+        seen.append(window.size)
+    if sizes is None:
+        assert seen[-2:] == [1.0, 2.0]
+        assert min(seen) == 1.0
+    else:
+        assert seen == pytest.approx(sizes)
+
+
+def test_the_window_stays_under_its_maximum():
+    window = Window(8, 10)
+    for _ in range(5):
+        window.succeeded(0.0, 10)
+    assert window.size == 10
+    window.slow_start = False
+    window.succeeded(0.0, 10)
+    assert window.size == 10
+
+
+def test_a_full_round_of_successes_adds_about_one():
+    window = Window(100, 1000)
+    window.refused(0.0)
+    before = window.size
+    for _ in range(window.whole):
+        window.succeeded(1.0, window.whole)
+    assert window.size == pytest.approx(before + 1, abs=0.02)
+
+
+# --- what it makes of the ways in which a request may end -----------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("end", "limit", "then"),
+    [
+        pytest.param(GOOD, 2, 3, id="success"),
+        pytest.param(failed(RateLimited("", status=429)), 1, 1, id="429"),
+        pytest.param(failed(BackendUnavailable("", status=503)), 1, 1, id="503"),
+        pytest.param(failed(BackendUnavailable("connection reset")), 1, 1, id="reset"),
+        pytest.param(failed(BackendError("", status=500)), 1, 1, id="another 5xx"),
+        pytest.param(failed(BackendError("", status=400)), 1, 2, id="4xx"),
+        pytest.param(failed(BackendError("")), 1, 2, id="no status"),
+        pytest.param(failed(BackendTimeout("")), 1, 2, id="timeout"),
+        pytest.param(failed(AuthenticationFailed("", status=401)), 1, 2, id="401"),
+        pytest.param(failed(KeyError("a bug")), 1, 2, id="bug"),
+        pytest.param(failed(anyio.EndOfStream()), 1, 2, id="cancelled, say"),
+        pytest.param(RequestEnd(Usage(1, 0, 0, 1), None, None), 1, 2, id="stream left early"),
+        pytest.param(RequestEnd(Usage(), None, None), 1, 2, id="never sent"),
+    ],
+)
+async def test_only_successes_429s_and_5xxs_matter(virtual_clock, end, limit, then):
+    limiter = AdaptiveLimiter(1)
+    (await limiter.acquire(request(), Slow())).release(end)
+    assert limiter.limit == limit
+    await anyio.sleep(0.5)  # A pause is over by then; a stop of growth is not.
+    if end.error is not None and isinstance(end.error, RateLimited):
+        assert limiter.statistics().refused == 1
+        return
+    permits = [await limiter.acquire(request(), Slow()) for _ in range(limit)]
+    permits[0].release(GOOD)
+    assert limiter.limit == then
+
+
+async def test_a_reply_that_ends_in_an_error_is_no_success():
+    limiter = AdaptiveLimiter(1)
+    end = RequestEnd(GOOD.usage, GOOD.generation, ValueError("in the block round the stream"))
+    (await limiter.acquire(request(), Slow())).release(end)
+    assert limiter.limit == 1
+
+
+async def test_an_idle_limiter_does_not_drift_up(virtual_clock):
+    limiter = AdaptiveLimiter(8)
+    limited = LimitedBackend(Slow(0.01), limiter)
+    for _ in range(100):
+        await limited.generate(request())
+    assert limiter.limit == 8
+
+
+async def test_cancelled_requests_neither_grow_nor_shrink_it(virtual_clock):
+    limiter = AdaptiveLimiter(2)
+    limited = LimitedBackend(Slow(10.0), limiter)
+    for _ in range(5):
+        with anyio.move_on_after(1.0):
+            async with anyio.create_task_group() as tasks:
+                for _ in range(4):
+                    tasks.start_soon(limited.generate, request())
+    statistics = limiter.statistics()
+    assert (statistics.limit, statistics.in_flight, statistics.waiting) == (2, 0, 0)
+
+
+async def test_it_doubles_in_the_time_of_a_request_while_it_is_full(virtual_clock):
+    backend, limiter = Slow(1.0), AdaptiveLimiter()
+    limited = LimitedBackend(backend, limiter)
+    with anyio.move_on_after(3.5):
+        async with anyio.create_task_group() as tasks:
+            for _ in range(500):
+                tasks.start_soon(limited.generate, request())
+    assert backend.max_in_flight == limiter.limit == 64
+
+
+# --- the pause after a 429 ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("retry_after", "seconds"),
+    [(None, 0.2), (3.0, 3.0), (math.nan, 0.2), (-1.0, 0.2), (math.inf, 120.0), (500.0, 120.0)],
+)
+async def test_nobody_goes_until_the_time_that_a_429_names(virtual_clock, retry_after, seconds):
+    limiter = AdaptiveLimiter()
+    refused = failed(RateLimited("too many", status=429, retry_after=retry_after))
+    (await limiter.acquire(request(), Slow())).release(refused)
+    went = []
+
+    async def go():
+        permit = await limiter.acquire(request(), Slow())
+        went.append(anyio.current_time())
+        permit.release(GOOD)
+
+    async with anyio.create_task_group() as tasks:
+        for _ in range(3):
+            tasks.start_soon(go)
+    assert went == pytest.approx([seconds] * 3)
+
+
+async def test_when_the_head_of_the_line_leaves_the_next_one_keeps_the_time(virtual_clock):
+    limiter = AdaptiveLimiter()
+    refused = failed(RateLimited("too many", status=429, retry_after=5.0))
+    (await limiter.acquire(request(), Slow())).release(refused)
+    went = []
+
+    async def go(call, patience):
+        with anyio.move_on_after(patience):
+            await limiter.acquire(request(call, 0, patience), Slow())
+            went.append((call, anyio.current_time()))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(go, "first", 1.0)
+        tasks.start_soon(go, "second", 2.0)
+        tasks.start_soon(go, "third", 50.0)
+    assert went == [("third", pytest.approx(5.0))]
+
+
+async def test_who_overtakes_the_head_keeps_the_time_and_hands_it_back(virtual_clock):
+    limiter = AdaptiveLimiter()
+    refused = failed(RateLimited("too many", status=429, retry_after=5.0))
+    (await limiter.acquire(request(), Slow())).release(refused)
+    went = []
+
+    async def go(patience, *args):
+        with anyio.move_on_after(patience):
+            await limiter.acquire(request(*args), Slow())
+            went.append((args[0], anyio.current_time()))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(go, 50.0, "a", 0, 1.0)
+        await anyio.sleep(1.0)
+        tasks.start_soon(go, 1.0, "b", 0, 1.0, "judge")
+        await anyio.sleep(2.0)
+        assert limiter.statistics().waiting == 1
+    assert went == [("a", pytest.approx(5.0))]
+
+
+async def test_a_later_429_makes_the_pause_longer(virtual_clock):
+    limiter = AdaptiveLimiter()
+    first, second = [await limiter.acquire(request(), Slow()) for _ in range(2)]
+    first.release(failed(RateLimited("", status=429, retry_after=1.0)))
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(limiter.acquire, request(), Slow())
+        await anyio.sleep(0.5)
+        second.release(failed(RateLimited("", status=429, retry_after=2.0)))
+    assert virtual_clock.now == pytest.approx(2.5)
+
+
+def test_a_pause_goes_on_in_the_next_event_loop():
+    limiter = AdaptiveLimiter()
+
+    async def is_refused():
+        await anyio.sleep(100.0)
+        refused = failed(RateLimited("too many", status=429, retry_after=60.0))
+        (await limiter.acquire(request(), Slow())).release(refused)
+
+    async def goes():
+        began = anyio.current_time()
+        (await limiter.acquire(request(), Slow())).release(GOOD)
+        return anyio.current_time() - began
+
+    for library in ("asyncio", "trio"):
+        run_virtual(is_refused, backend=library)
+        assert 55 < run_virtual(goes, backend="asyncio") <= 60
+
+
+# --- setting it -----------------------------------------------------------------------------------
+
+
+async def test_the_window_may_be_set_while_it_runs(virtual_clock):
+    backend, limiter = Slow(1.0), AdaptiveLimiter(1)
+    limited = LimitedBackend(backend, limiter)
+    async with anyio.create_task_group() as tasks:
+        for _ in range(10):
+            tasks.start_soon(limited.generate, request())
+        await anyio.sleep(0.5)
+        limiter.limit = 5
+        assert limiter.statistics() == (5, 5, 5, 5, 5, 0)
+    assert limiter.limit > 5  # It goes on from there.
+    assert isinstance(limiter, Limit)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "says"),
+    [
+        ({"initial": 0}, ValueError, "initial is at least 1 and at most 1000, not 0"),
+        ({"initial": 2000}, ValueError, "initial is at least 1 and at most 1000, not 2000"),
+        ({"initial": 8, "maximum": 4}, ValueError, "initial is at least 1 and at most 4, not 8"),
+        ({"maximum": 0}, ValueError, "maximum is at least 1, not 0"),
+        ({"initial": 2.0}, TypeError, "initial is a whole number, not 2.0"),
+        ({"maximum": True}, TypeError, "maximum is a whole number, not True"),
+    ],
+)
+def test_wrong_arguments_are_refused(arguments, error, says):
+    with pytest.raises(error, match=f"AdaptiveLimiter: {says}"):
+        AdaptiveLimiter(**arguments)
+
+
+@pytest.mark.parametrize(("limit", "error"), [(0, ValueError), (11, ValueError), (2.5, TypeError)])
+def test_a_wrong_window_is_refused(limit, error):
+    limiter = AdaptiveLimiter(5, maximum=10)
+    with pytest.raises(error, match="AdaptiveLimiter: limit"):
+        limiter.limit = limit
+    assert limiter.limit == 5
+
+
+# --- against a server with a rate limit -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("library", ["asyncio", "trio"])
+def test_a_burst_against_a_rate_limit_is_as_fast_as_the_rate_allows(library):
+    """500 calls of four siblings, half of whose replies pass, on 50 requests a second."""
+
+    async def burst():
+        server, limiter = RateServer(1), AdaptiveLimiter()
+        backend = LimitedBackend(server, limiter)
+        seconds = await sample_burst(backend, calls=500, subsamples=4)
+        return seconds, server, limiter.statistics()
+
+    seconds, server, statistics = run_virtual(burst, backend=library)
+    assert 500 / seconds >= 0.95 * 25
+    assert server.refused <= 0.2 * 500
+    assert statistics.refused == server.refused
+    assert statistics.admitted == server.admitted + server.refused
+    assert (statistics.in_flight, statistics.waiting) == (0, 0)

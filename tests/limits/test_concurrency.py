@@ -1,0 +1,399 @@
+"""A plain cap on requests in flight, and how requests wait for any shared limit."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import anyio
+import pytest
+import trio
+from anyio.lowlevel import checkpoint
+from limiter_kit import GOOD, Slow, hold, request
+
+from mellea_like.errors import BackendUnavailable
+from mellea_like.limits.base import Limit, LimitedBackend
+from mellea_like.limits.concurrency import ConcurrencyLimiter
+from mellea_like.testing import run_virtual
+
+pytestmark = pytest.mark.anyio
+
+
+def idle(limiter):
+    statistics = limiter.statistics()
+    return statistics.in_flight == 0 and statistics.waiting == 0
+
+
+# --- the cap --------------------------------------------------------------------------------------
+
+
+async def test_no_more_than_the_limit_are_in_flight(virtual_clock):
+    backend, limiter = Slow(1.0), ConcurrencyLimiter(3)
+    limited = LimitedBackend(backend, limiter)
+    async with anyio.create_task_group() as tasks:
+        for number in range(10):
+            tasks.start_soon(limited.generate, request(f"call {number}"))
+        await anyio.sleep(0.5)
+        assert limiter.statistics() == (3, 3, 7, 3, 3)
+    assert virtual_clock.now == pytest.approx(4.0)
+    assert backend.max_in_flight == 3
+    assert limiter.statistics() == (3, 0, 0, 10, 3)
+
+
+async def test_it_is_a_limit():
+    assert isinstance(ConcurrencyLimiter(1), Limit)
+
+
+async def test_backends_share_it(virtual_clock):
+    limiter, first, second = ConcurrencyLimiter(1), Slow(1.0), Slow(1.0)
+    async with anyio.create_task_group() as tasks:
+        for backend in (first, second, first):
+            tasks.start_soon(LimitedBackend(backend, limiter).generate, request())
+    assert virtual_clock.now == pytest.approx(3.0)
+
+
+async def test_the_first_attempt_of_each_call_goes_before_siblings(virtual_clock):
+    backend, limiter = Slow(10.0), ConcurrencyLimiter(1)
+    limited = LimitedBackend(backend, limiter)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(hold, limiter, 10.0)
+        await anyio.sleep(0.1)
+        for call, started in {"a": 2.0, "b": 1.0, "c": 3.0}.items():
+            for subsample in range(2):
+                tasks.start_soon(limited.generate, request(call, subsample, started))
+        for _ in range(6):
+            await anyio.sleep(0.1)
+            limiter.limit += 1
+    came = [(r.meta.sampling_id, r.meta.subsample) for r in backend.came]
+    assert came == [("b", 0), ("a", 0), ("c", 0), ("b", 1), ("a", 1), ("c", 1)]
+
+
+async def test_a_judge_overtakes_all(virtual_clock):
+    backend, limiter = Slow(1.0), ConcurrencyLimiter(1)
+    limited = LimitedBackend(backend, limiter)
+    async with anyio.create_task_group() as tasks:
+        for name in ("a", "b", "c"):
+            tasks.start_soon(limited.generate, request(name, 0, 1.0))
+        await anyio.sleep(0.5)
+        tasks.start_soon(limited.generate, request("c", 0, 1.0, "judge"))
+    assert [r.meta.purpose for r in backend.came] == ["generate", "judge", "generate", "generate"]
+
+
+async def test_a_higher_limit_takes_effect_at_once_and_a_lower_one_lets_requests_end(virtual_clock):
+    backend, limiter = Slow(1.0), ConcurrencyLimiter(1)
+    limited = LimitedBackend(backend, limiter)
+    async with anyio.create_task_group() as tasks:
+        for _ in range(8):
+            tasks.start_soon(limited.generate, request())
+        await anyio.sleep(0.5)
+        limiter.limit = 4
+        assert limiter.statistics().in_flight == 4
+        limiter.limit = 2
+        assert limiter.limit == 2
+        await anyio.sleep(0.25)
+        assert backend.in_flight == 4
+        await anyio.sleep(0.5)  # One has ended at 1.0; three are still more than two.
+        assert backend.in_flight == 3
+        await anyio.sleep(0.5)  # The others have ended at 1.5.
+        assert backend.in_flight == 2
+    assert virtual_clock.now == pytest.approx(3.5)
+
+
+@pytest.mark.parametrize(
+    ("limit", "error"),
+    [(0, ValueError), (-1, ValueError), (2.5, TypeError), (True, TypeError), ("3", TypeError)],
+)
+def test_a_limit_is_a_whole_number_over_zero(limit, error):
+    with pytest.raises(error, match=r"ConcurrencyLimiter: limit .* not "):
+        ConcurrencyLimiter(limit)
+    limiter = ConcurrencyLimiter(4)
+    with pytest.raises(error, match=r"ConcurrencyLimiter: limit .* not "):
+        limiter.limit = limit
+    assert limiter.limit == 4
+
+
+# --- how requests end -----------------------------------------------------------------------------
+
+
+async def test_an_error_inside_gives_the_permit_back(virtual_clock):
+    limiter = ConcurrencyLimiter(1)
+    limited = LimitedBackend(Slow(1.0, BackendUnavailable("503")), limiter)
+    for _ in range(2):
+        with pytest.raises(BackendUnavailable):
+            await limited.generate(request())
+    assert idle(limiter)
+
+
+async def test_a_stream_holds_its_permit_until_it_is_left(virtual_clock):
+    limiter = ConcurrencyLimiter(1)
+    limited = LimitedBackend(Slow(1.0), limiter)
+    async with limited.stream(request()) as pieces:
+        async for _ in pieces:
+            assert limiter.statistics().in_flight == 1
+            break  # Left early.
+    assert idle(limiter)
+
+
+async def test_a_permit_is_given_back_once():
+    limiter = ConcurrencyLimiter(2)
+    first = await limiter.acquire(request(), Slow())
+    second = await limiter.acquire(request(), Slow())
+    for _ in range(3):
+        first.release(GOOD)
+    assert limiter.statistics().in_flight == 1
+    second.release(GOOD)
+    assert idle(limiter)
+
+
+# --- cancellation ---------------------------------------------------------------------------------
+
+
+async def test_who_is_cancelled_while_waiting_leaves_the_line(virtual_clock):
+    limiter = ConcurrencyLimiter(1)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(hold, limiter, 2.0)
+        await anyio.sleep(0.1)
+        with anyio.move_on_after(1.0) as scope:
+            await limiter.acquire(request(), Slow())
+        assert scope.cancelled_caught
+        assert limiter.statistics() == (1, 1, 0, 1, 1)
+    assert idle(limiter)
+
+
+async def test_who_is_cancelled_already_gets_nothing():
+    limiter = ConcurrencyLimiter(1)
+    with anyio.CancelScope() as scope:
+        scope.cancel()
+        await limiter.acquire(request(), Slow())
+    assert scope.cancelled_caught
+    assert limiter.statistics() == (1, 0, 0, 0, 0)
+
+
+@pytest.mark.parametrize("granted_first", [True, False])
+async def test_granted_and_cancelled_in_one_moment_gives_the_permit_back(granted_first):
+    backend, limiter = Slow(0.0), ConcurrencyLimiter(1)
+    permit = await limiter.acquire(request(), backend)
+    limited = LimitedBackend(backend, limiter)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(limited.generate, request())
+        await checkpoint()
+        await checkpoint()
+        assert limiter.statistics().waiting == 1
+        if granted_first:
+            permit.release(GOOD)
+            tasks.cancel_scope.cancel()
+        else:
+            tasks.cancel_scope.cancel()
+            permit.release(GOOD)
+    assert idle(limiter)
+    assert backend.came == []
+    assert limiter.statistics().admitted == 1  # A grant that was not used is no admission.
+
+
+@pytest.mark.parametrize("cancels", [1, 2, 3])
+@pytest.mark.parametrize("granted_first", [True, False])
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_granted_and_natively_cancelled_in_one_moment(granted_first, cancels):
+    backend, limiter = Slow(0.0), ConcurrencyLimiter(1)
+    permit = await limiter.acquire(request(), backend)
+    task = asyncio.create_task(LimitedBackend(backend, limiter).generate(request()))
+    other = asyncio.create_task(LimitedBackend(backend, limiter).generate(request()))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    if granted_first:
+        permit.release(GOOD)
+    for _ in range(cancels):
+        task.cancel()
+    if not granted_first:
+        permit.release(GOOD)
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert (await other).text == "good"  # It got the permit that the first could not use.
+    assert idle(limiter)
+    assert len(backend.came) == 1
+
+
+async def test_a_scope_and_its_outer_scope_cancelled_together(virtual_clock):
+    limiter = ConcurrencyLimiter(1)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(hold, limiter, 1.0)
+        await anyio.sleep(0.1)
+        with anyio.CancelScope() as outer, anyio.move_on_after(0.5) as inner:
+            outer.deadline = inner.deadline
+            await limiter.acquire(request(), Slow())
+        assert outer.cancelled_caught or inner.cancelled_caught
+    assert idle(limiter)
+
+
+# --- event loops ----------------------------------------------------------------------------------
+
+
+def test_it_serves_one_event_loop_after_another():
+    limiter = ConcurrencyLimiter(2)
+
+    async def burst():
+        async with anyio.create_task_group() as tasks:
+            for _ in range(5):
+                tasks.start_soon(hold, limiter, 1.0)
+        return anyio.current_time()
+
+    for library in ("asyncio", "trio", "asyncio"):
+        assert run_virtual(burst, backend=library) == pytest.approx(3.0)
+    assert limiter.statistics() == (2, 0, 0, 15, 2)
+
+
+def test_what_a_stopped_event_loop_left_behind_is_forgotten():
+    limiter = ConcurrencyLimiter(1)
+    loop = asyncio.new_event_loop()
+    stuck = [loop.create_task(hold(limiter, 1000.0)) for _ in range(2)]
+    loop.run_until_complete(asyncio.sleep(0.01))
+    assert limiter.statistics()[1:3] == (1, 1)
+
+    anyio.run(hold, limiter, 0.0)
+    assert idle(limiter)
+
+    for task in stuck:
+        task.cancel()  # They give back what the limiter has forgotten.
+    loop.run_until_complete(asyncio.gather(*stuck, return_exceptions=True))
+    loop.close()
+    assert idle(limiter)
+    assert limiter.statistics().admitted == 2
+
+
+def test_a_second_event_loop_at_the_same_time_is_refused():
+    limiter = ConcurrencyLimiter(1)
+    held, done = threading.Event(), threading.Event()
+
+    async def first():
+        permit = await limiter.acquire(request(), Slow())
+        held.set()
+        while not done.is_set():  # noqa: ASYNC110 (set in another thread)
+            await anyio.sleep(0.001)
+        permit.release(GOOD)
+
+    for library in ("asyncio", "trio"):
+        held.clear()
+        done.clear()
+        thread = threading.Thread(target=anyio.run, args=(first,), kwargs={"backend": library})
+        thread.start()
+        assert held.wait(10)
+        try:
+            with pytest.raises(RuntimeError, match=r"another event loop.* one limiter in each"):
+                anyio.run(hold, limiter, 0.0)
+        finally:
+            done.set()
+            thread.join()
+        anyio.run(hold, limiter, 0.0)  # The other one is gone.
+        assert idle(limiter)
+
+
+@pytest.mark.parametrize("library", ["asyncio", "trio"])
+def test_the_limit_may_be_changed_from_another_thread(library):
+    limiter = ConcurrencyLimiter(1)
+
+    def raise_it():
+        limiter.limit = 2
+
+    async def main():
+        permit = await limiter.acquire(request(), Slow())
+        with anyio.fail_after(10):
+            thread = threading.Timer(0.01, raise_it)
+            thread.start()
+            second = await limiter.acquire(request(), Slow())
+        thread.join()
+        permit.release(GOOD)
+        second.release(GOOD)
+
+    anyio.run(main, backend=library)
+    assert limiter.statistics() == (2, 0, 0, 2, 2)
+
+
+@pytest.mark.parametrize("library", ["asyncio", "trio"])
+def test_a_change_from_another_thread_may_find_nobody_waiting_any_more(library):
+    limiter = ConcurrencyLimiter(1)
+
+    def lower_it():
+        limiter.limit = 1
+
+    async def main():
+        permit = await limiter.acquire(request(), Slow())
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(hold, limiter, 0.0)
+            while not limiter.statistics().waiting:
+                await checkpoint()
+            thread = threading.Thread(target=lower_it)
+            thread.start()
+            thread.join()
+            permit.release(GOOD)
+
+    anyio.run(main, backend=library)
+    assert limiter.statistics() == (1, 0, 0, 2, 1)
+
+
+async def test_the_limit_may_be_changed_where_a_callback_runs(anyio_backend_name):
+    limiter = ConcurrencyLimiter(1)
+    permit = await limiter.acquire(request(), Slow())
+
+    def raise_it():
+        limiter.limit = 2
+
+    if anyio_backend_name == "asyncio":
+        asyncio.get_running_loop().call_later(0.01, raise_it)
+    else:
+        trio.lowlevel.current_trio_token().run_sync_soon(raise_it)
+    with anyio.fail_after(10):
+        second = await limiter.acquire(request(), Slow())
+    permit.release(GOOD)
+    second.release(GOOD)
+
+
+def test_the_limit_may_be_changed_outside_any_event_loop():
+    limiter = ConcurrencyLimiter(1)
+    limiter.limit = 3
+    anyio.run(hold, limiter, 0.0)
+    limiter.limit = 2
+    assert limiter.statistics().limit == 2
+
+
+@pytest.mark.parametrize("closed", [True, False])
+def test_a_permit_may_be_given_back_outside_its_event_loop(closed):
+    limiter = ConcurrencyLimiter(1)
+    loop = asyncio.new_event_loop()
+    permit = loop.run_until_complete(limiter.acquire(request(), Slow()))
+    waiting = loop.create_task(limiter.acquire(request(), Slow()))
+    loop.run_until_complete(asyncio.sleep(0.01))
+    assert limiter.statistics()[1:3] == (1, 1)
+    if closed:
+        waiting.cancel()
+        loop.run_until_complete(asyncio.wait([waiting]))
+        loop.close()
+        permit.release(GOOD)
+    else:
+        permit.release(GOOD)
+        loop.run_until_complete(waiting).release(GOOD)
+        loop.close()
+    assert idle(limiter)
+
+
+@pytest.mark.parametrize("closed", [True, False])
+def test_a_coroutine_that_is_thrown_away_leaves_the_line_quietly(closed):
+    limiter = ConcurrencyLimiter(1)
+    loop = asyncio.new_event_loop()
+
+    async def begin(coroutine):
+        coroutine.send(None)
+
+    permit = loop.run_until_complete(limiter.acquire(request(), Slow()))
+    waiting = [limiter.acquire(request(), Slow()) for _ in range(3)]
+    for coroutine in waiting:
+        loop.run_until_complete(begin(coroutine))
+    assert limiter.statistics()[1:3] == (1, 3)
+    if closed:
+        loop.close()
+    waiting.pop().close()
+    limiter.limit = 1  # There is nobody left whom this could wake.
+    permit.release(GOOD)
+    while waiting:
+        waiting.pop().close()
+    assert idle(limiter)
+    loop.close()

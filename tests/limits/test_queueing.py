@@ -1,0 +1,210 @@
+"""Whatever comes, leaves and changes: no limit is exceeded, nobody is lost, no permit leaks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+import anyio
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from limiter_kit import Slow, request
+
+from mellea_like.errors import BackendUnavailable, RateLimited
+from mellea_like.limits.adaptive import AdaptiveLimiter
+from mellea_like.limits.base import LimitedBackend
+from mellea_like.limits.concurrency import ConcurrencyLimiter
+from mellea_like.limits.rate import RateLimiter
+from mellea_like.testing import run_virtual
+
+LIBRARIES = ["asyncio", "trio"]
+ERRORS = [
+    None,
+    None,
+    BackendUnavailable("503", status=503),
+    RateLimited("429", status=429, retry_after=0.7),
+    RateLimited("429", status=429),
+]
+
+clients = st.lists(
+    st.tuples(
+        st.sampled_from([0.0, 0.0, 0.1, 0.5, 1.3]),  # When it comes, after the one before.
+        st.integers(0, 3),  # Its call.
+        st.integers(0, 3),  # Its subsample.
+        st.sampled_from(["generate", "generate", "generate", "judge"]),
+        st.sampled_from([0.0, 0.1, 0.5, 2.0]),  # How long its answer takes.
+        st.sampled_from(range(len(ERRORS))),
+        st.sampled_from([None, None, 0.0, 0.1, 0.5, 0.6, 1.0]),  # When it is cancelled.
+    ),
+    max_size=30,
+)
+changes = st.lists(st.tuples(st.sampled_from([0.1, 0.5, 1.0]), st.integers(1, 5)), max_size=6)
+
+
+class Watched(ConcurrencyLimiter):
+    """Checks each admission against the rule, worked out anew from all tickets that there are."""
+
+    def __init__(self, limit):
+        super().__init__(limit)
+        self.tickets = []
+
+    def _granted(self, now, ticket):
+        assert self._line.in_flight <= self.limit
+        busy = Counter(t.meta.sampling_id for t in self.tickets if t.in_flight and t is not ticket)
+        best = min([ticket, *(t for t in self.tickets if t.waiting)], key=lambda t: rank(t, busy))
+        assert rank(ticket, busy) == rank(best, busy)
+
+    def _pump(self):
+        # A ticket joins the line just before this is called.
+        for heap in (call.places for call in self._line._calls.values()):
+            self.tickets += [entry[2] for entry in heap._entries]
+        self.tickets += [entry[2] for entry in self._line._judges._entries]
+        self.tickets = [t for t in dict.fromkeys(self.tickets) if t.waiting or t.in_flight]
+        super()._pump()
+
+
+def rank(ticket, busy):
+    meta = ticket.meta
+    if meta.purpose == "judge":
+        return (0, 0, meta.call_started, meta.subsample)
+    return (1, busy[meta.sampling_id], meta.call_started, meta.subsample)
+
+
+async def storm(limiter, clients, changes, set_limit):
+    """Let clients come, be answered, fail and be cancelled while the limit changes."""
+    ends = Counter()
+
+    async def client(call, subsample, purpose, seconds, error, patience):
+        backend = LimitedBackend(Slow(seconds, ERRORS[error]), limiter)
+        wanted = request(f"call {call}", subsample, float(call), purpose)
+        with anyio.move_on_after(1000.0 if patience is None else patience):
+            try:
+                await backend.generate(wanted)
+            except (BackendUnavailable, RateLimited):
+                ends["failed"] += 1
+            else:
+                ends["answered"] += 1
+            return
+        assert patience is not None, "a client waited for ever"
+        ends["cancelled"] += 1
+
+    async def change():
+        for after, limit in changes:
+            await anyio.sleep(after)
+            set_limit(limit)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(change)
+        for after, *about in clients:
+            if after:
+                await anyio.sleep(after)
+            tasks.start_soon(client, *about)
+    assert ends.total() == len(clients)
+
+
+def drained(limiter):
+    statistics = limiter.statistics()
+    assert (statistics.in_flight, statistics.waiting) == (0, 0)
+    assert not limiter._line._calls
+    assert limiter._line.head() is None
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+@given(limit=st.integers(1, 4), clients=clients, changes=changes)
+def test_a_cap_holds_and_priority_is_kept(library, limit, clients, changes):
+    limiter = Watched(limit)
+
+    def set_limit(limit):
+        limiter.limit = limit
+
+    run_virtual(lambda: storm(limiter, clients, changes, set_limit), backend=library)
+    drained(limiter)
+    assert limiter.statistics().max_in_flight <= max([limit, *(new for _, new in changes)])
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+@given(limit=st.integers(1, 8), clients=clients, changes=changes)
+def test_an_adaptive_window_loses_nobody(library, limit, clients, changes):
+    limiter = AdaptiveLimiter(limit)
+
+    def set_limit(limit):
+        limiter.limit = limit
+
+    run_virtual(lambda: storm(limiter, clients, changes, set_limit), backend=library)
+    drained(limiter)
+    assert limiter.limit >= 1
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+@given(rate=st.integers(30, 600), clients=clients, changes=changes)
+def test_a_rate_loses_nobody_and_charges_what_went(library, rate, clients, changes):
+    limiter = RateLimiter(requests_per_minute=rate, tokens_per_minute=100 * rate)
+
+    def set_limit(limit):
+        limiter.requests_per_minute = 60 * limit
+        limiter.tokens_per_minute = 6000 * limit
+
+    async def all_of_it():
+        began = anyio.current_time()
+        await storm(limiter, clients, changes, set_limit)
+        most = max([rate, *(60 * new for _, new in changes)]) / 60
+        elapsed = anyio.current_time() - began
+        assert limiter.statistics().admitted <= max(1, most) + most * elapsed + 1e-3
+
+    run_virtual(all_of_it, backend=library)
+    drained(limiter)
+
+
+@given(
+    cancels=st.lists(st.tuples(st.integers(0, 7), st.integers(1, 2)), max_size=8),
+    limit=st.integers(1, 3),
+    order=st.permutations(range(8)),
+)
+def test_native_cancellations_at_any_step_leak_no_permit(cancels, limit, order):
+    limiter = Watched(limit)
+
+    async def main():
+        backend = LimitedBackend(Slow(0.0), limiter)
+        tasks = [
+            asyncio.create_task(backend.generate(request(f"call {n // 2}", n % 2, float(n // 2))))
+            for n in order
+        ]
+        for number, times in cancels:
+            await asyncio.sleep(0)
+            for _ in range(times):
+                tasks[number].cancel()
+        ended = await asyncio.gather(*tasks, return_exceptions=True)
+        assert not [end for end in ended if isinstance(end, Exception)]
+
+    asyncio.run(main())
+    drained(limiter)
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_a_thousand_calls_of_four_wait_in_one_line(library):
+    """Most of them are cancelled by a sibling's success, as in sampling."""
+    limiter = ConcurrencyLimiter(100)
+    answered = Counter()
+
+    async def call(backend, number):
+        async with anyio.create_task_group() as siblings:
+
+            async def sibling(subsample):
+                await backend.generate(request(f"call {number}", subsample, float(number)))
+                answered[number] += 1
+                siblings.cancel_scope.cancel()
+
+            for subsample in range(4):
+                siblings.start_soon(sibling, subsample)
+
+    async def main():
+        backend = LimitedBackend(Slow(1.0), limiter)
+        async with anyio.create_task_group() as tasks:
+            for number in range(1000):
+                tasks.start_soon(call, backend, number)
+
+    run_virtual(main, backend=library)
+    assert len(answered) == 1000
+    drained(limiter)
+    assert limiter.statistics().max_in_flight == 100

@@ -1,0 +1,314 @@
+"""Requests and tokens per minute."""
+
+from __future__ import annotations
+
+import math
+
+import anyio
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from limiter_kit import GOOD, Slow, failed, request
+
+from mellea_like.core.generation import Generation, Usage
+from mellea_like.errors import BackendUnavailable, RateLimited
+from mellea_like.limits.base import Limit, LimitedBackend, RequestEnd
+from mellea_like.limits.rate import Bucket, RateLimiter
+from mellea_like.testing import run_virtual
+
+pytestmark = pytest.mark.anyio
+
+INPUT = 5  # What the estimate makes of the message "hi".
+
+
+async def admissions(limiter, count, **kwargs):
+    """Send requests that end at once; return when each was admitted."""
+    times, began = [], anyio.current_time()
+
+    async def go():
+        permit = await limiter.acquire(request(**kwargs), Slow())
+        times.append(anyio.current_time() - began)
+        permit.release(RequestEnd(Usage(1, 0, 0, 1), None, None))
+
+    async with anyio.create_task_group() as tasks:
+        for _ in range(count):
+            tasks.start_soon(go)
+    return times
+
+
+# --- the bucket, in tables ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("steps", "now", "level"),
+    [
+        pytest.param([], 0.0, 5.0, id="full to begin with"),
+        pytest.param([(0.0, 5.0)], 0.0, 0.0, id="what is taken is gone"),
+        pytest.param([(0.0, 5.0)], 2.0, 2.0, id="it fills"),
+        pytest.param([(0.0, 5.0)], 1000.0, 5.0, id="not over its capacity"),
+        pytest.param([(0.0, 5.0), (0.0, 3.0)], 0.0, -3.0, id="it may be in debt"),
+        pytest.param([(0.0, 5.0), (0.0, 3.0)], 4.0, 1.0, id="a debt is paid first"),
+        pytest.param([(0.0, 5.0), (0.0, -2.0)], 0.0, 2.0, id="what is put back is there"),
+        pytest.param([(0.0, 1.0), (0.0, -9.0)], 0.0, 5.0, id="as far as it fits"),
+        pytest.param([(10.0, 5.0), (9.0, 0.0)], 11.0, 1.0, id="time does not go back"),
+    ],
+)
+def test_the_level(steps, now, level):
+    bucket = Bucket(60.0, 5.0)
+    for at, amount in steps:
+        bucket.take(at, amount)
+    assert bucket.level(now) == pytest.approx(level)
+
+
+@pytest.mark.parametrize(
+    ("taken", "amount", "delay"),
+    [
+        (0.0, 5.0, 0.0),
+        (1.0, 4.0, 0.0),
+        (1.0, 5.0, 1.0),
+        (5.0, 1.0, 1.0),
+        (8.0, 1.0, 4.0),
+        (0.0, 500.0, 0.0),  # Larger than the bucket: it goes when that is full.
+        (2.0, 500.0, 2.0),
+    ],
+)
+def test_the_delay(taken, amount, delay):
+    bucket = Bucket(60.0, 5.0)
+    bucket.take(0.0, taken)
+    assert bucket.delay(0.0, amount) == pytest.approx(delay)
+
+
+def test_a_new_rate_counts_from_the_change_on():
+    bucket = Bucket(60.0, 100.0)
+    bucket.take(0.0, 100.0)
+    bucket.change(10.0, 600.0, 200.0)
+    assert bucket.level(10.0) == pytest.approx(10.0)
+    assert bucket.level(11.0) == pytest.approx(20.0)
+    bucket.change(11.0, 600.0, 5.0)
+    assert bucket.level(11.0) == 5.0
+
+
+@given(st.lists(st.tuples(st.floats(0, 50), st.floats(0, 20)), max_size=50))
+def test_who_keeps_to_the_delay_never_takes_more_than_the_rate_and_one_bucket(steps):
+    bucket, now, taken = Bucket(60.0, 5.0), 0.0, 0.0
+    for pause, amount in steps:
+        now += pause
+        wanted = min(amount, 5.0)
+        now += bucket.delay(now, wanted)
+        bucket.take(now, wanted)
+        taken += wanted
+        assert taken <= 5.0 + now + 1e-6
+
+
+# --- requests per minute --------------------------------------------------------------------------
+
+
+async def test_requests_go_at_the_rate_after_a_seconds_burst(virtual_clock):
+    limiter = RateLimiter(requests_per_minute=120)
+    assert await admissions(limiter, 6) == pytest.approx([0, 0, 0.5, 1, 1.5, 2])
+    await anyio.sleep(100)
+    assert await admissions(limiter, 4) == pytest.approx([0, 0, 0.5, 1])
+
+
+async def test_a_slow_rate_still_lets_one_request_go_at_once(virtual_clock):
+    limiter = RateLimiter(requests_per_minute=6)
+    assert await admissions(limiter, 3) == pytest.approx([0, 10, 20])
+
+
+async def test_a_longer_burst_lets_more_go_at_once(virtual_clock):
+    limiter = RateLimiter(requests_per_minute=60, burst_seconds=3)
+    assert await admissions(limiter, 5) == pytest.approx([0, 0, 0, 1, 2])
+
+
+async def test_calls_take_turns(virtual_clock):
+    backend = Slow(0.1)
+    limited = LimitedBackend(backend, RateLimiter(requests_per_minute=60))
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(limited.generate, request())
+        await anyio.sleep(0.01)
+        for call, started in (("a", 1.0), ("b", 2.0)):
+            for subsample in range(2):
+                tasks.start_soon(limited.generate, request(call, subsample, started))
+    came = [(r.meta.sampling_id, r.meta.subsample) for r in backend.came[1:]]
+    assert came == [("a", 0), ("a", 1), ("b", 0), ("b", 1)]  # None is in flight when the next goes.
+
+
+async def test_a_request_that_was_never_sent_costs_nothing(virtual_clock):
+    limiter = RateLimiter(requests_per_minute=60, tokens_per_minute=60_000)
+    permit = await limiter.acquire(request(), Slow())
+    assert limiter.statistics().requests_left == 0
+    permit.release(RequestEnd(Usage(), None, None))
+    assert limiter.statistics()[2:4] == (1.0, 1000.0)
+
+
+async def test_requests_tried_again_inside_are_charged(virtual_clock):
+    limiter = RateLimiter(requests_per_minute=60)
+    permit = await limiter.acquire(request(), Slow())
+    permit.release(RequestEnd(Usage(3, 10, 10), Generation("good"), None))
+    assert limiter.statistics().requests_left == -2.0
+    assert await admissions(limiter, 1) == pytest.approx([3.0])
+
+
+async def test_who_is_cancelled_while_waiting_takes_nothing(virtual_clock):
+    limiter = RateLimiter(requests_per_minute=60)
+    await admissions(limiter, 1)
+    for _ in range(5):
+        with anyio.move_on_after(0.1):
+            await limiter.acquire(request(), Slow())
+    assert await admissions(limiter, 1) == pytest.approx([0.5])
+
+
+# --- tokens per minute ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("max_tokens", "tokens"), [(None, INPUT + 256), (1, INPUT + 1), (500, INPUT + 500)]
+)
+async def test_the_longest_reply_is_reserved(virtual_clock, max_tokens, tokens):
+    limiter = RateLimiter(tokens_per_minute=60_000)
+    await limiter.acquire(request(max_tokens=max_tokens), Slow())
+    assert limiter.statistics().tokens_left == 1000 - tokens
+
+
+async def test_what_to_assume_of_a_reply_may_be_said(virtual_clock):
+    limiter = RateLimiter(tokens_per_minute=60_000, assume_output_tokens=95)
+    await limiter.acquire(request(), Slow())
+    assert limiter.statistics().tokens_left == 900
+
+
+@pytest.mark.parametrize(
+    ("end", "spent"),
+    [
+        pytest.param(GOOD, 20, id="less than reserved"),
+        pytest.param(RequestEnd(Usage(1, 900, 900), Generation(""), None), 1800, id="more"),
+        pytest.param(failed(BackendUnavailable("")), INPUT + 256, id="unknown"),
+        pytest.param(
+            RequestEnd(Usage(2, 900, 900, 1), None, OSError()), 1800, id="unknown, but more"
+        ),
+        pytest.param(RequestEnd(Usage(), None, None), 0, id="never sent"),
+    ],
+)
+async def test_what_a_request_really_cost_is_charged(virtual_clock, end, spent):
+    limiter = RateLimiter(tokens_per_minute=60_000)
+    (await limiter.acquire(request(), Slow())).release(end)
+    assert limiter.statistics().tokens_left == 1000 - spent
+
+
+async def test_a_debt_is_waited_for(virtual_clock):
+    limiter = RateLimiter(tokens_per_minute=60_000)
+    permit = await limiter.acquire(request(), Slow())
+    permit.release(RequestEnd(Usage(1, 2000, 0), Generation(""), None))
+    # The bucket is 1000 tokens in debt, and the next request takes 261.
+    assert await admissions(limiter, 1) == pytest.approx([1.261])
+
+
+async def test_a_request_larger_than_the_bucket_goes_when_that_is_full(virtual_clock):
+    limiter = RateLimiter(tokens_per_minute=60_000)
+    large = {"max_tokens": 3000 - INPUT}
+    assert await admissions(limiter, 3, **large) == pytest.approx([0, 3, 6])
+
+
+async def test_a_large_request_is_not_overtaken_for_ever(virtual_clock):
+    backend = Slow(0.0)
+    limited = LimitedBackend(backend, RateLimiter(tokens_per_minute=60_000))
+    async with anyio.create_task_group() as tasks:
+        await limited.generate(request(max_tokens=900))
+        tasks.start_soon(limited.generate, request("large", 0, 1.0, max_tokens=990))
+        await anyio.sleep(0.01)
+        for number in range(50):
+            tasks.start_soon(limited.generate, request(f"small {number}", 0, 2.0, max_tokens=1))
+    assert backend.came[1].meta.sampling_id == "large"
+
+
+async def test_both_limits_hold(virtual_clock):
+    limiter = RateLimiter(requests_per_minute=60, tokens_per_minute=60_000)
+    cheap = await admissions(limiter, 3, max_tokens=10)
+    assert cheap == pytest.approx([0, 1, 2])
+    await anyio.sleep(100)
+    dear = await admissions(limiter, 3, max_tokens=2000 - INPUT)
+    assert dear == pytest.approx([0, 2, 4])
+
+
+# --- 429s -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("retry_after", "seconds"), [(7.0, 7.0), (None, 0.2), (math.inf, 120.0)])
+async def test_a_429_pauses_all(virtual_clock, retry_after, seconds):
+    limiter = RateLimiter(requests_per_minute=6000)
+    refused = failed(RateLimited("too many", status=429, retry_after=retry_after))
+    (await limiter.acquire(request(), Slow())).release(refused)
+    assert await admissions(limiter, 2) == pytest.approx([seconds] * 2)
+    assert limiter.statistics().refused == 1
+
+
+# --- changing it ----------------------------------------------------------------------------------
+
+
+async def test_the_limits_may_be_changed_while_it_runs(virtual_clock):
+    limiter = RateLimiter(requests_per_minute=1)
+    async with anyio.create_task_group() as tasks:
+        for _ in range(6):
+            tasks.start_soon(admissions, limiter, 1)
+        await anyio.sleep(3.0)  # The one that waits would have to wait for 57 seconds more.
+        assert limiter.statistics().waiting == 5
+        limiter.requests_per_minute = 60
+        assert limiter.requests_per_minute == 60
+        await anyio.sleep(0.96)
+        assert limiter.statistics().waiting == 4
+        limiter.requests_per_minute = None
+        assert limiter.statistics().waiting == 0
+    assert virtual_clock.now == pytest.approx(3.96)
+
+
+async def test_a_limit_of_tokens_may_come_and_go(virtual_clock):
+    limiter = RateLimiter(requests_per_minute=6000)
+    before = await limiter.acquire(request(), Slow())
+    limiter.tokens_per_minute = 60_000
+    during = await limiter.acquire(request(), Slow())
+    limiter.tokens_per_minute = None
+    assert limiter.tokens_per_minute is None
+    assert limiter.statistics().tokens_left is None
+    after = await limiter.acquire(request(), Slow())
+    during.release(GOOD)
+    limiter.tokens_per_minute = 60_000
+    before.release(GOOD)  # Nothing was reserved for these two, and nothing is settled.
+    after.release(GOOD)
+    assert limiter.statistics().tokens_left == 1000
+    assert isinstance(limiter, Limit)
+
+
+def test_it_serves_one_event_loop_after_another_and_none():
+    limiter = RateLimiter(requests_per_minute=1, tokens_per_minute=60_000)
+    limiter.requests_per_minute = 2
+    assert limiter.statistics() == (2, 60_000, 1.0, 1000.0, 0, 0, 0, 0)
+
+    async def one():
+        return await admissions(limiter, 1)
+
+    assert run_virtual(one, backend="asyncio") == [0.0]
+    assert limiter.statistics()[2] == 0.0
+    for library in ("trio", "asyncio"):
+        (waited,) = run_virtual(one, backend=library)
+        assert 25 < waited <= 30.0
+    limiter.requests_per_minute = 60
+    assert limiter.statistics().admitted == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "says"),
+    [
+        ({}, ValueError, "needs a limit: requests_per_minute, tokens_per_minute or both"),
+        ({"requests_per_minute": 0}, ValueError, "requests_per_minute is a number over 0, not 0"),
+        ({"tokens_per_minute": -1}, ValueError, "tokens_per_minute is a number over 0"),
+        ({"tokens_per_minute": math.inf}, ValueError, "tokens_per_minute is a number over 0"),
+        ({"tokens_per_minute": math.nan}, ValueError, "tokens_per_minute is a number over 0"),
+        ({"requests_per_minute": "60"}, TypeError, "requests_per_minute is a number, not '60'"),
+        ({"requests_per_minute": True}, TypeError, "requests_per_minute is a number, not True"),
+        ({"requests_per_minute": 1, "burst_seconds": 0}, ValueError, "burst_seconds is"),
+        ({"requests_per_minute": 1, "assume_output_tokens": 0}, ValueError, "assume_output"),
+        ({"requests_per_minute": 1, "assume_output_tokens": 1.5}, TypeError, "assume_output"),
+    ],
+)
+def test_wrong_arguments_are_refused(arguments, error, says):
+    with pytest.raises(error, match=f"RateLimiter.*{says}"):
+        RateLimiter(**arguments)
