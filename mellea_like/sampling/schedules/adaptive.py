@@ -50,10 +50,10 @@ class Adaptive:
         ValueError: an argument is out of its range.
     """
 
-    price: float = 1.2
+    price: float = 0.9
     rates: PassRates = field(default_factory=PassRates)
     key: RateKey = None
-    strength: float = 1.5
+    strength: float = 3.0
 
     def __post_init__(self) -> None:
         check_between("Adaptive: price", self.price, 0)
