@@ -6,9 +6,14 @@ import asyncio
 
 import anyio
 import pytest
-from anyio.lowlevel import checkpoint
+from anyio.lowlevel import checkpoint, current_token
 
-from mellea_like.runtime.native import cancel_requested, clock, native_cancel_requests
+from mellea_like.runtime.native import (
+    cancel_requested,
+    clock,
+    loop_runs,
+    native_cancel_requests,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -79,3 +84,13 @@ async def test_the_clock_is_anyios(virtual_clock):
     now = clock()
     await anyio.sleep(7)
     assert now() == anyio.current_time() == 7
+
+
+@pytest.mark.parametrize("library", ["asyncio", "trio"])
+def test_an_event_loop_runs_until_it_has_ended(library):
+    async def look():
+        token = current_token()
+        assert loop_runs(token)
+        return token
+
+    assert not loop_runs(anyio.run(look, backend=library))
