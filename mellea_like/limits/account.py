@@ -228,12 +228,15 @@ class Account:
         Returns:
             The name of the first amount that is too much; None where there may be room.
         """
-        taken = self.spent.plus(wanted)
-        taken = taken._replace(requests=taken.requests + self.reserved.requests)
-        for name, amount, limit in zip(Amounts._fields, taken, self.limits, strict=True):
-            if amount > limit:
-                return name
-        return None
+        requests, sent, received, money = wanted
+        spent, limits = self.spent, self.limits
+        if spent.requests + self.reserved.requests + requests > limits[0]:
+            return "requests"
+        if spent.input_tokens + sent > limits[1]:
+            return "input_tokens"
+        if spent.output_tokens + received > limits[2]:
+            return "output_tokens"
+        return "money" if spent.money + money > limits[3] else None
 
     def has_room(self, wanted: Amounts) -> bool:
         """Tell whether there is room, however much the requests under way cost.
@@ -244,8 +247,13 @@ class Account:
         Returns:
             Whether there is.
         """
-        taken = self.spent.plus(self.reserved).plus(wanted)
-        return all(amount <= limit for amount, limit in zip(taken, self.limits, strict=True))
+        spent, reserved, limits = self.spent, self.reserved, self.limits
+        return (
+            spent.requests + reserved.requests + wanted.requests <= limits[0]
+            and spent.input_tokens + reserved.input_tokens + wanted.input_tokens <= limits[1]
+            and spent.output_tokens + reserved.output_tokens + wanted.output_tokens <= limits[2]
+            and spent.money + reserved.money + wanted.money <= limits[3]
+        )
 
     def is_awaited_before(self, ticket: int) -> bool:
         """Tell whether the line begins with an earlier claim.

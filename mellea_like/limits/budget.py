@@ -248,10 +248,9 @@ class Budget(Allowance):
             account, lacking = claim.denied_by
             budget = next(budget for budget in self._chain if budget._account is account)
             raise budget._refusal(lacking, dict(wants)[account])
-        now = self._now()
         for budget in self._chain:
             if budget._started is None:
-                budget._started = now
+                budget._started = self._now()
         return _Reservation(claim, sent, rates, self._now)
 
     async def _wait(self, claim: Claim) -> None:
