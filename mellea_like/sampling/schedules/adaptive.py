@@ -53,7 +53,7 @@ class Adaptive:
     price: float = 0.9
     rates: PassRates = field(default_factory=PassRates)
     key: RateKey = None
-    strength: float = 3.0
+    strength: float = 2.5
 
     def __post_init__(self) -> None:
         check_between("Adaptive: price", self.price, 0)
