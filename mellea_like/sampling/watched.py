@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from mellea_like.core.backend import checked_reply
 from mellea_like.core.generation import Generation, cost_of
+from mellea_like.core.ledger import REJECTED
 from mellea_like.core.validation import ValidationResult
 from mellea_like.core.wrapping import BackendWrapper
 from mellea_like.requirements.early import EarlyWatch
@@ -18,9 +19,6 @@ if TYPE_CHECKING:
     from mellea_like.core.requirement import Requirement
 
 __all__ = ["EarlyRejection", "WatchedBackend"]
-
-REJECTED = "rejected"
-"""The finish reason of a reply that was closed before its end."""
 
 _UNASKED = ValidationResult.skipped("the reply was rejected while it was still arriving")
 

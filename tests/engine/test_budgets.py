@@ -184,3 +184,12 @@ def test_a_budget_goes_on_in_the_next_event_loop():
     call = strategy(by_iteration({}), loop_budget=1)
     assert call.sample_sync("do", [yes], budget=budget).usage.requests == 4
     assert call.sample_sync("do", [yes], budget=budget).usage.requests == 2
+
+
+async def test_a_calls_budget_within_the_strategys_is_charged_once():
+    tenant = Budget(requests=10)
+    for outer, inner in ((tenant, tenant.child(requests=6)), (tenant.child(requests=6), tenant)):
+        before = tenant.statistics().spent.requests
+        call = strategy(by_iteration({}), budget=outer, loop_budget=1)
+        await call.sample("do", [yes], budget=inner)
+        assert tenant.statistics().spent.requests - before == 4
