@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import ssl
 from contextlib import asynccontextmanager, suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
-from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
+from urllib.parse import unquote, urlsplit, urlunsplit
+
+import anyio
 
 from mellea_like.core.options import Options
 from mellea_like.errors import AuthenticationFailed, BackendError, InvalidRequest
@@ -20,6 +21,14 @@ except ImportError as exc:  # pragma: no cover
     msg = "OpenAIBackend needs the official SDK: pip install 'mellea-like[openai]'"
     raise ImportError(msg) from exc
 
+from mellea_like.backends.openai_address import (
+    Secret,
+    digest,
+    is_here,
+    split_url,
+    without_credentials,
+)
+from mellea_like.backends.openai_bounds import Bounds, bound_body
 from mellea_like.backends.openai_clients import LoopClient, LoopClients
 from mellea_like.backends.openai_errors import Translator
 from mellea_like.backends.openai_reply import OpenReply
@@ -45,9 +54,6 @@ NO_KEY = "no-key-needed"
 
 CONNECT_SECONDS = 10.0
 
-_SALT = os.urandom(16)
-"""So that no digest of a key means anything outside this process."""
-
 
 class OpenAIBackend:
     """A model behind OpenAI's chat protocol: OpenAI, vLLM, llama.cpp, Ollama and others.
@@ -68,9 +74,13 @@ class OpenAIBackend:
         client: a ready `openai.AsyncOpenAI` instead of the two above. It is used as it is but for
             retries, belongs to one event loop, and stays open.
         close_client: let `aclose` close ``client``.
-        timeout: the longest silence of the server, in seconds; None for no limit.
+        timeout: the longest silence of the server, in seconds; None for no limit. Bytes that are
+            no part of a reply are silence, too.
         options: defaults for what a request's options leave open.
         can_judge: whether its verdicts on requirements are wanted.
+        total_timeout: the longest time for a whole request, in seconds; None for no limit.
+        max_characters: the longest reply; one that gets longer is given up as malformed. What the
+            model thinks aloud counts, too.
         trust_env: whether the environment's proxy settings count; not used with ``client``.
         keep_alive: whether connections stay open between requests. None keeps them but for servers
             on this machine: a new connection costs nothing there, and llama.cpp's server now and
@@ -102,6 +112,8 @@ class OpenAIBackend:
         timeout: float | None = 600.0,
         options: Options | Mapping[str, Any] | None = None,
         can_judge: bool = True,
+        total_timeout: float | None = 3600.0,
+        max_characters: int = 4 * 2**20,
         trust_env: bool = True,
         keep_alive: bool | None = None,
         max_connections: int | None = None,
@@ -116,17 +128,14 @@ class OpenAIBackend:
             if max_connections is not None:
                 msg = "a ready client has its own pool of connections: leave max_connections out"
                 raise ValueError(msg)
-        if timeout is not None and not timeout > 0:
-            msg = f"timeout takes seconds above 0 or None, not {timeout!r}"
-            raise ValueError(msg)
         if base_url is not None:
-            _split(base_url, "base_url")
+            split_url(base_url, "base_url")
         self.can_judge = can_judge
         self._model = model
         self._base_url = base_url
-        self._key = None if api_key is None else _Secret(api_key)
+        self._key = None if api_key is None else Secret(api_key)
         self._given = client
-        self._timeout = timeout
+        self._bounds = Bounds(timeout, total_timeout, max_characters)
         self._options = Options.of(options)
         self._trust_env = trust_env
         self._keep_alive = keep_alive
@@ -145,7 +154,7 @@ class OpenAIBackend:
         Raises:
             ValueError: ``OPENAI_BASE_URL`` is no URL.
         """
-        return urlunsplit(urlsplit(_without_credentials(urlsplit(self._url())))._replace(query=""))
+        return urlunsplit(urlsplit(without_credentials(urlsplit(self._url())))._replace(query=""))
 
     @property
     def limit_key(self) -> tuple[str, bytes] | None:
@@ -159,8 +168,7 @@ class OpenAIBackend:
             key = self._api_key() if self._given is None else self._given.api_key
         except (AuthenticationFailed, ValueError):
             return None
-        digest = hashlib.blake2b(key.encode(), key=_SALT, digest_size=16).digest()
-        return (url, digest) if key else None
+        return (url, digest(key)) if key else None
 
     def __repr__(self) -> str:
         try:
@@ -234,17 +242,21 @@ class OpenAIBackend:
         meter = request.meter.start()
         create: Any = client.chat.completions.create
         error: BackendError
-        try:
-            stream: Any = await create(**body, extra_headers=self._headers())
-        except (TypeError, ValueError, RuntimeError) as exc:
-            error = self._translator(client, model).unsendable(exc)
-        except Exception as exc:  # noqa: BLE001 (nothing but the SDK's code runs in there)
-            error = self._translator(client, model).of(exc)
-        else:
-            translator = self._translator(client, model)
-            return OpenReply(stream.response, Reply(meter), model, translator)
-        # Outside the handler, so that the SDK's exception does not hang on as the context.
-        raise error
+        ends = self._bounds.end()
+        with anyio.CancelScope(deadline=ends):
+            try:
+                stream: Any = await create(**body, extra_headers=self._headers())
+            except (TypeError, ValueError, RuntimeError) as exc:
+                error = self._translator(client, model).unsendable(exc)
+            except Exception as exc:  # noqa: BLE001 (nothing but the SDK's code runs in there)
+                error = self._translator(client, model).of(exc)
+            else:
+                translator = self._translator(client, model)
+                reply = Reply(meter, self._bounds.max_characters)
+                return OpenReply(stream.response, reply, model, translator, self._bounds, ends)
+            # Outside the handler, so that the SDK's exception does not hang on as the context.
+            raise error
+        raise self._translator(client, model).late()
 
     async def _first_model(self, held: LoopClient) -> str:
         if self._is_official():
@@ -274,28 +286,30 @@ class OpenAIBackend:
         if self._given is not None:
             return self._given.with_options(max_retries=0)
         try:
-            url = _split(self._url(), "OPENAI_BASE_URL")
+            url = split_url(self._url(), "OPENAI_BASE_URL")
         except ValueError as exc:
             raise InvalidRequest(str(exc)) from None
         key = self._api_key()
+        silence = self._bounds.timeout
         timeout = openai.Timeout(
-            self._timeout, connect=min(self._timeout or CONNECT_SECONDS, CONNECT_SECONDS), pool=None
+            silence, connect=min(silence or CONNECT_SECONDS, CONNECT_SECONDS), pool=None
         )
         credentials = (unquote(url.username or ""), unquote(url.password or ""))
         http_client = openai.DefaultAsyncHttpxClient(
             timeout=timeout,
             trust_env=self._trust_env,
+            event_hooks={"response": [bound_body]},
             limits=self._limits,
             auth=credentials if any(credentials) else None,
             # Loading certificates takes longer than a request to a server on this machine. Without
             # them, no TLS connection is trusted.
             verify=ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-            if url.scheme == "http" and _is_here(url)
+            if url.scheme == "http" and is_here(url)
             else True,
         )
         client = openai.AsyncOpenAI(
             api_key=key,
-            base_url=_without_credentials(url),
+            base_url=without_credentials(url),
             timeout=timeout,
             max_retries=0,
             http_client=http_client,
@@ -318,7 +332,7 @@ class OpenAIBackend:
         headers = {"Accept-Encoding": "identity"}
         keep = self._keep_alive
         if keep is None:
-            keep = not _is_here(urlsplit(self._url()))
+            keep = not is_here(urlsplit(self._url()))
         return headers if keep else {**headers, "Connection": "close"}
 
     def _api_key(self) -> str:
@@ -338,19 +352,10 @@ class OpenAIBackend:
         # Made after the request: a client may fetch its key for each.
         url = urlsplit(self._url())
         secrets = (client.api_key, url.password, unquote(url.password or ""), url.query)
-        return Translator(self.base_url, model, self._timeout, filter(None, secrets))
-
-
-class _Secret:
-    """Keeps a key out of every repr."""
-
-    __slots__ = ("value",)
-
-    def __init__(self, value: str) -> None:
-        self.value = value
-
-    def __repr__(self) -> str:
-        return "'***'"
+        bounds = self._bounds
+        return Translator(
+            self.base_url, model, bounds.timeout, filter(None, secrets), bounds.total_timeout
+        )
 
 
 def _over(options: Options, defaults: Options) -> Options:
@@ -377,25 +382,3 @@ def _connection_limits(most: int | None) -> httpx2.Limits:
         raise ValueError(msg)
     kept = openai.DEFAULT_CONNECTION_LIMITS.max_keepalive_connections
     return httpx2.Limits(max_connections=most, max_keepalive_connections=kept)
-
-
-def _split(url: str, source: str) -> SplitResult:
-    # What is wrong with it is said without showing it: a key may stand in it.
-    msg = f"{source} takes a URL that starts with http:// or https:// and names a host"
-    try:
-        parts = urlsplit(url)
-        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        raise ValueError(msg) from None
-    if not usable:
-        raise ValueError(msg)
-    return parts
-
-
-def _is_here(url: SplitResult) -> bool:
-    host = url.hostname or ""
-    return host in ("localhost", "::1") or host.startswith("127.")
-
-
-def _without_credentials(url: SplitResult) -> str:
-    return urlunsplit(url._replace(netloc=url.netloc.rpartition("@")[2]))

@@ -104,14 +104,21 @@ class Translator:
         model: the model asked for.
         timeout: the longest silence that was allowed, in seconds.
         secrets: what must not show.
+        total: how long the whole request might take, in seconds.
     """
 
     def __init__(
-        self, url: str, model: str | None, timeout: float | None, secrets: Iterable[str]
+        self,
+        url: str,
+        model: str | None,
+        timeout: float | None,
+        secrets: Iterable[str],
+        total: float | None = None,
     ) -> None:
         self._url = url
         self._model = model
         self._timeout = timeout
+        self._total = total
         # The longest first, so that one secret inside another leaves no rest.
         self._secrets = sorted(
             {s for s in secrets if len(s) >= SHORTEST_SECRET}, key=len, reverse=True
@@ -151,9 +158,7 @@ class Translator:
             case openai.OpenAIError() if not isinstance(exc, openai.APIConnectionError):
                 error = self._of_sdk(exc)
             case _ if isinstance(exc, openai.APITimeoutError) or _is_timeout(exc):
-                limit = self._timeout
-                within = "in time" if limit is None else f"for {limit:g} s, the backend's timeout"
-                error = BackendTimeout(f"{self._url} said nothing {within}")
+                error = self.silent()
             case openai.APIConnectionError() if isinstance(exc.__cause__, RuntimeError):
                 error = self.unsendable(exc.__cause__)  # A closed client, in older SDKs.
             case _ if isinstance(exc, openai.APIConnectionError) or _is_transport(exc):
@@ -186,6 +191,26 @@ class Translator:
         """
         shown = f": {self.clean(body)}" if body else ""
         return MalformedResponse(f"{self._url} sent {what}{shown}")
+
+    def silent(self) -> BackendTimeout:
+        """Say that the server was silent for too long.
+
+        Returns:
+            The error.
+        """
+        limit = self._timeout
+        within = "in time" if limit is None else f"for {limit:g} s, the backend's timeout"
+        return BackendTimeout(f"{self._url} said nothing {within}")
+
+    def late(self) -> BackendTimeout:
+        """Say that the whole request took too long.
+
+        Returns:
+            The error.
+        """
+        return BackendTimeout(
+            f"{self._url} was not done within {self._total:g} s, the backend's total_timeout"
+        )
 
     def unsendable(self, exc: Exception) -> InvalidRequest:
         """Say that a request can't be put into JSON or into HTTP.

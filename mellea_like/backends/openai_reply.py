@@ -9,13 +9,19 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from mellea_like.backends.openai_clients import CLOSE_SECONDS
-from mellea_like.backends.openai_wire import EventDecoder, Reply, ServerError
+from mellea_like.backends.openai_wire import (
+    EventDecoder,
+    Reply,
+    ReplyTooLongError,
+    ServerError,
+)
 from mellea_like.core.generation import Generation
-from mellea_like.errors import BackendError
+from mellea_like.errors import BackendError, BackendUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
+    from mellea_like.backends.openai_bounds import Bounds
     from mellea_like.backends.openai_errors import Translator
 
 __all__ = ["OpenReply"]
@@ -38,9 +44,19 @@ class OpenReply:
         reply: takes the events.
         model: the model that was asked.
         translator: puts errors into words.
+        bounds: how long and how big the answer may be.
+        ends: when the whole request's time is up, on the event loop's clock.
     """
 
-    def __init__(self, response: Any, reply: Reply, model: str, translator: Translator) -> None:
+    def __init__(
+        self,
+        response: Any,
+        reply: Reply,
+        model: str,
+        translator: Translator,
+        bounds: Bounds,
+        ends: float,
+    ) -> None:
         self._response = response
         self._chunks: AsyncGenerator[bytes, None] = response.aiter_bytes()
         self._decoder = EventDecoder()
@@ -48,6 +64,10 @@ class OpenReply:
         self._reply = reply
         self._model = model
         self._translator = translator
+        self._bounds = bounds
+        self._ends = ends
+        self._since = 0.0
+        self._bytes = 0
         self._event = ""
         self._head = b""
         self._at_end = False
@@ -98,9 +118,11 @@ class OpenReply:
                 pass
 
     async def _next_piece(self) -> str:
+        self._since = anyio.current_time()
         while True:
             while self._events:
                 self._event = self._events.popleft()
+                self._since = anyio.current_time()
                 if piece := self._reply.read(self._event):
                     return piece
             if self._at_end:
@@ -114,14 +136,30 @@ class OpenReply:
                     pass
             self._at_end = True
             return
-        chunk = await anext(self._chunks, None)
+        # Bytes that make up no event are silence, too, which the HTTP library does not see.
+        quiet = self._since + self._bounds.silence
+        chunk: bytes | None = None
+        with anyio.CancelScope(deadline=min(quiet, self._ends)) as time_left:
+            chunk = await anext(self._chunks, None)
+        if time_left.cancelled_caught:
+            self._require_whole(quiet)
+            return
         if chunk is None:
             self._at_end = True
             self._events.extend(self._decoder.finish())
         else:
+            self._bytes += len(chunk)
+            if self._bytes > self._bounds.max_bytes:
+                msg = f"an answer of more than {self._bounds.max_bytes:,} bytes"
+                raise ReplyTooLongError(msg)
             if len(self._head) < HEAD:
                 self._head += chunk[:HEAD]
             self._events.extend(self._decoder.feed(chunk))
+
+    def _require_whole(self, quiet: float) -> None:
+        if not self._reply.whole:
+            raise self._translator.late() if quiet > self._ends else self._translator.silent()
+        self._at_end = True  # The time that is up takes only the usage with it.
 
     def _require_end(self) -> str:
         if not self._reply.whole:
@@ -133,11 +171,18 @@ class OpenReply:
     def _broken(self, exc: Exception) -> BackendError | None:
         if isinstance(exc, BackendError | ServerError):
             return self._translator.of(exc)
+        if isinstance(exc, ReplyTooLongError):
+            return self._translator.malformed(str(exc))
         if isinstance(exc, ValueError):
             why = f"an event that can't be read ({self._translator.clean(str(exc))})"
             return self._translator.malformed(why, self._event)
-        # A connection that breaks after the reply's end takes only the usage with it.
-        return None if self._reply.whole else self._translator.of(exc)
+        if self._reply.whole:
+            return None  # A connection that breaks after the reply's end takes only the usage.
+        error = self._translator.of(exc)
+        if self._reply.began and isinstance(error, BackendUnavailable):
+            # It has cost its tokens, so that it is no broken connection to be tried again.
+            return self._translator.malformed(f"a reply that breaks off ({error})")
+        return error
 
     def _generation(self) -> Generation:
         reply = self._reply

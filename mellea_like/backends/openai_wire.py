@@ -8,6 +8,7 @@ each request would leave a task behind on asyncio, and a ``ResourceWarning`` on 
 from __future__ import annotations
 
 import json
+import math
 import re
 from typing import TYPE_CHECKING, Any, cast
 
@@ -20,7 +21,15 @@ if TYPE_CHECKING:
     from mellea_like.core.generation import RequestMeter, Usage
     from mellea_like.core.options import Options
 
-__all__ = ["EventDecoder", "Reply", "ServerError", "excerpt", "request_body", "response_format"]
+__all__ = [
+    "EventDecoder",
+    "Reply",
+    "ReplyTooLongError",
+    "ServerError",
+    "excerpt",
+    "request_body",
+    "response_format",
+]
 
 EXCERPT = 200
 """Characters of a server's answer that go into an error message."""
@@ -28,8 +37,11 @@ EXCERPT = 200
 MAX_SEED = 2**31
 """Seeds are folded into 31 bits: llama.cpp reads 32 and takes the highest as "random"."""
 
-MAX_EVENT = 4 * 2**20
+MAX_EVENT = 2**20
 """Bytes of one event; a longer one is no chat reply."""
+
+JOINED = 1024
+"""So many pieces of a text become one: as objects they take more room than as text."""
 
 _LINE_END = re.compile(rb"\r\n|\n|\r")
 _DROPPED = ("default", "discriminator", "minLength", "maxLength", "examples", "title")
@@ -208,18 +220,37 @@ class EventDecoder:
 class Reply:
     """What is known of one streamed reply.
 
+    Args:
+        meter: the request's count.
+        max_characters: how long the reply may get, what the model thinks aloud included.
+
     Attributes:
-        text: the pieces so far.
+        text: the text so far, in pieces.
         model: the model that answers, where the server said it.
         finish_reason: why the reply ended; None while it goes on.
         done: whether the server said that nothing more comes.
         began: whether anything of the reply came.
     """
 
-    __slots__ = ("_meter", "_refused", "_tokens", "began", "done", "finish_reason", "model", "text")
+    __slots__ = (
+        "_characters",
+        "_joined",
+        "_max_characters",
+        "_meter",
+        "_refused",
+        "_tokens",
+        "began",
+        "done",
+        "finish_reason",
+        "model",
+        "text",
+    )
 
-    def __init__(self, meter: RequestMeter) -> None:
+    def __init__(self, meter: RequestMeter, max_characters: float = math.inf) -> None:
         self._meter = meter
+        self._max_characters = max_characters
+        self._characters = 0
+        self._joined = 0
         self._tokens = 0
         self._refused = False
         self.text: list[str] = []
@@ -249,6 +280,7 @@ class Reply:
 
         Raises:
             ServerError: the event says that the server failed.
+            ReplyTooLongError: the reply is longer than allowed.
             ValueError: the event is no chunk of a chat reply.
         """
         if data.strip() == "[DONE]":
@@ -278,16 +310,27 @@ class Reply:
         delta: Mapping[str, Any] = choice.get("delta") or {}
         refusal = _text(delta.get("refusal"))
         piece = _text(delta.get("content")) + refusal
-        if piece or delta.get("reasoning_content") or delta.get("reasoning"):
+        thought = delta.get("reasoning_content") or delta.get("reasoning")
+        if piece or thought:
             # Servers send about a chunk a token; the usage at the end corrects it.
             self._tokens += 1
             self._meter.update(output_tokens=self._tokens)
+            self._keep(piece, len(thought) if isinstance(thought, str) else 0)
         self._refused = self._refused or bool(refusal)
         if choice.get("finish_reason") is not None:
             self.finish_reason = "refusal" if self._refused else str(choice["finish_reason"])
+        return piece
+
+    def _keep(self, piece: str, unseen: int) -> None:
+        self._characters += len(piece) + unseen
+        if self._characters > self._max_characters:
+            msg = f"a reply that is longer than {self._max_characters:,} characters"
+            raise ReplyTooLongError(msg)
         if piece:
             self.text.append(piece)
-        return piece
+        if len(self.text) - self._joined >= JOINED:
+            self.text[self._joined :] = ["".join(self.text[self._joined :])]
+            self._joined += 1
 
     def _read_usage(self, usage: Any) -> None:
         if not isinstance(usage, dict):
@@ -308,6 +351,10 @@ def _text(value: Any) -> str:
         return value or ""
     msg = f"a text is {type(value).__name__}"
     raise TypeError(msg)
+
+
+class ReplyTooLongError(Exception):
+    """A reply is longer than allowed."""
 
 
 class ServerError(Exception):

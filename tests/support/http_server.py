@@ -17,7 +17,7 @@ import asyncio
 import json
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -45,6 +45,7 @@ class Answer:
         content_type: of the body.
         events: raw data of the events in place of the words.
         model: the model's name in the chunks; None echoes the request's.
+        write: writes the body, and anything else, itself.
     """
 
     text: str = "one two three four"
@@ -63,6 +64,7 @@ class Answer:
     content_type: str | None = None
     events: tuple[str, ...] | None = None
     model: str | None = None
+    write: Callable[[Send], Awaitable[None]] | None = None
 
     @classmethod
     def error(
@@ -208,12 +210,15 @@ class OpenAIServer:
         self.finished += 1
         return stay
 
-    async def _chat(  # noqa: C901 (one step of the script after the other)
+    async def _chat(  # noqa: C901, PLR0912 (one step of the script after the other)
         self, answer: Answer, request: dict[str, Any], send: Send
     ) -> bool:
         await asyncio.sleep(answer.wait)
         while not answer.until():  # noqa: ASYNC110 (another thread may make it true)
             await asyncio.sleep(0.002)
+        if answer.write is not None:
+            await answer.write(send)
+            return False
         if answer.body is not None or answer.status != 200:
             kind = answer.content_type or "application/json"
             return send.whole(answer.status, answer.body or b"", kind, answer.headers)
@@ -252,6 +257,12 @@ class Send:
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport
+
+    async def raw(self, data: bytes) -> None:
+        """Any bytes; waits until the client has taken most of what came before."""
+        self._transport.write(data)
+        while self._transport.get_write_buffer_size() > 2**18:  # noqa: ASYNC110 (bytes, not events)
+            await asyncio.sleep(0.0005)
 
     def whole(
         self,

@@ -1,0 +1,357 @@
+"""What a server may do wrong, over real sockets: each has its outcome, and none ends in a pass."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import anyio
+import pytest
+from big_reply import FLOODS, event, flood
+from http_server import Answer, OpenAIServer, Send
+
+from mellea_like import RejectionSamplingStrategy, Requirement
+from mellea_like.backends.function import FunctionBackend
+from mellea_like.backends.openai import OpenAIBackend
+from mellea_like.core.backend import Request
+from mellea_like.core.generation import Generation
+from mellea_like.core.message import Message
+from mellea_like.core.slice import Outcome
+from mellea_like.errors import (
+    BackendError,
+    BackendTimeout,
+    BackendUnavailable,
+    MalformedResponse,
+)
+
+ANYTHING = Requirement("anything goes", lambda candidate: True, inline=True)
+HEAD = b"HTTP/1.1 200 X\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n"
+DONE = b'data: {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}\n\n'
+
+
+def ask() -> Request:
+    return Request((Message("user", "Say something."),))
+
+
+def drip(*body: bytes, head: bytes = HEAD) -> Answer:
+    """Sends the first parts at once, and then the last one for ever, byte by byte."""
+
+    async def write(send: Send) -> None:
+        await send.raw(head)
+        for part in body[:-1]:
+            await send.raw(part)
+        while True:
+            for byte in body[-1]:
+                await asyncio.sleep(0.005)
+                await send.raw(bytes([byte]))
+
+    return Answer(write=write)
+
+
+def raw(*body: bytes, head: bytes = HEAD) -> Answer:
+    async def write(send: Send) -> None:
+        await send.raw(head + b"".join(body))
+
+    return Answer(write=write)
+
+
+async def failure(answer: Answer, **arguments) -> BackendError:
+    with OpenAIServer(answer) as server:
+        backend = OpenAIBackend("m", base_url=server.url, **arguments)
+        request = ask()
+        with pytest.raises(BackendError) as caught:
+            await backend.generate(request)
+        assert (request.meter.usage.requests, request.meter.usage.unknown) == (1, 1)
+        await server.wait_until(lambda: server.connections == 0)
+        await backend.aclose()
+    assert caught.value.__context__ is None
+    return caught.value
+
+
+# --- arguments -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "says"),
+    [
+        ({"timeout": 0}, ValueError, "timeout takes seconds above 0"),
+        ({"timeout": float("nan")}, ValueError, "timeout takes"),
+        ({"total_timeout": -1}, ValueError, "total_timeout takes seconds above 0"),
+        ({"max_characters": 0}, ValueError, "max_characters takes a number above 0"),
+        ({"max_characters": 1.5}, TypeError, "max_characters takes a whole number"),
+        ({"max_characters": True}, TypeError, "max_characters takes a whole number"),
+    ],
+)
+def test_bounds_that_make_no_sense_are_refused(arguments, kind, says):
+    with pytest.raises(kind, match=says):
+        OpenAIBackend("m", **arguments)
+
+
+# --- a server that takes its time ----------------------------------------------------------------
+
+pytestmark = pytest.mark.anyio
+
+ENDLESS = b"data: " + b"x" * 10_000
+
+
+@pytest.mark.parametrize(
+    "body",
+    [(ENDLESS,), (event(content="a"), ENDLESS), (b": still working\n\n",), (b"\n",)],
+    ids=["an event without end", "one after a word", "comments", "blank lines"],
+)
+async def test_a_byte_now_and_then_is_silence(body):
+    error = await failure(drip(*body), timeout=0.15)
+    assert type(error) is BackendTimeout
+    assert "said nothing for 0.15 s, the backend's timeout" in str(error)
+
+
+async def test_words_and_thoughts_are_no_silence():
+    parts = [event(content="a "), event(reasoning_content="hm"), event(role="assistant")] * 8
+
+    async def write(send: Send) -> None:
+        await send.raw(HEAD)
+        for part in parts:
+            await asyncio.sleep(0.02)
+            await send.raw(part)
+        await send.raw(DONE)
+
+    with OpenAIServer(Answer(write=write)) as server:
+        # Half as long as the reply takes, and 12 times as long as each silence.
+        backend = OpenAIBackend("m", base_url=server.url, timeout=0.24)
+        assert (await backend.generate(ask())).text == "a " * 8
+        await backend.aclose()
+
+
+async def test_who_is_slow_to_ask_for_the_next_piece_does_not_time_the_server_out():
+    with OpenAIServer(Answer("one two", seconds=0.02)) as server:
+        backend = OpenAIBackend("m", base_url=server.url, timeout=0.2)
+        async with backend.stream(ask()) as pieces:
+            assert await anext(pieces) == "one "
+            await anyio.sleep(0.3)
+            assert await anext(pieces) == "two"
+        await backend.aclose()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        drip(event(content="on and on ")),
+        drip(ENDLESS),
+        drip(b"x-more: of this\r\n", head=b"HTTP/1.1 200 X\r\n"),
+        drip(b"<p>sorry</p>", head=b"HTTP/1.1 500 X\r\n\r\n"),
+        Answer(wait=3600),
+    ],
+    ids=["words", "an event without end", "headers", "an error", "hang"],
+)
+async def test_a_request_that_takes_too_long_in_all_is_given_up(answer):
+    error = await failure(answer, timeout=30, total_timeout=0.2)
+    assert type(error) is BackendTimeout
+    assert "was not done within 0.2 s, the backend's total_timeout" in str(error)
+
+
+@pytest.mark.parametrize("limit", ["timeout", "total_timeout"])
+async def test_time_that_is_up_after_the_end_of_a_reply_takes_only_the_usage(limit):
+    with OpenAIServer(drip(event(content="all"), DONE, b": bye\n")) as server:
+        backend = OpenAIBackend("m", base_url=server.url, **{limit: 0.2})
+        generation = await backend.generate(ask())
+        await server.wait_until(lambda: server.connections == 0)
+        await backend.aclose()
+    assert (generation.text, generation.usage.unknown) == ("all", 1)
+
+
+async def test_a_cancellation_is_no_timeout():
+    with OpenAIServer(drip(ENDLESS)) as server:
+        backend = OpenAIBackend("m", base_url=server.url, timeout=30, total_timeout=30)
+        with anyio.move_on_after(0.1) as scope:
+            await backend.generate(ask())
+        assert scope.cancelled_caught
+        await server.wait_until(lambda: server.connections == 0)
+        await backend.aclose()
+
+
+@pytest.mark.parametrize(
+    ("backend_limits", "strategy_limits"),
+    [({"timeout": 0.15}, {}), ({"total_timeout": 0.2}, {}), ({}, {"iteration_timeout": 0.2})],
+    ids=["idle", "total", "iteration"],
+)
+@pytest.mark.parametrize("hangs", [drip(ENDLESS), Answer(wait=3600)], ids=["drips", "hangs"])
+async def test_the_turn_is_errored_and_the_next_one_runs(hangs, backend_limits, strategy_limits):
+    if hangs.write is None and backend_limits:
+        backend_limits = {**backend_limits, "timeout": 0.15}
+    with OpenAIServer(hangs, Answer("good")) as server:
+        backend = OpenAIBackend("m", base_url=server.url, **backend_limits)
+        strategy = RejectionSamplingStrategy(
+            backend, loop_budget=2, concurrency_budget=1, retry=None, **strategy_limits
+        )
+        result = await strategy.sample("Say something.", [ANYTHING])
+        await server.wait_until(lambda: server.connections == 0)
+        await backend.aclose()
+    assert [s.outcome for s in result.slices] == [Outcome.ERRORED, Outcome.PASSED]
+    assert isinstance(result.slices[0].error, BackendTimeout)
+    assert (result.usage.requests, result.usage.unknown) == (2, 1)
+    assert server.started == 2
+
+
+# --- a reply that can't be read ------------------------------------------------------------------
+
+WORD = event(content="half ")
+LONG = b"\x1b[31m<&" * 500
+
+BROKEN = {
+    "cut between events": Answer("a b c", cut_after=2),
+    "cut inside an event": raw(WORD, WORD[:20]),
+    "no end": raw(WORD, WORD),
+    "invalid JSON": raw(WORD, b'data: {"choices": [{"ind\n\n', DONE),
+    "another shape": raw(WORD, b'data: {"choices": {"a": 1}}\n\n', DONE),
+    "long invalid JSON": raw(WORD, b"data: {" + LONG + b"\n\n", DONE),
+    "invalid UTF-8": raw(WORD, b'data: {"choices": "\xff\xfe\xfa"}\n\n', DONE),
+    "half a character": raw(WORD, b'data: "\xe2\x82"\n\n', DONE),
+    "JSON without end": raw(WORD, b"data: " + b"[" * 100_000 + b"\n\n", DONE),
+    "no reply at all": raw(LONG),
+}
+
+
+@pytest.mark.parametrize("answer", BROKEN.values(), ids=BROKEN)
+async def test_a_reply_that_can_not_be_read_is_malformed_and_little_of_it_is_shown(answer):
+    error = await failure(answer)
+    assert type(error) is MalformedResponse
+    said = str(error)
+    assert said.isprintable()
+    assert len(said) < 350
+    assert said.count("31m") * 8 <= 200
+
+
+@pytest.mark.parametrize("answer", BROKEN.values(), ids=BROKEN)
+async def test_a_reply_that_can_not_be_read_never_passes_and_the_next_turn_runs(answer):
+    with OpenAIServer(answer, Answer("good")) as server:
+        backend = OpenAIBackend("m", base_url=server.url)
+        strategy = RejectionSamplingStrategy(backend, loop_budget=2, concurrency_budget=1)
+        result = await strategy.sample("Say something.", [ANYTHING])
+        await backend.aclose()
+    # Two requests: it was not tried again inside its iteration.
+    assert server.started == 2
+    assert [s.outcome for s in result.slices] == [Outcome.ERRORED, Outcome.PASSED]
+    assert type(result.slices[0].error) is MalformedResponse
+    assert result.errors == (result.slices[0].error,)
+    assert result.value == "good"
+
+
+async def test_a_connection_that_breaks_before_the_reply_begins_is_worth_another_try():
+    error = await failure(Answer("a b c", cut_after=0))
+    assert type(error) is BackendUnavailable
+    assert error.retryable
+
+
+# --- a reply without end -------------------------------------------------------------------------
+
+
+async def test_a_reply_up_to_the_bound_is_a_reply_and_one_character_more_is_none():
+    text = "x" * 5000
+    for bound, kind in ((5000, None), (4999, MalformedResponse)):
+        with OpenAIServer(raw(event(content=text), DONE)) as server:
+            backend = OpenAIBackend("m", base_url=server.url, max_characters=bound)
+            if kind is None:
+                assert (await backend.generate(ask())).text == text
+            else:
+                with pytest.raises(kind, match="longer than 4,999 characters"):
+                    await backend.generate(ask())
+            await backend.aclose()
+
+
+async def test_a_reply_of_very_many_pieces_is_whole():
+    pieces = [f"{number} " for number in range(3000)]
+    with OpenAIServer(raw(*(event(content=piece) for piece in pieces), DONE)) as server:
+        backend = OpenAIBackend("m", base_url=server.url)
+        assert (await backend.generate(ask())).text == "".join(pieces)
+        await backend.aclose()
+
+
+async def test_thoughts_count_too():
+    thoughts = raw(*[event(reasoning_content="hm " * 100)] * 10, DONE)
+    assert "1,000 characters" in str(await failure(thoughts, max_characters=1000))
+
+
+async def test_an_endless_reply_closes_its_request():
+    error = await failure(flood("text"), max_characters=10_000)
+    assert type(error) is MalformedResponse
+
+
+async def test_an_endless_error_keeps_its_status_and_closes_its_request():
+    error = await failure(flood("error"))
+    assert (type(error), error.status) == (BackendUnavailable, 500)
+    assert "<p>sorry</p>" in str(error)
+    assert len(str(error)) < 350
+
+
+async def test_an_endless_list_of_models_is_given_up():
+    models = Answer(body=b'{"data": [' + b'{"id": "m"},' * 200_000)
+    with OpenAIServer(model_list=models) as server:
+        backend = OpenAIBackend(base_url=server.url)
+        with pytest.raises(MalformedResponse):
+            await backend.generate(ask())
+        await server.wait_until(lambda: server.connections == 0)
+        await backend.aclose()
+
+
+@pytest.mark.alone
+@pytest.mark.allow_blocking
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+@pytest.mark.parametrize("kind", FLOODS)
+def test_an_answer_of_a_gibibyte_takes_less_than_32_mebibytes(kind):
+    # On one event loop library each, in turn: half a second is what it takes to start Python.
+    library = ["asyncio", "trio"][list(FLOODS).index(kind) % 2]
+    support = Path(__file__).parents[1] / "support"
+    done = subprocess.run(
+        [sys.executable, support / "big_reply.py", library, kind],
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=True,
+    )
+    answer = json.loads(done.stdout)
+    assert answer["said"].startswith(("MalformedResponse", "BackendUnavailable"))
+    assert answer["grown"] < 32
+
+
+# --- functions as backends -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("result", ["half a reply", Generation("half a reply")])
+async def test_a_function_that_raises_a_backend_error_is_a_backend_that_failed(result):
+    calls = 0
+
+    async def unreliable(request: Request) -> object:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            msg = "half a reply"
+            raise MalformedResponse(msg)
+        return result
+
+    strategy = RejectionSamplingStrategy(
+        FunctionBackend(unreliable), loop_budget=2, concurrency_budget=1
+    )
+    sampled = await strategy.sample("Say something.", [ANYTHING])
+    assert [s.outcome for s in sampled.slices] == [Outcome.ERRORED, Outcome.PASSED]
+    assert calls == 2
+
+
+async def test_a_function_that_hangs_is_stopped_by_the_iterations_timeout(virtual_clock):
+    calls = 0
+
+    async def hangs_once(request: Request) -> str:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            await anyio.sleep_forever()
+        return "good"
+
+    strategy = RejectionSamplingStrategy(
+        FunctionBackend(hangs_once), loop_budget=2, concurrency_budget=1, iteration_timeout=30
+    )
+    result = await strategy.sample("Say something.", [ANYTHING])
+    assert [s.outcome for s in result.slices] == [Outcome.ERRORED, Outcome.PASSED]
+    assert virtual_clock.now == 30
