@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import pytest
 from engine_kit import after, by_iteration, outcomes, yes
-from mellea_like.sampling.giving_up import PerRequirement
 
 from mellea_like import (
     MultiTurnStrategy,
@@ -17,6 +16,7 @@ from mellea_like import (
     StopReason,
 )
 from mellea_like.errors import AuthenticationFailed, BackendUnavailable
+from mellea_like.sampling.giving_up import PerRequirement
 from mellea_like.sampling.schedules import Eager, Hedged, Staggered
 from mellea_like.sampling.schedules.base import CallFacts, Go, Progress
 
