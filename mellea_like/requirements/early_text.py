@@ -107,7 +107,7 @@ def starting(needles: tuple[str, ...], reason: Callable[[str], str], *, ignore_c
             body = ((body + more) if body else more.lstrip())[:longest]
             if head.startswith(needles) or body.startswith(needles):
                 return Verdict.PASS
-            if not body or may_become(head) or may_become(body):
+            if may_become(head) or may_become(body):
                 return Verdict.UNKNOWN
             return Verdict.FAIL, reason(text)
 

@@ -76,8 +76,9 @@ def test_a_failure_without_a_reason_says_that_the_reply_was_still_arriving():
 
 
 def test_a_rejection_stands():
-    watch = EarlyWatch([says("a", {"x": FAIL})])
-    assert watch.feed("x", "x") == watch.feed("xy", "y") != None  # noqa: E711
+    watch = EarlyWatch([says("a", {"xy": FAIL}), says("b", {"x": FAIL})])
+    assert watch.feed("x", "x")[0] == 1
+    assert watch.feed("xy", "y")[0] == 1
 
 
 def test_each_watch_has_fresh_copies_of_stateful_checks():

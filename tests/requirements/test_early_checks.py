@@ -148,6 +148,11 @@ def test_an_excluded_text_is_seen_once_a_plain_character_follows(name, text, cut
         (CHECKS["starts"], " a", None, None),
         (CHECKS["starts"], "dear, no e", None, None),
         (CHECKS["starts"], " \n ", None, None),
+        (CHECKS["starts"], " ab.", None, None),
+        (CHECKS["starts"], "ear.", None, None),
+        (starts_with("  abc", early=True), "  abcd", None, None),
+        (starts_with("dear", early=True), "ear.", "ea", 'it starts with "ea", not with "dear"'),
+        (excludes("bad", early=True), "a bad word", "a bad ", 'it contains "bad", which is not'),
         (CHECKS["matches"], " a bx", " a bx", "it does not match the regular expression"),
         (CHECKS["matches"], "\na bb \n", None, None),
         (CHECKS["matches at the start"], " a1", " ", "it does not match the regular expression"),
@@ -165,6 +170,15 @@ def test_a_reply_is_rejected_at_the_first_sure_failure(check, text, kept, reason
     else:
         assert rejected[0] == kept
         assert rejected[1].startswith(reason)
+
+
+@pytest.mark.parametrize(
+    ("pieces", "words"),
+    [(["a ", "b"], 2), (["a", " b"], 2), (["a", "b"], 1), (["-", "a"], 1), (["a b", "", "c d"], 3)],
+)
+def test_words_are_counted_across_pieces(pieces, words):
+    assert rejection(word_count(at_most=words, early=True), pieces) is None
+    assert rejection(word_count(at_most=words - 1, early=True), pieces) is not None
 
 
 def test_early_has_to_be_asked_for():

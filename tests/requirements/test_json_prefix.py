@@ -151,6 +151,7 @@ def test_it_does_not_matter_how_the_text_is_cut(text, cuts):
         ("```\n{}\n```\n{", 12),
         ("```\n{}x", 7),
         ("```\n\u00a0", 5),
+        ("```\n{}\u00a0", 7),
         ("[\u00a0", 2),
         ("\ufeff{}", 1),
         ("\u0661", 1),
@@ -179,6 +180,12 @@ def test_it_is_refused_at_the_first_character_that_can_not_be(text, place):
 )
 def test_the_problem_says_what_is_wrong_and_where(text, problem):
     assert JsonPrefix().feed(text) == problem
+
+
+@pytest.mark.parametrize("text", ["-0.5E+10", "1E5", "0e-1", "[1E5]", "\u00a0{}\u00a0"])
+def test_numbers_and_white_space_of_all_kinds_are_read(text):
+    assert passes(text)
+    assert fed(text, range(len(text))).complete
 
 
 def test_a_problem_stands():
