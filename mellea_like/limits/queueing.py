@@ -183,9 +183,7 @@ class Queueing(ABC):
             head.set_alarm(self._timeline.on_loop(now + delay) if delay < math.inf else delay)
 
     def _release(self, ticket: Ticket, end: RequestEnd) -> None:
-        if ticket.line is not self._line:
-            ticket.line.leave(ticket)  # Left behind by an event loop that is over.
-        elif self._in_loop():
+        if self._in_loop():
             was_in_flight = ticket.in_flight
             if was_in_flight:
                 self._ended(self._timeline.now(), ticket, end)
@@ -195,7 +193,8 @@ class Queueing(ABC):
             else:
                 self._pump_for_new_head()
         else:
-            ticket.line.leave(ticket)  # An abandoned coroutine is being collected.
+            # Left behind by an event loop that is over, or an abandoned coroutine is collected.
+            ticket.line.leave(ticket)
             self._changed()
 
     def _changed(self) -> None:

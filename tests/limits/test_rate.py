@@ -277,6 +277,23 @@ async def test_a_limit_of_tokens_may_come_and_go(virtual_clock):
     assert isinstance(limiter, Limit)
 
 
+async def test_what_goes_while_no_limit_of_tokens_is_set_is_never_charged(virtual_clock):
+    limiter = RateLimiter(tokens_per_minute=60)
+    await limiter.acquire(request(), Slow())
+    permits = []
+
+    async def wait():
+        permits.append(await limiter.acquire(request(), Slow()))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(wait)
+        await anyio.sleep(1.0)
+        limiter.tokens_per_minute = None
+    limiter.tokens_per_minute = 60_000
+    permits[0].release(RequestEnd(Usage(1, 900, 900), Generation(""), None))
+    assert limiter.statistics().tokens_left == 1000
+
+
 def test_it_serves_one_event_loop_after_another_and_none():
     limiter = RateLimiter(requests_per_minute=1, tokens_per_minute=60_000)
     limiter.requests_per_minute = 2
