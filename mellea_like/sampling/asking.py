@@ -10,11 +10,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mellea_like.errors import LimitExceeded
-from mellea_like.limits.base import LimitedBackend
 from mellea_like.limits.gate import gate_of
 from mellea_like.limits.retry import retries
 from mellea_like.sampling.observed import observed
-from mellea_like.sampling.watched import WatchedBackend
 
 if TYPE_CHECKING:
     from mellea_like.core.backend import Backend, Request
@@ -37,9 +35,14 @@ def surrounded(backend: Backend, call: Call, *, watched: bool = False) -> Backen
     Returns:
         The backend itself where nobody has an interest in its requests.
     """
+    # Most programs need neither, and are not to load them.
     if watched:
+        from mellea_like.sampling.watched import WatchedBackend  # noqa: PLC0415
+
         backend = WatchedBackend(backend, call.plan.requirements)
     if call.plan.budgets:
+        from mellea_like.limits.base import LimitedBackend  # noqa: PLC0415
+
         backend = LimitedBackend(backend, *call.plan.budgets)
     return observed(backend, call)
 
@@ -93,11 +96,16 @@ async def try_again(
     Raises:
         BackendError: it failed again and again, or is not to be tried again.
     """
-    policy = call.strategy.settings.retry
-    if policy is None or gate is None:
-        raise first
     try:
-        return await policy.again(backend.generate, request, first, gate)
-    except LimitExceeded as exc:
-        call.race.out_of_budget(exc)
-        raise first from exc
+        policy = call.strategy.settings.retry
+        if policy is None or gate is None:
+            raise first
+        try:
+            return await policy.again(backend.generate, request, first, gate)
+        except LimitExceeded as exc:
+            call.race.out_of_budget(exc)
+            first.add_note(f"not tried again: {exc}")
+        # Outside the handler: what ends the call may be raised from this error, not it from that.
+        raise first
+    finally:
+        del first  # A frame that holds its own exception waits for the collector.

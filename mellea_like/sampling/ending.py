@@ -109,8 +109,25 @@ def _without_a_pass(
         return Ending(best, StopReason.EXHAUSTED, None)
     error = None if best is not None else stopped.error
     if error is not None and errors and error.__cause__ is None:
+        if _behind(errors[0], error):
+            # A judge that could not be paid: what came of it is not its cause, but a second one's.
+            error = type(error)(stopped.detail)
         error.__cause__ = errors[0]
     return Ending(best, stopped.reason, error, stopped.detail)
+
+
+def _behind(error: BaseException, other: BaseException) -> bool:
+    """Tell whether one exception came of another: causes in a circle have no end."""
+    seen: set[int] = set()
+    ahead: list[BaseException | None] = [error]
+    while ahead:
+        exc = ahead.pop()
+        if exc is other:
+            return True
+        if exc is not None and id(exc) not in seen:
+            seen.add(id(exc))
+            ahead += (exc.__cause__, exc.__context__)
+    return False
 
 
 def _late(sampling_id: str) -> SamplingTimeout:

@@ -17,6 +17,7 @@ from mellea_like.core.format import parse_json, parse_value
 from mellea_like.core.generation import Generation, Meter, Usage, cost_of
 from mellea_like.core.quick import quick
 from mellea_like.core.slice import Outcome, Slice
+from mellea_like.core.streaming import REJECTED
 from mellea_like.core.validation import Candidate, ValidationResult, ValidationStatus
 from mellea_like.errors import (
     BackendError,
@@ -32,7 +33,6 @@ from mellea_like.sampling import events
 from mellea_like.sampling.asking import try_again, wait_at
 from mellea_like.sampling.judging import ask_judge
 from mellea_like.sampling.turns import derive_seed
-from mellea_like.sampling.watched import EarlyRejection
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
@@ -83,6 +83,7 @@ class Iteration:
     error: BaseException | None = None
     reason = ""
     span: SpanScope | None = None
+    tried: BackendError | None = None
 
     def __init__(
         self, call: Call, turn: Turn, chain: int, action: Action[Any], context: Context
@@ -160,6 +161,8 @@ class Iteration:
             if cancel_requested() or not scope.cancel_called:
                 raise
             late = True
+        finally:
+            tried, self.tried = self.tried, None  # Its traceback refers to this iteration.
         if late:
             what = f"iteration {self.turn.iteration} took longer than {seconds:g} s"
             self.error = (
@@ -167,6 +170,9 @@ class Iteration:
                 if self.generation is None
                 else RequirementError(f"{what}: its validation had not ended by then")
             )
+            if self.generation is None:
+                # What it was being tried again for would be lost otherwise.
+                self.error.__cause__ = tried
 
     def _fail_on_stray_cancellation(self, exc: BaseException) -> None:
         what = "raised a cancellation that no one asked for"
@@ -196,6 +202,8 @@ class Iteration:
         try:
             generation = await call.backend.generate(request)
         except BackendError as exc:
+            if call.iteration_timeout is not None:
+                self.tried = exc
             generation = await try_again(call.backend, gate, request, exc, call)
         if not isinstance(generation, Generation):
             checked_reply(plan.backend, generation)
@@ -217,8 +225,7 @@ class Iteration:
         """Parse a reply; None where it does not parse, or was rejected before its end."""
         call, plan = self.call, self.call.plan
         self.generation = generation
-        if call.watched and isinstance(generation, EarlyRejection):
-            self._reject(generation)
+        if call.watched and generation.finish_reason == REJECTED and self._reject(generation):
             return None
         try:
             if plan.format is None and generation.value is None:
@@ -238,12 +245,17 @@ class Iteration:
         candidate: Candidate = _new_candidate(text, value, generation, seen, self.action)
         return candidate
 
-    def _reject(self, rejection: EarlyRejection) -> None:
-        """Conclude from the verdict of an incremental check."""
+    def _reject(self, rejection: Generation) -> bool:
+        """Conclude from the verdict of an incremental check, if that is what it is."""
+        from mellea_like.sampling.watched import EarlyRejection  # noqa: PLC0415
+
+        if not isinstance(rejection, EarlyRejection):
+            return False
         self.validating = True
         if rejection.fault is not None:
             raise rejection.fault
         self._conclude(self.call.plan.requirements, rejection.verdicts)
+        return True
 
     async def _validate_observed(self, candidate: Candidate) -> None:
         call, checklist = self.call, self.call.checklist

@@ -1,0 +1,269 @@
+"""What a server may answer instead of a reply, over real sockets, and what a call makes of it.
+
+The decisions themselves are tested in ``tests/engine/test_retries.py`` and
+``tests/engine/test_rule_06_errors_of_backends.py``; here they go all the way through HTTP, and
+everything is at rest again afterwards.
+"""
+
+from __future__ import annotations
+
+import time
+
+import anyio
+import pytest
+from aftermath import Billing, aftermath
+from http_server import Answer
+
+from mellea_like import RejectionSamplingStrategy, Requirement
+from mellea_like.backends.openai import OpenAIBackend
+from mellea_like.core.result import StopReason
+from mellea_like.core.slice import Outcome
+from mellea_like.errors import (
+    AuthenticationFailed,
+    BackendTimeout,
+    BackendUnavailable,
+    InvalidRequest,
+    RateLimited,
+    SamplingTimeout,
+)
+from mellea_like.limits import ConcurrencyLimiter, LimitedBackend
+from mellea_like.limits.budget import Budget
+from mellea_like.limits.gate import gate_of
+from mellea_like.limits.retry import Retry
+
+pytestmark = pytest.mark.anyio
+
+QUICK = Retry(initial=0.02, maximum=0.05)
+SAYS_WON = Requirement("says won", lambda candidate: candidate.text == "won", inline=True)
+HANG = Answer(wait=3600)
+
+
+def openai(server: Billing, **arguments) -> OpenAIBackend:
+    return OpenAIBackend("m", base_url=server.url, **arguments)
+
+
+def strategy(backend, **settings) -> RejectionSamplingStrategy:
+    settings = {"loop_budget": 2, "concurrency_budget": 2, "retry": QUICK, **settings}
+    return RejectionSamplingStrategy(backend, **settings)
+
+
+def busy(**headers: str) -> Answer:
+    return Answer.error(429, "slow down", **headers)
+
+
+# --- 5xx ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("hooked", [True, False])
+@pytest.mark.parametrize("keep_alive", [True, False])
+async def test_a_503_and_then_a_reply_passes_inside_the_iteration_and_two_requests_count(
+    hooked, keep_alive
+):
+    with Billing(Answer.error(503), Answer("won")) as server:
+        backend = openai(server, keep_alive=keep_alive)
+        async with aftermath(backend, server, hooked=hooked) as after:
+            call = strategy(backend, loop_budget=1, concurrency_budget=1)
+            result = await after.sample(call, "Say won.", [SAYS_WON])
+    assert [s.outcome for s in result.slices] == [Outcome.PASSED]
+    assert (result.usage.requests, result.usage.unknown) == (2, 1)
+    assert server.started == 2
+    assert result.errors == ()
+
+
+async def test_a_503_without_end_errors_each_turn_and_the_first_is_raised():
+    with Billing(Answer.error(503)) as server:
+        backend = openai(server)
+        async with aftermath(backend, server) as after:
+            with pytest.raises(BackendUnavailable) as caught:
+                await after.sample(strategy(backend), "Say won.", [SAYS_WON])
+        assert caught.value is after.slices[0].error
+    assert server.started == 2 * 2 * QUICK.attempts
+    assert any("4 iterations errored" in note for note in caught.value.__notes__)
+
+
+async def test_retries_of_siblings_within_a_limit_and_a_budget_are_all_paid_for():
+    budget, limiter = Budget(requests=5), ConcurrencyLimiter(1)
+    with Billing(Answer.error(503)) as server:
+        inner = openai(server)
+        backend = LimitedBackend(inner, limiter)
+        async with aftermath(inner, backend, server, budget, limiter) as after:
+            with pytest.raises(Exception, match="budget"):
+                await after.sample(strategy(backend), "Say won.", [SAYS_WON], budget=budget)
+    assert server.started == 5
+    assert server.max_in_flight == 1
+    assert budget.statistics().spent.requests == 5
+
+
+# --- what is permanent ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("status", "kind"), [(401, AuthenticationFailed), (400, InvalidRequest)])
+async def test_what_is_permanent_is_not_retried_and_ends_its_subsample_alone(status, kind):
+    def choose(number, body):
+        return Answer.error(status) if number == 0 else Answer("won", wait=0.1)
+
+    with Billing(choose=choose) as server:
+        backend = openai(server)
+        async with aftermath(backend, server) as after:
+            result = await after.sample(strategy(backend), "Say won.", [SAYS_WON])
+    assert server.started == 2
+    assert result.unwrap() == "won"
+    assert [type(error) for error in result.errors] == [kind]
+
+
+@pytest.mark.parametrize(("status", "kind"), [(401, AuthenticationFailed), (400, InvalidRequest)])
+async def test_where_all_are_permanent_the_first_is_raised(status, kind):
+    with Billing(Answer.error(status)) as server:
+        backend = openai(server)
+        async with aftermath(backend, server) as after:
+            with pytest.raises(kind) as caught:
+                await after.sample(strategy(backend), "Say won.", [SAYS_WON])
+        assert caught.value is after.slices[0].error
+    assert server.started == 2
+
+
+# --- 429 -----------------------------------------------------------------------------------------
+
+
+async def test_a_429_with_retry_after_holds_back_siblings_and_other_calls():
+    arrived: list[float] = []
+
+    def choose(number, body):
+        arrived.append(time.monotonic())
+        return busy(retry_after_ms="250") if number == 0 else Answer("won", wait=0.1)
+
+    with Billing(choose=choose) as server:
+        backend, same = openai(server), openai(server)
+        async with aftermath(backend, same, server) as after:
+
+            async def call(on: OpenAIBackend) -> None:
+                result = await after.sample(strategy(on, timeout=20), "Say won.", [SAYS_WON])
+                assert result.success
+
+            async with anyio.create_task_group() as calls:
+                calls.start_soon(call, backend)
+                await server.wait_until(lambda: gate_of(backend).closed)
+                # Another backend object of the same server and key stands behind the same gate.
+                calls.start_soon(call, same)
+        assert gate_of(backend) is gate_of(same)
+    early = [at - arrived[0] for at in arrived if at - arrived[0] < 0.24]
+    assert len(early) <= 2  # the first, and its sibling, which was on its way
+
+
+@pytest.mark.parametrize("headers", [{}, {"retry_after": "0"}, {"retry_after": "soon"}])
+async def test_a_429_that_does_not_say_how_long_is_waited_for_by_backoff(headers):
+    with Billing(busy(**headers), busy(**headers), busy(**headers), Answer("won")) as server:
+        backend = openai(server)
+        async with aftermath(backend, server) as after:
+            result = await after.sample(strategy(backend), "Say won.", [SAYS_WON])
+        assert gate_of(backend).statistics().closings >= 1
+    assert result.success
+    assert result.errors == ()
+    assert server.started >= 4
+
+
+async def test_a_429_beyond_the_cap_is_rate_limited_now_for_all_calls():
+    with Billing(busy(retry_after="3600")) as server:
+        backend = openai(server)
+        async with aftermath(backend, server) as after:
+            with anyio.fail_after(5):
+                for _ in range(2):
+                    with pytest.raises(RateLimited, match="come back in 3") as caught:
+                        await after.sample(strategy(backend), "Say won.", [SAYS_WON])
+    assert caught.value.retry_after == pytest.approx(3600, abs=10)
+    assert server.started == 2  # The second call sent nothing at all.
+
+
+async def test_a_429_that_outlasts_the_deadline_is_rate_limited_now():
+    with Billing(busy(retry_after="60")) as server:
+        backend = openai(server)
+        async with aftermath(backend, server) as after:
+            with anyio.fail_after(5), pytest.raises(RateLimited):
+                await after.sample(strategy(backend, timeout=20), "Say won.", [SAYS_WON])
+
+
+async def test_a_win_while_the_gate_is_closed_ends_the_waits():
+    def choose(number, body):
+        return Answer("won", wait=0.15) if number == 0 else busy(retry_after="60")
+
+    with Billing(choose=choose) as server:
+        backend = openai(server)
+        async with aftermath(backend, server) as after:
+            with anyio.fail_after(5):
+                call = strategy(backend, concurrency_budget=4)
+                result = await after.sample(call, "Say won.", [SAYS_WON])
+    assert result.unwrap() == "won"
+    assert result.count(Outcome.CANCELLED) == 3
+    assert result.usage.requests == server.started
+
+
+async def test_a_caller_who_leaves_while_the_gate_is_closed_leaves_nothing():
+    with Billing(busy(retry_after="60")) as server:
+        backend = openai(server)
+        async with aftermath(backend, server) as after:
+            with anyio.move_on_after(0.3) as scope:
+                await after.sample(strategy(backend), "Say won.", [SAYS_WON])
+            assert scope.cancelled_caught
+        assert all(s.outcome is Outcome.CANCELLED for s in after.slices)
+
+
+# --- a server that hangs -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("limits", "settings"),
+    [({"timeout": 0.15}, {}), ({"total_timeout": 0.15}, {}), ({}, {"iteration_timeout": 0.15})],
+    ids=["idle timeout", "total timeout", "iteration timeout"],
+)
+@pytest.mark.parametrize("hang", [HANG, Answer("a b c d", hang_after=2)], ids=["mute", "midway"])
+async def test_of_a_hang_the_turn_errors_when_the_time_is_up_and_the_next_runs(
+    hang, limits, settings
+):
+    with Billing(hang, Answer("won")) as server:
+        backend = openai(server, **limits)
+        async with aftermath(backend, server) as after:
+            call = strategy(backend, concurrency_budget=1, retry=None, **settings)
+            result = await after.sample(call, "Say won.", [SAYS_WON])
+    assert [s.outcome for s in result.slices] == [Outcome.ERRORED, Outcome.PASSED]
+    assert isinstance(result.slices[0].error, BackendTimeout)
+    assert (result.usage.requests, result.usage.unknown) == (2, 1)
+
+
+@pytest.mark.parametrize("limits", [{"timeout": 0.15}, {"total_timeout": 0.15}])
+async def test_of_a_hang_the_request_is_tried_again_inside_its_iteration(limits):
+    with Billing(HANG, Answer("won")) as server:
+        backend = openai(server, **limits)
+        async with aftermath(backend, server) as after:
+            call = strategy(backend, loop_budget=1, concurrency_budget=1)
+            result = await after.sample(call, "Say won.", [SAYS_WON])
+    assert (result.success, result.usage.requests, server.started) == (True, 2, 2)
+
+
+async def test_the_iterations_time_is_up_however_often_it_was_tried():
+    with Billing(Answer.error(503), HANG) as server:
+        backend = openai(server)
+        async with aftermath(backend, server) as after:
+            call = strategy(backend, loop_budget=1, concurrency_budget=1, iteration_timeout=0.4)
+            with pytest.raises(BackendTimeout, match=r"longer than 0\.4 s") as caught:
+                await after.sample(call, "Say won.", [SAYS_WON])
+    assert server.started == 2
+    assert isinstance(caught.value.__cause__, BackendUnavailable)
+
+
+async def test_of_a_hang_the_calls_time_is_up():
+    with Billing(HANG) as server:
+        backend = openai(server)
+        async with aftermath(backend, server) as after:
+            with pytest.raises(SamplingTimeout):
+                await after.sample(strategy(backend, timeout=0.2), "Say won.", [SAYS_WON])
+    assert server.disconnected == 2
+
+
+async def test_of_a_hang_after_a_failure_the_calls_time_is_up_and_the_failure_comes_back():
+    with Billing(Answer("lost"), HANG) as server:
+        backend = openai(server)
+        async with aftermath(backend, server) as after:
+            call = strategy(backend, timeout=0.3)
+            result = await after.sample(call, "Say won.", [SAYS_WON])
+    assert (result.stop_reason, result.best.text) == (StopReason.TIMEOUT, "lost")
+    assert (result.usage.requests, result.usage.unknown) == (3, 2)
