@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from mellea_like.core.prices import cost, price_for
+from mellea_like.core.streaming import REJECTED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -14,12 +15,9 @@ if TYPE_CHECKING:
     from mellea_like.core.prices import Price
     from mellea_like.core.slice import Outcome, Slice
 
-__all__ = ["REJECTED", "Ledger", "LedgerRow", "LedgerTotal", "ledger"]
+__all__ = ["Ledger", "LedgerRow", "LedgerTotal", "ledger"]
 
 N = TypeVar("N", int, float)
-
-REJECTED = "rejected"
-"""The finish reason of a reply that was rejected while it was still arriving."""
 
 
 class LedgerRow(NamedTuple):

@@ -7,13 +7,13 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
 from mellea_like.core.generation import Usage
-from mellea_like.core.ledger import Ledger, ledger
 from mellea_like.errors import SamplingFailed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime
 
+    from mellea_like.core.ledger import Ledger
     from mellea_like.core.prices import Price
     from mellea_like.core.slice import Outcome, Slice
 
@@ -140,6 +140,8 @@ class SamplingResult(Generic[T]):
         Returns:
             The ledger: ``print`` shows it as a table.
         """
+        from mellea_like.core.ledger import ledger  # noqa: PLC0415 (few programs need it)
+
         return ledger(self.slices, self.best_index if self.success else None, prices)
 
     def _why(self) -> str:

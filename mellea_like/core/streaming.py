@@ -11,7 +11,10 @@ from mellea_like.core.callables import is_async, takes
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["StreamCheck", "Verdict", "check_stream"]
+__all__ = ["REJECTED", "StreamCheck", "Verdict", "check_stream"]
+
+REJECTED = "rejected"
+"""The finish reason of a reply that was rejected while it was still arriving."""
 
 
 class Verdict(StrEnum):

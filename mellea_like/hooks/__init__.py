@@ -56,5 +56,5 @@ __all__ = [
 
 
 __getattr__, __dir__ = imported_later(
-    __name__, {name: "payloads" for name in __all__ if name.endswith("Payload")}
+    {name: "mellea_like.hooks.payloads" for name in __all__ if name.endswith("Payload")}, globals()
 )

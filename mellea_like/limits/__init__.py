@@ -10,18 +10,18 @@ strategy = RejectionSamplingStrategy(backend, concurrency_budget=4, budget=Budge
 
 from typing import TYPE_CHECKING
 
-from mellea_like.core.prices import Price
-from mellea_like.limits.base import Limit, LimitedBackend, Permit, RequestEnd
-from mellea_like.limits.retry import Retry, RetryBackend
 from mellea_like.runtime.later import imported_later
 
 if TYPE_CHECKING:
+    from mellea_like.core.prices import Price
     from mellea_like.limits.adaptive import AdaptiveLimiter, AdaptiveStatistics
+    from mellea_like.limits.base import Limit, LimitedBackend, Permit, RequestEnd
     from mellea_like.limits.budget import Budget
     from mellea_like.limits.budget_figures import BudgetLimits, BudgetStatistics
     from mellea_like.limits.concurrency import ConcurrencyLimiter, ConcurrencyStatistics
     from mellea_like.limits.gate import Gate, GateStatistics, gate_of
     from mellea_like.limits.rate import RateLimiter, RateStatistics
+    from mellea_like.limits.retry import Retry, RetryBackend
 
 __all__ = [
     "AdaptiveLimiter",
@@ -46,19 +46,26 @@ __all__ = [
 ]
 
 __getattr__, __dir__ = imported_later(
-    __name__,
     {
-        "AdaptiveLimiter": "adaptive",
-        "AdaptiveStatistics": "adaptive",
-        "Budget": "budget",
-        "BudgetLimits": "budget_figures",
-        "BudgetStatistics": "budget_figures",
-        "ConcurrencyLimiter": "concurrency",
-        "ConcurrencyStatistics": "concurrency",
-        "Gate": "gate",
-        "GateStatistics": "gate",
-        "RateLimiter": "rate",
-        "RateStatistics": "rate",
-        "gate_of": "gate",
+        "Price": "mellea_like.core.prices",
+        "AdaptiveLimiter": "mellea_like.limits.adaptive",
+        "AdaptiveStatistics": "mellea_like.limits.adaptive",
+        "Budget": "mellea_like.limits.budget",
+        "BudgetLimits": "mellea_like.limits.budget_figures",
+        "BudgetStatistics": "mellea_like.limits.budget_figures",
+        "ConcurrencyLimiter": "mellea_like.limits.concurrency",
+        "ConcurrencyStatistics": "mellea_like.limits.concurrency",
+        "Gate": "mellea_like.limits.gate",
+        "GateStatistics": "mellea_like.limits.gate",
+        "Limit": "mellea_like.limits.base",
+        "LimitedBackend": "mellea_like.limits.base",
+        "Permit": "mellea_like.limits.base",
+        "RateLimiter": "mellea_like.limits.rate",
+        "RateStatistics": "mellea_like.limits.rate",
+        "RequestEnd": "mellea_like.limits.base",
+        "Retry": "mellea_like.limits.retry",
+        "RetryBackend": "mellea_like.limits.retry",
+        "gate_of": "mellea_like.limits.gate",
     },
+    globals(),
 )

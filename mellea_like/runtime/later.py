@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -13,13 +12,13 @@ __all__ = ["imported_later"]
 
 
 def imported_later(
-    package: str, places: Mapping[str, str]
+    places: Mapping[str, str], names: Mapping[str, object]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Make a package's ``__getattr__`` and ``__dir__`` (PEP 562).
 
     Args:
-        package: the package's ``__name__``.
-        places: for each name that is imported later, the module of the package that has it.
+        places: for each name that is imported later, the module that has it.
+        names: the package's ``globals()``.
 
     Returns:
         The two functions.
@@ -27,11 +26,11 @@ def imported_later(
 
     def attribute(name: str) -> Any:
         if name in places:
-            return getattr(import_module(f"{package}.{places[name]}"), name)
-        msg = f"module {package!r} has no attribute {name!r}"
+            return getattr(import_module(places[name]), name)
+        msg = f"module {names['__name__']!r} has no attribute {name!r}"
         raise AttributeError(msg)
 
-    def names() -> list[str]:
-        return sorted({*vars(sys.modules[package]), *places})
+    def listed() -> list[str]:
+        return sorted({*names, *places})
 
-    return attribute, names
+    return attribute, listed

@@ -20,18 +20,14 @@ from mellea_like.errors import HookError, LimitExceeded, SamplingFailed
 from mellea_like.hooks.dispatch import HookRun
 from mellea_like.hooks.registry import snapshot
 from mellea_like.hooks.types import HookType
-from mellea_like.requirements.early import watches
 from mellea_like.requirements.validate import Checklist
 from mellea_like.runtime.logs import warn
-from mellea_like.runtime.native import clock, split_cancellation
+from mellea_like.runtime.native import clock, scope_cancelled, split_cancellation
 from mellea_like.sampling import events
 from mellea_like.sampling.asking import retried_by_call, surrounded
-from mellea_like.sampling.conductor import Conductor
 from mellea_like.sampling.delivery import Delivery
 from mellea_like.sampling.ending import Ending, Stop, conclude
-from mellea_like.sampling.pool import TurnPool
 from mellea_like.sampling.race import Race
-from mellea_like.sampling.schedules.base import CallFacts
 from mellea_like.telemetry.names import STOP_REASON
 
 if TYPE_CHECKING:
@@ -43,6 +39,7 @@ if TYPE_CHECKING:
     from mellea_like.core.slice import Slice
     from mellea_like.limits.gate import Gate
     from mellea_like.sampling.base import BaseSamplingStrategy
+    from mellea_like.sampling.conductor import Conductor
     from mellea_like.sampling.giving_up import Tally
     from mellea_like.sampling.prepare import Plan
     from mellea_like.sampling.schedules.base import Schedule
@@ -102,7 +99,7 @@ class Call:
             or HookType.VALIDATION_PRE_CHECK in self.hooks
             or HookType.VALIDATION_POST_CHECK in self.hooks
         )
-        self.watched = watches(plan.requirements) and hasattr(plan.backend, "stream")
+        self.watched = any(r.streams for r in plan.requirements) and hasattr(plan.backend, "stream")
         self.backend = surrounded(plan.backend, self, watched=self.watched)
         if settings.retry is not None:
             self.gate = retried_by_call(plan.backend, self)
@@ -167,6 +164,11 @@ class Call:
         schedule = settings.schedule
         if schedule is None:
             return None
+        # Most programs have no schedule, and are not to load what it needs.
+        from mellea_like.sampling.conductor import Conductor  # noqa: PLC0415
+        from mellea_like.sampling.pool import TurnPool  # noqa: PLC0415
+        from mellea_like.sampling.schedules.base import CallFacts  # noqa: PLC0415
+
         width, model = settings.concurrency_budget, self.plan.model
         facts = CallFacts(self.plan.action, self.plan.requirements, width, self.loop_budget, model)
         course = schedule.begin(facts)
@@ -258,6 +260,7 @@ class Call:
         Its tasks are shielded: neither a cancellation of the caller, however often repeated, nor
         our own cancelling of the producers, cuts a hook short. Only the clock does.
         """
+        left: BaseException | None = None
         async with anyio.create_task_group() as tasks:
             if self.hooks:  # Without any, it is an object that all calls share.
                 self.hooks.open(tasks)
@@ -271,13 +274,22 @@ class Call:
                     self.loop_budget = await events.loop_start(self)
                 await self.race.run(self, self._delivery)
                 cancelled = False
-            except anyio.get_cancelled_exc_class():
+            except anyio.get_cancelled_exc_class() as exc:
+                if not scope_cancelled():
+                    left = type(exc)(*exc.args)
                 raise
             except BaseException as exc:  # noqa: BLE001 (raised when the tasks have ended)
                 self.abort(exc)
                 cancelled = False
             finally:
                 tasks.start_soon(self._close, cancelled)
+        if left is not None:
+            # Nothing of ours cancels this task group. Where a time limit ran out as well, anyio
+            # (4.16) takes a native cancellation for its own.
+            try:
+                raise left
+            finally:
+                del left  # A frame that holds its own exception waits for the collector.
 
     # The end
 

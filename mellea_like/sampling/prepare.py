@@ -12,10 +12,11 @@ from mellea_like.core.format import check_format
 from mellea_like.core.options import Options
 from mellea_like.core.requirement import Requirement
 from mellea_like.errors import RequirementError
-from mellea_like.limits.budget import Budget
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+
+    from mellea_like.limits.budget import Budget
 
 __all__ = [
     "Plan",
@@ -146,6 +147,8 @@ def check_budget(budget: object) -> Budget:
     Raises:
         TypeError: it is none.
     """
+    from mellea_like.limits.budget import Budget  # noqa: PLC0415
+
     if not isinstance(budget, Budget):
         msg = f"budget is a Budget, as in Budget(requests=100), not {budget!r}"
         raise TypeError(msg)

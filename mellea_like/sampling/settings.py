@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 from mellea_like.limits.retry import Retry
-from mellea_like.sampling.schedules.eager import Eager
 
 if TYPE_CHECKING:
     from mellea_like.core.backend import Backend
@@ -158,6 +157,10 @@ def check_schedule(schedule: object, give_up: object, selection: Selection) -> S
                 " that the result does not depend on timing: leave one of them out"
             )
             raise ValueError(msg)
+    if planned is None:
+        return None
+    from mellea_like.sampling.schedules.eager import Eager  # noqa: PLC0415
+
     return None if isinstance(planned, Eager) and not planned.pooled else planned
 
 

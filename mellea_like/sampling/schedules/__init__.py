@@ -1,17 +1,14 @@
-"""When the iterations of a call may start.
-
-`Eager` is what every strategy has by default; the others are imported when first named.
-"""
+"""When the iterations of a call may start; each name is imported when it is first used."""
 
 from typing import TYPE_CHECKING
 
 from mellea_like.runtime.later import imported_later
-from mellea_like.sampling.schedules.base import CallFacts, Course, Go, Progress, Schedule
-from mellea_like.sampling.schedules.eager import Eager
 
 if TYPE_CHECKING:
     from mellea_like.sampling.schedules.adaptive import Adaptive
+    from mellea_like.sampling.schedules.base import CallFacts, Course, Go, Progress, Schedule
     from mellea_like.sampling.schedules.deadline import Deadline
+    from mellea_like.sampling.schedules.eager import Eager
     from mellea_like.sampling.schedules.hedged import Hedged
     from mellea_like.sampling.schedules.latency import LatencyQuantiles, LatencyStatistics
     from mellea_like.sampling.schedules.pass_rates import Beta, PassRates, PassRateStatistics
@@ -36,16 +33,22 @@ __all__ = [
 ]
 
 __getattr__, __dir__ = imported_later(
-    __name__,
     {
-        "Adaptive": "adaptive",
-        "Beta": "pass_rates",
-        "Deadline": "deadline",
-        "Hedged": "hedged",
-        "LatencyQuantiles": "latency",
-        "LatencyStatistics": "latency",
-        "PassRateStatistics": "pass_rates",
-        "PassRates": "pass_rates",
-        "Staggered": "staggered",
+        "Adaptive": "mellea_like.sampling.schedules.adaptive",
+        "Beta": "mellea_like.sampling.schedules.pass_rates",
+        "CallFacts": "mellea_like.sampling.schedules.base",
+        "Course": "mellea_like.sampling.schedules.base",
+        "Deadline": "mellea_like.sampling.schedules.deadline",
+        "Eager": "mellea_like.sampling.schedules.eager",
+        "Go": "mellea_like.sampling.schedules.base",
+        "Hedged": "mellea_like.sampling.schedules.hedged",
+        "LatencyQuantiles": "mellea_like.sampling.schedules.latency",
+        "LatencyStatistics": "mellea_like.sampling.schedules.latency",
+        "PassRateStatistics": "mellea_like.sampling.schedules.pass_rates",
+        "PassRates": "mellea_like.sampling.schedules.pass_rates",
+        "Progress": "mellea_like.sampling.schedules.base",
+        "Schedule": "mellea_like.sampling.schedules.base",
+        "Staggered": "mellea_like.sampling.schedules.staggered",
     },
+    globals(),
 )
