@@ -8,7 +8,9 @@ the time.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+import math
+from operator import index
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import anyio
 
@@ -164,7 +166,7 @@ class Conductor:
             len(self._waiting),
         )
         try:
-            more, look_again = self._course.decide(progress)
+            more, look_again = _checked(self._course.decide(progress))
         except Exception as exc:  # noqa: BLE001 (a bug in the schedule: the call raises it)
             self._fail(exc)
             return
@@ -176,10 +178,14 @@ class Conductor:
         if look_again != self._look_again:
             self._look_again = look_again
             self._wake()
-        if not self._running and look_again is None:
+        if not self._running and (look_again is None or not self._may_start()):
             self.stop()  # Nothing runs, and nothing ever will.
         elif not self._pool.left:
             self._dismiss()
+
+    def _may_start(self) -> bool:
+        """Tell whether there is a turn for a chain that waits, or for a new one."""
+        return bool(self._waiting) or self._pool.has(self._opened)
 
     def _go_on(self) -> bool:
         """Let the chain go on that has waited longest and has a turn."""
@@ -223,3 +229,16 @@ class Conductor:
     def _wake(self) -> None:
         if self._changed is not None:
             self._changed.set()
+
+
+def _checked(answer: Any) -> tuple[int, float | None]:
+    """Make sure that a schedule has decided something, before anything is started on it."""
+    try:
+        more, look_again = answer
+        more = index(more)
+        if look_again is not None and math.isnan(look_again):
+            raise ValueError(look_again)
+    except (TypeError, ValueError) as exc:
+        msg = f"the schedule decided {answer!r}, not Go(more, look_again): an int, a time or None"
+        raise TypeError(msg) from exc
+    return more, None if look_again == math.inf else look_again

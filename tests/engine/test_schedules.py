@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -284,3 +285,31 @@ async def test_what_is_no_schedule_is_refused(wrong):
         strategy(by_iteration({}), wrong)
     with pytest.raises(TypeError, match="give_up is an object with begin"):
         strategy(by_iteration({}), None, give_up=wrong)
+
+
+@pytest.mark.parametrize(
+    "answer", [None, Go(1.5), Go(None), Go(1, math.nan), Go(1, "soon"), (1, 2, 3)]
+)
+@pytest.mark.parametrize("asked_before", [0, 1])
+async def test_what_is_no_decision_ends_the_call_with_an_error_of_its_own(answer, asked_before):
+    def rule(progress: Progress) -> Any:
+        return Go(1, 0.5) if progress.started < asked_before else answer
+
+    with pytest.raises(TypeError, match=r"the schedule decided .*, not Go\(more, look_again\)"):
+        await strategy(by_iteration({}, after(1, "no")), Planned(rule)).sample("do", [yes])
+
+
+async def test_a_call_ends_when_nothing_can_start_though_the_schedule_wants_to_be_asked_on():
+    backend = by_iteration({1: AuthenticationFailed("no")}, after(1, "no"))
+    every_second = Planned(lambda p: Go(3 - len(p.running), p.now + 1), pooled=False)
+    with anyio.fail_after(100):
+        result = await strategy(backend, every_second).sample("do", [yes])
+    assert result.elapsed == pytest.approx(2)
+    assert len(result.slices) == 5  # The turn that the broken chain left is nobody's.
+
+
+async def test_a_schedule_that_never_wants_to_be_asked_again_is_not_waited_for():
+    once = Planned(lambda p: Go(1 - p.started, math.inf))
+    result = await strategy(by_iteration({}, after(1, "no")), once).sample("do", [yes])
+    assert len(result.slices) == 1
+    assert result.elapsed == pytest.approx(1)
