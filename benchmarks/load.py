@@ -1,0 +1,194 @@
+"""Ten thousand calls at once through one limiter: memory, what is left, and the collector's share.
+
+    python benchmarks/load.py            print the table
+    python benchmarks/load.py --check    and exit 1 where a number misses its target
+
+Each call draws up to 3 times in 4 subsamples, from a simulated backend of which half the replies
+pass, through one `ConcurrencyLimiter` of 500. Time is virtual, so what is measured is the work of
+this process and its event loop. Each row is a process of its own; memory is the peak of the
+resident set over what it was before the first call. CPU seconds with Python's collector as it is
+are compared with those inside `relaxed_gc`, the lowest of some runs each, taken in turn.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import pathlib
+import resource
+import subprocess
+import sys
+import time
+from collections import Counter
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, cast
+
+import anyio
+
+from mellea_like import RejectionSamplingStrategy
+from mellea_like.backends.simulated import SimulatedBackend
+from mellea_like.limits import AdaptiveLimiter, ConcurrencyLimiter, LimitedBackend
+from mellea_like.runtime.collector import relaxed_gc
+from mellea_like.testing import run_virtual
+
+LOOPS = ("asyncio", "trio")
+LIMITERS: dict[str, Any] = {
+    "concurrency": lambda: ConcurrencyLimiter(500),
+    "adaptive": AdaptiveLimiter,
+}
+CALLS, WIDTH, DEPTH = 10_000, 4, 3
+MAX_MEBIBYTES = 512.0
+MAX_LEFT = 1000
+"""Objects that may be left after all calls; one call's alone are above 200."""
+MIN_RATIO = 1.1
+
+
+class Off(AbstractContextManager[None]):
+    """No collection at all: what the collector costs is the difference to this."""
+
+    def __enter__(self) -> None:
+        gc.disable()
+
+    def __exit__(self, *exc: object) -> None:
+        gc.enable()
+
+
+class Frozen(AbstractContextManager[None]):
+    """What is there before the calls is no longer looked at."""
+
+    def __enter__(self) -> None:
+        gc.collect()
+        gc.freeze()
+
+    def __exit__(self, *exc: object) -> None:
+        gc.unfreeze()
+
+
+COLLECTORS: dict[str, Any] = {
+    "default": nullcontext,
+    "relaxed": relaxed_gc,
+    "off": Off,
+    "frozen": Frozen,
+}
+
+
+def resident() -> float:
+    """Return the resident set of this process in MiB."""
+    status = pathlib.Path("/proc/self/status")
+    if not status.exists():
+        return peak()
+    line = next(line for line in status.read_text("ascii").splitlines() if "VmRSS" in line)
+    return int(line.split()[1]) / 1024
+
+
+def peak() -> float:
+    """Return the largest resident set there was, in MiB."""
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most / (2**20 if sys.platform == "darwin" else 1024)
+
+
+def measure(loop: Any, limiter: str, collector: str, calls: int) -> dict[str, Any]:
+    """Run all calls, and tell what they took and what they left."""
+    backend = SimulatedBackend(pass_rate=0.5, median=0.2, sigma=0.6)
+    limit = LIMITERS[limiter]()
+    strategy = RejectionSamplingStrategy(
+        LimitedBackend(backend, limit), loop_budget=DEPTH, concurrency_budget=WIDTH
+    )
+    endings: Counter[str] = Counter()
+
+    async def call() -> None:
+        result = await strategy.sample("Say something.", [backend.requirement])
+        endings[result.stop_reason.value] += 1
+
+    async def all_at_once(number: int) -> None:
+        async with anyio.create_task_group() as tasks:
+            for _ in range(number):
+                tasks.start_soon(call)
+
+    async def run() -> dict[str, Any]:
+        await all_at_once(20)  # Imports and makes what is made once.
+        endings.clear()
+        gc.collect()
+        objects, before = len(gc.get_objects()), resident()
+        tasks = len(anyio.get_running_tasks())
+        begun = time.process_time()
+        with COLLECTORS[collector]():
+            await all_at_once(calls)
+        seconds = time.process_time() - begun
+        gc.collect()
+        statistics = limit.statistics()
+        return {
+            "seconds": seconds,
+            "mebibytes": peak() - before,
+            "objects": len(gc.get_objects()) - objects,
+            "tasks": len(anyio.get_running_tasks()) - tasks,
+            "in_flight": backend.statistics().in_flight + statistics.in_flight,
+            "waiting": statistics.waiting,
+            "endings": dict(endings),
+        }
+
+    return run_virtual(run, backend=loop)
+
+
+def in_a_process(*arguments: object) -> dict[str, Any]:
+    """Measure in a process of its own."""
+    command = [sys.executable, __file__, "--one", *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        sys.exit(done.stderr)
+    return cast("dict[str, Any]", json.loads(done.stdout))
+
+
+def faults(ran: dict[str, Any], calls: int) -> list[str]:
+    """Return what is wrong with one run."""
+    wrong: list[str] = []
+    if sum(ran["endings"].values()) != calls or not set(ran["endings"]) <= {"passed", "exhausted"}:
+        wrong.append(f"not every call ended as it should: {ran['endings']}")
+    if ran["mebibytes"] > MAX_MEBIBYTES:
+        wrong.append(f"{ran['mebibytes']:.0f} MiB, above {MAX_MEBIBYTES:.0f}")
+    if ran["tasks"] or ran["in_flight"] or ran["waiting"]:
+        wrong.append("tasks or requests are left")
+    if ran["objects"] > MAX_LEFT:
+        wrong.append(f"{ran['objects']} objects are left")
+    return wrong
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("--check", action="store_true", help="exit 1 where a number misses")
+    parser.add_argument("--calls", type=int, default=CALLS, help="calls at once (default 10,000)")
+    parser.add_argument("--rounds", type=int, default=2, help="runs of each kind (default 2)")
+    parser.add_argument("--loops", nargs="+", choices=LOOPS, default=list(LOOPS))
+    parser.add_argument("--limiters", nargs="+", choices=LIMITERS, default=["concurrency"])
+    parser.add_argument("--collectors", nargs="+", choices=COLLECTORS, default=["relaxed"])
+    parser.add_argument("--one", nargs=3, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.one:
+        print(json.dumps(measure(*arguments.one, arguments.calls)))
+        return 0
+    missed: list[str] = []
+    print("| loop | limiter | collector | CPU s | times the default's speed | MiB | objects left |")
+    print("|---|---|---|---|---|---|---|")
+    for loop in arguments.loops:
+        for limiter in arguments.limiters:
+            best: dict[str, dict[str, Any]] = {}
+            for _ in range(arguments.rounds):
+                for kind in ("default", *arguments.collectors):
+                    ran = in_a_process(loop, limiter, kind, "--calls", arguments.calls)
+                    missed += [f"{loop}, {kind}: {fault}" for fault in faults(ran, arguments.calls)]
+                    if kind not in best or ran["seconds"] < best[kind]["seconds"]:
+                        best[kind] = ran
+            for kind, ran in best.items():
+                ratio = best["default"]["seconds"] / ran["seconds"]
+                row = (loop, limiter, kind, f"{ran['seconds']:.1f}", f"{ratio:.2f}")
+                print("|", " | ".join([*row, f"{ran['mebibytes']:.0f}", str(ran["objects"])]), "|")
+                if kind == "relaxed" and ratio < MIN_RATIO:
+                    missed.append(f"{loop}: relaxed_gc is only {ratio:.2f} times as fast")
+    for miss in missed:
+        print("missed:", miss)
+    return 1 if missed and arguments.check else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
