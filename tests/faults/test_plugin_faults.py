@@ -1,0 +1,280 @@
+"""What plugins, repairs and selections may do wrong, and what a call makes of it.
+
+Each mode of a hook has its own outcome: ``SEQUENTIAL`` fails closed, the others are logged. See
+``tests/hooks/test_modes.py`` and ``tests/engine/test_rule_10_loop_hooks.py`` for each rule alone.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import anyio
+import pytest
+from aftermath import aftermath
+from anyio.lowlevel import checkpoint
+from engine_kit import after as later
+from engine_kit import by_iteration, outcomes, yes
+from leftovers import other_threads
+
+from mellea_like import (
+    Blocked,
+    HookError,
+    HookMode,
+    HookType,
+    Plugin,
+    RejectionSamplingStrategy,
+    hook,
+)
+from mellea_like.backends.scripted import ScriptedBackend
+from mellea_like.core.result import StopReason
+from mellea_like.core.slice import Outcome
+from mellea_like.errors import BackendUnavailable
+
+pytestmark = pytest.mark.anyio
+virtual = pytest.mark.usefixtures("virtual_clock")
+
+EVERY = list(HookType)
+DURING = [kind for kind in HookType if kind is not HookType.SAMPLING_LOOP_END]
+
+
+def on(kind: HookType, act, mode=HookMode.SEQUENTIAL, **arguments):
+    class Faulty(Plugin):
+        def __init__(self) -> None:
+            self.calls = 0
+
+        @hook(kind, mode=mode, **arguments)
+        async def run(self, payload):
+            self.calls += 1
+            return await act(payload)
+
+    return Faulty()
+
+
+def all_kinds() -> ScriptedBackend:
+    """Whatever hook there is, it fires: a retry, a failure, a repair, a win."""
+
+    def rule(request):
+        if request.meta.iteration == 1 and request.meta.retry == 0:
+            return BackendUnavailable("again")
+        return later(5, "yes") if request.meta.iteration == 2 else "no"
+
+    return ScriptedBackend(rule)
+
+
+async def raises(payload):
+    await checkpoint()
+    raise LookupError("bug")
+
+
+async def hangs(payload):
+    await anyio.sleep_forever()
+
+
+# --- it raises, or hangs -------------------------------------------------------------------------
+
+
+@virtual
+@pytest.mark.parametrize("kind", DURING)
+@pytest.mark.parametrize("act", [raises, hangs])
+async def test_a_sequential_hook_that_fails_ends_the_call_and_the_error_names_it(kind, act):
+    backend, plugin = all_kinds(), on(kind, act, timeout=3)
+    async with aftermath(backend) as after:
+        call = RejectionSamplingStrategy(backend, loop_budget=2, plugins=[plugin])
+        with pytest.raises(HookError) as caught:
+            await after.sample(call, "do", [yes])
+    # Of what was cancelled then, it is told too.
+    assert plugin.calls == (2 if kind is HookType.SAMPLING_ITERATION else 1)
+    assert (caught.value.plugin, caught.value.hook) == ("Faulty", kind)
+    assert ("bug" in str(caught.value)) == (act is raises)
+    assert ("3 s" in str(caught.value)) == (act is hangs)
+    assert caught.value.result is not None
+    assert caught.value.result.stop_reason is StopReason.HOOK
+
+
+@virtual
+@pytest.mark.parametrize("kind", EVERY)
+@pytest.mark.parametrize("mode", [HookMode.OBSERVE, HookMode.BACKGROUND])
+@pytest.mark.parametrize("act", [raises, hangs])
+async def test_a_hook_that_only_looks_on_may_fail(kind, mode, act, caplog):
+    backend, plugin = all_kinds(), on(kind, act, mode=mode, timeout=1.5)
+    async with aftermath(backend) as after:
+        call = RejectionSamplingStrategy(backend, loop_budget=2, plugins=[plugin])
+        result = await after.sample(call, "do", [yes], options={"seed": 1})
+    assert outcomes(result) == {1: "failed", 2: "passed"}
+    assert plugin.calls >= 1
+    assert "Faulty" in caplog.text
+
+
+@virtual
+@pytest.mark.parametrize("act", [raises, hangs])
+async def test_the_last_hook_changes_nothing_by_failing(act, caplog):
+    backend, plugin = all_kinds(), on(HookType.SAMPLING_LOOP_END, act, timeout=1)
+    async with aftermath(backend) as after:
+        call = RejectionSamplingStrategy(backend, loop_budget=2, plugins=[plugin])
+        assert (await after.sample(call, "do", [yes])).success
+    assert "Faulty" in caplog.text
+
+
+@virtual
+@pytest.mark.parametrize("kind", [HookType.GENERATION_PRE_CALL, HookType.GENERATION_ERROR])
+async def test_a_hook_that_blocks_a_retry_leaves_siblings_and_request_closed(kind):
+    async def no_retries(payload):
+        if kind is HookType.GENERATION_ERROR or payload.retry:
+            raise Blocked("no retries here")
+
+    backend = ScriptedBackend(
+        lambda request: (
+            BackendUnavailable("again") if request.meta.iteration == 1 else later(60, "no")
+        )
+    )
+    async with aftermath(backend) as after:
+        call = RejectionSamplingStrategy(
+            backend, loop_budget=2, concurrency_budget=3, plugins=[on(kind, no_retries)]
+        )
+        with pytest.raises(Blocked):
+            await after.sample(call, "do", [yes])
+    assert backend.statistics().started == 3
+    assert anyio.current_time() < 5
+
+
+# --- it blocks the loop, or is still running at the end ------------------------------------------
+
+
+@pytest.mark.parametrize("mode", list(HookMode))
+async def test_a_hook_that_blocks_in_a_thread_of_its_own_is_cut_off_in_time(mode):
+    release = threading.Event()
+
+    async def blocks(payload):
+        await anyio.to_thread.run_sync(lambda: release.wait(20), abandon_on_cancel=True)
+
+    backend = by_iteration({1: "no", 2: "yes"}, delay=0.3)
+    plugin = on(HookType.SAMPLING_ITERATION, blocks, mode=mode, timeout=0.2)
+    begun, threads = time.monotonic(), other_threads()
+    try:
+        async with aftermath(backend) as after:
+            call = RejectionSamplingStrategy(backend, loop_budget=2, plugins=[plugin])
+            if mode is HookMode.SEQUENTIAL:
+                with pytest.raises(HookError):
+                    await after.sample(call, "do", [yes])
+            else:
+                assert (await after.sample(call, "do", [yes])).success
+            assert time.monotonic() - begun < 2
+            release.set()
+            while other_threads() > threads:  # noqa: ASYNC110 (a thread ends)
+                await anyio.sleep(0.005)
+    finally:
+        release.set()
+
+
+@virtual
+@pytest.mark.parametrize("ends", ["a win", "exhaustion", "an error", "the time", "the caller"])
+@pytest.mark.parametrize("mode", list(HookMode))
+async def test_what_still_runs_at_the_end_is_drained_within_two_seconds(mode, ends, caplog):
+    replies = {"a win": "yes", "exhaustion": "no", "an error": LookupError("bug")}
+    backend = by_iteration({}, default=later(1, replies.get(ends, "no")))
+    if ends in {"the time", "the caller"}:
+        backend = by_iteration({1: later(1, "no")}, default=later(99, "no"))
+    async with aftermath(backend) as after:
+        plugin = on(HookType.SAMPLING_ITERATION, hangs, mode=mode, timeout=60)
+        call = RejectionSamplingStrategy(
+            backend,
+            loop_budget=2 if ends in {"the time", "the caller"} else 1,
+            plugins=[plugin],
+            timeout=3 if ends == "the time" else None,
+        )
+        with anyio.move_on_after(3 if ends == "the caller" else 99) as scope:
+            try:
+                await after.sample(call, "do", [yes])
+            except LookupError:
+                assert ends == "an error"
+        assert scope.cancelled_caught == (ends == "the caller")
+    over = 3 if ends in {"the time", "the caller"} else 1
+    assert over + 1.9 < anyio.current_time() < over + 2.1
+    assert "gave up after 2 s" in caplog.text
+
+
+# --- what it may change --------------------------------------------------------------------------
+
+
+@virtual
+@pytest.mark.parametrize(
+    "value", [0, -1, 10**9, "5", 2.5, float("nan"), float("inf"), True, None], ids=repr
+)
+async def test_an_impossible_loop_budget_is_a_value_error_that_names_the_plugin(value):
+    async def sets(payload):
+        await checkpoint()
+        return payload.model_copy(update={"loop_budget": value})
+
+    backend = by_iteration({})
+    async with aftermath(backend) as after:
+        plugin = on(HookType.SAMPLING_LOOP_START, sets)
+        call = RejectionSamplingStrategy(backend, plugins=[plugin])
+        with pytest.raises(ValueError, match="plugin Faulty set loop_budget to"):
+            await after.sample(call, "do", [yes])
+    assert backend.statistics().started == 0
+    assert after.slices == ()
+
+
+@virtual
+@pytest.mark.parametrize("kept", [0, 1])
+async def test_requirements_that_a_hook_leaves_out_stay(kept):
+    async def leaves_out(payload):
+        await checkpoint()
+        return payload.model_copy(update={"requirements": payload.requirements[:kept]})
+
+    backend = by_iteration({1: "no", 2: "yes"})
+    async with aftermath(backend) as after:
+        plugin = on(HookType.VALIDATION_PRE_CHECK, leaves_out)
+        call = RejectionSamplingStrategy(backend, loop_budget=2, plugins=[plugin])
+        result = await after.sample(call, "do", [yes])
+    assert outcomes(result) == {1: "failed", 2: "passed"}
+
+
+# --- the strategy's own --------------------------------------------------------------------------
+
+
+class BadRepair(RejectionSamplingStrategy):
+    def repair(self, history):
+        raise LookupError("bug in repair")
+
+
+class BadChoice(RejectionSamplingStrategy):
+    def select_from_failure(self, slices):
+        raise LookupError("bug in selection")
+
+
+@virtual
+@pytest.mark.parametrize("hooked", [True, False])
+async def test_a_repair_that_raises_ends_the_call_and_cancels_the_siblings(hooked):
+    backend = by_iteration({1: later(1, "no")}, default=later(99, "no"))
+    async with aftermath(backend, hooked=hooked) as after:
+        call = BadRepair(backend, loop_budget=2, concurrency_budget=3)
+        with pytest.raises(LookupError, match="bug in repair"):
+            await after.sample(call, "do", [yes])
+        if hooked:
+            assert [s.outcome for s in after.slices].count(Outcome.CANCELLED) == 2
+    assert anyio.current_time() == pytest.approx(1)
+    assert backend.statistics().cancelled == 2
+
+
+@virtual
+@pytest.mark.parametrize("hooked", [True, False])
+@pytest.mark.parametrize("ends", ["exhaustion", "the time"])
+async def test_a_selection_that_raises_is_raised(hooked, ends):
+    backend = by_iteration({1: "no", 2: "no"}, default=later(99, "no"))
+    async with aftermath(backend, hooked=hooked) as after:
+        wide, limit = (1, None) if ends == "exhaustion" else (3, 5)
+        call = BadChoice(backend, loop_budget=2, concurrency_budget=wide, timeout=limit)
+        with pytest.raises(LookupError, match="bug in selection"):
+            await after.sample(call, "do", [yes])
+
+
+@virtual
+async def test_a_callers_cancellation_is_not_replaced_by_a_selections_bug():
+    backend = by_iteration({1: "no", 2: "no"}, default=later(99, "no"))
+    async with aftermath(backend) as after:
+        call = BadChoice(backend, loop_budget=2, concurrency_budget=3)
+        with anyio.move_on_after(2) as scope:
+            await after.sample(call, "do", [yes])
+        assert scope.cancelled_caught

@@ -1,0 +1,310 @@
+"""What a validator may do wrong: it is never a pass, holds up nobody, and leaves nothing.
+
+See ``tests/engine/test_rule_08_validators.py`` and ``test_rule_13_threads.py`` for each rule alone.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+
+import anyio
+import pytest
+from aftermath import aftermath
+from engine_kit import after as later
+from engine_kit import by_iteration, outcomes, yes
+
+from mellea_like import RejectionSamplingStrategy, Requirement
+from mellea_like.backends.scripted import ScriptedBackend
+from mellea_like.core.result import StopReason
+from mellea_like.core.slice import Outcome
+from mellea_like.errors import BadVerdict, LimitExceeded, RequirementError
+from mellea_like.limits import LimitedBackend
+from mellea_like.limits.budget import Budget
+from mellea_like.runtime.threads import run_in_thread, thread_statistics
+
+pytestmark = pytest.mark.anyio
+virtual = pytest.mark.usefixtures("virtual_clock")
+
+
+def strategy(backend, **settings) -> RejectionSamplingStrategy:
+    return RejectionSamplingStrategy(backend, **{"loop_budget": 2, **settings})
+
+
+def raises_on_bad(candidate):
+    if candidate.text == "bad":
+        raise LookupError("bug")
+    return candidate.text == "yes"
+
+
+async def raises_later(candidate):
+    await anyio.sleep(0.1)
+    return raises_on_bad(candidate)
+
+
+KINDS = [
+    pytest.param({"validator": raises_on_bad, "inline": True}, id="inline"),
+    pytest.param({"validator": raises_later}, id="async"),
+]
+
+# --- it raises -----------------------------------------------------------------------------------
+
+
+@virtual
+@pytest.mark.parametrize("hooked", [True, False])
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_validator_that_raises_errors_its_turn_and_the_next_one_runs(kind, hooked):
+    backend = by_iteration({1: "bad", 2: "yes"}, default=later(9, "no"))
+    async with aftermath(backend, hooked=hooked) as after:
+        call = strategy(backend, concurrency_budget=2)
+        result = await after.sample(call, "do", [Requirement("check", **kind)])
+    assert outcomes(result) == {1: "errored", 2: "passed", 3: "cancelled"}
+    [error] = result.errors
+    assert isinstance(error, RequirementError)
+    assert isinstance(error.__cause__, LookupError)
+
+
+@virtual
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_validator_that_raises_may_count_as_a_failure(kind):
+    backend = by_iteration({1: "bad", 2: "yes"})
+    async with aftermath(backend) as after:
+        check = Requirement("check", on_error="fail", **kind)
+        result = await after.sample(strategy(backend), "do", [check])
+    assert outcomes(result) == {1: "failed", 2: "passed"}
+
+
+@virtual
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_validator_that_raises_may_end_the_call(kind):
+    backend = by_iteration({1: "bad"}, default=later(9, "yes"))
+    async with aftermath(backend) as after:
+        check = Requirement("check", on_error="raise", **kind)
+        with pytest.raises(LookupError, match="bug"):
+            await after.sample(strategy(backend, concurrency_budget=3), "do", [check])
+    assert [s.outcome for s in after.slices].count(Outcome.CANCELLED) == 2
+
+
+async def test_a_validator_that_raises_in_its_thread_is_no_different():
+    backend = by_iteration({1: "bad", 2: "yes"})
+    async with aftermath(backend) as after:
+        result = await after.sample(strategy(backend), "do", [Requirement("check", raises_on_bad)])
+    assert outcomes(result) == {1: "errored", 2: "passed"}
+
+
+# --- it hangs ------------------------------------------------------------------------------------
+
+
+async def hangs_on_bad(candidate):
+    if candidate.text == "bad":
+        await anyio.sleep_forever()
+    return True
+
+
+@virtual
+@pytest.mark.parametrize(
+    ("own", "settings"), [({"timeout": 3}, {}), ({}, {"iteration_timeout": 3})]
+)
+async def test_a_validator_that_hangs_errors_its_turn_when_the_time_is_up(own, settings):
+    backend = by_iteration({1: "bad", 2: "yes"})
+    async with aftermath(backend) as after:
+        check = Requirement("check", hangs_on_bad, **own)
+        result = await after.sample(strategy(backend, **settings), "do", [check])
+    assert outcomes(result) == {1: "errored", 2: "passed"}
+    assert result.elapsed == pytest.approx(3)
+    # The reply was there, and its cost is known.
+    assert result.usage.unknown == 0
+
+
+@virtual
+async def test_a_validator_that_hangs_does_not_hold_up_a_winner():
+    backend = by_iteration({1: "bad", 3: later(1, "yes")})
+    async with aftermath(backend) as after:
+        check = Requirement("check", hangs_on_bad)
+        result = await after.sample(strategy(backend, concurrency_budget=2), "do", [check])
+    assert outcomes(result) == {1: "cancelled", 3: "passed"}
+    assert result.elapsed == pytest.approx(1)
+
+
+@pytest.mark.parametrize("ends_by", ["its timeout", "the iteration's timeout", "a win"])
+async def test_a_thread_that_hangs_is_abandoned_and_counted(ends_by):
+    release = threading.Event()
+
+    def hangs(candidate):
+        return candidate.text == "yes" or release.wait(20)
+
+    await run_in_thread(int)  # Now a thread is idle, and the validator really begins in time.
+    own = {"timeout": 0.2} if ends_by == "its timeout" else {}
+    settings = {"iteration_timeout": 0.2} if ends_by == "the iteration's timeout" else {}
+    backend = by_iteration({1: "bad", 2: "yes", 3: later(0.2, "yes")}, default=later(0.2, "yes"))
+    before = thread_statistics().abandoned
+    try:
+        async with aftermath(backend, abandoned=1) as after:
+            wide = 2 if ends_by == "a win" else 1
+            call = strategy(backend, concurrency_budget=wide, **settings)
+            result = await after.sample(call, "do", [Requirement("hangs", hangs, **own)])
+        assert thread_statistics().abandoned == before + 1
+    finally:
+        release.set()
+    assert result.success
+    expected = Outcome.CANCELLED if ends_by == "a win" else Outcome.ERRORED
+    assert {s.iteration: s.outcome for s in result.slices}[1] is expected
+    with anyio.fail_after(5):
+        while thread_statistics().abandoned > before:  # noqa: ASYNC110 (a thread ends)
+            await anyio.sleep(0.005)
+
+
+SCRIPT = """
+import sys, threading, anyio
+from mellea_like import RejectionSamplingStrategy, Requirement
+from mellea_like.backends.scripted import ScriptedBackend
+
+def hangs(candidate):
+    threading.Event().wait()
+
+async def main():
+    strategy = RejectionSamplingStrategy(ScriptedBackend(["a"]), loop_budget=1)
+    try:
+        await strategy.sample("do", [Requirement("hangs", hangs, timeout=0.05)])
+    except Exception as exc:
+        print(type(exc).__name__, flush=True)
+
+anyio.run(main, backend=sys.argv[1])
+"""
+
+
+@pytest.mark.parametrize("library", ["asyncio", "trio"])
+def test_a_process_exits_beside_a_validator_that_hangs_in_its_thread(library):
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, library],
+        capture_output=True,
+        check=False,
+        text=True,
+        timeout=30,
+    )
+    assert (done.stdout, done.returncode) == ("RequirementError\n", 0), done.stderr
+
+
+# --- it blocks -----------------------------------------------------------------------------------
+
+
+@pytest.mark.alone
+async def test_four_validators_that_block_for_three_tenths_of_a_second_stall_nobody():
+    stalls: list[float] = []
+
+    async def watch() -> None:
+        while True:
+            asleep = anyio.current_time()
+            await anyio.sleep(0.005)
+            stalls.append(anyio.current_time() - asleep - 0.005)
+
+    def blocks(candidate):
+        time.sleep(0.3)
+        return False
+
+    backend = ScriptedBackend(["no"], cycle=True)
+    async with aftermath(backend) as after, anyio.create_task_group() as tasks:
+        tasks.start_soon(watch)
+        call = strategy(backend, loop_budget=1, concurrency_budget=4)
+        result = await after.sample(call, "do", [Requirement("blocks", blocks)])
+        tasks.cancel_scope.cancel()
+    assert len(result.slices) == 4
+    assert result.elapsed < 0.9  # side by side
+    assert max(stalls) <= 0.1
+
+
+# --- it returns something else ---------------------------------------------------------------------
+
+
+@virtual
+async def test_a_coroutine_is_awaited():
+    async def verdict(text):
+        await anyio.sleep(1)
+        return text == "yes"
+
+    backend = by_iteration({1: "no", 2: "yes"})
+    async with aftermath(backend) as after:
+        check = Requirement("check", lambda candidate: verdict(candidate.text), inline=True)
+        result = await after.sample(strategy(backend), "do", [check])
+    assert outcomes(result) == {1: "failed", 2: "passed"}
+
+
+@virtual
+@pytest.mark.parametrize("on_error", ["error", "fail", "raise"])
+@pytest.mark.parametrize("answer", ["yes", None, 1, (True,), ("yes", "so it is")], ids=repr)
+async def test_what_is_no_verdict_ends_the_call_whatever_on_error_says(answer, on_error):
+    backend = by_iteration({1: "yes"}, default=later(9, "yes"))
+    async with aftermath(backend) as after:
+        check = Requirement(
+            "check", lambda candidate: answer, name="mine", inline=True, on_error=on_error
+        )
+        with pytest.raises(BadVerdict, match="mine"):
+            await after.sample(strategy(backend, concurrency_budget=2), "do", [check])
+    assert len(after.slices) == 2
+
+
+# --- the judge -----------------------------------------------------------------------------------
+
+
+@virtual
+@pytest.mark.parametrize("where", ["the call's budget", "the judge's own"])
+async def test_a_judge_that_can_not_be_paid_ends_the_call_and_its_error_can_be_read(where):
+    own = where == "the judge's own"
+    backend, inner = by_iteration({}, default="a text"), ScriptedBackend(["never asked"])
+    spent = Budget(requests=1, name="judging")
+    if own:
+        spent_on = LimitedBackend(ScriptedBackend(["first"]), spent)
+        await spent_on.generate(_request())
+    judge = LimitedBackend(inner, spent) if own else inner
+    async with aftermath(backend, inner, spent) as after:
+        call = strategy(backend, judge=judge)
+        with pytest.raises(LimitExceeded) as caught:
+            await after.sample(call, "do", ["be kind"], budget=None if own else spent)
+        [slice_] = after.slices
+    # The slice's error came of the budget's, and what is raised came of the slice's.
+    assert isinstance(caught.value.__cause__, RequirementError)
+    assert caught.value.__cause__ is slice_.error
+    assert caught.value is not slice_.error.__cause__
+    assert isinstance(slice_.error.__cause__, LimitExceeded)
+    assert inner.statistics().started == 0
+
+
+def _request():
+    from mellea_like.core.backend import Request
+    from mellea_like.core.message import Message
+
+    return Request((Message("user", "x"),))
+
+
+@virtual
+async def test_a_judge_that_hangs_is_closed_when_a_sibling_wins():
+    judge = ScriptedBackend(
+        lambda request: (
+            later(99, "late")
+            if request.meta.iteration == 1
+            else later(2, '{"passed": true, "reason": ""}')
+        )
+    )
+    backend = by_iteration({}, default="a text")
+    async with aftermath(backend, judge) as after:
+        call = strategy(backend, judge=judge, concurrency_budget=2)
+        result = await after.sample(call, "do", ["be kind"])
+    assert outcomes(result) == {1: "cancelled", 3: "passed"}
+    assert (result.usage.requests, result.usage.unknown) == (4, 1)
+
+
+@virtual
+async def test_time_that_is_up_while_a_validator_runs_beats_it():
+    backend = by_iteration({1: "no", 2: "bad"})
+    async with aftermath(backend) as after:
+        call = strategy(backend, timeout=5)
+        result = await after.sample(call, "do", [yes, Requirement("check", hangs_on_bad)])
+        assert result.stop_reason is StopReason.EXHAUSTED
+        with pytest.raises(Exception, match="time ran out"):
+            await after.sample(call, "do", [Requirement("check", hangs)])
+
+
+async def hangs(candidate):
+    await anyio.sleep_forever()
