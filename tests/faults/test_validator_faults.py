@@ -215,7 +215,7 @@ async def test_four_validators_that_block_for_three_tenths_of_a_second_stall_nob
     assert max(stalls) <= 0.1
 
 
-# --- it returns something else ---------------------------------------------------------------------
+# --- it returns something else -------------------------------------------------------------------
 
 
 @virtual
