@@ -53,8 +53,8 @@ class Budget(Allowance):
       on its own account. Put retries outside, then each is asked for.
 
     A budget outlives calls and event loops; use it in one event loop at a time. Budgets nest by
-    ``within``, for good. Requests that need two budgets which are not within each other must all
-    ask for them in the same order, or they may wait for each other.
+    ``within``, for good. Requests that need two budgets which are not within each other are to ask
+    for both at once, as strategies do: `Budgets`.
 
     Args:
         requests: the most requests, judges' and retries included.
@@ -230,45 +230,70 @@ class Budget(Allowance):
             ValueError: what it may cost can't be told, as `check` says.
             RuntimeError: the budget is in use in another event loop.
         """
-        self._enter_loop()
+        return await Budget.reserve(self._chain, request, backend)
+
+    @staticmethod
+    async def reserve(budgets: Sequence[Budget], request: Request, backend: Backend) -> Permit:
+        """Reserve what a request may cost in all of several budgets, or nothing in any.
+
+        Args:
+            budgets: each budget once, and with each of them those round it.
+            request: the request.
+            backend: what will answer it.
+
+        Returns:
+            The reservation; to be released.
+
+        Raises:
+            LimitExceeded: there is no room, and requests under way can't make any.
+            ValueError: what it may cost can't be told, as `check` says.
+            RuntimeError: a budget is in use in another event loop.
+        """
+        roots = tuple(dict.fromkeys(budget._root for budget in budgets))
+        for root in roots:
+            root._enter_loop()
         model = request.options.model or getattr(backend, "model", None)
         sent = estimate_input_tokens(request)
         rates: list[Rate] = []
         wants: list[tuple[Account, Amounts]] = []
-        for budget in self._chain:
+        for budget in budgets:
             received, rate = budget._terms(request.options, model)
             rates.append(rate)
             wants.append((budget._account, amounts(1, sent, received, rate)))
-        self._require_time()
+            budget._require_time()
         claim = Claim(wants)
         claim.submit()
         if claim.standing is Standing.IN_LINE:
-            await self._wait(claim)
+            await Budget._wait(claim, budgets, roots)
         if claim.denied_by is not None:
             account, lacking = claim.denied_by
-            budget = next(budget for budget in self._chain if budget._account is account)
+            budget = next(budget for budget in budgets if budget._account is account)
             raise budget._refusal(lacking, dict(wants)[account])
-        for budget in self._chain:
+        for budget in budgets:
             if budget._started is None:
-                budget._started = self._now()
-        return _Reservation(claim, sent, rates, self._now)
+                budget._started = budget._now()
+        return _Reservation(claim, sent, rates, [root._now for root in roots])
 
-    async def _wait(self, claim: Claim) -> None:
-        claims = self._root._claims
-        claims.add(claim)
+    @staticmethod
+    async def _wait(claim: Claim, budgets: Sequence[Budget], roots: Sequence[Budget]) -> None:
+        for root in roots:
+            root._claims.add(claim)
         try:
             while claim.standing is Standing.IN_LINE:
                 woken = anyio.Event()
                 claim.wake = woken.set
-                with anyio.move_on_after(self.seconds_left()):
+                left = [left for b in budgets if (left := b._own_seconds_left()) is not None]
+                with anyio.move_on_after(min(left, default=None)):
                     await woken.wait()
                 if claim.standing is Standing.IN_LINE:
-                    self._require_time()
+                    for budget in budgets:
+                        budget._require_time()
         except BaseException:
             claim.leave()
             raise
         finally:
-            claims.discard(claim)
+            for root in roots:
+                root._claims.discard(claim)
 
     def _time_changed(self) -> None:
         for claim in self._root._claims:
@@ -290,12 +315,11 @@ class Budget(Allowance):
         return max(0.0, self._started + seconds - self._now())
 
     def _require_time(self) -> None:
-        for budget in self._chain:
-            left = budget._own_seconds_left()
-            if left is not None and left <= TICK:
-                budget._account.denied += 1
-                msg = f"budget {budget.name!r}: its {budget.seconds:g} seconds are over"
-                raise LimitExceeded(msg)
+        left = self._own_seconds_left()
+        if left is not None and left <= TICK:
+            self._account.denied += 1
+            msg = f"budget {self.name!r}: its {self.seconds:g} seconds are over"
+            raise LimitExceeded(msg)
 
     def _enter_loop(self) -> None:
         root, loop = self._root, current_token()
@@ -312,18 +336,19 @@ class Budget(Allowance):
 class _Reservation:
     """What is reserved for one request."""
 
-    __slots__ = ("_claim", "_clock", "_rates", "_sent")
+    __slots__ = ("_claim", "_clocks", "_rates", "_sent")
 
     def __init__(
-        self, claim: Claim, sent: int, rates: Sequence[Rate], clock: Callable[[], float]
+        self, claim: Claim, sent: int, rates: Sequence[Rate], clocks: Sequence[Callable[[], float]]
     ) -> None:
-        self._clock = clock
+        self._clocks = clocks
         self._claim = claim
         self._sent = sent
         self._rates = rates
 
     def release(self, end: RequestEnd) -> None:
-        self._clock()  # Whoever looks at the budget after the event loop sees this time.
+        for look in self._clocks:
+            look()  # Whoever looks at the budgets after the event loop sees this time.
         requests, unknown = end.usage.requests, end.usage.unknown
         tokens = charged_tokens(end, self._sent)
         self._claim.settle([amounts(requests, *tokens, rate) for rate in self._rates], unknown)

@@ -126,7 +126,7 @@ def plan_call(
         format=format,
         options=Options.of(options),
         validation_context=validation_context,
-        budgets=_outer_ones_left_out([check_budget(b) for b in budgets if b is not None]),
+        budgets=tuple(check_budget(b) for b in budgets if b is not None),
     )
     for budget in plan.budgets:
         budget.check(plan.options, plan.model)
@@ -153,16 +153,6 @@ def check_budget(budget: object) -> Budget:
         msg = f"budget is a Budget, as in Budget(requests=100), not {budget!r}"
         raise TypeError(msg)
     return budget
-
-
-def _outer_ones_left_out(budgets: Sequence[Budget]) -> tuple[Budget, ...]:
-    """Leave out what others are within, and what is given twice: it is charged through those."""
-    return tuple(
-        budget
-        for i, budget in enumerate(budgets)
-        if not any(budget in other.chain for other in budgets[i + 1 :])
-        and not any(budget in other.chain[1:] for other in budgets[:i])
-    )
 
 
 def _check_judges_budget(

@@ -14,6 +14,7 @@ from mellea_like.core.prices import Price
 from mellea_like.errors import LimitExceeded, RequirementError
 from mellea_like.limits import LimitedBackend
 from mellea_like.limits.budget import Budget
+from mellea_like.limits.budgets import Budgets
 from mellea_like.testing import RecordingPlugin
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
@@ -193,3 +194,51 @@ async def test_a_calls_budget_within_the_strategys_is_charged_once():
         call = strategy(by_iteration({}), budget=outer, loop_budget=1)
         await call.sample("do", [yes], budget=inner)
         assert tenant.statistics().spent.requests - before == 4
+
+
+async def test_what_two_budgets_of_a_call_are_both_within_is_charged_once():
+    tenant = Budget(requests=10)
+    call = strategy(by_iteration({}), budget=tenant.child(requests=8), loop_budget=1)
+    result = await call.sample("do", [yes], budget=tenant.child(requests=9))
+    assert tenant.spent.requests == result.usage.requests == 4
+
+
+async def test_calls_that_name_two_budgets_in_opposite_order_do_not_wait_for_each_other():
+    one, other = Budget(output_tokens=10, name="one"), Budget(output_tokens=10, name="other")
+    ends: list[str] = []
+
+    async def sample(first: Budget, second: Budget) -> None:
+        call = strategy(
+            by_iteration({}, after(1, "no")),
+            budget=first,
+            loop_budget=1,
+            concurrency_budget=1,
+            options={"max_tokens": 8},
+        )
+        result = await call.sample("do", [yes], budget=second)
+        ends.append(str(result.stop_reason))
+
+    async with anyio.create_task_group() as tasks:
+        for first, second in [(one, other), (other, one), (one, other)]:
+            tasks.start_soon(sample, first, second)
+    assert ends == ["exhausted"] * 3
+    assert one.spent == other.spent
+
+
+@pytest.mark.parametrize("first", [0, 1])
+async def test_of_two_budgets_the_time_of_each_counts_while_a_request_waits(first):
+    budgets = [Budget(output_tokens=10, seconds=100), Budget(seconds=3)]
+    backend = LimitedBackend(
+        by_iteration({}, after(50, "no")), Budgets(budgets[first], budgets[1 - first])
+    )
+    call = RejectionSamplingStrategy(backend, concurrency_budget=2, options={"max_tokens": 8})
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(call.sample, "do", [yes])
+        await anyio.sleep(3.5)
+        assert budgets[0].statistics().waiting == budgets[1].statistics().waiting == 0
+        assert budgets[0].statistics().reserved.requests == 1
+        assert budgets[1].statistics().denied == 1
+        tasks.cancel_scope.cancel()
+    for budget in budgets:
+        assert budget.statistics().reserved.requests == 0
+        assert budget.statistics().spent.requests == 1

@@ -772,4 +772,6 @@ def test_no_limit_is_ever_overshot_nothing_leaks_and_all_who_wait_hear(
     assert idle(calls[2])
     assert tenant.spent.requests == len(sent)
     assert tenant.spent.requests == calls[0].spent.requests + calls[1].spent.requests
-    assert sum(b.statistics().denied for b in (tenant, *calls)) == ended.count("denied")
+    # One that is denied at the very moment in which its patience ends need not hear of it.
+    denied = sum(b.statistics().denied for b in (tenant, *calls))
+    assert ended.count("denied") <= denied <= ended.count("denied") + ended.count("cancelled")
