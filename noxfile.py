@@ -73,9 +73,24 @@ def tests(session: nox.Session) -> None:
     if session.posargs:
         environment.run("pytest", *session.posargs)
         return
-    together = ("-m", "not alone", "--numprocesses=auto", "--cov-report=", "--cov-fail-under=0")
-    environment.run("pytest", "--cov", *together)
-    environment.run("pytest", "--cov", "--cov-append", "-m", "alone", "--cov-report=term")
+    quiet = ("--cov-report=", "--cov-fail-under=0")
+    environment.run(
+        "pytest", "--cov", "-m", "not alone and not storm", "--numprocesses=auto", *quiet
+    )
+    alone = ("-m", "alone and not storm", "--cov-report=term")
+    environment.run("pytest", "--cov", "--cov-append", *alone)
+
+
+@nox.session
+def storm(session: nox.Session) -> None:
+    """Run what goes on for long: new random calls and limits, cancellations, load; under 5 min."""
+    environment = Environment(session, "test")
+    # Random calls, cancellations and limits, others each time, many more than the tests make up.
+    random = ("tests/storm/test_invariants.py", "tests/limits", "tests/schedules")
+    session.env["STORM"] = "1"
+    environment.run("pytest", "--numprocesses=auto", "-m", "not alone and not storm", *random)
+    # What counts seconds and bytes, with nothing beside it.
+    environment.run("pytest", "-m", "storm", "--durations=10")
 
 
 @nox.session

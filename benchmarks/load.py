@@ -161,7 +161,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=2, help="runs of each kind (default 2)")
     parser.add_argument("--loops", nargs="+", choices=LOOPS, default=list(LOOPS))
     parser.add_argument("--limiters", nargs="+", choices=LIMITERS, default=["concurrency"])
-    parser.add_argument("--collectors", nargs="+", choices=COLLECTORS, default=["relaxed"])
+    parser.add_argument("--collectors", nargs="*", choices=COLLECTORS, default=["relaxed"])
     parser.add_argument("--one", nargs=3, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.one:

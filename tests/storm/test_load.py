@@ -1,0 +1,41 @@
+"""Ten thousand calls at once through one limiter: they finish, within bounds, and leave nothing."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parents[2] / "benchmarks" / "load.py"
+
+
+def run_load(*arguments: str) -> str:
+    command = [sys.executable, str(SCRIPT), "--check", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.storm
+@pytest.mark.timeout(280)
+@pytest.mark.parametrize("loop", ["asyncio", "trio"])
+def test_ten_thousand_calls_at_once_finish_in_512_mebibytes_and_leave_nothing(loop):
+    # The ratio of a run without and one with `relaxed_gc` is checked as well.
+    table = run_load("--loops", loop, "--rounds", "1")
+    assert table.count(f"| {loop} |") == 2
+
+
+@pytest.mark.storm
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("loop", ["asyncio", "trio"])
+def test_ten_thousand_calls_at_once_finish_through_an_adaptive_limiter_too(loop):
+    run_load("--loops", loop, "--rounds", "1", "--limiters", "adaptive", "--collectors")
+
+
+@pytest.mark.parametrize("limiter", ["concurrency", "adaptive"])
+@pytest.mark.parametrize("loop", ["asyncio", "trio"])
+def test_some_hundred_calls_at_once_finish_and_leave_nothing(loop, limiter):
+    arguments = ["--loops", loop, "--limiters", limiter, "--rounds", "1", "--calls", "300"]
+    assert f"| {loop} | {limiter} |" in run_load(*arguments, "--collectors")
