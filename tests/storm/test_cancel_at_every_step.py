@@ -11,15 +11,23 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import anyio
 import pytest
 from anyio.lowlevel import checkpoint
-from steps import Stepper, run_stepped
-from storm import Ask, Draw, Foreign, Rig, Told, check_record, handler
-from storm_run import Ran, Scene, run_scene
+from storm import Ask, Draw, Foreign, Rig, Told, handler
+from storm_cancel import (
+    AWAITED,
+    AWAITED_TOO,
+    BAD,
+    INLINE,
+    cancel_case,
+    make,
+    soon_again,
+    undisturbed_case,
+)
+from storm_run import Scene
 
 from mellea_like import (
     MultiTurnStrategy,
@@ -27,7 +35,6 @@ from mellea_like import (
     RepairTemplateStrategy,
     Requirement,
 )
-from mellea_like.core.slice import Outcome, Slice
 from mellea_like.errors import AuthenticationFailed, Blocked, HookError, SamplingTimeout
 from mellea_like.hooks.types import HookMode, HookType
 from mellea_like.testing.virtual_clock import run_virtual
@@ -35,23 +42,11 @@ from mellea_like.testing.virtual_clock import run_virtual
 STORM = bool(os.environ.get("STORM"))
 
 
-def is_good(candidate: Any) -> bool:
-    return candidate.text == "good"
-
-
-async def is_good_later(candidate: Any) -> tuple[bool, str]:
-    await anyio.sleep(0.5)
-    return candidate.text == "good", "it is not good"
-
-
 async def raises_later(candidate: Any) -> bool:
     await checkpoint()
     raise Foreign("the validator is broken")
 
 
-INLINE = Requirement("good", is_good, inline=True)
-AWAITED = Requirement("good, looked at for long", is_good_later)
-AWAITED_TOO = Requirement("good, looked at again", is_good_later)
 BROKEN = Requirement("broken", raises_later)
 FATAL = Requirement("fatal", raises_later, on_error="raise")
 JUDGED = Requirement("the judge likes it")
@@ -63,50 +58,6 @@ SCENES: dict[str, Callable[[], Scene]] = {}
 def scene(function: Callable[[], Scene]) -> Callable[[], Scene]:
     SCENES[function.__name__] = function
     return function
-
-
-def make(
-    plan: dict[int, Draw],
-    ends: type[BaseException] | str,
-    *,
-    strategy: Any = RejectionSamplingStrategy,
-    told: Told | None = None,
-    silent: bool = False,
-    plugins: Any = (),
-    on_slice: Any = None,
-    rig: Rig | None = None,
-    requirements: Any = (INLINE,),
-    winners: Any = (),
-    loop: int = 2,
-    concurrency: int = 3,
-    loop_after: int | None = None,
-    default: Draw | None = None,
-    **settings: Any,
-) -> Scene:
-    rig = rig or Rig()
-    rig.plan = plan
-    if default is not None:
-        rig.default = default
-    told = None if silent else (told or Told())
-    chosen = strategy(
-        rig,
-        loop_budget=loop,
-        concurrency_budget=concurrency,
-        plugins=plugins if told is None else [told, *plugins],
-        **{"retry": None, **settings},  # The waits before retries are random.
-    )
-    return Scene(
-        rig,
-        told,
-        partial(chosen.sample, Ask(), requirements, on_slice=on_slice),
-        loop_after or loop,
-        concurrency,
-        ends,
-        set(winners),
-    )
-
-
-BAD = Draw("bad", 0.5)
 
 
 @scene
@@ -356,104 +307,15 @@ def reporting_takes_too_long() -> Scene:
     return make({}, "exhausted", on_slice=_long, default=BAD, concurrency=1)
 
 
-# --- running a scene, and cancelling it ---------------------------------------------------------
-
-
-def check_run(name: str, played: Scene, ran: Ran, mode: str = "scope") -> None:
-    """Hold one run against what may come of it.
-
-    Where every task is cancelled at once, the tasks that hooks run in are, too: what is delivered
-    to them then is cut short, and all else must hold.
-    """
-    if ran.cancelled:
-        assert ran.hit, "cancelled, and no one asked for it"
-    elif isinstance(played.ends, str):
-        assert ran.error is None, f"it raised {ran.error!r}"
-        assert ran.result is not None
-        assert ran.result.stop_reason == played.ends
-        if played.winners:
-            assert ran.result.best.iteration in played.winners
-    else:
-        assert isinstance(ran.error, played.ends), f"it gave {ran.result!r} or {ran.error!r}"
-        assert not isinstance(ran.error, BaseExceptionGroup)
-    if ran.hit and not ran.cancelled:
-        assert ran.steps - ran.after <= 2, "it went on as if it had not been cancelled"
-    slices = check_told(played.told, ran, mode, slow=name == "reporting_takes_too_long")
-    if slices is not None:
-        check_record(
-            slices,
-            played.rig,
-            loop_budget=played.loop_budget,
-            concurrency=played.concurrency,
-            hooked=True,
-        )
-        if ran.cancelled:
-            going = [s for s in slices if s.generation is None and s.error is None]
-            assert all(s.outcome is Outcome.CANCELLED for s in going)
-
-
-def check_told(told: Told | None, ran: Ran, mode: str, *, slow: bool) -> tuple[Slice, ...] | None:
-    """Hold what the plugins were told against what happened; return the record."""
-    slices = None if ran.result is None else ran.result.slices
-    if told is None:
-        return slices
-    assert len(told.ends) <= told.begun <= 1
-    if mode != "everyone":
-        assert len(told.ends) == told.begun, "SAMPLING_LOOP_START has no SAMPLING_LOOP_END"
-    if told.ends:
-        slices = told.ends[0].slices
-        assert ran.result is None or ran.result.slices == slices
-    elif mode == "everyone":
-        return slices
-    delivered = [slice_.iteration for slice_ in told.delivered]
-    recorded = [] if slices is None else [slice_.iteration for slice_ in slices]
-    assert delivered == recorded[: len(delivered)]
-    assert delivered == recorded or slow or mode == "everyone"
-    return slices
-
-
-async def cancel_everywhere(name: str, mode: str, again: Any, stepper: Stepper) -> int:
-    undisturbed = [await run_scene(SCENES[name](), stepper, "scope", -1) for _ in range(2)]
-    # Tasks that are cancelled together are cancelled in the order of a set, which shows at times.
-    assert abs(undisturbed[0].steps - undisturbed[1].steps) <= 2, "the steps differ each time"
-    at, hits = 1, 0
-    while True:
-        played = SCENES[name]()
-        try:
-            ran = await run_scene(played, stepper, mode, at, again(at))
-            check_run(name, played, ran, mode)
-        except BaseException as exc:
-            exc.add_note(f"{name}, {mode}: cancelled at step {at}")
-            raise
-        if not ran.hit:
-            break
-        hits += 1
-        at += 1
-    return hits
-
-
-def once(_: int) -> int:
-    return 0
-
-
-def soon_again(at: int) -> int:
-    return 1 + at % 7
-
-
-def _case(name: str, backend: Any, mode: str, again: Any = once) -> None:
-    hits = run_stepped(partial(cancel_everywhere, name, mode, again), backend)
-    assert hits > 3
-
-
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 @pytest.mark.parametrize("name", SCENES)
 def test_a_call_may_be_cancelled_at_any_step_by_its_scope(name, backend):
-    _case(name, backend, "scope")
+    cancel_case(SCENES, name, backend, "scope")
 
 
 @pytest.mark.parametrize("name", SCENES)
 def test_a_call_may_be_cancelled_at_any_step_natively(name):
-    _case(name, "asyncio", "native")
+    cancel_case(SCENES, name, "asyncio", "native")
 
 
 def test_a_native_cancellation_is_not_lost_where_time_limits_run_out_too():
@@ -475,19 +337,15 @@ def test_a_native_cancellation_is_not_lost_where_time_limits_run_out_too():
 @pytest.mark.parametrize("name", SCENES)
 def test_a_call_may_be_cancelled_natively_twice(name):
     for again in [lambda _, k=k: k for k in range(1, 13)] if STORM else [soon_again]:
-        _case(name, "asyncio", "native", again)
+        cancel_case(SCENES, name, "asyncio", "native", again)
 
 
 @pytest.mark.parametrize("name", SCENES)
 def test_a_call_ends_when_every_task_is_cancelled_at_once(name):
-    _case(name, "asyncio", "everyone")
+    cancel_case(SCENES, name, "asyncio", "everyone")
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 @pytest.mark.parametrize("name", SCENES)
 def test_an_undisturbed_call_ends_as_it_should(name, backend):
-    async def main(stepper: Stepper) -> None:
-        played = SCENES[name]()
-        check_run(name, played, await run_scene(played, stepper, "scope", -1))
-
-    run_stepped(main, backend)
+    undisturbed_case(SCENES, name, backend)

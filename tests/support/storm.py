@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -22,7 +22,13 @@ from mellea_like.core.context import Context
 from mellea_like.core.generation import Generation
 from mellea_like.core.message import Message
 from mellea_like.core.slice import Outcome, Slice
-from mellea_like.errors import AuthenticationFailed, BackendTimeout, BackendUnavailable
+from mellea_like.errors import (
+    AuthenticationFailed,
+    BackendError,
+    BackendTimeout,
+    BackendUnavailable,
+    RateLimited,
+)
 from mellea_like.hooks.payloads import Payload, SamplingLoopEndPayload
 from mellea_like.hooks.registry import Plugin, hook
 from mellea_like.hooks.types import HookMode, HookType
@@ -55,12 +61,16 @@ class Ask:
 class Draw:
     """What happens to one request.
 
-    ``messy`` is a backend with tasks of its own: cancelled, they fail while they clean up.
+    Its iteration's first ``failures`` tries are answered with a 503, or with a 429 that asks to
+    wait for ``told`` seconds. ``messy`` is a backend with tasks of its own: cancelled, they fail
+    while they clean up.
     """
 
     kind: Kind = "good"
     delay: float = 1.0
     cleanup: float = 0.0
+    failures: int = 0
+    told: float | None = None
 
 
 @dataclass(frozen=True)
@@ -100,6 +110,8 @@ class Rig:
         self.max_drawing = max(self.max_drawing, self.drawing)
         try:
             await self._work(draw)
+            if request.meta.retry < draw.failures:
+                raise _again(draw)
             if draw.kind in {"good", "bad", "garbled", "messy"}:
                 meter.settle(input_tokens=1, output_tokens=1)
                 if judging:
@@ -138,6 +150,46 @@ class Rig:
         if kind == "stray":
             return anyio.get_cancelled_exc_class()() if _on_asyncio() else BackendUnavailable()
         return Foreign("no backend error")
+
+
+@dataclass
+class StreamingRig(Rig):
+    """One that streams its replies in two pieces."""
+
+    @contextlib.asynccontextmanager
+    async def stream(self, request: Request) -> AsyncGenerator[AsyncIterator[str | Generation]]:
+        async with contextlib.aclosing(self._pieces(request)) as pieces:
+            yield pieces
+
+    async def _pieces(self, request: Request) -> AsyncGenerator[str | Generation]:
+        iteration = request.meta.iteration
+        assert iteration is not None
+        draw = self.plan.get(iteration, self.default)
+        meter = request.meter.start()
+        self.seen.append(Seen(iteration, request.meta.purpose, anyio.current_time()))
+        self.in_flight += 1
+        self.drawing += 1
+        self.max_drawing = max(self.max_drawing, self.drawing)
+        try:
+            await self._work(draw)
+            if request.meta.retry < draw.failures:
+                raise _again(draw)
+            self.answered.add(iteration)
+            meter.update(output_tokens=1)
+            yield draw.kind[:2]
+            await self._work(draw)
+            yield draw.kind[2:]
+            meter.settle(input_tokens=1, output_tokens=2)
+            yield Generation(draw.kind)
+        finally:
+            self.in_flight -= 1
+            self.drawing -= 1
+
+
+def _again(draw: Draw) -> BackendError:
+    if draw.told is None:
+        return BackendUnavailable("overloaded", status=503)
+    return RateLimited("slow down", status=429, retry_after=draw.told)
 
 
 async def _fails_when_cancelled(seconds: float) -> None:
@@ -205,24 +257,39 @@ def handler(
 
 
 def check_record(
-    slices: Sequence[Slice], rig: Rig, *, loop_budget: int, concurrency: int, hooked: bool = False
+    slices: Sequence[Slice],
+    rig: Rig,
+    *,
+    loop_budget: int,
+    concurrency: int,
+    hooked: bool = False,
+    pooled: bool = False,
+    extra: int = 0,
 ) -> None:
-    """Hold the record of a call that has ended against rules 1, 2, 5, 6 and 17."""
+    """Hold the record of a call that has ended against rules 1, 2, 5, 6 and 17.
+
+    Where turns are ``pooled``, any chain may take those of any subsample.
+    """
     ids = [slice_.iteration for slice_ in slices]
     assert len(set(ids)) == len(ids), f"an iteration stands twice: {ids}"
     requested = {seen.iteration for seen in rig.seen}
     assert requested <= set(ids), f"requested {requested}, but recorded {ids}"
-    assert rig.max_drawing <= concurrency
+    assert rig.max_drawing <= concurrency + extra
     for slice_ in slices:
         assert slice_.iteration == slice_.subsample * loop_budget + slice_.depth + 1
         assert 0 <= slice_.subsample < concurrency
         assert 0 <= slice_.depth < loop_budget
-        assert slice_.chain == slice_.subsample
+        assert pooled or slice_.chain == slice_.subsample
         assert 0 <= slice_.started_at <= slice_.ended_at
         check_slice(slice_, rig, hooked=hooked)
     for subsample in range(concurrency):
-        chain = sorted((s for s in slices if s.subsample == subsample), key=lambda s: s.depth)
-        assert [s.depth for s in chain] == list(range(len(chain))), "a turn was left out"
+        depths = sorted(s.depth for s in slices if s.subsample == subsample)
+        # A pooled turn may be given to a chain that is cancelled before it begins with it.
+        assert pooled or depths == list(range(len(depths))), "a turn was left out"
+    for number in {slice_.chain for slice_ in slices}:
+        chain = sorted((s for s in slices if s.chain == number), key=lambda s: s.started_at)
+        if pooled and len({s.started_at for s in chain}) < len(chain):
+            continue  # Two began at one instant: their order is not known.
         for earlier, later in itertools.pairwise(chain):
             assert earlier.ended_at <= later.started_at
             assert earlier.outcome in {Outcome.FAILED, Outcome.ERRORED}, "it went on after its end"

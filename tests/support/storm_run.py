@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +14,7 @@ from steps import Stepper
 from storm import Rig, Told, check_nothing_left, running
 
 from mellea_like.core.result import SamplingResult
+from mellea_like.limits.gate import gate_of
 
 
 @dataclass
@@ -28,6 +29,10 @@ class Scene:
     ends: type[BaseException] | str
     """What comes of it undisturbed: the error's type, or the stop reason."""
     winners: set[int] = field(default_factory=set)
+    pooled: bool = False
+    extra: int = 0
+    limits: Sequence[Any] = ()
+    """What must be at rest when the call has ended."""
 
 
 @dataclass
@@ -46,7 +51,7 @@ class Ran:
     """When it ended, in seconds since it began."""
 
 
-async def run_scene(  # noqa: C901 (one run, from its start to its end)
+async def run_scene(  # noqa: C901, PLR0915 (one run, from its start to its end)
     played: Scene, stepper: Stepper, mode: str, at: int, again: int = 0, seconds: float = math.inf
 ) -> Ran:
     """Run a scene and cancel it at a step; check what it left at the very moment it ended."""
@@ -95,6 +100,7 @@ async def run_scene(  # noqa: C901 (one run, from its start to its end)
     def check_left(inside: set[int]) -> None:
         with anyio.CancelScope(shield=True):  # noqa: ASYNC100 (its own deadline is looked at)
             check_nothing_left(inside, played.rig, played.told)
+            check_limits_at_rest(played)
 
     if mode == "scope" and anyio.get_cancelled_exc_class() is not asyncio.CancelledError:
         await call()
@@ -103,6 +109,14 @@ async def run_scene(  # noqa: C901 (one run, from its start to its end)
         await asyncio.wait(host)
         host[0].result()
     return ran
+
+
+def check_limits_at_rest(played: Scene) -> None:
+    for limit in [*played.limits, gate_of(played.rig)]:
+        now = limit.statistics()
+        assert now.waiting == 0, now
+        assert getattr(now, "in_flight", 0) == 0, now
+        assert not any(getattr(now, "reserved", ())), now
 
 
 def _has_begun(task: asyncio.Task[Any]) -> bool:
