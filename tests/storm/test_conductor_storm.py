@@ -1,0 +1,196 @@
+"""Whatever a schedule answers: the conductor keeps to the turns, the width and the order.
+
+The chains here are no subsamples: they wait for turns and sleep. So each step of the conductor is
+held against a model that counts for itself.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import anyio
+import pytest
+from engine_kit import a_slice
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from limits_storm import Mad, MadCourse, MadError
+from schedule_kit import facts
+
+from mellea_like import Outcome
+from mellea_like.sampling.conductor import Conductor
+from mellea_like.sampling.pool import TurnPool
+from mellea_like.sampling.schedules.base import Go, Progress
+from mellea_like.sampling.turns import Turn
+from mellea_like.testing.virtual_clock import run_virtual
+
+pytestmark = pytest.mark.timeout(3600)
+STORM = bool(os.environ.get("STORM"))
+storm = settings(
+    max_examples=5000 if STORM else 150,
+    derandomize=not STORM,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
+Fate = Literal["failed", "errored", "broken", "passed"]
+
+
+@dataclass(frozen=True)
+class Work:
+    """What comes of one iteration."""
+
+    seconds: float
+    fate: Fate
+
+
+@dataclass
+class Link:
+    """One iteration that ran."""
+
+    chain: int
+    turn: Turn
+    asked: float
+    got: float
+
+
+@dataclass
+class Stage:
+    """A conductor, its chains and what they did."""
+
+    mad: Mad
+    width: int
+    loop: int
+    works: tuple[Work, ...]
+    links: list[Link] = field(default_factory=list)
+    at_work: int = 0
+    most: int = 0
+    opened: list[int] = field(default_factory=list)
+    ended: list[int] = field(default_factory=list)
+    waiting: set[int] = field(default_factory=set)
+    broken: int = 0
+    fatal: BaseException | None = None
+
+    async def run(self) -> None:
+        began = anyio.current_time()
+
+        def now() -> float:
+            return anyio.current_time() - began
+
+        pool = TurnPool(self.width, self.loop, pooled=self.mad.pooled)
+        course = Watcher(self)
+        conductor = Conductor(
+            course, pool, most=self.width + self.mad.extra, clock=now, abort=self.abort
+        )
+
+        def open_chain(chain: int) -> None:
+            self.opened.append(chain)
+            tasks.start_soon(self.chain, chain, conductor, now)
+
+        with anyio.fail_after(200_000):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(conductor.keep_time)
+                conductor.start(open_chain)
+        self.check(pool, course)
+
+    def abort(self, error: BaseException, source: str) -> None:
+        assert source == "the schedule"
+        assert self.fatal is None
+        self.fatal = error
+
+    async def chain(self, chain: int, conductor: Conductor, now: Any) -> None:
+        broken = False
+        for _ in range(self.loop):
+            asked = now()
+            self.waiting.add(chain)
+            turn = await conductor.turn_for(chain)
+            self.waiting.discard(chain)
+            if turn is None:
+                break
+            work = self.works[len(self.links) % len(self.works)]
+            self.links.append(Link(chain, turn, asked, now()))
+            self.at_work += 1
+            self.most = max(self.most, self.at_work)
+            await anyio.sleep(work.seconds)
+            self.at_work -= 1
+            outcome = Outcome.ERRORED if work.fate == "broken" else Outcome(work.fate)
+            conductor.recorded(a_slice(turn.iteration, outcome, chain=chain))
+            if work.fate == "broken":
+                broken = True
+                self.broken += 1
+                break
+        self.ended.append(chain)
+        conductor.chain_ended(chain, broken=broken)
+
+    def check(self, pool: TurnPool, course: Watcher) -> None:
+        assert sorted(self.ended) == self.opened == list(range(len(self.opened)))
+        assert self.most <= self.width + self.mad.extra
+        turns = [link.turn for link in self.links]
+        assert len(set(turns)) == len(turns) == self.width * self.loop - pool.left
+        for link in self.links:
+            assert self.mad.pooled or link.turn.subsample == link.chain
+            for other in self.links:
+                first_to_wait = self.mad.pooled and link.asked < other.asked
+                if first_to_wait and other.asked < other.got:
+                    assert link.got <= other.got, "who came later was let in before"
+        for chain in self.opened:
+            assert sum(link.chain == chain for link in self.links) <= self.loop
+        if self.fatal is not None:
+            assert isinstance(self.fatal, MadError)
+            return
+        # It ends where no turn can start any more, or where the schedule lets all of them lie.
+        assert course.before is not None
+        nothing_left = not pool.left or (not self.mad.pooled and len(self.opened) == self.width)
+        assert nothing_left or (course.more <= 0 and course.due == math.inf)
+
+
+class Watcher(MadCourse):
+    """A mad schedule that knows the chains as well."""
+
+    def __init__(self, stage: Stage) -> None:
+        super().__init__(stage.mad, facts(concurrency_budget=stage.width, loop_budget=stage.loop))
+        self.stage = stage
+
+    def decide(self, progress: Progress) -> Go:
+        stage = self.stage
+        assert progress.opened == len(stage.opened)
+        assert progress.broken <= stage.broken
+        assert progress.waiting <= len(stage.waiting)
+        # All that began and were not observed are running, and nothing else.
+        assert len(progress.running) == progress.started - self.observed
+        return super().decide(progress)
+
+
+MADS = st.builds(
+    Mad,
+    st.lists(
+        st.tuples(
+            st.sampled_from([-5, 0, 0, 1, 1, 1, 2, 10**9]),
+            st.sampled_from([None, None, -3.0, 0.0, 0.5, 1.0, 7.0, math.inf, -math.inf]),
+        ),
+        min_size=1,
+        max_size=8,
+    ),
+    pooled=st.booleans(),
+    extra=st.sampled_from([0, 0, 1, 3]),
+    raises_at=st.sampled_from([None, None, None, None, 1, 2, 5, -1, -2]),
+)
+WORKS = st.builds(
+    Work,
+    st.sampled_from([0.0, 0.5, 1.0, 1.0, 3.0]),
+    st.sampled_from(["failed", "failed", "failed", "errored", "broken"]),
+)
+
+
+@pytest.mark.parametrize("library", ["asyncio", "trio"])
+@storm
+@given(
+    MADS,
+    st.integers(1, 4),
+    st.integers(1, 4),
+    st.lists(WORKS, min_size=1, max_size=12).map(tuple),
+)
+def test_a_conductor_keeps_to_turns_width_and_order(library, mad, width, loop, works):
+    mad.raised = 0
+    run_virtual(Stage(mad, width, loop, works).run, backend=library)

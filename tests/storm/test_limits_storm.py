@@ -1,0 +1,96 @@
+"""Whatever limits, schedules, faults and cancellations meet: the engine keeps its rules.
+
+Hypothesis makes up several calls at a time that share a backend, limiters, budgets and schedules,
+and runs them in virtual time on asyncio and on trio. With ``STORM=1`` in the environment it makes
+up many more, and never the same ones.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, assume, given, settings
+from hypothesis import strategies as st
+from limits_checks import check_play
+from limits_scene import SCENES, Scene, perform, staged
+from steps import Stepper, run_stepped
+from storm import Ask, Draw, Rig
+
+from mellea_like import RejectionSamplingStrategy, Requirement
+from mellea_like.sampling.schedules import Staggered
+from mellea_like.testing.virtual_clock import run_virtual
+
+pytestmark = pytest.mark.timeout(3600)
+STORM = bool(os.environ.get("STORM"))
+storm = settings(
+    max_examples=3000 if STORM else 150,
+    derandomize=not STORM,
+    deadline=None,
+    phases=[Phase.reuse, Phase.generate, Phase.shrink],
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+
+
+def run_scene(scene: Scene, backend: Any) -> None:
+    async def main(stepper: Stepper) -> None:
+        play = staged(scene)
+        await perform(play, stepper)
+        check_play(play)
+
+    run_stepped(main, backend)
+
+
+@storm
+@given(SCENES)
+def test_calls_within_limits_keep_the_rules_on_asyncio(scene):
+    run_scene(scene, "asyncio")
+
+
+@storm
+@given(SCENES)
+def test_calls_within_limits_keep_the_rules_on_trio(scene):
+    assume(all(call.leaving.mode != "native" for call in scene.calls))
+    run_scene(scene, "trio")
+
+
+# --- what a schedule must not change ------------------------------------------------------------
+
+KINDS = st.sampled_from(["good", "bad", "bad", "bad", "garbled", "transient", "permanent"])
+DRAWS = st.lists(st.builds(Draw, KINDS, st.integers(1, 40).map(lambda n: n / 8)), max_size=12)
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+@storm
+@given(DRAWS, st.integers(1, 3), st.integers(1, 4), st.sampled_from([0.2, 1.0, 3.0, 100.0]))
+def test_the_winner_of_an_ordered_call_does_not_depend_on_when_its_chains_start(
+    backend, draws, loop, concurrency, delay
+):
+    winners = []
+
+    async def main() -> None:
+        for schedule in (None, Staggered(delay)):
+            rig = Rig({i + 1: draw for i, draw in enumerate(draws)}, Draw("bad"))
+            call = RejectionSamplingStrategy(
+                rig,
+                loop_budget=loop,
+                concurrency_budget=concurrency,
+                selection="ordered",
+                schedule=schedule,
+                retry=None,
+            )
+            try:
+                result = await call.sample(Ask(), [Requirement("good", is_good, inline=True)])
+            except Exception as exc:  # noqa: BLE001 (of both the same)
+                winners.append(type(exc))
+            else:
+                winners.append(result.best.iteration if result.success else result.stop_reason)
+            assert rig.max_drawing <= concurrency
+
+    run_virtual(main, backend=backend)
+    assert winners[0] == winners[1]
+
+
+def is_good(candidate: Any) -> bool:
+    return candidate.text == "good"

@@ -1,0 +1,345 @@
+"""What must hold of every scene of calls within limits, once it is over."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from itertools import pairwise
+from typing import Any
+
+from hypothesis import event
+from limits_scene import EVER, Play, Ran
+from limits_storm import FAULTS, TRANSIENT, Mad, MadError
+from storm import Foreign
+
+from mellea_like import MultiTurnStrategy
+from mellea_like.core.ledger import REJECTED
+from mellea_like.core.result import SamplingResult, StopReason
+from mellea_like.core.slice import Outcome, Slice
+from mellea_like.errors import (
+    AuthenticationFailed,
+    BackendError,
+    LimitExceeded,
+    SamplingFailed,
+    SamplingTimeout,
+)
+from mellea_like.limits import AdaptiveLimiter, ConcurrencyLimiter, gate_of
+from mellea_like.sampling.giving_up import PerRequirement
+from mellea_like.sampling.schedules import Deadline
+from mellea_like.sampling.subsample import may_go_on
+
+TICK = 1e-5
+
+
+def check_play(play: Play) -> None:
+    check_nothing_held(play)
+    check_limiters(play)
+    check_budgets(play)
+    for index, ran in enumerate(play.runs):
+        try:
+            check_call(play, ran, index)
+        except AssertionError as exc:
+            exc.add_note(f"this is about call {index}, which gave {ran.result!r} or {ran.error!r}")
+            raise
+
+
+def check_nothing_held(play: Play) -> None:
+    """Rule 12, for what is shared: nothing is reserved, waits, or is in flight."""
+    assert play.rig.in_flight == 0
+    for limiter in play.limiters:
+        stats = limiter.statistics()
+        assert (stats.in_flight, stats.waiting) == (0, 0)
+    for budget in play.budgets:
+        stats = budget.statistics()
+        assert stats.reserved == (0, 0, 0, 0)
+        assert stats.waiting == 0
+    assert gate_of(play.rig).statistics().waiting == 0
+
+
+def check_limiters(play: Play) -> None:
+    for limiter in play.limiters:
+        stats = limiter.statistics()
+        assert stats.admitted >= len(play.rig.sent)
+        if limiter is play.limiters[-1]:
+            assert stats.admitted == len(play.rig.sent)
+        if isinstance(limiter, ConcurrencyLimiter):
+            assert play.rig.max_in_flight <= limiter.limit
+        elif isinstance(limiter, AdaptiveLimiter):
+            assert play.rig.max_in_flight <= 5
+        elif limiter is play.limiters[-1]:
+            rate = (limiter.requests_per_minute or 0.0) / 60
+            at = [sent.at for sent in play.rig.sent]
+            for i in range(len(at)):
+                for j in range(i + 1, min(len(at), i + 30)):
+                    assert j - i + 1 <= max(1.0, rate) + rate * (at[j] - at[i]) + TICK
+
+
+def check_budgets(play: Play) -> None:
+    """A budget knows each request that was made through it, and not one more than it allows."""
+    for budget in play.budgets:
+        through = [i for i, ran in enumerate(play.runs) if budget in ran.budgets]
+        sent = [s for s in play.rig.sent if s.caller in through]
+        stats = budget.statistics()
+        assert stats.spent.requests == len(sent)
+        assert stats.spent.requests <= (budget.requests or math.inf)
+        assert stats.unknown == sum(not s.meter.settled for s in sent)
+        assert stats.spent.output_tokens == sum(_received(s) for s in sent)
+        assert stats.spent.output_tokens <= (budget.output_tokens or math.inf)
+        known = sum(s.meter.input_tokens for s in sent)
+        assert known <= stats.spent.input_tokens <= sum(s.estimated for s in sent)
+        assert stats.spent.input_tokens <= (budget.input_tokens or math.inf)
+        if sent and budget.seconds is not None and not play.limiters:
+            assert sent[-1].at <= sent[0].at + budget.seconds + TICK
+
+
+def _received(sent: Any) -> int:
+    return sent.meter.output_tokens
+
+
+def check_call(play: Play, ran: Ran, index: int) -> None:
+    check_leaving(ran)
+    check_time(ran)
+    told, call = ran.told, ran.call
+    if call.told:
+        assert len(told.ends) == told.begun <= 1
+        assert told.begun == 1 or ran.cancelled
+    record = ran.record
+    sent = [s for s in play.rig.sent if s.caller == index]
+    if record is not None:
+        check_record(ran, record)
+        check_chains(ran, record)
+        check_costs(record, sent)
+        check_tries(ran, record, sent)
+        check_early(ran, record)
+        check_ending(ran, record)
+    assert play.rig.max_drawing.get(index, 0) <= widest(ran)
+    assert len({s.iteration for s in sent}) <= call.loop_budget * call.concurrency
+
+
+def widest(ran: Ran) -> int:
+    return ran.call.concurrency + getattr(ran.schedule, "extra", 0)
+
+
+def check_leaving(ran: Ran) -> None:
+    """Rule 11: who leaves is told so, and nobody else."""
+    leaving = ran.call.leaving
+    if ran.cancelled:
+        assert ran.hit or ran.seconds >= leaving.seconds - TICK, "cancelled, and no one asked"
+        return
+    # As in the storm against the rules: anyio loses a native one that meets a scope of its own.
+    if leaving.mode == "scope":
+        assert not ran.hit or ran.steps_after <= 2, "it went on as if not cancelled"
+    assert ran.seconds <= leaving.seconds + TICK
+
+
+def check_time(ran: Ran) -> None:
+    """When the time is up, the call ends."""
+    due = [
+        limit
+        for limit in (ran.call.timeout, getattr(ran.schedule, "seconds", None))
+        if limit is not None
+    ]
+    due += [b.seconds for b in ran.budgets if b.seconds is not None]
+    assert ran.seconds <= min(due, default=EVER) + TICK
+
+
+def check_record(ran: Ran, record: tuple[Slice, ...]) -> None:
+    """Rules 1, 2 and 5."""
+    call = ran.call
+    ids = [s.iteration for s in record]
+    assert len(set(ids)) == len(ids), f"an iteration stands twice: {ids}"
+    assert len(record) <= call.loop_budget * call.concurrency
+    for s in record:
+        assert s.iteration == s.subsample * call.loop_budget + s.depth + 1
+        assert 0 <= s.subsample < call.concurrency
+        assert 0 <= s.depth < call.loop_budget
+        assert 0 <= s.started_at <= s.ended_at <= ran.seconds + TICK
+        assert (s.error is not None) or s.outcome is not Outcome.ERRORED
+        if s.outcome in {Outcome.PASSED, Outcome.FAILED}:
+            assert s.error is None
+            assert s.generation is not None
+        if s.passed:
+            assert s.text.startswith("good")
+            assert all(verdict.passed for verdict in s.verdicts)
+            assert s.requirements == tuple(ran.requirements)
+    for s in record:
+        at_once = [t for t in record if t.started_at <= s.started_at < t.ended_at]
+        assert len(at_once) <= widest(ran)
+
+
+def check_chains(ran: Ran, record: tuple[Slice, ...]) -> None:
+    """A chain is no longer than its budget, and goes on from what it failed with itself."""
+    call, pooled = ran.call, getattr(ran.schedule, "pooled", False)
+    _, strategy = ran.strategy
+    for chain in {s.chain for s in record}:
+        links = sorted(
+            (s for s in record if s.chain == chain), key=lambda s: (s.started_at, s.ended_at)
+        )
+        assert len(links) <= call.loop_budget
+        assert pooled or all(s.chain == s.subsample for s in links)
+        if chain < call.concurrency and not pooled:
+            assert [s.depth for s in links] == list(range(len(links)))
+        for earlier, later in pairwise(links):
+            assert earlier.ended_at <= later.started_at + TICK
+            assert earlier.outcome in {Outcome.FAILED, Outcome.ERRORED}, "it went on after its end"
+            assert may_go_on(earlier)
+            assert not isinstance(earlier.error, Foreign | AuthenticationFailed)
+        failed: list[Slice] = []
+        first = links[0]
+        assert len(first.context) == 0
+        for s in links:
+            action, context = strategy.repair(failed) if failed else (first.action, first.context)
+            assert s.context.messages == context.messages
+            assert s.action.render(s.context) == action.render(context)
+            if s.outcome is Outcome.FAILED:
+                failed.append(s)
+            if call.strategy is MultiTurnStrategy:
+                assert len(s.context) == 2 * sum(f is not s for f in failed)
+
+
+def check_costs(record: tuple[Slice, ...], sent: list[Any]) -> None:
+    """Rule 5: usage is what the backend counted, retries and judges included."""
+    assert {s.iteration for s in sent} <= {s.iteration for s in record}
+    for s in record:
+        own = [one for one in sent if one.iteration == s.iteration]
+        usage = s.usage
+        assert usage.requests == len(own)
+        assert usage.unknown == sum(not one.meter.settled for one in own)
+        assert usage.input_tokens == sum(one.meter.input_tokens for one in own)
+        assert usage.output_tokens == sum(one.meter.output_tokens for one in own)
+
+
+def check_tries(ran: Ran, record: tuple[Slice, ...], sent: list[Any]) -> None:
+    """Rule 6: what may succeed later is tried again inside the iteration, and nothing else is."""
+    retry = ran.call.retry
+    for s in record:
+        tries = [t for t in sent if t.iteration == s.iteration and t.purpose == "generate"]
+        assert [t.retry for t in tries] == list(range(len(tries)))
+        for t in tries[:-1]:
+            assert retry is not None
+            assert t.kind in TRANSIENT
+            assert t.ended is not None
+        kinds = Counter("refusal" if t.kind in {"refused", "told"} else "fault" for t in tries[:-1])
+        if retry is not None:
+            assert kinds["refusal"] < retry.rate_limit_attempts
+            assert kinds["fault"] < retry.attempts
+        for before, after in pairwise(tries):
+            told = 2.0 if before.kind == "told" else 0.0
+            assert after.at >= before.ended + told - TICK
+        if s.outcome in {Outcome.PASSED, Outcome.FAILED}:
+            assert tries
+            assert tries[-1].kind not in FAULTS
+        elif tries and tries[-1].kind in FAULTS and s.outcome is Outcome.ERRORED:
+            assert s.error is not None
+        if s.outcome is Outcome.ERRORED and not tries:
+            assert isinstance(s.error, BackendError)
+
+
+def check_early(ran: Ran, record: tuple[Slice, ...]) -> None:
+    watched = "polite" in ran.call.checks
+    for s in record:
+        if s.generation is not None and s.generation.finish_reason == REJECTED:
+            assert watched
+            assert s.outcome is Outcome.FAILED
+            assert s.text == "rant "
+            assert s.problems == ("polite: it rants",)
+            assert s.usage.unknown >= 1
+        elif watched:
+            assert "rant" not in s.text
+
+
+def check_ending(ran: Ran, record: tuple[Slice, ...]) -> None:
+    """Rules 3, 4 and 7, and why a call may end early."""
+    result, error = ran.result, ran.error
+    passed = [s for s in record if s.passed]
+    failed = [s for s in record if s.outcome is Outcome.FAILED]
+    _, strategy = ran.strategy
+    ordered = strategy.settings.selection == "ordered"
+    if passed and not ordered:
+        assert all(s.started_at <= passed[0].ended_at for s in record)
+    if ran.cancelled:
+        return
+    if result is None:
+        assert error is not None
+        assert not isinstance(error, BaseExceptionGroup)
+        event(f"raised {type(error).__name__}")
+        check_error(ran, record, error)
+        return
+    event(f"{result.stop_reason}")
+    assert result.success == bool(passed)
+    if passed:
+        best = min(passed, key=lambda s: (s.depth, s.subsample)) if ordered else passed[0]
+        assert result.best is best
+        assert result.stop_reason == StopReason.PASSED
+        return
+    assert failed
+    assert result.best in failed
+    check_stop_reason(ran, record, result)
+
+
+def check_error(ran: Ran, record: tuple[Slice, ...], error: BaseException) -> None:
+    failed = [s for s in record if s.outcome is Outcome.FAILED]
+    if isinstance(error, MadError):
+        assert isinstance(ran.schedule, Mad)
+        assert ran.schedule.raised
+        return
+    assert not failed
+    assert not any(s.passed for s in record)
+    if isinstance(error, LimitExceeded):
+        assert ran.budgets
+        assert was_denied(ran)
+    elif isinstance(error, SamplingTimeout):
+        assert ran.call.timeout is not None or getattr(ran.schedule, "seconds", None)
+    elif isinstance(error, SamplingFailed):
+        assert not record
+        assert isinstance(ran.schedule, Mad), "nothing was started, and nobody said so"
+    else:
+        assert error is next(s.error for s in record if s.error is not None)
+        assert all(s.outcome is Outcome.ERRORED for s in record)
+
+
+def was_denied(ran: Ran) -> bool:
+    """Tell whether a budget said no, or its seconds are over; at the latest, with the call's."""
+    for budget in ran.budgets:
+        left = math.inf
+        if budget.seconds is not None:
+            left = min(budget.seconds - ran.seconds, budget.seconds_left() or 0.0)
+        if budget.statistics().denied or left <= TICK:
+            return True
+    return False
+
+
+def check_stop_reason(ran: Ran, record: tuple[Slice, ...], result: SamplingResult[Any]) -> None:
+    reason, call = result.stop_reason, ran.call
+    if reason == StopReason.BUDGET:
+        assert was_denied(ran)
+        assert result.stop_detail
+    elif reason == StopReason.HOPELESS:
+        assert call.give_up
+        tally = PerRequirement(0.5, 0.7).begin(ran.requirements)
+        said = [tally.add(s) for s in record if s.outcome is Outcome.FAILED]
+        assert result.stop_detail in said
+    elif reason == StopReason.TIMEOUT:
+        due = [t for t in (call.timeout, getattr(ran.schedule, "seconds", None)) if t is not None]
+        assert ran.seconds >= min(due) - TICK
+    else:
+        assert reason == StopReason.EXHAUSTED
+        check_exhausted(ran, record)
+
+
+def check_exhausted(ran: Ran, record: tuple[Slice, ...]) -> None:
+    """Every turn was spent, but those behind permanent errors, or that the schedule let lie."""
+    call, schedule = ran.call, ran.schedule
+    assert all(s.outcome in {Outcome.FAILED, Outcome.ERRORED} for s in record)
+    if isinstance(schedule, Mad | Deadline):
+        return
+    broken = [s for s in record if not may_go_on(s)]
+    assert len(record) == call.loop_budget * call.concurrency or broken
+    if getattr(schedule, "pooled", False):
+        if len(record) < call.loop_budget * call.concurrency:
+            assert len(broken) >= call.concurrency
+        return
+    for subsample in range(call.concurrency):
+        chain = sorted((s for s in record if s.subsample == subsample), key=lambda s: s.depth)
+        assert chain
+        assert len(chain) == call.loop_budget or not may_go_on(chain[-1])

@@ -1,0 +1,399 @@
+"""Scenes of several calls that share a backend, limiters, budgets and schedules; and their staging.
+
+`SCENES` makes them up, `staged` builds what a scene says, and `perform` runs all of its calls to
+their end and sees that none leaves anything behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import anyio
+from hypothesis import strategies as st
+from limits_storm import CALLER, CAP, FAULTS, MAX_TOKENS, Lot, Mad, Shared, no_rant
+from steps import Stepper
+from storm import Ask, Told, running
+
+from mellea_like import (
+    MultiTurnStrategy,
+    RejectionSamplingStrategy,
+    RepairTemplateStrategy,
+    Requirement,
+)
+from mellea_like.core.result import SamplingResult
+from mellea_like.core.slice import Slice
+from mellea_like.limits import (
+    AdaptiveLimiter,
+    Budget,
+    ConcurrencyLimiter,
+    LimitedBackend,
+    RateLimiter,
+    Retry,
+)
+from mellea_like.sampling.giving_up import PerRequirement
+from mellea_like.sampling.schedules import Adaptive, Deadline, Eager, Hedged, Staggered
+
+EVER = 200_000.0
+"""Seconds after which a call would go on for ever."""
+
+SECONDS = st.sampled_from([0.0, 0.5, 1.0, 1.0, 2.0, 5.0])
+LOTS = st.builds(
+    Lot,
+    st.sampled_from(
+        [*["bad"] * 4, "good", "garbled", "rant", "rant", *FAULTS],
+    ),
+    SECONDS,
+    st.sampled_from([True, True, False]),
+)
+MAD = st.builds(
+    Mad,
+    st.lists(
+        st.tuples(
+            st.sampled_from([-5, 0, 0, 1, 1, 2, 10**9]),
+            st.sampled_from([None, None, -3.0, 0.0, 0.5, 7.0, 1000.0, math.inf, -math.inf]),
+        ),
+        min_size=1,
+        max_size=6,
+    ),
+    pooled=st.booleans(),
+    extra=st.sampled_from([0, 0, 1, 3]),
+    raises_at=st.sampled_from([None, None, None, None, 1, 2, 5, -1, -2]),
+)
+SCHEDULES = st.one_of(
+    st.none(),
+    st.builds(Eager, st.booleans()),
+    st.builds(Staggered, st.sampled_from([0.3, 1.0, 4.0])),
+    st.builds(Hedged, st.sampled_from([0.2, 0.5, 0.8]), st.sampled_from([1, 2])),
+    st.builds(Adaptive, st.sampled_from([0.05, 0.1, 1.0])),
+    st.builds(Deadline, st.sampled_from([1.5, 4.0, 20.0])),
+    MAD,
+    MAD,
+)
+RETRIES = st.one_of(
+    st.none(),
+    st.builds(
+        Retry,
+        st.sampled_from([1, 2, 3]),
+        rate_limit_attempts=st.sampled_from([1, 2, 5]),
+        max_retry_after=st.just(CAP),
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Purse:
+    """A budget, made up."""
+
+    requests: int | None = None
+    output_tokens: int | None = None
+    input_tokens: int | None = None
+    seconds: float | None = None
+
+    def made(self, within: Budget | None = None) -> Budget:
+        return Budget(
+            requests=self.requests,
+            output_tokens=self.output_tokens,
+            input_tokens=self.input_tokens,
+            seconds=self.seconds,
+            within=within,
+        )
+
+
+PURSES = st.one_of(
+    st.builds(Purse, requests=st.integers(1, 12)),
+    st.builds(Purse, output_tokens=st.integers(6, 50)),
+    st.builds(Purse, input_tokens=st.integers(20, 200)),
+    st.builds(Purse, seconds=st.sampled_from([0.5, 2.0, 6.0])),
+    st.builds(Purse, st.integers(2, 12), st.integers(10, 60), seconds=st.just(9.0)),
+)
+
+
+@dataclass(frozen=True)
+class Leaving:
+    """How the caller leaves: by scope or natively at a step of all calls, or at a time."""
+
+    mode: str = "stays"
+    step: int = 0
+    seconds: float = math.inf
+
+
+LEAVINGS = st.one_of(
+    st.just(Leaving()),
+    st.just(Leaving()),
+    st.builds(Leaving, st.just("scope"), st.integers(1, 150)),
+    st.builds(Leaving, st.just("native"), st.integers(1, 150)),
+    st.builds(Leaving, st.just("time"), seconds=st.sampled_from([0.0, 0.5, 1.0, 1.25, 3.0])),
+)
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call, made up."""
+
+    strategy: type
+    loop_budget: int
+    concurrency: int
+    checks: tuple[str, ...]
+    schedule: Any
+    """None for all at once; ``shared`` for the scene's."""
+    retry: Retry | None
+    purse: Purse | None
+    strategys_purse: str
+    """``none``, ``the scene's``, or ``a part`` of the scene's."""
+    purse_within: bool
+    give_up: bool
+    ordered: bool
+    timeout: float | None
+    iteration_timeout: float | None
+    told: bool
+    begins: float
+    leaving: Leaving
+
+
+CALLS = st.builds(
+    Call,
+    strategy=st.sampled_from(
+        [RejectionSamplingStrategy, RepairTemplateStrategy, MultiTurnStrategy]
+    ),
+    loop_budget=st.integers(1, 4),
+    concurrency=st.integers(1, 4),
+    checks=st.lists(st.sampled_from(["polite", "polite", "judged", "awaited"]), max_size=2).map(
+        tuple
+    ),
+    schedule=st.one_of(SCHEDULES, st.just("shared")),
+    retry=RETRIES,
+    purse=st.one_of(st.none(), st.none(), PURSES),
+    strategys_purse=st.sampled_from(["none", "none", "the scene's", "a part"]),
+    purse_within=st.booleans(),
+    give_up=st.booleans(),
+    ordered=st.booleans(),
+    timeout=st.sampled_from([None, None, None, 1.0, 2.5, 30.0]),
+    iteration_timeout=st.sampled_from([None, None, None, 0.75, 2.0]),
+    told=st.booleans(),
+    begins=st.sampled_from([0.0, 0.0, 0.5, 1.0]),
+    leaving=LEAVINGS,
+)
+
+
+@dataclass(frozen=True)
+class Scene:
+    """Several calls, made up, and what they share."""
+
+    calls: tuple[Call, ...]
+    lots: tuple[Lot, ...]
+    limiters: tuple[Callable[[], Any], ...]
+    schedule: Any
+    purse: Purse | None
+
+
+def _narrow(limit: int) -> Callable[[], Any]:
+    return partial(ConcurrencyLimiter, limit)
+
+
+LIMITERS = st.one_of(
+    st.builds(_narrow, st.integers(1, 4)),
+    st.just(partial(RateLimiter, requests_per_minute=60)),
+    st.just(partial(RateLimiter, requests_per_minute=600, tokens_per_minute=600)),
+    st.just(partial(AdaptiveLimiter, 2, maximum=5)),
+)
+SCENES = st.builds(
+    Scene,
+    calls=st.lists(CALLS, min_size=1, max_size=3).map(tuple),
+    lots=st.lists(LOTS, min_size=1, max_size=24).map(tuple),
+    limiters=st.lists(LIMITERS, max_size=2).map(tuple),
+    schedule=SCHEDULES,
+    purse=st.one_of(st.none(), PURSES),
+)
+
+
+def is_good(candidate: Any) -> tuple[bool, str]:
+    return candidate.text.startswith("good"), "it is not good"
+
+
+async def is_long(candidate: Any) -> tuple[bool, str]:
+    await anyio.sleep(0.25)
+    return len(candidate.text) > 3, "it is short"
+
+
+def is_polite(candidate: Any) -> tuple[bool, str]:
+    return "rant" not in candidate.text, "it rants"
+
+
+CHECKS: dict[str, Callable[[], Requirement]] = {
+    "polite": lambda: Requirement("polite", is_polite, inline=True, stream=no_rant),
+    "judged": lambda: Requirement("the judge likes it"),
+    "awaited": lambda: Requirement("long", is_long),
+}
+
+
+@dataclass
+class Ran:
+    """What came of one call."""
+
+    call: Call
+    told: Told
+    budgets: list[Budget]
+    schedule: Any
+    requirements: list[Requirement]
+    strategy: Any
+    began: float = 0.0
+    ended: float = math.nan
+    hit: bool = False
+    steps_after: int = 0
+    cancelled: bool = False
+    result: SamplingResult[Any] | None = None
+    error: BaseException | None = None
+
+    @property
+    def record(self) -> tuple[Slice, ...] | None:
+        if self.result is not None:
+            return self.result.slices
+        if self.told.ends:
+            return self.told.ends[0].slices
+        result = getattr(self.error, "result", None)
+        return None if result is None else result.slices
+
+    @property
+    def seconds(self) -> float:
+        return self.ended - self.began
+
+
+@dataclass
+class Play:
+    """A scene on the stage."""
+
+    scene: Scene
+    rig: Shared
+    limiters: list[Any]
+    purse: Budget | None
+    runs: list[Ran] = field(default_factory=list)
+
+    @property
+    def budgets(self) -> list[Budget]:
+        found = {id(b): b for ran in self.runs for b in ran.budgets}
+        if self.purse is not None:
+            found[id(self.purse)] = self.purse
+        return list(found.values())
+
+
+def staged(scene: Scene) -> Play:
+    rig = Shared(scene.lots)
+    limiters = [made() for made in scene.limiters]
+    backend: Any = LimitedBackend(rig, *limiters) if limiters else rig
+    purse = None if scene.purse is None else scene.purse.made()
+    play = Play(scene, rig, limiters, purse)
+    for call in scene.calls:
+        play.runs.append(_prepared(call, backend, scene, purse))
+    return play
+
+
+def _prepared(call: Call, backend: Any, scene: Scene, purse: Budget | None) -> Ran:
+    schedule = scene.schedule if call.schedule == "shared" else call.schedule
+    standing = None
+    if purse is not None and call.strategys_purse != "none":
+        standing = purse if call.strategys_purse == "the scene's" else purse.child()
+    own = None
+    if call.purse is not None:
+        own = call.purse.made(purse if call.purse_within else None)
+    ordered = call.ordered and not call.give_up and not getattr(schedule, "timing_dependent", False)
+    told = Told()
+    options = {"max_tokens": MAX_TOKENS, "seed": 7}
+    strategy = call.strategy(
+        backend,
+        loop_budget=call.loop_budget,
+        concurrency_budget=call.concurrency,
+        schedule=schedule,
+        retry=call.retry,
+        budget=standing,
+        give_up=PerRequirement(0.5, 0.7) if call.give_up else None,
+        selection="ordered" if ordered else "first",
+        timeout=call.timeout,
+        iteration_timeout=call.iteration_timeout,
+        options=options,
+        judge_options=options,
+        plugins=[told] if call.told else [],
+    )
+    checks = [Requirement("good", is_good, inline=True), *(CHECKS[what]() for what in call.checks)]
+    budgets = [b for given in (standing, own) if given is not None for b in given.chain]
+    ran = Ran(call, told, budgets, schedule, checks, strategy)
+    ran.strategy = partial(strategy.sample, Ask(), checks, budget=own), strategy
+    return ran
+
+
+async def perform(play: Play, stepper: Stepper) -> None:  # noqa: C901 (a scene, from start to end)
+    """Run all calls together to their end."""
+    before = running()
+    hosts: dict[int, Any] = {}
+    scopes = [anyio.CancelScope() for _ in play.runs]
+
+    def strike(index: int) -> None:
+        ran = play.runs[index]
+        if index in hosts and math.isnan(ran.ended):
+            ran.hit = True
+            ran.steps_after = stepper.count
+            if ran.call.leaving.mode == "native":
+                hosts[index].cancel()
+            else:
+                scopes[index].cancel()
+
+    async def one(index: int) -> None:
+        ran = play.runs[index]
+        CALLER.set(index)
+        await anyio.sleep(ran.call.begins)
+        ran.began = anyio.current_time()
+        scopes[index].deadline = ran.began + ran.call.leaving.seconds
+        hosts[index] = asyncio.current_task() if _on_asyncio() else None
+        sample, _ = ran.strategy
+        with scopes[index]:
+            try:
+                ran.result = await sample()
+            except Exception as exc:  # noqa: BLE001 (compared with what it should be)
+                ran.error = exc
+            except BaseException as exc:
+                ran.cancelled = isinstance(exc, anyio.get_cancelled_exc_class())
+                ran.error = exc
+                if ran.call.leaving.mode != "native":
+                    raise
+            finally:
+                ran.ended = anyio.current_time()
+                if ran.hit:
+                    ran.steps_after = stepper.count - ran.steps_after
+                _nothing_of_it_runs(ran, index, play.rig)
+
+    at: dict[int, list[int]] = {}
+    for index, ran in enumerate(play.runs):
+        if ran.call.leaving.mode in {"scope", "native"}:
+            at.setdefault(ran.call.leaving.step, []).append(index)
+    stepper.arm({step: partial(_each, strike, who) for step, who in at.items()})
+    with anyio.fail_after(EVER):
+        async with anyio.create_task_group() as tasks:
+            for index in range(len(play.runs)):
+                tasks.start_soon(one, index)
+    stepper.disarm()
+    left = [task for task in anyio.get_running_tasks() if task.id not in before]
+    assert not left, f"the calls left tasks behind: {left}"
+
+
+def _each(strike: Callable[[int], None], who: list[int]) -> None:
+    for index in who:
+        strike(index)
+
+
+def _on_asyncio() -> bool:
+    return anyio.get_cancelled_exc_class() is asyncio.CancelledError
+
+
+def _nothing_of_it_runs(ran: Ran, index: int, rig: Shared) -> None:
+    assert rig.drawing.get(index, 0) == 0
+    assert all(s.ended is not None for s in rig.sent if s.caller == index), "a request runs on"
+    assert ran.told.running == 0
+    ids = {end.sampling_id for end in ran.told.ends}
+    if ran.result is not None:
+        ids.add(ran.result.sampling_id)
+    left = [t for t in anyio.get_running_tasks() if any(i in str(t.name) for i in ids)]
+    assert not left, f"the call left tasks behind: {left}"

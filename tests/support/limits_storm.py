@@ -1,0 +1,246 @@
+"""What the storms against limits and schedules share: a backend that is shared, and a mad schedule.
+
+`Shared` answers the requests of several calls as a list of `Lot`s says, one after the other, and
+keeps of each what was sent when; `Mad` is a schedule that answers whatever its script says.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import anyio
+from anyio.lowlevel import checkpoint
+from storm import Foreign
+
+from mellea_like.core.backend import Request
+from mellea_like.core.generation import Generation, RequestMeter, Usage
+from mellea_like.core.slice import Slice
+from mellea_like.core.streaming import Verdict
+from mellea_like.errors import (
+    AuthenticationFailed,
+    BackendError,
+    BackendTimeout,
+    BackendUnavailable,
+    MalformedResponse,
+    RateLimited,
+)
+from mellea_like.limits.estimate import estimate_input_tokens
+from mellea_like.sampling.schedules.base import CallFacts, Go, Progress
+
+LotKind = Literal[
+    "good",
+    "bad",
+    "garbled",
+    "rant",
+    "down",
+    "late",
+    "refused",
+    "told",
+    "told long",
+    "unreadable",
+    "permanent",
+    "foreign",
+]
+
+MAX_TOKENS = 8
+CAP = 30.0
+"""The longest wait that a server may ask for."""
+
+CALLER: ContextVar[int] = ContextVar("the storm's call")
+
+
+@dataclass(frozen=True)
+class Lot:
+    """What happens to one request."""
+
+    kind: LotKind = "bad"
+    delay: float = 1.0
+    counted: bool = True
+    """Whether the server says what it cost."""
+
+
+@dataclass
+class Sent:
+    """One request that arrived."""
+
+    caller: int
+    iteration: int
+    purpose: str
+    retry: int
+    at: float
+    kind: LotKind
+    meter: RequestMeter
+    estimated: int
+    ended: float | None = None
+
+
+@dataclass
+class Shared:
+    """A backend that several calls share; each request draws the next lot."""
+
+    lots: Sequence[Lot]
+    can_judge: bool = True
+    model: str = "shared"
+    sent: list[Sent] = field(default_factory=list)
+    in_flight: int = 0
+    max_in_flight: int = 0
+    drawing: dict[int, int] = field(default_factory=dict)
+    max_drawing: dict[int, int] = field(default_factory=dict)
+    streamed: bool = False
+
+    async def generate(self, request: Request) -> Generation:
+        reply: Any = None
+        async with self.stream(request) as pieces:
+            async for piece in pieces:
+                reply = piece
+        assert isinstance(reply, Generation)
+        return reply
+
+    @asynccontextmanager
+    async def stream(self, request: Request) -> AsyncGenerator[AsyncIterator[str | Generation]]:
+        lot = self.lots[len(self.sent) % len(self.lots)]
+        meta = request.meta
+        caller = CALLER.get()
+        sent = Sent(
+            caller,
+            meta.iteration or 0,
+            meta.purpose,
+            meta.retry,
+            anyio.current_time(),
+            lot.kind,
+            request.meter.start(),
+            estimate_input_tokens(request),
+        )
+        self.sent.append(sent)
+        drawing = meta.purpose == "generate"
+        self.in_flight += 1
+        self.max_in_flight = max(self.max_in_flight, self.in_flight)
+        self.drawing[caller] = self.drawing.get(caller, 0) + drawing
+        self.max_drawing[caller] = max(self.max_drawing.get(caller, 0), self.drawing[caller])
+        pieces = self._pieces(lot, sent)
+        try:
+            yield pieces
+        finally:
+            await pieces.aclose()
+            self.in_flight -= 1
+            self.drawing[caller] -= drawing
+            sent.ended = anyio.current_time()
+
+    async def _pieces(self, lot: Lot, sent: Sent) -> AsyncGenerator[str | Generation]:
+        await (anyio.sleep(lot.delay / 2) if lot.delay else checkpoint())
+        if lot.kind in FAULTS:
+            fault: BackendError | Foreign = FAULTS[lot.kind]()
+            raise fault
+        if sent.purpose == "judge":
+            passed = "true" if lot.kind == "good" else "false"
+            text = f'{{"passed": {passed}, "reason": "so it is"}}'
+        else:
+            text = f"{lot.kind} it is"
+        first, rest = text[:5], text[5:]
+        sent.meter.update(input_tokens=2, output_tokens=1)
+        yield first
+        await (anyio.sleep(lot.delay / 2) if lot.delay else checkpoint())
+        sent.meter.update(output_tokens=3)
+        if lot.counted:
+            sent.meter.settle(input_tokens=2, output_tokens=3)
+        yield rest
+        yield Generation(text, usage=Usage(1, 2, 3, 0 if lot.counted else 1))
+
+
+FAULTS: dict[str, Any] = {
+    "down": lambda: BackendUnavailable("try again"),
+    "late": lambda: BackendTimeout("too late"),
+    "refused": lambda: RateLimited("slowly", status=429),
+    "told": lambda: RateLimited("slowly", status=429, retry_after=2.0),
+    "told long": lambda: RateLimited("tomorrow", status=429, retry_after=10 * CAP),
+    "unreadable": lambda: MalformedResponse("what is that"),
+    "permanent": lambda: AuthenticationFailed("wrong key", status=401),
+    "foreign": lambda: Foreign("no backend error"),
+}
+TRANSIENT = {"down", "late", "refused", "told"}
+
+
+def no_rant(text: str, delta: str) -> Any:
+    return (Verdict.FAIL, "it rants") if "rant" in text else Verdict.UNKNOWN
+
+
+class MadError(Exception):
+    """What a mad schedule raises."""
+
+
+@dataclass
+class Mad:
+    """A schedule that answers what its script says, over and over; some of it is no answer.
+
+    A number in ``script`` is added to what would fill the width up.
+    """
+
+    script: Sequence[tuple[Any, Any]]
+    pooled: bool
+    extra: int
+    raises_at: int | None = None
+    seconds: float | None = None
+    timing_dependent: bool = True
+    raised: int = 0
+
+    def begin(self, facts: CallFacts) -> MadCourse:
+        return MadCourse(self, facts)
+
+
+class MadCourse:
+    """A mad schedule at work; it holds what it is told of the call against what it knows itself."""
+
+    def __init__(self, mad: Mad, facts: CallFacts) -> None:
+        self.mad = mad
+        self.facts = facts
+        self.asked = 0
+        self.failed = 0
+        self.observed = 0
+        self.before: Progress | None = None
+        self.more = 0
+        self.due = math.inf
+
+    def decide(self, progress: Progress) -> Go:
+        self.check(progress)
+        self.asked += 1
+        if self.asked == self.mad.raises_at:
+            self.mad.raised += 1
+            raise MadError("decide")
+        more, look_again = self.mad.script[self.asked % len(self.mad.script)]
+        # Asked often enough it comes to reason, for a call is to end.
+        if self.asked > 50:
+            more, look_again = self.facts.concurrency_budget, None
+        at = None if look_again is None else progress.now + look_again
+        self.before, self.more = progress, more
+        self.due = math.inf if at is None or at <= progress.now else at
+        return Go(more, at)
+
+    def check(self, progress: Progress) -> None:
+        facts = self.facts
+        total = facts.concurrency_budget * facts.loop_budget
+        assert len(progress.running) <= facts.concurrency_budget + self.mad.extra
+        assert progress.failed == self.failed
+        assert progress.started - self.observed >= len(progress.running)
+        assert progress.turns == total - progress.started
+        assert all(0 <= began <= progress.now for began in progress.running)
+        assert progress.opened >= progress.broken + progress.waiting
+        if (before := self.before) is None:
+            return
+        assert progress.now >= before.now
+        assert progress.started - before.started <= max(0, self.more)
+        fresh = progress.opened - before.opened
+        assert fresh <= max(0, self.more - before.waiting), "a fresh chain came before one at work"
+        if progress.turns:
+            assert progress.now <= self.due + 1e-5, "it was not asked when it wanted to be"
+
+    def observe(self, slice_: Slice) -> None:
+        self.observed += 1
+        self.failed += slice_.outcome == "failed"
+        if self.mad.raises_at == -self.observed:
+            self.mad.raised += 1
+            raise MadError("observe")
