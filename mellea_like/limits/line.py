@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -91,10 +92,11 @@ P = TypeVar("P", bound=Place)
 class _Call(_Entry, Generic[P]):
     """The requests of one `sample` call that wait or are in flight."""
 
-    __slots__ = ("in_flight", "name", "order", "places", "started", "waiting")
+    __slots__ = ("in_flight", "name", "order", "places", "started", "undecided", "waiting")
 
     def __init__(self, name: str, started: float, order: int) -> None:
         super().__init__()
+        self.undecided: dict[int, float] = {}
         self.name = name
         self.started = started
         self.order = order
@@ -113,15 +115,27 @@ class Line(Generic[P]):
     a rate limit is slower than none: siblings that will be cancelled take the place of first
     attempts that would have passed.
 
+    A request whose reply is being checked counts as in flight until its subsample asks again, or
+    for a while: if the reply passes, its siblings need not be sent at all.
+
     Every operation takes O(log n) amortised, n being the number of requests in the line.
     """
 
-    __slots__ = ("_arrivals", "_calls", "_judges", "_ready", "in_flight", "waiting")
+    __slots__ = (
+        "_arrivals",
+        "_calls",
+        "_judges",
+        "_ready",
+        "_undecided",
+        "in_flight",
+        "waiting",
+    )
 
     def __init__(self) -> None:
         self._calls: dict[str, _Call[P]] = {}
         self._ready: _Heap[_Call[P]] = _Heap()
         self._judges: _Heap[P] = _Heap()
+        self._undecided: deque[tuple[float, _Call[P], int]] = deque()
         self._arrivals = 0
         self.waiting = 0
         self.in_flight = 0
@@ -142,6 +156,7 @@ class Line(Generic[P]):
         call.waiting += 1
         self.waiting += 1
         subsample = meta.subsample or 0
+        call.undecided.pop(subsample, None)
         if meta.purpose == "judge":
             self._judges.put(place, (call.started, call.order, subsample))
         else:
@@ -175,11 +190,13 @@ class Line(Generic[P]):
         self.in_flight += 1
         self._rank(call)
 
-    def leave(self, place: P) -> None:
+    def leave(self, place: P, undecided_until: float | None = None) -> None:
         """Take a request out of the line, whether it waits or is in flight; else do nothing.
 
         Args:
             place: its place.
+            undecided_until: until when its reply is thought to be checked, if it has one, on the
+                clock of `expire`.
         """
         call = place.call
         if call is None:
@@ -191,9 +208,25 @@ class Line(Generic[P]):
             place.in_flight = False
             call.in_flight -= 1
             self.in_flight -= 1
+        if undecided_until is not None and call.waiting:
+            subsample = place.meta.subsample or 0
+            call.undecided[subsample] = undecided_until
+            self._undecided.append((undecided_until, call, subsample))
         self._rank(call)
         if not call.waiting and not call.in_flight:
             self._calls.pop(call.name, None)
+
+    def expire(self, now: float) -> None:
+        """Let replies count as checked whose time is over.
+
+        Args:
+            now: the time in seconds.
+        """
+        while self._undecided and self._undecided[0][0] <= now:
+            until, call, subsample = self._undecided.popleft()
+            if call.undecided.get(subsample) == until:
+                del call.undecided[subsample]
+                self._rank(call)
 
     def _new_call(self, meta: RequestMeta, now: float) -> _Call[P]:
         started = now if meta.call_started is None else meta.call_started
@@ -210,6 +243,7 @@ class Line(Generic[P]):
 
     def _rank(self, call: _Call[P]) -> None:
         if call.places:
-            self._ready.put(call, (call.in_flight, call.started, call.order))
+            busy = call.in_flight + len(call.undecided)
+            self._ready.put(call, (busy, call.started, call.order))
         else:
             self._ready.take_out(call)

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import anyio
-from anyio.lowlevel import checkpoint_if_cancelled, current_token
+from anyio.lowlevel import checkpoint, checkpoint_if_cancelled, current_token
 
 from mellea_like.core.generation import Usage
 from mellea_like.limits.base import RequestEnd
@@ -24,6 +24,12 @@ if TYPE_CHECKING:
     from mellea_like.core.backend import Backend, Request
 
 __all__ = ["Queueing", "Ticket", "whole_number"]
+
+CHECKING = 2.0
+"""Seconds for which a reply is thought to be checked, unless its subsample asks again before."""
+
+STEPS_TO_CANCEL = 2
+"""Steps of the event loop from a reply that passes its checks to the end of its siblings' waits."""
 
 TICK = 1e-6
 """Seconds that are no wait: a timer's rounding must not send a request back to wait for it."""
@@ -151,8 +157,11 @@ class Queueing(ABC):
                 await ticket.wait()
                 if ticket.waiting:
                     self._pump()
-            # Granted and cancelled in one moment: nothing has been sent, and nothing shall be.
-            await checkpoint_if_cancelled()
+            # Granted and cancelled in one moment: nothing has been sent, and nothing shall be. The
+            # reply that made room may be the very one that makes this request superfluous; its
+            # call takes so many steps to say so.
+            for _ in range(STEPS_TO_CANCEL):
+                await checkpoint()
         except BaseException as exc:
             self._admitted -= ticket.in_flight
             self._release(ticket, RequestEnd(Usage(), None, exc))
@@ -167,6 +176,7 @@ class Queueing(ABC):
         """Let everybody go who may, and have the next one wait for the right moment."""
         line, delay = self._line, math.inf
         now = self._seen_at = self._timeline.now()
+        line.expire(now)
         while (head := line.head()) is not None:
             delay = self._delay(now, head)
             if delay > TICK:
@@ -185,9 +195,13 @@ class Queueing(ABC):
     def _release(self, ticket: Ticket, end: RequestEnd) -> None:
         if self._in_loop():
             was_in_flight = ticket.in_flight
+            undecided_until = None
             if was_in_flight:
-                self._ended(self._timeline.now(), ticket, end)
-            ticket.line.leave(ticket)
+                now = self._timeline.now()
+                self._ended(now, ticket, end)
+                if end.generation is not None and ticket.meta.purpose == "generate":
+                    undecided_until = now + CHECKING
+            ticket.line.leave(ticket, undecided_until)
             if was_in_flight:
                 self._pump()
             else:

@@ -301,7 +301,9 @@ def test_a_burst_against_a_rate_limit_is_as_fast_as_the_rate_allows(library):
         return seconds, server, limiter.statistics()
 
     seconds, server, statistics = run_virtual(burst, backend=library)
-    assert 500 / seconds >= 0.95 * 25
+    assert server.admitted / seconds >= 0.95 * 50
+    # A call needs two draws on average; three standard deviations more, and the last few siblings.
+    assert server.admitted <= 1000 + 3 * 32 + 50
     assert server.refused <= 0.2 * 500
     assert statistics.refused == server.refused
     assert statistics.admitted == server.admitted + server.refused

@@ -260,3 +260,59 @@ def test_ten_thousand_calls_take_about_ten_times_as_long_as_a_thousand():
 
     small = min(seconds(1000) for _ in range(3))
     assert seconds(10_000) < 30 * small  # n log n is 13, n squared would be 100.
+
+
+# --- replies that are being checked ------------------------------------------------------------
+
+
+def answered(until=2.0):
+    """Two calls; the first one's first subsample has just been answered."""
+    places = {n: Named(n, n[0], int(n[1]), float(n[0] == "b")) for n in ("a0", "a1", "b0", "b1")}
+    line = line_of(*places.values())
+    line.admit(places["a0"])
+    line.leave(places["a0"], until)
+    return line, places
+
+
+def test_a_call_whose_reply_is_being_checked_comes_after_one_that_has_none():
+    line, _ = answered()
+    assert drain(line) == ["b0", "a1", "b1"]
+
+
+def test_its_turn_is_back_when_the_subsample_asks_again():
+    line, _ = answered()
+    line.join(Named("again", "a", 0, 0.0), 0.0)
+    assert drain(line) == ["again", "b0", "a1", "b1"]
+
+
+def test_another_subsamples_request_does_not_say_that_the_check_is_over():
+    line, _ = answered()
+    line.join(Named("a2", "a", 2, 0.0), 0.0)
+    assert drain(line)[0] == "b0"
+
+
+def test_its_turn_is_back_when_the_check_takes_too_long():
+    line, _ = answered(until=2.0)
+    line.expire(1.999)
+    assert line.head().name == "b0"
+    line.expire(2.0)
+    assert drain(line) == ["a1", "b0", "b1"]
+
+
+def test_a_later_reply_of_the_same_subsample_counts_anew():
+    line, _ = answered(until=2.0)
+    again = Named("again", "a", 0, 0.0)
+    line.join(again, 0.0)
+    line.admit(again)
+    line.leave(again, 3.0)
+    line.expire(2.0)
+    assert line.head().name == "b0"
+    line.expire(3.0)
+    assert line.head().name == "a1"
+
+
+def test_a_reply_without_a_verdict_to_come_counts_at_once():
+    line, places = answered()
+    line.admit(places["b0"])
+    line.leave(places["b0"])
+    assert drain(line) == ["b1", "a1"]

@@ -68,7 +68,8 @@ def rank(ticket, busy):
     meta = ticket.meta
     if meta.purpose == "judge":
         return (0, 0, meta.call_started, meta.subsample)
-    return (1, busy[meta.sampling_id], meta.call_started, meta.subsample)
+    in_use = busy[meta.sampling_id] + len(ticket.call.undecided)
+    return (1, in_use, meta.call_started, meta.subsample)
 
 
 async def storm(limiter, clients, changes, set_limit):
