@@ -16,12 +16,15 @@ from mellea_like.cli.arguments import (
 )
 from mellea_like.cli.exits import Exit, Problem
 from mellea_like.cli.expressions import ALLOWED
+from mellea_like.cli.limits import BUDGETS, LimitArguments
 from mellea_like.cli.sample import run_sample
+from mellea_like.cli.schedules import SCHEDULES
 
 __all__ = ["app"]
 
 CHECKS = "What must hold"
 DRAWS = "How to draw"
+COSTS = "What it may cost"
 BACKEND = "What generates"
 OUTPUT = "What is shown"
 
@@ -36,6 +39,9 @@ mellea-like sample "Write about Python classes." \\
     --check "words<=20" --check "contains:class"
 mellea-like sample "Write a haiku." --model gpt-4.1-mini \\
     --check lines==3 --require "It mentions autumn." --strategy repair
+mellea-like sample "Write a haiku." --model gpt-4.1-mini \\
+    --check lines==3 --early --max-tokens 100 \\
+    --budget cost=0.01 --price 0.40,1.60 --ledger
 mellea-like sample - --gguf model.gguf --schema invoice.json < letter.txt
 """
 
@@ -74,7 +80,7 @@ def _root(  # pyright: ignore[reportUnusedFunction]
     epilog="Exit codes: 0 passed, 1 nothing passed, 2 bad usage, 3 backend or configuration error,"
     " 130 interrupted.",
 )
-def sample(
+def sample(  # noqa: PLR0913 (an option each)
     *,
     instruction: Annotated[
         str,
@@ -129,6 +135,73 @@ def sample(
     timeout: Annotated[
         float | None,
         typer.Option(metavar="SECONDS", help="Stop after this long.", rich_help_panel=DRAWS),
+    ] = None,
+    schedule: Annotated[
+        str,
+        typer.Option(
+            metavar="WHEN",
+            help=f"When draws start: {'  '.join(SCHEDULES)}. Eager starts all at once.",
+            rich_help_panel=DRAWS,
+        ),
+    ] = "eager",
+    early: Annotated[
+        bool,
+        typer.Option(
+            "--early",
+            help="Reject a reply while it arrives, by the checks that can.",
+            rich_help_panel=DRAWS,
+        ),
+    ] = False,
+    give_up: Annotated[
+        bool,
+        typer.Option(
+            "--give-up",
+            help="Stop when something that must hold fails so often that more draws won't help.",
+            rich_help_panel=DRAWS,
+        ),
+    ] = False,
+    budget: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KIND=N",
+            help=f"What all requests together may take, at most: {', '.join(BUDGETS)}. Repeatable.",
+            rich_help_panel=COSTS,
+        ),
+    ] = None,
+    price: Annotated[
+        str | None,
+        typer.Option(
+            metavar="IN,OUT",
+            help="Money for a million tokens of prompts, and of replies: 0.15,0.60 say.",
+            rich_help_panel=COSTS,
+        ),
+    ] = None,
+    max_tokens: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", min=1, help="Tokens of one reply, at most.", rich_help_panel=COSTS
+        ),
+    ] = None,
+    retries: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            min=0,
+            help="How often a request is tried again after a passing fault; 0 for never.",
+            rich_help_panel=COSTS,
+        ),
+    ] = 2,
+    rpm: Annotated[
+        float | None,
+        typer.Option(
+            metavar="N", help="Requests a minute, at most: your quota.", rich_help_panel=COSTS
+        ),
+    ] = None,
+    tpm: Annotated[
+        float | None,
+        typer.Option(
+            metavar="N", help="Tokens a minute, at most: your quota.", rich_help_panel=COSTS
+        ),
     ] = None,
     backend: Annotated[
         BackendName | None,
@@ -190,6 +263,14 @@ def sample(
             "--explain", help="Show a table of all slices on stderr.", rich_help_panel=OUTPUT
         ),
     ] = False,
+    ledger: Annotated[
+        bool,
+        typer.Option(
+            "--ledger",
+            help="Show what each draw cost, wasted and saved on stderr.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = False,
     quiet: Annotated[
         bool, typer.Option("--quiet", "-q", help="No progress on stderr.", rich_help_panel=OUTPUT)
     ] = False,
@@ -210,6 +291,17 @@ def sample(
             concurrency=concurrency,
             seed=seed,
             timeout=timeout,
+            early=early,
+            limits=LimitArguments(
+                retries=retries,
+                schedule=as_text(schedule, "--schedule"),
+                budget=[as_text(text, "--budget") for text in budget or ()],
+                price=None if price is None else as_text(price, "--price"),
+                max_tokens=max_tokens,
+                rpm=rpm,
+                tpm=tpm,
+                give_up=give_up,
+            ),
             backend=backend,
             model=_name(model, "--model"),
             base_url=base_url,
@@ -219,6 +311,7 @@ def sample(
             judge_base_url=judge_base_url,
             as_json=as_json,
             explain=explain,
+            ledger=ledger,
             quiet=quiet,
             debug=debug,
         )

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from mellea_like.cli.exits import Exit, Problem
-from mellea_like.cli.expressions import parse_check
+from mellea_like.cli.expressions import EARLY, parse_check
+from mellea_like.cli.limits import LimitArguments
 from mellea_like.cli.terminal import warn
 from mellea_like.core.requirement import Requirement
 from mellea_like.requirements import checks
@@ -77,8 +78,11 @@ class SampleArguments:
     schema: Path | None = None
     seed: int | None = None
     timeout: float | None = None
+    early: bool = False
+    limits: LimitArguments = field(default_factory=LimitArguments)
     as_json: bool = False
     explain: bool = False
+    ledger: bool = False
     quiet: bool = False
     debug: bool = False
 
@@ -192,16 +196,23 @@ def read_requirements(
         The requirements, in the order given: the checks, the schema, what a judge decides.
 
     Raises:
-        Problem: a check is none, a text is blank, or a package is missing.
+        Problem: a check is none, a text is blank, a package is missing, or there is nothing that
+            ``--early`` could do.
     """
     try:
-        found = [parse_check(expression) for expression in arguments.check]
+        found = [parse_check(expression, early=arguments.early) for expression in arguments.check]
     except ValueError as exc:
         raise Problem(str(exc), Exit.USAGE) from exc
     except ImportError as exc:
         raise Problem(str(exc)) from exc
     if arguments.schema is not None and schema is not None:
-        found.append(_schema_check(arguments.schema, schema))
+        found.append(_schema_check(arguments.schema, schema, early=arguments.early))
+    if arguments.early and not any(requirement.stream for requirement in found):
+        msg = (
+            "--early has nothing to do: none of the checks can tell before the end of a reply; what"
+            f" can is --schema and --check as in: {'  '.join(EARLY)}"
+        )
+        raise Problem(msg, Exit.USAGE)
     for text in arguments.require:
         if not text.strip():
             msg = "--require takes a text that says what must hold, not an empty one"
@@ -234,9 +245,9 @@ def read_schema(path: Path) -> dict[str, Any]:
     return cast("dict[str, Any]", schema)
 
 
-def _schema_check(path: Path, schema: dict[str, Any]) -> Requirement:
+def _schema_check(path: Path, schema: dict[str, Any], *, early: bool) -> Requirement:
     try:
-        return checks.json_schema(schema, name=f"schema:{path.name}")
+        return checks.json_schema(schema, name=f"schema:{path.name}", early=early)
     except (ValueError, TypeError) as exc:
         msg = f"--schema: {path}: {str(exc).partition(': ')[2] or exc}"
         raise Problem(msg) from exc

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import re
 from functools import partial
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
     from mellea_like.core.requirement import Requirement
 
-__all__ = ["ALLOWED", "parse_check"]
+__all__ = ["ALLOWED", "EARLY", "parse_check"]
 
 ALLOWED = (
     "words<=20",
@@ -31,6 +32,17 @@ ALLOWED = (
 )
 """An example of each form, for help and error messages."""
 
+EARLY = (
+    "words<=20",
+    "chars<=100",
+    "lines==3",
+    "excludes:TEXT",
+    "starts:TEXT",
+    "regex:^PATTERN",
+    "json",
+)
+"""Those that ``--early`` can decide before a reply's end."""
+
 _COUNTS: dict[str, Callable[..., Requirement]] = {
     "words": checks.word_count,
     "chars": checks.char_count,
@@ -44,12 +56,13 @@ _TEXTS: dict[str, Callable[..., Requirement]] = {
     "starts": checks.starts_with,
     "ends": checks.ends_with,
 }
+_STREAMED = frozenset({"words", "chars", "lines", "excludes", "regex", "starts"})
 _OPERATORS = ("<=", ">=", "==", "<", ">")
 _COUNT = re.compile(r"\s*([A-Za-z]+)\s*([<>=!]+)\s*(\S.*?)?\s*", re.DOTALL)
 _MOST_DIGITS = 9
 
 
-def parse_check(expression: str) -> Requirement:
+def parse_check(expression: str, *, early: bool = False) -> Requirement:
     """Read one check.
 
     Counts are ``words``, ``chars``, ``lines`` or ``sentences``, an operator (``<= >= == < >``) and
@@ -58,6 +71,7 @@ def parse_check(expression: str) -> Requirement:
 
     Args:
         expression: what the user wrote, ``words<=20`` say.
+        early: have it reject a reply while it arrives, where it can.
 
     Returns:
         The requirement, named after the expression.
@@ -69,16 +83,16 @@ def parse_check(expression: str) -> Requirement:
     name, colon, text = expression.partition(":")
     kind = name.strip().lower()
     if colon and (kind in _TEXTS or kind == "choice"):
-        return _text_check(expression, kind, text)
+        return _text_check(expression, kind, text, early=early)
     if kind == "json" and not colon:
-        return checks.is_json(name=expression.strip())
+        return checks.is_json(name=expression.strip(), early=early)
     counted = _COUNT.fullmatch(expression)
     if counted is not None and counted[1].lower() in _COUNTS:
-        return _count_check(expression, *counted.groups(default=""))
+        return _count_check(expression, *counted.groups(default=""), early=early)
     raise ValueError(_unknown(expression, kind, colon))
 
 
-def _text_check(expression: str, kind: str, text: str) -> Requirement:
+def _text_check(expression: str, kind: str, text: str, *, early: bool) -> Requirement:
     given = text if kind == "regex" else text.strip()
     choices = [choice.strip() for choice in given.split("|")] if kind == "choice" else [given]
     if not all(choices):
@@ -88,13 +102,15 @@ def _text_check(expression: str, kind: str, text: str) -> Requirement:
     try:
         if kind == "choice":
             return checks.one_of(choices, name=expression)
-        return _TEXTS[kind](given, name=expression)
+        return _made(kind, partial(_TEXTS[kind], given, name=expression), early=early)
     except ValueError as exc:
         msg = f"check {expression!r}: {str(exc).partition(': ')[2] or exc}"
         raise ValueError(msg) from exc
 
 
-def _count_check(expression: str, noun: str, operator: str, text: str) -> Requirement:
+def _count_check(
+    expression: str, noun: str, operator: str, text: str, *, early: bool
+) -> Requirement:
     if operator not in _OPERATORS:
         msg = f"check {expression!r}: the operators are {' '.join(_OPERATORS)}, not {operator}"
         raise ValueError(msg)
@@ -113,7 +129,16 @@ def _count_check(expression: str, noun: str, operator: str, text: str) -> Requir
     if operator == "<" and number == 0:
         msg = f"check {expression!r}: no text has fewer than 0 {noun.lower()}"
         raise ValueError(msg)
-    return make(**limits[operator])
+    return _made(noun.lower(), partial(make, **limits[operator]), early=early)
+
+
+def _made(kind: str, make: Callable[..., Requirement], *, early: bool) -> Requirement:
+    """Make a check; one that can't decide early stays as it is."""
+    requirement = make()
+    if early and kind in _STREAMED:
+        with contextlib.suppress(ValueError):
+            return make(early=True)
+    return requirement
 
 
 def _unknown(expression: str, kind: str, colon: str) -> str:

@@ -1,4 +1,4 @@
-"""The live view on a terminal: one row for each subsample."""
+"""The live view on a terminal: a row for each iteration in flight."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from mellea_like.cli.progress import problems_of
+from mellea_like.cli.progress import problems_of, rejected_early
 from mellea_like.cli.terminal import one_line
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ STYLES = {
     "generating": "cyan",
     "checking": "cyan",
     "judging": "magenta",
+    "retrying": "yellow",
     "passed": "bold green",
     "failed": "yellow",
     "errored": "red",
@@ -106,14 +107,14 @@ class LiveView:
         rows = self._progress.rows
         room = max(1, self._console.height - 4)
         # Where not all fit, those at work are worth the room.
-        shown = rows if len(rows) <= room else sorted(rows, key=lambda r: not r.running)[:room]
-        for row in sorted(shown, key=lambda r: r.subsample):
-            table.add_row(*self._cells(row, now))
-        total = self._progress.loop * len(rows)
+        first = sorted(range(len(rows)), key=lambda i: not rows[i].running)[:room]
+        for i in sorted(first):
+            table.add_row(*self._cells(rows[i], now))
         hidden = (
-            f", {len(rows) - len(shown)} subsamples not shown" if len(shown) < len(rows) else ""
+            f", {len(rows) - len(first)} subsamples not shown" if len(first) < len(rows) else ""
         )
-        done = f"{self._progress.ended} of {total} done, {now - self._began:.1f} s{hidden}"
+        seconds = f"{now - self._began:.1f} s"
+        done = f"{self._progress.ended} of {self._progress.total} done, {seconds}{hidden}"
         table.caption = Text(done, style="dim", no_wrap=True, overflow="ellipsis")
         table.caption_justify = "left"
         return table
@@ -153,6 +154,8 @@ def slices_table(slices: tuple[Slice, ...], console: Console) -> Table:
     table.add_column("text, and what failed", overflow="fold", ratio=1)
     for s in slices:
         about = Text(one_line(s.text, 300))
+        if rejected_early(s):
+            about.append(" … (rejected early)", style="dim")
         for problem in problems_of(s):
             about.append(("\n" if about else "") + one_line(f"- {problem}", 300), style="yellow")
         middle = (Text(str(s.subsample)), Text(str(s.depth)))

@@ -8,16 +8,28 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from mellea_like.cli.exits import Problem
-from mellea_like.cli.progress import problems_of
+from mellea_like.cli.limits import in_options
+from mellea_like.cli.progress import problems_of, rejected_early
 from mellea_like.cli.terminal import is_terminal, one_line, printable, write
 
 if TYPE_CHECKING:
     from mellea_like.core.generation import Usage
+    from mellea_like.core.ledger import Ledger
     from mellea_like.core.result import SamplingResult
     from mellea_like.core.slice import Slice
+    from mellea_like.errors import BackendError, LimitExceeded
 
-__all__ = ["as_record", "summary", "why", "write_record", "write_text"]
+__all__ = [
+    "as_record",
+    "refused",
+    "spent",
+    "summary",
+    "why",
+    "write_record",
+    "write_text",
+]
 
+_IN_PYTHON = re.compile(r" \((?:max_retry_after|rate_limit_attempts|attempts)=[^)]*\)")
 _NOT_ESCAPED_BY_JSON = re.compile(r"[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 
@@ -59,11 +71,14 @@ def _write(text: str) -> None:
         raise Problem(msg) from exc
 
 
-def as_record(result: SamplingResult[Any], *, strategy: str, backend: str) -> dict[str, Any]:
+def as_record(
+    result: SamplingResult[Any], ledger: Ledger, *, strategy: str, backend: str
+) -> dict[str, Any]:
     """Write a result as plain data.
 
     Args:
         result: the result.
+        ledger: what it cost.
         strategy: the strategy's name on the command line.
         backend: the backend's name on the command line.
 
@@ -76,33 +91,40 @@ def as_record(result: SamplingResult[Any], *, strategy: str, backend: str) -> di
         "text": None if best is None else best.text,
         "value": result.value,
         "stop_reason": str(result.stop_reason),
+        "stop_detail": in_options(result.stop_detail),
         "strategy": strategy,
         "backend": backend,
         "sampling_id": result.sampling_id,
         "iteration": None if best is None else best.iteration,
         "elapsed": round(result.elapsed, 6),
         "usage": _usage(result.usage),
+        "ledger": {
+            "rows": [row._asdict() for row in ledger.rows],
+            "total": ledger.total._asdict(),
+        },
         "slices": [_slice(s) for s in result.slices],
     }
 
 
-def summary(result: SamplingResult[Any]) -> str:
+def summary(result: SamplingResult[Any], ledger: Ledger) -> str:
     """Say in a line how a call that passed went.
 
     Args:
         result: the result.
+        ledger: what it cost.
 
     Returns:
         The line.
     """
-    return f"Passed: iteration {result.best.iteration}, {_cost(result)}."
+    return f"Passed: iteration {result.best.iteration}, {_cost(result, ledger)}."
 
 
-def why(result: SamplingResult[Any]) -> list[str]:
+def why(result: SamplingResult[Any], ledger: Ledger) -> list[str]:
     """Say why nothing passed.
 
     Args:
         result: the result.
+        ledger: what it cost.
 
     Returns:
         Lines: how it ended, and what the best failure lacked.
@@ -110,11 +132,14 @@ def why(result: SamplingResult[Any]) -> list[str]:
     reason = {"timeout": "the time was up", "exhausted": "all turns are spent"}.get(
         result.stop_reason, f"stopped: {result.stop_reason}"
     )
-    lines = [f"Nothing passed: {reason}; {_cost(result)}."]
+    if result.stop_detail:
+        reason = one_line(in_options(result.stop_detail))
+    lines = [f"Nothing passed: {reason}; {_cost(result, ledger)}."]
     if result.best_index is None:
         return [*lines, "No reply was judged, so there is none to show."]
     best = result.best
-    lines.append(f"The best failure, iteration {best.iteration}, lacks:")
+    part = " (rejected before its end)" if rejected_early(best) else ""
+    lines.append(f"The best failure, iteration {best.iteration}{part}, lacks:")
     lines.extend(f"  - {one_line(problem)}" for problem in problems_of(best))
     errors = list(result.errors)
     if errors:
@@ -123,10 +148,43 @@ def why(result: SamplingResult[Any]) -> list[str]:
     return lines
 
 
-def _cost(result: SamplingResult[Any]) -> str:
+def spent(error: LimitExceeded) -> str:
+    """Say that a budget was spent before any reply was judged.
+
+    Args:
+        error: what the call raised.
+
+    Returns:
+        A sentence.
+    """
+    first = error.__cause__
+    because = "" if first is None else f"; the first error was: {one_line(str(first))}"
+    return f"nothing passed: {in_options(str(error))}{because}"
+
+
+def refused(error: BackendError) -> str:
+    """Say what a backend said, how often it was asked, and when to come back.
+
+    Args:
+        error: what the call raised.
+
+    Returns:
+        A sentence.
+    """
+    message = str(error) or type(error).__name__
+    if error.retry_after is not None and "come back in" not in message:
+        message += f"; come back in {error.retry_after:.6g} s"
+    notes: list[str] = getattr(error, "__notes__", [])
+    tries = [note for note in notes if note.startswith(("tried ", "refused "))]
+    return _IN_PYTHON.sub("", "; ".join([message, *tries]))
+
+
+def _cost(result: SamplingResult[Any], ledger: Ledger) -> str:
     ran = len(result.slices)
     plural = "" if ran == 1 else "s"
-    return f"{ran} iteration{plural} run, {result.usage}, {result.elapsed:.2f} s"
+    money = ledger.total.cost
+    cost = "" if money is None else f", cost {money:.6f}"
+    return f"{ran} iteration{plural} run, {result.usage}{cost}, {result.elapsed:.2f} s"
 
 
 def _slice(s: Slice) -> dict[str, Any]:
@@ -134,8 +192,10 @@ def _slice(s: Slice) -> dict[str, Any]:
         "iteration": s.iteration,
         "subsample": s.subsample,
         "depth": s.depth,
+        "chain": s.chain,
         "outcome": str(s.outcome),
         "text": None if s.generation is None else s.text,
+        "finish_reason": None if s.generation is None else s.generation.finish_reason,
         "reasons": list(s.problems),
         "validations": [
             {

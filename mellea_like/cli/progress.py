@@ -1,4 +1,4 @@
-"""How far a call is: one row a subsample, kept up to date by hooks, and lines about what ended."""
+"""How far a call is: a row for each iteration in flight, and lines about what ended."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from mellea_like.core.result import StopReason
 from mellea_like.core.slice import Outcome
+from mellea_like.core.streaming import REJECTED
 from mellea_like.hooks.registry import Plugin, hook
 from mellea_like.hooks.types import HookMode, HookType
 
@@ -16,22 +17,23 @@ if TYPE_CHECKING:
 
     from mellea_like.core.slice import Slice
     from mellea_like.hooks.payloads import (
+        GenerationErrorPayload,
         GenerationPreCallPayload,
         SamplingLoopEndPayload,
         ValidationPreCheckPayload,
     )
 
-__all__ = ["Progress", "Row", "problems_of"]
+__all__ = ["Progress", "Row", "problems_of", "rejected_early"]
 
-RUNNING = frozenset({"generating", "checking", "judging"})
+RUNNING = frozenset({"generating", "checking", "judging", "retrying"})
 
 
 @dataclass(slots=True)
 class Row:
-    """Where one subsample is.
+    """What one subsample is at, or where turns are pooled, what one of those in flight is at.
 
     Args:
-        subsample: its index, 0-based.
+        subsample: the subsample of its latest iteration's turn, 0-based.
         iteration: the id of its latest iteration; None before the first.
         state: what it is doing, or how its latest iteration ended.
         started: when the latest iteration started, on `time.monotonic`'s clock.
@@ -74,7 +76,8 @@ class Progress(Plugin):
         say: called with a line about each slice that ended; None for silence.
 
     Attributes:
-        rows: one for each subsample.
+        rows: one for each subsample, and for what is in flight beyond that.
+        total: turns of the call.
         ended: how many iterations have ended.
         cancelled: iterations that were cancelled with the call, once it is over.
     """
@@ -83,16 +86,38 @@ class Progress(Plugin):
         self, loop: int, concurrency: int, say: Callable[[str], None] | None = None
     ) -> None:
         self.loop = loop
+        self.total = loop * concurrency
         self.rows = [Row(subsample) for subsample in range(concurrency)]
         self.ended = 0
         self.cancelled = 0
         self.say = say
+        self._pooled = False
+        self._most_rows = concurrency
+        self._row_of: dict[int, Row] = {}
         self._errors: dict[str, int] = {}
+
+    def follow(self, *, pooled: bool, extra: int) -> None:
+        """Expect what a schedule may do.
+
+        Args:
+            pooled: whether chains may take turns of other subsamples.
+            extra: how many iterations may be in flight beyond one a subsample.
+        """
+        self._pooled = pooled
+        self._most_rows = len(self.rows) + extra
 
     @hook(HookType.GENERATION_PRE_CALL, mode=HookMode.OBSERVE)
     async def _on_request(self, payload: GenerationPreCallPayload) -> None:  # pyright: ignore[reportUnusedFunction]
         state = "judging" if payload.purpose == "judge" else "generating"
         self._move(payload.subsample, payload.iteration, state)
+
+    @hook(HookType.GENERATION_ERROR, mode=HookMode.OBSERVE)
+    async def _on_error(self, payload: GenerationErrorPayload) -> None:  # pyright: ignore[reportUnusedFunction]
+        # Where it is not tried again, its slice says so at once.
+        row = self._row_of.get(payload.iteration or 0)
+        if row is not None and row.iteration == payload.iteration:
+            row.state = "retrying"
+            row.failed = str(payload.error) or type(payload.error).__name__
 
     @hook(HookType.VALIDATION_PRE_CHECK, mode=HookMode.OBSERVE)
     async def _on_validation(self, payload: ValidationPreCheckPayload) -> None:  # pyright: ignore[reportUnusedFunction]
@@ -110,19 +135,22 @@ class Progress(Plugin):
             slice_: its record.
         """
         self.ended += 1
-        row = self.rows[slice_.chain]
+        row = self._row_of.pop(slice_.iteration, None)
+        if row is None:
+            row = self._choose(slice_.subsample)
         why = "; ".join(problems_of(slice_))
         if slice_.outcome is not Outcome.CANCELLED:
             row.failed = why
         # Slices are delivered beside the call: the subsample may be at its next iteration by now.
         if row.iteration is None or row.iteration == slice_.iteration:
-            row.iteration = slice_.iteration
+            row.iteration, row.subsample = slice_.iteration, slice_.subsample
             row.state = slice_.outcome.value
             row.seconds = slice_.duration
         if self.say is not None:
+            early = " early" if rejected_early(slice_) else ""
             line = (
                 f"iteration {slice_.iteration} (subsample {slice_.subsample}):"
-                f" {slice_.outcome} after {slice_.duration:.2f} s"
+                f" {slice_.outcome}{early} after {slice_.duration:.2f} s"
             )
             first = slice_.iteration
             if slice_.error is not None:
@@ -135,10 +163,38 @@ class Progress(Plugin):
     def _move(self, subsample: int | None, iteration: int | None, state: str) -> None:
         if subsample is None or iteration is None:
             return
-        row = self.rows[subsample]
-        if row.iteration != iteration:
-            row.iteration, row.started, row.seconds = iteration, time.monotonic(), None
-        row.state = state
+        row = self._row_of.get(iteration)
+        if row is None:
+            row = self._row_of[iteration] = self._choose(subsample)
+            row.iteration, row.subsample = iteration, subsample
+            row.started, row.seconds = time.monotonic(), None
+        if row.iteration == iteration:
+            row.state = state
+
+    def _choose(self, subsample: int) -> Row:
+        """Choose the row for an iteration: its subsample's, unless that has another in flight."""
+        own = self.rows[subsample]
+        if not self._pooled or not own.running:
+            return own
+        free = next((row for row in self.rows if not row.running), None)
+        if free is not None:
+            return free
+        if len(self.rows) == self._most_rows:
+            return own  # What it shows is over: its slice is on the way.
+        self.rows.append(Row(subsample))
+        return self.rows[-1]
+
+
+def rejected_early(slice_: Slice) -> bool:
+    """Tell whether a reply was rejected before its end.
+
+    Args:
+        slice_: the record of its iteration.
+
+    Returns:
+        Whether the slice holds only the part that had arrived.
+    """
+    return slice_.generation is not None and slice_.generation.finish_reason == REJECTED
 
 
 def problems_of(slice_: Slice) -> list[str]:

@@ -20,20 +20,29 @@ from mellea_like.requirements.checks import word_count
 HOSTILE = "\x1b[31m[red]evil[/red]\x1b]0;title\x07\r\n\x9b2J [/] end"
 
 
-def make_slice(iteration, outcome=Outcome.FAILED, *, text="some text", error=None, chain=0):
+def make_slice(
+    iteration,
+    outcome=Outcome.FAILED,
+    *,
+    text="some text",
+    error=None,
+    chain=0,
+    subsample=None,
+    finish_reason=None,
+):
     verdicts = ()
     if outcome is Outcome.FAILED:
         check = word_count(at_most=1, name=f"words<=1 {text}")
         verdicts = ((check, check.validator(_candidate("two words"))),)
     return Slice(
         iteration=iteration,
-        subsample=chain,
+        subsample=chain if subsample is None else subsample,
         depth=0,
         chain=chain,
         action=Instruction("x"),
         context=Context(),
         messages=(),
-        generation=Generation(text),
+        generation=Generation(text, finish_reason=finish_reason),
         requirements=tuple(requirement for requirement, _ in verdicts),
         verdicts=tuple(verdict for _, verdict in verdicts),
         outcome=outcome,
@@ -92,6 +101,60 @@ def test_lines_name_the_iteration_its_outcome_and_why():
         "iteration 2 (subsample 0): errored after 0.25 s: broken",
         "iteration 3 (subsample 0): passed after 0.25 s",
     ]
+
+
+def pooled_progress(concurrency=2, extra=0, loop=3):
+    progress = Progress(loop=loop, concurrency=concurrency)
+    progress.follow(pooled=True, extra=extra)
+    return progress
+
+
+def states(progress):
+    return [(row.subsample, row.iteration, row.state) for row in progress.rows]
+
+
+def test_a_borrowed_turn_takes_the_row_of_one_that_is_not_at_work():
+    progress = pooled_progress()
+    progress._move(0, 1, "generating")
+    progress._move(0, 2, "generating")  # a fresh chain, while the first one lags
+    assert states(progress) == [(0, 1, "generating"), (0, 2, "generating")]
+    progress.on_slice(make_slice(2, chain=7, subsample=0))
+    assert states(progress) == [(0, 1, "generating"), (0, 2, "failed")]
+    progress._move(1, 4, "judging")
+    assert states(progress) == [(0, 1, "generating"), (1, 4, "judging")]
+    assert "2/3" not in drawn(progress)
+
+
+def test_a_hedge_has_a_row_of_its_own_and_no_turns():
+    progress = pooled_progress(extra=1)
+    for iteration in (1, 4, 5):
+        progress._move((iteration - 1) // 3, iteration, "generating")
+    assert states(progress) == [(0, 1, "generating"), (1, 4, "generating"), (1, 5, "generating")]
+    assert "0 of 6 done" in drawn(progress)
+
+
+def test_rows_do_not_grow_beyond_what_may_be_in_flight():
+    progress = pooled_progress()
+    for iteration in (1, 4, 5, 6):
+        progress._move((iteration - 1) // 3, iteration, "generating")
+    progress._move(1, 5, "judging")  # its row shows the next iteration by now
+    assert states(progress) == [(0, 1, "generating"), (1, 6, "generating")]
+
+
+def test_a_chain_beyond_the_subsamples_is_no_trouble():
+    progress = pooled_progress()
+    progress.on_slice(make_slice(2, Outcome.CANCELLED, chain=9, subsample=0))
+    assert states(progress) == [(0, 2, "cancelled"), (1, None, "waiting")]
+
+
+def test_a_reply_that_was_rejected_early_is_marked():
+    lines = []
+    slice_ = make_slice(1, finish_reason="rejected")
+    Progress(3, 1, lines.append).on_slice(slice_)
+    assert lines[0].startswith("iteration 1 (subsample 0): failed early after 0.25 s: words<=1")
+    console = Console(file=io.StringIO(), width=120)
+    console.print(slices_table((slice_,), console))
+    assert "some text … (rejected early)" in console.file.getvalue()
 
 
 def test_markup_and_escapes_in_a_reply_are_shown_and_not_obeyed():
@@ -165,6 +228,41 @@ def test_a_small_terminal_does_not_break_the_view(size):
     assert all(len(line) <= size[0] for line in view)
 
 
+@pytest.mark.parametrize("size", [(80, 24), (40, 10)])
+@pytest.mark.parametrize("schedule", ["hedged:0.5", "pooled", "staggered:0.2"])
+def test_the_view_copes_with_chains_that_open_late_and_borrow_turns(size, schedule):
+    lag = Answer("one two three four", seconds=2.0)
+    with (
+        OpenAIServer(choose=lambda number, _: lag if number == 1 else MISS) as server,
+        Terminal(
+            *("sample", "x", "--base-url", server.url, "--loop", "6", "--concurrency", "3"),
+            *("--check", "words<=2", "--schedule", schedule, "--ledger"),
+            columns=size[0],
+            lines=size[1],
+        ) as terminal,
+    ):
+        code, out = terminal.finish()
+    assert (code, out) == (1, "one two three four\n")
+    assert "Traceback" not in terminal.seen
+    assert "of 18 done" in terminal.plain
+    view, _, rest = terminal.plain.rpartition(" done, ")
+    assert all(len(line) <= size[0] for line in view.splitlines()[2:])
+    assert "wasted" in rest
+    assert "18 iterations run" in rest
+
+
+def test_a_request_that_is_tried_again_says_why_it_waits():
+    refusal = Answer.error(429, "slow down", retry_after="1")
+    with (
+        OpenAIServer(refusal, Answer("fine")) as server,
+        Terminal("sample", "x", "--base-url", server.url, "--concurrency", "1") as terminal,
+    ):
+        terminal.wait_for("retrying")
+        code, out = terminal.finish()
+    assert (code, out) == (0, "fine\n")
+    assert "answered 429" in terminal.plain
+
+
 def test_a_dumb_terminal_gets_plain_lines():
     with Terminal("sample", "Write.", "--loop", "1", TERM="dumb") as terminal:
         code, _ = terminal.finish()
@@ -188,6 +286,24 @@ def test_in_a_pipe_the_result_is_as_it_is():
         done = run("sample", "x", "--base-url", server.url)
     assert done.stdout == "a\x1b[31mb\n"
     assert "\x1b" not in done.stderr
+
+
+def test_an_interrupt_reaches_what_waits_for_its_time():
+    with (
+        OpenAIServer(SLOW) as server,
+        Terminal(
+            *("sample", "x", "--base-url", server.url, "--rpm", "1", "--budget", "requests=9"),
+            *("--schedule", "staggered:0.01"),
+        ) as terminal,
+    ):
+        terminal.wait_for("generating")
+        _wait_until(lambda: server.in_flight == 1)
+        terminal.process.send_signal(signal.SIGINT)
+        ended = terminal.finish()
+        _wait_until(lambda: server.disconnected == 1)
+    assert ended == (130, "")
+    assert "Interrupted: " in terminal.plain
+    assert "Traceback" not in terminal.seen
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

@@ -1,0 +1,432 @@
+"""Budgets, retries, schedules, early rejection and giving up, from the options to the exit code."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+from http_server import Answer, OpenAIServer
+
+from mellea_like.backends import ScriptedBackend
+from mellea_like.cli.exits import Problem
+from mellea_like.cli.expressions import ALLOWED, EARLY, parse_check
+from mellea_like.cli.limits import (
+    LimitArguments,
+    Limits,
+    in_options,
+    parse_budget,
+    parse_price,
+)
+from mellea_like.limits import Budget, LimitedBackend, Price
+from mellea_like.sampling.giving_up import PerRequirement
+from mellea_like.sampling.schedules import Eager
+
+HARD = ["--check", "words<1"]
+
+
+# From options to objects
+
+
+def test_without_options_there_are_two_retries_and_no_limit():
+    limits = Limits.of(LimitArguments())
+    assert limits.retry is not None
+    assert limits.retry.attempts == 3
+    assert limits.schedule == Eager()
+    assert (limits.budget, limits.price, limits.limiter, limits.give_up) == ({}, None, None, None)
+    backend = ScriptedBackend(["x"])
+    assert limits.limited(backend) is backend
+    assert limits.budget_for([backend]) is None
+    assert limits.prices(["m"]) is None
+
+
+@pytest.mark.parametrize(
+    ("retries", "attempts", "refusals"), [(1, 2, 10), (5, 6, 10), (20, 21, 21)]
+)
+def test_retries_are_counted_beside_the_first_try(retries, attempts, refusals):
+    retry = Limits.of(LimitArguments(retries=retries)).retry
+    assert retry is not None
+    assert (retry.attempts, retry.rate_limit_attempts) == (attempts, refusals)
+
+
+def test_no_retries_turn_them_off():
+    assert Limits.of(LimitArguments(retries=0)).retry is None
+
+
+def test_giving_up_is_by_requirement():
+    assert Limits.of(LimitArguments(give_up=True)).give_up == PerRequirement()
+
+
+def test_one_limiter_is_round_every_backend():
+    limits = Limits.of(LimitArguments(rpm=60, tpm=1000))
+    one, other = (limits.limited(ScriptedBackend(["x"])) for _ in range(2))
+    assert isinstance(one, LimitedBackend)
+    assert isinstance(other, LimitedBackend)
+    assert one.limits == other.limits == (limits.limiter,)
+    assert limits.limiter is not None
+    assert limits.limiter.requests_per_minute == 60
+    assert limits.limiter.tokens_per_minute == 1000
+
+
+@pytest.mark.parametrize(
+    ("given", "arguments"),
+    [
+        ([], {}),
+        (["requests=20"], {"requests": 20}),
+        (["cost=0.5", "requests=1"], {"money": 0.5, "requests": 1}),
+        ([" Input_Tokens = 7 "], {"input_tokens": 7}),
+        (["output-tokens=9"], {"output_tokens": 9}),
+    ],
+)
+def test_a_budget_is_a_kind_and_an_amount(given, arguments):
+    assert parse_budget(given) == arguments
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        (["request=5"], "'request=5' is none of the known ones; did you mean requests=5?"),
+        (["request"], "'request' is none of the known ones; did you mean requests=20?"),
+        (["tokens=5"], "did you mean input-tokens=5?\nAllowed: requests=20  input-tokens=5000"),
+        (["seconds=5"], "'seconds=5' is none of the known ones: write --timeout 5 for that"),
+        (["time"], "write --timeout SECONDS for that"),
+        (["euros=5"], "budget 'euros=5' is none of the known ones\nAllowed: "),
+        (["requests"], "budget 'requests' lacks its amount: write requests=20"),
+        (["cost="], "budget 'cost=' lacks its amount: write cost=0.50"),
+        (["requests=0"], "requests takes a whole number above 0, as in requests=20"),
+        (["requests=1.5"], "requests takes a whole number above 0, as in requests=20"),
+        (["output-tokens=many"], "output-tokens takes a whole number above 0"),
+        (["cost=0"], "cost takes an amount of money above 0, as in cost=0.50"),
+        (["cost=inf"], "cost takes an amount of money above 0"),
+        (["cost=nan"], "cost takes an amount of money above 0"),
+        (["requests=1", "requests=2"], "budget requests is given twice: name each kind once"),
+    ],
+)
+def test_what_is_no_budget_is_a_sentence_that_says_what_to_write(given, sentence):
+    with pytest.raises(ValueError, match=r"^budget ") as caught:
+        parse_budget(given)
+    assert sentence in str(caught.value)
+
+
+def test_a_price_is_two_amounts():
+    assert parse_price("0.15, 0.60") == Price(0.15, 0.6)
+
+
+@pytest.mark.parametrize("text", ["", "1", "1,2,3", "-1,2", "a,b", "nan,1", "1,inf"])
+def test_what_is_no_price_is_a_sentence_that_says_what_to_write(text):
+    with pytest.raises(ValueError, match=r"price takes two amounts .* 0.15,0.60 say, not"):
+        parse_price(text)
+
+
+def test_a_budget_of_money_prices_the_generator_and_the_judge():
+    limits = Limits.of(LimitArguments(budget=["cost=2"], price="1,2", max_tokens=10))
+    backends = [ScriptedBackend(["x"], model="one"), ScriptedBackend(["x"], model="two")]
+    budget = limits.budget_for(backends)
+    assert isinstance(budget, Budget)
+    assert budget.money == 2
+    assert budget.prices == {"one": Price(1, 2), "two": Price(1, 2)}
+    assert budget.assume_output_tokens == 512
+
+
+def test_a_budget_of_money_needs_to_know_the_model():
+    limits = Limits.of(LimitArguments(budget=["cost=2"], price="1,2", max_tokens=10))
+
+    class Unnamed:
+        model = None
+
+        async def generate(self, request): ...
+
+    with pytest.raises(Problem, match=r"--budget cost needs to know the model .* add --model NAME"):
+        limits.budget_for([Unnamed()])
+    others = Limits.of(LimitArguments(budget=["requests=2"], price="1,2"))
+    assert others.budget_for([Unnamed()]) is not None
+
+
+@pytest.mark.parametrize("kind", ["input_tokens", "output_tokens", "money"])
+def test_a_budgets_error_is_told_in_options(kind):
+    said = in_options(
+        f"budget 'this call': x: it needs a higher {kind} limit, or a lower max_tokens"
+    )
+    option = {"money": "cost"}.get(kind, kind.replace("_", "-"))
+    assert said == (
+        f"the budget of this call: x: it needs a higher --budget {option}, or a lower --max-tokens"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--schedule", "fast"], "--schedule 'fast' is none of the known ones\nAllowed: eager"),
+        (["--schedule", "staggered"], "--schedule 'staggered': staggered needs SECONDS, as in"),
+        (["--budget", "requests"], "--budget 'requests' lacks its amount: write requests=20"),
+        (["--budget", "output-tokens=9"], "needs to know how long one reply may get: add --max-to"),
+        (
+            ["--budget", "cost=1", "--price", "1,2"],
+            "--budget cost needs to know how long one reply",
+        ),
+        (["--budget", "cost=1"], "--budget cost needs the price of tokens: add --price IN,OUT"),
+        (["--price", "1"], "--price takes two amounts of at least 0"),
+        (["--rpm", "0"], "--rpm takes a number above 0, not 0"),
+        (["--tpm", "nan"], "--tpm takes a number above 0, not nan"),
+        (["--rpm", "5", "--tpm", "-3"], "--tpm takes a number above 0, not -3"),
+        (["--retries", "-1"], "Invalid value for '--retries'"),
+        (["--max-tokens", "0"], "Invalid value for '--max-tokens'"),
+        (["--early"], "--early has nothing to do: none of the checks can tell before the end"),
+        (["--early", "--check", "contains:x"], "--early has nothing to do"),
+    ],
+)
+def test_bad_usage_exits_with_2_and_says_what_to_write(command, arguments, sentence):
+    code, out, err = command("sample", "Write.", *arguments)
+    assert (code, out) == (2, "")
+    assert err.startswith("mellea-like: ")
+    assert sentence in err
+
+
+# Early rejection
+
+
+@pytest.mark.parametrize(
+    "expression", [*EARLY, "words==3", "words<3", "sentences<3", *ALLOWED, "regex:^a\\b"]
+)
+def test_a_check_decides_early_where_it_can_and_is_the_same_check(expression):
+    known = {*EARLY, "words==3", "words<3", "json", "lines==3"}
+    early = parse_check(expression, early=True)
+    assert (early.stream is not None) == (expression in known), expression
+    assert early.name == parse_check(expression).name
+    assert parse_check(expression).stream is None
+
+
+def test_a_reply_is_rejected_while_it_arrives(command):
+    answers = Answer("As an AI I can not do that now", seconds=20.0), Answer("Leaves fall")
+    with OpenAIServer(*answers) as server:
+        began = time.monotonic()
+        code, out, err = command(
+            *("sample", "x", "--base-url", server.url, "--model", "m", "--early", "--json"),
+            *("--check", "words<=2", "--concurrency", "1"),
+        )
+    record = json.loads(out)
+    assert (code, record["text"]) == (0, "Leaves fall")
+    assert time.monotonic() - began < 15
+    assert server.disconnected == 1
+    assert [piece["finish_reason"] for piece in record["slices"]] == ["rejected", "stop"]
+    assert "iteration 1 (subsample 0): failed early after" in err
+    assert record["ledger"]["rows"][0]["saved_tokens"] == 1
+    assert record["ledger"]["total"]["saved_tokens"] == 1
+
+
+def test_a_schema_rejects_early_too(command, tmp_path):
+    file = tmp_path / "s.json"
+    file.write_text('{"type": "object"}')
+    with OpenAIServer(Answer("Sure! Here it is", seconds=20.0)) as server:
+        code, out, err = command(
+            *("sample", "x", "--base-url", server.url, "--model", "m", "--early", "-q"),
+            *("--schema", str(file), "--concurrency", "1", "--loop", "1", "--explain"),
+        )
+    assert code == 1
+    assert out.strip() != "Sure! Here it is"
+    assert "The best failure, iteration 1 (rejected before its end), lacks:" in err
+    assert "… (rejected early)" in " ".join(err.split())
+
+
+# Budgets
+
+
+def test_a_spent_budget_ends_the_call_with_what_there_is(command):
+    code, out, err = command("sample", "Write.", *HARD, "--budget", "requests=3", "-q")
+    assert code == 1
+    assert out.strip()
+    assert err.startswith(
+        "Nothing passed: the budget of this call: 3 of 3 requests are made, and this would be one"
+        " more; "
+    )
+    assert "3 requests" in err
+
+
+def test_json_says_which_budget_is_spent(command):
+    code, out, _ = command(
+        *("sample", "Write.", *HARD, "--budget", "output-tokens=60", "--max-tokens", "50", "--json")
+    )
+    record = json.loads(out)
+    assert (code, record["stop_reason"]) == (1, "budget")
+    assert record["stop_detail"].endswith(
+        "a higher --budget output-tokens, or a lower --max-tokens"
+    )
+    assert record["usage"]["output_tokens"] <= 60
+
+
+def test_a_budget_too_small_for_one_reply_has_failed_and_says_so(command):
+    code, out, err = command(
+        *("sample", "Write.", "--budget", "cost=0.00001", "--price", "1,2", "--max-tokens", "50"),
+        *("-q", "--json"),
+    )
+    assert code == 1
+    assert err.startswith("mellea-like: nothing passed: the budget of this call: 0 of 1e-05 money")
+    assert err.endswith("it needs a higher --budget cost, or a lower --max-tokens\n")
+    record = json.loads(out)
+    assert (record["success"], record["stop_reason"]) == (False, "budget")
+    assert len(err.splitlines()) == 1
+
+
+def test_a_budget_spent_on_errors_names_the_first(command):
+    with OpenAIServer(Answer.error(503, "busy")) as server:
+        code, _, err = command(
+            *("sample", "x", "--base-url", server.url, "--model", "m", "-q"),
+            *("--budget", "requests=1", "--concurrency", "1", "--retries", "0"),
+        )
+    assert code == 1
+    assert "1 of 1 requests are made" in err
+    assert "; the first error was: http://127.0.0.1" in err
+
+
+def test_what_a_judge_costs_counts(command):
+    def choose(number, body):
+        judging = "response_format" in body
+        return Answer('{"passed": false, "reason": "no"}' if judging else "a red fox")
+
+    with OpenAIServer(choose=choose) as server:
+        code, _, err = command(
+            *(
+                "sample",
+                "x",
+                "--base-url",
+                server.url,
+                "--model",
+                "m",
+                "--require",
+                "is fine",
+                "-q",
+            ),
+            *("--budget", "requests=4", "--concurrency", "1"),
+            *("--budget", "cost=1", "--price", "1,2", "--max-tokens", "9"),
+        )
+    assert code == 1
+    assert len(server.requests) == 4
+    assert "4 of 4 requests" in err
+    assert [request.get("max_tokens") for request in server.requests] == [9, None, 9, None]
+
+
+def test_the_ledger_is_a_table_on_standard_error(command):
+    code, out, err = command("sample", "Write.", "-q", "--ledger", "--concurrency", "1")
+    assert code == 0
+    assert "wasted" not in out
+    heads, row, total = err.splitlines()
+    assert heads.split() == ["iteration", "outcome", *_COLUMNS]
+    assert row.split()[:2] == ["1*", "passed"]
+    assert total.split()[0] == "total"
+
+
+_COLUMNS = ["requests", "input", "output", "wasted", "unknown", "saved"]
+
+
+def test_with_a_price_money_is_shown(command):
+    arguments = ["sample", "Write.", "--concurrency", "1", "--price", "1000,2000"]
+    _, out, err = command(*arguments, "--ledger", "--json")
+    record = json.loads(out)
+    usage = record["usage"]
+    cost = (usage["input_tokens"] * 1000 + usage["output_tokens"] * 2000) / 1e6
+    assert record["ledger"]["total"]["cost"] == pytest.approx(cost)
+    assert record["ledger"]["rows"][0]["cost"] == pytest.approx(cost)
+    assert f", cost {cost:.6f}, " in err
+    assert err.splitlines()[2].split()[-1] == "cost"
+
+
+# Retries and refusals
+
+
+def test_a_passing_fault_is_tried_again(command):
+    with OpenAIServer(Answer.error(503, "busy"), Answer("fine")) as server:
+        code, out, _ = command(
+            "sample", "x", "--base-url", server.url, "--model", "m", "--concurrency", "1"
+        )
+    assert (code, out) == (0, "fine\n")
+    assert len(server.requests) == 2
+
+
+def test_without_retries_it_costs_its_turn(command):
+    with OpenAIServer(Answer.error(503, "busy"), Answer("fine")) as server:
+        code, _, err = command(
+            *("sample", "x", "--base-url", server.url, "--model", "m", "--concurrency", "1"),
+            *("--retries", "0"),
+        )
+    assert code == 0
+    assert "iteration 1 (subsample 0): errored" in err
+    assert "Passed: iteration 2" in err
+
+
+def test_how_often_it_was_tried_is_told(command):
+    with OpenAIServer(Answer.error(503, "busy")) as server:
+        code, _, err = command(
+            *("sample", "x", "--base-url", server.url, "--model", "m", "--concurrency", "1", "-q"),
+            *("--retries", "1", "--loop", "1"),
+        )
+    assert code == 3
+    assert len(server.requests) == 2
+    assert err.endswith("answered 503: busy; tried 2 times\n")
+
+
+@pytest.mark.parametrize("retries", ["0", "2"])
+def test_a_refusal_says_when_to_come_back(command, retries):
+    with OpenAIServer(Answer.error(429, "slow down", retry_after="300")) as server:
+        code, out, err = command(
+            *("sample", "x", "--base-url", server.url, "--model", "m", "--json", "-q"),
+            *("--retries", retries, "--concurrency", "1", "--loop", "1"),
+        )
+    assert code == 3
+    assert "answered 429: slow down; come back in 300 s" in err
+    assert "max_retry_after" not in err
+    assert len(err.splitlines()) == 1
+    assert json.loads(out)["retry_after"] == 300
+
+
+def test_requests_keep_to_a_rate(command):
+    with OpenAIServer(Answer("long enough")) as server:
+        began = time.monotonic()
+        code, _, _ = command(
+            *("sample", "x", "--base-url", server.url, "--model", "m", *HARD, "-q"),
+            *("--loop", "3", "--concurrency", "1", "--rpm", "120"),
+        )
+    assert code == 1
+    assert len(server.requests) == 3
+    assert time.monotonic() - began >= 0.4  # two at once, and half a second for each other one
+
+
+# Schedules and giving up
+
+
+def test_it_gives_up_what_is_hopeless(command):
+    code, out, _ = command("sample", "Write.", *HARD, "--give-up", "--loop", "50", "--json", "-q")
+    record = json.loads(out)
+    assert (code, record["stop_reason"]) == (1, "hopeless")
+    assert record["stop_detail"].startswith("requirement 'words<1' was met in 0 of 6 replies")
+    assert len(record["slices"]) < 15
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    ["eager", "pooled", "staggered:0.01", "hedged:0.5", "adaptive", "deadline:60,0.5"],
+)
+def test_every_schedule_uses_all_turns_and_no_more(command, schedule):
+    code, out, err = command(
+        *("sample", "Write.", *HARD, "--schedule", schedule, "--loop", "4", "--concurrency", "3"),
+        "--json",
+    )
+    record = json.loads(out)
+    assert (code, record["stop_reason"]) == (1, "exhausted")
+    assert sorted(piece["iteration"] for piece in record["slices"]) == list(range(1, 13))
+    assert sum(line.startswith("iteration ") for line in err.splitlines()) == 12
+
+
+def test_a_staggered_sibling_that_is_not_needed_never_starts(command):
+    code, out, _ = command("sample", "Write.", "--schedule", "staggered:60", "--json", "-q")
+    assert code == 0
+    assert json.loads(out)["usage"]["requests"] == 1
+
+
+def test_a_deadline_ends_the_call(command):
+    with OpenAIServer(Answer("slow", seconds=30.0)) as server:
+        code, out, err = command(
+            *("sample", "x", "--base-url", server.url, "--model", "m", "-q"),
+            *("--schedule", "deadline:0.3"),
+        )
+    assert (code, out) == (1, "")
+    assert "Nothing passed: the time was up" in err

@@ -1,0 +1,72 @@
+"""The grammar of ``--schedule``."""
+
+from __future__ import annotations
+
+import pytest
+
+from mellea_like.cli.schedules import SCHEDULES, parse_schedule
+from mellea_like.sampling.schedules import Adaptive, Deadline, Eager, Hedged, Staggered
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "values"),
+    [
+        ("eager", Eager, {"pool": False}),
+        (" Eager ", Eager, {"pool": False}),
+        ("pooled", Eager, {"pool": True}),
+        ("staggered:0.5", Staggered, {"delay": 0.5}),
+        ("STAGGERED : 2", Staggered, {"delay": 2.0}),
+        ("hedged", Hedged, {"quantile": Hedged().quantile}),
+        ("hedged:0.9", Hedged, {"quantile": 0.9}),
+        ("adaptive", Adaptive, {"price": Adaptive().price}),
+        ("adaptive:1.5", Adaptive, {"price": 1.5}),
+        ("deadline:20", Deadline, {"seconds": 20.0, "risk": Deadline(1).risk}),
+        ("deadline:20,0.01", Deadline, {"seconds": 20.0, "risk": 0.01}),
+        ("deadline: 1e1 , .5", Deadline, {"seconds": 10.0, "risk": 0.5}),
+    ],
+)
+def test_a_schedule_is_a_name_and_its_numbers(text, kind, values):
+    schedule = parse_schedule(text)
+    assert type(schedule) is kind
+    assert {name: getattr(schedule, name) for name in values} == values
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("stagered:1", "is none of the known ones; did you mean staggered:0.5?"),
+        ("pool", "is none of the known ones; did you mean pooled?"),
+        ("", "schedule '' is none of the known ones\nAllowed: eager  pooled  staggered:SECONDS"),
+        ("lazy", "is none of the known ones\nAllowed: "),
+        ("eager:1", "schedule 'eager:1': eager takes no number: write eager"),
+        ("pooled:", "schedule 'pooled:': pooled takes no number: write pooled"),
+        ("staggered", "'staggered': staggered needs SECONDS, as in staggered:0.5"),
+        ("staggered:", "'staggered:': SECONDS is a number, not '', as in staggered:0.5"),
+        ("staggered:x", "SECONDS is a number, not 'x', as in staggered:0.5"),
+        ("staggered:0", "delay is over 0 and finite, not 0.0, as in staggered:0.5"),
+        ("staggered:inf", "delay is over 0 and finite, not inf, as in staggered:0.5"),
+        ("staggered:1,2", "staggered takes SECONDS and no more, as in staggered:0.5"),
+        ("hedged:1", "quantile is between 0 and 1, not 1.0, as in hedged:0.8"),
+        ("hedged:0.9,1", "hedged takes QUANTILE at most, as in hedged:0.8"),
+        ("adaptive:nan", "price is over 0 and finite, not nan, as in adaptive:0.9"),
+        ("deadline", "deadline needs SECONDS, as in deadline:20,0.05"),
+        ("deadline:-1", "seconds is over 0 and finite, not -1.0, as in deadline:20,0.05"),
+        ("deadline:20,5", "risk is between 0 and 1, not 5.0, as in deadline:20,0.05"),
+        ("deadline:20,", "RISK is a number, not '', as in deadline:20,0.05"),
+        ("deadline:1,2,3", "deadline takes SECONDS,RISK and no more, as in deadline:20,0.05"),
+    ],
+)
+def test_what_is_no_schedule_is_a_sentence_that_says_what_to_write(text, sentence):
+    with pytest.raises(ValueError, match=r"^schedule ") as caught:
+        parse_schedule(text)
+    assert sentence in str(caught.value)
+
+
+@pytest.mark.parametrize("form", SCHEDULES)
+def test_every_form_that_is_shown_can_be_written(form):
+    plain = form.partition("[")[0]
+    filled = form.replace("[", "").replace("]", "")
+    for text in (plain, filled):
+        for name in ("SECONDS", "QUANTILE", "PRICE", "RISK"):
+            text = text.replace(name, "0.5")  # noqa: PLW2901
+        parse_schedule(text)
