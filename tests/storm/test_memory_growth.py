@@ -1,0 +1,105 @@
+"""A thousand calls after the first grow memory by less than 64 KiB, whatever is switched on."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import tracemalloc
+from contextlib import suppress
+from typing import Any
+
+import anyio
+import pytest
+
+from mellea_like import RejectionSamplingStrategy
+from mellea_like.backends.simulated import SimulatedBackend, passes
+from mellea_like.errors import MelleaError
+from mellea_like.limits import (
+    AdaptiveLimiter,
+    Budget,
+    ConcurrencyLimiter,
+    LimitedBackend,
+    RateLimiter,
+)
+from mellea_like.sampling.giving_up import PerRequirement
+from mellea_like.sampling.schedules import (
+    Adaptive,
+    Deadline,
+    Eager,
+    Hedged,
+    LatencyQuantiles,
+    PassRates,
+    Staggered,
+)
+from mellea_like.testing import run_virtual
+
+CALLS, WARM_UP, MOST = 1000, 600, 64 * 1024
+
+
+def everything() -> list[dict[str, Any]]:
+    """The settings that calls take in turn: each schedule, and what is shared between calls."""
+    tenant = Budget(requests=10**6, seconds=10**9)
+    latency = LatencyQuantiles(50)  # The warm-up fills it; the default's window takes 96 KiB.
+    return [
+        {"budget": Budget(requests=10**6, within=tenant)},
+        {"schedule": Eager(pool=True), "give_up": PerRequirement()},
+        {"schedule": Staggered(0.1), "budget": tenant},
+        {"schedule": Hedged(latency=latency)},
+        {"schedule": Adaptive(0.1, rates=PassRates())},
+        {"schedule": Deadline(2.0, 0.05, rates=PassRates(), latency=latency), "timeout": 30},
+    ]
+
+
+@pytest.fixture(autouse=True)
+def _no_logs():
+    """pytest keeps what is logged, and with it every error."""
+    logging.disable()
+    yield
+    logging.disable(logging.NOTSET)
+
+
+async def grown(backend: Any, settings: list[dict[str, Any]], budgets: bool) -> int:
+    """Return by how many bytes a thousand calls have grown the process."""
+    strategies = [
+        RejectionSamplingStrategy(backend, loop_budget=3, concurrency_budget=4, **its)
+        for its in settings
+    ]
+
+    async def call(number: int) -> None:
+        strategy = strategies[number % len(strategies)]
+        own = Budget(requests=3 + number % 20) if budgets and number % 4 == 0 else None
+        with anyio.move_on_after(0.3 if number % 5 == 0 else 60), suppress(MelleaError):
+            await strategy.sample("Say something.", [passes], budget=own)
+
+    async def some(calls: int) -> None:
+        for number in range(0, calls, 2):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(call, number)
+                tasks.start_soon(call, number + 1)
+
+    await some(WARM_UP)
+    gc.collect()
+    tracemalloc.start()
+    try:
+        await some(200)  # What is measured from here on is freed from here on.
+        gc.collect()
+        before, _ = tracemalloc.get_traced_memory()
+        await some(CALLS)
+        gc.collect()
+        return tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("library", ["asyncio", "trio"])
+@pytest.mark.parametrize("kind", ["nothing", "everything"])
+def test_a_thousand_calls_grow_memory_by_less_than_64_kibibytes(kind, library):
+    backend = SimulatedBackend(pass_rate=0.3, median=0.2, error_rate=0.05, rate_limit_rate=0.02)
+    limits = RateLimiter(requests_per_minute=10**6), ConcurrencyLimiter(6), AdaptiveLimiter()
+    limited, every = LimitedBackend(backend, *limits), kind == "everything"
+
+    async def run() -> int:
+        return await (grown(limited, everything(), True) if every else grown(backend, [{}], False))
+
+    assert run_virtual(run, backend=library) < MOST
+    assert backend.statistics().in_flight == 0
