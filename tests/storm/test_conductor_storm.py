@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -64,7 +65,7 @@ class Stage:
     loop: int
     works: tuple[Work, ...]
     links: list[Link] = field(default_factory=list)
-    at_work: int = 0
+    at_work: dict[int, float] = field(default_factory=dict)
     most: int = 0
     opened: list[int] = field(default_factory=list)
     ended: list[int] = field(default_factory=list)
@@ -110,17 +111,17 @@ class Stage:
                 break
             work = self.works[len(self.links) % len(self.works)]
             self.links.append(Link(chain, turn, asked, now()))
-            self.at_work += 1
-            self.most = max(self.most, self.at_work)
+            self.at_work[chain] = now()
+            self.most = max(self.most, len(self.at_work))
             await anyio.sleep(work.seconds)
-            self.at_work -= 1
+            del self.at_work[chain]
             outcome = Outcome.ERRORED if work.fate == "broken" else Outcome(work.fate)
             conductor.recorded(a_slice(turn.iteration, outcome, chain=chain))
             if work.fate == "broken":
                 broken = True
-                self.broken += 1
                 break
         self.ended.append(chain)
+        self.broken += broken
         conductor.chain_ended(chain, broken=broken)
 
     def check(self, pool: TurnPool, course: Watcher) -> None:
@@ -131,9 +132,8 @@ class Stage:
         for link in self.links:
             assert self.mad.pooled or link.turn.subsample == link.chain
             for other in self.links:
-                first_to_wait = self.mad.pooled and link.asked < other.asked
-                if first_to_wait and other.asked < other.got:
-                    assert link.got <= other.got, "who came later was let in before"
+                first_to_wait = link.asked < other.asked
+                assert not first_to_wait or link.got <= other.got, "who came later went first"
         for chain in self.opened:
             assert sum(link.chain == chain for link in self.links) <= self.loop
         if self.fatal is not None:
@@ -155,10 +155,12 @@ class Watcher(MadCourse):
     def decide(self, progress: Progress) -> Go:
         stage = self.stage
         assert progress.opened == len(stage.opened)
-        assert progress.broken <= stage.broken
+        assert progress.broken == stage.broken
         assert progress.waiting <= len(stage.waiting)
         # All that began and were not observed are running, and nothing else.
         assert len(progress.running) == progress.started - self.observed
+        began = Counter(round(at, 6) for at in progress.running)
+        assert Counter(round(at, 6) for at in stage.at_work.values()) <= began
         return super().decide(progress)
 
 

@@ -67,7 +67,7 @@ DRAWS = st.lists(st.builds(Draw, KINDS, st.integers(1, 40).map(lambda n: n / 8))
 def test_the_winner_of_an_ordered_call_does_not_depend_on_when_its_chains_start(
     backend, draws, loop, concurrency, delay
 ):
-    winners = []
+    winners: list[int | None] = []
 
     async def main() -> None:
         for schedule in (None, Staggered(delay)):
@@ -82,10 +82,10 @@ def test_the_winner_of_an_ordered_call_does_not_depend_on_when_its_chains_start(
             )
             try:
                 result = await call.sample(Ask(), [Requirement("good", is_good, inline=True)])
-            except Exception as exc:  # noqa: BLE001 (of both the same)
-                winners.append(type(exc))
+            except Exception:  # noqa: BLE001 (which is the first error may depend on timing)
+                winners.append(None)
             else:
-                winners.append(result.best.iteration if result.success else result.stop_reason)
+                winners.append(result.best.iteration if result.success else 0)
             assert rig.max_drawing <= concurrency
 
     run_virtual(main, backend=backend)

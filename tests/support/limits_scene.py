@@ -63,6 +63,7 @@ MAD = st.builds(
     pooled=st.booleans(),
     extra=st.sampled_from([0, 0, 1, 3]),
     raises_at=st.sampled_from([None, None, None, None, 1, 2, 5, -1, -2]),
+    timing_dependent=st.booleans(),
 )
 SCHEDULES = st.one_of(
     st.none(),

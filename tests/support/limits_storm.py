@@ -141,14 +141,14 @@ class Shared:
             text = f'{{"passed": {passed}, "reason": "so it is"}}'
         else:
             text = f"{lot.kind} it is"
-        first, rest = text[:5], text[5:]
         sent.meter.update(input_tokens=2, output_tokens=1)
-        yield first
+        yield text[:3]
+        yield text[3:5]
         await (anyio.sleep(lot.delay / 2) if lot.delay else checkpoint())
         sent.meter.update(output_tokens=3)
         if lot.counted:
             sent.meter.settle(input_tokens=2, output_tokens=3)
-        yield rest
+        yield text[5:]
         yield Generation(text, usage=Usage(1, 2, 3, 0 if lot.counted else 1))
 
 
@@ -229,8 +229,13 @@ class MadCourse:
         assert progress.turns == total - progress.started
         assert all(0 <= began <= progress.now for began in progress.running)
         assert progress.opened >= progress.broken + progress.waiting
+        assert progress.turns or progress.waiting <= 1, "chains wait for turns that are gone"
         if (before := self.before) is None:
             return
+        idle = not before.running
+        assert not (idle and self.more <= 0 and self.due == math.inf), "asked, but all was over"
+        if idle and not before.waiting and not self.mad.pooled:
+            assert before.opened < facts.concurrency_budget, "asked, but no chain may be opened"
         assert progress.now >= before.now
         assert progress.started - before.started <= max(0, self.more)
         fresh = progress.opened - before.opened
