@@ -8,7 +8,6 @@ import gc
 import pickle
 import sys
 import threading
-import time
 import tracemalloc
 import weakref
 
@@ -26,7 +25,6 @@ from mellea_like import (
     Message,
     MultiTurnStrategy,
     Options,
-    Outcome,
     RejectionSamplingStrategy,
     Requirement,
     SamplingFailed,
@@ -478,28 +476,3 @@ def test_a_calls_record_needs_no_cycle_collector():
         assert len(made) == 40
     finally:
         gc.enable()
-
-
-@pytest.mark.alone
-def test_a_long_conversation_does_not_delay_the_first_request():
-    context = Context([Message("user", f"message {i}") for i in range(20_000)])
-    first = []
-
-    async def stamp(_):
-        first.append(time.perf_counter())
-        await anyio.lowlevel.checkpoint()
-        return "no"
-
-    calls = RejectionSamplingStrategy(FunctionBackend(stamp), loop_budget=1, concurrency_budget=100)
-
-    async def main():
-        delays = []
-        for _ in range(40):
-            first.clear()
-            begun = time.perf_counter()
-            result = await calls.sample("x", [yes], context=context)
-            delays.append(first[0] - begun)
-            assert {s.outcome for s in result.slices} == {Outcome.FAILED}
-        return min(delays)
-
-    assert on_asyncio(main) < 0.005
