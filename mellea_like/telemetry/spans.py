@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 from opentelemetry import context as otel_context
 from opentelemetry import trace
-from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer
+from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, Tracer
 
 from mellea_like.runtime.logs import warn
 from mellea_like.telemetry.names import ERROR_TYPE
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from contextvars import Token
     from types import TracebackType
     from typing import Self
@@ -29,7 +29,16 @@ class SpanScope:
     No failure of the application's span processors gets out of it.
     """
 
-    __slots__ = ("_attributes", "_capture", "_kind", "_name", "_span", "_token", "_tracer")
+    __slots__ = (
+        "_attributes",
+        "_capture",
+        "_kind",
+        "_links",
+        "_name",
+        "_span",
+        "_token",
+        "_tracer",
+    )
 
     def __init__(
         self,
@@ -38,12 +47,14 @@ class SpanScope:
         attributes: Mapping[str, AttributeValue],
         capture: bool,  # noqa: FBT001
         kind: SpanKind = SpanKind.INTERNAL,
+        links: Sequence[Link] = (),
     ) -> None:
         self._tracer = tracer
         self._name = name
         self._attributes = attributes
         self._capture = capture
         self._kind = kind
+        self._links = links
         self._span: Span | None = None
         self._token: Token[Any] | None = None
 
@@ -55,7 +66,7 @@ class SpanScope:
         """
         try:
             self._span = self._tracer.start_span(
-                self._name, kind=self._kind, attributes=self._attributes
+                self._name, kind=self._kind, attributes=self._attributes, links=self._links
             )
             self._token = otel_context.attach(trace.set_span_in_context(self._span))
         except Exception as exc:  # noqa: BLE001 (the application's processors)

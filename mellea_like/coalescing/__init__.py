@@ -1,0 +1,1 @@
+"""Coalescers: many small requests that arrive together cost one."""

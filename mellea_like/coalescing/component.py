@@ -1,0 +1,132 @@
+"""What the coalescers have in common: tasks of their own, and an end that loses nobody."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, Self
+
+import anyio
+from opentelemetry import context as otel_context
+
+from mellea_like.core.current import ITERATION
+from mellea_like.errors import ShutdownError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from types import TracebackType
+
+    from anyio.abc import TaskGroup
+
+__all__ = ["Component"]
+
+
+class Component(ABC):
+    """An async context manager with a task group, which does the work of its callers.
+
+    Leaving the block drains: what was accepted is served, with no time limit; call `drain` before
+    to set one, or `abort`. An exception or a cancellation aborts. Either way everyone who waits is
+    settled before the block is left.
+    """
+
+    def __init__(self) -> None:
+        self._tasks: TaskGroup | None = None
+        self._closing = False
+
+    @property
+    def closing(self) -> bool:
+        """Whether no submission is accepted any more."""
+        return self._closing
+
+    async def __aenter__(self) -> Self:
+        if self._tasks is not None:
+            msg = f"this {type(self).__name__} is open already"
+            raise RuntimeError(msg)
+        self._closing = False
+        self._tasks = await anyio.create_task_group().__aenter__()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        tasks = self._open_tasks()
+        try:
+            if error is None:
+                await self.drain()
+        finally:
+            self._shut()
+            tasks.cancel_scope.cancel()
+            try:
+                # Its tasks raise nothing; what the block raised goes on as it is, in no group.
+                await tasks.__aexit__(None, None, None)
+            finally:
+                self._tasks = None
+
+    async def drain(self, deadline: float | None = None) -> None:
+        """Accept nothing more, serve what was accepted, and settle everyone.
+
+        Args:
+            deadline: until when, on ``anyio.current_time``'s clock; what is not served by then gets
+                `ShutdownError`. None for no limit.
+        """
+        self._closing = True
+        with anyio.CancelScope(deadline=float("inf") if deadline is None else deadline):
+            await self._serve_the_rest()
+        self._shut()
+
+    async def abort(self) -> None:
+        """Accept nothing more, cancel what runs, and give everyone else `ShutdownError`."""
+        self._shut()
+        await self._until_idle()
+
+    @abstractmethod
+    async def _serve_the_rest(self) -> None:
+        """Wait until all that was accepted is served."""
+
+    @abstractmethod
+    async def _until_idle(self) -> None:
+        """Wait until nothing runs any more."""
+
+    @abstractmethod
+    def _settle_all(self, error: ShutdownError) -> None:
+        """Cancel what runs and settle every ticket that is not settled: one synchronous step."""
+
+    def _shut(self) -> None:
+        self._closing = True
+        self._settle_all(ShutdownError(f"this {type(self).__name__} was closed before it answered"))
+
+    def _check_open(self) -> None:
+        """Refuse a submission that comes too late.
+
+        Raises:
+            ShutdownError: the component is closing or closed.
+        """
+        if self._tasks is None or self._closing:
+            state = "is closing" if self._tasks is not None else "is not open: use `async with`"
+            msg = f"this {type(self).__name__} {state}"
+            raise ShutdownError(msg)
+
+    def _start(self, work: Callable[..., Awaitable[object]], *args: Any, name: str) -> None:
+        """Start work that belongs to no caller: it sees no iteration and no span of theirs.
+
+        Args:
+            work: an async function; it must not raise.
+            *args: its arguments.
+            name: the task's name.
+        """
+        self._open_tasks().start_soon(_detached, work, args, name=name)
+
+    def _open_tasks(self) -> TaskGroup:
+        if self._tasks is None:
+            msg = f"this {type(self).__name__} is not open: use `async with`"
+            raise RuntimeError(msg)
+        return self._tasks
+
+
+async def _detached(work: Callable[..., Awaitable[object]], args: tuple[Any, ...]) -> None:
+    # A task inherits the context of whoever's submission started it.
+    ITERATION.set(None)
+    otel_context.attach(otel_context.Context())
+    await work(*args)

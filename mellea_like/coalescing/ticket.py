@@ -1,0 +1,109 @@
+"""What a submission gives back: await it for the result, or don't."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import anyio
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
+__all__ = ["Ticket"]
+
+T = TypeVar("T")
+
+
+class Ticket(Generic[T]):
+    """One accepted submission. It settles exactly once, with a result or an error.
+
+    ``await ticket`` waits for that, and may be done any number of times or not at all. A caller
+    that is cancelled while it waits leaves; what becomes of the submission then is the component's
+    to say.
+
+    Args:
+        abandoned: called, at most once, when a waiter was cancelled and none is left.
+    """
+
+    __slots__ = ("_abandoned", "_error", "_settled", "_value", "_waiters", "seen")
+
+    def __init__(self, abandoned: Callable[[Ticket[T]], object] | None = None) -> None:
+        self._abandoned = abandoned
+        self._settled: anyio.Event | None = None
+        self._value: Any = None
+        self._error: BaseException | None = None
+        self._waiters = 0
+        self.seen = False
+
+    @property
+    def done(self) -> bool:
+        """Whether it is settled."""
+        return self._settled is not None and self._settled.is_set()
+
+    @property
+    def waiters(self) -> int:
+        """How many wait for it now."""
+        return self._waiters
+
+    def settle(self, value: T) -> bool:
+        """Give it its result; a second settlement changes nothing.
+
+        Args:
+            value: the result.
+
+        Returns:
+            Whether it was the first.
+        """
+        return self._finish(value, None)
+
+    def fail(self, error: BaseException) -> bool:
+        """Give it an error instead of a result; a second settlement changes nothing.
+
+        Args:
+            error: what each of its waiters is to raise.
+
+        Returns:
+            Whether it was the first.
+        """
+        return self._finish(None, error)
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        return self.wait().__await__()
+
+    async def wait(self) -> T:
+        """Wait for the result.
+
+        Returns:
+            The result.
+
+        Raises:
+            BaseException: what it failed with.
+        """
+        if not self.done:
+            self._waiters += 1
+            try:
+                await self._event().wait()
+            except BaseException:
+                self._waiters -= 1
+                if not self._waiters and not self.done and self._abandoned is not None:
+                    abandoned, self._abandoned = self._abandoned, None
+                    abandoned(self)
+                raise
+            self._waiters -= 1
+        self.seen = True
+        if self._error is not None:
+            raise self._error
+        value: T = self._value
+        return value
+
+    def _event(self) -> anyio.Event:
+        if self._settled is None:
+            self._settled = anyio.Event()
+        return self._settled
+
+    def _finish(self, value: Any, error: BaseException | None) -> bool:
+        if self.done:
+            return False
+        self._value, self._error, self._abandoned = value, error, None
+        self._event().set()
+        return True

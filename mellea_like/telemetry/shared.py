@@ -1,0 +1,52 @@
+"""Spans of work that several callers share: one of its own, linked to each of theirs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from opentelemetry import trace
+from opentelemetry.trace import Link, SpanKind
+
+from mellea_like.telemetry.names import SCOPE
+from mellea_like.telemetry.spans import SpanScope
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from opentelemetry.trace import SpanContext
+    from opentelemetry.util.types import AttributeValue
+
+__all__ = ["caller_span", "shared_span"]
+
+
+def caller_span() -> SpanContext | None:
+    """Return the span that the running code is in, to link to later.
+
+    Returns:
+        Its context; None outside any span.
+    """
+    context = trace.get_current_span().get_span_context()
+    return context if context.is_valid else None
+
+
+def shared_span(
+    name: str,
+    attributes: Mapping[str, AttributeValue],
+    members: Iterable[SpanContext | None],
+    kind: SpanKind = SpanKind.INTERNAL,
+) -> SpanScope:
+    """Return the span of work that several callers share.
+
+    It costs next to nothing where the application has set no tracer provider.
+
+    Args:
+        name: what the work is.
+        attributes: of the span.
+        members: the callers' spans, as `caller_span` returned them; each is linked to once.
+        kind: the span's.
+
+    Returns:
+        The span, to enter with ``with``.
+    """
+    links = [Link(context) for context in dict.fromkeys(members) if context is not None]
+    return SpanScope(trace.get_tracer(SCOPE), name, attributes, False, kind, links)
