@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from _known_bounds import Latency
 
-from mellea_like import RejectionSamplingStrategy, Requirement
+from mellea_like import RejectionSamplingStrategy, Requirement, SamplingTimeout
 from mellea_like.backends.simulated import SimulatedBackend, gives_itself_away, passes
 from mellea_like.sampling.schedules import (
     Adaptive,
@@ -77,6 +77,7 @@ ADAPTIVE = Policy("Adaptive(), 8 x 4", 8, Adaptive)
 ONE_KEY = Policy('Adaptive(key="all"), 8 x 4', 8, lambda: Adaptive(key="all"))
 DEADLINE = Policy("Deadline(2), 8 x 4", 8, lambda: Deadline(2))
 EARLY = Policy("Eager(), early rejection", early=True)
+BOTH = Policy("Hedged(), early rejection", schedule=Hedged, early=True, extra=1)
 
 POLICIES = {
     policy.name: policy
@@ -87,6 +88,7 @@ POLICIES = {
         STAGGERED,
         HEDGED,
         EARLY,
+        BOTH,
         WIDE,
         ADAPTIVE,
         ONE_KEY,
@@ -126,9 +128,14 @@ async def _run(policy: Policy, calls: int, seed: int) -> list[Verdict]:
     requirements = {rate: [_requirement(rate, early=policy.early)] for rate in PASS_RATES}
     verdicts = []
     for number, rate in enumerate(order):
-        result = await strategy.sample(
-            "Do it.", requirements[rate], backend=backends[rate], options={"seed": number}
-        )
+        try:
+            result = await strategy.sample(
+                "Do it.", requirements[rate], backend=backends[rate], options={"seed": number}
+            )
+        except SamplingTimeout as exc:  # No reply before the deadline.
+            if exc.result is None:
+                raise
+            result = exc.result
         usage = result.usage
         verdicts.append(
             Verdict(rate, result.elapsed, usage.requests, usage.output_tokens, result.success)

@@ -18,14 +18,16 @@ import logging
 import math
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple
 
 import anyio
 from _known_bounds import Latency
 from anyio.lowlevel import checkpoint
 
-from mellea_like import Backend, Generation, RejectionSamplingStrategy, Request
+from mellea_like import Backend, Generation, Message, RejectionSamplingStrategy, Request
 from mellea_like.backends.simulated import SimulatedBackend, passes
+from mellea_like.core.backend import RequestMeta
 from mellea_like.errors import RateLimited
 from mellea_like.limits.adaptive import AdaptiveLimiter
 from mellea_like.limits.base import Limit, LimitedBackend, RequestEnd
@@ -81,6 +83,7 @@ class Server:
             pass_rate=PASS_RATE,
         )
         self.bucket = bucket
+        self.draws: Counter[int] = Counter()
         self.taken = 0
         self.refused = 0
 
@@ -95,7 +98,13 @@ class Server:
         if self.bucket is not None:
             self.bucket.take()
         self.taken += 1
-        return await self.replies.generate(request)
+        # The n-th request of a call that is taken has the same fate in every row, so that rows
+        # differ by what the limits do and not by luck.
+        call = int(request.messages[-1].content)
+        self.draws[call] += 1
+        fate = RequestMeta(iteration=self.draws[call])
+        options = request.options.with_seed(call)
+        return await self.replies.generate(replace(request, options=options, meta=fate))
 
 
 class Oracle:
@@ -230,7 +239,9 @@ async def _run(setup: Setup, calls: int, seed: int) -> Burst:
 
     async def call(number: int) -> None:
         nonlocal successes
-        result = await strategy.sample("Do it.", [passes], options={"seed": number})
+        result = await strategy.sample(
+            Message("user", str(number)), [passes], options={"seed": number}
+        )
         times.append(anyio.current_time() - began)
         successes += result.success
 

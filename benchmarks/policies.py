@@ -47,7 +47,7 @@ from _policy_rows import (
 )
 from _rate_limit import CALLS, SETUPS, Burst
 
-BURSTS = 5
+BURSTS = 10
 GOODPUT = 0.95
 """How much of the oracle's goodput `AdaptiveLimiter` must reach."""
 REFUSALS = 0.2
