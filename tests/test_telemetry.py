@@ -181,6 +181,7 @@ async def test_no_text_is_recorded_unless_it_is_asked_for() -> None:
             ScriptedBackend([error, f"{SECRET}, twice"]),
             loop_budget=2,
             telemetry=recorder.telemetry,
+            retry=None,
         )
         await strategy.sample(SECRET, [says_yes])
     assert SECRET not in silent.everything()
@@ -195,6 +196,7 @@ async def test_exceptions_are_recorded_by_type() -> None:
     strategy = RejectionSamplingStrategy(
         ScriptedBackend([BackendUnavailable(SECRET, status=503)]),
         loop_budget=1,
+        retry=None,
         telemetry=recorder.telemetry,
     )
     with pytest.raises(BackendError):
@@ -313,7 +315,7 @@ async def test_log_records_carry_the_ids_of_their_iteration(
         return candidate.text == "yes"
 
     backend = ScriptedBackend([BackendUnavailable("gone"), "no", "yes"])
-    result = await RejectionSamplingStrategy(backend).sample("x", [logged])
+    result = await RejectionSamplingStrategy(backend, retry=None).sample("x", [logged])
     ids = [(r.name, r.sampling_id, r.iteration, r.subsample) for r in caplog.records]
     assert ids == [
         ("mellea_like", result.sampling_id, 1, 0),

@@ -11,6 +11,7 @@ import anyio
 from mellea_like.core.generation import Generation
 from mellea_like.errors import BackendError, BackendUnavailable, RateLimited
 from mellea_like.limits.gate import come_back_in, draw, spread_after
+from mellea_like.runtime.logs import inform
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -67,6 +68,7 @@ async def try_again(
         retry=retry_if_exception(policy.transient),
         wait=tries.wait,
         stop=tries.stop,
+        before_sleep=tries.tell,
         retry_error_callback=tries.give_up,
     )
     try:
@@ -106,6 +108,17 @@ class _Tries(Generic[T]):
     def give_up(self, state: RetryCallState) -> NoReturn:
         # As tenacity's own ``reraise`` would, but without a frame that holds the error.
         raise _error_of(state)
+
+    def tell(self, state: RetryCallState) -> None:
+        """Log a failure that is to be made good: an error that vanishes helps nobody."""
+        error = _error_of(state)
+        inform(
+            "try %d failed: %s: %s; the next one is in %.3g s",
+            self.failures,
+            type(error).__name__,
+            error,
+            state.upcoming_sleep,
+        )
 
     async def next(self) -> T:
         """Try once; the first time, fail with what the first try failed with."""

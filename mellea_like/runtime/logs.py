@@ -7,7 +7,7 @@ from typing import Any
 
 from mellea_like.core.current import ITERATION
 
-__all__ = ["IterationFilter", "logger", "warn"]
+__all__ = ["IterationFilter", "inform", "logger", "warn"]
 
 logger = logging.getLogger("mellea_like")
 
@@ -58,3 +58,18 @@ def warn(
         sampling_id, iteration, subsample = ids.sampling_id, ids.iteration, ids.subsample
     extra = {"sampling_id": sampling_id, "iteration": iteration, "subsample": subsample, **more}
     logger.warning(message, *args, extra=extra, stacklevel=2)
+
+
+def inform(message: str, *args: object) -> None:
+    """Log something that went well in the end, with the ids of the running iteration.
+
+    Args:
+        message: what to say, with ``%`` placeholders.
+        *args: what to put into them.
+    """
+    ids = ITERATION.get()
+    extra = {
+        name: None if ids is None else getattr(ids, name)
+        for name in ("sampling_id", "iteration", "subsample")
+    }
+    logger.info(message, *args, extra=extra, stacklevel=2)

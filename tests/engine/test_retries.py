@@ -254,3 +254,13 @@ async def test_with_a_seed_the_waits_are_the_same_each_time():
 async def test_what_is_no_retry_policy_is_refused(wrong):
     with pytest.raises(TypeError, match="retry is a Retry"):
         strategy(by_iteration({}), retry=wrong)
+
+
+async def test_what_is_tried_again_is_logged_with_its_ids(caplog):
+    caplog.set_level("INFO", logger="mellea_like")
+    backend = failing_first(BackendUnavailable("overloaded"), 1)
+    result = await strategy(backend).sample("do", [yes])
+    [record] = caplog.records
+    assert record.levelname == "INFO"
+    assert "try 1 failed: BackendUnavailable: overloaded; the next one is in" in record.message
+    assert (record.sampling_id, record.iteration) == (result.sampling_id, 1)
