@@ -89,7 +89,8 @@ class Gate:
     @property
     def closed(self) -> bool:
         """Whether a request has to wait now. Cheap while it is open: ask before each request."""
-        return self._opens is not None and self._still_closed(self._opens)
+        opens = self._opens  # Another thread's event loop may open it meanwhile.
+        return opens is not None and self._still_closed(opens)
 
     def close(self, seconds: float, *, told: float | None = None) -> None:
         """Close the gate, or keep it closed for longer; never for less than it is already.
@@ -102,8 +103,9 @@ class Gate:
         """
         now = self._timeline.now()
         opens, back = now + seconds, now + (seconds if told is None else max(told, seconds))
-        if self._opens is not None and now < self._opens:
-            opens, back = max(opens, self._opens), max(back, self._back)
+        before = self._opens
+        if before is not None and now < before:
+            opens, back = max(opens, before), max(back, self._back)
         self._opens, self._back = opens, back
         self._spread = spread_after(back - now)
         self._closings += 1
@@ -157,7 +159,8 @@ class Gate:
     def _still_closed(self, opens: float) -> bool:
         if self._timeline.now() < opens:
             return True
-        self._opens = None
+        if self._opens == opens:
+            self._opens = None
         return False
 
 

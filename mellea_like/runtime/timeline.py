@@ -18,28 +18,27 @@ class Timeline:
     that asks, and between two event loops goes on by the time that really passed.
     """
 
-    __slots__ = ("_last", "_loop", "_offset", "_real")
+    __slots__ = ("_state",)
 
     def __init__(self) -> None:
-        self._loop: EventLoopToken | None = None
-        self._offset = 0.0
-        self._last = 0.0
-        self._real = 0.0
+        # In one piece: event loops in several threads may ask at once, and must not mix their
+        # clocks up. The last time of one may be lost to the other then, which is no harm.
+        self._state: tuple[EventLoopToken | None, float, float, float] = None, 0.0, 0.0, 0.0
 
     def now(self) -> float:
-        """Return the time in seconds; never less than the time before.
+        """Return the time in seconds; in one thread never less than the time before.
 
         Raises:
             anyio.NoEventLoopError: no event loop is running.
         """
-        loop, reading = current_token(), anyio.current_time()
-        if loop != self._loop:
-            between = 0.0 if self._loop is None else max(0.0, time.monotonic() - self._real)
-            self._offset = self._last + between - reading
-            self._loop = loop
-        self._last = max(self._last, reading + self._offset)
-        self._real = time.monotonic()
-        return self._last
+        asking, reading, real = current_token(), anyio.current_time(), time.monotonic()
+        loop, offset, last, seen = self._state
+        if asking != loop:
+            between = 0.0 if loop is None else max(0.0, real - seen)
+            offset = last + between - reading
+        now = max(last, reading + offset)
+        self._state = asking, offset, now, real
+        return now
 
     def on_loop(self, at: float) -> float:
         """Turn a time of this timeline into the running event loop's.

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import sys
+import threading
+import time
 
 import anyio
 import pytest
@@ -61,3 +64,30 @@ def test_it_never_goes_back():
 
 async def _now(timeline: Timeline) -> float:
     return timeline.now()
+
+
+def test_event_loops_in_two_threads_do_not_mix_their_clocks_up():
+    """A gate is shared by all calls on a server and key, wherever they run."""
+    timeline, jumps = Timeline(), []
+    end = time.monotonic() + 0.7
+
+    async def look() -> None:
+        last = timeline.now()
+        while time.monotonic() < end:
+            now = timeline.now()
+            if now - last > 5:
+                jumps.append(now - last)
+            last = now
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=anyio.run, args=(look,), kwargs={"backend": library})
+                   for library in ("asyncio", "trio")]  # fmt: skip
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(before)
+    assert jumps == []
