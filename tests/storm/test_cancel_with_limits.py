@@ -39,7 +39,7 @@ from mellea_like.hooks.types import HookMode, HookType
 from mellea_like.limits import AdaptiveLimiter, ConcurrencyLimiter, RateLimiter
 from mellea_like.limits.budget import Budget
 from mellea_like.limits.retry import Retry
-from mellea_like.sampling.schedules import Eager, Hedged, Staggered
+from mellea_like.sampling.schedules import Eager, Hedged, LatencyQuantiles, Staggered
 
 STORM = bool(os.environ.get("STORM"))
 RETRY = Retry()
@@ -217,9 +217,12 @@ def all_pooled_turns_are_spent() -> Scene:
 
 @scene
 def what_lags_is_hedged() -> Scene:
-    plan = dict.fromkeys(range(1, 7), BAD) | {7: Draw("good", 9), 8: Draw("good", 1)}
-    return make(plan, "passed", schedule=Hedged(), default=BAD, loop=5, concurrency=2, pooled=True,
-                extra=1, winners=[8])  # fmt: skip
+    latency = LatencyQuantiles()
+    for _ in range(50):
+        latency.observe(1.0, key="rig")
+    plan = {1: Draw("good", 9), 6: Draw("bad", 9), 7: BAD, 8: Draw("good", 1)}
+    return make(plan, "passed", schedule=Hedged(latency=latency), default=BAD, loop=5,
+                concurrency=2, pooled=True, extra=1, winners=[8])  # fmt: skip
 
 
 @scene

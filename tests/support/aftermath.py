@@ -68,6 +68,7 @@ class Aftermath(Plugin):
         self.last_errors: dict[tuple[str, int], BaseException] = {}
         self.results: list[SamplingResult[Any]] = []
         self.warned: set[tuple[str, int]] = set()
+        self.before = self.counted()
 
     async def sample(self, strategy: Any, *args: Any, **kwargs: Any) -> SamplingResult[Any]:
         """Call ``strategy.sample`` and keep the result."""
@@ -140,28 +141,35 @@ class Aftermath(Plugin):
         """Usage is the servers' own count, or marked unknown."""
         records = self.records().values()
         usage = sum((s.usage for slices in records for s in slices), Usage())
-        servers = [thing for thing in self.things if isinstance(thing, Billing)]
-        counts = [thing.statistics() for thing in self.things if _counts(thing)]
-        if not records or not (servers or counts):
+        if not records or not any(_counts(thing) for thing in self.things):
             return  # Of calls that raise, only a plugin has the record.
-        sent = sum(server.started for server in servers) + sum(c.started for c in counts)
+        sent, answered, tokens_in, tokens_out = (
+            now - before for now, before in zip(self.counted(), self.before, strict=True)
+        )
+        servers = any(isinstance(thing, Billing) for thing in self.things)
         # A request that is cancelled on its way is of unknown cost, and may never arrive.
         cancelled = any(s.outcome is Outcome.CANCELLED for slices in records for s in slices)
         lost = usage.unknown if servers and cancelled else 0
         assert sent <= usage.requests <= sent + lost, f"{usage}, and {sent} were sent"
-        billed = [tokens for server in servers for tokens in server.billed]
-        answered = len(billed) + sum(c.finished for c in counts)
         assert usage.requests - usage.unknown <= answered, "more is known than was said"
-        told = (
+        if not usage.unknown:
+            assert (usage.input_tokens, usage.output_tokens) == (tokens_in, tokens_out)
+        elif not servers:
+            # Of a reply that was cut short, it knows what arrived; of one from a server, a guess.
+            assert usage.input_tokens <= tokens_in
+            assert usage.output_tokens <= tokens_out
+
+    def counted(self) -> tuple[int, int, int, int]:
+        """Requests sent and answered, and tokens of prompts and replies, as the servers count."""
+        servers = [thing for thing in self.things if isinstance(thing, Billing)]
+        counts = [thing.statistics() for thing in self.things if _has_counts(thing)]
+        billed = [tokens for server in servers for tokens in server.billed]
+        return (
+            sum(server.started for server in servers) + sum(c.started for c in counts),
+            len(billed) + sum(c.finished for c in counts),
             sum(tokens[0] for tokens in billed) + sum(c.input_tokens for c in counts),
             sum(tokens[1] for tokens in billed) + sum(c.output_tokens for c in counts),
         )
-        if not usage.unknown:
-            assert (usage.input_tokens, usage.output_tokens) == told
-        elif not servers:
-            # Of a reply that was cut short, it knows what arrived; of one from a server, a guess.
-            assert usage.input_tokens <= told[0]
-            assert usage.output_tokens <= told[1]
 
     def check_at_rest(self) -> None:
         """Nothing is in flight, and nobody waits: at the very moment in which the calls ended."""
@@ -201,6 +209,10 @@ def descriptors() -> int:
 
 
 def _counts(thing: Any) -> bool:
+    return isinstance(thing, Billing) or _has_counts(thing)
+
+
+def _has_counts(thing: Any) -> bool:
     statistics = getattr(thing, "statistics", None)
     return callable(statistics) and hasattr(statistics(), "started")
 

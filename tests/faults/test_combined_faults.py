@@ -1,0 +1,252 @@
+"""Faults and limits together, and callers who leave in the midst of it.
+
+Cancellation at every single step is in ``tests/storm/test_cancel_at_every_step.py`` and
+``test_cancel_with_limits.py``; here some moments go through real HTTP.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import anyio
+import pytest
+from aftermath import Billing, aftermath
+from engine_kit import after as later
+from engine_kit import by_iteration, yes
+from http_server import Answer
+
+from mellea_like import RejectionSamplingStrategy, Requirement
+from mellea_like.backends.openai import OpenAIBackend
+from mellea_like.backends.scripted import ScriptedBackend
+from mellea_like.core.result import StopReason
+from mellea_like.core.slice import Outcome
+from mellea_like.core.streaming import Verdict
+from mellea_like.errors import (
+    BackendTimeout,
+    BackendUnavailable,
+    LimitExceeded,
+    RateLimited,
+    SamplingTimeout,
+)
+from mellea_like.limits import AdaptiveLimiter, ConcurrencyLimiter, LimitedBackend, RateLimiter
+from mellea_like.limits.budget import Budget
+from mellea_like.limits.gate import gate_of
+from mellea_like.limits.retry import Retry
+from mellea_like.sampling.schedules import Eager, Hedged
+
+virtual = pytest.mark.usefixtures("virtual_clock")
+QUICK = Retry(initial=0.02, maximum=0.05)
+SAYS_WON = Requirement("says won", lambda candidate: candidate.text == "won", inline=True)
+SLOW = Answer(" ".join(["slow"] * 40), seconds=4.0)
+
+
+def no_rants(text: str, delta: str) -> Verdict:
+    return Verdict.FAIL if "rant" in text else Verdict.UNKNOWN
+
+
+CALM = Requirement("no rants", lambda c: "rant" not in c.text, inline=True, stream=no_rants)
+
+# --- a caller who leaves -------------------------------------------------------------------------
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    "answers",
+    [
+        [SLOW],
+        [Answer.error(503)],
+        [Answer.error(429, "slow down", retry_after="30")],
+        [Answer("rant " * 3, seconds=0.05)],
+        [Answer("lost")],
+    ],
+    ids=["streaming", "retrying", "at the gate", "rejecting", "repairing"],
+)
+async def test_a_caller_may_leave_whatever_the_server_does(answers):
+    limiter, budget = ConcurrencyLimiter(2), Budget(requests=10_000)
+    with Billing(*answers) as server:
+        inner = OpenAIBackend("m", base_url=server.url, keep_alive=True)
+        backend = LimitedBackend(inner, limiter)
+        async with aftermath(inner, backend, server, limiter, budget) as after:
+            call = RejectionSamplingStrategy(
+                backend,
+                loop_budget=300,
+                concurrency_budget=3,
+                retry=Retry(1000, initial=0.02, maximum=0.05),
+            )
+            with anyio.move_on_after(0.3) as scope:
+                await after.sample(call, "Say won.", [CALM, SAYS_WON], budget=budget)
+            assert scope.cancelled_caught
+        [end] = after.ends.values()
+    assert end.stop_reason is StopReason.CANCELLED
+
+
+@pytest.mark.parametrize("times", [1, 2])
+@pytest.mark.parametrize("when", [0.05, 0.15, 0.3])
+def test_a_native_cancellation_once_or_twice_leaves_nothing(times, when):
+    with Billing(Answer.error(503), SLOW) as server:
+
+        async def main() -> None:
+            backend = OpenAIBackend("m", base_url=server.url)
+            async with aftermath(backend, server) as after:
+                call = RejectionSamplingStrategy(backend, concurrency_budget=3, retry=QUICK)
+                task = asyncio.ensure_future(after.sample(call, "Say won.", [SAYS_WON]))
+                await asyncio.sleep(when)
+                for _ in range(times):
+                    task.cancel("mine")
+                    await asyncio.sleep(0)
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+
+        asyncio.run(main())
+
+
+@virtual
+@pytest.mark.anyio
+@pytest.mark.parametrize("leaves", ["its scope", "the call's time", "the iteration's time"])
+@pytest.mark.parametrize("late", [0, 1e-9, 0.5])
+async def test_a_win_that_was_recorded_is_in_the_record_of_who_leaves_just_after_it(leaves, late):
+    backend = by_iteration({1: later(1, "yes")}, default=later(9, "no"))
+    async with aftermath(backend) as after:
+        call = RejectionSamplingStrategy(
+            backend,
+            concurrency_budget=2,
+            timeout=1 + late if leaves == "the call's time" else None,
+            iteration_timeout=1 + late if leaves == "the iteration's time" else None,
+        )
+        scope = anyio.CancelScope()
+        if leaves == "its scope":
+            scope.deadline = anyio.current_time() + 1 + late
+        with scope:
+            try:
+                await after.sample(call, "do", [yes])
+            except (SamplingTimeout, BackendTimeout):
+                assert late == 0  # At the very same instant, either may come first.
+    [end] = after.ends.values()
+    won = [s for s in end.slices if s.outcome is Outcome.PASSED]
+    assert end.success == bool(won)
+    if late:
+        assert [s.iteration for s in won] == [1]
+
+
+# --- budgets -------------------------------------------------------------------------------------
+
+
+@pytest.mark.anyio
+async def test_a_budget_that_runs_out_while_siblings_stream_lets_them_end():
+    answers = {0: Answer("rant " * 20, seconds=2), 1: Answer("won", wait=0.3)}
+    budget = Budget(requests=2)
+    with Billing(choose=lambda number, body: answers[number]) as server:
+        backend = OpenAIBackend("m", base_url=server.url)
+        async with aftermath(backend, server, budget) as after:
+            call = RejectionSamplingStrategy(backend, concurrency_budget=2, retry=QUICK)
+            result = await after.sample(call, "Say won.", [CALM, SAYS_WON], budget=budget)
+    assert result.unwrap() == "won"
+    assert server.started == 2
+    assert budget.statistics().spent.requests == 2
+
+
+@virtual
+@pytest.mark.anyio
+@pytest.mark.parametrize("leaves", [True, False])
+async def test_nested_budgets_and_retries_are_settled_whoever_leaves(leaves):
+    tenant = Budget(requests=100, name="tenant")
+    own = Budget(requests=4, name="own")
+    backend = ScriptedBackend(
+        lambda request: BackendUnavailable("again") if request.meta.retry < 1 else later(1, "no")
+    )
+    async with aftermath(backend, tenant, own) as after:
+        call = RejectionSamplingStrategy(backend, concurrency_budget=2, budget=tenant)
+        with anyio.move_on_after(0.9 if leaves else 60) as scope:
+            result = await after.sample(call, "do", [yes], budget=own, options={"seed": 1})
+            assert result.stop_reason is StopReason.BUDGET
+        assert scope.cancelled_caught == leaves
+    sent = backend.statistics().started
+    assert tenant.statistics().spent.requests == own.statistics().spent.requests == sent == 4
+
+
+@virtual
+@pytest.mark.anyio
+async def test_a_budget_that_ends_retries_and_the_error_before_it_can_both_be_read():
+    down = BackendUnavailable("down")
+    backend, budget = ScriptedBackend([down], cycle=True), Budget(requests=2)
+    async with aftermath(backend, budget) as after:
+        call = RejectionSamplingStrategy(backend, retry=Retry(5))
+        with pytest.raises(LimitExceeded) as caught:
+            await after.sample(call, "do", [yes], budget=budget)
+    assert caught.value.__cause__ is down
+    assert down.__cause__ is None
+    assert down.__context__ is None
+    assert any("not tried again: budget" in note for note in down.__notes__)
+
+
+# --- the same objects, again and elsewhere -------------------------------------------------------
+
+
+@pytest.mark.parametrize("first", ["asyncio", "trio"])
+def test_one_set_of_limits_serves_one_event_loop_after_another(first):
+    limits = [
+        Budget(requests=1000, seconds=60),
+        RateLimiter(requests_per_minute=60_000),
+        AdaptiveLimiter(4),
+        ConcurrencyLimiter(2),
+    ]
+    refused = RateLimited("slow down", status=429, retry_after=0.05)
+    inner = ScriptedBackend(
+        lambda request: (
+            refused
+            if request.meta.retry == 0 and request.meta.iteration == 1
+            else later(0.01, "yes" if request.meta.iteration == 1 else "no")
+        )
+    )
+    backend, hedged = LimitedBackend(inner, *limits), Hedged()
+
+    async def main() -> None:
+        async with aftermath(inner, backend, *limits) as after:
+            for schedule in (None, Eager(pool=True), hedged):
+                call = RejectionSamplingStrategy(
+                    backend, concurrency_budget=3, loop_budget=5, retry=QUICK, schedule=schedule
+                )
+                assert (await after.sample(call, "do", [yes])).success
+
+    for library in (first, "trio", "asyncio"):
+        anyio.run(main, backend=library)
+    gate = gate_of(inner).statistics()
+    assert gate.waiting == 0
+    assert gate.closings >= 9
+
+
+def test_two_event_loops_in_two_threads_share_a_backend_and_its_gate():
+    refused = RateLimited("slow down", status=429, retry_after=0.1)
+    lock, sent = threading.Lock(), [0]
+
+    def rule(request):
+        with lock:
+            sent[0] += 1
+            return refused if sent[0] % 7 == 3 else "yes" if sent[0] % 3 == 0 else "no"
+
+    backend = ScriptedBackend(rule, delay=0.005)
+    call = RejectionSamplingStrategy(backend, loop_budget=20, concurrency_budget=2, retry=QUICK)
+    results, errors = [], []
+
+    def run(library: str) -> None:
+        async def main() -> None:
+            for _ in range(5):
+                with anyio.fail_after(20):
+                    results.append(await call.sample("do", [yes]))
+
+        try:
+            anyio.run(main, backend=library)
+        except BaseException as exc:  # noqa: BLE001 (looked at below)
+            errors.append(exc)
+
+    threads = [threading.Thread(target=run, args=(name,)) for name in ("asyncio", "trio")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert errors == []
+    assert [result.success for result in results] == [True] * 10
+    assert backend.statistics().in_flight == 0
+    assert gate_of(backend).statistics().waiting == 0
+    assert sum(result.usage.requests for result in results) == sent[0]
