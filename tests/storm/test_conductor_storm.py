@@ -21,6 +21,7 @@ from limits_storm import Mad, MadCourse, MadError
 from schedule_kit import facts
 
 from mellea_like import Outcome
+from mellea_like.errors import AuthenticationFailed
 from mellea_like.sampling.conductor import Conductor
 from mellea_like.sampling.pool import TurnPool
 from mellea_like.sampling.schedules.base import Go, Progress
@@ -115,10 +116,11 @@ class Stage:
             self.most = max(self.most, len(self.at_work))
             await anyio.sleep(work.seconds)
             del self.at_work[chain]
-            outcome = Outcome.ERRORED if work.fate == "broken" else Outcome(work.fate)
-            conductor.recorded(a_slice(turn.iteration, outcome, chain=chain))
-            if work.fate == "broken":
-                broken = True
+            broken = work.fate == "broken"
+            outcome = Outcome.ERRORED if broken else Outcome(work.fate)
+            error = AuthenticationFailed("wrong key") if broken else None
+            conductor.recorded(a_slice(turn.iteration, outcome, chain=chain, error=error))
+            if broken:
                 break
         self.ended.append(chain)
         self.broken += broken

@@ -9,7 +9,7 @@ from typing import Any
 
 from hypothesis import event
 from limits_scene import EVER, Play, Ran
-from limits_storm import FAULTS, TRANSIENT, Mad, MadError
+from limits_storm import CAP, FAULTS, TRANSIENT, FatalCheck, Mad, MadError
 from storm import Foreign
 
 from mellea_like import MultiTurnStrategy
@@ -35,6 +35,7 @@ def check_play(play: Play) -> None:
     check_nothing_held(play)
     check_limiters(play)
     check_budgets(play)
+    check_gate(play)
     for index, ran in enumerate(play.runs):
         try:
             check_call(play, ran, index)
@@ -111,6 +112,8 @@ def check_call(play: Play, ran: Ran, index: int) -> None:
         check_costs(record, sent)
         check_tries(ran, record, sent)
         check_early(ran, record)
+        check_denial(ran, record)
+        check_prompt(ran, record)
         check_ending(ran, record)
     assert play.rig.max_drawing.get(index, 0) <= widest(ran)
     assert len({s.iteration for s in sent}) <= call.loop_budget * call.concurrency
@@ -134,13 +137,41 @@ def check_leaving(ran: Ran) -> None:
 
 def check_time(ran: Ran) -> None:
     """When the time is up, the call ends."""
-    due = [
-        limit
-        for limit in (ran.call.timeout, getattr(ran.schedule, "seconds", None))
-        if limit is not None
+    assert ran.seconds <= due(ran) + TICK
+
+
+def due(ran: Ran) -> float:
+    """The latest that a call may end."""
+    limits = [ran.call.timeout, getattr(ran.schedule, "seconds", None), ran.budgeted]
+    return min((limit for limit in limits if limit is not None), default=EVER)
+
+
+def check_gate(play: Play) -> None:
+    """Where the server has asked to be left alone, nobody who retries sends anything."""
+    if play.limiters or play.budgets:
+        return  # What waits in a line has passed the gate already.
+    retrying = [s for s in play.rig.sent if play.runs[s.caller].call.retry is not None]
+    for refusal in retrying:
+        seconds = {"told": 2.0, "told long": CAP}.get(refusal.kind, 0.0)
+        for other in retrying:
+            late = other.at - (refusal.ended or 0.0)
+            assert not TICK < late < seconds - TICK, "a request went through a closed gate"
+
+
+def check_denial(ran: Ran, record: tuple[Slice, ...]) -> None:
+    """After a denial no turn starts, and what is paid for goes on."""
+    notes = [
+        s
+        for s in record
+        if any("not tried again: budget" in note for note in getattr(s.error, "__notes__", ()))
     ]
-    due += [b.seconds for b in ran.budgets if b.seconds is not None]
-    assert ran.seconds <= min(due, default=EVER) + TICK
+    for denied in notes:
+        assert all(s.started_at <= denied.ended_at + TICK for s in record)
+    spent = ran.result is not None and ran.result.stop_reason == StopReason.BUDGET
+    if (spent or isinstance(ran.error, LimitExceeded)) and ran.seconds < due(ran) - TICK:
+        left = ran.call.leaving.seconds
+        paid = [s for s in record if s.outcome is Outcome.CANCELLED and s.usage.requests]
+        assert not paid or ran.hit or ran.seconds >= left - TICK, "what was paid for was cancelled"
 
 
 def check_record(ran: Ran, record: tuple[Slice, ...]) -> None:
@@ -235,24 +266,47 @@ def check_tries(ran: Ran, record: tuple[Slice, ...], sent: list[Any]) -> None:
             assert isinstance(s.error, BackendError)
 
 
+def check_prompt(ran: Ran, record: tuple[Slice, ...]) -> None:
+    """A call that is decided ends with the last iteration that is under way."""
+    result, (_, strategy) = ran.result, ran.strategy
+    reason = None if result is None else result.stop_reason
+    decided = reason in {StopReason.BUDGET, StopReason.HOPELESS} or (
+        reason == StopReason.PASSED and strategy.settings.selection == "first"
+    )
+    if (decided or isinstance(ran.error, LimitExceeded)) and ran.seconds < due(ran) - TICK:
+        assert ran.seconds <= max(s.ended_at for s in record) + TICK, "it went on after its end"
+
+
 def check_early(ran: Ran, record: tuple[Slice, ...]) -> None:
-    watched = "polite" in ran.call.checks
+    """A reply that can't pass is closed where that shows, by the first check that says so."""
+    watching = [what for what in ran.call.checks if what in {"polite", "fatal"}]
     for s in record:
-        if s.generation is not None and s.generation.finish_reason == REJECTED:
-            assert watched
+        if s.generation is None or s.generation.finish_reason != REJECTED:
+            assert not watching or "rant" not in s.text
+            continue
+        assert s.text == "rant "
+        assert s.usage.unknown >= 1
+        if watching[0] == "polite":
             assert s.outcome is Outcome.FAILED
-            assert s.text == "rant "
             assert s.problems == ("polite: it rants",)
-            assert s.usage.unknown >= 1
-        elif watched:
-            assert "rant" not in s.text
+        else:
+            assert s.outcome is Outcome.ERRORED
+            assert ran.cancelled or isinstance(ran.error, FatalCheck | MadError) or won(record)
+
+
+def failed_of(record: tuple[Slice, ...]) -> list[Slice]:
+    return [s for s in record if s.outcome is Outcome.FAILED]
+
+
+def won(record: tuple[Slice, ...]) -> bool:
+    return any(s.passed for s in record)
 
 
 def check_ending(ran: Ran, record: tuple[Slice, ...]) -> None:
     """Rules 3, 4 and 7, and why a call may end early."""
     result, error = ran.result, ran.error
     passed = [s for s in record if s.passed]
-    failed = [s for s in record if s.outcome is Outcome.FAILED]
+    failed = failed_of(record)
     _, strategy = ran.strategy
     ordered = strategy.settings.selection == "ordered"
     if passed and not ordered:
@@ -278,13 +332,16 @@ def check_ending(ran: Ran, record: tuple[Slice, ...]) -> None:
 
 
 def check_error(ran: Ran, record: tuple[Slice, ...], error: BaseException) -> None:
-    failed = [s for s in record if s.outcome is Outcome.FAILED]
+    failed = failed_of(record)
     if isinstance(error, MadError):
         assert isinstance(ran.schedule, Mad)
         assert ran.schedule.raised
         return
+    if isinstance(error, FatalCheck):
+        assert any(s.error is error for s in record)
+        return
     assert not failed
-    assert not any(s.passed for s in record)
+    assert not won(record)
     if isinstance(error, LimitExceeded):
         assert ran.budgets
         assert was_denied(ran)
@@ -317,8 +374,12 @@ def check_stop_reason(ran: Ran, record: tuple[Slice, ...], result: SamplingResul
     elif reason == StopReason.HOPELESS:
         assert call.give_up
         tally = PerRequirement(0.5, 0.7).begin(ran.requirements)
-        said = [tally.add(s) for s in record if s.outcome is Outcome.FAILED]
+        said = [tally.add(s) for s in failed_of(record)]
         assert result.stop_detail in said
+        decisive = failed_of(record)[said.index(result.stop_detail)]
+        assert max(s.ended_at for s in record) <= decisive.ended_at + TICK, "it went on"
+        denied = [s.ended_at for s in record if s.outcome is Outcome.CANCELLED]
+        assert min(denied, default=EVER) >= decisive.ended_at - TICK, "it had been stopped before"
     elif reason == StopReason.TIMEOUT:
         due = [t for t in (call.timeout, getattr(ran.schedule, "seconds", None)) if t is not None]
         assert ran.seconds >= min(due) - TICK

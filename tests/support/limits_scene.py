@@ -15,7 +15,7 @@ from typing import Any
 
 import anyio
 from hypothesis import strategies as st
-from limits_storm import CALLER, CAP, FAULTS, MAX_TOKENS, Lot, Mad, Shared, no_rant
+from limits_storm import CALLER, CAP, FAULTS, MAX_TOKENS, Lot, Mad, Shared, no_rant, raises_at_rant
 from steps import Stepper
 from storm import Ask, Told, running
 
@@ -163,9 +163,9 @@ CALLS = st.builds(
     ),
     loop_budget=st.integers(1, 4),
     concurrency=st.integers(1, 4),
-    checks=st.lists(st.sampled_from(["polite", "polite", "judged", "awaited"]), max_size=2).map(
-        tuple
-    ),
+    checks=st.lists(
+        st.sampled_from(["polite", "polite", "polite", "judged", "awaited", "fatal"]), max_size=2
+    ).map(tuple),
     schedule=st.one_of(SCHEDULES, st.just("shared")),
     retry=RETRIES,
     purse=st.one_of(st.none(), st.none(), PURSES),
@@ -190,6 +190,8 @@ class Scene:
     limiters: tuple[Callable[[], Any], ...]
     schedule: Any
     purse: Purse | None
+    inner: int | None
+    """How many requests a budget of the backend's own allows."""
 
 
 def _narrow(limit: int) -> Callable[[], Any]:
@@ -209,6 +211,7 @@ SCENES = st.builds(
     limiters=st.lists(LIMITERS, max_size=2).map(tuple),
     schedule=SCHEDULES,
     purse=st.one_of(st.none(), PURSES),
+    inner=st.sampled_from([None, None, None, None, 1, 4, 9]),
 )
 
 
@@ -227,6 +230,9 @@ def is_polite(candidate: Any) -> tuple[bool, str]:
 
 CHECKS: dict[str, Callable[[], Requirement]] = {
     "polite": lambda: Requirement("polite", is_polite, inline=True, stream=no_rant),
+    "fatal": lambda: Requirement(
+        "fatal", is_polite, inline=True, stream=raises_at_rant, on_error="raise"
+    ),
     "judged": lambda: Requirement("the judge likes it"),
     "awaited": lambda: Requirement("long", is_long),
 }
@@ -243,6 +249,8 @@ class Ran:
     requirements: list[Requirement]
     strategy: Any
     began: float = 0.0
+    budgeted: float | None = None
+    """The seconds that its budgets had left when it began."""
     ended: float = math.nan
     hit: bool = False
     steps_after: int = 0
@@ -285,11 +293,15 @@ class Play:
 def staged(scene: Scene) -> Play:
     rig = Shared(scene.lots)
     limiters = [made() for made in scene.limiters]
-    backend: Any = LimitedBackend(rig, *limiters) if limiters else rig
+    inner = [] if scene.inner is None else [Budget(requests=scene.inner)]
+    limits = [*inner, *limiters]
+    backend: Any = LimitedBackend(rig, *limits) if limits else rig
     purse = None if scene.purse is None else scene.purse.made()
     play = Play(scene, rig, limiters, purse)
     for call in scene.calls:
-        play.runs.append(_prepared(call, backend, scene, purse))
+        ran = _prepared(call, backend, scene, purse)
+        ran.budgets += inner
+        play.runs.append(ran)
     return play
 
 
@@ -347,6 +359,8 @@ async def perform(play: Play, stepper: Stepper) -> None:  # noqa: C901 (a scene,
         CALLER.set(index)
         await anyio.sleep(ran.call.begins)
         ran.began = anyio.current_time()
+        left = [seconds for b in ran.budgets if (seconds := b.seconds_left()) is not None]
+        ran.budgeted = min(left, default=None)
         scopes[index].deadline = ran.began + ran.call.leaving.seconds
         hosts[index] = asyncio.current_task() if _on_asyncio() else None
         sample, _ = ran.strategy

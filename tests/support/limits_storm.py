@@ -31,6 +31,7 @@ from mellea_like.errors import (
 )
 from mellea_like.limits.estimate import estimate_input_tokens
 from mellea_like.sampling.schedules.base import CallFacts, Go, Progress
+from mellea_like.sampling.subsample import may_go_on
 
 LotKind = Literal[
     "good",
@@ -169,6 +170,16 @@ def no_rant(text: str, delta: str) -> Any:
     return (Verdict.FAIL, "it rants") if "rant" in text else Verdict.UNKNOWN
 
 
+class FatalCheck(Exception):
+    """What a stream check raises that must end the call."""
+
+
+def raises_at_rant(text: str, delta: str) -> Any:
+    if "rant" in text:
+        raise FatalCheck
+    return Verdict.UNKNOWN
+
+
 class MadError(Exception):
     """What a mad schedule raises."""
 
@@ -200,6 +211,7 @@ class MadCourse:
         self.facts = facts
         self.asked = 0
         self.failed = 0
+        self.broken = 0
         self.observed = 0
         self.before: Progress | None = None
         self.more = 0
@@ -225,6 +237,8 @@ class MadCourse:
         total = facts.concurrency_budget * facts.loop_budget
         assert len(progress.running) <= facts.concurrency_budget + self.mad.extra
         assert progress.failed == self.failed
+        if self.mad.timing_dependent:  # In an ordered call a chain may be cancelled by itself.
+            assert progress.broken == self.broken
         assert progress.started - self.observed >= len(progress.running)
         assert progress.turns == total - progress.started
         assert all(0 <= began <= progress.now for began in progress.running)
@@ -246,6 +260,7 @@ class MadCourse:
     def observe(self, slice_: Slice) -> None:
         self.observed += 1
         self.failed += slice_.outcome == "failed"
+        self.broken += slice_.outcome == "errored" and not may_go_on(slice_)
         if self.mad.raises_at == -self.observed:
             self.mad.raised += 1
             raise MadError("observe")
