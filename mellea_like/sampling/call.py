@@ -126,7 +126,10 @@ class Call:
             left = budget.seconds_left()
             if left is not None and (self.deadline is None or self.started + left < self.deadline):
                 self.deadline = self.started + left
-                spent = f"sampling {self.sampling_id}: the time of {budget} is up"
+                spent = (
+                    f"sampling {self.sampling_id}: the time of budget {budget.name!r} is up"
+                    f" ({left:.6g} s were left when the call began)"
+                )
                 self._due = Stop(StopReason.BUDGET, spent, LimitExceeded(spent))
 
     # What producers use
