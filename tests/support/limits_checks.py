@@ -101,6 +101,7 @@ def check_call(play: Play, ran: Ran, index: int) -> None:
     check_leaving(ran)
     check_time(ran)
     told, call = ran.told, ran.call
+    assert not isinstance(ran.error, BaseExceptionGroup | AssertionError) or ran.cancelled
     if call.told:
         assert len(told.ends) == told.begun <= 1
         assert told.begun == 1 or ran.cancelled
