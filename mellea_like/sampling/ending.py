@@ -96,6 +96,9 @@ def conclude(
     errors = [s.error for s in slices if s.error is not None]
     if stopped is None and timed_out:
         stopped = Stop(StopReason.TIMEOUT, "", _late(sampling_id))
+    if not slices and stopped is None:
+        unasked = f"sampling {sampling_id}: the schedule let no iteration start"
+        return Ending(None, StopReason.ERROR, SamplingFailed(unasked))
     return _without_a_pass(best, stopped, errors, sampling_id)
 
 

@@ -313,3 +313,11 @@ async def test_a_schedule_that_never_wants_to_be_asked_again_is_not_waited_for()
     result = await strategy(by_iteration({}, after(1, "no")), once).sample("do", [yes])
     assert len(result.slices) == 1
     assert result.elapsed == pytest.approx(1)
+
+
+async def test_a_schedule_that_lets_nothing_start_is_named_in_the_error():
+    backend = by_iteration({}, "yes")
+    with pytest.raises(SamplingFailed, match="the schedule let no iteration start") as caught:
+        await strategy(backend, Planned(lambda _: Go(0))).sample("do", [yes])
+    assert caught.value.result.slices == ()
+    assert backend.statistics().started == 0
