@@ -86,7 +86,10 @@ def storm(session: nox.Session) -> None:
     """Run what goes on for long: new random calls and limits, cancellations, load; under 5 min."""
     environment = Environment(session, "test")
     # Random calls, cancellations and limits, others each time, many more than the tests make up.
-    random = ("tests/storm/test_invariants.py", "tests/limits", "tests/schedules")
+    storms = [
+        f"tests/storm/test_{name}.py" for name in ("invariants", "limits_storm", "conductor_storm")
+    ]
+    random = (*storms, "tests/limits", "tests/schedules")
     session.env["STORM"] = "1"
     environment.run("pytest", "--numprocesses=auto", "-m", "not alone and not storm", *random)
     # What counts seconds and bytes, with nothing beside it.
