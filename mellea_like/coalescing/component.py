@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from contextvars import Context, copy_context
 from typing import TYPE_CHECKING, Any, Self
 
 import anyio
@@ -31,6 +32,7 @@ class Component(ABC):
     def __init__(self) -> None:
         self._tasks: TaskGroup | None = None
         self._closing = False
+        self._context = Context()
 
     @property
     def closing(self) -> bool:
@@ -42,6 +44,7 @@ class Component(ABC):
             msg = f"this {type(self).__name__} is open already"
             raise RuntimeError(msg)
         self._closing = False
+        self._context = copy_context()
         self._tasks = await anyio.create_task_group().__aenter__()
         return self
 
@@ -109,14 +112,18 @@ class Component(ABC):
             raise ShutdownError(msg)
 
     def _start(self, work: Callable[..., Awaitable[object]], *args: Any, name: str) -> None:
-        """Start work that belongs to no caller: it sees no iteration and no span of theirs.
+        """Start work that belongs to no caller.
+
+        It sees the context variables of whoever opened this component, and no iteration and no
+        span at all.
 
         Args:
             work: an async function; it must not raise.
             *args: its arguments.
             name: the task's name.
         """
-        self._open_tasks().start_soon(_detached, work, args, name=name)
+        start = self._open_tasks().start_soon
+        self._context.copy().run(start, _detached, work, args, name=name)
 
     def _open_tasks(self) -> TaskGroup:
         if self._tasks is None:
@@ -126,7 +133,6 @@ class Component(ABC):
 
 
 async def _detached(work: Callable[..., Awaitable[object]], args: tuple[Any, ...]) -> None:
-    # A task inherits the context of whoever's submission started it.
     ITERATION.set(None)
     otel_context.attach(otel_context.Context())
     await work(*args)

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import linecache
-from typing import TYPE_CHECKING, Any
-
 import anyio
 
 from mellea_like.runtime.logs import warn
+from mellea_like.runtime.stacks import stack_of
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-__all__ = ["log_stuck_tasks", "stack_of", "task_name"]
+__all__ = ["log_stuck_tasks", "task_name"]
 
 
 def log_stuck_tasks(sampling_id: str, grace: float) -> None:
@@ -44,21 +39,3 @@ def task_name(sampling_id: str, chain: int | str) -> str:
         The name.
     """
     return f"mellea_like {sampling_id} subsample {chain}"
-
-
-def stack_of(coroutine: Any) -> Iterator[str]:
-    """List where a suspended coroutine stands, the outermost frame first.
-
-    Args:
-        coroutine: the coroutine, or whatever it awaits.
-
-    Yields:
-        One line a frame: file, line number, function and source.
-    """
-    while coroutine is not None:
-        frame = getattr(coroutine, "cr_frame", None) or getattr(coroutine, "gi_frame", None)
-        if frame is not None:
-            path, number = frame.f_code.co_filename, frame.f_lineno
-            source = linecache.getline(path, number).strip()
-            yield f"  {path}:{number} in {frame.f_code.co_qualname}: {source}"
-        coroutine = getattr(coroutine, "cr_await", None) or getattr(coroutine, "gi_yieldfrom", None)

@@ -22,7 +22,7 @@ from mellea_like import (
 )
 from mellea_like.backends.scripted import Reply, ScriptedBackend
 from mellea_like.runtime.threads import run_in_thread, thread_statistics
-from mellea_like.sampling.stuck import stack_of
+from mellea_like.runtime.stacks import stack_of
 
 pytestmark = pytest.mark.anyio
 
