@@ -33,6 +33,9 @@ BUDGETS = {
 }
 """What ``--budget`` bounds, and how `Budget` calls it."""
 
+MOST_MONEY = 1e12
+"""More than anyone has, and little enough to count with."""
+
 VERDICT_TOKENS = 512
 """What a judge's reply is taken to have at most, for a budget; nothing cuts it off."""
 
@@ -208,14 +211,16 @@ def parse_price(text: str) -> Price:
         ValueError: it is none.
     """
     try:
-        sent, received = map(float, text.split(","))
-        return Price(sent, received)
+        amounts = [float(part) for part in text.split(",")]
     except ValueError:
+        amounts = []
+    if len(amounts) != 2 or not all(0 <= amount <= MOST_MONEY for amount in amounts):  # noqa: PLR2004
         msg = (
-            f"price takes two amounts of at least 0, of money per million tokens of prompts and of"
+            "price takes two amounts of at least 0, of money per million tokens of prompts and of"
             f" replies: 0.15,0.60 say, not {text!r}"
         )
-        raise ValueError(msg) from None
+        raise ValueError(msg)
+    return Price(*amounts)
 
 
 def in_options(sentence: str) -> str:
@@ -253,7 +258,7 @@ def _amount(text: str, kind: str, amount: str) -> float:
         number = int(amount) if whole else float(amount)
     except ValueError:
         number = 0
-    if not 0 < number < float("inf"):
+    if not 0 < number <= (float("inf") if whole else MOST_MONEY):
         what = "a whole number above 0" if whole else "an amount of money above 0"
         msg = f"budget {text!r}: {kind} takes {what}, as in {kind}={_example(kind)}"
         raise ValueError(msg)

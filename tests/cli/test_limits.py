@@ -98,6 +98,7 @@ def test_a_budget_is_a_kind_and_an_amount(given, arguments):
         (["output-tokens=many"], "output-tokens takes a whole number above 0"),
         (["cost=0"], "cost takes an amount of money above 0, as in cost=0.50"),
         (["cost=inf"], "cost takes an amount of money above 0"),
+        (["cost=1e300"], "cost takes an amount of money above 0"),
         (["cost=nan"], "cost takes an amount of money above 0"),
         (["requests=1", "requests=2"], "budget requests is given twice: name each kind once"),
     ],
@@ -112,7 +113,7 @@ def test_a_price_is_two_amounts():
     assert parse_price("0.15, 0.60") == Price(0.15, 0.6)
 
 
-@pytest.mark.parametrize("text", ["", "1", "1,2,3", "-1,2", "a,b", "nan,1", "1,inf"])
+@pytest.mark.parametrize("text", ["", "1", "1,2,3", "-1,2", "a,b", "nan,1", "1,inf", "1,1e300"])
 def test_what_is_no_price_is_a_sentence_that_says_what_to_write(text):
     with pytest.raises(ValueError, match=r"price takes two amounts .* 0.15,0.60 say, not"):
         parse_price(text)

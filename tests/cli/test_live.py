@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import signal
 import time
 
@@ -228,12 +229,15 @@ def test_a_small_terminal_does_not_break_the_view(size):
     assert all(len(line) <= size[0] for line in view)
 
 
-@pytest.mark.parametrize("size", [(80, 24), (40, 10)])
-@pytest.mark.parametrize("schedule", ["hedged:0.5", "pooled", "staggered:0.2"])
+@pytest.mark.parametrize(
+    ("schedule", "size"),
+    [("hedged:0.5", (40, 10)), ("pooled", (80, 24)), ("staggered:0.2", (80, 24))],
+)
 def test_the_view_copes_with_chains_that_open_late_and_borrow_turns(size, schedule):
     lag = Answer("one two three four", seconds=2.0)
+    quick = Answer("one two three four", seconds=0.1)
     with (
-        OpenAIServer(choose=lambda number, _: lag if number == 1 else MISS) as server,
+        OpenAIServer(choose=lambda number, _: lag if number == 1 else quick) as server,
         Terminal(
             *("sample", "x", "--base-url", server.url, "--loop", "6", "--concurrency", "3"),
             *("--check", "words<=2", "--schedule", schedule, "--ledger"),
@@ -249,6 +253,10 @@ def test_the_view_copes_with_chains_that_open_late_and_borrow_turns(size, schedu
     assert all(len(line) <= size[0] for line in view.splitlines()[2:])
     assert "wasted" in rest
     assert "18 iterations run" in rest
+    frames = terminal.plain.split("what failed")
+    subsamples = [re.findall(r"^ +(\d) +\d/6", frame, re.MULTILINE) for frame in frames]
+    borrowed = any(len(rows) > len(set(rows)) for rows in subsamples)
+    assert borrowed == (schedule != "staggered:0.2")  # and each has a row of its own
 
 
 def test_a_request_that_is_tried_again_says_why_it_waits():
