@@ -215,6 +215,8 @@ class Line(Generic[P]):
         self._rank(call)
         if not call.waiting and not call.in_flight:
             self._calls.pop(call.name, None)
+        if not self.waiting and not self.in_flight:
+            self._undecided.clear()  # Nobody is left whom it could concern.
 
     def expire(self, now: float) -> None:
         """Let replies count as checked whose time is over.

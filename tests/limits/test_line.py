@@ -316,3 +316,10 @@ def test_a_reply_without_a_verdict_to_come_counts_at_once():
     line.admit(places["b0"])
     line.leave(places["b0"])
     assert drain(line) == ["b1", "a1"]
+
+
+def test_an_empty_line_keeps_nothing_of_those_who_were_in_it():
+    line, _ = answered(until=1000.0)
+    drain(line, admit=False)
+    assert not line._undecided
+    assert not line._calls
