@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from mellea_like.core.shown import fields_shown
 
-__all__ = ["Generation", "Meter", "RequestMeter", "Usage", "cost_of"]
+__all__ = ["Cost", "Generation", "Meter", "RequestMeter", "Usage", "cost_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +74,15 @@ class _Known:
     usage: Usage
 
 
+class Cost(Protocol):
+    """Something whose cost may still change."""
+
+    @property
+    def usage(self) -> Usage:
+        """What it costs, as known by now."""
+        ...
+
+
 class RequestMeter:
     """The running count of one request; a backend updates it as it learns more."""
 
@@ -124,7 +133,7 @@ class Meter:
     __slots__ = ("_requests",)
 
     def __init__(self) -> None:
-        self._requests: list[RequestMeter | Meter | _Known] | None = None
+        self._requests: list[Cost] | None = None
 
     def start(self) -> RequestMeter:
         """Count one more request as sent, its cost unknown until it is settled.
@@ -165,6 +174,17 @@ class Meter:
         if self._requests is None:
             self._requests = [_Known(usage)]
         return usage
+
+    def add(self, cost: Cost) -> None:
+        """Count what is counted elsewhere, such as a part of requests that several share.
+
+        Args:
+            cost: its ``usage`` is asked for each time this meter's is.
+        """
+        if self._requests is None:
+            self._requests = [cost]
+        else:
+            self._requests.append(cost)
 
     def sent_nothing(self) -> None:
         """Say that no request was sent, so that none is thought to have cost something."""

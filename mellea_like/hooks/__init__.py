@@ -19,6 +19,7 @@ from mellea_like.runtime.later import imported_later
 
 if TYPE_CHECKING:
     from mellea_like.hooks.payloads import (
+        CoalescedRequestPayload,
         GenerationErrorPayload,
         GenerationPostCallPayload,
         GenerationPreCallPayload,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Blocked",
+    "CoalescedRequestPayload",
     "GenerationErrorPayload",
     "GenerationPostCallPayload",
     "GenerationPreCallPayload",

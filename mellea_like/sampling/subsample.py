@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 from mellea_like.core.action import is_action
 from mellea_like.core.context import Context
 from mellea_like.core.slice import Outcome, Slice
-from mellea_like.errors import BackendError, RequirementError
+from mellea_like.errors import BackendError, MissingAnswer, RequirementError
 from mellea_like.runtime.native import cancel_requested, split_cancellation
 from mellea_like.sampling import events
 from mellea_like.sampling.iteration import Iteration
@@ -101,10 +101,10 @@ def may_go_on(slice_: Slice) -> bool:
     Returns:
         False after a permanent error: an error of a backend that is not retryable, or any exception
         that is neither a backend's nor a requirement's. What a verdict says went wrong, whatever it
-        is, is a requirement's.
+        is, is a requirement's. An answer that is missing in a joint reply costs its turn only.
     """
     error = slice_.error
-    if error is None or slice_.verdicts or isinstance(error, RequirementError):
+    if error is None or slice_.verdicts or isinstance(error, RequirementError | MissingAnswer):
         return True
     return isinstance(error, BackendError) and error.retryable
 

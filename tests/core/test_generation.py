@@ -58,3 +58,16 @@ def test_a_meter_sums_its_requests():
 
 def test_a_generation_knows_little_by_default():
     assert Generation("x") == Generation("x", None, Usage(), None, None)
+
+
+def test_a_meter_adds_what_is_counted_elsewhere_and_asks_for_it_each_time():
+    elsewhere = Meter()
+    meter = Meter()
+    meter.add(elsewhere)
+    assert meter.started
+    assert meter.usage == Usage()
+    elsewhere.start().settle(input_tokens=3, output_tokens=2)
+    assert meter.usage == Usage(1, 3, 2)
+    meter.start()
+    meter.add(elsewhere)
+    assert meter.usage == Usage(3, 6, 4, 1)

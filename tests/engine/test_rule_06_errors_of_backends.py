@@ -13,7 +13,9 @@ from mellea_like.errors import (
     BackendUnavailable,
     InvalidRequest,
     MalformedResponse,
+    MissingAnswer,
     RateLimited,
+    ShutdownError,
 )
 from mellea_like.sampling.subsample import may_go_on
 
@@ -25,12 +27,14 @@ TRANSIENT = [
     BackendUnavailable("503"),
     MalformedResponse("?"),
     BackendError("again", retryable=True),
+    MissingAnswer("a joint reply lacked it"),
 ]
 PERMANENT = [
     AuthenticationFailed("401"),
     InvalidRequest("400"),
     BackendError("no"),
     RateLimited("quota", retryable=False),
+    ShutdownError("closed"),
     ValueError("bug"),
     ZeroDivisionError(),
 ]

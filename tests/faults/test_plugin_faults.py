@@ -35,8 +35,8 @@ from mellea_like.hooks.types import CALL_HOOKS
 pytestmark = pytest.mark.anyio
 virtual = pytest.mark.usefixtures("virtual_clock")
 
-EVERY = list(CALL_HOOKS)
-DURING = [kind for kind in HookType if kind is not HookType.SAMPLING_LOOP_END]
+EVERY = CALL_HOOKS
+DURING = [kind for kind in CALL_HOOKS if kind is not HookType.SAMPLING_LOOP_END]
 
 
 def on(kind: HookType, act, mode=HookMode.SEQUENTIAL, **arguments):
