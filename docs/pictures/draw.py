@@ -145,7 +145,7 @@ def record() -> SamplingResult[str]:
     async def call() -> SamplingResult[str]:
         backend = SimulatedBackend(seed=SEED, median=1.0, pass_rate=0.2, error_rate=0.2)
         strategy = RejectionSamplingStrategy(
-            backend, loop_budget=DEPTH, concurrency_budget=SUBSAMPLES
+            backend, loop_budget=DEPTH, concurrency_budget=SUBSAMPLES, retry=None
         )
         return await strategy.sample("Anything.", [backend.requirement])
 
