@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, assume, given, settings
 from hypothesis import strategies as st
 from limits_checks import check_play
-from limits_scene import SCENES, Scene, perform, staged
+from limits_scene import KNOWN, SCENES, Scene, perform, staged
 from steps import Stepper, run_stepped
 from storm import Ask, Draw, Rig
 
@@ -53,6 +53,12 @@ def test_calls_within_limits_keep_the_rules_on_asyncio(scene):
 def test_calls_within_limits_keep_the_rules_on_trio(scene):
     assume(all(call.leaving.mode != "native" for call in scene.calls))
     run_scene(scene, "trio")
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+@pytest.mark.parametrize("name", KNOWN)
+def test_scenes_that_chance_seldom_makes_keep_the_rules_too(name, backend):
+    run_scene(KNOWN[name], backend)
 
 
 # --- what a schedule must not change ------------------------------------------------------------

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -412,3 +412,83 @@ def _nothing_of_it_runs(ran: Ran, index: int, rig: Shared) -> None:
         ids.add(ran.result.sampling_id)
     left = [t for t in anyio.get_running_tasks() if any(i in str(t.name) for i in ids)]
     assert not left, f"the call left tasks behind: {left}"
+
+
+# --- scenes that chance seldom makes ------------------------------------------------------------
+
+
+def a_call(**changes: Any) -> Call:
+    """A call of which little is special."""
+    plain = Call(
+        strategy=RejectionSamplingStrategy,
+        loop_budget=2,
+        concurrency=2,
+        checks=(),
+        schedule=None,
+        retry=None,
+        purse=None,
+        strategys_purse="none",
+        purse_within=False,
+        give_up=False,
+        ordered=False,
+        timeout=None,
+        iteration_timeout=None,
+        told=True,
+        begins=0.0,
+        leaving=Leaving(),
+    )
+    return replace(plain, **changes)
+
+
+def a_scene(*lots: Lot, calls: list[Call]) -> Scene:
+    return Scene(tuple(calls), lots, (), None, None, None)
+
+
+def _mad(*script: tuple[int, float | None], pooled: bool = True, timing: bool = True) -> Mad:
+    # The first answer is the script's second.
+    return Mad(script, pooled, 0, timing_dependent=timing)
+
+
+KNOWN = {
+    "a stream check raises what ends the call": a_scene(
+        Lot("rant"), calls=[a_call(checks=("fatal",))]
+    ),
+    "a budget denies another try": a_scene(
+        Lot("down"), calls=[a_call(concurrency=1, retry=Retry(3), purse=Purse(requests=2))]
+    ),
+    "a call finds the gate closed that another one closed": a_scene(
+        Lot("told", 0.0),
+        Lot("good"),
+        calls=[
+            a_call(concurrency=1, retry=Retry()),
+            a_call(concurrency=1, retry=Retry(), begins=0.5),
+            a_call(concurrency=1, retry=Retry(), begins=1.5),
+        ],
+    ),
+    "every chain is broken": a_scene(
+        Lot("permanent"), calls=[a_call(schedule=Eager(pool=True), loop_budget=3)]
+    ),
+    "a budget is spent while the schedule wants to wait": a_scene(
+        Lot("bad"),
+        calls=[
+            a_call(
+                concurrency=1,
+                loop_budget=3,
+                purse=Purse(requests=1),
+                schedule=_mad((0, 1000.0), (1, None), (1, None)),
+            )
+        ],
+    ),
+    "a chain is cancelled while the schedule holds it back": a_scene(
+        Lot("good", 2.0),
+        Lot("bad", 1.0),
+        calls=[
+            a_call(
+                ordered=True,
+                schedule=_mad(
+                    (1, None), (2, None), (0, 7.0), (0, 7.0), (1, None), pooled=False, timing=False
+                ),
+            )
+        ],
+    ),
+}
