@@ -11,7 +11,7 @@ MelleaError
 │   └── MalformedResponse       an answer that can't be read
 ├── SamplingFailed(result)      no slice passed
 │   └── SamplingTimeout         time ran out before any slice was judged
-├── LimitExceeded               a budget of requests, tokens, cost or time is spent
+├── LimitExceeded(result)       a budget of requests, tokens, cost or time is spent
 ├── HookError(result)           a plugin failed
 │   └── Blocked                 a plugin stopped the call
 ├── RequirementError            a validator failed to do its job
@@ -144,7 +144,16 @@ class SamplingTimeout(SamplingFailed):
 
 
 class LimitExceeded(MelleaError):
-    """A budget of requests, tokens, cost or time is spent."""
+    """A budget of requests, tokens, cost or time is spent.
+
+    Args:
+        message: which budget, and how much of it was wanted.
+        result: the record of the call, where one raised it.
+    """
+
+    def __init__(self, message: str = "", result: SamplingResult[Any] | None = None) -> None:
+        super().__init__(message)
+        self.result = result
 
 
 class HookError(MelleaError):

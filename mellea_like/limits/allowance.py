@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from math import inf
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -131,7 +132,7 @@ class Allowance:
             raise ValueError(msg)
         self._limits = limits
         requests, sent, received, money, _ = (inf if most is None else most for most in limits)
-        money = money if money is inf else round(money * MONEY)
+        money = money if money is inf else round(Fraction(money) * MONEY)
         self._account.limits = requests, sent, received, money
         self._account.serve()
 
@@ -159,7 +160,7 @@ class Allowance:
             raise ValueError(msg)
         if price is None:
             return bound or 0, (0, 0)
-        return bound or 0, (round(price.input * MONEY / PER), round(price.output * MONEY / PER))
+        return bound or 0, (_per_token(price.input), _per_token(price.output))
 
     def _left(self, seconds: float | None) -> BudgetLimits:
         """Return what is neither spent nor reserved."""
@@ -218,6 +219,10 @@ def in_money(counted: Amounts) -> Amounts:
         The same amounts, for people.
     """
     return counted._replace(money=counted.money / MONEY)
+
+
+def _per_token(price: float) -> int:
+    return round(Fraction(price) * MONEY / PER)  # Exact, and without an overflow.
 
 
 def _free(limit: float | None, taken: float) -> Any:

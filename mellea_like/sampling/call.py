@@ -252,9 +252,13 @@ class Call:
             raise self.hooks.interrupt
         if ending.error is not None:
             # An error that comes from a call inside this one has a record already.
-            if isinstance(ending.error, HookError | SamplingFailed) and ending.error.result is None:
-                ending.error.result = self._result(ending)
-            raise ending.error
+            error = ending.error
+            if (
+                isinstance(error, HookError | LimitExceeded | SamplingFailed)
+                and error.result is None
+            ):
+                error.result = self._result(ending)
+            raise error
         return self._result(ending)
 
     async def _run_with_hooks(self) -> None:

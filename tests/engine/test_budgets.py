@@ -58,8 +58,12 @@ async def test_what_is_under_way_when_the_budget_is_spent_may_still_win():
 async def test_it_raises_only_if_no_slice_was_judged():
     budget = Budget(requests=2)
     await strategy(by_iteration({})).sample("do", [yes], budget=budget)
-    with pytest.raises(LimitExceeded, match="request"):
+    with pytest.raises(LimitExceeded, match="request") as caught:
         await strategy(by_iteration({})).sample("do", [yes], budget=budget)
+    record = caught.value.result
+    assert record is not None
+    assert record.stop_reason is StopReason.BUDGET
+    assert {str(s.outcome) for s in record.slices} == {"cancelled"}
 
 
 async def test_a_stopped_iteration_is_cancelled_and_costs_nothing():

@@ -775,3 +775,9 @@ def test_no_limit_is_ever_overshot_nothing_leaks_and_all_who_wait_hear(
     # One that is denied at the very moment in which its patience ends need not hear of it.
     denied = sum(b.statistics().denied for b in (tenant, *calls))
     assert ended.count("denied") <= denied <= ended.count("denied") + ended.count("cancelled")
+
+
+def test_absurd_but_finite_amounts_are_counted_exactly():
+    budget = Budget(money=1e300, prices={"m": Price(1e300, 1e-300)}, assume_output_tokens=1)
+    budget.check(Options(), "m")
+    assert budget.remaining.money == pytest.approx(1e300)
