@@ -8,6 +8,7 @@ import pytest
 from engine_kit import after, by_iteration, says, yes
 
 from mellea_like import HookType, RejectionSamplingStrategy, StopReason
+from mellea_like.limits.budget import Budget
 from mellea_like.sampling.giving_up import PerRequirement
 from mellea_like.testing import RecordingPlugin
 
@@ -36,6 +37,18 @@ async def test_siblings_are_cancelled_for_they_would_not_help():
     assert result.stop_reason is StopReason.HOPELESS
     assert result.elapsed < 60
     assert backend.statistics().cancelled == 1
+
+
+async def test_a_budget_that_denies_a_sibling_in_that_very_moment_is_not_the_reason():
+    # The sibling waits for what the first request leaves, and that is too little.
+    result = await strategy(
+        by_iteration({}, after(1, "no, not at all")),
+        concurrency_budget=2,
+        give_up=PerRequirement(0.5, 0.7),
+        options={"max_tokens": 8},
+    ).sample("do", [yes], budget=Budget(output_tokens=10))
+    assert result.stop_reason is StopReason.HOPELESS
+    assert "says yes" in result.stop_detail
 
 
 async def test_one_pass_among_them_keeps_the_call_going():
