@@ -122,8 +122,12 @@ class Component(ABC):
             *args: its arguments.
             name: the task's name.
         """
-        start = self._open_tasks().start_soon
-        self._context.copy().run(start, _detached, work, args, name=name)
+        tasks = self._open_tasks()
+
+        def start() -> None:
+            tasks.start_soon(_detached, work, args, name=name)
+
+        self._context.copy().run(start)
 
     def _open_tasks(self) -> TaskGroup:
         if self._tasks is None:

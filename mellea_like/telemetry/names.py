@@ -44,6 +44,9 @@ RETRY: Final = "mellea_like.retry"
 STRATEGY: Final = "mellea_like.strategy"
 REQUIREMENT: Final = "mellea_like.requirement"
 FAILED_REQUIREMENTS: Final = "mellea_like.failed_requirements"
+SESSION: Final = "mellea_like.session"
+RUN_ID: Final = "mellea_like.run_id"
+MESSAGES: Final = "mellea_like.messages"
 
 # Bucket boundaries that the conventions advise, in seconds and in tokens.
 DURATION_BUCKETS: Final = [
