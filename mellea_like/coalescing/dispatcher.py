@@ -12,7 +12,7 @@ from mellea_like.coalescing.chat_arguments import moment, policy, runnable, seco
 from mellea_like.coalescing.chat_figures import ChatStatistics, StopReport
 from mellea_like.coalescing.chat_work import ChatWork, expired
 from mellea_like.coalescing.flush import Window
-from mellea_like.coalescing.session import Phase, Rules, Submission
+from mellea_like.coalescing.session import ChatPhase, Rules, Submission
 from mellea_like.coalescing.ticket import Ticket
 from mellea_like.errors import QueueFull, Stopped
 from mellea_like.limits.queueing import whole_number
@@ -209,17 +209,17 @@ class ChatDispatcher(ChatWork[M, R]):
         await active.over.wait()
         return StopReport(known, cancelled=active.ended, discarded=discarded)
 
-    def phase(self, session_key: Hashable) -> Phase:
+    def phase(self, session_key: Hashable) -> ChatPhase:
         """Tell what a session does at the moment.
 
         Args:
             session_key: which conversation.
 
         Returns:
-            Its phase; `Phase.IDLE` for one that is not known.
+            Its phase; `ChatPhase.IDLE` for one that is not known.
         """
         session = self._sessions.get(session_key)
-        return Phase.IDLE if session is None else session.phase
+        return ChatPhase.IDLE if session is None else session.phase
 
     def statistics(self) -> ChatStatistics:
         """Return how many sessions, messages and runs there are.
@@ -231,7 +231,7 @@ class ChatDispatcher(ChatWork[M, R]):
         return ChatStatistics(
             sessions=len(sessions),
             idle=sessions.idle,
-            stuck=sum(session.phase is Phase.STUCK for session in sessions),
+            stuck=sum(session.phase is ChatPhase.STUCK for session in sessions),
             pending=sum(len(session.pending) for session in sessions),
             waiting=len(self._lobby),
             running=len(self._active),

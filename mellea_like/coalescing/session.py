@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
     from mellea_like.coalescing.ticket import Ticket
 
-__all__ = ["Admission", "Phase", "Rules", "Session", "Stopping", "Submission"]
+__all__ = ["Admission", "ChatPhase", "Rules", "Session", "Stopping", "Submission"]
 
 M = TypeVar("M")
 R = TypeVar("R")
 
 
-class Phase(StrEnum):
+class ChatPhase(StrEnum):
     """What a session does at the moment.
 
     Attributes:
@@ -137,13 +137,13 @@ class Session(Generic[M, R]):
         self._stuck = False
 
     @property
-    def phase(self) -> Phase:
+    def phase(self) -> ChatPhase:
         """What it does at the moment."""
         if self._stuck:
-            return Phase.STUCK
+            return ChatPhase.STUCK
         if self.run:
-            return Phase.STOPPING if self._cancelling else Phase.RUNNING
-        return Phase.GATHERING if self.pending else Phase.IDLE
+            return ChatPhase.STOPPING if self._cancelling else ChatPhase.RUNNING
+        return ChatPhase.GATHERING if self.pending else ChatPhase.IDLE
 
     def admit(self, new: Submission[M, R], now: float) -> Admission:
         """Take a message in, or say why not.
@@ -156,9 +156,9 @@ class Session(Generic[M, R]):
             What became of it.
         """
         phase = self.phase
-        if phase is Phase.STUCK:
+        if phase is ChatPhase.STUCK:
             return Admission.STUCK
-        busy = phase is Phase.RUNNING
+        busy = phase is ChatPhase.RUNNING
         if busy and self._rules.on_busy == "reject":
             return Admission.BUSY
         interrupts = (

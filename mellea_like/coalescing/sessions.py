@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from mellea_like.coalescing.alarms import Alarms
-from mellea_like.coalescing.session import Phase, Rules, Session
+from mellea_like.coalescing.session import ChatPhase, Rules, Session
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator
@@ -88,7 +88,7 @@ class Sessions(Generic[M, R]):
             self._ready[key] = session
         else:
             self._ready.pop(key, None)
-        if session.phase is not Phase.IDLE:
+        if session.phase is not ChatPhase.IDLE:
             self._idle.pop(key, None)
             self._alarms.set(session, session.alarm())
         elif key not in self._idle:
