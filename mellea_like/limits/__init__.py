@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from mellea_like.limits.base import Limit, LimitedBackend, Permit, RequestEnd
     from mellea_like.limits.budget import Budget
     from mellea_like.limits.budget_figures import BudgetLimits, BudgetStatistics
+    from mellea_like.limits.budgets import Budgets
     from mellea_like.limits.concurrency import ConcurrencyLimiter, ConcurrencyStatistics
     from mellea_like.limits.gate import Gate, GateStatistics, gate_of
     from mellea_like.limits.rate import RateLimiter, RateStatistics
@@ -29,6 +30,7 @@ __all__ = [
     "Budget",
     "BudgetLimits",
     "BudgetStatistics",
+    "Budgets",
     "ConcurrencyLimiter",
     "ConcurrencyStatistics",
     "Gate",
@@ -53,6 +55,7 @@ __getattr__, __dir__ = imported_later(
         "Budget": "mellea_like.limits.budget",
         "BudgetLimits": "mellea_like.limits.budget_figures",
         "BudgetStatistics": "mellea_like.limits.budget_figures",
+        "Budgets": "mellea_like.limits.budgets",
         "ConcurrencyLimiter": "mellea_like.limits.concurrency",
         "ConcurrencyStatistics": "mellea_like.limits.concurrency",
         "Gate": "mellea_like.limits.gate",
