@@ -29,6 +29,7 @@ OPTIONAL = {
     "trio",
     "typer",
     "uvloop",
+    "watchfiles",
     "xllamacpp",
 }
 

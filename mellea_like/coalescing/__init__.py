@@ -1,10 +1,10 @@
 """Coalescers: many small requests that arrive together cost one.
 
 ```python
-from mellea_like.coalescing import ChatDispatcher
+from mellea_like.coalescing import RerunGate
 
-async with ChatDispatcher(reply) as dispatcher:
-    print(await dispatcher.submit("channel 7", "Hello"))
+async with RerunGate(rebuild) as gate:
+    await gate.request("prompts changed")  # Once for all who ask meanwhile, one at a time.
 ```
 """
 
@@ -13,29 +13,44 @@ from typing import TYPE_CHECKING
 from mellea_like.runtime.later import imported_later
 
 if TYPE_CHECKING:
-    from mellea_like.coalescing.chat_figures import ChatStatistics, StopReport
-    from mellea_like.coalescing.dispatcher import ChatDispatcher
-    from mellea_like.coalescing.runs import joined
-    from mellea_like.coalescing.session import ChatPhase
-    from mellea_like.coalescing.ticket import Ticket
+    from mellea_like.coalescing.burst_stream import Burst, BurstStatistics, BurstStream, bursts
+    from mellea_like.coalescing.files import IGNORED, Changes, FileChange
+    from mellea_like.coalescing.gate_state import GateState
+    from mellea_like.coalescing.rerun import RerunGate
+    from mellea_like.coalescing.rerun_status import RerunStatistics, RerunStatus, Tick
+    from mellea_like.coalescing.watching import watch
 
 __all__ = [
-    "ChatDispatcher",
-    "ChatPhase",
-    "ChatStatistics",
-    "StopReport",
-    "Ticket",
-    "joined",
+    "IGNORED",
+    "Burst",
+    "BurstStatistics",
+    "BurstStream",
+    "Changes",
+    "FileChange",
+    "GateState",
+    "RerunGate",
+    "RerunStatistics",
+    "RerunStatus",
+    "Tick",
+    "bursts",
+    "watch",
 ]
 
 __getattr__, __dir__ = imported_later(
     {
-        "ChatDispatcher": "mellea_like.coalescing.dispatcher",
-        "ChatPhase": "mellea_like.coalescing.session",
-        "ChatStatistics": "mellea_like.coalescing.chat_figures",
-        "StopReport": "mellea_like.coalescing.chat_figures",
-        "Ticket": "mellea_like.coalescing.ticket",
-        "joined": "mellea_like.coalescing.runs",
+        "IGNORED": "mellea_like.coalescing.files",
+        "Burst": "mellea_like.coalescing.burst_stream",
+        "BurstStatistics": "mellea_like.coalescing.burst_stream",
+        "BurstStream": "mellea_like.coalescing.burst_stream",
+        "Changes": "mellea_like.coalescing.files",
+        "FileChange": "mellea_like.coalescing.files",
+        "GateState": "mellea_like.coalescing.gate_state",
+        "RerunGate": "mellea_like.coalescing.rerun",
+        "RerunStatistics": "mellea_like.coalescing.rerun_status",
+        "RerunStatus": "mellea_like.coalescing.rerun_status",
+        "Tick": "mellea_like.coalescing.rerun_status",
+        "bursts": "mellea_like.coalescing.burst_stream",
+        "watch": "mellea_like.coalescing.watching",
     },
     globals(),
 )

@@ -1,0 +1,110 @@
+"""What a `RerunGate` keeps from one process to the next."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, cast
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
+
+from mellea_like.errors import CoalescingError
+
+__all__ = ["GateState"]
+
+_PERMISSIONS = 0o777
+_TRANSIENT = ("in_flight", "pending")
+
+
+class GateState(BaseModel):
+    """The state of a `RerunGate`, as ``RerunGate(..., state="gate.json")`` keeps it in a file.
+
+    A file of another version is read as far as it goes: what it lacks has its default, what is
+    unknown is ignored. What holds for one process only is never written, and is not believed where
+    a file says it.
+
+    Attributes:
+        last_tick: when the last tick began.
+        last_trigger: the first reason of the last tick.
+        ticks: how many ticks began.
+        failed: how many of them raised.
+        submissions: how many requests and pokes ticks were begun for.
+        coalesced: how many of those cost no tick of their own.
+        in_flight: whether a tick is under way; not persisted.
+        pending: how many submissions wait for the next tick; not persisted.
+    """
+
+    model_config = ConfigDict(extra="ignore")
+
+    last_tick: AwareDatetime | None = None
+    last_trigger: str = ""
+    ticks: int = Field(default=0, ge=0)
+    failed: int = Field(default=0, ge=0)
+    submissions: int = Field(default=0, ge=0)
+    coalesced: int = Field(default=0, ge=0)
+    in_flight: bool = Field(default=False, exclude=True)
+    pending: int = Field(default=0, exclude=True)
+
+    @classmethod
+    def load(cls, path: str | Path) -> GateState:
+        """Read a state from a file.
+
+        Args:
+            path: the file; one that does not exist is as good as a fresh state.
+
+        Returns:
+            The state, with nothing in flight or pending.
+
+        Raises:
+            CoalescingError: the file is damaged.
+            OSError: it can't be read.
+        """
+        try:
+            data = Path(path).read_bytes()
+        except FileNotFoundError:
+            return cls()
+        try:
+            fields: Any = json.loads(data)
+            if isinstance(fields, dict):
+                for name in _TRANSIENT:
+                    cast("dict[str, Any]", fields).pop(name, None)
+            return cls.model_validate(fields)
+        except (ValueError, RecursionError) as exc:  # pydantic's ValidationError is a ValueError.
+            what = _said(exc) if isinstance(exc, ValidationError) else str(exc)
+            msg = f"the gate's state in {path} is damaged ({what}): delete it to start afresh"
+            raise CoalescingError(msg) from exc
+
+    def save(self, path: str | Path) -> None:
+        """Write the state to a file, as a whole or not at all.
+
+        A new file can be read by its owner only; one that exists keeps its permissions.
+
+        Args:
+            path: the file. Its directory must exist.
+
+        Raises:
+            OSError: it can't be written.
+        """
+        place = Path(path).resolve()
+        number, name = tempfile.mkstemp(prefix=f".{place.name}.", dir=place.parent)
+        try:
+            with open(number, "w", encoding="utf-8") as file:  # noqa: PTH123 (it is open already)
+                file.write(self.model_dump_json(indent=2) + "\n")
+                file.flush()
+                os.fsync(number)
+            with suppress(FileNotFoundError):
+                Path(name).chmod(place.stat().st_mode & _PERMISSIONS)
+            Path(name).replace(place)
+        except BaseException:
+            with suppress(OSError):
+                Path(name).unlink()
+            raise
+
+
+def _said(error: ValidationError) -> str:
+    first = error.errors()[0]
+    where = ".".join(map(str, first["loc"]))
+    return f"{where}: {first['msg']}" if where else first["msg"]

@@ -1,0 +1,381 @@
+"""`RerunGate`: react once to many requests, never twice at a time."""
+
+from __future__ import annotations
+
+import math
+import time
+from contextlib import contextmanager
+from dataclasses import replace
+from inspect import isawaitable
+from pathlib import Path
+from typing import TYPE_CHECKING, Generic, Literal, Self, TypeVar, cast
+
+import anyio
+from anyio.lowlevel import checkpoint
+
+from mellea_like.coalescing.component import Component
+from mellea_like.coalescing.rerun_queue import (
+    Asked,
+    Batch,
+    OnBusy,
+    Submissions,
+    check,
+    expired,
+    when_busy,
+)
+from mellea_like.coalescing.rerun_status import (
+    Numbers,
+    RerunStatistics,
+    RerunStatus,
+    Tick,
+    load,
+)
+from mellea_like.coalescing.ticket import Ticket
+from mellea_like.core.callables import takes
+from mellea_like.errors import CoalescingError, Expired, Refused
+from mellea_like.runtime.logs import warn
+from mellea_like.runtime.native import cancel_requested
+from mellea_like.telemetry.shared import caller_span, shared_span
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Generator
+
+    from mellea_like.coalescing.gate_state import GateState
+    from mellea_like.errors import ShutdownError
+
+__all__ = ["RerunGate"]
+
+T = TypeVar("T")
+
+
+class RerunGate(Component, Generic[T]):
+    """Runs a function, the tick, when asked to: once for all who ask, and one at a time.
+
+    ```python
+    async with RerunGate(rebuild) as gate:
+        await gate.request("prompts changed")  # A rebuild that began after this line has ended.
+    ```
+
+    Submissions during a tick share exactly one more, which begins when it has ended; those that
+    come during that one share the next. What a tick raises goes to those who requested it, and is
+    logged where nobody sees it; the gate goes on.
+
+    Args:
+        tick: an async function. One that needs an argument gets a `Tick`.
+        min_interval: seconds from the beginning of one tick to that of the next, at least. With a
+            state, a tick of an earlier process counts.
+        on_busy: what becomes of a submission during a tick. ``"queue"``: it shares the next one.
+            ``"ignore"``: it is refused. ``"restart"``: the tick is cancelled, and the next one
+            answers its submissions too.
+        max_wait: for how many seconds after its oldest submission a tick may be restarted; then it
+            is left to end, so that a steady stream of submissions can't starve it.
+        max_pending: how many requests one tick answers at most. Pokes need no room.
+        full: what becomes of a request that finds no room: it waits for the tick after with
+            ``"wait"``, and raises `QueueFull` with ``"raise"``.
+        state: numbers of an earlier process: a `GateState`, or the name of the file that keeps it,
+            which is read when the gate is entered and written after each tick.
+        name: the gate's name in logs and spans.
+
+    Raises:
+        TypeError: the tick can't be called, or the state is none.
+        ValueError: an argument is out of its range.
+    """
+
+    def __init__(
+        self,
+        tick: Callable[[], Awaitable[T]] | Callable[[Tick], Awaitable[T]],
+        *,
+        min_interval: float = 0.0,
+        on_busy: OnBusy = "queue",
+        max_wait: float = 60.0,
+        max_pending: int = 1000,
+        full: Literal["wait", "raise"] = "wait",
+        state: GateState | str | Path | None = None,
+        name: str = "rerun",
+    ) -> None:
+        super().__init__()
+        check(tick, min_interval, on_busy, max_wait, max_pending, full)
+        self._tick = cast("Callable[..., Awaitable[T]]", tick)
+        self._wants_tick = not takes(tick, 0)
+        self._min_interval = min_interval
+        self._on_busy: OnBusy = on_busy
+        self._max_wait = max_wait
+        self._name = name
+        self._file = Path(state) if isinstance(state, str | Path) else None
+        self._submissions: Submissions[T] = Submissions(max_pending, full)
+        self._batch: Batch[T] | None = None
+        self._scope: anyio.CancelScope | None = None
+        self._not_before = -math.inf
+        self._running = False
+        self._runner: int | None = None
+        self._idle: anyio.Event | None = None
+        self._changed: anyio.Event | None = None
+        self._numbers = Numbers()
+        if state is not None and self._file is None:
+            self._numbers.remember(cast("GateState", state))
+
+    @property
+    def in_flight(self) -> bool:
+        """Whether a tick is under way."""
+        return self._batch is not None
+
+    async def __aenter__(self) -> Self:
+        if self._file is not None and self._tasks is None:
+            self._numbers.remember(await anyio.to_thread.run_sync(load, self._file))
+        await super().__aenter__()
+        last = self._numbers.last_tick
+        since = math.inf if last is None else max(0.0, time.time() - last)
+        self._not_before = anyio.current_time() + self._min_interval - since
+        return self
+
+    async def request(self, reason: str = "", *, deadline: float | None = None) -> T:
+        """Wait for a tick that begins after this call.
+
+        A caller that is cancelled before that tick begins takes the request back; later it only
+        leaves.
+
+        Args:
+            reason: why, for `Tick.reasons`, logs and the state.
+            deadline: until when to wait, on ``anyio.current_time``'s clock. A request that has
+                expired begins no tick; one under way goes on.
+
+        Returns:
+            What the tick returned.
+
+        Raises:
+            Expired: the deadline passed.
+            QueueFull: there is no room, with ``full="raise"``.
+            Refused: a tick is under way, with ``on_busy="ignore"``.
+            RuntimeError: the tick requests another and would wait for its own end.
+            ShutdownError: the gate is closing or closed.
+            Exception: what the tick raised.
+        """
+        self._check_open()
+        now, until = anyio.current_time(), math.inf if deadline is None else deadline
+        if self._batch is not None and anyio.get_current_task().id == self._runner:
+            msg = f"the tick of {self._name} can't wait for the one after it: use poke()"
+            raise RuntimeError(msg)
+        if until <= now:
+            self._numbers.expired += 1
+            raise expired()
+        self._submissions.check_room()
+        if not self._admit(now):
+            msg = f"a tick of {self._name} is under way, and on_busy='ignore' takes nothing then"
+            raise Refused(msg)
+        ticket: Ticket[T] = Ticket(self._abandoned)
+        asked = Asked(reason, now, ticket, until, caller_span())
+        self._submissions.add(ticket, asked)
+        self._numbers.requests += 1
+        self._go()
+        return await self._result(asked, ticket)
+
+    def poke(self, reason: str = "") -> bool:
+        """Have a tick begin after this call, without waiting for it.
+
+        Args:
+            reason: why, for `Tick.reasons`, logs and the state.
+
+        Returns:
+            Whether one will; False during a tick with ``on_busy="ignore"``.
+
+        Raises:
+            ShutdownError: the gate is closing or closed.
+        """
+        self._check_open()
+        now = anyio.current_time()
+        accepted = self._admit(now)
+        if accepted:
+            self._submissions.poke(Asked(reason, now, span=caller_span()))
+            self._numbers.pokes += 1
+            self._go()
+        return accepted
+
+    def status(self) -> RerunStatus:
+        """Return what the gate is doing.
+
+        Returns:
+            The coalescing state of this moment; to be asked within an event loop.
+        """
+        pending, numbers = self._submissions.count, self._numbers
+        window = max(0.0, self._not_before - anyio.current_time()) if pending else 0.0
+        return RerunStatus(
+            self.in_flight, pending, window, numbers.coalesced, numbers.ticks, numbers.last_trigger
+        )
+
+    def statistics(self) -> RerunStatistics:
+        """Return numbers to look at.
+
+        Returns:
+            The numbers of this moment.
+        """
+        return self._numbers.statistics(self._submissions.waiting)
+
+    def state(self) -> GateState:
+        """Return what a later process may go on from.
+
+        Returns:
+            The state of this moment.
+        """
+        return self._numbers.state(in_flight=self.in_flight, pending=self._submissions.count)
+
+    # --- submissions --------------------------------------------------------------------------
+
+    def _admit(self, now: float) -> bool:
+        if self._batch is None:
+            return True
+        what = when_busy(self._on_busy, now, self._batch.first, self._max_wait)
+        if what == "ignore":
+            self._numbers.refused += 1
+            return False
+        if what == "restart" and self._scope is not None:
+            self._scope.cancel("a newer submission restarts the tick")
+        return True
+
+    async def _result(self, asked: Asked[T], ticket: Ticket[T]) -> T:
+        try:
+            with anyio.CancelScope(deadline=asked.deadline):
+                return await ticket.wait()
+            if not ticket.done:
+                ticket.fail(expired())
+            return await ticket.wait()
+        except BaseException as error:
+            if asked.failed is not None:
+                if asked.failed.left(seen=ticket.seen):
+                    self._unseen(asked.failed)
+            elif isinstance(error, Expired):
+                self._numbers.expired += 1
+            raise
+
+    def _abandoned(self, ticket: Ticket[T]) -> None:
+        self._submissions.drop(ticket)
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._changed is not None:
+            self._changed.set()
+
+    def _unseen(self, batch: Batch[T]) -> None:
+        error, reasons = batch.error, ", ".join(batch.reasons) or "no reason given"
+        text = f"{type(error).__name__}: {error}"
+        number, name = batch.number, self._name
+        message = "tick %d of %s (%s) failed: %s"
+        warn(message, number, name, reasons, text, gate=name, tick=number)
+
+    # --- ticks --------------------------------------------------------------------------------
+
+    def _go(self) -> None:
+        if not self._running:
+            self._running = True
+            self._start(self._run, name=f"ticks of {self._name}")
+
+    async def _run(self) -> None:
+        """Run ticks until nothing is pending."""
+        self._runner = anyio.get_current_task().id
+        try:
+            while self._submissions:
+                await checkpoint()  # What comes at the same time shares the tick.
+                await self._hold()
+                batch = self._submissions.take(anyio.current_time())
+                if batch is not None:
+                    await self._answer(batch)
+        except BaseException:
+            self._shut()  # Cancelled from outside; whoever waits may not be.
+            raise
+        finally:
+            self._running, self._runner = False, None
+            if self._idle is not None:
+                self._idle.set()
+
+    async def _hold(self) -> None:
+        while self._submissions and anyio.current_time() < self._not_before:
+            self._changed = anyio.Event()
+            with anyio.CancelScope(deadline=self._not_before):
+                await self._changed.wait()
+
+    async def _answer(self, batch: Batch[T]) -> None:
+        numbers = self._numbers
+        numbers.ticks += 1
+        numbers.last_tick, numbers.last_trigger = time.time(), next(iter(batch.reasons), "")
+        batch.number = numbers.ticks
+        self._not_before = anyio.current_time() + self._min_interval
+        attributes: dict[str, str | int] = {
+            "mellea_like.gate": self._name,
+            "mellea_like.tick": batch.number,
+        }
+        members = [asked.span for asked in batch.asked]
+        try:
+            with self._flight(batch) as scope, shared_span("rerun_tick", attributes, members):
+                batch.settle(await self._call(batch))
+        except Exception as error:  # noqa: BLE001 (it goes to who requested the tick, or is logged)
+            numbers.failed += 1
+            if not batch.fail(error):
+                self._unseen(batch)
+        else:
+            if scope.cancelled_caught:
+                self._cancelled(batch)
+                return
+        finally:
+            await self._save()
+        numbers.submissions += batch.count
+        numbers.coalesced += batch.count - 1
+
+    def _cancelled(self, batch: Batch[T]) -> None:
+        if not self._closing:
+            self._numbers.restarted += 1
+            self._submissions.put_back(batch)
+
+    async def _call(self, batch: Batch[T]) -> T:
+        tick = Tick(batch.number, batch.reasons, batch.count)
+        try:
+            given = self._tick(tick) if self._wants_tick else self._tick()
+            if not isawaitable(given):
+                msg = f"the tick of {self._name} must be an async function; it returned {given!r}"
+                raise TypeError(msg)
+            return await given
+        except anyio.get_cancelled_exc_class() as error:
+            if cancel_requested():
+                raise
+            msg = f"the tick of {self._name} was cancelled, though nobody asked for that"
+            raise CoalescingError(msg) from error
+
+    @contextmanager
+    def _flight(self, batch: Batch[T]) -> Generator[anyio.CancelScope]:
+        """Hold the place of the one tick that may be under way; it is free again whatever happens.
+
+        Yields:
+            The scope that the tick can be cancelled by.
+        """
+        self._batch = batch
+        try:
+            with anyio.CancelScope() as self._scope:
+                yield self._scope
+        finally:
+            self._batch = self._scope = None
+
+    async def _save(self) -> None:
+        if self._file is None:
+            return
+        with anyio.CancelScope(shield=True):
+            try:
+                await anyio.to_thread.run_sync(replace(self._numbers).save, self._file)
+            except Exception as error:  # noqa: BLE001 (a full disk is no reason to stop)
+                text = f"{type(error).__name__}: {error}"
+                warn("%s could not write its state: %s", self._name, text, gate=self._name)
+
+    # --- the end ------------------------------------------------------------------------------
+
+    async def _serve_the_rest(self) -> None:
+        while self._running:
+            self._idle = anyio.Event()
+            await self._idle.wait()
+
+    async def _until_idle(self) -> None:
+        await self._serve_the_rest()
+
+    def _settle_all(self, error: ShutdownError) -> None:
+        self._submissions.settle_all(error)
+        if self._batch is not None:
+            self._batch.refuse(error)
+        if self._scope is not None:
+            self._scope.cancel("the gate was closed")
+        self._wake()

@@ -1,0 +1,194 @@
+"""What a `RerunGate` says about itself, and what it counts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from mellea_like.coalescing.gate_state import GateState
+
+__all__ = ["Numbers", "RerunStatistics", "RerunStatus", "Tick", "load"]
+
+
+class Tick(NamedTuple):
+    """What a tick is run for.
+
+    Attributes:
+        number: 1 for the gate's first tick, counting those of earlier processes where the gate has
+            a state.
+        reasons: the different reasons of the submissions, in the order they came.
+        submissions: how many requests and pokes it answers.
+    """
+
+    number: int
+    reasons: tuple[str, ...]
+    submissions: int
+
+
+class RerunStatus(NamedTuple):
+    """What a gate is doing.
+
+    Attributes:
+        in_flight: whether a tick is under way.
+        pending: how many submissions the next tick will answer.
+        window: in how many seconds that may begin at the earliest, as ``min_interval`` has it.
+        coalesced: how many submissions cost no tick of their own.
+        ticks: how many ticks began.
+        last_trigger: the first reason of the last tick.
+    """
+
+    in_flight: bool
+    pending: int
+    window: float
+    coalesced: int
+    ticks: int
+    last_trigger: str
+
+
+class RerunStatistics(NamedTuple):
+    """Numbers of a gate, to look at.
+
+    Attributes:
+        requests: accepted requests.
+        pokes: accepted pokes.
+        refused: requests and pokes that came during a tick and were not taken.
+        expired: requests whose deadline passed.
+        waiting: requests that wait for a tick to begin.
+        ticks: ticks that began.
+        failed: ticks that raised.
+        restarted: ticks that were cancelled for a newer submission.
+        coalesced: submissions that cost no tick of their own.
+    """
+
+    requests: int
+    pokes: int
+    refused: int
+    expired: int
+    waiting: int
+    ticks: int
+    failed: int
+    restarted: int
+    coalesced: int
+
+
+@dataclass(slots=True)
+class Numbers:
+    """What a gate counts; the first six are what its state keeps.
+
+    Attributes:
+        last_tick: when the last tick began, in seconds since the epoch.
+        last_trigger: the first reason of the last tick.
+        ticks: ticks that began.
+        failed: ticks that raised.
+        submissions: requests and pokes that ticks answered.
+        coalesced: those that cost no tick of their own.
+        requests: accepted requests.
+        pokes: accepted pokes.
+        refused: what came during a tick and was not taken.
+        expired: requests whose deadline passed.
+        restarted: ticks that were cancelled for a newer submission.
+    """
+
+    last_tick: float | None = None
+    last_trigger: str = ""
+    ticks: int = 0
+    failed: int = 0
+    submissions: int = 0
+    coalesced: int = 0
+    requests: int = 0
+    pokes: int = 0
+    refused: int = 0
+    expired: int = 0
+    restarted: int = 0
+
+    def remember(self, state: GateState) -> None:
+        """Go on from what an earlier process counted.
+
+        Args:
+            state: its state.
+        """
+        last = state.last_tick
+        self.last_tick = None if last is None else last.timestamp()
+        self.last_trigger = state.last_trigger
+        self.ticks = state.ticks
+        self.failed = state.failed
+        self.submissions = state.submissions
+        self.coalesced = state.coalesced
+
+    def state(self, *, in_flight: bool = False, pending: int = 0) -> GateState:
+        """Return what a later process may go on from.
+
+        Args:
+            in_flight: whether a tick is under way.
+            pending: how many submissions wait for the next one.
+
+        Returns:
+            The state.
+        """
+        from mellea_like.coalescing.gate_state import GateState  # noqa: PLC0415 (pydantic's model)
+
+        last = self.last_tick
+        return GateState(
+            last_tick=None if last is None else datetime.fromtimestamp(last, UTC),
+            last_trigger=self.last_trigger,
+            ticks=self.ticks,
+            failed=self.failed,
+            submissions=self.submissions,
+            coalesced=self.coalesced,
+            in_flight=in_flight,
+            pending=pending,
+        )
+
+    def save(self, file: Path) -> None:
+        """Write the state to a file.
+
+        Args:
+            file: its name.
+
+        Raises:
+            OSError: it can't be written.
+        """
+        self.state().save(file)
+
+    def statistics(self, waiting: int) -> RerunStatistics:
+        """Return numbers to look at.
+
+        Args:
+            waiting: how many requests wait for a tick to begin.
+
+        Returns:
+            The numbers of this moment.
+        """
+        return RerunStatistics(
+            requests=self.requests,
+            pokes=self.pokes,
+            refused=self.refused,
+            expired=self.expired,
+            waiting=waiting,
+            ticks=self.ticks,
+            failed=self.failed,
+            restarted=self.restarted,
+            coalesced=self.coalesced,
+        )
+
+
+def load(file: Path) -> GateState:
+    """Read a state from a file, and import pydantic's models only then.
+
+    Args:
+        file: its name.
+
+    Returns:
+        The state.
+
+    Raises:
+        CoalescingError: the file is damaged.
+        OSError: it can't be read.
+    """
+    from mellea_like.coalescing.gate_state import GateState  # noqa: PLC0415 (pydantic's model)
+
+    return GateState.load(file)
