@@ -19,6 +19,7 @@ from mellea_like.cli.expressions import ALLOWED
 from mellea_like.cli.limits import BUDGETS, LimitArguments
 from mellea_like.cli.sample import run_sample
 from mellea_like.cli.schedules import SCHEDULES
+from mellea_like.cli.watch_options import EPILOG, HELP, WatchCommand, watch
 
 __all__ = ["app"]
 
@@ -316,6 +317,9 @@ def sample(  # noqa: PLR0913 (an option each)
             debug=debug,
         )
     )
+
+
+app.command("watch", cls=WatchCommand, help=HELP, epilog=EPILOG)(watch)
 
 
 def _name(given: str | None, option: str) -> str | None:

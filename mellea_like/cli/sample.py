@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import signal
 import sys
 import traceback
 from typing import TYPE_CHECKING, Any
@@ -35,6 +34,7 @@ from mellea_like.cli.output import (
 )
 from mellea_like.cli.progress import Progress
 from mellea_like.cli.schema import structured_type
+from mellea_like.cli.signals import terminable
 from mellea_like.cli.terminal import is_terminal, one_line, silence, warn
 from mellea_like.errors import BackendError, LimitExceeded, MelleaError, SamplingTimeout
 from mellea_like.sampling.multi_turn import MultiTurnStrategy
@@ -44,7 +44,6 @@ from mellea_like.sampling.repair_template import RepairTemplateStrategy
 if TYPE_CHECKING:
     from collections.abc import Generator
     from contextlib import AbstractContextManager
-    from types import FrameType
 
     from mellea_like.cli.arguments import SampleArguments
     from mellea_like.core.requirement import Requirement
@@ -73,7 +72,7 @@ def run_sample(arguments: SampleArguments) -> int:
         Interrupted: Ctrl-C was pressed, or the process was told to end.
     """
     progress = Progress(arguments.loop, arguments.concurrency)
-    with _logs(arguments), _terminable() as terminated:
+    with _logs(arguments), terminable() as terminated:
         try:
             limits = Limits.of(arguments.limits)
             schedule = limits.schedule
@@ -224,27 +223,3 @@ def _logs(arguments: SampleArguments) -> Generator[None]:
         yield
     finally:
         logger.removeHandler(handler)
-
-
-@contextlib.contextmanager
-def _terminable() -> Generator[list[int]]:
-    """Let a SIGTERM end the call as Ctrl-C does, so that no server of ours is left behind.
-
-    Yields:
-        The signals received so far.
-    """
-    received: list[int] = []
-
-    def interrupt(number: int, _frame: FrameType | None) -> None:
-        received.append(number)
-        signal.raise_signal(signal.SIGINT)
-
-    try:
-        before = signal.signal(signal.SIGTERM, interrupt)
-    except ValueError:  # Not in the main thread: signals are someone else's.
-        yield received
-        return
-    try:
-        yield received
-    finally:
-        signal.signal(signal.SIGTERM, before)
