@@ -14,10 +14,15 @@ from mellea_like.runtime.later import imported_later
 
 if TYPE_CHECKING:
     from mellea_like.coalescing.burst_stream import Burst, BurstStatistics, BurstStream, bursts
+    from mellea_like.coalescing.chat_figures import ChatStatistics, StopReport
+    from mellea_like.coalescing.dispatcher import ChatDispatcher
     from mellea_like.coalescing.files import IGNORED, Changes, FileChange
     from mellea_like.coalescing.gate_state import GateState
     from mellea_like.coalescing.rerun import RerunGate
     from mellea_like.coalescing.rerun_status import RerunStatistics, RerunStatus, Tick
+    from mellea_like.coalescing.runs import joined
+    from mellea_like.coalescing.session import ChatPhase
+    from mellea_like.coalescing.ticket import Ticket
     from mellea_like.coalescing.watching import watch
 
 __all__ = [
@@ -26,13 +31,19 @@ __all__ = [
     "BurstStatistics",
     "BurstStream",
     "Changes",
+    "ChatDispatcher",
+    "ChatPhase",
+    "ChatStatistics",
     "FileChange",
     "GateState",
     "RerunGate",
     "RerunStatistics",
     "RerunStatus",
+    "StopReport",
     "Tick",
+    "Ticket",
     "bursts",
+    "joined",
     "watch",
 ]
 
@@ -43,13 +54,19 @@ __getattr__, __dir__ = imported_later(
         "BurstStatistics": "mellea_like.coalescing.burst_stream",
         "BurstStream": "mellea_like.coalescing.burst_stream",
         "Changes": "mellea_like.coalescing.files",
+        "ChatDispatcher": "mellea_like.coalescing.dispatcher",
+        "ChatPhase": "mellea_like.coalescing.session",
+        "ChatStatistics": "mellea_like.coalescing.chat_figures",
         "FileChange": "mellea_like.coalescing.files",
         "GateState": "mellea_like.coalescing.gate_state",
         "RerunGate": "mellea_like.coalescing.rerun",
         "RerunStatistics": "mellea_like.coalescing.rerun_status",
         "RerunStatus": "mellea_like.coalescing.rerun_status",
+        "StopReport": "mellea_like.coalescing.chat_figures",
         "Tick": "mellea_like.coalescing.rerun_status",
+        "Ticket": "mellea_like.coalescing.ticket",
         "bursts": "mellea_like.coalescing.burst_stream",
+        "joined": "mellea_like.coalescing.runs",
         "watch": "mellea_like.coalescing.watching",
     },
     globals(),
