@@ -32,7 +32,7 @@ from mellea_like.coalescing.rerun_status import (
 )
 from mellea_like.coalescing.ticket import Ticket
 from mellea_like.core.callables import takes
-from mellea_like.errors import CoalescingError, Expired, Refused
+from mellea_like.errors import CoalescingError, Expired, Refused, ShutdownError
 from mellea_like.runtime.logs import warn
 from mellea_like.runtime.native import cancel_requested
 from mellea_like.telemetry.shared import caller_span, shared_span
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Generator
 
     from mellea_like.coalescing.gate_state import GateState
-    from mellea_like.errors import ShutdownError
 
 __all__ = ["RerunGate"]
 
@@ -94,7 +93,7 @@ class RerunGate(Component, Generic[T]):
         name: str = "rerun",
     ) -> None:
         super().__init__()
-        check(tick, min_interval, on_busy, max_wait, max_pending, full)
+        check(tick, min_interval, on_busy, max_wait, max_pending, full, state)
         self._tick = cast("Callable[..., Awaitable[T]]", tick)
         self._wants_tick = not takes(tick, 0)
         self._min_interval = min_interval
@@ -279,7 +278,7 @@ class RerunGate(Component, Generic[T]):
                 if batch is not None:
                     await self._answer(batch)
         except BaseException:
-            self._shut()  # Cancelled from outside; whoever waits may not be.
+            self._shut()
             raise
         finally:
             self._running, self._runner = False, None
@@ -310,19 +309,19 @@ class RerunGate(Component, Generic[T]):
             numbers.failed += 1
             if not batch.fail(error):
                 self._unseen(batch)
+        except BaseException:  # Cancelled from outside; whoever waits may not be.
+            batch.refuse(ShutdownError(f"{self._name} was cancelled before it answered"))
+            raise
         else:
             if scope.cancelled_caught:
-                self._cancelled(batch)
+                if not batch.refused:  # Restarted, not closed.
+                    numbers.restarted += 1
+                    self._submissions.put_back(batch)
                 return
         finally:
             await self._save()
         numbers.submissions += batch.count
         numbers.coalesced += batch.count - 1
-
-    def _cancelled(self, batch: Batch[T]) -> None:
-        if not self._closing:
-            self._numbers.restarted += 1
-            self._submissions.put_back(batch)
 
     async def _call(self, batch: Batch[T]) -> T:
         tick = Tick(batch.number, batch.reasons, batch.count)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Generic, Literal, TypeVar, get_args
 
 from mellea_like.errors import Expired, QueueFull
@@ -55,12 +56,14 @@ class Batch(Generic[T]):
         asked: the submissions, in the order they came.
         number: the tick's.
         error: what the tick failed with.
+        refused: whether everyone was given another error, since the gate was closed.
         watching: how many requesters are to see that error; none are left once somebody did.
     """
 
     asked: list[Asked[T]]
     number: int = 0
     error: Exception | None = None
+    refused: bool = False
     watching: int = 0
 
     @property
@@ -112,6 +115,7 @@ class Batch(Generic[T]):
         Args:
             error: why there is no answer.
         """
+        self.refused = True
         for asked in self.asked:
             if asked.ticket is not None:
                 asked.ticket.fail(error)
@@ -126,7 +130,7 @@ class Batch(Generic[T]):
             Whether it was the last, and none has seen the error.
         """
         self.watching = 0 if seen else self.watching - 1
-        return not seen and self.watching == 0
+        return self.watching == 0 and not seen
 
 
 def when_busy(on_busy: OnBusy, now: float, first: float, max_wait: float) -> OnBusy:
@@ -288,7 +292,13 @@ def expired() -> Expired:
 
 
 def check(
-    tick: object, min_interval: float, on_busy: str, max_wait: float, max_pending: int, full: str
+    tick: object,
+    min_interval: float,
+    on_busy: str,
+    max_wait: float,
+    max_pending: int,
+    full: str,
+    state: object,
 ) -> None:
     """Check a gate's arguments.
 
@@ -299,9 +309,10 @@ def check(
         max_wait: for how many seconds a tick may be restarted.
         max_pending: how many requests one tick answers.
         full: what becomes of one more.
+        state: what it goes on from.
 
     Raises:
-        TypeError: the tick can't be called.
+        TypeError: the tick can't be called, or the state is none.
         ValueError: another argument is out of its range.
     """
     if not callable(tick):
@@ -322,3 +333,6 @@ def check(
     if max_pending < 1:
         msg = f"max_pending is at least 1, not {max_pending!r}"
         raise ValueError(msg)
+    if not (state is None or isinstance(state, str | Path) or hasattr(state, "last_tick")):
+        msg = f"state is a GateState or the name of a file, not {state!r}"
+        raise TypeError(msg)

@@ -1,0 +1,566 @@
+"""`RerunGate`: one tick for all who ask meanwhile, never two at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+
+import anyio
+import pytest
+
+from mellea_like.coalescing import RerunGate, Tick
+from mellea_like.coalescing.rerun_queue import MAX_REASONS, Asked, Batch, Submissions, when_busy
+from mellea_like.errors import CoalescingError, QueueFull, Refused, ShutdownError
+
+pytestmark = pytest.mark.anyio
+
+
+class Ticks:
+    """A tick that takes its time, and notes when and for what it ran."""
+
+    def __init__(self, seconds: float = 1.0) -> None:
+        self.seconds = seconds
+        self.began: list[tuple[float, tuple[str, ...]]] = []
+        self.ended: list[float] = []
+        self.running = self.most = 0
+        self.fail: list[Exception | None] = []
+
+    async def __call__(self, tick: Tick) -> int:
+        self.began.append((anyio.current_time(), tick.reasons))
+        self.running += 1
+        self.most = max(self.most, self.running)
+        try:
+            await anyio.sleep(self.seconds)
+        finally:
+            self.running -= 1
+        error = self.fail.pop(0) if self.fail else None
+        if error is not None:
+            raise error
+        self.ended.append(anyio.current_time())
+        return tick.number
+
+    @property
+    def times(self) -> list[float]:
+        return [at for at, _ in self.began]
+
+
+class Requests:
+    """Requests at given times; notes when each came back, and with what."""
+
+    def __init__(self, gate: RerunGate[int]) -> None:
+        self.gate = gate
+        self.back: dict[str, tuple[float, object]] = {}
+
+    async def ask(self, at: float, name: str, **more) -> None:
+        await anyio.sleep_until(at)
+        try:
+            got: object = await self.gate.request(name, **more)
+        except Exception as error:  # noqa: BLE001 (whatever it is, it is noted)
+            got = error
+        self.back[name] = anyio.current_time(), got
+
+    async def all(self, *asked: tuple[float, str]) -> None:
+        async with anyio.create_task_group() as tasks:
+            for at, name in asked:
+                tasks.start_soon(self.ask, at, name)
+
+
+# --- queue --------------------------------------------------------------------------------------
+
+
+async def test_a_request_returns_when_a_tick_that_began_after_it_has_ended(virtual_clock):
+    tick = Ticks()
+    async with RerunGate(tick) as gate:
+        asked = Requests(gate)
+        await asked.all((0, "first"), (0.5, "during"))
+    # The tick under way at 0.5 is not enough: it began before.
+    assert asked.back == {"first": (1, 1), "during": (2, 2)}
+    assert tick.began == [(0, ("first",)), (1, ("during",))]
+
+
+async def test_requests_at_the_same_time_share_a_tick(virtual_clock):
+    tick = Ticks()
+    async with RerunGate(tick) as gate:
+        asked = Requests(gate)
+        await asked.all(*((0, f"{i}") for i in range(10)))
+    assert len(tick.began) == 1
+    assert set(asked.back.values()) == {(1, 1)}
+
+
+async def test_requests_during_a_tick_cause_exactly_one_more_and_those_during_that_one_too(
+    virtual_clock,
+):
+    tick = Ticks()
+    async with RerunGate(tick) as gate:
+        asked = Requests(gate)
+        times = (0, 0.1, 0.5, 0.9, 1.1, 1.9, 2.5)
+        await asked.all(*((at, str(at)) for at in times))
+    assert tick.began == [
+        (0, ("0",)),
+        (1, ("0.1", "0.5", "0.9")),
+        (2, ("1.1", "1.9")),
+        (3, ("2.5",)),
+    ]
+    assert tick.most == 1
+
+
+async def test_a_poke_does_not_wait(virtual_clock):
+    tick = Ticks()
+    async with RerunGate(tick) as gate:
+        assert gate.poke("now")
+        assert virtual_clock.now == 0
+        assert not tick.began
+        await anyio.sleep(0.5)
+        assert gate.poke("again")
+        assert gate.poke("and again")
+    assert tick.began == [(0, ("now",)), (1, ("again", "and again"))]
+
+
+async def test_pending_is_cleared_before_the_tick_begins(virtual_clock):
+    pending = []
+
+    async def tick():
+        pending.append(gate.status().pending)
+        if len(pending) == 1:
+            gate.poke("once more")
+            pending.append(gate.status().pending)
+
+    async with RerunGate(tick) as gate:
+        gate.poke()
+        await anyio.sleep(1)
+    assert pending == [0, 1, 0]
+
+
+async def test_a_tick_may_poke_its_own_gate(virtual_clock):
+    numbers = []
+
+    async def tick(tick):
+        numbers.append(tick.number)
+        await anyio.sleep(1)
+        if tick.number < 3:
+            gate.poke("there is more")
+
+    async with RerunGate(tick) as gate:
+        await gate.request("begin")
+        await anyio.sleep(10)
+    assert numbers == [1, 2, 3]
+
+
+async def test_a_tick_that_would_wait_for_its_own_end_is_told(virtual_clock):
+    async def tick():
+        await gate.request("myself")
+
+    async with RerunGate(tick, name="mine") as gate:
+        with pytest.raises(RuntimeError, match=r"the tick of mine can't wait .* use poke"):
+            await gate.request()
+
+
+async def test_a_task_of_the_tick_may_request(virtual_clock):
+    tick_times = []
+
+    async def later():
+        await anyio.sleep(0.1)
+        await gate.request()
+
+    async def tick():
+        tick_times.append(anyio.current_time())
+        if len(tick_times) == 1:
+            outside.start_soon(later)
+        await anyio.sleep(1)
+
+    async with anyio.create_task_group() as outside, RerunGate(tick) as gate:
+        gate.poke()
+        await anyio.sleep(0.5)
+    assert tick_times == [0, 1]
+
+
+# --- ignore and restart -----------------------------------------------------------------------
+
+
+async def test_ignore_refuses_requests_during_a_tick_and_takes_them_after_it(virtual_clock):
+    tick = Ticks()
+    async with RerunGate(tick, on_busy="ignore") as gate:
+        asked = Requests(gate)
+        await asked.all((0, "a"), (0, "with a"), (0.5, "during"), (1.5, "after"))
+    at, error = asked.back["during"]
+    assert at == 0.5
+    assert isinstance(error, Refused)
+    assert str(error) == "a tick of rerun is under way, and on_busy='ignore' takes nothing then"
+    assert [(at, set(reasons)) for at, reasons in tick.began] == [
+        (0, {"a", "with a"}),
+        (1.5, {"after"}),
+    ]
+    assert gate.statistics().refused == 1
+
+
+async def test_ignore_drops_pokes_during_a_tick_and_says_so(virtual_clock):
+    tick = Ticks()
+    async with RerunGate(tick, on_busy="ignore") as gate:
+        assert gate.poke()
+        await anyio.sleep(0.5)
+        assert not gate.poke()
+    assert tick.times == [0]
+    assert gate.statistics()[1:3] == (1, 1)
+
+
+async def test_restart_cancels_the_tick_and_the_next_one_answers_all(virtual_clock):
+    tick = Ticks()
+    async with RerunGate(tick, on_busy="restart") as gate:
+        asked = Requests(gate)
+        await asked.all((0, "old"), (0.4, "new"))
+    assert tick.began == [(0, ("old",)), (0.4, ("old", "new"))]
+    assert tick.ended == [1.4]
+    assert asked.back == {"old": (1.4, 2), "new": (1.4, 2)}
+    assert gate.statistics().restarted == 1
+    assert gate.statistics().coalesced == 1
+
+
+async def test_a_poke_restarts_too_and_keeps_the_reasons_of_the_old_ones(virtual_clock):
+    tick = Ticks()
+    async with RerunGate(tick, on_busy="restart") as gate:
+        gate.poke("a")
+        await anyio.sleep(0.4)
+        gate.poke("b")
+        gate.poke("a")
+    assert tick.began == [(0, ("a",)), (0.4, ("a", "b"))]
+
+
+async def test_a_steady_stream_of_restarts_cannot_starve_the_gate(virtual_clock):
+    tick = Ticks(seconds=1)
+    async with RerunGate(tick, on_busy="restart", max_wait=3) as gate:
+        asked = Requests(gate)
+        await asked.all(*((0.5 * i, f"{i}") for i in range(20)))
+    # From 3 s after the first request on, its tick is left to end; then the same again.
+    assert asked.back["0"] == (3.5, 6)
+    assert all(at - int(name) / 2 <= 3 + 1 + 1 for name, (at, _) in asked.back.items())
+
+
+async def test_a_tick_that_ends_well_though_it_is_cancelled_has_answered(virtual_clock):
+    began = []
+
+    async def stubborn(tick):
+        began.append(tick.reasons)
+        with anyio.CancelScope(shield=True):
+            await anyio.sleep(1)
+        return tick.number
+
+    async with RerunGate(stubborn, on_busy="restart") as gate:
+        asked = Requests(gate)
+        await asked.all((0, "old"), (0.5, "new"))
+    assert began == [("old",), ("new",)]
+    assert asked.back == {"old": (1, 1), "new": (2, 2)}
+    assert gate.statistics().restarted == 0
+
+
+async def test_a_request_that_left_before_the_restart_is_not_answered(virtual_clock):
+    tick = Ticks()
+    async with RerunGate(tick, on_busy="restart") as gate:
+        with anyio.move_on_after(0.2):
+            await gate.request("gone")
+        await anyio.sleep(0.2)
+        await gate.request("here")
+    assert tick.began == [(0, ("gone",)), (0.4, ("here",))]
+
+
+@pytest.mark.parametrize(
+    ("on_busy", "waited", "then"),
+    [
+        ("queue", 0, "queue"),
+        ("queue", 99, "queue"),
+        ("ignore", 0, "ignore"),
+        ("ignore", 99, "ignore"),
+        ("restart", 0, "restart"),
+        ("restart", 9.9, "restart"),
+        ("restart", 10, "queue"),
+        ("restart", 99, "queue"),
+    ],
+)
+def test_what_happens_during_a_tick(on_busy, waited, then):
+    assert when_busy(on_busy, 100 + waited, 100, 10) == then
+
+
+# --- the interval -----------------------------------------------------------------------------
+
+
+async def test_ticks_begin_at_least_the_interval_apart(virtual_clock):
+    tick = Ticks(seconds=1)
+    async with RerunGate(tick, min_interval=5) as gate:
+        asked = Requests(gate)
+        await asked.all((0, "a"), (2, "b"), (3, "c"), (20, "d"))
+    assert tick.began == [(0, ("a",)), (5, ("b", "c")), (20, ("d",))]
+
+
+async def test_newcomers_do_not_prolong_the_interval(virtual_clock):
+    tick = Ticks(seconds=0)
+    async with RerunGate(tick, min_interval=5) as gate:
+        await Requests(gate).all(*((0.5 * i, f"{i}") for i in range(25)))
+    assert tick.times == [0, 5, 10, 15]
+
+
+async def test_the_interval_is_not_waited_for_where_nothing_is_pending_any_more(virtual_clock):
+    tick = Ticks(seconds=1)
+    async with RerunGate(tick, min_interval=100) as gate:
+        await gate.request()
+        with anyio.move_on_after(2):
+            await gate.request("gone before its tick began")
+    assert virtual_clock.now == 3
+    assert len(tick.began) == 1
+
+
+# --- errors -----------------------------------------------------------------------------------
+
+
+async def test_an_error_goes_to_who_requested_the_tick_and_frees_the_place(virtual_clock, caplog):
+    tick = Ticks()
+    tick.fail = [ValueError("broken"), None]
+    async with RerunGate(tick) as gate:
+        asked = Requests(gate)
+        await asked.all((0, "a"), (0, "b"), (0.5, "c"))
+        assert not gate.in_flight
+    for name in "ab":
+        assert asked.back[name][0] == 1
+        assert isinstance(asked.back[name][1], ValueError)
+    assert asked.back["c"] == (2, 2)
+    assert gate.statistics().failed == 1
+    assert not caplog.records
+
+
+async def test_an_error_that_nobody_asked_for_is_logged_with_its_ids(virtual_clock, caplog):
+    tick = Ticks()
+    tick.fail = [ValueError("broken")]
+    async with RerunGate(tick, name="prompts") as gate:
+        gate.poke("a.txt")
+        gate.poke("b.txt")
+        await anyio.sleep(2)
+        assert await gate.request() == 2
+    (record,) = caplog.records
+    assert record.levelno == logging.WARNING
+    assert record.getMessage() == "tick 1 of prompts (a.txt, b.txt) failed: ValueError: broken"
+    assert (record.gate, record.tick, record.iteration) == ("prompts", 1, None)
+
+
+async def test_an_error_whose_requester_left_is_logged(virtual_clock, caplog):
+    tick = Ticks()
+    tick.fail = [ValueError("broken")]
+    async with RerunGate(tick) as gate:
+        with anyio.move_on_after(0.5):
+            await gate.request()
+    assert [record.getMessage() for record in caplog.records] == [
+        "tick 1 of rerun (no reason given) failed: ValueError: broken"
+    ]
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.parametrize("others", [0, 1])
+async def test_an_error_whose_requester_is_cancelled_as_it_comes_is_logged_if_nobody_saw_it(
+    caplog, others
+):
+    async def tick():
+        await waiting.wait()
+        leaving.cancel()  # What the tick raises now and the cancellation arrive together.
+        raise ValueError("broken")
+
+    waiting = anyio.Event()
+    async with RerunGate(tick) as gate, anyio.create_task_group() as tasks:
+        asked = Requests(gate)
+        for number in range(others):
+            tasks.start_soon(asked.ask, 0, str(number))
+        leaving = asyncio.ensure_future(gate.request("leaving"))
+        await anyio.wait_all_tasks_blocked()
+        waiting.set()
+        await asyncio.wait([leaving])
+        assert leaving.cancelled()
+    assert len(caplog.records) == (0 if others else 1)
+    assert len(asked.back) == others
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_cancellation_that_nobody_asked_for_is_an_error():
+    async def tick():
+        raise asyncio.CancelledError
+
+    async with RerunGate(tick, name="mine") as gate:
+        with pytest.raises(CoalescingError, match="the tick of mine was cancelled, though nobody"):
+            await gate.request()
+        assert gate.statistics().failed == 1
+
+
+async def test_a_tick_that_is_no_async_function_says_so(virtual_clock):
+    async with RerunGate(lambda: 3) as gate:  # type: ignore[arg-type, return-value]
+        with pytest.raises(TypeError, match="must be an async function; it returned 3"):
+            await gate.request()
+
+
+# --- how it is called, and what it shows --------------------------------------------------------
+
+
+async def test_a_tick_gets_what_it_is_run_for_if_it_needs_an_argument(virtual_clock):
+    given = []
+
+    async def with_one(tick):
+        given.append(tick)
+
+    async def with_none(force=False):
+        given.append(force)
+
+    async with RerunGate(with_one) as gate:
+        gate.poke("a")
+        gate.poke("b")
+        gate.poke("a")
+        await gate.request("c")
+    async with RerunGate(with_none) as gate:
+        await gate.request("c")
+    assert given == [Tick(1, ("a", "b", "c"), 4), False]
+
+
+async def test_the_status_shows_the_coalescing_state(virtual_clock):
+    tick = Ticks(seconds=1)
+    async with RerunGate(tick, min_interval=5) as gate:
+        assert gate.status() == (False, 0, 0, 0, 0, "")
+        gate.poke("a")
+        assert gate.status() == (False, 1, 0, 0, 0, "")
+        await anyio.sleep(0.5)
+        assert gate.status() == (True, 0, 0, 0, 1, "a")
+        assert gate.in_flight
+        gate.poke("b")
+        gate.poke("c")
+        assert gate.status() == (True, 2, 4.5, 0, 1, "a")
+        await anyio.sleep(2)
+        assert gate.status() == (False, 2, 2.5, 0, 1, "a")
+        await anyio.sleep(5)
+        assert gate.status() == (False, 0, 0, 1, 2, "b")
+
+
+async def test_reasons_are_bounded(virtual_clock):
+    seen = []
+
+    async def tick(tick):
+        seen.append(tick)
+
+    async with RerunGate(tick) as gate:
+        for number in range(1000):
+            gate.poke(str(number))
+    ((_, reasons, submissions),) = seen
+    assert reasons == tuple(map(str, range(MAX_REASONS)))
+    assert submissions == 1000
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error", "says"),
+    [
+        ({"tick": None}, TypeError, "a tick is an async function, not None"),
+        ({"on_busy": "wait"}, ValueError, "on_busy is one of queue, ignore, restart, not 'wait'"),
+        ({"full": "drop"}, ValueError, "full is 'wait' or 'raise', not 'drop'"),
+        ({"min_interval": -1}, ValueError, "min_interval is a number of seconds, not -1"),
+        ({"min_interval": math.inf}, ValueError, "min_interval is a number of seconds, not inf"),
+        ({"max_wait": math.nan}, ValueError, "max_wait is a number of seconds, not nan"),
+        ({"max_pending": 0}, ValueError, "max_pending is at least 1, not 0"),
+        ({"state": 7}, TypeError, "state is a GateState or the name of a file, not 7"),
+    ],
+)
+def test_wrong_arguments_are_told(wrong, error, says):
+    with pytest.raises(error, match=says):
+        RerunGate(**{"tick": Ticks(), **wrong})
+
+
+# --- what waits: a state machine without a loop ---------------------------------------------------
+
+
+class Fake:
+    """A ticket that is waited for."""
+
+    def __init__(self) -> None:
+        self.waiters = 1
+        self.got: object = None
+
+    def fail(self, error):
+        self.got = error
+        return True
+
+    settle = fail
+
+
+def submissions(most=2, full="wait", requests=0):
+    queue: Submissions[int] = Submissions(most, full)
+    tickets = [Fake() for _ in range(requests)]
+    for number, ticket in enumerate(tickets):
+        queue.add(ticket, Asked(str(number), number, ticket))
+    return queue, tickets
+
+
+def test_requests_that_find_no_room_stand_in_a_line_in_their_order():
+    queue, _ = submissions(most=2, requests=5)
+    assert (queue.count, queue.waiting) == (2, 5)
+    assert [queue.take(9).reasons for _ in range(3)] == [("0", "1"), ("2", "3"), ("4",)]
+    assert queue.take(9) is None
+    assert not queue
+
+
+def test_one_that_leaves_makes_room_for_the_first_in_the_line():
+    queue, tickets = submissions(most=2, requests=4)
+    queue.drop(tickets[0])
+    queue.drop(tickets[3])
+    queue.drop(Fake())
+    assert queue.take(9).reasons == ("1", "2")
+    assert not queue
+
+
+def test_pokes_need_no_room():
+    queue, _ = submissions(most=1, requests=2)
+    queue.poke(Asked("poke", 3))
+    assert queue.take(9).reasons == ("0", "poke")
+
+
+def test_what_is_put_back_goes_first_and_who_left_is_left_out():
+    queue, tickets = submissions(most=3, requests=5)
+    queue.poke(Asked("old", 3))
+    batch = queue.take(9)
+    queue.poke(Asked("new", 10))
+    queue.poke(Asked("old", 11))
+    tickets[1].waiters = 0
+    queue.put_back(batch)
+    assert queue.take(20).reasons == ("0", "2", "old", "3", "4", "new")
+    assert not queue
+
+
+def test_putting_back_those_who_left_lets_the_line_move_up():
+    queue, tickets = submissions(most=1, requests=2)
+    batch = queue.take(9)
+    queue.drop(tickets[1])
+    queue.add(tickets[1], Asked("1", 9, tickets[1]))
+    late = Fake()
+    queue.add(late, Asked("late", 10, late))
+    tickets[0].waiters = 0
+    queue.put_back(batch)
+    assert queue.take(20).reasons == ("1",)
+    assert queue.take(20).reasons == ("late",)
+
+
+def test_a_full_queue_that_raises_says_how_many_it_takes():
+    queue, _ = submissions(most=2, full="raise", requests=1)
+    queue.check_room()
+    queue, _ = submissions(most=2, full="raise", requests=2)
+    with pytest.raises(QueueFull, match=r"2 requests wait .* max_pending=2 .* full='wait'"):
+        queue.check_room()
+
+
+def test_settling_all_reaches_the_line():
+    queue, tickets = submissions(most=1, requests=3)
+    queue.poke(Asked("poke", 3))
+    error = ShutdownError("closed")
+    queue.settle_all(error)
+    assert [ticket.got for ticket in tickets] == [error] * 3
+    assert not queue
+    assert queue.waiting == 0
+
+
+def test_the_first_who_sees_an_error_spares_the_log():
+    batch: Batch[int] = Batch([Asked("a", 0, Fake()), Asked("b", 0, Fake())])
+    assert batch.fail(ValueError("broken"))
+    assert not batch.left(seen=False)
+    assert batch.left(seen=False)
+    batch = Batch([Asked("a", 0, Fake()), Asked("b", 0, Fake())])
+    assert batch.fail(ValueError("broken"))
+    assert not batch.left(seen=True)
+    assert not batch.left(seen=False)

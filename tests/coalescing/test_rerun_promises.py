@@ -1,0 +1,469 @@
+"""What all coalescers promise, S1 to S8, kept by `RerunGate`."""
+
+from __future__ import annotations
+
+import anyio
+import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from mellea_like.coalescing import RerunGate, Tick
+from mellea_like.core.backend import RequestMeta
+from mellea_like.core.current import ITERATION, current_iteration
+from mellea_like.errors import Expired, QueueFull, ShutdownError
+from mellea_like.telemetry import shared
+
+pytestmark = pytest.mark.anyio
+
+
+class Gated:
+    """A tick that lasts as long as it is told to, 1 s by default."""
+
+    def __init__(self, *seconds: float) -> None:
+        self.seconds = list(seconds)
+        self.began: list[float] = []
+        self.cancelled: list[float] = []
+
+    async def __call__(self, tick: Tick) -> int:
+        self.began.append(anyio.current_time())
+        try:
+            await anyio.sleep(self.seconds.pop(0) if self.seconds else 1.0)
+        except BaseException:
+            self.cancelled.append(anyio.current_time())
+            raise
+        return tick.number
+
+
+class Outcomes:
+    """Requests side by side; each outcome is noted once, with its time."""
+
+    def __init__(self, gate: RerunGate[int]) -> None:
+        self.gate = gate
+        self.seen: list[tuple[str, float, object]] = []
+
+    async def ask(self, name: str, at: float = 0.0, **more) -> None:
+        await anyio.sleep_until(at)
+        try:
+            got: object = await self.gate.request(name, **more)
+        except Exception as error:  # noqa: BLE001 (whatever it is, it is noted)
+            got = type(error)
+        self.seen.append((name, anyio.current_time(), got))
+
+
+# --- S1, S2 ---------------------------------------------------------------------------------------
+
+
+async def test_s1_every_accepted_request_settles_exactly_once(virtual_clock):
+    gate = RerunGate(Gated(), min_interval=1.5)
+    outcomes = Outcomes(gate)
+    async with anyio.create_task_group() as tasks, gate:
+        for number in range(50):
+            tasks.start_soon(outcomes.ask, str(number), number / 10)
+        await anyio.sleep(3)
+        await gate.abort()
+    assert len(outcomes.seen) == 50
+    assert {name for name, _, _ in outcomes.seen} == {str(number) for number in range(50)}
+    answered = [got for _, _, got in outcomes.seen if isinstance(got, int)]
+    refused = [got for _, _, got in outcomes.seen if got is ShutdownError]
+    assert len(answered) + len(refused) == 50
+    assert answered
+    assert refused
+
+
+async def test_s2_the_tick_runs_in_the_gates_own_task_and_outlives_its_requester(virtual_clock):
+    tasks_seen = []
+
+    async def tick():
+        tasks_seen.append(anyio.get_current_task())
+        await anyio.sleep(1)
+        tasks_seen.append(None)
+
+    async with RerunGate(tick, name="mine") as gate:
+        with anyio.move_on_after(0.5):
+            await gate.request()
+        here = anyio.get_current_task()
+        assert tasks_seen[0].id != here.id
+        assert tasks_seen[0].name == "ticks of mine"
+        assert tasks_seen[0].parent_id == here.id
+        await anyio.sleep(1)
+    assert tasks_seen[1:] == [None]
+
+
+async def test_s2_work_that_is_shared_belongs_to_no_iteration(virtual_clock):
+    seen = []
+
+    async def tick():
+        seen.append(current_iteration())
+
+    async with RerunGate(tick) as gate:
+        token = ITERATION.set(RequestMeta(iteration=7))
+        await gate.request()
+        assert current_iteration() == 7
+        ITERATION.reset(token)
+    assert seen == [None]
+
+
+async def test_the_span_of_a_tick_links_to_those_who_asked_and_stands_in_none(
+    virtual_clock, monkeypatch
+):
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    monkeypatch.setattr(shared.trace, "get_tracer", provider.get_tracer)
+    tracer = provider.get_tracer("test")
+    inside = []
+
+    async def tick():
+        inside.append(trace.get_current_span().get_span_context().span_id)
+
+    async def ask():
+        with tracer.start_as_current_span("caller"):
+            await gate.request()
+
+    async with RerunGate(tick, name="mine") as gate, anyio.create_task_group() as tasks:
+        tasks.start_soon(ask)
+        tasks.start_soon(ask)
+        tasks.start_soon(gate.request)
+    spans = exporter.get_finished_spans()
+    (shared_one,) = [span for span in spans if span.name == "rerun_tick"]
+    callers = {span.context.span_id for span in spans if span.name == "caller"}
+    assert shared_one.parent is None
+    assert {link.context.span_id for link in shared_one.links} == callers
+    assert len(callers) == 2
+    assert dict(shared_one.attributes) == {"mellea_like.gate": "mine", "mellea_like.tick": 1}
+    assert inside == [shared_one.context.span_id]
+
+
+# --- S3 -------------------------------------------------------------------------------------------
+
+
+async def test_s3_a_waiter_that_is_cancelled_takes_only_itself_away(virtual_clock):
+    tick = Gated()
+    gate = RerunGate(tick)
+    outcomes = Outcomes(gate)
+    async with gate, anyio.create_task_group() as tasks:
+        tasks.start_soon(outcomes.ask, "first")
+        tasks.start_soon(outcomes.ask, "stays", 0.5)
+        with anyio.move_on_after(0.8):
+            await outcomes.ask("leaves", 0.5)
+        assert gate.status().pending == 1
+    assert sorted(outcomes.seen) == [("first", 1, 1), ("stays", 2, 2)]
+
+
+async def test_s3_a_tick_for_which_nobody_is_left_does_not_begin(virtual_clock):
+    tick = Gated()
+    async with RerunGate(tick) as gate:
+        gate.poke()
+        await anyio.sleep(0.5)
+        with anyio.move_on_after(0.3):
+            await gate.request("leaves")
+        assert gate.status().pending == 0
+    assert tick.began == [0]
+
+
+async def test_s3_a_tick_under_way_goes_on_without_anybody(virtual_clock):
+    tick = Gated()
+    async with RerunGate(tick) as gate:
+        with anyio.move_on_after(0.5):
+            await gate.request()
+        await anyio.sleep(1)
+    assert not tick.cancelled
+    assert virtual_clock.now == 1.5
+
+
+# --- S4 -------------------------------------------------------------------------------------------
+
+
+async def test_s4_after_an_exception_the_gate_goes_on(virtual_clock):
+    calls = []
+
+    async def tick(tick):
+        calls.append(tick.number)
+        if tick.number % 2:
+            raise OSError("odd")
+
+    async with RerunGate(tick) as gate:
+        for number in range(6):
+            if number % 2:
+                await gate.request()
+            else:
+                with pytest.raises(OSError, match="odd"):
+                    await gate.request()
+    assert calls == [1, 2, 3, 4, 5, 6]
+
+
+async def test_s4_on_cancellation_everyone_is_settled_first(virtual_clock):
+    # The requesters live outside what is cancelled.
+    tick = Gated(10)
+    gate = RerunGate(tick)
+    outcomes = Outcomes(gate)
+    async with anyio.create_task_group() as outside:
+        with anyio.move_on_after(2):
+            async with gate:
+                outside.start_soon(outcomes.ask, "in flight")
+                outside.start_soon(outcomes.ask, "queued", 1)
+                await anyio.sleep(100)
+        assert tick.cancelled == [2]
+    assert sorted(outcomes.seen) == [
+        ("in flight", 2, ShutdownError),
+        ("queued", 2, ShutdownError),
+    ]
+
+
+async def test_s4_an_exception_of_the_block_aborts_and_leaves_as_it_is(virtual_clock):
+    gate = RerunGate(Gated(10))
+    outcomes = Outcomes(gate)
+    async with anyio.create_task_group() as outside:
+        with pytest.raises(KeyError):
+            async with gate:
+                outside.start_soon(outcomes.ask, "in flight")
+                await anyio.sleep(1)
+                raise KeyError("mine")
+    assert outcomes.seen == [("in flight", 1, ShutdownError)]
+
+
+# --- S5 -------------------------------------------------------------------------------------------
+
+
+async def test_s5_leaving_the_block_serves_what_was_accepted(virtual_clock):
+    gate = RerunGate(Gated(), min_interval=3)
+    outcomes = Outcomes(gate)
+    async with anyio.create_task_group() as outside, gate:
+        outside.start_soon(outcomes.ask, "in flight")
+        outside.start_soon(outcomes.ask, "queued", 0.5)
+        await anyio.sleep(0.6)
+    assert sorted(outcomes.seen) == [("in flight", 1, 1), ("queued", 4, 2)]
+
+
+async def test_s5_a_restart_while_draining_still_answers_everyone(virtual_clock):
+    tick = Gated(5, 1)
+    gate = RerunGate(tick, on_busy="restart")
+    outcomes = Outcomes(gate)
+    async with anyio.create_task_group() as outside, gate:
+        outside.start_soon(outcomes.ask, "old")
+        outside.start_soon(outcomes.ask, "new", 0.5)
+        await anyio.sleep_until(0.5)
+        await anyio.wait_all_tasks_blocked()
+    assert sorted(outcomes.seen) == [("new", 1.5, 2), ("old", 1.5, 2)]
+
+
+async def test_s5_draining_with_a_deadline_gives_the_rest_a_shutdown_error(virtual_clock):
+    tick = Gated(1, 10)
+    gate = RerunGate(tick)
+    outcomes = Outcomes(gate)
+    async with anyio.create_task_group() as outside, gate:
+        outside.start_soon(outcomes.ask, "served")
+        outside.start_soon(outcomes.ask, "in flight", 0.5)
+        outside.start_soon(outcomes.ask, "queued", 1.5)
+        outside.start_soon(outcomes.ask, "too late", 2.5)
+        await anyio.sleep(2)
+        await gate.drain(deadline=anyio.current_time() + 1)
+        assert virtual_clock.now == 3
+    assert sorted(outcomes.seen) == [
+        ("in flight", 3, ShutdownError),
+        ("queued", 3, ShutdownError),
+        ("served", 1, 1),
+        ("too late", 2.5, ShutdownError),
+    ]
+    assert tick.cancelled == [3]
+
+
+async def test_s5_abort_cancels_the_tick_and_settles_everyone(virtual_clock):
+    tick = Gated(10)
+    gate = RerunGate(tick)
+    outcomes = Outcomes(gate)
+    async with anyio.create_task_group() as outside, gate:
+        outside.start_soon(outcomes.ask, "in flight")
+        outside.start_soon(outcomes.ask, "queued", 1)
+        await anyio.sleep(2)
+        await gate.abort()
+        assert tick.cancelled == [2]
+        assert not gate.in_flight
+        with pytest.raises(ShutdownError, match="is closing"):
+            gate.poke()
+    assert {got for _, _, got in outcomes.seen} == {ShutdownError}
+    with pytest.raises(ShutdownError, match="use `async with`"):
+        await gate.request()
+
+
+async def test_s5_abort_while_the_interval_is_waited_for(virtual_clock):
+    gate = RerunGate(Gated(1), min_interval=100)
+    outcomes = Outcomes(gate)
+    async with anyio.create_task_group() as outside, gate:
+        await gate.request()
+        outside.start_soon(outcomes.ask, "queued", 2)
+        await anyio.sleep(5)
+        await gate.abort()
+    assert outcomes.seen == [("queued", 6, ShutdownError)]
+
+
+async def test_s5_what_a_tick_raises_after_the_abort_is_logged(virtual_clock, caplog):
+    async def tick():
+        try:
+            await anyio.sleep(10)
+        finally:
+            raise OSError("while it was cleaning up")
+
+    outcomes = Outcomes(gate := RerunGate(tick))
+    async with anyio.create_task_group() as outside, gate:
+        outside.start_soon(outcomes.ask, "in flight")
+        await anyio.sleep(1)
+        await gate.abort()
+    assert outcomes.seen == [("in flight", 1, ShutdownError)]
+    assert "while it was cleaning up" in caplog.text
+
+
+async def test_s5_a_gate_can_be_opened_again(virtual_clock):
+    gate = RerunGate(Gated())
+    for number in (1, 2):
+        async with gate:
+            assert await gate.request() == number
+            with pytest.raises(RuntimeError, match="open already"):
+                await gate.__aenter__()
+
+
+# --- S6, S7, S8 -----------------------------------------------------------------------------------
+
+
+async def test_s6_the_oldest_request_is_answered_in_time_under_a_steady_stream(virtual_clock):
+    gate = RerunGate(Gated(*[1] * 99), min_interval=3, on_busy="restart", max_wait=5)
+    outcomes = Outcomes(gate)
+    async with gate, anyio.create_task_group() as tasks:
+        for number in range(60):
+            tasks.start_soon(outcomes.ask, str(number), number / 2)
+    for name, at, got in outcomes.seen:
+        assert isinstance(got, int)
+        # At the latest: what may restart, the rest of the interval, and a tick of its own.
+        assert at - int(name) / 2 <= 5 + 3 + 1 + 1
+
+
+async def test_s7_requests_beyond_the_most_wait_for_a_later_tick(virtual_clock):
+    tick = Gated()
+    gate = RerunGate(tick, max_pending=2)
+    outcomes = Outcomes(gate)
+    async with gate, anyio.create_task_group() as tasks:
+        for number in range(7):
+            tasks.start_soon(outcomes.ask, str(number), number / 100)
+        await anyio.sleep(0.5)
+        assert gate.statistics().waiting == 6
+        assert gate.status().pending == 2
+    assert sorted(outcomes.seen) == [
+        ("0", 1, 1),
+        *[(str(number), 2 + (number - 1) // 2, 2 + (number - 1) // 2) for number in range(1, 7)],
+    ]
+
+
+async def test_s7_or_are_refused(virtual_clock):
+    gate = RerunGate(Gated(), max_pending=2, full="raise")
+    outcomes = Outcomes(gate)
+    async with gate, anyio.create_task_group() as tasks:
+        for number in range(5):
+            tasks.start_soon(outcomes.ask, str(number), number / 100)
+        await anyio.sleep(0.5)
+        gate.poke("needs no room")
+    assert [got for _, _, got in sorted(outcomes.seen)] == [1, 2, 2, QueueFull, QueueFull]
+
+
+async def test_s7_who_finds_no_room_restarts_nothing(virtual_clock):
+    tick = Gated(5)
+    gate = RerunGate(tick, max_pending=1, full="raise", on_busy="restart", max_wait=0)
+    async with gate, anyio.create_task_group() as tasks:
+        tasks.start_soon(gate.request)
+        await anyio.sleep(1)
+        tasks.start_soon(gate.request)
+        await anyio.sleep(1)
+        with pytest.raises(QueueFull):
+            await gate.request()
+    assert not tick.cancelled
+
+
+async def test_s8_a_request_that_expires_in_the_queue_begins_no_tick(virtual_clock):
+    tick = Gated(10)
+    gate = RerunGate(tick)
+    outcomes = Outcomes(gate)
+    async with gate, anyio.create_task_group() as tasks:
+        tasks.start_soon(outcomes.ask, "in flight")
+        await anyio.sleep(1)
+        await outcomes.ask("queued", deadline=4)
+        assert gate.status().pending == 0
+    assert sorted(outcomes.seen) == [("in flight", 10, 1), ("queued", 4, Expired)]
+    assert tick.began == [0]
+    assert gate.statistics().expired == 1
+
+
+async def test_s8_one_that_expires_as_the_tick_would_begin_is_not_sent(virtual_clock):
+    tick = Gated()
+    gate = RerunGate(tick, min_interval=5)
+    outcomes = Outcomes(gate)
+    async with gate, anyio.create_task_group() as tasks:
+        tasks.start_soon(outcomes.ask, "first")
+        await anyio.sleep(2)
+        tasks.start_soon(lambda: outcomes.ask("just not", deadline=5))
+    assert sorted(outcomes.seen) == [("first", 1, 1), ("just not", 5, Expired)]
+    assert tick.began == [0]
+    assert gate.statistics().expired == 1
+
+
+async def test_s8_a_deadline_holds_for_the_tick_too_which_goes_on(virtual_clock):
+    tick = Gated(10)
+    async with RerunGate(tick) as gate:
+        with pytest.raises(Expired, match="passed before a tick answered it"):
+            await gate.request(deadline=4)
+        assert virtual_clock.now == 4
+        assert gate.in_flight
+    assert not tick.cancelled
+    assert gate.statistics().expired == 1
+
+
+async def test_s8_a_deadline_in_the_past_is_not_accepted(virtual_clock):
+    tick = Gated()
+    async with RerunGate(tick) as gate:
+        await anyio.sleep(1)
+        with pytest.raises(Expired):
+            await gate.request(deadline=1)
+    assert not tick.began
+    assert gate.statistics().requests == 0
+
+
+async def test_s8_the_deadline_counts_the_wait_for_room(virtual_clock):
+    gate = RerunGate(Gated(10), max_pending=1)
+    outcomes = Outcomes(gate)
+    async with gate, anyio.create_task_group() as tasks:
+        tasks.start_soon(outcomes.ask, "in flight")
+        tasks.start_soon(outcomes.ask, "queued", 1)
+        await anyio.sleep(2)
+        await outcomes.ask("in the line", deadline=3)
+    assert sorted(outcomes.seen)[1] == ("in the line", 3, Expired)
+
+
+async def test_an_error_of_a_tick_that_looks_like_an_expiry_counts_as_none(virtual_clock):
+    async def tick():
+        raise Expired("of something inside")
+
+    async with RerunGate(tick) as gate:
+        with pytest.raises(Expired, match="of something inside"):
+            await gate.request()
+        assert gate.statistics().expired == 0
+
+
+async def test_statistics_add_up(virtual_clock):
+    gate = RerunGate(Gated(), min_interval=2)
+    async with gate, anyio.create_task_group() as tasks:
+        for _ in range(5):
+            tasks.start_soon(gate.request)
+        await anyio.sleep(1.5)
+        gate.poke()
+        gate.poke()
+    assert gate.statistics()._asdict() == {
+        "requests": 5,
+        "pokes": 2,
+        "refused": 0,
+        "expired": 0,
+        "waiting": 0,
+        "ticks": 2,
+        "failed": 0,
+        "restarted": 0,
+        "coalesced": 5,
+    }

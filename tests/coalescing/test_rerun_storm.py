@@ -1,0 +1,239 @@
+"""Whatever comes, goes, fails and closes when: a `RerunGate` keeps S1 to S8."""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import dataclass, field
+
+import anyio
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from mellea_like.coalescing import RerunGate, Tick
+from mellea_like.errors import Expired, QueueFull, Refused, ShutdownError
+from mellea_like.testing import run_virtual
+
+pytestmark = pytest.mark.timeout(600)
+STORM = bool(os.environ.get("STORM"))
+storm = settings(
+    max_examples=2000 if STORM else 200,
+    derandomize=not STORM,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+
+seconds = st.integers(0, 40).map(lambda tenths: tenths / 10)
+
+
+class BrokenTickError(Exception):
+    """What a tick raises here."""
+
+
+@dataclass(frozen=True)
+class Ask:
+    """A submission: a poke, or a request that may be given up or expire."""
+
+    at: float
+    poke: bool
+    patience: float | None
+    deadline: float | None
+
+
+@dataclass(frozen=True)
+class Story:
+    """A gate, what is asked of it, how its ticks go, and how it ends."""
+
+    asks: list[Ask]
+    ticks: list[tuple[float, bool]]
+    options: dict
+    end: str
+    end_at: float
+
+
+@st.composite
+def stories(draw):
+    some = st.one_of(st.none(), seconds)
+    return Story(
+        asks=draw(st.lists(st.builds(Ask, seconds, st.booleans(), some, some), max_size=14)),
+        ticks=draw(st.lists(st.tuples(seconds, st.booleans()), min_size=1, max_size=5)),
+        options={
+            "min_interval": draw(st.sampled_from([0.0, 0.0, 1.0, 2.5])),
+            "on_busy": draw(st.sampled_from(["queue", "ignore", "restart"])),
+            "max_wait": draw(st.sampled_from([0.0, 1.0, 3.0])),
+            "max_pending": draw(st.sampled_from([1, 2, 1000])),
+            "full": draw(st.sampled_from(["wait", "raise"])),
+        },
+        end=draw(st.sampled_from(["leave", "drain", "abort", "cancel", "raise"])),
+        end_at=draw(seconds),
+    )
+
+
+@dataclass
+class Answered:
+    """How a submission came out."""
+
+    ask: Ask
+    at: float
+    got: object
+    asked_before_tick: int
+    """The number of the next tick to begin when it was asked."""
+
+
+@dataclass
+class Scene:
+    """Plays a story."""
+
+    story: Story
+    outcomes: list[Answered] = field(default_factory=list)
+    began: list[float] = field(default_factory=list)
+    ended: dict[int, tuple[float, str]] = field(default_factory=dict)
+    running: int = 0
+
+    async def tick(self, tick: Tick) -> int:
+        self.began.append(anyio.current_time())
+        assert tick.number == len(self.began)
+        assert tick.submissions >= 1
+        assert self.running == 0
+        self.running += 1
+        how = "cancelled"
+        length, fails = self.story.ticks[tick.number % len(self.story.ticks)]
+        try:
+            await anyio.sleep(length)
+            how = "failed" if fails else "well"
+        finally:
+            self.running -= 1
+            self.ended[tick.number] = anyio.current_time(), how
+        if fails:
+            raise BrokenTickError(tick.number)
+        return tick.number
+
+    async def ask(self, ask: Ask) -> None:
+        await anyio.sleep_until(ask.at)
+        following = len(self.began) + 1
+        got: object = "left"
+        until = None if ask.deadline is None else ask.at + ask.deadline
+        with anyio.move_on_after(math.inf if ask.patience is None else ask.patience):
+            try:
+                got = (
+                    self.gate.poke("poke")
+                    if ask.poke
+                    else await self.gate.request("request", deadline=until)
+                )
+            except (BrokenTickError, Expired, QueueFull, Refused, ShutdownError) as error:
+                got = error
+        self.outcomes.append(Answered(ask, anyio.current_time(), got, following))
+
+    async def play(self) -> None:
+        self.gate: RerunGate[int] = RerunGate(self.tick, **self.story.options)
+        async with anyio.create_task_group() as outside:
+            with anyio.CancelScope() as scope:
+                try:
+                    async with self.gate:
+                        for ask in self.story.asks:
+                            outside.start_soon(self.ask, ask)
+                        await anyio.sleep_until(self.story.end_at)
+                        await self.close(scope)
+                except KeyError:
+                    assert self.story.end == "raise"
+            assert not self.running
+            assert not self.gate.in_flight
+            assert self.gate.status().pending == 0
+            # Whoever was told to go has gone at once; only those who have not asked yet remain.
+            await anyio.wait_all_tasks_blocked()
+            now = anyio.current_time()
+            waiting = [ask for ask in self.story.asks if ask.at > now]
+            assert len(self.outcomes) + len(waiting) >= len(self.story.asks)
+        self.closed = self.gate.statistics()
+
+    async def close(self, scope: anyio.CancelScope) -> None:
+        match self.story.end:
+            case "drain":
+                await self.gate.drain(deadline=anyio.current_time() + 1)
+            case "abort":
+                await self.gate.abort()
+            case "cancel":
+                scope.cancel()
+                await anyio.sleep(1)
+            case "raise":
+                raise KeyError
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "trio"])
+@storm
+@given(story=stories())
+def test_a_gate_keeps_its_promises(loop, story):
+    scene = Scene(story)
+    run_virtual(scene.play, backend=loop)
+    options, statistics = story.options, scene.closed
+
+    # S1: each submission comes out once.
+    assert len(scene.outcomes) == len(story.asks)
+    for one in scene.outcomes:
+        check_outcome(scene, one)
+
+    # One tick at a time, no more often than allowed, and none for nobody.
+    gaps = [b - a for a, b in zip(scene.began, scene.began[1:], strict=False)]
+    assert all(gap >= options["min_interval"] - 1e-9 for gap in gaps)
+    accepted = statistics.requests + statistics.pokes
+    assert len(scene.began) == statistics.ticks <= accepted + statistics.restarted
+    assert statistics.waiting == 0
+    assert statistics.restarted == 0 or options["on_busy"] == "restart"
+    assert statistics.refused == 0 or options["on_busy"] == "ignore"
+    finished = sum(how != "cancelled" for _, how in scene.ended.values())
+    assert finished + statistics.coalesced <= accepted
+    assert statistics.failed == sum(how == "failed" for _, how in scene.ended.values())
+    if story.end == "leave":
+        assert statistics.restarted == sum(how == "cancelled" for _, how in scene.ended.values())
+
+
+def check_outcome(scene: Scene, one: Answered) -> None:
+    if one.ask.poke:
+        check_poke(scene, one)
+    elif isinstance(one.got, int):
+        check_answer(scene, one, one.got)
+    elif isinstance(one.got, BrokenTickError):
+        check_answer(scene, one, one.got.args[0])
+    else:
+        check_refusal(scene, one)
+    if not one.ask.poke and one.ask.deadline is not None:
+        assert one.at <= one.ask.at + one.ask.deadline + 1e-9
+
+
+def check_poke(scene: Scene, one: Answered) -> None:
+    if one.got is True and scene.story.end == "leave":
+        # A tick that began after it ran to its end.
+        ended = [how for n, (_, how) in scene.ended.items() if n >= one.asked_before_tick]
+        assert set(ended) - {"cancelled"}
+    elif one.got is not True:
+        assert one.got is False or isinstance(one.got, ShutdownError)
+        assert one.got is not False or scene.story.options["on_busy"] == "ignore"
+
+
+def check_answer(scene: Scene, one: Answered, number: int) -> None:
+    """The tick began after the request, which is told when it has ended, and in time."""
+    story, options = scene.story, scene.story.options
+    assert number >= one.asked_before_tick
+    assert scene.ended[number][0] == one.at
+    if options["max_pending"] == 1000:
+        longest = max(length for length, _ in story.ticks)
+        restarts = options["max_wait"] if options["on_busy"] == "restart" else 0
+        assert one.at - one.ask.at <= restarts + 2 * (longest + options["min_interval"]) + 1e-6
+
+
+def check_refusal(scene: Scene, one: Answered) -> None:
+    options, asked = scene.story.options, one.ask.at
+    if one.got == "left":
+        assert one.ask.patience is not None
+        assert one.at == pytest.approx(asked + one.ask.patience)
+    elif isinstance(one.got, Expired):
+        assert one.ask.deadline is not None
+        assert one.at == pytest.approx(asked + one.ask.deadline)
+    elif isinstance(one.got, QueueFull):
+        assert (options["full"], one.at) == ("raise", asked)
+    elif isinstance(one.got, Refused):
+        assert (options["on_busy"], one.at) == ("ignore", asked)
+    else:
+        assert isinstance(one.got, ShutdownError)
+        assert one.at >= scene.story.end_at
