@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 import secrets
 import time
 from contextlib import asynccontextmanager
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 import anyio
 
 from mellea_like.backends.llama_process import ServerProcess
+from mellea_like.core.numbers import real_number
 from mellea_like.core.options import Options
 from mellea_like.errors import BackendError, BackendTimeout
 from mellea_like.runtime.threads import run_in_thread
@@ -77,6 +79,7 @@ class LlamaCppBackend:
 
     Raises:
         ImportError: ``xllamacpp`` is not installed.
+        TypeError: a number is none.
         ValueError: a number is out of its range.
     """
 
@@ -102,9 +105,8 @@ class LlamaCppBackend:
             ("threads", threads),
             ("startup_timeout", startup_timeout),
         ):
-            if value is not None and not value > 0:
-                msg = f"{name} is a number above 0, not {value!r}"
-                raise ValueError(msg)
+            if value is not None:
+                real_number(name, value, over=0, most=math.inf)
         self.can_judge = can_judge
         self._path = Path(gguf_path)
         self.model = self._path.stem

@@ -11,6 +11,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 
 import anyio
 
+from mellea_like.core.numbers import whole_number
 from mellea_like.core.options import Options
 from mellea_like.errors import AuthenticationFailed, BackendError, InvalidRequest
 
@@ -374,11 +375,6 @@ def _over(options: Options, defaults: Options) -> Options:
 def _connection_limits(most: int | None) -> httpx2.Limits:
     if most is None:
         return openai.DEFAULT_CONNECTION_LIMITS
-    if type(most) is not int:
-        msg = f"max_connections takes an int or None, not {most!r}"
-        raise TypeError(msg)
-    if most < 1:
-        msg = f"max_connections is at least 1, not {most}"
-        raise ValueError(msg)
+    whole_number("max_connections", most)
     kept = openai.DEFAULT_CONNECTION_LIMITS.max_keepalive_connections
     return httpx2.Limits(max_connections=most, max_keepalive_connections=kept)

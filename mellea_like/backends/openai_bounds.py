@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
+from mellea_like.core.numbers import real_number, whole_number
+
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
@@ -38,7 +40,7 @@ class Bounds:
 
     Raises:
         ValueError: one is not above 0.
-        TypeError: ``max_characters`` is no whole number.
+        TypeError: a time is no number, or ``max_characters`` no whole number.
     """
 
     timeout: float | None
@@ -48,15 +50,9 @@ class Bounds:
     def __post_init__(self) -> None:
         for name in ("timeout", "total_timeout"):
             seconds = getattr(self, name)
-            if seconds is not None and not seconds > 0:
-                msg = f"{name} takes seconds above 0 or None, not {seconds!r}"
-                raise ValueError(msg)
-        if isinstance(self.max_characters, bool) or not isinstance(self.max_characters, int):
-            msg = f"max_characters takes a whole number, not {self.max_characters!r}"
-            raise TypeError(msg)
-        if self.max_characters < 1:
-            msg = f"max_characters takes a number above 0, not {self.max_characters!r}"
-            raise ValueError(msg)
+            if seconds is not None:
+                real_number(name, seconds, over=0, most=math.inf, unit="seconds")
+        whole_number("max_characters", self.max_characters)
 
     @property
     def silence(self) -> float:

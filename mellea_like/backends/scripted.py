@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
@@ -20,6 +21,7 @@ from mellea_like.backends.counting import (
     word_pieces,
 )
 from mellea_like.core.generation import Generation, Usage
+from mellea_like.core.numbers import real_number
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator
@@ -43,7 +45,7 @@ class Reply:
         shielded: whether the delay ignores cancellation, as a badly behaved backend does.
 
     Raises:
-        TypeError: the content is none of these.
+        TypeError: the content is none of these, or the delay no number.
         ValueError: the delay is negative, or the chunks do not make up the text.
     """
 
@@ -59,9 +61,8 @@ class Reply:
         ):
             msg = f"a reply is a str, a Generation or an exception, not {self.content!r}"
             raise TypeError(msg)
-        if self.delay is not None and not self.delay >= 0:
-            msg = f"a reply's delay is at least 0 seconds, not {self.delay!r}"
-            raise ValueError(msg)
+        if self.delay is not None:
+            real_number("a reply's delay", self.delay, least=0, most=math.inf, unit="seconds")
         text = self._text
         if self.chunks is not None and text is not None and "".join(self.chunks) != text:
             msg = f"a reply's chunks {list(self.chunks)!r} do not make up its text {text!r}"
@@ -102,7 +103,7 @@ class ScriptedBackend:
         model: the model's name, for records.
 
     Raises:
-        TypeError: the script is a lone text, or an item is none of the above.
+        TypeError: the script is a lone text, an item is none of the above, or the delay no number.
         ValueError: the delay is negative, or a script to be cycled is empty.
     """
 
@@ -117,9 +118,7 @@ class ScriptedBackend:
         can_judge: bool = True,
         model: str | None = "scripted",
     ) -> None:
-        if not delay >= 0:
-            msg = f"a scripted backend's delay is at least 0 seconds, not {delay!r}"
-            raise ValueError(msg)
+        real_number("a scripted backend's delay", delay, least=0, most=math.inf, unit="seconds")
         self._rule = _rule_of(replies, cycle=cycle)
         self._delay = delay
         self._counter = RequestCounter()

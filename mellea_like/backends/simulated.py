@@ -13,6 +13,7 @@ from anyio.lowlevel import checkpoint
 
 from mellea_like.backends.counting import RequestCounter, RequestStatistics, count_words
 from mellea_like.core.generation import Generation
+from mellea_like.core.numbers import real_number
 from mellea_like.core.requirement import Requirement
 from mellea_like.core.streaming import Verdict
 from mellea_like.errors import BackendUnavailable, RateLimited
@@ -107,6 +108,7 @@ class SimulatedBackend:
         model: the model's name, for records.
 
     Raises:
+        TypeError: a number is none.
         ValueError: a number is out of its range.
     """
 
@@ -137,12 +139,13 @@ class SimulatedBackend:
             "rate_limit_rate": rate_limit_rate,
         }
         for name, share in shares.items():
-            _check(name, share, 0.0, 1.0)
-        for name, number in {"median": median, "sigma": sigma}.items():
-            _check(name, number, 0.0, math.inf)
-        _check("error_rate + rate_limit_rate", error_rate + rate_limit_rate, 0.0, 1.0)
-        _check("straggler_factor", straggler_factor, 1.0, math.inf)
-        _check("output_tokens", output_tokens, 1, math.inf)
+            real_number(f"SimulatedBackend: {name}", share, least=0, most=1)
+        both = error_rate + rate_limit_rate
+        real_number("SimulatedBackend: error_rate + rate_limit_rate", both, least=0, most=1)
+        real_number("SimulatedBackend: median", median, least=0)
+        real_number("SimulatedBackend: sigma", sigma, least=0)
+        real_number("SimulatedBackend: straggler_factor", straggler_factor, least=1)
+        real_number("SimulatedBackend: output_tokens", output_tokens, least=1)
         self._seed = seed
         self._median = median
         self._sigma = sigma
@@ -278,9 +281,3 @@ class SimulatedBackend:
 
 async def _sleep(seconds: float) -> None:
     await (anyio.sleep(seconds) if seconds > 0 else checkpoint())
-
-
-def _check(name: str, number: float, low: float, high: float) -> None:
-    if not (low <= number <= high) or math.isinf(number):
-        msg = f"SimulatedBackend: {name} lies between {low:g} and {high:g}, not {number!r}"
-        raise ValueError(msg)

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from mellea_like.core.numbers import real_number, whole_number
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -41,10 +43,14 @@ class Options:
     extra: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
 
     def __post_init__(self) -> None:
-        _number("temperature", self.temperature, 0.0, math.inf)
-        _number("top_p", self.top_p, 0.0, 1.0)
-        _integer("max_tokens", self.max_tokens, 1)
-        _integer("seed", self.seed, None)
+        if self.temperature is not None:
+            real_number("option temperature", self.temperature, least=0)
+        if self.top_p is not None:
+            real_number("option top_p", self.top_p, least=0, most=1)
+        if self.max_tokens is not None:
+            whole_number("option max_tokens", self.max_tokens)
+        if self.seed is not None:
+            whole_number("option seed", self.seed, least=-math.inf)
         stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
         if not all(isinstance(text, str) and text for text in stop):
             msg = f"option stop takes non-empty texts, not {stop!r}"
@@ -99,25 +105,3 @@ class Options:
             )
             raise ValueError(msg)
         return cls(**given)
-
-
-def _number(name: str, value: object, low: float, high: float) -> None:
-    if value is None:
-        return
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        msg = f"option {name} is a number, not {value!r}"
-        raise TypeError(msg)
-    if not (low <= value <= high) or math.isinf(value):
-        msg = f"option {name} lies between {low:g} and {high:g}, not {value!r}"
-        raise ValueError(msg)
-
-
-def _integer(name: str, value: object, low: int | None) -> None:
-    if value is None:
-        return
-    if isinstance(value, bool) or not isinstance(value, int):
-        msg = f"option {name} is a whole number, not {value!r}"
-        raise TypeError(msg)
-    if low is not None and value < low:
-        msg = f"option {name} is at least {low}, not {value!r}"
-        raise ValueError(msg)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING
+
+from mellea_like.core.numbers import real_number
 
 if TYPE_CHECKING:
     from mellea_like.core.generation import Usage
@@ -41,12 +42,7 @@ class Price:
 
     def __post_init__(self) -> None:
         for name, price in (("input", self.input), ("output", self.output)):
-            if isinstance(price, bool) or not isinstance(price, int | float):
-                msg = f"a price's {name} is a number of money per million tokens, not {price!r}"
-                raise TypeError(msg)
-            if not 0 <= price < math.inf:
-                msg = f"a price's {name} is finite and at least 0, not {price!r}"
-                raise ValueError(msg)
+            real_number(f"a price's {name}, in money per million tokens,", price, least=0)
 
 
 def checked_prices(prices: Mapping[str, Price] | None) -> Mapping[str, Price] | None:

@@ -7,6 +7,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Literal, overload
 
 from mellea_like.core.callables import is_async, takes
+from mellea_like.core.numbers import real_number
 from mellea_like.core.shown import shown
 from mellea_like.core.streaming import check_stream
 
@@ -64,8 +65,8 @@ class Requirement:
             ``PASS``: it will be met, whatever follows.
 
     Raises:
-        TypeError: the description is no str, the validator can't be called with one argument, or
-            the stream check not with two, or not be copied.
+        TypeError: the description is no str, the timeout no number, the validator can't be called
+            with one argument, or the stream check not with two, or not be copied.
         ValueError: an argument is out of its range, or does not go with the validator.
     """
 
@@ -128,9 +129,9 @@ class Requirement:
         if not (isinstance(weight, int | float) and 0 < weight < math.inf):
             msg = f"requirement {description!r}: weight is over 0 and finite, not {weight!r}"
             raise ValueError(msg)
-        if timeout is not None and not timeout > 0:
-            msg = f"requirement {description!r}: timeout is over 0 seconds, not {timeout!r}"
-            raise ValueError(msg)
+        if timeout is not None:
+            what = f"requirement {description!r}: timeout"
+            real_number(what, timeout, over=0, most=math.inf, unit="seconds")
         if validator is not None and not takes(validator, 1):
             msg = (
                 f"requirement {description!r}: the validator takes exactly one argument, the"

@@ -8,6 +8,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
+from mellea_like.core.numbers import real_number, whole_number
 from mellea_like.hooks.types import HookMode, HookType
 
 if TYPE_CHECKING:
@@ -99,14 +100,11 @@ def hook(
 
     Raises:
         ValueError: the hook type or the mode is unknown, or the timeout is not over 0.
-        TypeError: the priority is no int, or what is decorated is no async function.
+        TypeError: the priority is no int, the timeout no number, or what is decorated no async
+            function.
     """
-    if isinstance(priority, bool) or not isinstance(priority, int):
-        msg = f"a hook's priority is an int, not {priority!r}"
-        raise TypeError(msg)
-    if not 0 < timeout < math.inf:
-        msg = f"a hook's timeout is over 0 seconds and finite, not {timeout!r}"
-        raise ValueError(msg)
+    whole_number("a hook's priority", priority, least=-math.inf)
+    real_number("a hook's timeout", timeout, over=0, unit="seconds")
     mark = _Mark(_known(HookType, hook_type), _known(HookMode, mode), priority, timeout)
 
     def decorate(function: F) -> F:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, NamedTuple
 
+from mellea_like.core.numbers import whole_number
 from mellea_like.errors import BackendError, BackendUnavailable, RateLimited
 from mellea_like.limits.pause import Pause
-from mellea_like.limits.queueing import Queueing, whole_number
+from mellea_like.limits.queueing import Queueing
 
 if TYPE_CHECKING:
     from mellea_like.limits.base import RequestEnd
@@ -131,7 +132,7 @@ class AdaptiveLimiter(Queueing):
     def __init__(self, initial: int = 8, *, maximum: int = 1000) -> None:
         super().__init__()
         most = whole_number("AdaptiveLimiter: maximum", maximum)
-        self._window = Window(whole_number("AdaptiveLimiter: initial", initial, most), most)
+        self._window = Window(whole_number("AdaptiveLimiter: initial", initial, most=most), most)
         self._pause = Pause()
         self._refused = 0
 
@@ -143,7 +144,7 @@ class AdaptiveLimiter(Queueing):
     @limit.setter
     def limit(self, limit: int) -> None:
         most = self._window.maximum
-        self._window.size = float(whole_number("AdaptiveLimiter: limit", limit, most))
+        self._window.size = float(whole_number("AdaptiveLimiter: limit", limit, most=most))
         self._changed()
 
     def statistics(self) -> AdaptiveStatistics:

@@ -6,10 +6,11 @@ from fractions import Fraction
 from math import inf
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from mellea_like.core.numbers import real_number, whole_number
 from mellea_like.core.prices import PER, checked_prices, price_for
 from mellea_like.errors import LimitExceeded
 from mellea_like.limits.account import Account, Amounts
-from mellea_like.limits.budget_figures import BudgetLimits, positive, whole
+from mellea_like.limits.budget_figures import BudgetLimits
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -52,7 +53,9 @@ class Allowance:
             raise TypeError(msg)
         self.name = name
         self._prices = checked_prices(prices)
-        self._assumed = whole("assume_output_tokens", assume_output_tokens)
+        self._assumed = assume_output_tokens
+        if assume_output_tokens is not None:
+            whole_number("a budget's assume_output_tokens", assume_output_tokens)
         self._account = Account((inf, inf, inf, inf))
         self._limits = BudgetLimits()
         self._limit(limits)
@@ -119,11 +122,13 @@ class Allowance:
         return in_money(self._account.spent)
 
     def _limit(self, limits: BudgetLimits) -> None:
-        whole("requests", limits.requests)
-        whole("input_tokens", limits.input_tokens)
-        whole("output_tokens", limits.output_tokens)
-        positive("money", limits.money)
-        positive("seconds", limits.seconds)
+        for name, most in limits._asdict().items():
+            if most is None:
+                continue
+            if name in {"money", "seconds"}:
+                real_number(f"a budget's {name}", most, over=0)
+            else:
+                whole_number(f"a budget's {name}", most)
         if limits.money is not None and self._prices is None:
             msg = (
                 f"budget {self.name!r} limits money and needs to know what that buys:"

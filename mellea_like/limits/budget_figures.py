@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from mellea_like.limits.account import Amounts
 
-__all__ = ["BudgetLimits", "BudgetStatistics", "positive", "whole"]
+__all__ = ["BudgetLimits", "BudgetStatistics"]
 
 
 class BudgetLimits(NamedTuple):
@@ -66,56 +65,6 @@ class BudgetStatistics(NamedTuple):
     denied: int
     waiting: int
     seconds: float
-
-
-def whole(what: str, value: int | None) -> int | None:
-    """Make sure that something is a whole number of at least 1, or None.
-
-    Args:
-        what: its name, for the error.
-        value: the value.
-
-    Returns:
-        The same value.
-
-    Raises:
-        TypeError: it is no int.
-        ValueError: it is less than 1.
-    """
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int):
-        msg = f"a budget's {what} is a whole number or None, not {value!r}"
-        raise TypeError(msg)
-    if value < 1:
-        msg = f"a budget's {what} is at least 1, not {value!r}"
-        raise ValueError(msg)
-    return value
-
-
-def positive(what: str, value: float | None) -> float | None:
-    """Make sure that something is a finite number above 0, or None.
-
-    Args:
-        what: its name, for the error.
-        value: the value.
-
-    Returns:
-        The same value.
-
-    Raises:
-        TypeError: it is no number.
-        ValueError: it is not above 0, or not finite.
-    """
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        msg = f"a budget's {what} is a number or None, not {value!r}"
-        raise TypeError(msg)
-    if not 0 < value < math.inf:
-        msg = f"a budget's {what} is finite and above 0, not {value!r}"
-        raise ValueError(msg)
-    return value
 
 
 def _least(one: float | None, other: float | None) -> Any:

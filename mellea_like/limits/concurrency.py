@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, NamedTuple
 
-from mellea_like.limits.queueing import Queueing, whole_number
+from mellea_like.core.numbers import whole_number
+from mellea_like.limits.queueing import Queueing
 
 if TYPE_CHECKING:
     from mellea_like.limits.queueing import Ticket

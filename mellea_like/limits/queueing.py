@@ -11,6 +11,7 @@ import anyio
 from anyio.lowlevel import checkpoint, checkpoint_if_cancelled, current_token
 
 from mellea_like.core.generation import Usage
+from mellea_like.core.numbers import whole_number
 from mellea_like.limits.base import RequestEnd
 from mellea_like.limits.line import Line, Place
 from mellea_like.runtime.native import call_soon, loop_runs
@@ -254,28 +255,3 @@ class Queueing(ABC):
         self._loop = token
         self._line = Line()
         self._keeper = None
-
-
-def whole_number(name: str, value: object, most: float = math.inf) -> int:
-    """Check a limit that a user gives.
-
-    Args:
-        name: what it is, for the error.
-        value: what was given.
-        most: the largest number allowed.
-
-    Returns:
-        The same number.
-
-    Raises:
-        TypeError: it is no int.
-        ValueError: it is less than 1, or more than is allowed.
-    """
-    if isinstance(value, bool) or not isinstance(value, int):
-        msg = f"{name} is a whole number, not {value!r}"
-        raise TypeError(msg)
-    if not 1 <= value <= most:
-        upper = "" if math.isinf(most) else f" and at most {most:g}"
-        msg = f"{name} is at least 1{upper}, not {value!r}"
-        raise ValueError(msg)
-    return value

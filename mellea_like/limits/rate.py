@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, NamedTuple
 
+from mellea_like.core.numbers import real_number, whole_number
 from mellea_like.errors import RateLimited
 from mellea_like.limits.estimate import estimate_input_tokens, output_bound
 from mellea_like.limits.pause import Pause
-from mellea_like.limits.queueing import Queueing, whole_number
+from mellea_like.limits.queueing import Queueing
 
 if TYPE_CHECKING:
     from mellea_like.limits.base import RequestEnd
@@ -150,7 +151,7 @@ class RateLimiter(Queueing):
         if requests_per_minute is None and tokens_per_minute is None:
             msg = "RateLimiter needs a limit: requests_per_minute, tokens_per_minute or both"
             raise ValueError(msg)
-        self._burst = _positive("burst_seconds", burst_seconds)
+        self._burst = real_number("RateLimiter: burst_seconds", burst_seconds, over=0)
         self._assumed = whole_number("RateLimiter: assume_output_tokens", assume_output_tokens)
         self._requests = self._bucket("requests_per_minute", requests_per_minute, None)
         self._tokens = self._bucket("tokens_per_minute", tokens_per_minute, None)
@@ -198,7 +199,7 @@ class RateLimiter(Queueing):
     def _bucket(self, name: str, rate: float | None, bucket: Bucket | None) -> Bucket | None:
         if rate is None:
             return None
-        rate = _positive(name, rate)
+        rate = float(real_number(f"RateLimiter: {name}", rate, over=0))
         capacity = max(1.0, rate / MINUTE * self._burst)
         if bucket is None:
             return Bucket(rate, capacity)
@@ -239,13 +240,3 @@ class RateLimiter(Queueing):
             output = output_bound(ticket.request, self._assumed) or 0
             ticket.reserved_tokens = float(estimate_input_tokens(ticket.request) + output)
         return ticket.reserved_tokens
-
-
-def _positive(name: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        msg = f"RateLimiter: {name} is a number, not {value!r}"
-        raise TypeError(msg)
-    if not 0 < value < math.inf:
-        msg = f"RateLimiter: {name} is a number over 0, not {value!r}"
-        raise ValueError(msg)
-    return float(value)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from mellea_like.core.generation import Generation
+from mellea_like.core.numbers import real_number, whole_number
 from mellea_like.core.wrapping import BackendWrapper
 from mellea_like.errors import BackendError, MalformedResponse
 from mellea_like.limits.gate import gate_of
@@ -60,21 +61,12 @@ class Retry:
 
     def __post_init__(self) -> None:
         for name in ("attempts", "rate_limit_attempts"):
-            count = getattr(self, name)
-            if isinstance(count, bool) or not isinstance(count, int):
-                msg = f"Retry: {name} is a whole number, not {count!r}"
-                raise TypeError(msg)
-            if count < 1:
-                msg = f"Retry: {name} counts the first try too and is at least 1, not {count!r}"
-                raise ValueError(msg)
-        for name in ("initial", "maximum", "max_retry_after"):
-            seconds = getattr(self, name)
-            if isinstance(seconds, bool) or not isinstance(seconds, int | float):
-                msg = f"Retry: {name} is a number of seconds, not {seconds!r}"
-                raise TypeError(msg)
-            if not seconds >= 0 or (seconds == math.inf and name != "max_retry_after"):
-                msg = f"Retry: {name} is at least 0 seconds and finite, not {seconds!r}"
-                raise ValueError(msg)
+            whole_number(f"Retry: {name}, which counts the first try too,", getattr(self, name))
+        for name in ("initial", "maximum"):
+            real_number(f"Retry: {name}", getattr(self, name), least=0, unit="seconds")
+        real_number(
+            "Retry: max_retry_after", self.max_retry_after, least=0, most=math.inf, unit="seconds"
+        )
 
     def transient(self, error: BaseException) -> bool:
         """Tell whether it may help to try again what failed.

@@ -7,6 +7,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NamedTuple, Unpack
 
+from mellea_like.core.numbers import whole_number
 from mellea_like.core.validation import ValidationResult
 from mellea_like.requirements.checks_common import Settings, check
 from mellea_like.requirements.early_checks import at_most, characters, lines, words
@@ -312,13 +313,7 @@ def _range(name: str, at_least: object, at_most: object, exactly: object) -> _Ra
     for key, number in given.items():
         if number is None:
             continue
-        if isinstance(number, bool) or not isinstance(number, int):
-            msg = f"{name}: {key} is a whole number, not {number!r}"
-            raise TypeError(msg)
-        if number < 0:
-            msg = f"{name}: {key} is at least 0, not {number}"
-            raise ValueError(msg)
-        numbers[key] = number
+        numbers[key] = whole_number(f"{name}: {key}", number, least=0)
     if not numbers:
         msg = f"{name} needs at_least, at_most or exactly"
         raise TypeError(msg)

@@ -10,6 +10,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from mellea_like.core.format import check_format, parse_json, strip_fence
+from mellea_like.core.numbers import real_number
 from mellea_like.core.validation import ValidationResult
 from mellea_like.requirements.checks_common import (
     Settings,
@@ -307,15 +308,8 @@ def _follow_references(resource: Any, resolver: Any) -> None:
 def _limit(name: str, limit: object) -> Decimal | None:
     if limit is None:
         return None
-    if isinstance(limit, bool) or not isinstance(limit, int | float):
-        msg = f"number_between: {name} is a number, not {limit!r}"
-        raise TypeError(msg)
     # By way of the shortest notation: a user's 0.1 means 0.1, not the nearest binary fraction.
-    exact = Decimal(repr(limit))
-    if not exact.is_finite():
-        msg = f"number_between: {name} is finite, not {limit!r}"
-        raise ValueError(msg)
-    return exact
+    return Decimal(repr(real_number(f"number_between: {name}", limit)))
 
 
 def _number(candidate: Candidate) -> Decimal | None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Literal, Unpack, get_args
 
+from mellea_like.core.numbers import real_number
 from mellea_like.core.validation import ValidationResult
 from mellea_like.errors import RequirementError
 from mellea_like.requirements.checks_common import (
@@ -208,7 +210,7 @@ def matches(
 
     Raises:
         ImportError: the ``regex`` package is not installed.
-        TypeError: the pattern is no str.
+        TypeError: the pattern is no str, or the timeout no number.
         ValueError: the pattern is no regular expression, the timeout is not over 0, or ``early`` is
             asked for and the pattern can't be decided early: with look-around, word boundaries,
             back references or possessive repetition, more text may change what the text so far
@@ -222,9 +224,7 @@ def matches(
     if not isinstance(pattern, str):
         msg = f"matches takes a pattern as a str, not {pattern!r}"
         raise TypeError(msg)
-    if not timeout > 0:
-        msg = f"matches: timeout is over 0 seconds, not {timeout!r}"
-        raise ValueError(msg)
+    real_number("matches: timeout", timeout, over=0, most=math.inf, unit="seconds")
     try:
         compiled = regex.compile(pattern, regex.IGNORECASE if ignore_case else 0)
     except (regex.error, OverflowError, RecursionError) as exc:

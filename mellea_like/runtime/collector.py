@@ -13,6 +13,8 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from mellea_like.core.numbers import whole_number
+
 if TYPE_CHECKING:
     from collections.abc import Generator
 
@@ -52,11 +54,10 @@ def relaxed_gc(objects: int = OBJECTS) -> Generator[None]:
         Nothing.
 
     Raises:
-        ValueError: ``objects`` is below 1.
+        TypeError: ``objects`` is no int.
+        ValueError: it is below 1.
     """
-    if objects < 1:
-        msg = f"objects is at least 1, not {objects!r}"
-        raise ValueError(msg)
+    whole_number("objects", objects)
     with _lock:
         _active.append(objects)
         _adjust()

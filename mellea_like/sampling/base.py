@@ -5,19 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, ClassVar, TypedDict, TypeVar, overload
 
+from mellea_like.core.numbers import real_number, whole_number
 from mellea_like.core.options import Options
 from mellea_like.hooks.registry import handlers_in
 from mellea_like.limits.retry import Retry
 from mellea_like.sampling.call import Call
 from mellea_like.sampling.prepare import as_backend, check_budget, check_requirements, plan_call
 from mellea_like.sampling.selection import Selection, best_failure
-from mellea_like.sampling.settings import (
-    Settings,
-    check_count,
-    check_retry,
-    check_schedule,
-    check_seconds,
-)
+from mellea_like.sampling.settings import Settings, check_retry, check_schedule
 from mellea_like.sampling.sync import judges_of, run_once
 from mellea_like.telemetry import Telemetry
 
@@ -128,12 +123,16 @@ class BaseSamplingStrategy:
         give_up: GiveUp | None = None,
         telemetry: Telemetry | None = None,
     ) -> None:
-        check_count("max_iterations", max_iterations)
-        check_count("loop_budget", loop_budget)
-        check_count("concurrency_budget", concurrency_budget)
-        check_seconds("iteration_timeout", iteration_timeout)
-        check_seconds("timeout", timeout)
-        check_seconds("cancel_grace", cancel_grace)
+        whole_number("max_iterations", max_iterations)
+        whole_number("loop_budget", loop_budget)
+        whole_number("concurrency_budget", concurrency_budget)
+        for name, seconds in (
+            ("iteration_timeout", iteration_timeout),
+            ("timeout", timeout),
+            ("cancel_grace", cancel_grace),
+        ):
+            if seconds is not None:
+                real_number(name, seconds, over=0, unit="seconds")
         if selection not in ("first", "ordered"):
             msg = f"selection is 'first' or 'ordered', not {selection!r}"
             raise ValueError(msg)

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
+from mellea_like.core.numbers import real_number
 from mellea_like.core.slice import Outcome
 from mellea_like.core.validation import ValidationStatus
-from mellea_like.sampling.schedules.checks import check_between
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -77,8 +77,8 @@ class PerRequirement:
     confidence: float = 0.9
 
     def __post_init__(self) -> None:
-        check_between("PerRequirement: threshold", self.threshold, 0, 1)
-        check_between("PerRequirement: confidence", self.confidence, 0, 1)
+        real_number("PerRequirement: threshold", self.threshold, over=0, under=1)
+        real_number("PerRequirement: confidence", self.confidence, over=0, under=1)
 
     def begin(self, requirements: Sequence[Requirement]) -> Tally:  # noqa: ARG002 (a `GiveUp`)
         """Begin a call.

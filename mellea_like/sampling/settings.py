@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from mellea_like.sampling.selection import Selection
     from mellea_like.telemetry import Telemetry
 
-__all__ = ["Settings", "check_count", "check_retry", "check_schedule", "check_seconds"]
+__all__ = ["Settings", "check_retry", "check_schedule"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,46 +67,6 @@ class Settings:
                 f" is more than max_iterations, {self.max_iterations}"
             )
             raise ValueError(msg)
-
-
-def check_count(name: str, value: object) -> None:
-    """Make sure that an argument is a count of at least 1.
-
-    Args:
-        name: the argument's name.
-        value: its value.
-
-    Raises:
-        TypeError: it is no int.
-        ValueError: it is less than 1.
-    """
-    if isinstance(value, bool) or not isinstance(value, int):
-        msg = f"{name} is an int, not {value!r}"
-        raise TypeError(msg)
-    if value < 1:
-        msg = f"{name} is at least 1, not {value}"
-        raise ValueError(msg)
-
-
-def check_seconds(name: str, value: object) -> None:
-    """Make sure that an argument is a duration, or None.
-
-    Args:
-        name: the argument's name.
-        value: its value.
-
-    Raises:
-        TypeError: it is no number.
-        ValueError: it is not over 0 and finite.
-    """
-    if value is None:
-        return
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        msg = f"{name} is a number of seconds, not {value!r}"
-        raise TypeError(msg)
-    if not 0 < value < math.inf:
-        msg = f"{name} is over 0 seconds and finite, not {value!r}"
-        raise ValueError(msg)
 
 
 def check_retry(retry: object) -> None:

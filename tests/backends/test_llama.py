@@ -472,7 +472,7 @@ def test_it_is_entered_once_at_a_time(running):
 
 @pytest.mark.parametrize("name", ["context_size", "parallel", "threads", "startup_timeout"])
 def test_a_number_that_is_not_positive_is_refused(name):
-    with pytest.raises(ValueError, match=f"{name} is a number above 0"):
+    with pytest.raises(ValueError, match=f"{name} is over 0"):
         LlamaCppBackend("model.gguf", **{name: 0})
 
 

@@ -312,7 +312,7 @@ def test_wrong_arguments_are_refused():
         OpenAIBackend("m", client=openai.OpenAI(api_key="k"))
     with pytest.raises(ValueError, match="leave base_url and api_key out"):
         OpenAIBackend("m", client=client, api_key="k")
-    with pytest.raises(ValueError, match="timeout takes seconds"):
+    with pytest.raises(ValueError, match="timeout is over 0 seconds"):
         OpenAIBackend("m", timeout=0)
 
 

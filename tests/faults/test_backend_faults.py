@@ -77,12 +77,12 @@ async def failure(answer: Answer, **arguments) -> BackendError:
 @pytest.mark.parametrize(
     ("arguments", "kind", "says"),
     [
-        ({"timeout": 0}, ValueError, "timeout takes seconds above 0"),
-        ({"timeout": float("nan")}, ValueError, "timeout takes"),
-        ({"total_timeout": -1}, ValueError, "total_timeout takes seconds above 0"),
-        ({"max_characters": 0}, ValueError, "max_characters takes a number above 0"),
-        ({"max_characters": 1.5}, TypeError, "max_characters takes a whole number"),
-        ({"max_characters": True}, TypeError, "max_characters takes a whole number"),
+        ({"timeout": 0}, ValueError, "timeout is over 0 seconds"),
+        ({"timeout": float("nan")}, ValueError, "timeout is over 0 seconds"),
+        ({"total_timeout": -1}, ValueError, "total_timeout is over 0 seconds"),
+        ({"max_characters": 0}, ValueError, "max_characters is at least 1"),
+        ({"max_characters": 1.5}, TypeError, "max_characters is a whole number"),
+        ({"max_characters": True}, TypeError, "max_characters is a whole number"),
     ],
 )
 def test_bounds_that_make_no_sense_are_refused(arguments, kind, says):

@@ -270,8 +270,8 @@ async def test_the_window_may_be_set_while_it_runs(virtual_clock):
         ({"initial": 2000}, ValueError, "initial is at least 1 and at most 1000, not 2000"),
         ({"initial": 8, "maximum": 4}, ValueError, "initial is at least 1 and at most 4, not 8"),
         ({"maximum": 0}, ValueError, "maximum is at least 1, not 0"),
-        ({"initial": 2.0}, TypeError, "initial is a whole number, not 2.0"),
-        ({"maximum": True}, TypeError, "maximum is a whole number, not True"),
+        ({"initial": 2.0}, TypeError, "initial is a whole number .*, not 2.0"),
+        ({"maximum": True}, TypeError, "maximum is a whole number .*, not True"),
     ],
 )
 def test_wrong_arguments_are_refused(arguments, error, says):

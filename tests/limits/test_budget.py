@@ -98,7 +98,7 @@ def test_a_limit_is_above_zero(name, bad):
 @pytest.mark.parametrize("name", NUMBERS)
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_money_and_seconds_are_finite(name, bad):
-    with pytest.raises(ValueError, match=f"{name} is finite"):
+    with pytest.raises(ValueError, match=f"{name} is over 0 and finite"):
         Budget(**{name: bad, "prices": PRICES})
 
 

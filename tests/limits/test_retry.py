@@ -137,9 +137,9 @@ def test_waits_double_up_to_the_maximum(failures, chance, seconds):
 @pytest.mark.parametrize(
     ("arguments", "kind", "says"),
     [
-        ({"attempts": 0}, ValueError, "attempts counts the first try too"),
-        ({"attempts": 1.5}, TypeError, "attempts is a whole number"),
-        ({"attempts": True}, TypeError, "attempts is a whole number"),
+        ({"attempts": 0}, ValueError, "attempts, which counts the first try too, is at least 1"),
+        ({"attempts": 1.5}, TypeError, "attempts, .* is a whole number"),
+        ({"attempts": True}, TypeError, "attempts, .* is a whole number"),
         ({"rate_limit_attempts": 0}, ValueError, "rate_limit_attempts"),
         ({"rate_limit_attempts": "3"}, TypeError, "rate_limit_attempts"),
         ({"initial": -1}, ValueError, "initial is at least 0"),

@@ -144,9 +144,13 @@ def test_extreme_thresholds_are_no_trouble(threshold, enough):
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"threshold": 0}, ValueError, "PerRequirement: threshold is between 0 and 1, not 0"),
-        ({"threshold": 1.0}, ValueError, "PerRequirement: threshold is between 0 and 1, not 1.0"),
-        ({"confidence": 1}, ValueError, "PerRequirement: confidence is between 0 and 1, not 1"),
+        ({"threshold": 0}, ValueError, "PerRequirement: threshold is over 0 and under 1, not 0"),
+        (
+            {"threshold": 1.0},
+            ValueError,
+            "PerRequirement: threshold is over 0 and under 1, not 1.0",
+        ),
+        ({"confidence": 1}, ValueError, "PerRequirement: confidence is over 0 and under 1, not 1"),
         ({"confidence": "high"}, TypeError, "confidence is a number, not 'high'"),
     ],
 )

@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from mellea_like.core.numbers import real_number
 from mellea_like.sampling.schedules.base import Go
-from mellea_like.sampling.schedules.checks import check_between
 from mellea_like.sampling.schedules.pass_rates import PassRates, RateKey, key_of
 
 if TYPE_CHECKING:
@@ -56,8 +56,8 @@ class Adaptive:
     strength: float = 2.5
 
     def __post_init__(self) -> None:
-        check_between("Adaptive: price", self.price, 0)
-        check_between("Adaptive: strength", self.strength, 0)
+        real_number("Adaptive: price", self.price, over=0)
+        real_number("Adaptive: strength", self.strength, over=0)
         if not isinstance(self.rates, PassRates):
             msg = f"Adaptive: rates is a PassRates, not {self.rates!r}"
             raise TypeError(msg)

@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from mellea_like.core.numbers import real_number
 from mellea_like.sampling.schedules.base import SLACK, Go
-from mellea_like.sampling.schedules.checks import check_between
 from mellea_like.sampling.schedules.latency import LatencyQuantiles
 from mellea_like.sampling.schedules.pass_rates import PassRates, RateKey, key_of
 
@@ -52,8 +52,8 @@ class Deadline:
     key: RateKey = None
 
     def __post_init__(self) -> None:
-        check_between("Deadline: seconds", self.seconds, 0)
-        check_between("Deadline: risk", self.risk, 0, 1)
+        real_number("Deadline: seconds", self.seconds, over=0)
+        real_number("Deadline: risk", self.risk, over=0, under=1)
         if not isinstance(self.rates, PassRates):
             msg = f"Deadline: rates is a PassRates, not {self.rates!r}"
             raise TypeError(msg)

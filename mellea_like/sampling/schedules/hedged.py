@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from mellea_like.core.numbers import real_number, whole_number
 from mellea_like.sampling.schedules.base import SLACK, Go
-from mellea_like.sampling.schedules.checks import check_between, check_count
 from mellea_like.sampling.schedules.latency import LatencyQuantiles
 
 if TYPE_CHECKING:
@@ -44,8 +44,8 @@ class Hedged:
     latency: LatencyQuantiles = field(default_factory=LatencyQuantiles)
 
     def __post_init__(self) -> None:
-        check_between("Hedged: quantile", self.quantile, 0, 1)
-        check_count("Hedged: extra", self.extra)
+        real_number("Hedged: quantile", self.quantile, over=0, under=1)
+        whole_number("Hedged: extra", self.extra)
         if not isinstance(self.latency, LatencyQuantiles):
             msg = f"Hedged: latency is a LatencyQuantiles, not {self.latency!r}"
             raise TypeError(msg)

@@ -6,8 +6,8 @@ from bisect import bisect_left, insort
 from collections import OrderedDict, deque
 from typing import TYPE_CHECKING, NamedTuple
 
+from mellea_like.core.numbers import real_number, whole_number
 from mellea_like.core.slice import Outcome
-from mellea_like.sampling.schedules.checks import check_between, check_count
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -58,9 +58,9 @@ class LatencyQuantiles:
     """
 
     def __init__(self, window: int = 1000, *, least: int = 10, keys: int = 100) -> None:
-        check_count("LatencyQuantiles: window", window)
-        check_count("LatencyQuantiles: least", least)
-        check_count("LatencyQuantiles: keys", keys)
+        whole_number("LatencyQuantiles: window", window)
+        whole_number("LatencyQuantiles: least", least)
+        whole_number("LatencyQuantiles: keys", keys)
         if least > window:
             msg = f"LatencyQuantiles: least, {least}, is more than the window, {window}, holds"
             raise ValueError(msg)
@@ -120,7 +120,7 @@ class LatencyQuantiles:
             TypeError: ``q`` is no number.
             ValueError: ``q`` is out of its range.
         """
-        check_between("LatencyQuantiles: q", q, 0, 1)
+        real_number("LatencyQuantiles: q", q, over=0, under=1)
         durations = self._known.get(key)
         if durations is None or durations.complete < max(self._least, round(1 / (1 - q), 6)):
             return None

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
+from mellea_like.core.numbers import real_number, whole_number
 from mellea_like.core.slice import Outcome
-from mellea_like.sampling.schedules.checks import check_between, check_count
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
@@ -127,10 +127,10 @@ class PassRates:
         if not isinstance(prior, tuple) or len(prior) != 2:  # noqa: PLR2004 (a and b)
             msg = f"PassRates: prior is a pair of numbers, (a, b), not {prior!r}"
             raise TypeError(msg)
-        check_between("PassRates: the prior's a", prior[0], 0)
-        check_between("PassRates: the prior's b", prior[1], 0)
-        check_count("PassRates: memory", memory)
-        check_count("PassRates: keys", keys)
+        real_number("PassRates: the prior's a", prior[0], over=0)
+        real_number("PassRates: the prior's b", prior[1], over=0)
+        whole_number("PassRates: memory", memory)
+        whole_number("PassRates: keys", keys)
         self._prior = Beta(float(prior[0]), float(prior[1]))
         self._fading = 1 - 1 / memory
         self._keys = keys

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from mellea_like.core.numbers import real_number
 from mellea_like.sampling.schedules.base import SLACK, Go
-from mellea_like.sampling.schedules.checks import check_between
 
 if TYPE_CHECKING:
     from mellea_like.core.slice import Slice
@@ -36,7 +36,7 @@ class Staggered:
     delay: float
 
     def __post_init__(self) -> None:
-        check_between("Staggered: delay", self.delay, 0)
+        real_number("Staggered: delay", self.delay, over=0)
 
     @property
     def pooled(self) -> bool:

@@ -1,0 +1,89 @@
+"""The checks of numbers that users give, and what their errors say."""
+
+from __future__ import annotations
+
+import math
+
+__all__ = ["real_number", "whole_number"]
+
+
+def whole_number(name: str, value: object, *, least: float = 1, most: float = math.inf) -> int:
+    """Make sure that an argument is a whole number within bounds.
+
+    Args:
+        name: what it belongs to and how it is called.
+        value: its value.
+        least: the least it may be; minus infinity for any.
+        most: the most it may be.
+
+    Returns:
+        The same value.
+
+    Raises:
+        TypeError: it is no int; a bool is none.
+        ValueError: it is out of its bounds.
+    """
+    if isinstance(value, bool) or not isinstance(value, int):
+        msg = f"{name} is a whole number (an int), not {value!r}"
+        raise TypeError(msg)
+    if not least <= value <= most:
+        upper = "" if most == math.inf else f" and at most {most}"
+        msg = f"{name} is at least {least}{upper}, not {value!r}"
+        raise ValueError(msg)
+    return value
+
+
+def real_number(
+    name: str,
+    value: object,
+    *,
+    over: float = -math.inf,
+    least: float | None = None,
+    under: float = math.inf,
+    most: float | None = None,
+    unit: str = "",
+) -> float:
+    """Make sure that an argument is a number within bounds; without any, it is finite.
+
+    Args:
+        name: what it belongs to and how it is called.
+        value: its value.
+        over: the number that it is more than; does not matter if there is a ``least``.
+        least: the least it may be.
+        under: the number that it is less than; does not matter if there is a ``most``.
+        most: the most it may be; infinity allows infinity.
+        unit: what it counts, for the error.
+
+    Returns:
+        The same value.
+
+    Raises:
+        TypeError: it is no int and no float; a bool is neither.
+        ValueError: it is out of its bounds; NaN always is.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        of_unit = unit and f" of {unit}"
+        msg = f"{name} is a number{of_unit}, not {value!r}"
+        raise TypeError(msg)
+    enough = value > over if least is None else value >= least
+    if not (enough and (value < under if most is None else value <= most)):
+        bounds = " and ".join(_bounds(over, least, under, most, unit and f" {unit}"))
+        msg = f"{name} is {bounds}, not {value!r}"
+        raise ValueError(msg)
+    return value
+
+
+def _bounds(
+    over: float, least: float | None, under: float, most: float | None, unit: str
+) -> list[str]:
+    """Say what bounds there are; ``unit`` begins with a blank if it is not empty."""
+    bounds: list[str] = []
+    if least is not None:
+        bounds.append(f"at least {least:g}{unit}")
+    elif over > -math.inf:
+        bounds.append(f"over {over:g}{unit}")
+    if most is None:
+        bounds.append("finite" if under == math.inf else f"under {under:g}{unit}")
+    elif most < math.inf or not bounds:
+        bounds.append(f"at most {most:g}{unit}")
+    return bounds
