@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar, get_args
 
 import anyio
 from anyio.lowlevel import cancel_shielded_checkpoint, checkpoint_if_cancelled
 
-from mellea_like.coalescing.chat_arguments import moment, policy, runnable, seconds
 from mellea_like.coalescing.chat_figures import ChatStatistics, StopReport
 from mellea_like.coalescing.chat_work import ChatWork, expired
 from mellea_like.coalescing.flush import Window
 from mellea_like.coalescing.session import ChatPhase, Rules, Submission
 from mellea_like.coalescing.ticket import Ticket
+from mellea_like.core.numbers import real_number, whole_number
 from mellea_like.errors import QueueFull, Stopped
-from mellea_like.limits.queueing import whole_number
 from mellea_like.telemetry.shared import caller_span
 
 if TYPE_CHECKING:
@@ -27,6 +26,9 @@ __all__ = ["ChatDispatcher"]
 
 M = TypeVar("M")
 R = TypeVar("R")
+OnBusy = Literal["queue", "interrupt", "reject"]
+
+DEADLINE = "a message's deadline, on the clock of anyio.current_time(),"
 
 
 class ChatDispatcher(ChatWork[M, R]):
@@ -82,22 +84,22 @@ class ChatDispatcher(ChatWork[M, R]):
         idle_ttl: float = 600.0,
         max_sessions: int = 10_000,
         max_runs: int | None = None,
-        on_busy: Literal["queue", "interrupt", "reject"] = "queue",
+        on_busy: OnBusy = "queue",
         stop_grace: float = 5.0,
     ) -> None:
         rules = Rules(
-            Window(seconds("quiet", quiet), seconds("max_wait", max_wait)),
+            Window(_seconds("quiet", quiet), _seconds("max_wait", max_wait)),
             whole_number("ChatDispatcher: max_pending", max_pending),
-            policy(on_busy),
-            seconds("stop_grace", stop_grace),
+            _policy(on_busy),
+            _seconds("stop_grace", stop_grace),
         )
         super().__init__(
             rules,
             whole_number("ChatDispatcher: max_sessions", max_sessions),
-            seconds("idle_ttl", idle_ttl),
+            _seconds("idle_ttl", idle_ttl),
             math.inf if max_runs is None else whole_number("ChatDispatcher: max_runs", max_runs),
         )
-        self._run = runnable(run)
+        self._run = _runnable(run)
 
     def submit(
         self,
@@ -182,6 +184,7 @@ class ChatDispatcher(ChatWork[M, R]):
         with anyio.CancelScope(deadline=new.deadline):
             await place.over.wait()
         if place.over.is_set():
+            await checkpoint_if_cancelled()
             return place.error
         self._lobby.leave(new)
         return expired(new)
@@ -250,9 +253,31 @@ class ChatDispatcher(ChatWork[M, R]):
         deadline: float | None,
     ) -> Submission[M, R]:
         hash(key)  # No key of a dictionary: say so before anything is done.
-        until = math.inf if deadline is None else moment(deadline)
+        until = (
+            math.inf
+            if deadline is None
+            else real_number(DEADLINE, deadline, least=-math.inf, most=math.inf)
+        )
         ticket: Ticket[R] = Ticket(lambda _: self._withdraw(new))
-        run = self._run if run is None else runnable(run)
+        run = self._run if run is None else _runnable(run)
         now = anyio.current_time()
         new = Submission(key, message, run, ticket, now, until, caller_span())
         return new
+
+
+def _seconds(name: str, value: float) -> float:
+    return real_number(f"ChatDispatcher: {name}", value, least=0, most=math.inf, unit="seconds")
+
+
+def _runnable(run: Callable[[list[M]], Awaitable[R]]) -> Callable[[list[M]], Awaitable[R]]:
+    if not callable(run):
+        msg = f"a run is an async function that gets a list of messages, not {run!r}"
+        raise TypeError(msg)
+    return run
+
+
+def _policy(on_busy: OnBusy) -> OnBusy:
+    if on_busy not in get_args(OnBusy):
+        msg = f"ChatDispatcher: on_busy is 'queue', 'interrupt' or 'reject', not {on_busy!r}"
+        raise ValueError(msg)
+    return on_busy

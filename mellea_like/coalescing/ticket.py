@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import anyio
+from anyio.lowlevel import checkpoint_if_cancelled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -90,6 +91,9 @@ class Ticket(Generic[T]):
                     abandoned(self)
                 raise
             self._waiters -= 1
+        if self._error is not None:
+            # What cancels a component along with its callers leaves as their cancellation.
+            await checkpoint_if_cancelled()
         self.seen = True
         if self._error is not None:
             raise self._error

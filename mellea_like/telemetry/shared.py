@@ -48,5 +48,7 @@ def shared_span(
     Returns:
         The span, to enter with ``with``.
     """
-    links = [Link(context) for context in dict.fromkeys(members) if context is not None]
+    # A span's context can't be hashed in every version of OpenTelemetry.
+    unique = {(each.trace_id, each.span_id): each for each in members if each is not None}
+    links = [Link(context) for context in unique.values()]
     return SpanScope(trace.get_tracer(SCOPE), name, attributes, False, kind, links)

@@ -1,0 +1,652 @@
+"""One conversation, one run at a time: what the chat dispatcher does with messages, and when."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import anyio
+import pytest
+from chat_kit import Bot, chat, outcome, outcomes, say, until
+
+from mellea_like.coalescing import ChatDispatcher, ChatPhase, StopReport, joined
+from mellea_like.errors import QueueFull, Refused, Stopped
+
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
+
+
+# --- the known shapes -------------------------------------------------------------------------
+
+
+async def test_three_messages_at_0_20_and_300_ms_with_quiet_50_ms_and_a_150_ms_run_make_two_runs():
+    bot = Bot(0.15)
+    async with chat(bot, quiet=0.05) as dispatcher:
+        tickets = await say(dispatcher, (0.0, "one"), (0.02, "two"), (0.3, "three"))
+        assert await outcomes(*tickets) == [("one", "two"), ("one", "two"), ("three",)]
+    assert bot.batches == [["one", "two"], ["three"]]
+    assert bot.starts == [0.07, 0.35]
+
+
+async def test_two_messages_during_a_run_make_one_more():
+    bot = Bot(0.15)
+    async with chat(bot, quiet=0.05) as dispatcher:
+        tickets = await say(dispatcher, (0.0, "one"), (0.1, "two"), (0.12, "three"))
+        assert await outcomes(*tickets) == [("one",), ("two", "three"), ("two", "three")]
+    assert bot.batches == [["one"], ["two", "three"]]
+    assert bot.starts == [0.05, 0.2], "the second begins when the first ends, without a window"
+
+
+async def test_a_stop_during_a_run_with_one_pending_makes_no_second_run():
+    bot = Bot(0.15)
+    async with chat(bot, quiet=0.05) as dispatcher:
+        tickets = await say(dispatcher, (0.0, "one"), (0.1, "two"))
+        assert await dispatcher.stop("a") == StopReport(known=True, cancelled=True, discarded=1)
+        assert await outcomes(*tickets) == ["Stopped", "Stopped"]
+        await anyio.sleep(10)
+    assert bot.batches == [["one"]]
+    assert bot.ends == ["cancelled"]
+
+
+# --- the window -------------------------------------------------------------------------------
+
+
+async def test_each_message_restarts_the_wait():
+    bot = Bot()
+    async with chat(bot, quiet=0.5) as dispatcher:
+        await say(dispatcher, (0, 1), (0.4, 2), (0.8, 3), (1.2, 4))
+    assert bot.batches == [[1, 2, 3, 4]]
+
+
+async def test_the_wait_ends_max_wait_after_the_first_message():
+    bot = Bot(10)
+    async with chat(bot, quiet=0.5, max_wait=1.0) as dispatcher:
+        await say(dispatcher, (0, 1), (0.4, 2), (0.8, 3), (1.2, 4), (1.6, 5))
+        await until(2)
+    assert bot.batches == [[1, 2, 3], [4, 5]]
+    assert bot.starts == [1.0, 11.0]
+
+
+async def test_a_session_that_is_quiet_again_gathers_again():
+    bot = Bot(0.1)
+    async with chat(bot, quiet=0.5) as dispatcher:
+        await say(dispatcher, (0, 1), (5, 2), (5.2, 3), (9, 4))
+        await until(20)
+    assert bot.batches == [[1], [2, 3], [4]]
+    assert bot.starts == [0.5, 5.7, 9.5]
+
+
+async def test_messages_in_a_stream_during_runs_form_one_batch_for_each_run():
+    bot = Bot(1.0)
+    async with chat(bot, quiet=0.1) as dispatcher:
+        tickets = await say(dispatcher, *((number * 0.3, number) for number in range(12)))
+        await outcomes(*tickets)
+    assert [message for batch in bot.batches for message in batch] == list(range(12))
+    assert bot.starts[1:] == [round(ran.end or 0, 6) for ran in bot.runs[:-1]]
+
+
+async def test_sessions_are_independent():
+    bots = {key: Bot(1.0) for key in "ab"}
+    async with chat(Bot()) as dispatcher:
+        dispatcher.submit("a", 1, run=bots["a"].reply)
+        dispatcher.submit("b", 2, run=bots["b"].reply)
+        await until(0.5)
+        assert {key: dispatcher.phase(key) for key in "abc"} == {
+            "a": ChatPhase.RUNNING,
+            "b": ChatPhase.RUNNING,
+            "c": ChatPhase.IDLE,
+        }
+        await dispatcher.stop("a")
+    assert bots["a"].ends == ["cancelled"]
+    assert bots["b"].ends == ["answered"]
+
+
+async def test_no_more_runs_are_active_than_may_and_sessions_wait_in_line():
+    active, most, order = 0, 0, []
+
+    async def reply(messages: list[str]) -> None:
+        nonlocal active, most
+        order.append(messages)
+        active += 1
+        most = max(most, active)
+        await anyio.sleep(1)
+        active -= 1
+
+    async with ChatDispatcher(reply, quiet=0.05, max_runs=2) as dispatcher:
+        for key in "abcde":
+            dispatcher.submit(key, key)
+            await anyio.sleep(0.01)
+        await until(0.5)
+        assert dispatcher.statistics().running == 2
+        dispatcher.submit("c", "c again")
+        await dispatcher.stop("d")
+    assert most == 2
+    assert order == [["a"], ["b"], ["c", "c again"], ["e"]]
+
+
+# --- different run functions ------------------------------------------------------------------
+
+
+async def test_messages_with_different_run_functions_are_split_at_the_boundary():
+    one, two = Bot(0.1), Bot(0.1)
+    async with chat(one) as dispatcher:
+        tickets = [
+            dispatcher.submit("a", 1),
+            dispatcher.submit("a", 2),
+            dispatcher.submit("a", 3, run=two.reply),
+            dispatcher.submit("a", 4, run=two.reply),
+            dispatcher.submit("a", 5),
+        ]
+        assert await outcomes(*tickets) == [(1, 2), (1, 2), (3, 4), (3, 4), (5,)]
+    assert one.starts == [0.05, 0.25]
+    assert two.starts == [0.15]
+
+
+async def test_joined_hands_over_one_text_and_makes_equal_functions_of_equal_ones():
+    async def reply(text: str) -> str:
+        return text.upper()
+
+    async with ChatDispatcher(joined(reply), quiet=0.05) as dispatcher:
+        first = dispatcher.submit("a", "hello")
+        dispatcher.submit("a", "are you there?", run=joined(reply))
+        assert await first == "HELLO\n\nARE YOU THERE?"
+    assert joined(reply) == joined(reply)
+    assert joined(reply) != joined(Bot().reply)
+
+
+async def test_a_run_gets_a_list_of_its_own():
+    async def reply(messages: list[int]) -> int:
+        messages.clear()
+        return len(messages)
+
+    async with ChatDispatcher(reply, quiet=0.05) as dispatcher:
+        assert await outcomes(dispatcher.submit("a", 1), dispatcher.submit("a", 2)) == [0, 0]
+
+
+# --- failures ---------------------------------------------------------------------------------
+
+
+async def test_a_failed_run_settles_its_tickets_with_its_error_and_the_pending_batch_still_runs():
+    bot = Bot(0.15, error=OSError("the model is down"))
+    async with chat(bot) as dispatcher:
+        tickets = await say(dispatcher, (0.0, 1), (0.01, 2), (0.1, 3))
+        for ticket in tickets[:2]:
+            with pytest.raises(OSError, match="down") as caught:
+                await ticket
+            assert caught.value is bot.error
+        bot.error = None
+        assert await tickets[2] == (3,)
+    assert bot.batches == [[1, 2], [3]]
+    figures = dispatcher.statistics()
+    assert (figures.answered, figures.failed, figures.dropped) == (1, 2, 0)
+
+
+async def test_a_run_function_that_is_not_async_fails_its_messages_and_says_so():
+    def reply(messages: list[Any]) -> str:
+        return "now"
+
+    async with ChatDispatcher(reply, quiet=0.05) as dispatcher:  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match=r"a run function is async, but .* returned str"):
+            await dispatcher.submit("a", 1)
+
+
+# --- stops ------------------------------------------------------------------------------------
+
+
+async def test_a_stop_in_the_window_starts_no_run():
+    bot = Bot()
+    async with chat(bot, quiet=0.5) as dispatcher:
+        tickets = await say(dispatcher, (0, 1), (0.2, 2))
+        assert await dispatcher.stop("a") == StopReport(known=True, cancelled=False, discarded=2)
+        assert await outcomes(*tickets) == ["Stopped", "Stopped"]
+        assert dispatcher.phase("a") is ChatPhase.IDLE
+        await anyio.sleep(10)
+    assert bot.runs == []
+
+
+async def test_a_stop_in_the_moment_before_a_run_begins_starts_no_run():
+    bot = Bot()
+    async with chat(bot, quiet=0) as dispatcher:
+        ticket = dispatcher.submit("a", 1)  # Its run's task is started, and has not begun.
+        report = await dispatcher.stop("a")
+        assert report == StopReport(known=True, cancelled=True, discarded=0)
+        assert await outcome(ticket) == "Stopped"
+    assert bot.runs == []
+
+
+async def test_a_stop_while_a_session_waits_for_its_turn_starts_no_run():
+    bot, other = Bot(1), Bot(1)
+    async with chat(bot, max_runs=1) as dispatcher:
+        dispatcher.submit("a", 1)
+        dispatcher.submit("b", 2, run=other.reply)
+        await until(0.5)
+        assert await dispatcher.stop("b") == StopReport(known=True, cancelled=False, discarded=1)
+    assert other.runs == []
+
+
+async def test_messages_after_a_stop_start_afresh():
+    bot = Bot(1)
+    async with chat(bot, quiet=0.5) as dispatcher:
+        await say(dispatcher, (0, 1))
+        await until(1)
+        await dispatcher.stop("a")
+        tickets = await say(dispatcher, (1, 2), (1.3, 3))
+        assert await outcomes(*tickets) == [(2, 3), (2, 3)]
+    assert bot.starts == [0.5, 1.8]
+
+
+async def test_stopping_what_is_not_known_says_so():
+    async with chat(Bot()) as dispatcher:
+        assert await dispatcher.stop("a") == StopReport(known=False, cancelled=False, discarded=0)
+        await dispatcher.submit("a", 1)
+        assert await dispatcher.stop("a") == StopReport(known=True, cancelled=False, discarded=0)
+
+
+async def test_a_stop_waits_for_the_end_of_the_run_and_its_tickets_do_not():
+    bot = Bot(1, cleanup=2)
+    async with chat(bot) as dispatcher:
+        ticket = dispatcher.submit("a", 1)
+        await until(0.5)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(dispatcher.stop, "a")
+            with pytest.raises(Stopped, match="'a' was stopped"):
+                await ticket
+            assert anyio.current_time() == pytest.approx(0.5)
+            assert dispatcher.phase("a") is ChatPhase.STOPPING
+        assert anyio.current_time() == pytest.approx(2.5)
+        assert dispatcher.phase("a") is ChatPhase.IDLE
+
+
+async def test_what_comes_while_a_run_is_being_stopped_waits_for_its_end():
+    bot = Bot(1, cleanup=2)
+    async with chat(bot) as dispatcher:
+        dispatcher.submit("a", 1)
+        await until(0.5)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(dispatcher.stop, "a")
+            await until(1)
+            ticket = dispatcher.submit("a", 2)
+            assert await ticket == (2,)
+    assert bot.starts == [0.05, 2.5]
+
+
+async def test_two_stops_at_a_time_both_wait_and_the_second_finds_nothing_to_discard():
+    bot = Bot(1, cleanup=2)
+    reports = []
+
+    async def stop(dispatcher: Any) -> None:
+        reports.append(await dispatcher.stop("a"))
+
+    async with chat(bot) as dispatcher:
+        await say(dispatcher, (0, 1), (0.1, 2))
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(stop, dispatcher)
+            await until(0.5)
+            tasks.start_soon(stop, dispatcher)
+    # Both return in one moment, in any order.
+    assert sorted(reports) == [(True, True, 0), (True, True, 1)]
+
+
+async def test_a_run_that_will_not_be_cancelled_makes_its_session_stuck_until_it_ends(caplog):
+    bot = Bot(1, cleanup=20)
+    async with chat(bot, stop_grace=5) as dispatcher:
+        await say(dispatcher, (0, 1))
+        await until(0.5)
+        report = await dispatcher.stop("a")
+        assert anyio.current_time() == pytest.approx(5.5)
+        assert report == StopReport(known=True, cancelled=False, discarded=0)
+        assert dispatcher.phase("a") is ChatPhase.STUCK
+        assert dispatcher.statistics().stuck == 1
+        with pytest.raises(Refused, match="stuck: its run was cancelled and has not ended"):
+            dispatcher.submit("a", 2)
+        with pytest.raises(Refused, match="stuck"):
+            await dispatcher.submit_wait("a", 2)
+        # It says so at once when it is asked again, and other sessions go on.
+        assert not (await dispatcher.stop("a")).cancelled
+        other = Bot(1)
+        assert await dispatcher.submit("b", 3, run=other.reply) == (3,)
+        await until(20.6)
+        assert dispatcher.phase("a") is ChatPhase.IDLE
+        assert await dispatcher.submit("a", 4) == (4,)
+    assert bot.batches == [[1], [4]]
+    [record] = [record for record in caplog.records if "stuck" in record.message]
+    assert "chat_kit.py" in record.message
+    assert "Bot.reply" in record.message
+    assert (record.session, record.iteration) == ("a", None)  # type: ignore[attr-defined]
+    assert len(record.run_id) == 16  # type: ignore[attr-defined]
+
+
+async def test_what_waits_for_a_run_that_will_not_be_cancelled_is_refused(caplog):
+    bot = Bot(1, cleanup=20)
+    async with chat(bot, stop_grace=5) as dispatcher:
+        await say(dispatcher, (0, 1))
+        await until(0.5)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(dispatcher.stop, "a")
+            await until(1)
+            ticket = dispatcher.submit("a", 2)
+            with pytest.raises(Refused, match="stuck"):
+                await ticket
+            assert anyio.current_time() == pytest.approx(5.5)
+    assert bot.batches == [[1]]
+
+
+async def test_a_run_that_answers_although_it_was_stopped_is_not_heard():
+    bot = Bot(1, stubborn=True)
+    async with chat(bot) as dispatcher:
+        [ticket] = await say(dispatcher, (0, 1))
+        await until(0.5)
+        assert (await dispatcher.stop("a")).cancelled
+        assert await outcome(ticket) == "Stopped"
+        assert await dispatcher.submit("a", 2) == (2,)
+
+
+async def test_a_run_may_stop_its_own_session():
+    async def reply(messages: list[Any]) -> None:
+        await dispatcher.stop("a")
+
+    async with ChatDispatcher(reply, quiet=0.05) as dispatcher:
+        assert await outcome(dispatcher.submit("a", 1)) == "Stopped"
+        assert anyio.current_time() == pytest.approx(0.05)
+
+
+# --- policies ---------------------------------------------------------------------------------
+
+
+async def test_with_reject_a_message_during_a_run_is_refused_and_harms_nothing():
+    bot = Bot(1)
+    async with chat(bot, on_busy="reject") as dispatcher:
+        tickets = await say(dispatcher, (0, 1), (0.02, 2))
+        await until(0.5)
+        with pytest.raises(Refused, match="busy"):
+            dispatcher.submit("a", 3)
+        with pytest.raises(Refused, match="busy"):
+            await dispatcher.submit_wait("a", 3)
+        assert await outcomes(*tickets) == [(1, 2), (1, 2)]
+        assert await dispatcher.submit("a", 4) == (4,)
+    assert bot.batches == [[1, 2], [4]]
+
+
+async def test_with_interrupt_a_message_cancels_the_run_and_both_are_answered_together():
+    bot = Bot(1)
+    async with chat(bot, quiet=0.2, on_busy="interrupt") as dispatcher:
+        tickets = await say(dispatcher, (0, 1), (0.5, 2))
+        assert await outcomes(*tickets) == [(1, 2), (1, 2)]
+    assert bot.batches == [[1], [1, 2]]
+    assert bot.ends == ["cancelled", "answered"]
+    assert bot.starts == [0.2, 0.7]
+
+
+async def test_with_interrupt_a_steady_stream_can_not_keep_a_message_from_its_answer():
+    bot = Bot(1)
+    async with chat(bot, quiet=0.1, max_wait=2.0, on_busy="interrupt") as dispatcher:
+        tickets = await say(dispatcher, *((n * 0.3, n) for n in range(30)))
+        answers = await outcomes(*tickets)
+    first = next(ran for ran in bot.runs if ran.how == "answered")
+    assert first.start <= 2.0
+    assert answers[0] == tuple(first.messages)
+    assert [m for ran in bot.runs if ran.how == "answered" for m in ran.messages] == [*range(30)]
+
+
+async def test_with_interrupt_a_run_that_comes_to_its_end_all_the_same_is_heard():
+    bot = Bot(1, stubborn=True)
+    async with chat(bot, on_busy="interrupt") as dispatcher:
+        tickets = await say(dispatcher, (0, 1), (0.5, 2))
+        assert await outcomes(*tickets) == [(1,), (2,)]
+    assert bot.starts == [0.05, 0.5]
+
+
+async def test_with_interrupt_a_run_that_will_not_be_cancelled_makes_the_session_stuck():
+    bot = Bot(1, cleanup=8, stubborn=True)
+    async with chat(bot, on_busy="interrupt", stop_grace=5) as dispatcher:
+        tickets = await say(dispatcher, (0, 1), (0.5, 2))
+        assert await outcome(tickets[1]) == "Refused"
+        assert anyio.current_time() == pytest.approx(5.5)
+        assert await tickets[0] == (1,), "its run has not been given up"
+
+
+# --- room -------------------------------------------------------------------------------------
+
+
+async def test_submit_raises_where_there_is_no_room_and_submit_wait_waits_for_it():
+    bot = Bot(1)
+    async with chat(bot, max_pending=2) as dispatcher:
+        await say(dispatcher, (0, 1), (0.5, 2), (0.6, 3))
+        with pytest.raises(QueueFull, match=r"session 'a', since 2 of its messages wait.*max_pend"):
+            dispatcher.submit("a", 4)
+        ticket = await dispatcher.submit_wait("a", 4)
+        assert anyio.current_time() == pytest.approx(1.05)
+        assert await ticket == (4,)
+        assert await (await dispatcher.submit_wait("a", 5)) == (5,)
+    assert bot.batches == [[1], [2, 3], [4], [5]]
+
+
+async def test_who_waits_for_room_is_let_in_by_the_order_of_coming_and_before_others():
+    bot = Bot(1)
+    entered = []
+
+    async def wait(dispatcher: Any, text: str) -> None:
+        await dispatcher.submit_wait("a", text)
+        entered.append((anyio.current_time(), text))
+
+    async with chat(bot, max_pending=1) as dispatcher:
+        async with anyio.create_task_group() as tasks:
+            await say(dispatcher, (0, "x"))
+            for text in "abc":
+                tasks.start_soon(wait, dispatcher, text)
+                await anyio.sleep(0.01)
+            assert dispatcher.statistics().waiting == 3
+            await until(0.06)
+            assert dispatcher.statistics().pending == 1
+            with pytest.raises(QueueFull):
+                dispatcher.submit("a", "d")
+        assert [text for _, text in entered] == ["a", "b", "c"]
+    assert bot.batches == [["x"], ["a"], ["b"], ["c"]]
+
+
+async def test_no_more_sessions_have_work_than_may():
+    bots = {key: Bot(1) for key in "abcd"}
+    async with chat(Bot(), max_sessions=2) as dispatcher:
+
+        def submit(key: str) -> Any:
+            return dispatcher.submit(key, key, run=bots[key].reply)
+
+        submit("a")
+        await anyio.sleep(0.5)
+        submit("b")
+        with pytest.raises(QueueFull, match=r"all 2 sessions have work to do.*max_sessions"):
+            submit("c")
+        ticket = await dispatcher.submit_wait("c", "c", run=bots["c"].reply)
+        assert anyio.current_time() == pytest.approx(1.05), "a has ended, and makes room"
+        assert not (await dispatcher.stop("a")).known
+        assert await ticket == ("c",)
+        assert dispatcher.statistics().sessions == 2
+
+
+async def test_strangers_that_wait_for_a_session_are_let_in_by_the_order_of_coming():
+    bots = {key: Bot(1) for key in "abc"}
+    entered = []
+
+    async def wait(dispatcher: Any, key: str, text: str) -> None:
+        await dispatcher.submit_wait(key, text, run=bots[key].reply)
+        entered.append(text)
+
+    async with chat(Bot(), max_sessions=1) as dispatcher:
+        dispatcher.submit("a", "a", run=bots["a"].reply)
+        async with anyio.create_task_group() as tasks:
+            for text in ("b1", "c1", "b2"):
+                tasks.start_soon(wait, dispatcher, text[0], text)
+                await anyio.sleep(0.01)
+    assert sorted(entered[:2]) == ["b1", "b2"]
+    assert bots["b"].batches == [["b1", "b2"]]
+    assert bots["c"].batches == [["c1"]]
+
+
+async def test_a_stop_sends_those_away_who_wait_for_room():
+    bot = Bot(1)
+    async with chat(bot, max_pending=1, max_sessions=1) as dispatcher:
+        await say(dispatcher, (0, 1), (0.5, 2))
+        caught = []
+
+        async def wait(key: str) -> None:
+            with pytest.raises(Stopped):
+                await dispatcher.submit_wait(key, 3)
+            caught.append(key)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(wait, "a")
+            tasks.start_soon(wait, "b")
+            await anyio.sleep(0.1)
+            report = await dispatcher.stop("b")
+            assert report == StopReport(known=True, cancelled=False, discarded=1)
+            report = await dispatcher.stop("a")
+            assert report == StopReport(known=True, cancelled=True, discarded=2)
+        assert caught == ["b", "a"]
+
+
+async def test_those_who_wait_for_room_are_refused_where_the_policy_or_a_stuck_run_says_so():
+    for settings in ({"on_busy": "reject"}, {}):
+        bot = Bot(1, cleanup=20)
+        began = anyio.current_time()
+        async with chat(bot, max_pending=1, stop_grace=2, quiet=0.5, **settings) as dispatcher:
+            dispatcher.submit("a", 1)
+            if not settings:
+                await anyio.sleep(1)
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(dispatcher.stop, "a")
+                    await anyio.sleep(0.1)
+                    dispatcher.submit("a", 2)
+                    with pytest.raises(Refused, match="stuck"):
+                        await dispatcher.submit_wait("a", 3)
+                assert anyio.current_time() - began == pytest.approx(3)
+            else:
+                with pytest.raises(Refused, match="busy"):
+                    await dispatcher.submit_wait("a", 3)
+                assert anyio.current_time() - began == pytest.approx(0.5)
+
+
+# --- idle sessions ----------------------------------------------------------------------------
+
+
+async def test_idle_sessions_are_forgotten():
+    async with chat(Bot(1), idle_ttl=600) as dispatcher:
+        await dispatcher.submit("a", 1)
+        await anyio.sleep(599.9)
+        assert dispatcher.statistics().sessions == 1
+        await anyio.sleep(0.2)
+        assert dispatcher.statistics().sessions == 0
+        assert not (await dispatcher.stop("a")).known
+
+
+async def test_a_submission_at_the_moment_of_forgetting_is_not_lost():
+    for early in (-1e-3, 0.0, 1e-3):
+        bot = Bot(0.1)
+        async with chat(bot, idle_ttl=5) as dispatcher:
+            await dispatcher.submit("a", 1)
+            await anyio.sleep(5 + early)
+            assert await dispatcher.submit("a", 2) == (2,)
+            assert await dispatcher.submit("a", 3) == (3,)
+
+
+async def test_a_session_with_work_is_not_forgotten():
+    async with chat(Bot(100), idle_ttl=1) as dispatcher:
+        ticket = dispatcher.submit("a", 1)
+        await anyio.sleep(50)
+        assert dispatcher.statistics().sessions == 1
+        assert await ticket == (1,)
+
+
+async def test_sessions_may_be_forgotten_at_once():
+    async with chat(Bot(1), idle_ttl=0) as dispatcher:
+        await dispatcher.submit("a", 1)
+        await anyio.sleep(0.001)
+        assert dispatcher.statistics().sessions == 0
+
+
+# --- errors that no one sees ------------------------------------------------------------------
+
+
+async def test_the_error_of_a_run_that_no_one_waits_for_is_logged(caplog):
+    bot = Bot(1, error=OSError("the model is down"))
+    async with chat(bot) as dispatcher:
+        dispatcher.submit("a", 1)
+        dispatcher.submit("a", 2)
+        await anyio.sleep(2)
+    [record] = caplog.records
+    assert record.levelno == logging.WARNING
+    assert "session 'a' failed" in record.message
+    assert "OSError: the model is down" in record.message
+    assert record.exc_info is not None
+    assert record.exc_info[1] is bot.error
+    assert record.session == "a"
+    assert record.run_id
+
+
+async def test_an_error_that_someone_waits_for_is_not_logged(caplog):
+    bot = Bot(1, error=OSError("the model is down"))
+    async with chat(bot) as dispatcher:
+        dispatcher.submit("a", 1)
+        assert await outcome(dispatcher.submit("a", 2)) == "OSError"
+    assert not caplog.records
+
+
+async def test_the_error_of_a_run_that_was_stopped_is_logged(caplog):
+    bot = Bot(1, stubborn=True, error=OSError("the cleanup failed"))
+    async with chat(bot) as dispatcher:
+        ticket = dispatcher.submit("a", 1)
+        await until(0.5)
+        await dispatcher.stop("a")
+        assert await outcome(ticket) == "Stopped"
+    assert "the cleanup failed" in caplog.text
+
+
+@pytest.mark.parametrize("watched", [False, True])
+async def test_a_message_dropped_that_no_one_waits_for_is_logged(caplog, watched):
+    async with chat(Bot(1)) as dispatcher:
+        await say(dispatcher, (0, 1))
+        await until(0.5)
+        ticket = dispatcher.submit("a", 2, deadline=0.7)
+        if watched:
+            assert await outcome(ticket) == "Expired"
+        await until(1)
+    assert ("1 messages that no one waits for were dropped" in caplog.text) == (not watched)
+
+
+# --- arguments --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "says"),
+    [
+        ({"run": "reply"}, TypeError, "an async function that gets a list of messages"),
+        ({"quiet": -1}, ValueError, "quiet is at least 0 seconds, not -1"),
+        ({"quiet": "1"}, TypeError, "quiet is a number of seconds"),
+        ({"max_wait": float("nan")}, ValueError, "max_wait is at least 0"),
+        ({"idle_ttl": True}, TypeError, "idle_ttl is a number"),
+        ({"stop_grace": -0.1}, ValueError, "stop_grace is at least 0"),
+        ({"max_pending": 0}, ValueError, "max_pending is at least 1"),
+        ({"max_sessions": 1.5}, TypeError, "max_sessions is a whole number"),
+        ({"max_runs": 0}, ValueError, "max_runs is at least 1"),
+        ({"on_busy": "wait"}, ValueError, "on_busy is 'queue', 'interrupt' or 'reject'"),
+    ],
+)
+async def test_wrong_settings_are_refused(arguments, error, says):
+    with pytest.raises(error, match=says):
+        ChatDispatcher(**{"run": Bot().reply, **arguments})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "says"),
+    [
+        ({"session_key": []}, TypeError, "unhashable"),
+        ({"run": 3}, TypeError, "an async function"),
+        ({"deadline": "soon"}, TypeError, "current_time"),
+        ({"deadline": float("nan")}, ValueError, "nan"),
+    ],
+)
+async def test_wrong_submissions_are_refused(arguments, error, says):
+    async with chat(Bot()) as dispatcher:
+        with pytest.raises(error, match=says):
+            dispatcher.submit(**{"session_key": "a", "message": 1, **arguments})
+        with pytest.raises(error, match=says):
+            await dispatcher.submit_wait(**{"session_key": "a", "message": 1, **arguments})
+        assert dispatcher.statistics().accepted == 0

@@ -1,0 +1,528 @@
+"""The promises that all coalescers share, S1 to S8, held against the chat dispatcher."""
+
+from __future__ import annotations
+
+import contextvars
+import logging
+from typing import Any
+
+import anyio
+import pytest
+from anyio.lowlevel import checkpoint
+from chat_kit import Bot, chat, outcome, outcomes, say, until
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from mellea_like import RejectionSamplingStrategy, current_iteration
+from mellea_like.backends import FunctionBackend
+from mellea_like.coalescing import ChatDispatcher, ChatPhase
+from mellea_like.errors import Expired, QueueFull, ShutdownError, Stopped
+
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
+
+
+# --- S1: every accepted submission settles exactly once ---------------------------------------
+
+
+async def test_s1_each_way_to_the_end_settles_a_ticket_and_the_counts_agree():
+    bot = Bot(1)
+    async with chat(bot) as dispatcher:
+        tickets = await say(dispatcher, (0, "answered"), (0.5, "expired"))
+        tickets.append(dispatcher.submit("a", "too late", deadline=0.8))
+        await until(1.5)
+        tickets.append(dispatcher.submit("a", "stopped"))
+        await dispatcher.stop("a")
+        bot.error = OSError("no")
+        tickets.append(dispatcher.submit("a", "failed"))
+        await until(4)
+        tickets.append(dispatcher.submit("a", "shut out"))
+        await dispatcher.abort()
+        assert await outcomes(*tickets) == [
+            ("answered",),
+            "Stopped",
+            "Expired",
+            "Stopped",
+            "OSError",
+            "ShutdownError",
+        ]
+    figures = dispatcher.statistics()
+    assert figures.accepted == 6
+    assert (figures.answered, figures.failed, figures.dropped) == (1, 1, 4)
+    assert (figures.pending, figures.waiting, figures.running) == (0, 0, 0)
+
+
+async def test_s1_a_ticket_gives_the_same_each_time_it_is_awaited():
+    async with chat(Bot(1)) as dispatcher:
+        ticket = dispatcher.submit("a", 1)
+        assert not ticket.done
+        assert await outcomes(ticket, ticket) == [(1,), (1,)]
+        assert ticket.done
+
+
+# --- S2: work runs in the component's task group ----------------------------------------------
+
+
+async def test_s2_a_run_outlives_the_task_that_submitted_and_is_none_of_its_children():
+    bot = Bot(1)
+    tickets = []
+    async with chat(bot) as dispatcher:
+
+        async def submit() -> None:
+            tickets.append(dispatcher.submit("a", 1))
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(submit)
+            await until(0.5)
+            tasks.cancel_scope.cancel()
+        assert await tickets[0] == (1,)
+
+
+WHO = contextvars.ContextVar("who", default="no one")
+
+
+@pytest.mark.parametrize("quiet", [0, 0.05])
+async def test_s2_a_run_sees_the_context_of_whoever_opened_the_dispatcher(quiet):
+    seen = []
+
+    async def reply(messages: list[Any]) -> None:
+        seen.append(WHO.get())
+        WHO.set("the run")
+        await anyio.sleep(1)
+
+    async def submit(dispatcher: Any, who: str) -> None:
+        WHO.set(who)
+        await dispatcher.submit("a", who)
+
+    WHO.set("the opener")
+    async with (
+        ChatDispatcher(reply, quiet=quiet) as dispatcher,
+        anyio.create_task_group() as tasks,
+    ):
+        WHO.set("the block")
+        for who in ("one", "two"):
+            tasks.start_soon(submit, dispatcher, who)
+            await anyio.sleep(0.5)
+    assert seen == ["the opener", "the opener"]
+
+
+# --- S3: cancelling one waiter affects that one only ------------------------------------------
+
+
+async def test_s3_a_waiter_that_is_cancelled_takes_its_message_back_and_no_other():
+    bot = Bot(1)
+    async with chat(bot, quiet=0.5) as dispatcher:
+        first, second, third = await say(dispatcher, (0, 1), (0.1, 2), (0.2, 3))
+        with anyio.move_on_after(0.1):
+            await second
+        with pytest.raises(Stopped, match="taken back"):
+            await second
+        assert await outcomes(first, third) == [(1, 3), (1, 3)]
+
+
+async def test_s3_the_message_of_a_waiter_that_is_cancelled_during_the_run_is_sent_already():
+    bot = Bot(1)
+    async with chat(bot) as dispatcher:
+        ticket = dispatcher.submit("a", 1)
+        with anyio.move_on_after(0.5):
+            await ticket
+        assert dispatcher.phase("a") is ChatPhase.RUNNING, "no one need wait for it"
+        assert await ticket == (1,)
+    assert bot.ends == ["answered"]
+
+
+async def test_s3_when_the_only_waiter_of_all_messages_is_cancelled_there_is_no_run():
+    bot = Bot(1)
+    async with chat(bot, quiet=0.5) as dispatcher:
+        ticket = dispatcher.submit("a", 1)
+        with anyio.move_on_after(0.1):
+            await ticket
+        assert dispatcher.phase("a") is ChatPhase.IDLE
+        await anyio.sleep(5)
+    assert bot.runs == []
+
+
+async def test_s3_a_message_with_another_waiter_stays():
+    bot = Bot(1)
+    async with chat(bot, quiet=0.5) as dispatcher:
+        ticket = dispatcher.submit("a", 1)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(outcome, ticket)
+            with anyio.move_on_after(0.1):
+                await ticket
+    assert bot.batches == [[1]]
+
+
+async def test_s3_whoever_is_cancelled_while_it_waits_for_room_leaves_no_message_behind():
+    bot = Bot(1)
+    async with chat(bot, max_pending=1) as dispatcher:
+        await say(dispatcher, (0, 1), (0.5, 2))
+        with anyio.move_on_after(0.1):
+            await dispatcher.submit_wait("a", 3)
+        assert dispatcher.statistics().waiting == 0
+        assert await (await dispatcher.submit_wait("a", 4)) == (4,)
+    assert bot.batches == [[1], [2], [4]]
+
+
+async def test_s3_a_message_that_is_taken_back_makes_room():
+    bot = Bot(1)
+    async with chat(bot, max_pending=1) as dispatcher:
+        await say(dispatcher, (0, 1))
+        await until(0.5)
+        ticket = dispatcher.submit("a", 2)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(dispatcher.submit_wait, "a", 3)
+            await checkpoint()
+            with anyio.move_on_after(0.1):
+                await ticket
+            await until(0.61)
+            assert dispatcher.statistics().waiting == 0
+    assert bot.batches == [[1], [3]]
+
+
+# --- S4: an exception goes to its waiters, and the loop goes on -------------------------------
+
+
+@pytest.mark.parametrize(
+    "error",
+    [ValueError("no"), ExceptionGroup("two", [ValueError("a"), OSError("b")]), TimeoutError()],
+)
+async def test_s4_an_exception_goes_to_its_waiters_and_the_loop_goes_on(error):
+    bot = Bot(1, error=error)
+    async with chat(bot) as dispatcher:
+        for number in range(3):
+            with pytest.raises(type(error)) as caught:
+                await dispatcher.submit("a", number)
+            assert caught.value is error
+        bot.error = None
+        assert await dispatcher.submit("a", 9) == (9,)
+
+
+async def test_s4_what_fails_beside_a_cancellation_is_logged_and_the_loop_goes_on(caplog):
+    async def fail() -> None:
+        try:
+            await anyio.sleep(9)
+        finally:
+            raise ValueError("the cleanup failed")
+
+    async def reply(messages: list[Any]) -> str:
+        if messages == [1]:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(fail)
+                await anyio.sleep(9)
+        return "fine"
+
+    async with ChatDispatcher(reply, quiet=0.05) as dispatcher:
+        ticket = dispatcher.submit("a", 1)
+        await until(0.5)
+        assert (await dispatcher.stop("a")).cancelled
+        assert await outcome(ticket) == "Stopped"
+        assert await dispatcher.submit("a", 2) == "fine"
+    assert "the cleanup failed" in str(caplog.records[0].exc_info) or "sub-exc" in caplog.text
+
+
+async def test_s4_on_cancellation_everyone_is_settled_first():
+    """Also where the block itself does not notice: its tasks are cancelled with it."""
+    bot = Bot(1)
+    found: list[Any] = []
+    with anyio.CancelScope() as scope:
+        async with chat(bot, max_pending=1) as dispatcher:
+            tickets = await say(dispatcher, (0, 1), (0.5, 2))
+            with anyio.CancelScope(shield=True):
+                scope.cancel()
+                await anyio.sleep(0.1)
+                found = await outcomes(*tickets)
+                with pytest.raises(ShutdownError):
+                    dispatcher.submit("a", 3)
+            await checkpoint()
+            raise AssertionError("it was cancelled")
+    assert found == ["ShutdownError", "ShutdownError"]
+    assert bot.ends == ["cancelled"]
+
+
+async def test_s4_an_exception_in_the_block_aborts_and_leaves_as_it_is():
+    bot = Bot(1)
+    tickets: list[Any] = []
+    with pytest.raises(KeyError, match="mine"):
+        async with chat(bot) as dispatcher:
+            tickets += await say(dispatcher, (0, 1), (0.5, 2))
+            raise KeyError("mine")
+    assert await outcomes(*tickets) == ["ShutdownError", "ShutdownError"]
+    assert bot.batches == [[1]]
+
+
+# --- S5: closing ------------------------------------------------------------------------------
+
+
+async def test_s5_leaving_the_block_serves_what_was_accepted():
+    bot = Bot(1)
+    async with chat(bot, quiet=9, max_wait=99) as dispatcher:
+        tickets = await say(dispatcher, (0, 1))
+        dispatcher.submit("b", 2, run=Bot(1).reply)
+    assert await outcomes(*tickets) == [(1,)]
+    assert bot.starts == [0.0], "no more messages can come: it does not wait for them"
+
+
+async def test_s5_draining_serves_follow_ups_too():
+    bot = Bot(1)
+    async with chat(bot) as dispatcher:
+        tickets = await say(dispatcher, (0, 1), (0.5, 2))
+        await dispatcher.drain()
+        assert [ticket.done for ticket in tickets] == [True, True]
+        assert await outcomes(*tickets) == [(1,), (2,)]
+
+
+async def test_s5_what_is_not_served_by_the_deadline_is_shut_out():
+    bot = Bot(1)
+    async with chat(bot) as dispatcher:
+        tickets = await say(dispatcher, (0, 1), (0.5, 2))
+        await dispatcher.drain(1.5)
+        assert anyio.current_time() == pytest.approx(1.5)
+        assert await outcomes(*tickets) == [(1,), "ShutdownError"]
+    assert bot.ends == ["answered", "cancelled"]
+
+
+async def test_s5_aborting_cancels_what_runs_and_shuts_out_the_rest():
+    bot = Bot(1, cleanup=2)
+    async with chat(bot) as dispatcher:
+        tickets = await say(dispatcher, (0, 1), (0.5, 2))
+        await dispatcher.abort()
+        assert anyio.current_time() == pytest.approx(2.5), "nothing runs on"
+        assert await outcomes(*tickets) == ["ShutdownError", "ShutdownError"]
+    assert bot.ends == ["cancelled"]
+
+
+@pytest.mark.parametrize("way", ["drain", "abort", "leave", "not opened"])
+async def test_s5_later_submissions_are_refused_at_once(way):
+    dispatcher = ChatDispatcher(Bot(1).reply)
+    if way != "not opened":
+        async with dispatcher:
+            if way != "leave":
+                await getattr(dispatcher, way)()
+                with pytest.raises(ShutdownError, match="is closing"):
+                    dispatcher.submit("a", 1)
+    with pytest.raises(ShutdownError, match="is not open"):
+        dispatcher.submit("a", 1)
+    with pytest.raises(ShutdownError, match="is not open"):
+        await dispatcher.submit_wait("a", 1)
+
+
+@pytest.mark.parametrize("way", ["drain", "abort"])
+async def test_s5_who_waits_for_room_is_turned_away(way):
+    async with (
+        chat(Bot(1), max_pending=1) as dispatcher,
+        anyio.create_task_group() as tasks,
+    ):
+        await say(dispatcher, (0, 1), (0.5, 2))
+
+        async def wait() -> None:
+            with pytest.raises(ShutdownError):
+                await dispatcher.submit_wait("a", 3)
+            assert anyio.current_time() == pytest.approx(0.6)
+
+        tasks.start_soon(wait)
+        await until(0.6)
+        await getattr(dispatcher, way)()
+
+
+async def test_s5_closing_twice_at_a_time_is_as_good_as_once():
+    bot = Bot(1)
+    async with chat(bot) as dispatcher:
+        tickets = await say(dispatcher, (0, 1), (0.5, 2))
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(dispatcher.drain)
+            tasks.start_soon(dispatcher.drain)
+            await until(1.5)
+            await dispatcher.abort()
+        assert await outcomes(*tickets) == [(1,), "ShutdownError"]
+
+
+async def test_s5_a_dispatcher_is_opened_once_at_a_time():
+    async with chat(Bot(1)) as dispatcher:
+        with pytest.raises(RuntimeError, match="this ChatDispatcher is open already"):
+            async with dispatcher:
+                raise AssertionError
+
+
+async def test_s5_what_was_never_opened_can_not_be_left():
+    with pytest.raises(RuntimeError, match="is not open: use `async with`"):
+        await ChatDispatcher(Bot(1).reply).__aexit__(None, None, None)
+
+
+async def test_s5_a_dispatcher_can_be_opened_again():
+    dispatcher = ChatDispatcher(Bot(1).reply, quiet=0.05)
+    for _ in range(2):
+        async with dispatcher:
+            assert await dispatcher.submit("a", 1) == (1,)
+            assert dispatcher.statistics().runs == 1
+
+
+async def test_s5_draining_does_not_wait_for_a_run_that_is_interrupted_to_gather_again():
+    bot = Bot(1, cleanup=1)
+    async with chat(bot, quiet=50, max_wait=100, on_busy="interrupt") as dispatcher:
+        await say(dispatcher, (0, 1))
+        await until(50.5)
+        ticket = dispatcher.submit("a", 2)
+    assert bot.starts == [50.0, 51.5]
+    assert await ticket == (1, 2)
+
+
+# --- S6 and S7: caps --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("on_busy", ["queue", "interrupt"])
+@pytest.mark.parametrize("interval", [0.01, 0.1, 0.4])
+async def test_s6_a_steady_stream_can_not_starve(on_busy, interval):
+    bot = Bot(0.3)
+    async with chat(bot, quiet=0.5, max_wait=2.0, on_busy=on_busy, max_pending=999) as dispatcher:
+        for number in range(int(10 / interval)):
+            dispatcher.submit("a", (number, anyio.current_time()))
+            await anyio.sleep(interval)
+        await dispatcher.drain()
+    answered = [ran for ran in bot.runs if ran.how == "answered"]
+    waits = [ran.start - ran.messages[0][1] for ran in answered]
+    assert max(waits) <= 2.0 + 1e-9
+    assert [m[0] for ran in answered for m in ran.messages] == list(range(int(10 / interval)))
+
+
+async def test_s7_no_queue_grows_without_bound():
+    async with chat(Bot(1e6), max_pending=7, max_sessions=3) as dispatcher:
+        full = 0
+        for number in range(500):
+            try:
+                dispatcher.submit(number % 10, number, run=Bot(1e6).reply)
+            except QueueFull:
+                full += 1
+            await anyio.sleep(0.01)
+        figures = dispatcher.statistics()
+        assert figures.sessions == 3
+        assert figures.pending <= 21
+        assert full == 500 - figures.accepted > 400
+        await dispatcher.abort()
+
+
+# --- S8: deadlines ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("deadline", "runs", "settled_at"),
+    [(-1.0, 1, 0.2), (0.2, 1, 0.2), (0.7, 1, 0.7), (1.2, 2, 1.2), (9.0, 2, 2.05)],
+    ids=["past", "now", "in the queue", "during the run", "later"],
+)
+async def test_s8_a_deadline_includes_the_time_in_the_queue(deadline, runs, settled_at):
+    bot = Bot(1)
+    async with chat(bot) as dispatcher:
+        await say(dispatcher, (0, 1))
+        await until(0.2)
+        ticket = dispatcher.submit("a", 2, deadline=deadline)
+        result = await outcome(ticket)
+        assert anyio.current_time() == pytest.approx(settled_at)
+        assert result == ((2,) if deadline == 9 else "Expired")
+    assert bot.batches == [[1], [2]][:runs], "what has expired is not sent"
+    assert bot.ends == ["answered"] * runs, "a run goes on"
+
+
+async def test_s8_what_expires_in_the_window_is_not_sent_and_the_others_are():
+    bot = Bot(1)
+    async with chat(bot, quiet=0.5) as dispatcher:
+        late = dispatcher.submit("a", 1, deadline=0.4)
+        ticket = dispatcher.submit("a", 2, deadline=0.6)
+        third = dispatcher.submit("a", 3)
+        assert await outcomes(late, ticket, third) == ["Expired", "Expired", (2, 3)]
+
+
+async def test_s8_the_wait_for_room_counts():
+    async with chat(Bot(1), max_pending=1) as dispatcher:
+        await say(dispatcher, (0, 1), (0.5, 2))
+        with pytest.raises(Expired, match="session 'a'"):
+            await dispatcher.submit_wait("a", 3, deadline=0.8)
+        assert anyio.current_time() == pytest.approx(0.8)
+        ticket = await dispatcher.submit_wait("a", 4, deadline=1.3)
+        assert anyio.current_time() == pytest.approx(1.05)
+        assert await outcome(ticket) == "Expired"
+        assert anyio.current_time() == pytest.approx(1.3)
+
+
+# --- what can be seen -------------------------------------------------------------------------
+
+
+async def test_statistics_tell_the_state_of_the_moment():
+    async with chat(Bot(1), max_pending=1) as dispatcher:
+        await say(dispatcher, (0, 1))
+        figures = dispatcher.statistics()
+        assert (figures.sessions, figures.pending, figures.running, figures.runs) == (1, 1, 0, 0)
+        await until(0.5)
+        dispatcher.submit("a", 2)
+        figures = dispatcher.statistics()
+        assert (figures.idle, figures.pending, figures.running, figures.runs) == (0, 1, 1, 1)
+    figures = dispatcher.statistics()  # And afterwards.
+    assert (figures.sessions, figures.idle, figures.answered, figures.runs) == (1, 1, 2, 2)
+
+
+@pytest.fixture
+def spans():
+    """Where finished spans go; the process's provider is the test's, as an application sets it."""
+    before = trace._TRACER_PROVIDER
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    trace._TRACER_PROVIDER = provider
+    yield exporter
+    trace._TRACER_PROVIDER = before
+
+
+@pytest.mark.allow_blocking
+async def test_the_span_of_a_run_links_to_its_callers_and_is_none_of_their_children(spans):
+    bot = Bot(1)
+    async with chat(bot) as dispatcher:
+        callers = []
+        for text in "ab":
+            with trace.get_tracer("test").start_as_current_span(text) as caller:
+                callers.append(caller.get_span_context())
+                dispatcher.submit("key", text)
+                dispatcher.submit("key", text * 2)
+        dispatcher.submit("key", "no span")
+    [span] = [span for span in spans.get_finished_spans() if span.name == "chat run"]
+    assert [link.context.span_id for link in span.links] == [caller.span_id for caller in callers]
+    assert span.parent is None
+    assert span.attributes is not None
+    assert span.attributes["mellea_like.session"] == "key"
+    assert span.attributes["mellea_like.messages"] == 5
+    assert len(str(span.attributes["mellea_like.run_id"])) == 16
+
+
+@pytest.mark.allow_blocking
+async def test_spans_say_how_a_run_ended(spans, caplog):
+    caplog.set_level(logging.CRITICAL)
+    async with chat(Bot(1, error=OSError())) as dispatcher:
+        dispatcher.submit("failed", 1)
+        dispatcher.submit("stopped", 2, run=Bot(1).reply)
+        await until(0.5)
+        await dispatcher.stop("stopped")
+    found = {
+        span.attributes["mellea_like.session"]: (
+            span.attributes.get("mellea_like.outcome"),
+            span.attributes.get("error.type"),
+        )
+        for span in spans.get_finished_spans()
+    }
+    assert found == {"failed": (None, "OSError"), "stopped": ("cancelled", None)}
+
+
+async def test_current_iteration_is_none_in_a_run_that_an_iteration_asked_for():
+    seen = []
+
+    async def reply(messages: list[Any]) -> str:
+        seen.append(current_iteration())
+        return "good"
+
+    async with ChatDispatcher(reply, quiet=0.05) as dispatcher:
+
+        async def generate(request: Any) -> str:
+            seen.append(current_iteration())
+            return await dispatcher.submit("a", "hi")
+
+        strategy = RejectionSamplingStrategy(FunctionBackend(generate), loop_budget=1)
+        assert (await strategy.sample("say good")).unwrap() == "good"
+    assert seen == [1, None]
