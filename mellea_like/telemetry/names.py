@@ -48,6 +48,9 @@ SESSION: Final = "mellea_like.session"
 RUN_ID: Final = "mellea_like.run_id"
 MESSAGES: Final = "mellea_like.messages"
 
+BATCH_ID: Final = "mellea_like.batch_id"
+BATCH_SIZE: Final = "mellea_like.batch_size"
+
 # Bucket boundaries that the conventions advise, in seconds and in tokens.
 DURATION_BUCKETS: Final = [
     0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import anyio
 from anyio.lowlevel import checkpoint
 
-from mellea_like.core.backend import Backend, Request, StreamingBackend
+from mellea_like.core.backend import Backend, Request
 from mellea_like.core.generation import Generation, Meter, Usage
 from mellea_like.core.message import Message
 from mellea_like.errors import BackendError
@@ -24,11 +24,14 @@ from mellea_like.testing.promises import (
     check_shape,
     close,
     streamed,
+    streams,
     whole,
 )
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
+
+    from mellea_like.core.backend import StreamingBackend
 
 __all__ = ["ConformanceError", "Rule", "check_backend"]
 
@@ -283,7 +286,7 @@ class _Check:
 
     async def streams(self) -> bool:
         async with self.backend() as backend:
-            if not isinstance(backend, StreamingBackend):
+            if not streams(backend):
                 return False
             reply = await self.send(streamed, backend, request := self.request())
             check_meter(reply, request)
@@ -325,7 +328,7 @@ class _Check:
     async def fails(self, failing: Request) -> None:
         async with self.backend() as backend:
             ways: list[Send] = [whole]
-            if isinstance(backend, StreamingBackend):
+            if streams(backend):
                 ways.append(streamed)
             for send in ways:
                 try:

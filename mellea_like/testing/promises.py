@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from mellea_like.core.backend import Backend, Request, StreamingBackend
+from mellea_like.core.backend import Backend
 from mellea_like.core.generation import Generation
+
+if TYPE_CHECKING:
+    from typing import TypeGuard
+
+    from mellea_like.core.backend import Request, StreamingBackend
 
 __all__ = [
     "ConformanceError",
@@ -16,6 +21,7 @@ __all__ = [
     "check_shape",
     "close",
     "streamed",
+    "streams",
     "whole",
 ]
 
@@ -66,7 +72,7 @@ async def streamed(backend: Backend, request: Request) -> Generation:
         ConformanceError: the pieces are not the whole, or the last item is no generation.
     """
     items: list[object] = []
-    if isinstance(backend, StreamingBackend):
+    if streams(backend):
         async with backend.stream(request) as pieces:
             async for piece in pieces:
                 items.append(piece)  # noqa: PERF401 (a comprehension gives way to nobody else)
@@ -83,6 +89,18 @@ async def streamed(backend: Backend, request: Request) -> Generation:
         msg = f"the pieces of a stream make up {text!r}, but the whole is {last.text!r}"
         raise ConformanceError("stream", msg)
     return _checked(last)
+
+
+def streams(backend: Backend) -> TypeGuard[StreamingBackend]:
+    """Tell whether a backend streams.
+
+    Args:
+        backend: what is checked.
+
+    Returns:
+        Whether it has the method; the class of a wrapper has it for those that do not, too.
+    """
+    return hasattr(backend, "stream")
 
 
 async def close(backend: Any) -> None:

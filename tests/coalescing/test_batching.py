@@ -1,0 +1,272 @@
+"""Which requests may share a batch, who goes next, and when: decisions in tables."""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from joint_kit import ask
+
+from mellea_like.coalescing.batching import Lanes, share_key
+from mellea_like.coalescing.flush import Window
+from mellea_like.core.backend import Request, RequestMeta
+from mellea_like.core.message import Message
+
+A = ask("a")
+
+
+@dataclass(frozen=True, slots=True)
+class Picture(Message):
+    """A message that holds more than text."""
+
+    data: bytes = b"..."
+
+
+# --- who may share --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (A, ask("b")),
+        (A, ask("b", system="Be brief.")),
+        (A, ask("b", call="another", iteration=3, subsample=1, deadline=7.0)),
+        (ask("a", seed=1), ask("b", seed=2)),
+        (ask("a", max_tokens=5), ask("b", max_tokens=500)),
+        (ask("a", temperature=0), ask("b", temperature=0.0)),
+        (ask("a", stop="x"), ask("b", stop=("x",))),
+        (ask("a", extra={"x": [1, {"y": 2}]}), ask("b", extra={"x": (1, {"y": 2})})),
+        (
+            ask("a", extra={"a": 1, "metadata": {"u": "v"}}),
+            ask("b", extra=OrderedDict(metadata=MappingProxyType({"u": "v"}), a=1)),
+        ),
+        (ask("a", extra={"include_context": "none"}), ask("b", extra={"include_context": "none"})),
+        (ask("a", extra={"tools": []}), ask("b", extra={"tools": []})),
+    ],
+)
+def test_requests_that_want_the_same_manner_share(one, other):
+    assert share_key(one) is not None
+    assert share_key(one) == share_key(other)
+    assert hash(share_key(one)) == hash(share_key(other))
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (A, ask("b", temperature=0.5)),
+        (ask("a", temperature=0.4), ask("b", temperature=0.5)),
+        (A, ask("b", top_p=0.5)),
+        (A, ask("b", model="another")),
+        (A, ask("b", stop="x")),
+        (ask("a", stop=("x", "y")), ask("b", stop=("y", "x"))),
+        (A, ask("b", max_tokens=5)),
+        (A, ask("b", extra={"metadata": {"tenant": "t"}})),
+        (ask("a", extra={"m": {"tenant": "t"}}), ask("b", extra={"m": {"tenant": "u"}})),
+        (ask("a", extra={"m": True}), ask("b", extra={"m": 1})),
+        (ask("a", extra={"m": 1.0}), ask("b", extra={"m": 1})),
+        (ask("a", extra={"m": []}), ask("b", extra={"m": {}})),
+        (ask("a", extra={"m": None}), ask("b")),
+        (A, replace(ask("b"), meta=RequestMeta(purpose="judge"))),
+    ],
+)
+def test_requests_that_differ_in_manner_do_not_share(one, other):
+    assert share_key(one) is not None
+    assert share_key(other) is not None
+    assert share_key(one) != share_key(other)
+
+
+def test_requests_of_different_scopes_do_not_share():
+    assert share_key(A, "alice") == share_key(ask("b"), "alice")
+    assert share_key(A, "alice") != share_key(A, "bob")
+    assert share_key(A, None) != share_key(A, "bob")
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        ask("a", format=int),
+        ask("a", extra={"tools": [{"name": "t"}]}),
+        ask("a", extra={"tool_choice": "auto"}),
+        ask("a", extra={"functions": [1]}),
+        ask("a", extra={"response_format": {"type": "json_object"}}),
+        ask("a", extra={"grammar": "root ::= x"}),
+        ask("a", extra={"logprobs": True}),
+        ask("a", extra={"include_context": "thisServer"}),
+        ask("a", extra={"includeContext": "allServers"}),
+        ask("a", extra={"m": object()}),
+        ask("a", extra={"m": {1, 2}}),
+        ask("a", extra={"m": b"bytes"}),
+        ask("lone \ud800 surrogate"),
+        ask("a", system="lone \udfff surrogate"),
+        Request(()),
+        Request((Message("user", "a"), Message("assistant", "Sure:"))),
+        Request((Message("system", "a"),)),
+        Request((Picture("user", "a"),)),
+        Request((Picture("user", "a"), Message("user", "b"))),
+    ],
+    ids=repr,
+)
+def test_what_wants_a_reply_of_its_own_never_shares(request_):
+    assert share_key(request_) is None
+
+
+def test_options_that_hold_themselves_never_share():
+    loop: list[object] = []
+    loop.append(loop)
+    assert share_key(ask("a", extra={"m": loop})) is None
+
+
+# --- who goes next, and when ----------------------------------------------------------------------
+
+
+def lanes(*, window=5.0, idle=math.inf, items=3, tokens=math.inf) -> Lanes[str]:
+    return Lanes(Window(idle, window, items), tokens)
+
+
+def filled(made: Lanes[str], *items: str, now: float = 0.0, key: object = "k", tokens: int = 0):
+    """Put items in; the letter is the caller's."""
+    for item in items:
+        made.add(item, key, item[0], now, tokens)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("made", "at"),
+    [
+        (lanes(), math.inf),
+        (filled(lanes(), "a1"), 5.0),
+        (filled(filled(lanes(), "a1"), "a2", now=4.0), 5.0),
+        (filled(filled(lanes(), "a1", now=2.0), "b1", now=1.0, key="other"), 6.0),
+        (filled(lanes(), "a1", "a2", "a3"), -math.inf),
+        (filled(lanes(), "a1", key=None), -math.inf),
+        (filled(lanes(idle=1.0), "a1"), 1.0),
+        (filled(filled(lanes(idle=1.0), "a1"), "a2", now=0.9), 1.9),
+        (filled(filled(lanes(idle=1.0), "a1"), "a2", now=4.9), 5.0),
+        (filled(lanes(tokens=10), "a1", "a2", tokens=5), 5.0),
+        (filled(lanes(tokens=9), "a1", "a2", tokens=5), -math.inf),
+        (filled(lanes(tokens=9), "a1", tokens=10), -math.inf),
+    ],
+)
+def test_when_the_next_batch_goes(made, at):
+    assert made.due_at() == at
+
+
+@pytest.mark.parametrize(
+    ("made", "batches"),
+    [
+        (lanes(), []),
+        (filled(lanes(), "a1"), [["a1"]]),
+        (filled(lanes(), "a1", "a2", "a3", "a4"), [["a1", "a2", "a3"], ["a4"]]),
+        (filled(lanes(), "a1", "a2", "a3", "b1", "c1"), [["a1", "b1", "c1"], ["a2", "a3"]]),
+        (filled(lanes(), "a1", "a2", "a3", "a4", "b1"), [["a1", "b1", "a2"], ["a3", "a4"]]),
+        (
+            filled(lanes(items=2), "a1", "a2", "a3", "b1", "b2", "c1"),
+            [["a1", "b1"], ["c1", "a2"], ["b2", "a3"]],
+        ),
+        (filled(lanes(), "a1", "a2", "b1", key=None), [["a1"], ["b1"], ["a2"]]),
+        (filled(lanes(tokens=9), "a1", "a2", "a3", tokens=4), [["a1", "a2"], ["a3"]]),
+        (filled(filled(lanes(tokens=9), "a1", tokens=10), "a2", "a3"), [["a1"], ["a2", "a3"]]),
+        (
+            # What is too long for the rest of the room waits, and so does what is behind it.
+            filled(filled(filled(lanes(tokens=9), "a1", tokens=5), "b1", tokens=6), "a2", "b2"),
+            [["a1", "a2"], ["b1", "b2"]],
+        ),
+        (
+            # Keys take turns.
+            filled(filled(lanes(items=1), "a1", "a2"), "b1", "b2", key="other"),
+            [["a1"], ["b1"], ["a2"], ["b2"]],
+        ),
+    ],
+)
+def test_who_goes_together(made, batches):
+    taken = []
+    while batch := made.take(0.0, at_once=True):
+        taken.append(batch)
+    assert taken == batches
+    assert len(made) == 0
+    assert made.due_at() == math.inf
+
+
+def test_what_is_not_due_stays():
+    made = filled(filled(lanes(), "a1"), "b1", now=1.0, key="other")
+    assert made.take(4.9) == []
+    assert made.take(5.0) == ["a1"]
+    assert made.take(5.0) == []
+    assert made.take(6.0) == ["b1"]
+
+
+def test_what_is_left_over_has_a_window_of_its_own():
+    made = filled(lanes(), "a1", "a2")
+    filled(made, "a3", "a4", now=3.0)
+    assert made.take(3.0) == ["a1", "a2", "a3"]
+    assert made.take(5.0) == []
+    assert made.due_at() == 8.0
+
+
+def test_what_left_is_not_waited_for():
+    made = filled(filled(lanes(), "a1"), "b1", now=2.0)
+    assert made.remove("a1")
+    assert not made.remove("a1")
+    assert "a1" not in made
+    assert list(made) == ["b1"]
+    assert made.due_at() == 7.0
+    assert made.remove("b1")
+    assert (len(made), made.due_at()) == (0, math.inf)
+
+
+def test_the_room_of_what_left_is_free():
+    made = filled(lanes(tokens=9), "a1", "a2", tokens=5)
+    made.remove("a1")
+    assert made.due_at() == 5.0
+    filled(made, "b1", tokens=4)
+    assert made.take(5.0) == ["a2", "b1"]
+
+
+callers = st.sampled_from("abc")
+
+
+@given(
+    st.lists(
+        st.tuples(callers, st.sampled_from([None, "k", "l"]), st.integers(0, 12)), max_size=30
+    ),
+    st.integers(1, 5),
+    st.integers(1, 20),
+)
+def test_nothing_is_lost_and_nobody_is_overtaken_by_himself(items, most, tokens):
+    made: Lanes[int] = Lanes(Window(math.inf, 5.0, most), tokens)
+    for number, (caller, key, size) in enumerate(items):
+        made.add(number, key, caller, 0.0, size)
+    batches = []
+    while batch := made.take(5.0):
+        batches.append(batch)
+        assert len(batch) <= most
+        keys = {items[number][1] for number in batch}
+        assert len(keys) == 1
+        assert keys != {None} or len(batch) == 1
+        assert len(batch) == 1 or sum(items[number][2] for number in batch) <= tokens
+    gone = [number for batch in batches for number in batch]
+    assert sorted(gone) == list(range(len(items)))
+    for caller in "abc":
+        for key in (None, "k", "l"):
+            fitting = [
+                n
+                for n in gone
+                if items[n][:2] == (caller, key) and (key is None or items[n][2] <= tokens)
+            ]
+            assert fitting == sorted(fitting)
+
+
+@given(st.lists(callers, min_size=1, max_size=40), st.integers(1, 6))
+def test_without_caps_n_requests_take_as_few_batches_as_can_be(items, most):
+    made: Lanes[int] = Lanes(Window(math.inf, 5.0, most))
+    for number, caller in enumerate(items):
+        made.add(number, "k", caller, 0.0)
+    batches = 0
+    while made.take(5.0):
+        batches += 1
+    assert batches == math.ceil(len(items) / most)

@@ -1,0 +1,637 @@
+"""A coordinator: what goes together, when, how it is asked, and what each gets."""
+
+from __future__ import annotations
+
+import json
+import math
+from contextvars import ContextVar
+from dataclasses import replace
+
+import anyio
+import pytest
+from joint_kit import Person, ask, echo, entry, gather, tasks_of, text_of
+
+from mellea_like.backends.scripted import ScriptedBackend
+from mellea_like.coalescing.coordinator import SamplingCoordinator
+from mellea_like.coalescing.coordinator_figures import (
+    DEFAULT_COALESCE_MAX_BATCH,
+    DEFAULT_COALESCE_WINDOW,
+)
+from mellea_like.coalescing.joint_prompt import BATCH_OVERHEAD, TASK_OVERHEAD
+from mellea_like.core.backend import Request
+from mellea_like.core.generation import Generation, Meter, Usage
+from mellea_like.core.message import Message
+from mellea_like.errors import (
+    AuthenticationFailed,
+    BackendUnavailable,
+    Expired,
+    InvalidRequest,
+    MissingAnswer,
+)
+from mellea_like.limits.retry import Retry, RetryBackend, retries
+
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
+
+
+def asks(count: int, **more) -> list[Request]:
+    return [ask(f"t{number}", **more) for number in range(count)]
+
+
+def told(results) -> list[str]:
+    return [result.text if isinstance(result, Generation) else repr(result) for result in results]
+
+
+async def later(seconds, function, *args):
+    await anyio.sleep(seconds)
+    return await function(*args)
+
+
+# --- when -----------------------------------------------------------------------------------------
+
+
+def test_the_defaults_are_5_seconds_and_10_requests():
+    assert (DEFAULT_COALESCE_WINDOW, DEFAULT_COALESCE_MAX_BATCH) == (5.0, 10)
+
+
+@pytest.mark.parametrize(
+    ("count", "most", "calls"),
+    [(1, 10, 1), (2, 10, 1), (10, 10, 1), (11, 10, 2), (25, 10, 3), (7, 2, 4), (3, 1, 3)],
+)
+async def test_n_concurrent_requests_become_n_over_max_batch_calls(count, most, calls):
+    person = Person()
+    async with SamplingCoordinator(person, max_batch=most) as coordinator:
+        results = await gather(coordinator, *asks(count))
+    assert told(results) == [f"T{number}" for number in range(count)]
+    assert len(person.requests) == calls == math.ceil(count / most)
+    assert sum(person.sizes) == count
+
+
+async def test_the_window_runs_from_the_first_request():
+    person = Person()
+    async with SamplingCoordinator(person) as coordinator, anyio.create_task_group() as tasks:
+        for seconds in (0, 1, 4.9, 5.1):
+            tasks.start_soon(later, seconds, coordinator.generate, ask(f"at {seconds}"))
+    assert person.texts == [["at 0", "at 1", "at 4.9"], ["at 5.1"]]
+    assert person.times == pytest.approx([5.0, 10.1])
+
+
+async def test_a_full_batch_goes_at_once_and_the_rest_waits_for_its_own_window():
+    person = Person()
+    async with (
+        SamplingCoordinator(person, max_batch=3) as coordinator,
+        anyio.create_task_group() as tasks,
+    ):
+        for seconds in (0, 1, 2, 3):
+            tasks.start_soon(later, seconds, coordinator.generate, ask(f"at {seconds}"))
+    assert person.times == pytest.approx([2.0, 8.0])
+
+
+async def test_idle_ends_the_wait_when_nobody_comes_any_more():
+    person = Person()
+    async with (
+        SamplingCoordinator(person, idle=0.01) as coordinator,
+        anyio.create_task_group() as tasks,
+    ):
+        for seconds in (0, 0.009, 0.018, 0.05):
+            tasks.start_soon(later, seconds, coordinator.generate, ask(f"at {seconds}"))
+    assert person.sizes == [3, 1]
+    assert person.times == pytest.approx([0.028, 0.06])
+
+
+async def test_incompatible_requests_wait_in_windows_of_their_own():
+    person = Person()
+    async with SamplingCoordinator(person) as coordinator:
+        await gather(coordinator, *asks(2), *asks(2, temperature=0.5), ask("f", format=str))
+        assert person.times == pytest.approx([0.0, 5.0, 5.0])
+        assert person.sizes == [1, 2, 2]
+        assert person.texts[0] == ["f"]
+
+
+# --- one alone ------------------------------------------------------------------------------------
+
+
+async def test_one_request_alone_is_passed_through_untouched():
+    person = Person()
+    request = ask("hello", system="Be brief.", temperature=0.3, seed=4, stop="x", iteration=3)
+    async with SamplingCoordinator(person, window=1) as coordinator:
+        reply = await coordinator.generate(request)
+    assert person.requests[0] is request
+    assert reply == Generation("HELLO", None, Usage(1, 100, 50), "person", "stop")
+    assert request.meter.usage == Usage(1, 100, 50)
+
+
+async def test_its_reply_is_the_backends_own_object():
+    reply = Generation("anything", value=object())
+    backend = ScriptedBackend([replace(reply, usage=Usage(1, 1, 1))])
+    kept = []
+
+    class Keeping:
+        async def generate(self, request):
+            kept.append(await backend.generate(request))
+            return kept[0]
+
+    async with SamplingCoordinator(Keeping(), window=0) as coordinator:
+        assert await coordinator.generate(ask("x")) is kept[0]
+
+
+async def test_isolated_requests_share_with_nobody_and_wait_for_nobody():
+    person = Person()
+    async with SamplingCoordinator(person) as coordinator:
+        isolated = coordinator.isolated
+        assert (isolated.model, isolated.can_judge) == ("person", True)
+        assert not hasattr(isolated, "stream")
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(gather, coordinator, *asks(2))
+            tasks.start_soon(gather, isolated, *asks(2))
+    assert person.sizes == [1, 1, 2]
+    assert person.times == pytest.approx([0, 0, 5])
+
+
+# --- together -------------------------------------------------------------------------------------
+
+
+async def test_the_sum_of_the_lengths_is_asked_for_and_a_cap_splits_the_batch():
+    person = Person()
+    cap = BATCH_OVERHEAD + 2 * (100 + TASK_OVERHEAD)
+    async with SamplingCoordinator(person, max_joint_tokens=cap) as coordinator:
+        await gather(coordinator, *asks(5, max_tokens=100), ask("long", max_tokens=1000))
+    assert sorted(person.sizes) == [1, 1, 2, 2]
+    for request, size in zip(person.requests, person.sizes, strict=True):
+        assert request.options.max_tokens == (cap if size == 2 else request.options.max_tokens)
+    alone = [texts[0] for texts in person.texts if len(texts) == 1]
+    assert "long" in alone
+    assert (
+        person.requests[[t == ["long"] for t in person.texts].index(True)].options.max_tokens
+        == 1000
+    )
+    assert person.times[0] == 0.0  # It is too long to share, so it waits for nobody.
+
+
+async def test_callers_take_turns_and_each_keeps_his_order():
+    person = Person(delay=1)
+    async with (
+        SamplingCoordinator(person, max_batch=4, max_inflight=1) as coordinator,
+        anyio.create_task_group() as tasks,
+    ):
+        for caller in "aaaaaabbc":
+            number = coordinator.statistics().asked
+            tasks.start_soon(coordinator.generate, ask(f"{caller}{number}", call=caller))
+            await anyio.wait_all_tasks_blocked()
+    assert person.texts == [["a0", "a1", "a2", "a3"], ["a4", "b6", "c8", "a5"], ["b7"]]
+
+
+async def test_who_a_caller_is_can_be_said():
+    person = Person(delay=1)
+    who = lambda request: request.messages[-1].content[0]
+    async with (
+        SamplingCoordinator(person, max_batch=2, max_inflight=1, caller=who) as coordinator,
+        anyio.create_task_group() as tasks,
+    ):
+        for text in ("a1", "a2", "a3", "a4", "b1"):
+            tasks.start_soon(coordinator.generate, ask(text))
+            await anyio.wait_all_tasks_blocked()
+    assert person.texts == [["a1", "a2"], ["a3", "b1"], ["a4"]]
+
+
+async def test_scopes_do_not_meet_and_may_be_read_from_the_callers_context():
+    tenant: ContextVar[str] = ContextVar("tenant")
+    person = Person()
+
+    async def call(coordinator, name, text):
+        tenant.set(name)
+        await coordinator.generate(ask(text))
+
+    async with (
+        SamplingCoordinator(person, scope=lambda _: tenant.get()) as coordinator,
+        anyio.create_task_group() as tasks,
+    ):
+        for name, text in [("x", "x1"), ("y", "y1"), ("x", "x2"), ("y", "y2")]:
+            tasks.start_soon(call, coordinator, name, text)
+    assert sorted(sorted(texts) for texts in person.texts) == [["x1", "x2"], ["y1", "y2"]]
+
+
+async def test_what_a_scope_raises_or_returns_in_error_is_the_callers():
+    async with SamplingCoordinator(Person(), scope=lambda _: [1]) as coordinator:
+        with pytest.raises(TypeError, match="unhashable"):
+            await coordinator.generate(ask("x"))
+    async with SamplingCoordinator(Person(), caller=lambda _: 1 / 0) as coordinator:
+        with pytest.raises(ZeroDivisionError):
+            await coordinator.generate(ask("x"))
+        assert coordinator.statistics().asked == 0
+
+
+async def test_one_slow_approval_does_not_block_the_rest():
+    async def slow_for_the_first(tasks):
+        if text_of(tasks[0]) == "t0":
+            await anyio.sleep(100)
+        return [entry(task, "ok") for task in tasks]
+
+    person = Person(slow_for_the_first)
+    async with SamplingCoordinator(person, max_batch=2, max_inflight=2) as coordinator:
+        done = []
+
+        async def call(request):
+            await coordinator.generate(request)
+            done.append((request.messages[-1].content, anyio.current_time()))
+
+        async with anyio.create_task_group() as tasks:
+            for request in asks(6):
+                tasks.start_soon(call, request)
+                await anyio.wait_all_tasks_blocked()
+    assert sorted(text for text, at in done if at < 1) == ["t2", "t3", "t4", "t5"]
+
+
+@pytest.mark.parametrize("most", [1, 2, 3])
+async def test_no_more_batches_are_under_way_than_max_inflight(most):
+    person = Person(delay=1)
+    async with SamplingCoordinator(person, max_batch=1, max_inflight=most) as coordinator:
+        await gather(coordinator, *asks(7))
+        assert coordinator.statistics().max_in_flight == most
+    assert person.max_in_flight == most
+    assert anyio.current_time() == pytest.approx(math.ceil(7 / most))
+
+
+async def test_what_waits_for_a_batch_to_end_goes_on_gathering():
+    person = Person(delay=10)
+    async with (
+        SamplingCoordinator(person, window=1, max_inflight=1) as coordinator,
+        anyio.create_task_group() as tasks,
+    ):
+        for seconds in (0, 2, 4, 8):
+            tasks.start_soon(later, seconds, coordinator.generate, ask(f"at {seconds}"))
+    assert person.sizes == [1, 3]
+    assert person.times == pytest.approx([1, 11])
+
+
+async def test_each_key_is_random_and_of_one_batch_only():
+    person = Person()
+    async with SamplingCoordinator(person) as coordinator:
+        for _ in range(3):
+            await gather(coordinator, *asks(3))
+    keys = [task["key"] for request in person.requests for task in tasks_of(request)]
+    assert len(set(keys)) == 9
+    assert all(len(key) == 16 for key in keys)
+
+
+async def test_an_answer_ends_at_its_requests_stop_text():
+    person = Person(lambda tasks: [entry(task, "one END two") for task in tasks])
+    async with SamplingCoordinator(person) as coordinator:
+        results = await gather(coordinator, *asks(2, stop="END"))
+    assert told(results) == ["one ", "one "]
+    assert person.requests[0].options.stop == ()
+
+
+# --- what is missing ------------------------------------------------------------------------------
+
+
+def lacking(*texts):
+    """Answer all tasks but those of these texts."""
+    return lambda tasks: [
+        each for task, each in zip(tasks, echo(tasks), strict=True) if text_of(task) not in texts
+    ]
+
+
+async def test_what_is_missing_is_asked_for_once_more_together():
+    person = Person(lacking("t1", "t3"), echo)
+    async with SamplingCoordinator(person) as coordinator:
+        results = await gather(coordinator, *asks(5))
+        assert coordinator.statistics().repeated_calls == 1
+    assert told(results) == ["T0", "T1", "T2", "T3", "T4"]
+    assert sorted(person.texts[1]) == ["t1", "t3"]
+    assert [request.meta.retry for request in person.requests] == [0, 1]
+
+
+async def test_what_is_there_does_not_wait_for_what_is_missing():
+    async def slowly(tasks):
+        await anyio.sleep(50)
+        return echo(tasks)
+
+    done = {}
+
+    async def call(coordinator, request):
+        await coordinator.generate(request)
+        done[request.messages[-1].content] = anyio.current_time()
+
+    async with (
+        SamplingCoordinator(Person(lacking("t1", "t2"), slowly)) as coordinator,
+        anyio.create_task_group() as tasks,
+    ):
+        for request in asks(3):
+            tasks.start_soon(call, coordinator, request)
+    assert done == pytest.approx({"t0": 5, "t1": 55, "t2": 55})
+
+
+async def test_one_that_is_missing_is_asked_for_as_it_is():
+    person = Person(lacking("t1"))
+    async with SamplingCoordinator(person) as coordinator:
+        requests = asks(3, seed=3, stop="#")
+        assert told(await gather(coordinator, *requests)) == ["T0", "T1", "T2"]
+    again = person.requests[1]
+    assert again == replace(requests[1], meta=again.meta)
+    assert again.meta.retry == 1
+
+
+@pytest.mark.parametrize(("retry", "calls"), [(True, 2), (False, 1)])
+async def test_a_missing_answer_fails_that_request_alone(retry, calls, caplog):
+    person = Person(lacking("t1", "t2"))
+    async with SamplingCoordinator(person, retry_missing=retry) as coordinator:
+        results = await gather(coordinator, *asks(4))
+        assert coordinator.statistics().missing == 2
+    assert told([results[0], results[3]]) == ["T0", "T3"]
+    assert [type(results[1]), type(results[2])] == [MissingAnswer, MissingAnswer]
+    assert results[1] is not results[2]
+    assert "lacks this one's answer" in str(results[1])
+    assert len(person.requests) == calls
+    warnings = [record for record in caplog.records if "are missing" in record.getMessage()]
+    assert len(warnings) == calls
+    assert "2 of 4 answers are missing" in warnings[0].getMessage()
+    assert len(warnings[0].request_ids) == 2
+
+
+async def test_asking_singly_is_opt_in_and_one_that_fails_fails_alone():
+    class Moody(Person):
+        def _reply(self, request):
+            if request.messages[-1].content == "t1":
+                return InvalidRequest("not this one")
+            return super()._reply(request)
+
+    person = Moody(lacking("t1", "t2"))
+    async with SamplingCoordinator(person, ask_singly=True) as coordinator:
+        results = await gather(coordinator, *asks(3))
+    assert told(results) == ["T0", "InvalidRequest('not this one')", "T2"]
+    assert person.sizes == [3, 2, 1, 1]
+    assert [request.meta.retry for request in person.requests] == [0, 1, 2, 2]
+
+
+async def test_without_a_joint_retry_asking_singly_comes_at_once():
+    person = Person(lacking("t0", "t1"))
+    async with SamplingCoordinator(person, ask_singly=True, retry_missing=False) as coordinator:
+        assert told(await gather(coordinator, *asks(3))) == ["T0", "T1", "T2"]
+    assert person.sizes == [3, 1, 1]
+
+
+async def test_an_error_of_the_second_round_goes_to_those_who_take_part_in_it():
+    person = Person(lacking("t1", "t2"), BackendUnavailable("gone"))
+    async with SamplingCoordinator(person) as coordinator:
+        results = await gather(coordinator, *asks(3))
+    assert told(results) == ["T0", "BackendUnavailable('gone')", "BackendUnavailable('gone')"]
+
+
+async def test_what_has_expired_by_then_is_not_asked_for_again():
+    person = Person(lacking("t0", "t1"), echo, delay=2)
+    async with SamplingCoordinator(person) as coordinator:
+        requests = [ask("t0", deadline=6.0), ask("t1"), ask("t2")]
+        results = await gather(coordinator, *requests)
+    assert isinstance(results[0], Expired)
+    assert told(results[1:]) == ["T1", "T2"]
+    assert person.sizes == [3, 1]
+
+
+async def test_a_reply_that_is_cut_keeps_its_complete_entries():
+    def cut(tasks):
+        return Generation(json.dumps(echo(tasks))[:-20], finish_reason="length")
+
+    person = Person(cut)
+    async with SamplingCoordinator(person) as coordinator:
+        results = await gather(coordinator, *asks(3))
+    assert sorted(told(results)) == ["T0", "T1", "T2"]
+    assert {result.finish_reason for result in results} == {"stop"}
+    assert person.sizes == [3, 1]
+
+
+# --- what fails -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        BackendUnavailable("gone", status=503, retry_after=3),
+        AuthenticationFailed("no", status=401),
+        ValueError("bug"),
+        KeyError("bug"),
+    ],
+    ids=repr,
+)
+async def test_an_error_goes_to_every_member_and_is_never_retried(error):
+    person = Person(error)
+    async with SamplingCoordinator(person, ask_singly=True) as coordinator:
+        results = await gather(coordinator, *asks(3))
+        assert coordinator.statistics().failed == 3
+        assert told(await gather(coordinator, ask("later"))) == ["LATER"]
+    assert [type(result) for result in results] == [type(error)] * 3
+    assert [vars(result) for result in results] == [vars(error)] * 3
+    assert [result.args for result in results] == [error.args] * 3
+    assert len({id(result) for result in results}) == 3
+    assert person.sizes == [3, 1]
+
+
+async def test_an_error_that_can_not_be_copied_goes_to_every_member_as_it_is():
+    class Odd(Exception):
+        def __init__(self, one, two):
+            super().__init__(one)
+
+    odd = Odd(1, 2)
+    async with SamplingCoordinator(Person(odd)) as coordinator:
+        results = await gather(coordinator, *asks(2))
+    assert results == [odd, odd]
+
+
+async def test_notes_and_causes_are_each_members_own():
+    error = BackendUnavailable("gone")
+    error.__cause__ = OSError("cable")
+    error.add_note("on Tuesday")
+    async with SamplingCoordinator(Person(error)) as coordinator:
+        one, two = await gather(coordinator, *asks(2))
+    one.add_note("mine")
+    assert two.__notes__ == ["on Tuesday"]
+    assert one.__cause__ is two.__cause__ is error.__cause__
+
+
+@pytest.mark.parametrize(("reason", "text"), [("refusal", "I can't help."), ("content_filter", "")])
+async def test_a_refusal_goes_to_every_member_and_is_never_retried(reason, text):
+    person = Person(Generation("I can't help.", finish_reason=reason))
+    async with SamplingCoordinator(person, ask_singly=True) as coordinator:
+        results = await gather(coordinator, *asks(3))
+        assert coordinator.statistics().refused == 3
+    assert [(result.text, result.finish_reason) for result in results] == [(text, reason)] * 3
+    assert len(person.requests) == 1
+
+
+async def test_what_is_no_reply_is_an_error_that_names_the_backend():
+    class Wrong:
+        async def generate(self, request):
+            return "text"
+
+    async with SamplingCoordinator(Wrong()) as coordinator:
+        results = await gather(coordinator, *asks(2))
+    assert [type(result) for result in results] == [TypeError, TypeError]
+    assert "Wrong.generate returned str" in str(results[0])
+
+
+async def test_a_cancellation_that_no_one_asked_for_is_an_error():
+    cancelled = anyio.get_cancelled_exc_class()
+    if cancelled.__module__.startswith("trio"):
+        return  # Nobody but trio can make one.
+
+    class Stray:
+        async def generate(self, request):
+            raise cancelled
+
+    async with SamplingCoordinator(Stray()) as coordinator:
+        results = await gather(coordinator, *asks(2))
+    assert [type(result) for result in results] == [BackendUnavailable, BackendUnavailable]
+    assert "that no one asked for" in str(results[0])
+
+
+async def test_retries_are_left_to_it_and_belong_inside():
+    person = Person(BackendUnavailable("busy"), echo)
+    coordinator = SamplingCoordinator(RetryBackend(person, Retry(initial=0)))
+    assert retries(coordinator)
+    assert retries(coordinator.isolated)
+    async with coordinator:
+        assert told(await gather(coordinator, *asks(2))) == ["T0", "T1"]
+        assert coordinator.statistics().calls == 1
+    assert len(person.requests) == 2
+
+
+# --- what it costs --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("metered", [True, False])
+async def test_the_parts_of_a_batchs_usage_sum_exactly_to_it(metered):
+    person = Person(metered=metered, tokens=(101, 53))
+    if not metered:
+        person.replies = [
+            lambda tasks: Generation(json.dumps(echo(tasks)), usage=Usage(1, 101, 53))
+        ]
+    requests = asks(7)
+    async with SamplingCoordinator(person) as coordinator:
+        results = await gather(coordinator, *requests)
+    assert sum((result.usage for result in results), Usage()) == Usage(1, 101, 53)
+    assert [request.meter.usage for request in requests] == [result.usage for result in results]
+
+
+async def test_both_rounds_are_split_among_those_who_took_part():
+    person = Person(lacking("t1", "t2"), lacking("t1"))
+    requests = asks(3)
+    async with SamplingCoordinator(person, ask_singly=True) as coordinator:
+        results = await gather(coordinator, *requests)
+    assert sum((result.usage for result in results), Usage()) == Usage(3, 300, 150)
+    assert [request.meter.usage for request in requests] == [result.usage for result in results]
+    assert requests[0].meter.usage.input_tokens < 50 < requests[1].meter.usage.input_tokens
+
+
+async def test_an_unmetered_backend_that_is_asked_singly_costs_one_request_more():
+    class Bare:
+        async def generate(self, request):
+            text = "[]" if tasks_of(request) else "ok"
+            return Generation(text, usage=Usage(1, 7, 3))
+
+    requests = asks(2)
+    async with SamplingCoordinator(Bare(), retry_missing=False, ask_singly=True) as coordinator:
+        results = await gather(coordinator, *requests)
+    assert sum((request.meter.usage for request in requests), Usage()) == Usage(3, 21, 9)
+    assert [result.usage for result in results] == [request.meter.usage for request in requests]
+
+
+async def test_a_failed_batch_costs_what_is_known_of_it():
+    person = Person(BackendUnavailable("gone"))
+    requests = asks(3)
+    async with SamplingCoordinator(person) as coordinator:
+        await gather(coordinator, *requests)
+    assert sum((r.meter.usage for r in requests), Usage()) == Usage(1, 100, 0, 1)
+
+
+async def test_a_member_that_left_bears_its_part_of_what_was_known():
+    person = Person(delay=2)
+    requests = asks(3)
+    async with SamplingCoordinator(person) as coordinator, anyio.create_task_group() as tasks:
+        tasks.start_soon(gather, coordinator, *requests[1:])
+        with anyio.move_on_after(6):
+            await coordinator.generate(requests[0])
+        left = requests[0].meter.usage
+        assert left.input_tokens in {33, 34}
+    assert requests[0].meter.usage == left
+    assert sum((r.meter.usage for r in requests), Usage()) == Usage(1, 100, 50)
+
+
+async def test_what_was_never_sent_costs_nothing():
+    requests = [ask("a"), ask("b", deadline=1.0)]
+    async with SamplingCoordinator(Person()) as coordinator:
+        with anyio.move_on_after(2):
+            await gather(coordinator, *requests)
+    assert all(request.meter.started for request in requests)
+    assert [request.meter.usage for request in requests] == [Usage(), Usage()]
+
+
+async def test_two_requests_may_share_a_meter():
+    meter = Meter()
+    requests = [replace(request, meter=meter) for request in asks(2)]
+    async with SamplingCoordinator(Person()) as coordinator:
+        one, two = await gather(coordinator, *requests)
+    assert one.usage + two.usage == meter.usage == Usage(1, 100, 50)
+
+
+# --- what it is -----------------------------------------------------------------------------------
+
+
+async def test_it_is_a_backend_that_does_not_stream():
+    inner = ScriptedBackend(["x"], can_judge=False)
+    coordinator = SamplingCoordinator(inner)
+    assert (coordinator.model, coordinator.provider, coordinator.can_judge) == (
+        "scripted",
+        "scripted",
+        False,
+    )
+    assert not hasattr(coordinator, "stream")
+
+
+async def test_its_numbers_add_up():
+    person = Person(lacking("t1", "t2"), delay=1)
+    async with SamplingCoordinator(
+        person, max_batch=3, max_inflight=1, max_pending=3
+    ) as coordinator:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(gather, coordinator, *asks(3))
+            await anyio.sleep(0.5)
+            tasks.start_soon(gather, coordinator, *[ask("t", deadline=9.0 + n) for n in range(5)])
+            await anyio.wait_all_tasks_blocked()
+            seen = coordinator.statistics()
+            assert (seen.waiting, seen.outside, seen.in_flight, seen.asked) == (3, 2, 1, 8)
+        seen = coordinator.statistics()
+        assert (seen.answered, seen.missing, seen.expired) == (6, 2, 0)
+        assert (seen.calls, seen.joint_calls, seen.repeated_calls) == (4, 4, 1)
+        assert (seen.waiting, seen.outside, seen.in_flight) == (0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "says"),
+    [
+        ({"window": -1}, ValueError, "window is at least 0 seconds"),
+        ({"window": math.inf}, ValueError, "window is at least 0 seconds and finite"),
+        ({"window": "5"}, TypeError, "window is a number of seconds, not '5'"),
+        ({"idle": True}, TypeError, "idle is a number of seconds"),
+        ({"max_batch": 0}, ValueError, "max_batch is at least 1"),
+        ({"max_batch": 2.0}, TypeError, "max_batch is a whole number"),
+        ({"max_inflight": 0}, ValueError, "max_inflight is at least 1"),
+        ({"max_pending": 0}, ValueError, "max_pending is at least 1"),
+        ({"max_joint_tokens": 0}, ValueError, "max_joint_tokens is at least 1"),
+        ({"full": "drop"}, ValueError, 'full is "wait" or "raise"'),
+        ({"scope": "me"}, TypeError, "scope is a plain function"),
+        ({"caller": gather}, TypeError, "caller is a plain function"),
+        ({"audit": gather}, TypeError, "audit is a plain function"),
+        ({"plugins": [7]}, TypeError, "7 is no plugin"),
+    ],
+)
+async def test_wrong_arguments_are_said_at_once(arguments, error, says):
+    with pytest.raises(error, match=says):
+        SamplingCoordinator(Person(), **arguments)
+
+
+async def test_a_system_prompt_and_an_assistants_last_word_are_kept_apart():
+    person = Person()
+    prefilled = Request((Message("user", "go on"), Message("assistant", "Once")))
+    async with SamplingCoordinator(person) as coordinator:
+        await gather(coordinator, prefilled, *asks(2))
+    assert person.requests[0] is prefilled
+    assert person.sizes == [1, 2]

@@ -1,0 +1,500 @@
+"""The promises that all coalescers make, kept by the coordinator."""
+
+from __future__ import annotations
+
+import math
+import threading
+from contextvars import ContextVar
+
+import anyio
+import pytest
+from anyio.lowlevel import checkpoint
+from joint_kit import Person, ask, entry, gather, text_of
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from mellea_like.coalescing.coordinator import SamplingCoordinator
+from mellea_like.core.current import ITERATION, current_iteration
+from mellea_like.core.generation import Generation
+from mellea_like.errors import BackendUnavailable, Expired, QueueFull, ShutdownError
+from mellea_like.telemetry import shared
+from mellea_like.testing import check_backend
+
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
+
+
+def asks(count: int, **more):
+    return [ask(f"t{number}", **more) for number in range(count)]
+
+
+class Settlements:
+    """Counts how often each request's caller heard, and what."""
+
+    def __init__(self) -> None:
+        self.heard: dict[str, list[object]] = {}
+
+    async def call(self, coordinator, request) -> None:
+        mine = self.heard.setdefault(request.messages[-1].content, [])
+        try:
+            mine.append((await coordinator.generate(request)).text)
+        except Exception as exc:  # noqa: BLE001 (noted, whatever it is)
+            mine.append(type(exc))
+        except BaseException:
+            mine.append("cancelled")
+            raise
+
+
+# --- S1: every accepted submission settles exactly once -------------------------------------------
+
+
+async def test_s1_each_settles_once_with_a_result_or_a_typed_error():
+    told = Settlements()
+    statuses = []
+    answers = lambda tasks: [entry(task, "ok") for task in tasks if text_of(task) != "t0"]
+    person = Person(answers, delay=1)
+    async with (
+        SamplingCoordinator(person, retry_missing=False, audit=statuses.append) as coordinator,
+        anyio.create_task_group() as tasks,
+    ):
+        for request in [*asks(3), ask("late", deadline=2.0), ask("alone", format=int)]:
+            tasks.start_soon(told.call, coordinator, request)
+        with anyio.move_on_after(3):
+            await told.call(coordinator, ask("gone"))
+    assert {text: [str(h) for h in heard] for text, heard in told.heard.items()} == {
+        "t0": ["<class 'mellea_like.errors.MissingAnswer'>"],
+        "t1": ["ok"],
+        "t2": ["ok"],
+        "late": ["<class 'mellea_like.errors.Expired'>"],
+        "alone": ["ALONE"],
+        "gone": ["cancelled"],
+    }
+    ends = [record.request_id for record in statuses if record.status != "asked"]
+    assert len(ends) == len(set(ends)) == 6
+
+
+# --- S2: work runs in the component's task group --------------------------------------------------
+
+
+async def test_s2_work_runs_in_tasks_of_its_own_and_sees_the_openers_context():
+    who: ContextVar[str] = ContextVar("who", default="nobody")
+    seen = []
+
+    class Looking(Person):
+        async def generate(self, request):
+            seen.append((who.get(), current_iteration(), anyio.get_current_task().name))
+            return await super().generate(request)
+
+    who.set("the opener")
+
+    async def call(coordinator, request, name):
+        who.set(name)
+        ITERATION.set(request.meta)
+        await coordinator.generate(request)
+        assert current_iteration() == request.meta.iteration
+
+    async with SamplingCoordinator(Looking()) as coordinator, anyio.create_task_group() as tasks:
+        for number, request in enumerate(
+            [*asks(2, iteration=4), ask("f", format=int, iteration=5)]
+        ):
+            tasks.start_soon(call, coordinator, request, f"caller {number}")
+    assert [each[:2] for each in seen] == [("the opener", None)] * 2
+    assert all(each[2].startswith("coordinator: batch ") for each in seen)
+
+
+async def test_s2_the_span_of_a_batch_links_to_its_members_and_has_no_parent(monkeypatch):
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    tracer = provider.get_tracer("test")
+    monkeypatch.setattr(shared.trace, "get_tracer", provider.get_tracer)
+
+    async def call(coordinator, request):
+        with tracer.start_as_current_span(request.messages[-1].content):
+            await coordinator.generate(request)
+
+    async with SamplingCoordinator(Person()) as coordinator, anyio.create_task_group() as tasks:
+        for request in asks(3):
+            tasks.start_soon(call, coordinator, request)
+    spans = {span.name: span for span in exporter.get_finished_spans()}
+    joint = spans["coalesced request"]
+    assert joint.parent is None
+    members = {link.context.span_id for link in joint.links}
+    assert members == {spans[f"t{n}"].context.span_id for n in range(3)}
+    assert joint.attributes["mellea_like.batch_size"] == 3
+    assert joint.attributes["mellea_like.batch_id"].endswith("-b1")
+
+
+# --- S3: cancelling a waiter ----------------------------------------------------------------------
+
+
+async def test_s3_a_waiter_that_is_cancelled_is_removed_if_it_was_not_sent():
+    person = Person()
+    told = Settlements()
+    async with SamplingCoordinator(person) as coordinator, anyio.create_task_group() as tasks:
+        for request in asks(2):
+            tasks.start_soon(told.call, coordinator, request)
+        with anyio.move_on_after(1):
+            await coordinator.generate(ask("gone"))
+        assert coordinator.statistics().waiting == 2
+    assert sorted(person.texts[0]) == ["t0", "t1"]
+    assert told.heard == {"t0": ["T0"], "t1": ["T1"]}
+
+
+async def test_s3_a_waiter_that_is_cancelled_in_mid_batch_affects_that_one_only():
+    person = Person(delay=10)
+    told = Settlements()
+    async with SamplingCoordinator(person) as coordinator, anyio.create_task_group() as tasks:
+        for request in asks(2):
+            tasks.start_soon(told.call, coordinator, request)
+        with anyio.move_on_after(8) as scope:
+            await coordinator.generate(ask("gone"))
+        assert scope.cancelled_caught
+        assert anyio.current_time() == pytest.approx(8)
+    assert person.cancelled == 0
+    assert told.heard == {"t0": ["T0"], "t1": ["T1"]}
+
+
+@pytest.mark.parametrize("count", [1, 3])
+async def test_s3_when_all_waiters_are_gone_the_request_is_closed_before_they_go(count):
+    person = Person(delay=10)
+    async with SamplingCoordinator(person) as coordinator:
+        with anyio.move_on_after(8):
+            await gather(coordinator, *asks(count))
+        assert (person.cancelled, person.in_flight) == (1, 0)
+        assert coordinator.statistics().in_flight == 0
+        assert coordinator.statistics().cancelled == count
+        assert (await coordinator.generate(ask("next"))).text == "NEXT"
+
+
+async def test_s3_the_last_waiter_waits_for_a_request_that_takes_time_to_close():
+    class Slow(Person):
+        async def generate(self, request):
+            try:
+                return await super().generate(request)
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await anyio.sleep(3)
+
+    async with SamplingCoordinator(Slow(delay=10)) as coordinator:
+        async with anyio.create_task_group() as tasks:
+            for seconds in (6, 7):
+
+                async def leave_after(seconds):
+                    with anyio.move_on_after(seconds):
+                        await coordinator.generate(ask("x"))
+                    left.append(anyio.current_time())
+
+                tasks.start_soon(leave_after, seconds)
+            left = []
+        assert left == pytest.approx([6, 10])
+
+
+async def test_s3_one_who_was_answered_does_not_keep_the_second_round_going():
+    async def endless(tasks):
+        await anyio.sleep_forever()
+
+    person = Person(
+        lambda tasks: [entry(task, "ok") for task in tasks if text_of(task) == "t0"], endless
+    )
+    async with SamplingCoordinator(person) as coordinator:
+        with anyio.move_on_after(20):
+            await gather(coordinator, *asks(3))
+        assert person.cancelled == 1
+        assert coordinator.statistics().cancelled == 2
+
+
+async def test_s3_a_batch_whose_waiters_leave_before_it_runs_is_not_sent():
+    person = Person()
+    async with SamplingCoordinator(person, max_batch=2) as coordinator:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(gather, coordinator, *asks(2))
+            while not coordinator.statistics().in_flight:
+                await checkpoint()
+            tasks.cancel_scope.cancel()
+        assert len(person.requests) <= 1
+        assert coordinator.statistics().in_flight == 0
+
+
+async def test_s3_all_promises_of_a_backend():
+    async with SamplingCoordinator(Person(delay=1)) as coordinator:
+        await check_backend(lambda: coordinator)
+        await check_backend(lambda: coordinator.isolated)
+
+
+# --- S4: errors and cancellation ------------------------------------------------------------------
+
+
+async def test_s4_an_error_goes_to_its_waiters_and_the_loop_goes_on():
+    person = Person(BackendUnavailable("gone"), lambda tasks: [entry(task, "ok") for task in tasks])
+    async with SamplingCoordinator(person, max_batch=2) as coordinator:
+        first = await gather(coordinator, *asks(2))
+        second = await gather(coordinator, *asks(2))
+    assert [type(each) for each in first] == [BackendUnavailable] * 2
+    assert [each.text for each in second] == ["ok", "ok"]
+
+
+class Interrupt(KeyboardInterrupt):
+    pass
+
+
+async def test_s4_an_interrupt_in_the_backend_goes_to_its_waiters():
+    class Interrupted(Person):
+        async def generate(self, request):
+            await checkpoint()
+            raise Interrupt
+
+    async with SamplingCoordinator(Interrupted(), window=0) as coordinator:
+        with pytest.raises(Interrupt):
+            await coordinator.generate(ask("x"))
+
+
+async def test_s4_when_it_is_cancelled_everyone_is_settled_first():
+    told = Settlements()
+    person = Person(delay=10)
+    async with anyio.create_task_group() as outside:
+        with anyio.move_on_after(7):
+            async with SamplingCoordinator(person, max_batch=2) as coordinator:
+                for request in asks(3):
+                    outside.start_soon(told.call, coordinator, request)
+                await anyio.sleep_forever()
+        assert person.cancelled == 2
+        await anyio.wait_all_tasks_blocked()
+        assert told.heard == {f"t{n}": [ShutdownError] for n in range(3)}
+
+
+async def test_s4_an_error_in_the_block_leaves_as_it_is_and_everyone_is_settled():
+    told = Settlements()
+    async with anyio.create_task_group() as outside:
+        with pytest.raises(LookupError, match="mine"):
+            async with SamplingCoordinator(Person()) as coordinator:
+                for request in asks(2):
+                    outside.start_soon(told.call, coordinator, request)
+                await anyio.sleep(1)
+                raise LookupError("mine")
+        assert anyio.current_time() == pytest.approx(1)
+    assert told.heard == {"t0": [ShutdownError], "t1": [ShutdownError]}
+
+
+# --- S5: closing ----------------------------------------------------------------------------------
+
+
+async def test_s5_draining_serves_what_was_accepted_without_waiting_for_windows():
+    told = Settlements()
+    person = Person(delay=1)
+    async with (
+        SamplingCoordinator(person, max_inflight=1) as coordinator,
+        anyio.create_task_group() as tasks,
+    ):
+        for request in [*asks(2), *asks(1, temperature=0.3)]:
+            tasks.start_soon(told.call, coordinator, request)
+        await anyio.sleep(0.5)
+        await coordinator.drain()
+        assert anyio.current_time() == pytest.approx(2.5)
+        assert coordinator.closing
+        with pytest.raises(ShutdownError, match="is closing"):
+            await coordinator.generate(ask("late"))
+    assert told.heard == {"t0": ["T0", "T0"], "t1": ["T1"]}
+
+
+async def test_s5_what_is_not_served_by_the_deadline_gets_a_shutdown_error():
+    told = Settlements()
+    person = Person(delay=10)
+    async with (
+        SamplingCoordinator(person, max_batch=1, max_inflight=1) as coordinator,
+        anyio.create_task_group() as tasks,
+    ):
+        for request in asks(3):
+            tasks.start_soon(told.call, coordinator, request)
+            await anyio.sleep(1)
+        await coordinator.drain(15.0)
+    assert anyio.current_time() == pytest.approx(15)
+    assert told.heard == {"t0": ["T0"], "t1": [ShutdownError], "t2": [ShutdownError]}
+    assert person.cancelled == 1
+
+
+async def test_s5_draining_turns_away_who_had_found_no_room():
+    told = Settlements()
+    async with (
+        SamplingCoordinator(Person(), max_batch=2, max_pending=2, max_inflight=1) as coordinator,
+        anyio.create_task_group() as tasks,
+    ):
+        for request in asks(5, temperature=0.1):
+            tasks.start_soon(told.call, coordinator, request)
+        while not coordinator.statistics().outside:
+            await checkpoint()
+        await coordinator.drain()
+    heard = [each for (each,) in told.heard.values()]
+    assert heard.count(ShutdownError) >= 1
+    assert heard.count(ShutdownError) + sum(isinstance(each, str) for each in heard) == 5
+
+
+async def test_s5_aborting_cancels_what_runs_and_settles_everyone():
+    told = Settlements()
+    person = Person(delay=10)
+    async with (
+        SamplingCoordinator(person, max_batch=2, max_inflight=1, max_pending=2) as coordinator,
+        anyio.create_task_group() as tasks,
+    ):
+        for request in asks(6):
+            tasks.start_soon(told.call, coordinator, request)
+        await anyio.sleep(1)
+        await coordinator.abort()
+        assert coordinator.statistics()[:3] == (0, 0, 0)
+    assert anyio.current_time() == pytest.approx(1)
+    assert told.heard == {f"t{n}": [ShutdownError] for n in range(6)}
+    assert person.cancelled == 1
+
+
+async def test_s5_outside_of_its_block_it_takes_nothing():
+    coordinator = SamplingCoordinator(Person(), window=0)
+    with pytest.raises(ShutdownError, match="is not open: use `async with`"):
+        await coordinator.generate(ask("x"))
+    async with coordinator:
+        await coordinator.generate(ask("x"))
+        with pytest.raises(RuntimeError, match="is open already"):
+            await coordinator.__aenter__()
+    with pytest.raises(ShutdownError, match="is not open"):
+        await coordinator.generate(ask("x"))
+    async with coordinator:
+        assert (await coordinator.generate(ask("again"))).text == "AGAIN"
+
+
+# --- S6: no starvation ----------------------------------------------------------------------------
+
+
+async def test_s6_a_steady_stream_does_not_keep_a_window_open():
+    person = Person()
+    async with (
+        SamplingCoordinator(person, idle=1.0, window=5.0, max_batch=1000) as coordinator,
+        anyio.create_task_group() as tasks,
+    ):
+        for number in range(100):
+            tasks.start_soon(coordinator.generate, ask(f"t{number}"))
+            await anyio.sleep(0.1)
+    assert person.times[0] == pytest.approx(5.0)
+    assert len(person.times) == 2
+
+
+async def test_s6_one_who_asks_for_much_does_not_keep_others_out():
+    person = Person(delay=1)
+    async with (
+        SamplingCoordinator(person, max_batch=1, max_inflight=1, max_pending=2) as coordinator,
+        anyio.create_task_group() as tasks,
+    ):
+        tasks.start_soon(gather, coordinator, *asks(50, call="greedy"))
+        await anyio.sleep(0.5)
+        await coordinator.generate(ask("modest", call="modest"))
+        assert anyio.current_time() < 6
+        tasks.cancel_scope.cancel()
+
+
+# --- S7: bounded queues ---------------------------------------------------------------------------
+
+
+async def test_s7_a_full_queue_lets_callers_wait():
+    person = Person(delay=1)
+    async with (
+        SamplingCoordinator(person, max_batch=2, max_inflight=1, max_pending=4) as coordinator,
+        anyio.create_task_group() as tasks,
+    ):
+        tasks.start_soon(gather, coordinator, *asks(10))
+        await anyio.sleep(0.5)
+        seen = coordinator.statistics()
+        assert (seen.waiting, seen.outside) == (4, 4)
+    assert person.sizes == [2] * 5
+
+
+async def test_s7_or_raises(anyio_backend):
+    person = Person(delay=1)
+    async with SamplingCoordinator(
+        person, max_batch=2, max_inflight=1, max_pending=4, full="raise"
+    ) as coordinator:
+        requests = asks(10)
+        async with anyio.create_task_group() as tasks:
+            for request in requests[:6]:
+                tasks.start_soon(coordinator.generate, request)
+                await anyio.wait_all_tasks_blocked()
+            with pytest.raises(QueueFull, match="4 requests wait already"):
+                await coordinator.generate(requests[6])
+            assert requests[6].meter.started
+        assert coordinator.statistics().refused == 1
+        assert coordinator.statistics().answered == 6
+
+
+async def test_s7_who_waits_for_room_may_leave_and_expire():
+    person = Person(delay=1)
+    async with (
+        SamplingCoordinator(person, max_batch=1, max_inflight=1, max_pending=1) as coordinator,
+        anyio.create_task_group() as tasks,
+    ):
+        tasks.start_soon(gather, coordinator, *asks(2))
+        await anyio.sleep(0.1)
+        with anyio.move_on_after(0.2):
+            await coordinator.generate(ask("gone"))
+        with pytest.raises(Expired):
+            await coordinator.generate(ask("late", deadline=0.5))
+        assert anyio.current_time() == pytest.approx(0.5)
+        assert coordinator.statistics().outside == 0
+    assert sorted(person.texts) == [["t0"], ["t1"]]
+
+
+# --- S8: deadlines --------------------------------------------------------------------------------
+
+
+async def test_s8_what_has_expired_in_the_queue_is_not_sent():
+    person = Person()
+    told = Settlements()
+    async with SamplingCoordinator(person) as coordinator, anyio.create_task_group() as tasks:
+        for request in [ask("in time", deadline=5.1), ask("late", deadline=4.0), ask("none")]:
+            tasks.start_soon(told.call, coordinator, request)
+        await anyio.sleep(4.5)
+        assert told.heard["late"] == [Expired]
+    assert sorted(person.texts[0]) == ["in time", "none"]
+
+
+async def test_s8_one_that_comes_too_late_expires_at_once():
+    async with SamplingCoordinator(Person()) as coordinator:
+        await anyio.sleep(2)
+        with pytest.raises(Expired, match="before the request could be sent"):
+            await coordinator.generate(ask("late", deadline=2.0))
+        assert anyio.current_time() == 2
+
+
+async def test_s8_a_slow_batch_before_it_counts():
+    person = Person(delay=10)
+    async with (
+        SamplingCoordinator(person, max_batch=1, max_inflight=1) as coordinator,
+        anyio.create_task_group() as tasks,
+    ):
+        tasks.start_soon(coordinator.generate, ask("slow"))
+        await anyio.sleep(1)
+        with pytest.raises(Expired):
+            await coordinator.generate(ask("behind", deadline=8.0))
+        assert anyio.current_time() == pytest.approx(8)
+    assert person.texts == [["slow"]]
+
+
+# --- and besides ----------------------------------------------------------------------------------
+
+
+async def test_another_event_loop_is_told_to_use_one_of_its_own():
+    async with SamplingCoordinator(Person()) as coordinator:
+
+        def elsewhere():
+            with pytest.raises(RuntimeError, match="entered in another event loop"):
+                anyio.run(coordinator.generate, ask("x"))
+
+        ran = []
+        thread = threading.Thread(target=lambda: ran.append(elsewhere()))
+        thread.start()
+        thread.join()
+        assert ran == [None]
+
+
+async def test_it_waits_for_nothing_while_there_is_nothing():
+    async with SamplingCoordinator(Person()) as coordinator:
+        assert coordinator._queue.look_again_at(room=True) == math.inf
+        reply = await coordinator.generate(ask("x"))
+        assert isinstance(reply, Generation)
+        assert coordinator._queue.look_again_at(room=True) == math.inf

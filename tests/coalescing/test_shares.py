@@ -1,0 +1,139 @@
+"""What a joint request costs, split so that the parts sum exactly to it."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mellea_like.coalescing.shares import SharedCost, split
+from mellea_like.core.generation import Generation, Meter, Usage
+
+
+@pytest.mark.parametrize(
+    ("total", "weights", "parts"),
+    [
+        (0, [1], [0]),
+        (7, [1], [7]),
+        (1, [1, 1, 1], [1, 0, 0]),
+        (4, [1, 1, 1], [2, 1, 1]),
+        (5, [1, 1, 1], [2, 2, 1]),
+        (10, [3, 1], [8, 2]),  # 7.5 and 2.5: of equals the first
+        (10, [1, 3], [3, 7]),
+        (10, [0, 1], [0, 10]),
+        (5, [0, 0], [3, 2]),
+        (100, [1, 1000, 1], [0, 100, 0]),
+        (3, [10**30, 1], [3, 0]),
+    ],
+)
+def test_parts_are_as_the_weights_say_and_sum_to_the_whole(total, weights, parts):
+    assert split(total, weights) == parts
+
+
+@given(st.integers(0, 10**9), st.lists(st.integers(0, 10**6), min_size=1, max_size=12))
+def test_parts_are_within_one_of_their_exact_shares(total, weights):
+    parts = split(total, weights)
+    assert sum(parts) == total
+    weights = weights if any(weights) else [1] * len(weights)
+    for part, weight in zip(parts, weights, strict=True):
+        assert abs(part - total * weight / sum(weights)) < 1 + total * 1e-12
+
+
+def total(cost: SharedCost) -> Usage:
+    return sum(cost.usages(), Usage())
+
+
+def test_a_request_falls_to_the_first_and_tokens_to_all():
+    meter = Meter()
+    meter.start().settle(input_tokens=30, output_tokens=9)
+    cost = SharedCost(meter, [10, 20])
+    assert cost.usages() == [Usage(1, 10, 5), Usage(0, 20, 4)]
+    cost.answered(Generation("x"), [1, 2])
+    assert cost.usages() == [Usage(1, 10, 3), Usage(0, 20, 6)]
+
+
+def test_it_is_known_while_the_reply_arrives():
+    meter = Meter()
+    running = meter.start()
+    parts = SharedCost(meter, [1, 1]).parts()
+    running.update(input_tokens=4, output_tokens=2)
+    assert [part.usage for part in parts] == [Usage(1, 2, 1, 1), Usage(0, 2, 1)]
+
+
+def test_a_backend_that_keeps_no_meter_has_sent_one_request():
+    cost = SharedCost(Meter(), [1, 1])
+    assert cost.usages() == [Usage(1, 0, 0, 1), Usage()]
+    cost.answered(Generation("x", usage=Usage(2, 4, 4)), [1, 1])
+    assert cost.usages() == [Usage(1, 2, 2), Usage(1, 2, 2)]
+
+
+def test_a_request_that_was_never_sent_costs_nothing():
+    meter = Meter()
+    meter.sent_nothing()
+    assert total(SharedCost(meter, [1, 1])) == Usage()
+
+
+def test_who_leaves_bears_what_is_known_and_the_others_the_rest():
+    meter = Meter()
+    running = meter.start()
+    running.update(input_tokens=30)
+    cost = SharedCost(meter, [1, 1, 1])
+    first = cost.parts()[0]
+    first.leave()
+    first.leave()
+    assert cost.usages() == [Usage(0, 10), Usage(1, 10, 0, 1), Usage(0, 10)]
+    running.settle(input_tokens=30, output_tokens=9)
+    assert cost.usages() == [Usage(0, 10), Usage(1, 10, 5), Usage(0, 10, 4)]
+
+
+def test_the_last_to_leave_bears_what_is_left():
+    meter = Meter()
+    running = meter.start()
+    cost = SharedCost(meter, [1, 1])
+    for part in cost.parts():
+        part.leave()
+    running.update(input_tokens=8)
+    assert cost.usages() == [Usage(), Usage(1, 8, 0, 1)]
+
+
+def test_where_the_server_counts_less_than_was_thought_the_parts_still_sum_to_it():
+    meter = Meter()
+    running = meter.start()
+    running.update(input_tokens=90, output_tokens=9)
+    cost = SharedCost(meter, [1, 1, 1])
+    cost.leave(2)
+    cost.leave(0)
+    running.settle(input_tokens=40, output_tokens=1)
+    assert cost.usages() == [Usage(0, 10), Usage(1), Usage(0, 30, 1)]
+
+
+@given(
+    st.lists(st.integers(0, 50), min_size=1, max_size=6),
+    st.lists(
+        st.one_of(
+            st.tuples(st.just("leave"), st.integers(0, 5), st.just(0)),
+            st.tuples(st.just("update"), st.integers(0, 500), st.integers(0, 500)),
+            st.tuples(st.just("start"), st.just(0), st.just(0)),
+            st.tuples(st.just("settle"), st.integers(0, 500), st.integers(0, 500)),
+        ),
+        max_size=12,
+    ),
+)
+def test_the_parts_sum_to_the_meter_whatever_happens(weights, events):
+    meter = Meter()
+    running = meter.start()
+    cost = SharedCost(meter, weights)
+    for what, one, two in events:
+        if what == "leave":
+            cost.leave(one % len(weights))
+        elif what == "update":
+            running.update(input_tokens=one, output_tokens=two)
+        elif what == "settle":
+            running.settle(input_tokens=one, output_tokens=two)
+        else:
+            running = meter.start()
+        assert total(cost) == meter.usage
+        assert all(
+            min(u.requests, u.input_tokens, u.output_tokens, u.unknown) >= 0 for u in cost.usages()
+        )
+        assert all(u.unknown <= u.requests for u in cost.usages())
