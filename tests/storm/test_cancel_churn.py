@@ -86,8 +86,8 @@ async def churn(server: OpenAIServer, backend: OpenAIBackend, seconds: float, se
         calls += 1
         left += scope.cancelled_caught
     assert calls > left > 0
-    assert impatient.given_up > 20 * seconds, "hardly a request was given up"
-    assert server.disconnected > 10 * seconds, "hardly a request was cancelled under way"
+    assert impatient.given_up > 5 * seconds, "hardly a request was given up"
+    assert server.disconnected > 2 * seconds, "hardly a request was cancelled under way"
 
 
 async def probe(server: OpenAIServer, backend: OpenAIBackend) -> list[float]:
