@@ -13,8 +13,15 @@ from typing import TYPE_CHECKING
 from mellea_like.runtime.later import imported_later
 
 if TYPE_CHECKING:
+    from mellea_like.coalescing.audit import AuditRecord, RequestStatus
     from mellea_like.coalescing.burst_stream import Burst, BurstStatistics, BurstStream, bursts
     from mellea_like.coalescing.chat_figures import ChatStatistics, StopReport
+    from mellea_like.coalescing.coordinator import SamplingCoordinator
+    from mellea_like.coalescing.coordinator_figures import (
+        DEFAULT_COALESCE_MAX_BATCH,
+        DEFAULT_COALESCE_WINDOW,
+        CoordinatorStatistics,
+    )
     from mellea_like.coalescing.dispatcher import ChatDispatcher
     from mellea_like.coalescing.files import IGNORED, Changes, FileChange
     from mellea_like.coalescing.gate_state import GateState
@@ -26,7 +33,10 @@ if TYPE_CHECKING:
     from mellea_like.coalescing.watching import watch
 
 __all__ = [
+    "DEFAULT_COALESCE_MAX_BATCH",
+    "DEFAULT_COALESCE_WINDOW",
     "IGNORED",
+    "AuditRecord",
     "Burst",
     "BurstStatistics",
     "BurstStream",
@@ -34,11 +44,14 @@ __all__ = [
     "ChatDispatcher",
     "ChatPhase",
     "ChatStatistics",
+    "CoordinatorStatistics",
     "FileChange",
     "GateState",
+    "RequestStatus",
     "RerunGate",
     "RerunStatistics",
     "RerunStatus",
+    "SamplingCoordinator",
     "StopReport",
     "Tick",
     "Ticket",
@@ -49,7 +62,10 @@ __all__ = [
 
 __getattr__, __dir__ = imported_later(
     {
+        "DEFAULT_COALESCE_MAX_BATCH": "mellea_like.coalescing.coordinator_figures",
+        "DEFAULT_COALESCE_WINDOW": "mellea_like.coalescing.coordinator_figures",
         "IGNORED": "mellea_like.coalescing.files",
+        "AuditRecord": "mellea_like.coalescing.audit",
         "Burst": "mellea_like.coalescing.burst_stream",
         "BurstStatistics": "mellea_like.coalescing.burst_stream",
         "BurstStream": "mellea_like.coalescing.burst_stream",
@@ -57,11 +73,14 @@ __getattr__, __dir__ = imported_later(
         "ChatDispatcher": "mellea_like.coalescing.dispatcher",
         "ChatPhase": "mellea_like.coalescing.session",
         "ChatStatistics": "mellea_like.coalescing.chat_figures",
+        "CoordinatorStatistics": "mellea_like.coalescing.coordinator_figures",
         "FileChange": "mellea_like.coalescing.files",
         "GateState": "mellea_like.coalescing.gate_state",
+        "RequestStatus": "mellea_like.coalescing.audit",
         "RerunGate": "mellea_like.coalescing.rerun",
         "RerunStatistics": "mellea_like.coalescing.rerun_status",
         "RerunStatus": "mellea_like.coalescing.rerun_status",
+        "SamplingCoordinator": "mellea_like.coalescing.coordinator",
         "StopReport": "mellea_like.coalescing.chat_figures",
         "Tick": "mellea_like.coalescing.rerun_status",
         "Ticket": "mellea_like.coalescing.ticket",

@@ -1,0 +1,188 @@
+"""Strategies sample through a coordinator as through any backend."""
+
+from __future__ import annotations
+
+import anyio
+import pytest
+from joint_kit import Person, entry, tasks_of, text_of
+
+from mellea_like import (
+    MultiTurnStrategy,
+    RejectionSamplingStrategy,
+    RepairTemplateStrategy,
+    Requirement,
+    Usage,
+    requirement,
+)
+from mellea_like.coalescing import SamplingCoordinator
+from mellea_like.core.streaming import Verdict
+from mellea_like.errors import AuthenticationFailed, BackendUnavailable, MissingAnswer
+from mellea_like.limits import Budget, ConcurrencyLimiter, LimitedBackend
+
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
+
+
+@requirement("it says good", inline=True)
+def good(candidate):
+    return "good" in candidate.text, "say good"
+
+
+def answers(function):
+    """Answer the n-th task that is seen with what a function of n says."""
+    seen = []
+
+    def reply(tasks):
+        result = []
+        for task in tasks:
+            seen.append(task)
+            response = function(len(seen))
+            if response is not None:
+                result.append(entry(task, response))
+        return result
+
+    return reply
+
+
+async def test_four_subsamples_make_one_request_a_round():
+    person = Person(answers(lambda n: "good" if n == 6 else "bad"), delay=1)
+    async with SamplingCoordinator(person, idle=0.01) as coordinator:
+        strategy = RejectionSamplingStrategy(coordinator, loop_budget=3, concurrency_budget=4)
+        result = await strategy.sample("Say something.", [good])
+    assert result.success
+    assert person.sizes == [4, 4]
+    # Those that had not been looked at when it won have their answers too.
+    assert {slice_.outcome for slice_ in result.slices} <= {"failed", "passed", "cancelled"}
+    assert sum(s.outcome == "passed" for s in result.slices) == 1
+
+
+@pytest.mark.parametrize("made", [RepairTemplateStrategy, MultiTurnStrategy])
+async def test_repairs_share_a_batch_too(made):
+    person = Person(answers(lambda n: "good" if n == 5 else "bad"))
+    async with SamplingCoordinator(person, idle=0.01) as coordinator:
+        strategy = made(coordinator, loop_budget=2, concurrency_budget=3)
+        result = await strategy.sample("Say something.", [good])
+    assert result.success
+    assert person.sizes == [3, 3]
+    assert "say good" in person.requests[1].messages[-1].content
+
+
+async def test_ten_calls_at_once_make_one_request():
+    person = Person(lambda tasks: [entry(task, "good " + text_of(task)) for task in tasks])
+    unsaid = Requirement("good", lambda c: "good" in c.text, inline=True, check_only=True)
+    results = {}
+
+    async def call(coordinator, number):
+        strategy = RejectionSamplingStrategy(coordinator)
+        results[number] = await strategy.sample(f"job {number}", [unsaid])
+
+    async with SamplingCoordinator(person) as coordinator, anyio.create_task_group() as tasks:
+        for number in range(10):
+            tasks.start_soon(call, coordinator, number)
+    assert person.sizes == [10]
+    assert {n: r.value for n, r in results.items()} == {n: f"good job {n}" for n in range(10)}
+    assert sum((r.usage for r in results.values()), Usage()) == Usage(1, 100, 50)
+
+
+async def test_a_winner_cancels_what_waits_and_what_nobody_waits_for():
+    person = Person(lambda tasks: [entry(task, "good") for task in tasks], delay=1)
+    async with SamplingCoordinator(person, max_batch=2) as coordinator:
+        strategy = RejectionSamplingStrategy(coordinator, concurrency_budget=3)
+        result = await strategy.sample("a", [good])
+        assert anyio.current_time() == pytest.approx(1)
+        assert coordinator.statistics()[:3] == (0, 0, 0)
+    assert person.sizes == [2]
+    assert sorted(s.outcome for s in result.slices).count("cancelled") >= 1
+
+
+async def test_a_missing_answer_costs_its_turn_only():
+    replies = answers(lambda n: None if n <= 4 else "good")
+    async with SamplingCoordinator(Person(replies), idle=0.01) as coordinator:
+        strategy = RejectionSamplingStrategy(coordinator, loop_budget=2, concurrency_budget=2)
+        result = await strategy.sample("x", [good])
+    assert result.success
+    assert [type(error) for error in result.errors] == [MissingAnswer, MissingAnswer]
+
+
+async def test_what_fails_is_not_tried_again_inside_an_iteration():
+    person = Person(BackendUnavailable("gone"))
+    async with SamplingCoordinator(person, idle=0.01) as coordinator:
+        strategy = RejectionSamplingStrategy(coordinator, loop_budget=1, concurrency_budget=3)
+        with pytest.raises(BackendUnavailable, match="gone"):
+            await strategy.sample("x", [good])
+    assert person.sizes == [3]
+
+
+async def test_a_permanent_error_ends_all_that_shared_it():
+    person = Person(AuthenticationFailed("no"))
+    async with SamplingCoordinator(person, idle=0.01) as coordinator:
+        strategy = RejectionSamplingStrategy(coordinator, loop_budget=3, concurrency_budget=3)
+        with pytest.raises(AuthenticationFailed) as caught:
+            await strategy.sample("x", [good])
+    assert person.sizes == [3]
+    assert len(caught.value.__notes__) == 1
+
+
+async def test_judges_share_among_themselves():
+    def reply(tasks):
+        judged = ["requirement" in str(task.get("system")) for task in tasks]
+        assert len(set(judged)) == 1
+        verdict = '{"passed": true, "reason": "fine"}'
+        return [entry(task, verdict if judged[0] else "text") for task in tasks]
+
+    person = Person(reply)
+
+    async def call(coordinator):
+        strategy = RejectionSamplingStrategy(coordinator)
+        assert (await strategy.sample("x", ["it is fine"])).success
+
+    async with SamplingCoordinator(person) as coordinator, anyio.create_task_group() as tasks:
+        for _ in range(3):
+            tasks.start_soon(call, coordinator)
+    assert person.sizes == [3, 3]
+
+
+async def test_a_typed_reply_goes_alone():
+    class Typed(Person):
+        def _reply(self, request):
+            return "[1, 2]" if request.format is not None else super()._reply(request)
+
+    person = Typed()
+    async with SamplingCoordinator(person) as coordinator:
+        strategy = RejectionSamplingStrategy(coordinator)
+        result = await strategy.sample("x", format=list[int])
+    assert result.value == [1, 2]
+    assert anyio.current_time() == 0
+
+
+async def test_incremental_checks_wait_for_the_whole_reply():
+    check = Requirement(
+        "no bad", lambda c: "bad" not in c.text, inline=True,
+        stream=lambda text, piece: Verdict.FAIL if "bad" in text else Verdict.UNKNOWN,
+    )  # fmt: skip
+    person = Person(answers(lambda n: "bad" if n == 1 else "fine"))
+    async with SamplingCoordinator(person, idle=0.01) as coordinator:
+        strategy = RejectionSamplingStrategy(coordinator, concurrency_budget=2)
+        result = await strategy.sample("x", [check])
+    assert result.value == "fine"
+    assert all(tasks_of(request) for request in person.requests)
+
+
+async def test_budgets_count_the_parts():
+    budget = Budget(requests=10)
+    person = Person(answers(lambda n: "bad"), tokens=(100, 50))
+    async with SamplingCoordinator(person, idle=0.01) as coordinator:
+        strategy = RejectionSamplingStrategy(
+            coordinator, loop_budget=2, concurrency_budget=3, budget=budget
+        )
+        result = await strategy.sample("x", [good])
+    assert result.usage == Usage(2, 200, 100)
+    assert budget.statistics().spent.requests == 2
+
+
+async def test_limits_belong_inside():
+    person = Person(lambda tasks: [entry(task, "good") for task in tasks])
+    limited = LimitedBackend(person, ConcurrencyLimiter(1))
+    async with SamplingCoordinator(limited, idle=0.01) as coordinator:
+        strategy = RejectionSamplingStrategy(coordinator, concurrency_budget=3)
+        assert (await strategy.sample("x", [good])).success
+    assert person.sizes == [3]
