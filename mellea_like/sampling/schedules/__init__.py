@@ -6,7 +6,14 @@ from mellea_like.runtime.later import imported_later
 
 if TYPE_CHECKING:
     from mellea_like.sampling.schedules.adaptive import Adaptive
-    from mellea_like.sampling.schedules.base import CallFacts, Course, Go, Progress, Schedule
+    from mellea_like.sampling.schedules.base import (
+        BaseSchedule,
+        CallFacts,
+        Course,
+        Go,
+        Progress,
+        Schedule,
+    )
     from mellea_like.sampling.schedules.deadline import Deadline
     from mellea_like.sampling.schedules.eager import Eager
     from mellea_like.sampling.schedules.hedged import Hedged
@@ -16,6 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Adaptive",
+    "BaseSchedule",
     "Beta",
     "CallFacts",
     "Course",
@@ -35,6 +43,7 @@ __all__ = [
 __getattr__, __dir__ = imported_later(
     {
         "Adaptive": "mellea_like.sampling.schedules.adaptive",
+        "BaseSchedule": "mellea_like.sampling.schedules.base",
         "Beta": "mellea_like.sampling.schedules.pass_rates",
         "CallFacts": "mellea_like.sampling.schedules.base",
         "Course": "mellea_like.sampling.schedules.base",

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from mellea_like.core.numbers import real_number
-from mellea_like.sampling.schedules.base import Go
+from mellea_like.sampling.schedules.base import BaseSchedule, Go
 from mellea_like.sampling.schedules.pass_rates import PassRates, RateKey, key_of
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ __all__ = ["Adaptive", "width_for"]
 
 
 @dataclass(frozen=True, slots=True)
-class Adaptive:
+class Adaptive(BaseSchedule):
     """Starts few iterations where most pass, and many where few do.
 
     With k iterations in flight, each of which passes with probability p, a call waits for about
@@ -61,26 +61,6 @@ class Adaptive:
         if not isinstance(self.rates, PassRates):
             msg = f"Adaptive: rates is a PassRates, not {self.rates!r}"
             raise TypeError(msg)
-
-    @property
-    def pooled(self) -> bool:
-        """Whether turns that a chain leaves, or has not come to, are open to fresh chains: yes."""
-        return True
-
-    @property
-    def extra(self) -> int:
-        """How many iterations beyond ``concurrency_budget`` may be in flight: none."""
-        return 0
-
-    @property
-    def timing_dependent(self) -> bool:
-        """Whether which turns are taken depends on timing: yes, and on other calls."""
-        return True
-
-    @property
-    def seconds(self) -> float | None:
-        """When the call's time is up: that is left to the strategy's ``timeout``."""
-        return None
 
     def begin(self, facts: CallFacts) -> Course:
         """Begin a call.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
@@ -11,7 +12,7 @@ if TYPE_CHECKING:
     from mellea_like.core.requirement import Requirement
     from mellea_like.core.slice import Slice
 
-__all__ = ["SLACK", "CallFacts", "Course", "Go", "Progress", "Schedule"]
+__all__ = ["SLACK", "BaseSchedule", "CallFacts", "Course", "Go", "Progress", "Schedule"]
 
 SLACK = 1e-6
 """Seconds by which a clock may read less than the time that was slept for: rounding."""
@@ -146,3 +147,47 @@ class Schedule(Protocol):
             turns, so that there is nothing to decide.
         """
         ...
+
+
+class BaseSchedule(ABC):
+    """A `Schedule` that lacks only `begin`, for schedules of your own; the ready-made ones use it.
+
+    The turns are pooled, and taken as timing has it; no more iterations are in flight than
+    ``concurrency_budget``, and the strategy's ``timeout`` holds. Override what differs.
+
+    A dataclass's field may take the place of a property. One without a default value is declared as
+    ``seconds: float = field()``: dataclasses would take the property for the default.
+    """
+
+    __slots__ = ()
+
+    @property
+    def pooled(self) -> bool:
+        """Whether turns that a chain leaves, or has not come to, are open to fresh chains: yes."""
+        return True
+
+    @property
+    def extra(self) -> int:
+        """How many iterations beyond ``concurrency_budget`` may be in flight: none."""
+        return 0
+
+    @property
+    def timing_dependent(self) -> bool:
+        """Whether which turns are taken depends on timing or on other calls: yes."""
+        return True
+
+    @property
+    def seconds(self) -> float | None:
+        """When the call's time is up: None, that is left to the strategy's ``timeout``."""
+        return None
+
+    @abstractmethod
+    def begin(self, facts: CallFacts) -> Course | None:
+        """Begin a call; see `Schedule.begin`.
+
+        Args:
+            facts: what is known of it.
+
+        Returns:
+            The decisions of this call, or None where there is nothing to decide.
+        """

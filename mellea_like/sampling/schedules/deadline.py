@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from mellea_like.core.numbers import real_number
-from mellea_like.sampling.schedules.base import SLACK, Go
+from mellea_like.sampling.schedules.base import SLACK, BaseSchedule, Go
 from mellea_like.sampling.schedules.latency import LatencyQuantiles
 from mellea_like.sampling.schedules.pass_rates import PassRates, RateKey, key_of
 
@@ -19,7 +19,7 @@ __all__ = ["Deadline"]
 
 
 @dataclass(frozen=True, slots=True)
-class Deadline:
+class Deadline(BaseSchedule):
     """Spreads as many attempts over the time left as a small risk of failure asks for.
 
     Needed is the smallest number of attempts of which all fail with a probability of at most
@@ -45,7 +45,8 @@ class Deadline:
         ValueError: an argument is out of its range.
     """
 
-    seconds: float
+    # Read-only, as the property is that it replaces, which field() keeps from being its default.
+    seconds: float = field()  # pyright: ignore[reportIncompatibleMethodOverride]
     risk: float = 0.05
     rates: PassRates = field(default_factory=PassRates)
     latency: LatencyQuantiles = field(default_factory=LatencyQuantiles)
@@ -60,21 +61,6 @@ class Deadline:
         if not isinstance(self.latency, LatencyQuantiles):
             msg = f"Deadline: latency is a LatencyQuantiles, not {self.latency!r}"
             raise TypeError(msg)
-
-    @property
-    def pooled(self) -> bool:
-        """Whether turns that a chain leaves, or has not come to, are open to fresh chains: yes."""
-        return True
-
-    @property
-    def extra(self) -> int:
-        """How many iterations beyond ``concurrency_budget`` may be in flight: none."""
-        return 0
-
-    @property
-    def timing_dependent(self) -> bool:
-        """Whether which turns are taken depends on timing: yes, and on other calls."""
-        return True
 
     def begin(self, facts: CallFacts) -> Course:
         """Begin a call.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mellea_like.sampling.schedules.base import Go
+from mellea_like.sampling.schedules.base import BaseSchedule, Go
 
 if TYPE_CHECKING:
     from mellea_like.core.slice import Slice
@@ -15,7 +15,7 @@ __all__ = ["Eager"]
 
 
 @dataclass(frozen=True, slots=True)
-class Eager:
+class Eager(BaseSchedule):
     """Starts as many iterations as ``concurrency_budget`` allows, at once. The default.
 
     A chain that a permanent error ended, such as a wrong key, is not replaced: else one wrong key
@@ -42,19 +42,9 @@ class Eager:
         return self.pool
 
     @property
-    def extra(self) -> int:
-        """How many iterations beyond ``concurrency_budget`` may be in flight: none."""
-        return 0
-
-    @property
     def timing_dependent(self) -> bool:
         """Whether which turns are taken depends on timing: when they are pooled."""
         return self.pool
-
-    @property
-    def seconds(self) -> float | None:
-        """When the call's time is up: that is left to the strategy's ``timeout``."""
-        return None
 
     def begin(self, facts: CallFacts) -> Course | None:
         """Begin a call.

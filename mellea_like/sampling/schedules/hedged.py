@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from mellea_like.core.numbers import real_number, whole_number
-from mellea_like.sampling.schedules.base import SLACK, Go
+from mellea_like.sampling.schedules.base import SLACK, BaseSchedule, Go
 from mellea_like.sampling.schedules.latency import LatencyQuantiles
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ __all__ = ["Hedged"]
 
 
 @dataclass(frozen=True, slots=True)
-class Hedged:
+class Hedged(BaseSchedule):
     """Starts another iteration beside one that takes unusually long.
 
     An iteration that is older than most get (than the ``quantile`` of the durations known so far,
@@ -40,7 +40,8 @@ class Hedged:
     """
 
     quantile: float = 0.8
-    extra: int = 1
+    # Read-only, as the property is that it replaces.
+    extra: int = 1  # pyright: ignore[reportIncompatibleMethodOverride]
     latency: LatencyQuantiles = field(default_factory=LatencyQuantiles)
 
     def __post_init__(self) -> None:
@@ -49,21 +50,6 @@ class Hedged:
         if not isinstance(self.latency, LatencyQuantiles):
             msg = f"Hedged: latency is a LatencyQuantiles, not {self.latency!r}"
             raise TypeError(msg)
-
-    @property
-    def pooled(self) -> bool:
-        """Whether turns that a chain leaves, or has not come to, are open to fresh chains: yes."""
-        return True
-
-    @property
-    def timing_dependent(self) -> bool:
-        """Whether which turns are taken depends on timing: yes."""
-        return True
-
-    @property
-    def seconds(self) -> float | None:
-        """When the call's time is up: that is left to the strategy's ``timeout``."""
-        return None
 
     def begin(self, facts: CallFacts) -> Course:
         """Begin a call.

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mellea_like.core.numbers import real_number
-from mellea_like.sampling.schedules.base import SLACK, Go
+from mellea_like.sampling.schedules.base import SLACK, BaseSchedule, Go
 
 if TYPE_CHECKING:
     from mellea_like.core.slice import Slice
@@ -16,7 +16,7 @@ __all__ = ["Staggered"]
 
 
 @dataclass(frozen=True, slots=True)
-class Staggered:
+class Staggered(BaseSchedule):
     """Starts subsample i when i times ``delay`` seconds have passed; each keeps its own turns.
 
     A further subsample costs nothing where the ones before pass within the delay. Where none is at
@@ -44,19 +44,9 @@ class Staggered:
         return False
 
     @property
-    def extra(self) -> int:
-        """How many iterations beyond ``concurrency_budget`` may be in flight: none."""
-        return 0
-
-    @property
     def timing_dependent(self) -> bool:
         """Whether which turns are taken depends on timing: no, only when they are."""
         return False
-
-    @property
-    def seconds(self) -> float | None:
-        """When the call's time is up: that is left to the strategy's ``timeout``."""
-        return None
 
     def begin(self, facts: CallFacts) -> Course:
         """Begin a call.
