@@ -1,0 +1,301 @@
+"""`watch`: a function runs again when files change. Real files, real time."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+import pytest
+
+from mellea_like.coalescing import Changes, watch
+
+pytestmark = [pytest.mark.anyio, pytest.mark.alone, pytest.mark.allow_blocking]
+
+QUIET = 0.2
+
+
+class Ticks:
+    """Notes what each tick was run for, and that none overlaps another."""
+
+    def __init__(self, seconds: float = 0.0) -> None:
+        self.seconds = seconds
+        self.changes: list[Changes] = []
+        self.ended = 0
+        self.running = False
+        self.fail = 0
+        self._changed = anyio.Event()
+
+    async def __call__(self, changes: Changes) -> None:
+        assert not self.running
+        self.running = True
+        self.changes.append(changes)
+        self._note()
+        try:
+            await anyio.sleep(self.seconds)
+            if len(self.changes) <= self.fail:
+                raise ValueError("broken")
+        finally:
+            self.running = False
+            self.ended += 1
+            self._note()
+
+    def _note(self) -> None:
+        self._changed.set()
+        self._changed = anyio.Event()
+
+    async def until(self, number: int, *, began: bool = False) -> Changes:
+        """Wait for the end of a tick, or its beginning."""
+        with anyio.fail_after(10):
+            while (len(self.changes) if began else self.ended) < number:
+                await self._changed.wait()
+        return self.changes[number - 1]
+
+
+@asynccontextmanager
+async def watching(paths, tick: Ticks, **more):
+    """Watch in the background while the block runs, and stop at its end."""
+    stop = anyio.Event()
+    options = {"quiet": QUIET, "at_start": True, "stop": stop, **more}
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(lambda: watch(paths, tick, **options))
+        await tick.until(1)
+        yield stop
+        stop.set()
+
+
+def names(changes: Changes) -> dict[str, str]:
+    return {change.path.name: change.kind for change in changes.files}
+
+
+def write(path: Path, text: str = "text") -> None:
+    path.write_text(text, encoding="utf-8")
+
+
+async def test_a_tick_at_the_start_and_one_for_each_burst_of_changes(tmp_path):
+    write(tmp_path / "a.txt")
+    write(tmp_path / "b.txt")
+    tick = Ticks()
+    async with watching(tmp_path, tick):
+        assert tick.changes == [Changes((), rescan=True)]
+        write(tmp_path / "a.txt", "changed")
+        write(tmp_path / "c.txt")
+        (tmp_path / "b.txt").unlink()
+        changes = await tick.until(2)
+        assert set(names(changes)) == {"a.txt", "b.txt", "c.txt"}
+        assert names(changes)["b.txt"] == "deleted"
+        assert all(change.path.is_absolute() for change in changes.files)
+        assert not changes.rescan
+    assert len(tick.changes) == 2
+
+
+async def test_a_thousand_changes_within_a_second_give_one_tick_or_two(tmp_path):
+    tick = Ticks()
+    async with watching([tmp_path], tick):
+
+        def many() -> float:
+            began = time.monotonic()
+            for number in range(1000):
+                write(tmp_path / f"{number}.txt")
+                if number % 20 == 0:
+                    time.sleep(0.015)
+            return time.monotonic() - began
+
+        took = await anyio.to_thread.run_sync(many)
+        if took > 1.5:
+            pytest.skip(f"this machine took {took:.1f} s to write a thousand files")
+        await anyio.sleep(4 * QUIET + 0.5)
+    seen = {change.path for changes in tick.changes[1:] for change in changes.files}
+    assert len(seen) == 1000
+    assert len(tick.changes) - 1 in {1, 2}
+
+
+async def test_changes_during_a_tick_give_one_more_after_it(tmp_path):
+    tick = Ticks(seconds=1)
+    async with watching(tmp_path, tick):
+        write(tmp_path / "first")
+        await tick.until(2, began=True)
+        for name in ("second", "third", "fourth"):
+            write(tmp_path / name)
+            await anyio.sleep(1.5 * QUIET)
+        assert set(names(await tick.until(3))) == {"second", "third", "fourth"}
+    assert len(tick.changes) == 3
+
+
+async def test_ignored_files_start_nothing(tmp_path):
+    (tmp_path / ".git").mkdir()
+    tick = Ticks()
+    async with watching(tmp_path, tick, ignore=["*.log", "build"]):
+        for name in (".git/index", "a.pyc", ".a.swp", "a~", "run.log", "build/x"):
+            (tmp_path / name).parent.mkdir(exist_ok=True)
+            write(tmp_path / name)
+        await anyio.sleep(3 * QUIET + 0.2)
+        assert len(tick.changes) == 1
+
+
+async def test_a_named_file_is_followed_when_an_editor_replaces_it(tmp_path):
+    file = tmp_path / "prompt.txt"
+    write(file)
+    write(tmp_path / "beside.txt")
+    tick = Ticks()
+    async with watching(file, tick):
+        for number in (2, 3):
+            write(tmp_path / "temporary", f"version {number}")
+            (tmp_path / "temporary").replace(file)
+            assert set(names(await tick.until(number))) == {"prompt.txt"}
+            await anyio.sleep(QUIET)
+        write(file, "written in place")
+        assert names(await tick.until(4)) == {"prompt.txt": "modified"}
+        write(tmp_path / "beside.txt", "not watched")
+        await anyio.sleep(3 * QUIET)
+    assert len(tick.changes) == 4
+
+
+async def test_a_directory_that_vanishes_and_comes_back_is_watched_again(tmp_path):
+    place = tmp_path / "prompts"
+    place.mkdir()
+    write(place / "a.txt")
+    tick = Ticks()
+    async with watching(place, tick):
+        (place / "a.txt").unlink()
+        place.rmdir()
+        assert names(await tick.until(2))["a.txt"] == "deleted"
+        await anyio.sleep(0.7)
+        place.mkdir()
+        write(place / "b.txt")
+        assert names(await tick.until(3)) == {"b.txt": "added"}
+        await anyio.sleep(0.7)
+        write(place / "c.txt")
+        assert "c.txt" in names(await tick.until(4))
+
+
+async def test_files_in_a_new_directory_count(tmp_path):
+    tick = Ticks()
+    async with watching(tmp_path, tick):
+        (tmp_path / "new" / "deep").mkdir(parents=True)
+        write(tmp_path / "new" / "deep" / "a.txt")
+        assert "a.txt" in names(await tick.until(2))
+        await anyio.sleep(QUIET)
+        write(tmp_path / "new" / "deep" / "b.txt")
+        assert "b.txt" in names(await tick.until(3))
+        (tmp_path / "new").rename(tmp_path / "moved")
+        await tick.until(4)
+    # What moved with its directory is not news once more at the end.
+    assert len(tick.changes) == 4
+
+
+async def test_the_last_change_before_the_stop_is_dealt_with(tmp_path):
+    tick = Ticks()
+    async with watching(tmp_path, tick) as stop:
+        await anyio.sleep(0.3)
+        write(tmp_path / "last.txt")
+        stop.set()  # Before the system's notice can have arrived.
+    assert [set(names(changes)) for changes in tick.changes] == [set(), {"last.txt"}]
+
+
+async def test_changes_while_it_begins_to_watch_are_seen(tmp_path):
+    tick = Ticks()
+
+    async def change_at_once(changes: Changes) -> None:
+        if not tick.changes:
+            write(tmp_path / "early.txt")
+        await tick(changes)
+
+    stop = anyio.Event()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(
+            lambda: watch(tmp_path, change_at_once, quiet=QUIET, at_start=True, stop=stop)
+        )
+        assert set(names(await tick.until(2))) == {"early.txt"}
+        stop.set()
+
+
+async def test_what_a_failed_tick_was_for_is_handed_to_the_next_one_too(tmp_path, caplog):
+    tick = Ticks()
+    tick.fail = 2
+    async with watching(tmp_path, tick):
+        write(tmp_path / "first.txt")
+        assert set(names(await tick.until(2))) == {"first.txt"}
+        write(tmp_path / "second.txt")
+        assert set(names(await tick.until(3))) == {"first.txt", "second.txt"}
+        assert tick.changes[2].rescan  # As the first tick was told, which failed as well.
+    assert "failed: ValueError: broken" in caplog.text
+
+
+async def test_restart_begins_anew_with_all_changes(tmp_path):
+    tick = Ticks()
+    async with watching(tmp_path, tick, on_busy="restart", max_wait=60):
+        tick.seconds = 2
+        write(tmp_path / "first.txt")
+        await tick.until(2, began=True)
+        write(tmp_path / "second.txt")
+        assert set(names(await tick.until(3, began=True))) == {"first.txt", "second.txt"}
+        tick.seconds = 0
+
+
+async def test_ignore_forgets_what_changes_during_a_tick(tmp_path):
+    tick = Ticks()
+    async with watching(tmp_path, tick, on_busy="ignore"):
+        tick.seconds = 1
+        write(tmp_path / "first.txt")
+        await tick.until(2, began=True)
+        write(tmp_path / "missed.txt")
+        await tick.until(2)
+        write(tmp_path / "later.txt")
+        assert set(names(await tick.until(3))) == {"later.txt"}
+
+
+async def test_a_cancellation_ends_it_quickly_and_cancels_the_tick(tmp_path):
+    tick = Ticks(seconds=60)
+    began = anyio.current_time()
+    with anyio.move_on_after(0.7) as scope:
+        await watch(tmp_path, tick, at_start=True)
+    assert scope.cancelled_caught
+    assert anyio.current_time() - began < 0.7 + 0.4
+    assert tick.ended == 1
+    assert not tick.running
+
+
+async def test_a_tick_may_want_no_argument(tmp_path):
+    ran = anyio.Event()
+
+    async def tick():
+        ran.set()
+
+    with anyio.move_on_after(10):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(lambda: watch(str(tmp_path), tick, at_start=True))
+            await ran.wait()
+            tasks.cancel_scope.cancel()
+    assert ran.is_set()
+
+
+async def test_what_cannot_be_watched_is_told_at_once(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"can't watch .*/missing: there is no such file"):
+        await watch(tmp_path / "missing", Ticks())
+    with pytest.raises(ValueError, match="at least one path"):
+        await watch([], Ticks())
+    with pytest.raises(TypeError, match="a tick is an async function, not 3"):
+        await watch(tmp_path, 3)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="quiet is a number of seconds, not -1"):
+        await watch(tmp_path, Ticks(), quiet=-1)
+
+
+def test_without_watchfiles_it_names_the_extra():
+    code = """
+import sys, anyio
+sys.modules["watchfiles"] = None
+from mellea_like.coalescing import watch
+async def tick(): ...
+try:
+    anyio.run(watch, ".", tick)
+except ImportError as error:
+    print(error)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=50
+    )
+    assert done.stdout == "watch needs watchfiles: pip install 'mellea-like[watch]'\n"
