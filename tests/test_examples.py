@@ -1,8 +1,8 @@
 """Every file in examples/ runs offline to exit code 0, and prints what it says it does.
 
 Lines ``# expect: TEXT`` in an example stand for lines of its output, in their order; ``...`` in
-them stands for anything. An example that ``# needs:`` something has a test file of its own, which
-gives it that: ``tests/test_example_NAME.py``.
+them stands for anything. Lines ``# types: TEXT`` are typed into it. An example that ``# needs:``
+something has a test file of its own, which gives it that: ``tests/test_example_NAME.py``.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def run(script: Path, directory: Path, **more: str) -> subprocess.CompletedProce
         capture_output=True,
         text=True,
         check=False,
-        stdin=subprocess.DEVNULL,
+        input="".join(f"{line}\n" for line in comments(script, "types")),
         timeout=50,
     )
 

@@ -76,8 +76,8 @@ class ChatWork(Component, Generic[M, R]):
             self._accepted += 1
             self._drop([new], expired(new))
             return None
-        self._sessions.forget(now)
-        session = None if new.key in self._lobby else self._sessions.open(new.key)
+        # Where there is room, no one waits for it: they are let in as soon as there is.
+        session = self._sessions.open(new.key)
         if session is None:
             return self._full(new.key)
         error = self._admit(session, new, now)

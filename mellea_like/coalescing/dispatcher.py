@@ -202,7 +202,6 @@ class ChatDispatcher(ChatWork[M, R]):
             What it did. If the run has not ended within ``stop_grace``, the session is stuck.
         """
         await checkpoint_if_cancelled()
-        self._sessions.forget(anyio.current_time())
         known = self._sessions.get(session_key) is not None or session_key in self._lobby
         active = self._active.get(session_key)
         discarded = self._discard(session_key, Stopped(f"session {session_key!r} was stopped"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import Any
 
 import anyio
@@ -221,6 +222,15 @@ async def test_a_stop_while_a_session_waits_for_its_turn_starts_no_run():
         await until(0.5)
         assert await dispatcher.stop("b") == StopReport(known=True, cancelled=False, discarded=1)
     assert other.runs == []
+
+
+async def test_what_someone_stopped_on_purpose_is_not_logged(caplog):
+    async with chat(Bot(1)) as dispatcher:
+        await say(dispatcher, (0, 1))
+        await until(0.5)
+        dispatcher.submit("a", 2)
+        await dispatcher.stop("a")
+    assert not caplog.records
 
 
 async def test_messages_after_a_stop_start_afresh():
@@ -479,6 +489,17 @@ async def test_strangers_that_wait_for_a_session_are_let_in_by_the_order_of_comi
     assert sorted(entered[:2]) == ["b1", "b2"]
     assert bots["b"].batches == [["b1", "b2"]]
     assert bots["c"].batches == [["c1"]]
+
+
+async def test_no_more_strangers_are_let_in_than_may_wait():
+    bots = {key: Bot(1) for key in "ab"}
+    async with chat(Bot(), max_sessions=1, max_pending=1) as dispatcher:
+        dispatcher.submit("a", "a", run=bots["a"].reply)
+        async with anyio.create_task_group() as tasks:
+            for text in ("b1", "b2", "b3"):
+                tasks.start_soon(partial(dispatcher.submit_wait, "b", text, run=bots["b"].reply))
+                await anyio.sleep(0.01)
+    assert bots["b"].batches == [["b1"], ["b2"], ["b3"]]
 
 
 async def test_a_stop_sends_those_away_who_wait_for_room():

@@ -97,6 +97,7 @@ def test_what_came_during_a_run_goes_when_it_ends_without_another_window(cancell
     assert session.due() == AT_ONCE
     assert session.alarm() == NEVER, "it is in the line, not on the clock"
     assert texts(session.take()) == ["b", "c"]
+    assert not session.ripe
 
 
 def test_what_comes_while_a_follow_up_waits_for_its_turn_joins_it_and_puts_it_off_no_more():
@@ -143,6 +144,13 @@ def test_methods_of_one_object_are_one_run_function():
     came(session, (0, "b"), run=one.reply)
     came(session, (0, "c"), run=two.reply)
     assert texts(session.take()) == ["a", "b"]
+
+    session = make(on_busy="interrupt")
+    came(session, (0, "a"), run=one.reply)
+    session.take()
+    assert session.admit(message("b", run=two.reply), 1) is Admission.ACCEPTED
+    session.pending.clear()
+    assert session.admit(message("b", run=one.reply), 1) is Admission.INTERRUPTS
 
 
 # --- room and policies ------------------------------------------------------------------------

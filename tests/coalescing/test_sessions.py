@@ -93,6 +93,15 @@ def test_idle_sessions_are_forgotten_after_their_time_and_not_before():
     assert sessions.next_look() == math.inf
 
 
+def test_looking_at_an_idle_session_does_not_make_it_any_younger():
+    sessions = make(idle_ttl=60)
+    session = say(sessions, "a", 0)
+    finish(sessions, session, 1)
+    session.stop(50)
+    sessions.file(session, 50)
+    assert sessions.next_look() == 61
+
+
 def test_a_message_at_the_last_moment_keeps_the_session():
     sessions = make(idle_ttl=60)
     session = say(sessions, "a", 0)

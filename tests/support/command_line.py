@@ -13,6 +13,7 @@ import subprocess
 import sys
 import termios
 import time
+from collections.abc import Sequence
 from typing import Self
 
 COMMAND = (sys.executable, "-m", "mellea_like.cli.main")
@@ -43,20 +44,26 @@ def run(*arguments: str, stdin: bytes | str = b"", **env: str) -> subprocess.Com
 
 
 class Terminal:
-    """The command on a pseudo-terminal; standard output may be a pipe instead.
+    """The command, or another program, on a pseudo-terminal; what it prints may go to a pipe.
 
     Attributes:
         seen: everything that the terminal was sent so far.
     """
 
     def __init__(
-        self, *arguments: str, columns: int = 80, lines: int = 24, pipe: bool = True, **env: str
+        self,
+        *arguments: str,
+        command: Sequence[str] = COMMAND,
+        columns: int = 80,
+        lines: int = 24,
+        pipe: bool = True,
+        **env: str,
     ) -> None:
         self.seen = ""
         self._master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
         self.process = subprocess.Popen(
-            [*COMMAND, *arguments],
+            [*command, *arguments],
             stdin=slave,
             stdout=subprocess.PIPE if pipe else slave,
             stderr=slave,
@@ -75,6 +82,10 @@ class Terminal:
         if self.process.stdout is not None:
             self.process.stdout.close()
         os.close(self._master)
+
+    def type(self, text: str) -> None:
+        """Press keys: Ctrl-C is ``"\\x03"``, Ctrl-D ``"\\x04"``, Enter ``"\\n"``."""
+        os.write(self._master, text.encode())
 
     def wait_for(self, text: str, seconds: float = 20.0) -> None:
         """Read until the terminal was sent a text."""
