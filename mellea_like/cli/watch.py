@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from mellea_like.coalescing.files import Changes
 
-__all__ = ["OnBusyName", "WatchArguments", "run_watch"]
+__all__ = ["OnBusyName", "Runs", "WatchArguments", "ending", "run_watch"]
 
 CLEAR = "\x1b[H\x1b[2J\x1b[3J"
 
@@ -182,7 +182,7 @@ class Runs:
                 await self._end(process)
             raise
         self._process = None
-        return _ending(status)
+        return ending(status)
 
     async def _end(self, process: Process) -> None:
         self._stopped = True
@@ -212,7 +212,15 @@ def _send(process: Process, name: str) -> None:
             process.kill()
 
 
-def _ending(status: int) -> str:
+def ending(status: int) -> str:
+    """Say how a run ended.
+
+    Args:
+        status: its exit status; the negative number of the signal that ended it.
+
+    Returns:
+        The words.
+    """
     if status >= 0:
         return f"exit status {status}"
     try:

@@ -68,7 +68,7 @@ class Changes(NamedTuple):
             return "start"
         kind, path = self.files[0]
         rest = len(self.files) - 1
-        more = ", and more" if self.rescan else f", and {rest} more" if rest else ""
+        more = f", and {rest} more" if rest else ""
         return f"{path.name} {kind}{more}"
 
 

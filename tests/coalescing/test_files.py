@@ -109,7 +109,7 @@ def change(name: str, kind: str = "modified") -> FileChange:
         (Changes((), rescan=True), "start"),
         (Changes((change("a"),), rescan=False), "a modified"),
         (Changes((change("a", "deleted"), change("b")), rescan=False), "a deleted, and 1 more"),
-        (Changes((change("a"), change("b")), rescan=True), "a modified, and more"),
+        (Changes((change("a"), change("b")), rescan=True), "a modified, and 1 more"),
     ],
 )
 def test_changes_say_their_reason(changes, reason):
