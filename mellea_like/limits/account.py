@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from enum import Enum, auto
 from itertools import count
+from operator import add, sub
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
@@ -45,12 +46,7 @@ class Amounts(NamedTuple):
         Returns:
             Each amount with the other's added.
         """
-        return Amounts(
-            self.requests + other.requests,
-            self.input_tokens + other.input_tokens,
-            self.output_tokens + other.output_tokens,
-            self.money + other.money,
-        )
+        return Amounts._make(map(add, self, other))
 
     def minus(self, other: Amounts) -> Amounts:
         """Return the differences.
@@ -61,12 +57,7 @@ class Amounts(NamedTuple):
         Returns:
             Each amount without the other's.
         """
-        return Amounts(
-            self.requests - other.requests,
-            self.input_tokens - other.input_tokens,
-            self.output_tokens - other.output_tokens,
-            self.money - other.money,
-        )
+        return Amounts._make(map(sub, self, other))
 
     def most(self, other: Amounts) -> Amounts:
         """Return the greater amounts.
@@ -77,12 +68,7 @@ class Amounts(NamedTuple):
         Returns:
             Of each amount the greater one.
         """
-        return Amounts(
-            max(self.requests, other.requests),
-            max(self.input_tokens, other.input_tokens),
-            max(self.output_tokens, other.output_tokens),
-            max(self.money, other.money),
-        )
+        return Amounts._make(map(max, self, other))
 
 
 class Standing(Enum):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import aclosing, asynccontextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 from mellea_like.core.generation import Generation, Usage, cost_of
 from mellea_like.core.wrapping import BackendWrapper
@@ -115,8 +115,10 @@ class LimitedBackend(BackendWrapper):
         seen: list[Generation] = []
         error: BaseException | None = None
         try:
-            inner: Any = self.inner
-            async with inner.stream(request) as pieces, aclosing(_noting(pieces, seen)) as noted:
+            async with (
+                super()._stream(request) as pieces,
+                aclosing(_noting(pieces, seen)) as noted,
+            ):
                 yield noted
         except BaseException as exc:
             error = exc

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from mellea_like.limits.account import Amounts
@@ -36,13 +36,7 @@ class BudgetLimits(NamedTuple):
         Returns:
             Of each limit the lower one.
         """
-        return BudgetLimits(
-            _least(self.requests, other.requests),
-            _least(self.input_tokens, other.input_tokens),
-            _least(self.output_tokens, other.output_tokens),
-            _least(self.money, other.money),
-            _least(self.seconds, other.seconds),
-        )
+        return BudgetLimits._make(map(_least, self, other))
 
 
 class BudgetStatistics(NamedTuple):
@@ -67,7 +61,7 @@ class BudgetStatistics(NamedTuple):
     seconds: float
 
 
-def _least(one: float | None, other: float | None) -> Any:
+def _least(one: float | None, other: float | None) -> float | None:
     if one is None or other is None:
         return other if one is None else one
     return min(one, other)

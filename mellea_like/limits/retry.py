@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from mellea_like.core.generation import Generation
 from mellea_like.core.numbers import real_number, whole_number
@@ -193,9 +193,8 @@ class RetryBackend(BackendWrapper):
             del first
 
     async def _begin(self, request: Request) -> _Begun:
-        inner: Any = self.inner
         async with AsyncExitStack() as stack:
-            pieces = await stack.enter_async_context(inner.stream(request))
+            pieces = await stack.enter_async_context(super()._stream(request))
             first: str | Generation | None = await anext(pieces, None)
             return _Begun(request, stack.pop_all(), pieces, first)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mellea_like.core.backend import checked_reply
 from mellea_like.core.generation import Generation, cost_of
@@ -62,8 +62,7 @@ class WatchedBackend(BackendWrapper):
         """
         watch = EarlyWatch(self._requirements)
         text = ""
-        inner: Any = self.inner
-        async with inner.stream(request) as pieces:
+        async with self._stream(request) as pieces:
             async for piece in pieces:
                 if not isinstance(piece, str):
                     return checked_reply(self.inner, piece)
