@@ -1,6 +1,6 @@
-"""Draws the pictures of docs/concepts.md: ``python docs/pictures/draw.py``.
+"""Draws the pictures of the documentation: ``python docs/pictures/draw.py``.
 
-The timeline is a real call, recorded in virtual time, so that the picture can't say what the engine
+Timelines are real calls, recorded in virtual time, so that a picture can't say what the library
 does not do. ``tests/test_pictures.py`` compares the files with what this script draws.
 """
 
@@ -8,13 +8,18 @@ from __future__ import annotations
 
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
+
+import anyio
 
 from mellea_like import RejectionSamplingStrategy
 from mellea_like.backends import SimulatedBackend
+from mellea_like.coalescing import ChatDispatcher, RerunGate, Tick, bursts
 from mellea_like.testing import run_virtual
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
     from mellea_like import SamplingResult
 
 HERE = Path(__file__).parent
@@ -186,7 +191,157 @@ def timeline() -> str:
     return str(drawing)
 
 
-PICTURES = {"engine.svg": engine, "timeline.svg": timeline}
+TYPED = (0.0, 0.35, 0.8, 2.0, 2.6, 3.0, 6.0)
+"""When the messages of the chat come, in seconds."""
+
+QUIET, RUN = 0.5, 2.0
+
+
+def record_chat() -> list[tuple[float, float, list[float]]]:
+    """Run the chat that the picture shows: each run's start, end and messages."""
+    runs: list[tuple[float, float, list[float]]] = []
+
+    async def reply(messages: list[float]) -> None:
+        start = anyio.current_time()
+        await anyio.sleep(RUN)
+        runs.append((start, anyio.current_time(), messages))
+
+    async def talk() -> None:
+        async with ChatDispatcher(reply, quiet=QUIET) as dispatcher:
+            for at in TYPED:
+                await anyio.sleep_until(at)
+                dispatcher.submit("chat", at)
+            await anyio.sleep(QUIET)
+
+    run_virtual(talk)
+    return runs
+
+
+def chat() -> str:
+    """Draw a real chat: when messages came, and which run answered which."""
+    runs = record_chat()
+    left, top, scale = 128, 66, 72
+    drawing = Drawing(820, 230, "Messages of a chat over time, and the runs that answer them.")
+    drawing.text(24, 34, f"One session, quiet = {QUIET:g} s", bold=True)
+    for second in range(10):
+        x = left + second * scale
+        drawing.line(x, top - 8, x, top + 126, "#e6eaee")
+        drawing.text(x, top + 144, f"{second} s", anchor="middle", size=12, colour=PALE)
+    for row, label in enumerate(("messages", "window", "runs")):
+        drawing.text(24, top + 18 + row * 46, label, size=13)
+    names = {at: f"{number}" for number, at in enumerate(TYPED, 1)}
+    for number, (start, end, messages) in enumerate(runs):
+        x, y = left + start * scale, top + 88
+        fill, edge = COLOURS["passed"]
+        drawing.box(x, y, (end - start) * scale - 3, 32, fill, edge)
+        text = " + ".join(names[at] for at in messages)
+        drawing.text(x + RUN * scale / 2, y + 21, text, anchor="middle", size=13, colour=edge)
+        follows = bool(number) and start == runs[number - 1][1]
+        if not follows:
+            fill, edge = COLOURS["failed"]
+            since = left + messages[0] * scale
+            drawing.box(since, top + 44, x - since, 26, fill, edge)
+            drawing.arrow((x, top + 70), (x, y - 1))
+        for at in messages:
+            mark = left + at * scale
+            drawing.box(mark - 9, top, 18, 26, "#eef4fb", "#b9cfe6")
+            drawing.text(mark, top + 18, names[at], anchor="middle", size=13)
+            if follows:
+                drawing.arrow((mark, top + 27), (mark, top + 57), (x + 8, top + 57), (x + 8, y - 1))
+    drawing.text(
+        left + runs[1][0] * scale + 16, top + 61, "no window after a run", size=12, colour=PALE
+    )
+    return str(drawing)
+
+
+CHANGES = (0.3, 0.5, 0.7, 2.0, 2.2, 2.9, 3.1, 3.3, 5.8, 6.0, 6.2, 6.4, 6.6, 6.8, 7.0, 7.2, 7.4)
+"""When files change in the picture of the rerun gate, in seconds."""
+
+
+class Reruns(NamedTuple):
+    """What happened: when each burst began and ended and why, and when each tick ran."""
+
+    bursts: list[tuple[float, float, str]]
+    ticks: list[tuple[float, float, tuple[str, ...]]]
+
+
+def record_reruns() -> Reruns:
+    """Run the gate that the picture shows."""
+
+    async def changes() -> AsyncGenerator[float]:
+        for at in CHANGES:
+            await anyio.sleep_until(at)
+            yield at
+        await anyio.sleep(3)
+
+    async def call() -> Reruns:
+        reruns = Reruns([], [])
+
+        async def tick(tick: Tick) -> None:
+            began = anyio.current_time()
+            await anyio.sleep(1.2)
+            reruns.ticks.append((began, anyio.current_time(), tick.reasons))
+
+        async with RerunGate(tick) as gate, bursts(changes(), quiet=0.4, max_wait=1.2) as stream:
+            async for burst in stream:
+                name = f"{len(reruns.bursts) + 1}"
+                first = burst.items[0]
+                reruns.bursts.append((first, anyio.current_time(), burst.ended_by))
+                gate.poke(name)
+        return reruns
+
+    return run_virtual(call)
+
+
+def rerun() -> str:
+    """Draw what becomes of file changes: bursts, and ticks that never overlap."""
+    reruns = record_reruns()
+    left, right, row = 128, 792, 62
+    scale = (right - left) / 10
+    drawing = Drawing(
+        820,
+        300,
+        "Changes of files are gathered into bursts; each burst pokes the gate, which runs one tick"
+        " at a time. Bursts that end during a tick share the next one.",
+    )
+    drawing.text(24, 34, "Many changes, few runs, never two at a time", bold=True)
+    top = 62
+    bottom = top + 3 * row
+    for second in range(11):
+        x = left + second * scale
+        drawing.line(x, top - 8, x, bottom, "#e6eaee")
+        drawing.text(x, bottom + 18, f"{second} s", anchor="middle", size=12, colour=PALE)
+    for number, (name, more) in enumerate(
+        (("changes", "of files"), ("bursts", "quiet=0.4, max_wait=1.2"), ("ticks", "of the gate"))
+    ):
+        drawing.text(24, top + number * row + 22, name, size=13)
+        if number != 1:
+            drawing.text(24, top + number * row + 38, more, size=11, colour=PALE)
+    for second in CHANGES:
+        drawing.box(left + second * scale - 3, top + 8, 6, 26, *COLOURS["failed"])
+    for number, (began, ended, why) in enumerate(reruns.bursts, 1):
+        x, y, width = left + began * scale, top + row + 4, (ended - began) * scale
+        drawing.box(x, y, width, 32, *COLOURS["cancelled"])
+        drawing.text(x + width / 2, y + 21, f"{number}: {why}", anchor="middle", size=12)
+        answer = next(tick for tick in reruns.ticks if str(number) in tick[2])
+        to = left + answer[0] * scale
+        drawing.arrow((x + width, y + 32), (x + width, y + 46), (to, y + 46), (to, y + 61))
+    for number, (began, ended, reasons) in enumerate(reruns.ticks, 1):
+        x, y, width = left + began * scale, top + 2 * row + 4, (ended - began) * scale - 3
+        drawing.box(x, y, width, 32, *COLOURS["passed"])
+        words = f"tick {number}: burst{'s' if len(reasons) > 1 else ''} {', '.join(reasons)}"
+        drawing.text(x + width / 2, y + 21, words, anchor="middle", size=12)
+    summary = f"{len(CHANGES)} changes, {len(reruns.bursts)} bursts, {len(reruns.ticks)} ticks"
+    drawing.text(left, bottom + 42, summary, size=12, colour=PALE)
+    return str(drawing)
+
+
+PICTURES = {
+    "engine.svg": engine,
+    "timeline.svg": timeline,
+    "chat.svg": chat,
+    "rerun.svg": rerun,
+}
 
 
 if __name__ == "__main__":

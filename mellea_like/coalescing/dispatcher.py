@@ -184,7 +184,6 @@ class ChatDispatcher(ChatWork[M, R]):
         with anyio.CancelScope(deadline=new.deadline):
             await place.over.wait()
         if place.over.is_set():
-            await checkpoint_if_cancelled()
             return place.error
         self._lobby.leave(new)
         return expired(new)

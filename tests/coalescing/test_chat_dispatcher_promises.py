@@ -312,17 +312,18 @@ async def test_s5_later_submissions_are_refused_at_once(way):
 @pytest.mark.parametrize("way", ["drain", "abort"])
 async def test_s5_who_waits_for_room_is_turned_away(way):
     async with (
-        chat(Bot(1), max_pending=1) as dispatcher,
+        chat(Bot(1), max_pending=1, max_sessions=1) as dispatcher,
         anyio.create_task_group() as tasks,
     ):
         await say(dispatcher, (0, 1), (0.5, 2))
 
-        async def wait() -> None:
+        async def wait(key: str) -> None:
             with pytest.raises(ShutdownError):
-                await dispatcher.submit_wait("a", 3)
+                await dispatcher.submit_wait(key, 3)
             assert anyio.current_time() == pytest.approx(0.6)
 
-        tasks.start_soon(wait)
+        tasks.start_soon(wait, "a")
+        tasks.start_soon(wait, "stranger")
         await until(0.6)
         await getattr(dispatcher, way)()
 
@@ -439,6 +440,7 @@ async def test_s8_the_wait_for_room_counts():
         with pytest.raises(Expired, match="session 'a'"):
             await dispatcher.submit_wait("a", 3, deadline=0.8)
         assert anyio.current_time() == pytest.approx(0.8)
+        assert dispatcher.statistics().waiting == 0
         ticket = await dispatcher.submit_wait("a", 4, deadline=1.3)
         assert anyio.current_time() == pytest.approx(1.05)
         assert await outcome(ticket) == "Expired"
