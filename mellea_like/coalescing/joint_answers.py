@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 __all__ = ["MAX_CHARACTERS", "read_answers", "until_stop"]
 
-MAX_CHARACTERS = 2_000_000
+MAX_CHARACTERS = 1_000_000
 """A longer reply is not read at all."""
 
-EFFORT = 16 * MAX_CHARACTERS
+EFFORT = 4 * MAX_CHARACTERS
 """Characters looked at in all, of whatever reply: a nasty one must not take for ever."""
 
 TOO_DEEP = 20_000

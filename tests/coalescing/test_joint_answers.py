@@ -152,7 +152,7 @@ def test_where_there_are_no_entries_all_are_missing(text):
     assert read_answers(text, KEYS) == [None, None, None]
 
 
-HUGE = 300_000
+HUGE = 150_000
 NASTY = {
     "arrays": "[" * HUGE,
     "arrays of objects": "[{" * HUGE,
@@ -175,11 +175,11 @@ def test_a_nasty_reply_costs_little_and_leaves_the_answers_before_it(kind):
     before = time.process_time()
     assert read_answers(NASTY[kind], KEYS) == [None, None, None]
     assert read_answers(THREE + NASTY[kind], KEYS) == ALL
-    assert time.process_time() - before < 2
+    assert time.process_time() - before < 1.5
 
 
 def test_an_answer_after_huge_numbers_and_deep_nesting_is_found():
-    text = "[" * 2000 + " " + "9" * 5000 + THREE
+    text = "[" * 1000 + " " + "9" * 500 + THREE
     assert read_answers(text, KEYS) == ALL
 
 
