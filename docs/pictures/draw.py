@@ -254,7 +254,7 @@ def chat() -> str:
     return str(drawing)
 
 
-CHANGES = (0.3, 0.5, 0.7, 2.0, 2.2, 2.9, 3.1, 3.3, 5.8, 6.0, 6.2, 6.4, 6.6, 6.8, 7.0, 7.2, 7.4)
+CHANGES = (0.3, 0.5, 0.7, 1.4, 1.5, 2.1, 2.3, 5.1, 5.3, 5.5, 5.7, 5.9, 6.1, 6.3, 6.5, 6.7)
 """When files change in the picture of the rerun gate, in seconds."""
 
 
@@ -279,7 +279,7 @@ def record_reruns() -> Reruns:
 
         async def tick(tick: Tick) -> None:
             began = anyio.current_time()
-            await anyio.sleep(1.2)
+            await anyio.sleep(1.6)
             reruns.ticks.append((began, anyio.current_time(), tick.reasons))
 
         async with RerunGate(tick) as gate, bursts(changes(), quiet=0.4, max_wait=1.2) as stream:
@@ -322,14 +322,15 @@ def rerun() -> str:
     for number, (began, ended, why) in enumerate(reruns.bursts, 1):
         x, y, width = left + began * scale, top + row + 4, (ended - began) * scale
         drawing.box(x, y, width, 32, *COLOURS["cancelled"])
-        drawing.text(x + width / 2, y + 21, f"{number}: {why}", anchor="middle", size=12)
+        drawing.text(x + width / 2, y + 21, f"{number}", anchor="middle", size=13)
+        drawing.text(x + width / 2, y - 5, why, anchor="middle", size=11, colour=PALE)
         answer = next(tick for tick in reruns.ticks if str(number) in tick[2])
         to = left + answer[0] * scale
         drawing.arrow((x + width, y + 32), (x + width, y + 46), (to, y + 46), (to, y + 61))
-    for number, (began, ended, reasons) in enumerate(reruns.ticks, 1):
+    for began, ended, reasons in reruns.ticks:
         x, y, width = left + began * scale, top + 2 * row + 4, (ended - began) * scale - 3
         drawing.box(x, y, width, 32, *COLOURS["passed"])
-        words = f"tick {number}: burst{'s' if len(reasons) > 1 else ''} {', '.join(reasons)}"
+        words = f"for {' and '.join(reasons)}"
         drawing.text(x + width / 2, y + 21, words, anchor="middle", size=12)
     summary = f"{len(CHANGES)} changes, {len(reruns.bursts)} bursts, {len(reruns.ticks)} ticks"
     drawing.text(left, bottom + 42, summary, size=12, colour=PALE)

@@ -60,7 +60,7 @@ async def watch(
 ) -> None:
     """Run a function again when files change: once for a burst of changes, and one at a time.
 
-    It goes on until it is cancelled, or `stop` is set. What a tick raises is logged.
+    It goes on until it is cancelled, or ``stop`` is set. What a tick raises is logged.
 
     Args:
         paths: files, and directories with all that is in them.
@@ -74,7 +74,7 @@ async def watch(
             nothing. ``"restart"``: the tick is cancelled and begins again.
         at_start: whether to run one tick before any change.
         ignore: shell patterns of names of files and directories that do not count, besides
-            `IGNORED`. They say nothing about `paths` themselves.
+            `IGNORED`. They say nothing about the names in ``paths`` themselves.
         stop: once it is set, the changes made before are dealt with, and the function returns.
 
     Raises:
