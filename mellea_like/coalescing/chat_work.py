@@ -35,7 +35,7 @@ class ChatWork(Component, Generic[M, R]):
     """What goes on inside a `ChatDispatcher`: all but what its callers do.
 
     Everything is decided in synchronous steps: when a message comes or is taken back, when a run
-    ends, when time is up. Then `_look` does what the session asks for.
+    ends, when time is up. Each ends in a look at the session, which does what that asks for.
 
     Args:
         rules: what holds for each session.

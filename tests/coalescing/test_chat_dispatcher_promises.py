@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import logging
+from contextlib import nullcontext
 from typing import Any
 
 import anyio
@@ -179,6 +180,39 @@ async def test_s3_a_message_that_is_taken_back_makes_room():
             await until(0.61)
             assert dispatcher.statistics().waiting == 0
     assert bot.batches == [[1], [3]]
+
+
+async def test_s3_a_stranger_that_goes_away_leaves_no_session_behind():
+    async with chat(Bot(1), max_sessions=1) as dispatcher:
+        ticket = dispatcher.submit("a", 1)
+        with anyio.move_on_after(0.1):
+            await dispatcher.submit_wait("b", 2)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(_expect_stopped, dispatcher, "c")
+            await anyio.sleep(0.1)
+            await dispatcher.stop("c")
+        await ticket
+        assert (await dispatcher.stop("a")).known, "no one has taken its place"
+        assert not (await dispatcher.stop("b")).known
+        assert not (await dispatcher.stop("c")).known
+
+
+async def _expect_stopped(dispatcher: Any, key: str) -> None:
+    with pytest.raises(Stopped):
+        await dispatcher.submit_wait(key, 3)
+
+
+async def test_s3_submit_wait_lets_others_go_on_also_where_there_is_room():
+    went_on = anyio.Event()
+    async with chat(Bot(1)) as dispatcher, anyio.create_task_group() as tasks:
+        tasks.start_soon(_set, went_on)
+        for number in range(3):
+            await dispatcher.submit_wait("a", number)
+        assert went_on.is_set()
+
+
+async def _set(event: anyio.Event) -> None:
+    event.set()
 
 
 # --- S4: an exception goes to its waiters, and the loop goes on -------------------------------
@@ -496,6 +530,15 @@ async def test_the_span_of_a_run_links_to_its_callers_and_is_none_of_their_child
 
 
 @pytest.mark.allow_blocking
+async def test_the_span_of_a_run_is_no_child_of_whoever_opened_the_dispatcher(spans):
+    with trace.get_tracer("test").start_as_current_span("the opener"):
+        async with chat(Bot(1)) as dispatcher:
+            dispatcher.submit("key", 1)
+    [span] = [span for span in spans.get_finished_spans() if span.name == "chat run"]
+    assert span.parent is None
+
+
+@pytest.mark.allow_blocking
 async def test_spans_say_how_a_run_ended(spans, caplog):
     caplog.set_level(logging.CRITICAL)
     async with chat(Bot(1, error=OSError())) as dispatcher:
@@ -513,19 +556,24 @@ async def test_spans_say_how_a_run_ended(spans, caplog):
     assert found == {"failed": (None, "OSError"), "stopped": ("cancelled", None)}
 
 
-async def test_current_iteration_is_none_in_a_run_that_an_iteration_asked_for():
+@pytest.mark.parametrize("opened", ["outside", "inside"])
+async def test_current_iteration_is_none_in_a_run_that_an_iteration_asked_for(opened):
     seen = []
 
     async def reply(messages: list[Any]) -> str:
         seen.append(current_iteration())
         return "good"
 
-    async with ChatDispatcher(reply, quiet=0.05) as dispatcher:
+    shared = ChatDispatcher(reply, quiet=0.05)
 
-        async def generate(request: Any) -> str:
-            seen.append(current_iteration())
-            return await dispatcher.submit("a", "hi")
+    async def generate(request: Any) -> str:
+        seen.append(current_iteration())
+        if opened == "outside":
+            return await shared.submit("a", "hi")
+        async with shared:
+            return await shared.submit("a", "hi")
 
-        strategy = RejectionSamplingStrategy(FunctionBackend(generate), loop_budget=1)
+    strategy = RejectionSamplingStrategy(FunctionBackend(generate), loop_budget=1)
+    async with shared if opened == "outside" else nullcontext():
         assert (await strategy.sample("say good")).unwrap() == "good"
     assert seen == [1, None]
