@@ -12,15 +12,16 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import anyio
 
-from mellea_like import RejectionSamplingStrategy
+from mellea_like import Generation, Message, RejectionSamplingStrategy, Request
 from mellea_like.backends import SimulatedBackend
-from mellea_like.coalescing import ChatDispatcher, RerunGate, Tick, bursts
+from mellea_like.coalescing import ChatDispatcher, RerunGate, SamplingCoordinator, Tick, bursts
 from mellea_like.testing import run_virtual
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from mellea_like import SamplingResult
+    from mellea_like.coalescing import AuditRecord
 
 HERE = Path(__file__).parent
 INK, PALE, LINE = "#22303c", "#5b6b7a", "#9aa7b3"
@@ -337,11 +338,97 @@ def rerun() -> str:
     return str(drawing)
 
 
+ASKED = {0.4: "a", 0.8: "b", 1.7: "c", 4.0: "a", 4.15: "a", 4.3: "b", 4.45: "c", 6.3: "b"}
+"""Who asks when in the picture of the coordinator, in seconds."""
+
+WINDOW, MOST, ANSWERING = 2.0, 4, 1.4
+
+
+class Batched(NamedTuple):
+    """A batch: when its members asked, when it was sent, and when it was answered."""
+
+    asked: list[float]
+    began: float
+    ended: float
+
+
+def record_batches() -> list[Batched]:
+    """Run the coordinator that the picture shows."""
+    calls: list[tuple[float, float]] = []
+    ends: dict[str | None, list[AuditRecord]] = {}
+
+    class Slow:
+        async def generate(self, request: Request) -> Generation:  # noqa: ARG002
+            began = anyio.current_time()
+            await anyio.sleep(ANSWERING)
+            calls.append((began, anyio.current_time()))
+            # A refusal goes to every member: enough for a picture of when.
+            return Generation("no", finish_reason="refusal")
+
+    def note(record: AuditRecord) -> None:
+        if record.status != "asked":
+            ends.setdefault(record.batch_id, []).append(record)
+
+    async def call() -> list[Batched]:
+        async with SamplingCoordinator(
+            Slow(), window=WINDOW, max_batch=MOST, audit=note
+        ) as coordinator:
+
+            async def ask(at: float) -> None:
+                await anyio.sleep_until(at)
+                await coordinator.generate(Request((Message("user", f"{at}"),)))
+
+            async with anyio.create_task_group() as tasks:
+                for at in ASKED:
+                    tasks.start_soon(ask, at)
+        asked = [[ended - record.waited for record in records]
+                 for (_, ended), records in zip(calls, ends.values(), strict=True)]  # fmt: skip
+        return [Batched(sorted(times), *call) for times, call in zip(asked, calls, strict=True)]
+
+    return run_virtual(call)
+
+
+def coordinator() -> str:
+    """Draw which requests go together, and when."""
+    batches = record_batches()
+    left, top, scale = 128, 66, 66
+    drawing = Drawing(
+        820,
+        262,
+        "Requests of three callers over time. Three that come within the window go in one batch;"
+        " four fill a batch, which goes at once; one that is alone is passed on as it is.",
+    )
+    drawing.text(24, 34, f"window = {WINDOW:g} s, max_batch = {MOST}", bold=True)
+    for second in range(11):
+        x = left + second * scale
+        drawing.line(x, top - 8, x, top + 150, "#e6eaee")
+        drawing.text(x, top + 168, f"{second} s", anchor="middle", size=12, colour=PALE)
+    for row, label in enumerate(("requests", "window", "calls")):
+        drawing.text(24, top + 18 + row * 54, label, size=13)
+    for at, caller in ASKED.items():
+        drawing.box(left + at * scale - 4.5, top, 9, 26, "#eef4fb", "#b9cfe6")
+        drawing.text(left + at * scale, top - 4, caller, anchor="middle", size=12, colour=PALE)
+    for batch in batches:
+        first, count = left + batch.asked[0] * scale, len(batch.asked)
+        x, y = left + batch.began * scale, top + 106
+        drawing.box(first, top + 54, x - first, 26, *COLOURS["failed"])
+        drawing.arrow((x, top + 81), (x, y - 1))
+        drawing.box(x, y, (batch.ended - batch.began) * scale, 32, *COLOURS["passed"])
+        words = f"{count} in one" if count > 1 else "1, untouched"
+        drawing.text(x + 46, y + 21, words, anchor="middle", size=13, colour=COLOURS["passed"][1])
+        if count == MOST:
+            drawing.text(x + 8, top + 72, "full: at once", size=12, colour=PALE)
+    summary = f"{len(ASKED)} requests, {len(batches)} calls"
+    drawing.text(left, top + 188, summary, size=12, colour=PALE)
+    return str(drawing)
+
+
 PICTURES = {
     "engine.svg": engine,
     "timeline.svg": timeline,
     "chat.svg": chat,
     "rerun.svg": rerun,
+    "coordinator.svg": coordinator,
 }
 
 
