@@ -89,7 +89,8 @@ def storm(session: nox.Session) -> None:
     storms = [
         f"tests/storm/test_{name}.py" for name in ("invariants", "limits_storm", "conductor_storm")
     ]
-    random = (*storms, "tests/limits", "tests/schedules")
+    coalescers = sorted((ROOT / "tests" / "coalescing").glob("test_*_storm.py"))
+    random = (*storms, "tests/limits", "tests/schedules", *coalescers)
     session.env["STORM"] = "1"
     environment.run("pytest", "--numprocesses=auto", "-m", "not alone and not storm", *random)
     # What counts seconds and bytes, with nothing beside it.

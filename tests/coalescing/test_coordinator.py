@@ -555,6 +555,28 @@ async def test_a_member_that_left_bears_its_part_of_what_was_known():
     assert sum((r.meter.usage for r in requests), Usage()) == Usage(1, 100, 50)
 
 
+async def test_leaving_while_one_is_asked_again_leaves_the_parts_of_the_first_round_as_they_were():
+    class Single(Person):
+        async def generate(self, request):
+            if not tasks_of(request):
+                self.delay = 10
+            return await super().generate(request)
+
+    person = Single(lacking("t0"))
+    requests = asks(2)
+    results = []
+    async with SamplingCoordinator(person) as coordinator, anyio.create_task_group() as tasks:
+
+        async def stay():
+            results.append(await coordinator.generate(requests[1]))
+
+        with anyio.move_on_after(8):
+            tasks.start_soon(stay)
+            await coordinator.generate(requests[0])
+    assert results[0].usage == requests[1].meter.usage
+    assert requests[0].meter.usage + requests[1].meter.usage == Usage(2, 200, 50, 1)
+
+
 async def test_what_was_never_sent_costs_nothing():
     requests = [ask("a"), ask("b", deadline=1.0)]
     async with SamplingCoordinator(Person()) as coordinator:
