@@ -28,6 +28,7 @@ from mellea_like.errors import (
     BackendUnavailable,
     InvalidRequest,
     MalformedResponse,
+    MelleaError,
     RateLimited,
 )
 
@@ -297,12 +298,13 @@ def _fields(body: object) -> dict[str, Any]:
 
 
 def _causes(exc: BaseException) -> Iterator[BaseException]:
-    # An exception and what led to it, the members of groups included.
+    # An exception and what led to it, the members of groups included. An error of this library's
+    # that is the context is about another request: the one that this is a retry of, say.
     seen: set[int] = set()
     pending: list[BaseException | None] = [exc]
     while pending:
         found = pending.pop(0)
-        if found is None or id(found) in seen:
+        if found is None or id(found) in seen or isinstance(found, MelleaError):
             continue
         seen.add(id(found))
         yield found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from mellea_like.core.backend import Backend, can_judge
+from mellea_like.core.backend import Backend, can_judge, is_backend
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -23,9 +23,16 @@ class BackendWrapper:
 
     Args:
         inner: the backend inside.
+
+    Raises:
+        TypeError: ``inner`` is no backend.
     """
 
     def __init__(self, inner: Backend) -> None:
+        if not is_backend(inner):
+            kind = type(self).__name__
+            msg = f"{kind} takes a backend first, with generate(request), not {inner!r}"
+            raise TypeError(msg)
         self.inner = inner
         self.can_judge = can_judge(inner)
 

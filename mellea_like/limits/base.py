@@ -75,11 +75,18 @@ class LimitedBackend(BackendWrapper):
         *limits: the limits, at least one.
 
     Raises:
-        TypeError: something is no backend or no limit.
+        TypeError: something is no backend or no limit, or there is no limit.
     """
 
     def __init__(self, inner: Backend, *limits: Limit) -> None:
         super().__init__(inner)
+        if not limits:
+            msg = "LimitedBackend takes limits after the backend, such as ConcurrencyLimiter(8)"
+            raise TypeError(msg)
+        for limit in limits:
+            if isinstance(limit, type) or not callable(getattr(limit, "acquire", None)):
+                msg = f"LimitedBackend takes limits, such as ConcurrencyLimiter(8), not {limit!r}"
+                raise TypeError(msg)
         self.limits = limits
 
     async def generate(self, request: Request) -> Generation:

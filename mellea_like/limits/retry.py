@@ -143,7 +143,7 @@ class RetryBackend(BackendWrapper):
         retries: True.
 
     Raises:
-        TypeError: ``policy`` is no `Retry`.
+        TypeError: ``inner`` is no backend, or ``policy`` no `Retry`.
     """
 
     retries = True

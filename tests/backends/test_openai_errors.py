@@ -218,6 +218,13 @@ def test_retry_after_is_read_or_left_out(headers, seconds):
     assert retry_after(headers, NOW) == seconds
 
 
+def test_a_connection_that_breaks_in_a_retry_does_not_tell_of_the_try_before():
+    broken = httpx2.RemoteProtocolError("peer closed connection")
+    broken.__context__ = RateLimited("answered 429: slow down", status=429)
+    error = translator().of(broken)
+    assert str(error) == f"can't reach {URL}: the connection failed (peer closed connection)"
+
+
 @given(st.text(), st.text())
 def test_retry_after_takes_any_text(one, two):
     seconds = retry_after({"retry-after": one, "retry-after-ms": two}, NOW)
