@@ -21,6 +21,7 @@ from mellea_like.errors import (
     Stopped,
 )
 from mellea_like.runtime.logs import warn
+from mellea_like.runtime.native import clock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable
@@ -50,6 +51,7 @@ class ChatWork(Component, Generic[M, R]):
         self._max_sessions = max_sessions
         self._idle_ttl = idle_ttl
         self._max_runs = max_runs
+        self._now = anyio.current_time
         self._clear()
 
     def _clear(self) -> None:
@@ -64,6 +66,8 @@ class ChatWork(Component, Generic[M, R]):
     async def __aenter__(self) -> Self:
         await super().__aenter__()
         self._clear()
+        # Messages may come from callbacks, where anyio does not know which event loop it is.
+        self._now = clock()
         self._start(self._keep_time, name="mellea_like chat timer")
         return self
 
@@ -71,7 +75,7 @@ class ChatWork(Component, Generic[M, R]):
 
     def _receive(self, new: Submission[M, R]) -> CoalescingError | None:
         """Take a message in, or return why not."""
-        now = anyio.current_time()
+        now = self._now()
         if new.deadline <= now:
             self._accepted += 1
             self._drop([new], expired(new))
@@ -131,7 +135,7 @@ class ChatWork(Component, Generic[M, R]):
         session = self._sessions.get(key)
         if session is None:
             return turned_away
-        stopping = session.stop(anyio.current_time())
+        stopping = session.stop(self._now())
         self._drop((*stopping.running, *stopping.discarded), error)
         if stopping.running:
             self._active[key].scope.cancel()
@@ -151,7 +155,7 @@ class ChatWork(Component, Generic[M, R]):
 
     def _look(self, session: Session[M, R]) -> None:
         """Do what a session asks for after anything happened to it."""
-        now = anyio.current_time()
+        now = self._now()
         for late in session.expire(now):
             self._drop([late], expired(late))
         refused = session.look_for_stuck(now)
@@ -162,18 +166,25 @@ class ChatWork(Component, Generic[M, R]):
             self._drop(refused, self._stuck(session.key))
         self._file(session, now)
         self._let_strangers_in(now)
-        while len(self._active) < self._max_runs:
-            ready = self._sessions.take_ready()
-            if ready is None:
-                break
-            run = self._active[ready.key] = ChatRun(ready.key, ready.take())
-            self._runs += 1
-            self._start(self._carry_out, ready, run, name=run.name)
-            self._file(ready, now)
-        if self._timer is not None and self._sessions.next_look() < self._timer_ends:
+        if self._timer is not None and self._has_something_to_do():
             self._timer.set()
         if self._calm is not None:
             self._calm.set()
+
+    def _has_something_to_do(self) -> bool:
+        ready = self._sessions.ready and len(self._active) < self._max_runs
+        return bool(ready) or self._sessions.next_look() < self._timer_ends
+
+    def _begin_runs(self) -> None:
+        """Start all runs that may start; only from our own tasks, never in a caller's."""
+        while len(self._active) < self._max_runs:
+            session = self._sessions.take_ready()
+            if session is None:
+                break
+            run = self._active[session.key] = ChatRun(session.key, session.take())
+            self._runs += 1
+            self._start(self._carry_out, session, run, name=run.name)
+            self._file(session, self._now())
 
     def _file(self, session: Session[M, R], now: float) -> None:
         while (place := self._lobby.first(session.key)) is not None:
@@ -206,20 +217,22 @@ class ChatWork(Component, Generic[M, R]):
             del self._active[session.key]
             session.run_ended(cancelled=not run.answered and run.error is None)
             self._look(session)
+            self._begin_runs()
 
     # --- time -----------------------------------------------------------------------------------
 
     async def _keep_time(self) -> None:
         try:
             while True:
+                now = self._now()
+                self._sessions.forget(now)
+                for session in self._sessions.due(now):
+                    self._look(session)
+                self._begin_runs()
                 self._timer = anyio.Event()
                 self._timer_ends = self._sessions.next_look()
                 with anyio.CancelScope(deadline=self._timer_ends):
                     await self._timer.wait()
-                now = anyio.current_time()
-                self._sessions.forget(now)
-                for session in self._sessions.due(now):
-                    self._look(session)
         finally:
             # Everyone is settled, too, when the tasks are cancelled and the block goes on.
             self._shut()

@@ -258,7 +258,7 @@ class ChatDispatcher(ChatWork[M, R]):
         )
         ticket: Ticket[R] = Ticket(lambda _: self._withdraw(new))
         run = self._run if run is None else _runnable(run)
-        now = anyio.current_time()
+        now = self._now()
         new = Submission(key, message, run, ticket, now, until, caller_span())
         return new
 

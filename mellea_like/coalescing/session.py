@@ -122,7 +122,17 @@ class Session(Generic[M, R]):
         rules: what holds for it.
     """
 
-    __slots__ = ("_cancelling", "_grace_ends", "_rules", "_stuck", "key", "pending", "ripe", "run")
+    __slots__ = (
+        "_cancelling",
+        "_earliest",
+        "_grace_ends",
+        "_rules",
+        "_stuck",
+        "key",
+        "pending",
+        "ripe",
+        "run",
+    )
 
     def __init__(self, key: Hashable, rules: Rules) -> None:
         self.key = key
@@ -135,6 +145,7 @@ class Session(Generic[M, R]):
         self._cancelling: Literal["stop", "interrupt"] | None = None
         self._grace_ends = math.inf
         self._stuck = False
+        self._earliest = math.inf  # No deadline is earlier; whose it was may be gone.
 
     @property
     def phase(self) -> ChatPhase:
@@ -173,6 +184,7 @@ class Session(Generic[M, R]):
             return Admission.FULL
         new.at = now
         self.pending.append(new)
+        self._earliest = min(self._earliest, new.deadline)
         if interrupts:
             self._cancel("interrupt", now)
         return Admission.INTERRUPTS if interrupts else Admission.ACCEPTED
@@ -195,12 +207,11 @@ class Session(Generic[M, R]):
         """Return when to look at it again, if nothing happens before.
 
         Returns:
-            The time; ``math.inf`` for never.
+            The time, or an earlier one; ``math.inf`` for never.
         """
         due = math.inf if self.ripe else self.due()
         grace = math.inf if self._stuck else self._grace_ends
-        deadlines = min((each.deadline for each in (*self.run, *self.pending)), default=math.inf)
-        return min(due, grace, deadlines)
+        return min(due, grace, self._earliest)
 
     def take(self) -> tuple[Submission[M, R], ...]:
         """Begin to answer what waits, up to the first message with another ``run`` function.
@@ -247,12 +258,15 @@ class Session(Generic[M, R]):
         Returns:
             The messages, each once.
         """
+        if now < self._earliest:
+            return ()
         late = tuple(each for each in (*self.run, *self.pending) if each.deadline <= now)
-        if late:
-            self.pending = [each for each in self.pending if each.deadline > now]
-            self.ripe = self.ripe and bool(self.pending)
-            for each in late:
-                each.deadline = math.inf
+        self.pending = [each for each in self.pending if each.deadline > now]
+        self.ripe = self.ripe and bool(self.pending)
+        for each in late:
+            each.deadline = math.inf
+        left = (each.deadline for each in (*self.run, *self.pending))
+        self._earliest = min(left, default=math.inf)
         return late
 
     def withdraw(self, leaving: Submission[M, R]) -> bool:

@@ -42,6 +42,11 @@ class Sessions(Generic[M, R]):
         return iter(tuple(self._by_key.values()))
 
     @property
+    def ready(self) -> int:
+        """How many wait for their turn to run."""
+        return len(self._ready)
+
+    @property
     def idle(self) -> int:
         """How many have nothing to do."""
         return len(self._idle)

@@ -10,7 +10,9 @@ import anyio
 import pytest
 from chat_kit import Bot, chat, outcome, outcomes, say, until
 
-from mellea_like.coalescing import ChatDispatcher, ChatPhase, StopReport, joined
+from mellea_like.coalescing import ChatDispatcher, ChatPhase, StopReport, Ticket, joined
+from mellea_like.coalescing.runs import ChatRun
+from mellea_like.coalescing.session import Submission
 from mellea_like.errors import QueueFull, Refused, Stopped
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
@@ -207,11 +209,27 @@ async def test_a_stop_in_the_window_starts_no_run():
 async def test_a_stop_in_the_moment_before_a_run_begins_starts_no_run():
     bot = Bot()
     async with chat(bot, quiet=0) as dispatcher:
-        ticket = dispatcher.submit("a", 1)  # Its run's task is started, and has not begun.
-        report = await dispatcher.stop("a")
-        assert report == StopReport(known=True, cancelled=True, discarded=0)
+        ticket = dispatcher.submit("a", 1)
+        assert await dispatcher.stop("a") == StopReport(known=True, cancelled=False, discarded=1)
         assert await outcome(ticket) == "Stopped"
     assert bot.runs == []
+
+
+async def test_a_run_that_is_stopped_before_its_first_step_calls_nothing():
+    bot = Bot()
+    run = ChatRun("a", (Submission("a", 1, bot.reply, Ticket(), 0.0),))
+    run.scope.cancel()
+    await run.carry_out()
+    assert bot.runs == []
+    assert not run.answered
+
+
+async def test_without_a_window_what_comes_in_one_step_goes_together():
+    bot = Bot(1)
+    async with chat(bot, quiet=0) as dispatcher:
+        tickets = [dispatcher.submit("a", number) for number in range(3)]
+        assert await outcomes(*tickets) == [(0, 1, 2)] * 3
+    assert bot.starts == [0.0]
 
 
 async def test_a_stop_while_a_session_waits_for_its_turn_starts_no_run():

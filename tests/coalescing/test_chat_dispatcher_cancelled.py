@@ -8,6 +8,7 @@ once and twice, and by the cancellation of every task at once, as at the end of 
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import inspect
 import logging
 from collections.abc import Awaitable, Callable
@@ -319,3 +320,26 @@ def test_s4_an_interrupt_in_a_run_settles_everyone_and_goes_on():
             run_virtual(main, backend=backend)  # type: ignore[arg-type]
         assert caught.group_contains(Interrupt)
     assert all(ticket.done for ticket in tickets)
+
+
+def test_messages_may_come_from_callbacks_where_there_is_no_task():
+    async def reply(messages: list[Any]) -> list[Any]:
+        await anyio.sleep(1)
+        return messages
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        tickets = []
+        for quiet, expected in ((0.05, [[1, 2], [1, 2]]), (0, [[1, 2], [1, 2]])):
+            async with ChatDispatcher(reply, quiet=quiet, on_busy="interrupt") as dispatcher:
+                for after, text in ((0, 1), (0.5, 2)):
+                    loop.call_later(
+                        after,
+                        lambda text=text: tickets.append(dispatcher.submit("a", text)),
+                        context=contextvars.Context(),
+                    )
+                await anyio.sleep(0.6)
+                assert [await ticket for ticket in tickets] == expected
+            tickets.clear()
+
+    run_virtual(main)
