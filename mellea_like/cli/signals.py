@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -29,7 +29,7 @@ def terminable(*signals: signal.Signals) -> Generator[list[int]]:
         received.append(number)
         signal.raise_signal(signal.SIGINT)
 
-    before: dict[signal.Signals, signal._HANDLER] = {}
+    before: dict[signal.Signals, Any] = {}
     try:
         # Not in the main thread, signals are someone else's.
         with contextlib.suppress(ValueError):

@@ -87,7 +87,7 @@ def run_watch(arguments: WatchArguments) -> int:
         raise Problem(msg)
     others = [signal.SIGHUP] if hasattr(signal, "SIGHUP") else []
     for path in arguments.paths:
-        if not path.exists():
+        if not os.path.exists(path):  # noqa: PTH110 (Path.exists raises where a name is too long)
             msg = f"can't watch {path}: there is no such file or directory"
             raise Problem(msg)
     runs = Runs(arguments)

@@ -168,6 +168,8 @@ class BurstStream(Generic[T]):
             msg = "a stream of bursts is entered once: make another one with bursts(...)"
             raise RuntimeError(msg)
         self._reading = anyio.CancelScope()
+        if self._closed is not None:
+            self._reading.cancel("the stream of bursts was stopped before")
         self._tasks = await anyio.create_task_group().__aenter__()
         self._tasks.start_soon(self._read, self._reading, name="gathers bursts")
         return self

@@ -285,6 +285,7 @@ def test_how_a_run_ended_is_said_in_words(status, says):
         (["watch", "."], 2, "Give the command after two dashes: watch PATHS -- COMMAND"),
         (["watch", ".", "--"], 2, "Give the command after two dashes: watch PATHS -- COMMAND"),
         (["watch", "missing", "--", "true"], 3, "can't watch missing: there is no such file"),
+        (["watch", "x" * 999, "--", "true"], 3, "there is no such file"),
         (["watch", ".", "--", "missing"], 3, "can't run missing: there is no such command"),
         (["watch", ".", "--max-wait", "-1", "--", "true"], 2, "--max-wait takes seconds, not -1"),
         (["watch", ".", "--grace", "nan", "--", "true"], 2, "--grace takes seconds, not nan"),

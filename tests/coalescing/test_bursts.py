@@ -3,45 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
-import os
 
 import anyio
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from timed_source import Source
 
 from mellea_like.coalescing import Burst, bursts
 from mellea_like.coalescing.burst_stream import Gathering
 from mellea_like.coalescing.flush import Window
 from mellea_like.errors import CoalescingError
-from mellea_like.testing import run_virtual
 
 pytestmark = pytest.mark.anyio
-
-STORM = bool(os.environ.get("STORM"))
-
-
-class Source:
-    """Gives items at given times, then ends, raises or hangs; notes that it was closed."""
-
-    def __init__(self, *items, end: Exception | str | None = None) -> None:
-        self.items = items
-        self.end = end
-        self.closed = False
-
-    async def __call__(self):
-        try:
-            for at, item in self.items:
-                await anyio.sleep_until(at)
-                yield item
-            if isinstance(self.end, Exception):
-                raise self.end
-            if self.end == "never":
-                await anyio.sleep_forever()
-        finally:
-            self.closed = True
 
 
 async def gathered(source, **more) -> list[tuple[float, Burst]]:
@@ -343,73 +316,11 @@ def test_when_a_burst_ends_and_why(came, closed, due, ended_by):
         assert gathering.due_at() == math.inf
 
 
-# --- whatever comes -------------------------------------------------------------------------------
-
-times = st.integers(0, 40).map(lambda eighths: eighths / 8)
-
-
-@pytest.mark.parametrize("loop", ["asyncio", "trio"])
-@settings(
-    max_examples=2000 if STORM else 150,
-    derandomize=not STORM,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
-)
-@given(
-    came=st.lists(times, max_size=20).map(sorted),
-    works=st.lists(times, min_size=1, max_size=4),
-    stop=st.one_of(st.none(), times),
-    room=st.sampled_from([1, 3, 100]),
-    every=st.sampled_from([3, 1000]),
-    end=st.sampled_from(["end", "error", "never"]),
-)
-def test_all_that_came_is_delivered_once_and_in_order(
-    loop, came, works, stop, room, every, end, caplog
-):
-    caplog.set_level(logging.CRITICAL)
-    quiet, cap = 0.5, 2.0
-    ending = {"end": None, "error": OSError("broken"), "never": "never"}[end]
-    source = Source(*((at, number) for number, at in enumerate(came)), end=ending)
-    found: list[tuple[float, Burst]] = []
-    cursors = []
-
-    async def play():
-        free = 0.0
-        async with (
-            bursts(
-                source(), quiet=quiet, max_wait=cap, max_items=room, urgent=lambda n: n % every == 2
-            ) as stream,
-            anyio.create_task_group() as tasks,
-        ):
-
-            @tasks.start_soon
-            async def stopper():
-                await anyio.sleep_until(10 + max(works) * 20 if stop is None else stop)
-                stream.stop()
-
-            try:
-                async for burst in stream:
-                    now = anyio.current_time()
-                    cursors.append(stream.cursor)
-                    found.append((now, burst))
-                    first = came[burst.items[0]]
-                    assert now <= max(free, first + cap) + 1e-9
-                    await anyio.sleep(works[len(found) % len(works)])
-                    free = anyio.current_time()
-            except OSError:
-                assert end == "error"
-            statistics = stream.statistics()
-            tasks.cancel_scope.cancel()
-        assert source.closed or statistics.items == 0
-        delivered = [item for _, burst in found for item in burst.items]
-        assert delivered == sorted(set(delivered))
-        assert len(delivered) + statistics.dropped == statistics.items
-        assert statistics.gathered == 0
-        assert (statistics.dropped > 0) == any(burst.rescan for _, burst in found)
-        if stop is None:
-            assert statistics.items == len(came)
-        assert cursors == [None, *(burst.cursor for _, burst in found)][: len(cursors)]
-        if found:
-            assert found[-1][1].cursor == statistics.items
-
-    run_virtual(play, backend=loop)
+async def test_one_that_is_stopped_before_it_is_entered_reads_nothing(virtual_clock):
+    source = Source((0, "a"), end="never")
+    stream = bursts(source())
+    stream.stop()
+    async with stream:
+        with pytest.raises(StopAsyncIteration):
+            await anext(stream)
+        assert stream.statistics().items == 0
