@@ -11,7 +11,6 @@ import anyio
 from anyio.lowlevel import checkpoint, checkpoint_if_cancelled, current_token
 
 from mellea_like.core.generation import Usage
-from mellea_like.core.numbers import whole_number
 from mellea_like.limits.base import RequestEnd
 from mellea_like.limits.line import Line, Place
 from mellea_like.runtime.native import call_soon, loop_runs
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
     from mellea_like.core.backend import Backend, Request
 
-__all__ = ["Queueing", "Ticket", "whole_number"]
+__all__ = ["Queueing", "Ticket"]
 
 CHECKING = 2.0
 """Seconds for which a reply is thought to be checked, unless its subsample asks again before."""
