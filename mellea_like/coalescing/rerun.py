@@ -67,7 +67,8 @@ class RerunGate(Component, Generic[T]):
             ``"ignore"``: it is refused. ``"restart"``: the tick is cancelled, and the next one
             answers its submissions too.
         max_wait: for how many seconds after its oldest submission a tick may be restarted; then it
-            is left to end, so that a steady stream of submissions can't starve it.
+            is left to end, so that a steady stream of submissions can't starve it. ``math.inf``
+            suits a tick that never ends by itself.
         max_pending: how many requests one tick answers at most. Pokes need no room.
         full: what becomes of a request that finds no room: it waits for the tick after with
             ``"wait"``, and raises `QueueFull` with ``"raise"``.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 from operator import itemgetter
@@ -67,11 +68,12 @@ async def watch(
         tick: an async function. One that needs an argument gets the `Changes`: those since the last
             tick that ended well began.
         quiet: seconds without a change after which the tick begins.
-        max_wait: seconds after the first change at which it begins whatever happens; with
-            ``on_busy="restart"``, for how long changes may restart it.
+        max_wait: seconds after the first change at which it begins whatever happens.
         min_interval: seconds from the beginning of one tick to that of the next, at least.
         on_busy: what changes do during a tick. ``"queue"``: one more follows. ``"ignore"``:
-            nothing. ``"restart"``: the tick is cancelled and begins again.
+            nothing. ``"restart"``: the tick is cancelled and begins again, however long it has run:
+            one that never ends by itself, a server say, wants that; one that takes longer than
+            changes stay away does not.
         at_start: whether to run one tick before any change.
         ignore: shell patterns of names of files and directories that do not count, besides
             `IGNORED`. They say nothing about the names in ``paths`` themselves.
@@ -100,7 +102,7 @@ async def watch(
         run if callable(tick) else tick,
         min_interval=min_interval,
         on_busy=on_busy,
-        max_wait=max_wait,
+        max_wait=math.inf,
         name="watch",
     )
     files = _Files(paths, (*IGNORED, *ignore), quiet, stop)

@@ -8,10 +8,11 @@ import math
 
 import anyio
 import pytest
+from anyio.lowlevel import checkpoint
 
 from mellea_like.coalescing import RerunGate, Tick
 from mellea_like.coalescing.rerun_queue import MAX_REASONS, Asked, Batch, Submissions, when_busy
-from mellea_like.errors import CoalescingError, QueueFull, Refused, ShutdownError
+from mellea_like.errors import CoalescingError, Expired, QueueFull, Refused, ShutdownError
 
 pytestmark = pytest.mark.anyio
 
@@ -147,6 +148,20 @@ async def test_a_tick_may_poke_its_own_gate(virtual_clock):
     assert numbers == [1, 2, 3]
 
 
+async def test_ticks_that_never_wait_keep_nobody_waiting(virtual_clock):
+    async def tick(tick):
+        if tick.number < 1000:
+            gate.poke()
+
+    turns = 0
+    async with RerunGate(tick) as gate:
+        gate.poke()
+        while gate.status().ticks < 1000:
+            await checkpoint()
+            turns += 1
+    assert turns > 100
+
+
 async def test_a_tick_that_would_wait_for_its_own_end_is_told(virtual_clock):
     async def tick():
         await gate.request("myself")
@@ -278,6 +293,7 @@ async def test_a_request_that_left_before_the_restart_is_not_answered(virtual_cl
 )
 def test_what_happens_during_a_tick(on_busy, waited, then):
     assert when_busy(on_busy, 100 + waited, 100, 10) == then
+    assert when_busy(on_busy, 100 + waited, 100, math.inf) == on_busy
 
 
 # --- the interval -----------------------------------------------------------------------------
@@ -495,6 +511,16 @@ def test_requests_that_find_no_room_stand_in_a_line_in_their_order():
     assert [queue.take(9).reasons for _ in range(3)] == [("0", "1"), ("2", "3"), ("4",)]
     assert queue.take(9) is None
     assert not queue
+
+
+def test_what_has_expired_is_not_taken():
+    queue, _ = submissions(requests=1)
+    late = Fake()
+    queue.add(late, Asked("late", 1, late, deadline=9))
+    assert queue.take(9).reasons == ("0",)
+    assert isinstance(late.got, Expired)
+    queue.add(late, Asked("late", 1, late, deadline=9))
+    assert queue.take(10) is None
 
 
 def test_one_that_leaves_makes_room_for_the_first_in_the_line():

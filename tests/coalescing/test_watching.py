@@ -227,10 +227,11 @@ async def test_what_a_failed_tick_was_for_is_handed_to_the_next_one_too(tmp_path
 
 async def test_restart_begins_anew_with_all_changes(tmp_path):
     tick = Ticks()
-    async with watching(tmp_path, tick, on_busy="restart", max_wait=60):
-        tick.seconds = 2
+    async with watching(tmp_path, tick, on_busy="restart", max_wait=0.3):
+        tick.seconds = 5
         write(tmp_path / "first.txt")
         await tick.until(2, began=True)
+        await anyio.sleep(0.5)  # However long it has run: longer than max_wait.
         write(tmp_path / "second.txt")
         assert set(names(await tick.until(3, began=True))) == {"first.txt", "second.txt"}
         tick.seconds = 0
