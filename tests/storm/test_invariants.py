@@ -42,7 +42,7 @@ from mellea_like.sampling.subsample import may_go_on
 pytestmark = pytest.mark.timeout(3600)
 STORM = bool(os.environ.get("STORM"))
 storm = settings(
-    max_examples=3000 if STORM else 150,
+    max_examples=1500 if STORM else 150,
     derandomize=not STORM,
     deadline=None,
     phases=[Phase.reuse, Phase.generate, Phase.shrink],
