@@ -158,12 +158,6 @@ class ChatWork(Component, Generic[M, R]):
         now = self._now()
         for late in session.expire(now):
             self._drop([late], expired(late))
-        refused = session.look_for_stuck(now)
-        if refused is not None:
-            run = self._active[session.key]
-            run.log_stuck(self._rules.stop_grace)
-            run.over.set()
-            self._drop(refused, self._stuck(session.key))
         self._file(session, now)
         self._let_strangers_in(now)
         if self._timer is not None and self._has_something_to_do():
@@ -176,7 +170,7 @@ class ChatWork(Component, Generic[M, R]):
         return bool(ready) or self._sessions.next_look() < self._timer_ends
 
     def _begin_runs(self) -> None:
-        """Start all runs that may start; only from our own tasks, never in a caller's."""
+        """Start all runs that may start; only in the timer's task, never in a caller's."""
         while len(self._active) < self._max_runs:
             session = self._sessions.take_ready()
             if session is None:
@@ -217,7 +211,6 @@ class ChatWork(Component, Generic[M, R]):
             del self._active[session.key]
             session.run_ended(cancelled=not run.answered and run.error is None)
             self._look(session)
-            self._begin_runs()
 
     # --- time -----------------------------------------------------------------------------------
 
@@ -227,6 +220,7 @@ class ChatWork(Component, Generic[M, R]):
                 now = self._now()
                 self._sessions.forget(now)
                 for session in self._sessions.due(now):
+                    self._give_up(session, now)
                     self._look(session)
                 self._begin_runs()
                 self._timer = anyio.Event()
@@ -236,6 +230,15 @@ class ChatWork(Component, Generic[M, R]):
         finally:
             # Everyone is settled, too, when the tasks are cancelled and the block goes on.
             self._shut()
+
+    def _give_up(self, session: Session[M, R], now: float) -> None:
+        """Refuse what waits for a run that was cancelled and does not end in time."""
+        refused = session.look_for_stuck(now)
+        if refused is not None:
+            run = self._active[session.key]
+            run.log_stuck(self._rules.stop_grace)
+            run.over.set()
+            self._drop(refused, self._stuck(session.key))
 
     # --- the end --------------------------------------------------------------------------------
 
