@@ -79,7 +79,7 @@ class Batch:
         self.scope = anyio.CancelScope()
         self.closed = anyio.Event()
         self.deserted = False
-        self._members = tuple(members)
+        self._members: tuple[Pending, ...] = tuple(members)
         self._backend = backend
         self._manner = manner
 
@@ -93,13 +93,20 @@ class Batch:
             if cancellation is not None and cancel_requested():
                 self.fail(ShutdownError(f"batch {self.batch_id} was cancelled with its component"))
                 raise
-            if cancellation is not None and rest is None:
+            error = exc if rest is None else rest
+            if rest is None and not self.scope.cancel_called:
                 name = type(self._backend).__name__
-                rest = BackendUnavailable(f"{name} raised a cancellation that no one asked for")
-                rest.__cause__ = cancellation
-            self.fail(exc if cancellation is None or rest is None else rest)
+                error = BackendUnavailable(f"{name} raised a cancellation that no one asked for")
+                error.__cause__ = exc
+            if self._waiting():
+                self.fail(error)
+            elif not isinstance(error, Exception | anyio.get_cancelled_exc_class()):
+                raise
+            elif rest is not None:
+                self._log_unseen(rest)
         finally:
             self.closed.set()
+            self._members = ()  # They know their batch: the two need not wait for the collector.
 
     def leave(self, member: Pending) -> None:
         """Let a member go whose caller was cancelled; when it is the last, all is cancelled.
@@ -218,6 +225,10 @@ class Batch:
         logger.debug("batch %s: %d requests in one", self.batch_id, size, extra=ids)
         attributes: dict[str, str | int] = {BATCH_ID: self.batch_id, BATCH_SIZE: size, RETRY: retry}
         return shared_span("coalesced request", attributes, [member.span for member in members])
+
+    def _log_unseen(self, error: BaseException) -> None:
+        what = f"{type(error).__name__}: {error}"
+        warn("batch %s failed when nobody waited any more: %s", self.batch_id, what)
 
     def _complain(self, missing: Sequence[Pending], size: int, reply: Generation) -> None:
         meta = missing[0].request.meta

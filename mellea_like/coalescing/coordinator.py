@@ -28,9 +28,10 @@ from mellea_like.coalescing.joint_prompt import BATCH_OVERHEAD
 from mellea_like.coalescing.pending import Pending, own_copy
 from mellea_like.coalescing.request_queue import RequestQueue
 from mellea_like.core.callables import is_async
+from mellea_like.core.generation import Usage, cost_of
 from mellea_like.core.numbers import real_number, whole_number
 from mellea_like.core.wrapping import BackendWrapper
-from mellea_like.errors import Expired, QueueFull, ShutdownError, Stopped
+from mellea_like.errors import CoalescingError, Expired, ShutdownError, Stopped
 from mellea_like.hooks.registry import handlers_in, snapshot
 from mellea_like.telemetry.shared import caller_span
 
@@ -223,8 +224,7 @@ class SamplingCoordinator(BackendWrapper, Component):
 
     async def _ask(self, request: Request, *, alone: bool) -> Generation:
         await checkpoint_if_cancelled()
-        self._check_open()
-        if current_token() != self._loop:
+        if self._tasks is not None and current_token() != self._loop:
             msg = "this SamplingCoordinator was entered in another event loop: use one in each"
             raise RuntimeError(msg)
         pending = self._accept(request, alone=alone)
@@ -254,16 +254,15 @@ class SamplingCoordinator(BackendWrapper, Component):
             ended=self._ended,
         )
         self._counts.asked += 1
-        self._tell(pending, RequestStatus.ASKED, None)
+        self._tell(pending, RequestStatus.ASKED)
         deadline = request.meta.deadline
-        if deadline is not None and deadline <= pending.asked_at:
-            pending.fail(_expired())
-            return pending
         try:
-            self._queue.add(
-                pending, None if alone else share_key(request, scope), caller, pending.asked_at
-            )
-        except QueueFull as exc:
+            self._check_open()
+            if deadline is not None and deadline <= pending.asked_at:
+                raise _expired()
+            key = None if alone else share_key(request, scope)
+            self._queue.add(pending, key, caller, pending.asked_at)
+        except CoalescingError as exc:
             pending.fail(exc)
         self._changed.set()
         return pending
@@ -320,9 +319,16 @@ class SamplingCoordinator(BackendWrapper, Component):
     def _ended(self, pending: Pending, result: Generation | BaseException) -> None:
         status = status_of(result)
         self._counts.ended(status)
-        self._tell(pending, status, result if isinstance(result, BaseException) else None)
+        reply, error = (None, result) if isinstance(result, BaseException) else (result, None)
+        self._tell(pending, status, error, cost_of(pending.request.meter, reply))
 
-    def _tell(self, pending: Pending, status: RequestStatus, error: BaseException | None) -> None:
+    def _tell(
+        self,
+        pending: Pending,
+        status: RequestStatus,
+        error: BaseException | None = None,
+        usage: Usage = Usage(),
+    ) -> None:
         batch = pending.batch
         record = AuditRecord(
             pending.request_id,
@@ -331,7 +337,7 @@ class SamplingCoordinator(BackendWrapper, Component):
             None if batch is None else batch.batch_id,
             0 if batch is None else batch.size,
             error,
-            pending.request.meter.usage,
+            usage,
             anyio.current_time() - pending.asked_at,
         )
         self._auditor.tell(record, pending.handlers)

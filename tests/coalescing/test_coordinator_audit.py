@@ -147,6 +147,29 @@ async def test_a_callback_that_fails_is_logged_and_changes_nothing(caplog):
     assert "LookupError: disk full" in caplog.text
 
 
+async def test_what_comes_too_late_is_on_record_too():
+    written = Written()
+    coordinator = SamplingCoordinator(Person(), audit=written)
+    with pytest.raises(ShutdownError):
+        await coordinator.generate(ask("early"))
+    async with coordinator:
+        await coordinator.drain()
+        with pytest.raises(ShutdownError):
+            await coordinator.generate(ask("late"))
+    assert written.stories() == [["asked", "cancelled"]] * 2
+
+
+async def test_the_cost_of_a_backend_without_a_meter_is_on_record():
+    class Bare:
+        async def generate(self, request):
+            return Generation("x", usage=Usage(1, 7, 3))
+
+    written = Written()
+    async with SamplingCoordinator(Bare(), window=0, audit=written) as coordinator:
+        await coordinator.generate(ask("x"))
+    assert [record.usage for record in written.records] == [Usage(), Usage(1, 7, 3)]
+
+
 # --- hooks ----------------------------------------------------------------------------------------
 
 

@@ -276,6 +276,21 @@ async def test_s4_an_error_in_the_block_leaves_as_it_is_and_everyone_is_settled(
     assert told.heard == {"t0": [ShutdownError], "t1": [ShutdownError]}
 
 
+async def test_s4_what_fails_when_nobody_waits_any_more_is_logged(caplog):
+    class Messy(Person):
+        async def generate(self, request):
+            try:
+                return await super().generate(request)
+            except anyio.get_cancelled_exc_class() as exc:
+                raise LookupError("while it cleaned up") from exc
+
+    async with SamplingCoordinator(Messy(delay=10), window=0) as coordinator:
+        with anyio.move_on_after(1) as scope:
+            await coordinator.generate(ask("x"))
+        assert scope.cancelled_caught
+    assert "failed when nobody waited any more: LookupError: while it cleaned up" in caplog.text
+
+
 # --- S5: closing ----------------------------------------------------------------------------------
 
 
