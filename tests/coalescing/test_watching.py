@@ -187,10 +187,11 @@ async def test_files_in_a_new_directory_count(tmp_path):
     assert len(tick.changes) == 4
 
 
-async def test_the_last_change_before_the_stop_is_dealt_with(tmp_path):
+@pytest.mark.parametrize("seconds", [0.3, 0.9])
+async def test_the_last_change_before_the_stop_is_dealt_with(tmp_path, seconds):
     tick = Ticks()
     async with watching(tmp_path, tick) as stop:
-        await anyio.sleep(0.3)
+        await anyio.sleep(seconds)  # Before and after the first look at what changed meanwhile.
         write(tmp_path / "last.txt")
         stop.set()  # Before the system's notice can have arrived.
     assert [set(names(changes)) for changes in tick.changes] == [set(), {"last.txt"}]
