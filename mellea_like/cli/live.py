@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
@@ -90,11 +90,13 @@ class LiveView:
     def __exit__(self, *exc_info: object) -> None:
         self._live.stop()
 
-    def render(self) -> Table:
+    def render(self) -> Group:
         """Draw the rows of this moment.
 
         Returns:
-            The table, within the terminal's size.
+            A table and a line below it, within the terminal's size. The line is not filled up to
+            the terminal's edge: Ctrl-C is echoed there as ^C, and must not start one line more
+            than the view takes away.
         """
         now = time.monotonic()
         narrow = self._console.width < NARROW
@@ -114,10 +116,11 @@ class LiveView:
             f", {len(rows) - len(first)} subsamples not shown" if len(first) < len(rows) else ""
         )
         seconds = f"{now - self._began:.1f} s"
-        done = f"{self._progress.ended} of {self._progress.total} done, {seconds}{hidden}"
-        table.caption = Text(done, style="dim", no_wrap=True, overflow="ellipsis")
-        table.caption_justify = "left"
-        return table
+        done = Text(
+            f"{self._progress.ended} of {self._progress.total} done, {seconds}{hidden}", "dim"
+        )
+        done.truncate(max(1, self._console.width - len("^C")), overflow="ellipsis")
+        return Group(table, done)
 
     def _cells(self, row: Row, now: float) -> tuple[Text, ...]:
         elapsed = row.elapsed(now)

@@ -184,6 +184,16 @@ def test_the_view_stays_inside_the_terminal(columns, lines):
     assert rows <= max(2, lines - 1)
 
 
+@pytest.mark.parametrize("columns", [20, 40, 80])
+def test_an_echoed_interrupt_has_room_in_the_last_line_of_the_view(columns):
+    console = Console(file=io.StringIO(), width=columns, height=7)
+    progress = Progress(loop=1000, concurrency=1000)
+    console.print(LiveView(progress, console).render())
+    last = console.file.getvalue().splitlines()[-1]
+    assert last.startswith("0 of 1000000 done")
+    assert cell_len(last) <= columns - len("^C")
+
+
 def test_rows_at_work_are_shown_where_not_all_fit():
     progress = Progress(loop=1, concurrency=30)
     for chain in range(30):
