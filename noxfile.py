@@ -89,8 +89,7 @@ def storm(session: nox.Session) -> None:
     storms = [
         f"tests/storm/test_{name}.py" for name in ("invariants", "limits_storm", "conductor_storm")
     ]
-    coalescers = sorted((ROOT / "tests" / "coalescing").glob("test_*_storm.py"))
-    random = (*storms, "tests/limits", "tests/schedules", *coalescers)
+    random = (*storms, "tests/limits", "tests/schedules")
     session.env["STORM"] = "1"
     environment.run("pytest", "--numprocesses=auto", "-m", "not alone and not storm", *random)
     # What counts seconds and bytes, with nothing beside it.
