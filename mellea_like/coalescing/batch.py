@@ -89,21 +89,8 @@ class Batch:
             with self.scope:
                 await self._serve(self._waiting())
         except BaseException as exc:
-            cancellation, rest = split_cancellation(exc)
-            if cancellation is not None and cancel_requested():
-                self.fail(ShutdownError(f"batch {self.batch_id} was cancelled with its component"))
+            if self._end(*split_cancellation(exc)):
                 raise
-            error = exc if rest is None else rest
-            if rest is None and not self.scope.cancel_called:
-                name = type(self._backend).__name__
-                error = BackendUnavailable(f"{name} raised a cancellation that no one asked for")
-                error.__cause__ = exc
-            if self._waiting():
-                self.fail(error)
-            elif not isinstance(error, Exception | anyio.get_cancelled_exc_class()):
-                raise
-            elif rest is not None:
-                self._log_unseen(rest)
         finally:
             self.closed.set()
             self._members = ()  # They know their batch: the two need not wait for the collector.
@@ -226,9 +213,22 @@ class Batch:
         attributes: dict[str, str | int] = {BATCH_ID: self.batch_id, BATCH_SIZE: size, RETRY: retry}
         return shared_span("coalesced request", attributes, [member.span for member in members])
 
-    def _log_unseen(self, error: BaseException) -> None:
-        what = f"{type(error).__name__}: {error}"
-        warn("batch %s failed when nobody waited any more: %s", self.batch_id, what)
+    def _end(self, cancellation: BaseException | None, error: BaseException | None) -> bool:
+        """Take what the batch failed with; tell whether that must go on."""
+        if cancellation is not None and cancel_requested():
+            self.fail(ShutdownError(f"batch {self.batch_id} was cancelled with its component"))
+            return True
+        if error is None and not self.scope.cancel_called:
+            name = type(self._backend).__name__
+            error = BackendUnavailable(f"{name} raised a cancellation that no one asked for")
+            error.__cause__ = cancellation
+        if error is not None and not self._waiting():
+            what = f"{type(error).__name__}: {error}"
+            warn("batch %s failed when nobody waited any more: %s", self.batch_id, what)
+            return not isinstance(error, Exception)
+        if error is not None:
+            self.fail(error)
+        return False
 
     def _complain(self, missing: Sequence[Pending], size: int, reply: Generation) -> None:
         meta = missing[0].request.meta

@@ -229,7 +229,7 @@ class SamplingCoordinator(BackendWrapper, Component):
             raise RuntimeError(msg)
         pending = self._accept(request, alone=alone)
         try:
-            return await pending.ticket.wait()
+            return await pending.wait()
         except anyio.get_cancelled_exc_class():
             batch = pending.batch
             if batch is not None and batch.deserted:
@@ -255,11 +255,8 @@ class SamplingCoordinator(BackendWrapper, Component):
         )
         self._counts.asked += 1
         self._tell(pending, RequestStatus.ASKED)
-        deadline = request.meta.deadline
         try:
             self._check_open()
-            if deadline is not None and deadline <= pending.asked_at:
-                raise _expired()
             key = None if alone else share_key(request, scope)
             self._queue.add(pending, key, caller, pending.asked_at)
         except CoalescingError as exc:
@@ -279,13 +276,14 @@ class SamplingCoordinator(BackendWrapper, Component):
         """Send batches for as long as there is room; return when to look again."""
         now = anyio.current_time()
         for pending in self._queue.expired(now):
-            pending.fail(_expired())
+            pending.fail(Expired("the deadline passed before the request could be sent"))
+        self._queue.let_in(now)
         while len(self._running) < self._max_inflight:
             members = self._queue.take(now, at_once=self._closing)
             if not members:
                 break
             self._send(members)
-        self._queue.let_in(now)
+            self._queue.let_in(now)
         if not self._running and not self._queue.inside:
             self._idle.set()
         return self._queue.look_again_at(room=len(self._running) < self._max_inflight)
@@ -377,10 +375,6 @@ class _Isolated(BackendWrapper):
 
     async def generate(self, request: Request) -> Generation:
         return await self._coordinator._ask(request, alone=True)  # pyright: ignore[reportPrivateUsage]
-
-
-def _expired() -> Expired:
-    return Expired("the deadline passed before the request could be sent")
 
 
 def _seconds(name: str, value: float) -> float:

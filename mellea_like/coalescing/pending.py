@@ -24,7 +24,7 @@ __all__ = ["Pending", "own_copy"]
 
 
 class Pending:
-    """A request that was accepted, until its ticket is settled.
+    """A request that was accepted, until its caller got something.
 
     Args:
         request: the request.
@@ -36,7 +36,7 @@ class Pending:
         ended: is told once what its caller got.
 
     Attributes:
-        ticket: what its caller waits for.
+        done: whether its caller has got something.
         batch: the batch that it goes with, once there is one.
         part: its part of the joint request that is under way.
         costs: what it has cost so far, joint request by joint request.
@@ -45,16 +45,17 @@ class Pending:
 
     __slots__ = (
         "_ended",
+        "_ticket",
         "asked_at",
         "batch",
         "costs",
+        "done",
         "handlers",
         "part",
         "request",
         "request_id",
         "sent",
         "span",
-        "ticket",
     )
 
     def __init__(
@@ -74,21 +75,33 @@ class Pending:
         self.span = span
         self.handlers = handlers
         self._ended = ended
-        self.ticket: Ticket[Generation] = Ticket(lambda _: left(self))
+        self._ticket: Ticket[Generation] = Ticket(lambda _: left(self))
+        self.done = False
         self.batch: Batch | None = None
         self.part: Part | None = None
         self.costs: list[Cost] = []
         self.sent = False
 
     @property
-    def done(self) -> bool:
-        """Whether its ticket is settled."""
-        return self.ticket.done
-
-    @property
     def usage(self) -> Usage:
         """What its joint requests have cost it so far."""
         return sum((cost.usage for cost in self.costs), Usage())
+
+    async def wait(self) -> Generation:
+        """Wait for the reply; once, for then it lets go of what it waited for.
+
+        Returns:
+            The reply.
+
+        Raises:
+            BaseException: what it failed with.
+        """
+        ticket = self._ticket
+        try:
+            return await ticket.wait()
+        finally:
+            # An error knows the frames that it came through, and some of them know this request.
+            del self._ticket, ticket
 
     def begin(self, part: Part) -> None:
         """Say that a joint request is being sent.
@@ -107,7 +120,9 @@ class Pending:
         Args:
             reply: its own.
         """
-        if self.ticket.settle(reply):
+        if not self.done:
+            self.done = True
+            self._ticket.settle(reply)
             self._ended(self, reply)
 
     def fail(self, error: BaseException) -> None:
@@ -116,7 +131,9 @@ class Pending:
         Args:
             error: what its caller gets.
         """
-        if self.ticket.fail(error):
+        if not self.done:
+            self.done = True
+            self._ticket.fail(error)
             if not self.sent:
                 self.request.meter.sent_nothing()
             self._ended(self, error)

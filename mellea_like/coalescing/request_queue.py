@@ -114,11 +114,9 @@ class RequestQueue:
         Returns:
             The requests; none where nothing is due.
         """
-        self.let_in(now)
         members = self._inside.take(now, at_once=at_once)
         for pending in members:
             self._deadlines.clear(pending)
-        self.let_in(now)
         return members
 
     def let_in(self, now: float) -> None:

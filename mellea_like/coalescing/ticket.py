@@ -95,10 +95,13 @@ class Ticket(Generic[T]):
             # What cancels a component along with its callers leaves as their cancellation.
             await checkpoint_if_cancelled()
         self.seen = True
-        if self._error is not None:
-            raise self._error
-        value: T = self._value
-        return value
+        try:
+            if self._error is not None:
+                raise self._error
+            value: T = self._value
+            return value
+        finally:
+            del self  # A frame that holds its own exception waits for the collector.
 
     def _event(self) -> anyio.Event:
         if self._settled is None:

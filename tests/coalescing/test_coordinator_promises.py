@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import math
 import threading
 from contextvars import ContextVar
@@ -14,7 +16,9 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+from mellea_like.coalescing.batch import Batch
 from mellea_like.coalescing.coordinator import SamplingCoordinator
+from mellea_like.coalescing.pending import Pending
 from mellea_like.core.current import ITERATION, current_iteration
 from mellea_like.core.generation import Generation
 from mellea_like.errors import BackendUnavailable, Expired, QueueFull, ShutdownError
@@ -437,6 +441,25 @@ async def test_s7_or_raises(anyio_backend):
         assert coordinator.statistics().answered == 6
 
 
+async def test_s7_when_one_leaves_another_comes_in():
+    person = Person(delay=10)
+    async with (
+        SamplingCoordinator(person, max_batch=1, max_inflight=1, max_pending=1) as coordinator,
+        anyio.create_task_group() as tasks,
+    ):
+        tasks.start_soon(coordinator.generate, ask("slow"))
+        await anyio.sleep(1)
+        with anyio.move_on_after(1):
+            async with anyio.create_task_group() as leaving:
+                leaving.start_soon(coordinator.generate, ask("leaves"))
+                await anyio.sleep(0.5)
+                tasks.start_soon(coordinator.generate, ask("stays"))
+                await anyio.sleep(0.1)
+                assert coordinator.statistics()[:2] == (1, 1)
+        await anyio.sleep(0.1)
+        assert coordinator.statistics()[:2] == (1, 0)
+
+
 async def test_s7_who_waits_for_room_may_leave_and_expire():
     person = Person(delay=1)
     async with (
@@ -513,3 +536,30 @@ async def test_it_waits_for_nothing_while_there_is_nothing():
         reply = await coordinator.generate(ask("x"))
         assert isinstance(reply, Generation)
         assert coordinator._queue.look_again_at(room=True) == math.inf
+
+
+@pytest.mark.parametrize("error", [None, BackendUnavailable("gone"), LookupError("bug")])
+async def test_requests_leave_nothing_for_the_garbage_collector(error):
+    class Moody(Person):
+        async def generate(self, request):
+            if error is not None:
+                raise type(error)(*error.args)
+            return await super().generate(request)
+
+    async def call(coordinator, request):
+        with contextlib.suppress(BackendUnavailable, LookupError):
+            await coordinator.generate(request)
+
+    gc.collect()
+    gc.disable()
+    try:
+        async with (
+            SamplingCoordinator(Moody(), window=0) as coordinator,
+            anyio.create_task_group() as tasks,
+        ):
+            for request in [*asks(3), ask("f", format=int)]:
+                tasks.start_soon(call, coordinator, request)
+        await checkpoint()
+        assert [each for each in gc.get_objects() if isinstance(each, Pending | Batch)] == []
+    finally:
+        gc.enable()
