@@ -29,11 +29,11 @@ from mellea_like.coalescing.rerun_status import (
     RerunStatus,
     Tick,
     load,
+    log_unseen,
 )
 from mellea_like.coalescing.ticket import Ticket
 from mellea_like.core.callables import takes
 from mellea_like.errors import CoalescingError, Expired, Refused, ShutdownError
-from mellea_like.runtime.logs import warn
 from mellea_like.runtime.native import cancel_requested
 from mellea_like.telemetry.shared import caller_span, shared_span
 
@@ -152,7 +152,7 @@ class RerunGate(Component, Generic[T]):
         """
         self._check_open()
         now, until = anyio.current_time(), math.inf if deadline is None else deadline
-        if self._batch is not None and anyio.get_current_task().id == self._runner:
+        if self._in_tick():
             msg = f"the tick of {self._name} can't wait for the one after it: use poke()"
             raise RuntimeError(msg)
         if until <= now:
@@ -218,6 +218,9 @@ class RerunGate(Component, Generic[T]):
         """
         return self._numbers.state(in_flight=self.in_flight, pending=self._submissions.count)
 
+    def _in_tick(self) -> bool:
+        return self._batch is not None and anyio.get_current_task().id == self._runner
+
     # --- submissions --------------------------------------------------------------------------
 
     def _admit(self, now: float) -> bool:
@@ -241,7 +244,7 @@ class RerunGate(Component, Generic[T]):
         except BaseException as error:
             if asked.failed is not None:
                 if asked.failed.left(seen=ticket.seen):
-                    self._unseen(asked.failed)
+                    log_unseen(self._name, asked.failed)
             elif isinstance(error, Expired):
                 self._numbers.expired += 1
             raise
@@ -253,13 +256,6 @@ class RerunGate(Component, Generic[T]):
     def _wake(self) -> None:
         if self._changed is not None:
             self._changed.set()
-
-    def _unseen(self, batch: Batch[T]) -> None:
-        error, reasons = batch.error, ", ".join(batch.reasons) or "no reason given"
-        text = f"{type(error).__name__}: {error}"
-        number, name = batch.number, self._name
-        message = "tick %d of %s (%s) failed: %s"
-        warn(message, number, name, reasons, text, gate=name, tick=number)
 
     # --- ticks --------------------------------------------------------------------------------
 
@@ -309,7 +305,7 @@ class RerunGate(Component, Generic[T]):
         except Exception as error:  # noqa: BLE001 (it goes to who requested the tick, or is logged)
             numbers.failed += 1
             if not batch.fail(error):
-                self._unseen(batch)
+                log_unseen(self._name, batch)
         except BaseException:  # Cancelled from outside; whoever waits may not be.
             batch.refuse(ShutdownError(f"{self._name} was cancelled before it answered"))
             raise
@@ -353,24 +349,22 @@ class RerunGate(Component, Generic[T]):
             self._batch = self._scope = None
 
     async def _save(self) -> None:
-        if self._file is None:
-            return
-        with anyio.CancelScope(shield=True):
-            try:
-                await anyio.to_thread.run_sync(replace(self._numbers).save, self._file)
-            except Exception as error:  # noqa: BLE001 (a full disk is no reason to stop)
-                text = f"{type(error).__name__}: {error}"
-                warn("%s could not write its state: %s", self._name, text, gate=self._name)
+        if self._file is not None:
+            with anyio.CancelScope(shield=True):
+                await anyio.to_thread.run_sync(replace(self._numbers).save, self._file, self._name)
 
     # --- the end ------------------------------------------------------------------------------
 
     async def _serve_the_rest(self) -> None:
+        if self._in_tick():
+            msg = f"the tick of {self._name} can't wait for its own end: use abort()"
+            raise RuntimeError(msg)
+        await self._until_idle()
+
+    async def _until_idle(self) -> None:
         while self._running:
             self._idle = anyio.Event()
             await self._idle.wait()
-
-    async def _until_idle(self) -> None:
-        await self._serve_the_rest()
 
     def _settle_all(self, error: ShutdownError) -> None:
         self._submissions.settle_all(error)

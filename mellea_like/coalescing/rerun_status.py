@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from mellea_like.runtime.logs import warn
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from mellea_like.coalescing.gate_state import GateState
+    from mellea_like.coalescing.rerun_queue import Batch
 
-__all__ = ["Numbers", "RerunStatistics", "RerunStatus", "Tick", "load"]
+__all__ = ["Numbers", "RerunStatistics", "RerunStatus", "Tick", "load", "log_unseen"]
 
 
 class Tick(NamedTuple):
@@ -143,16 +146,19 @@ class Numbers:
             pending=pending,
         )
 
-    def save(self, file: Path) -> None:
-        """Write the state to a file.
+    def save(self, file: Path, name: str) -> None:
+        """Write the state to a file; where that fails, it is logged.
 
         Args:
-            file: its name.
-
-        Raises:
-            OSError: it can't be written.
+            file: the file's name.
+            name: the gate's.
         """
-        self.state().save(file)
+        try:
+            self.state().save(file)
+        except Exception as error:  # noqa: BLE001 (a full disk is no reason to stop)
+            warn(
+                "%s could not write its state: %s: %s", name, type(error).__name__, error, gate=name
+            )
 
     def statistics(self, waiting: int) -> RerunStatistics:
         """Return numbers to look at.
@@ -192,3 +198,19 @@ def load(file: Path) -> GateState:
     from mellea_like.coalescing.gate_state import GateState  # noqa: PLC0415 (pydantic's model)
 
     return GateState.load(file)
+
+
+def log_unseen(name: str, batch: Batch[Any]) -> None:
+    """Log what a tick raised, and nobody saw.
+
+    Args:
+        name: the gate's name.
+        batch: what the tick was to answer.
+    """
+    error, number = batch.error, batch.number
+    reasons, text = (
+        ", ".join(batch.reasons) or "no reason given",
+        f"{type(error).__name__}: {error}",
+    )
+    message = "tick %d of %s (%s) failed: %s"
+    warn(message, number, name, reasons, text, gate=name, tick=number)

@@ -171,6 +171,27 @@ async def test_a_tick_that_would_wait_for_its_own_end_is_told(virtual_clock):
             await gate.request()
 
 
+async def test_a_tick_cannot_drain_its_gate_and_can_abort_it(virtual_clock):
+    ended = []
+
+    async def drain():
+        await gate.drain()
+
+    async def abort():
+        try:
+            await gate.abort()
+        finally:
+            ended.append(gate.closing)
+
+    async with RerunGate(drain, name="mine") as gate:
+        with pytest.raises(RuntimeError, match=r"the tick of mine can't wait for its own end"):
+            await gate.request()
+    async with RerunGate(abort) as gate:
+        with pytest.raises(ShutdownError):
+            await gate.request()
+    assert ended == [True]
+
+
 async def test_a_task_of_the_tick_may_request(virtual_clock):
     tick_times = []
 

@@ -212,6 +212,23 @@ async def test_s4_on_cancellation_everyone_is_settled_first(virtual_clock):
     ]
 
 
+async def test_s4_nobody_waits_for_a_block_that_takes_its_time_to_end(virtual_clock):
+    gate = RerunGate(Gated(10))
+    outcomes = Outcomes(gate)
+    async with anyio.create_task_group() as outside:
+        with anyio.move_on_after(2):
+            async with gate:
+                outside.start_soon(outcomes.ask, "in flight")
+                outside.start_soon(outcomes.ask, "queued", 1)
+                try:
+                    await anyio.sleep(100)
+                finally:
+                    with anyio.CancelScope(shield=True):
+                        await anyio.sleep(5)
+    assert {at for _, at, _ in outcomes.seen} == {2}
+    assert {got for _, _, got in outcomes.seen} == {ShutdownError}
+
+
 async def test_s4_an_exception_of_the_block_aborts_and_leaves_as_it_is(virtual_clock):
     gate = RerunGate(Gated(10))
     outcomes = Outcomes(gate)
