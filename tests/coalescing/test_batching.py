@@ -200,6 +200,13 @@ def test_what_is_not_due_stays():
     assert made.take(6.0) == ["b1"]
 
 
+def test_one_that_is_too_long_hurries_nobody_else():
+    made = filled(filled(lanes(tokens=9), "a1", tokens=5), "a2", tokens=10, now=1.0)
+    assert made.take(1.0) == ["a2"]
+    assert made.take(1.0) == []
+    assert made.due_at() == 5.0
+
+
 def test_what_is_left_over_has_a_window_of_its_own():
     made = filled(lanes(), "a1", "a2")
     filled(made, "a3", "a4", now=3.0)
