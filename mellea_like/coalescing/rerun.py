@@ -94,7 +94,15 @@ class RerunGate(Component, Generic[T]):
         name: str = "rerun",
     ) -> None:
         super().__init__()
-        check(tick, min_interval, on_busy, max_wait, max_pending, full, state)
+        check(
+            tick,
+            min_interval=min_interval,
+            on_busy=on_busy,
+            max_wait=max_wait,
+            max_pending=max_pending,
+            full=full,
+            state=state,
+        )
         self._tick = cast("Callable[..., Awaitable[T]]", tick)
         self._wants_tick = not takes(tick, 0)
         self._min_interval = min_interval
@@ -167,7 +175,10 @@ class RerunGate(Component, Generic[T]):
         self._submissions.add(ticket, asked)
         self._numbers.requests += 1
         self._go()
-        return await self._result(asked, ticket)
+        try:
+            return await self._result(asked, ticket)
+        finally:
+            del asked, ticket  # A frame that holds its own exception waits for the collector.
 
     def poke(self, reason: str = "") -> bool:
         """Have a tick begin after this call, without waiting for it.
@@ -242,12 +253,15 @@ class RerunGate(Component, Generic[T]):
                 ticket.fail(expired())
             return await ticket.wait()
         except BaseException as error:
-            if asked.failed is not None:
-                if asked.failed.left(seen=ticket.seen):
-                    log_unseen(self._name, asked.failed)
+            failed, asked.failed = asked.failed, None
+            if failed is not None:
+                if failed.left(seen=ticket.seen):
+                    log_unseen(self._name, failed)
             elif isinstance(error, Expired):
                 self._numbers.expired += 1
             raise
+        finally:
+            del asked, ticket
 
     def _abandoned(self, ticket: Ticket[T]) -> None:
         self._submissions.drop(ticket)

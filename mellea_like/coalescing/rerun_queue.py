@@ -55,7 +55,7 @@ class Batch(Generic[T]):
     Attributes:
         asked: the submissions, in the order they came.
         number: the tick's.
-        error: what the tick failed with.
+        error: what the tick failed with, until somebody has seen it.
         refused: whether everyone was given another error, since the gate was closed.
         watching: how many requesters are to see that error; none are left once somebody did.
     """
@@ -102,9 +102,10 @@ class Batch(Generic[T]):
         """
         self.error = error
         for asked in self.asked:
-            if asked.ticket is not None:
-                waiting = asked.ticket.waiters
-                if asked.ticket.fail(error):
+            ticket, asked.ticket = asked.ticket, None  # It holds the frames that hold this.
+            if ticket is not None:
+                waiting = ticket.waiters
+                if ticket.fail(error):
                     asked.failed = self
                     self.watching += waiting
         return self.watching > 0
@@ -130,6 +131,8 @@ class Batch(Generic[T]):
             Whether it was the last, and none has seen the error.
         """
         self.watching = 0 if seen else self.watching - 1
+        if seen:
+            self.error = None
         return self.watching == 0 and not seen
 
 
@@ -293,6 +296,7 @@ def expired() -> Expired:
 
 def check(
     tick: object,
+    *,
     min_interval: float,
     on_busy: str,
     max_wait: float,

@@ -207,7 +207,7 @@ def log_unseen(name: str, batch: Batch[Any]) -> None:
         name: the gate's name.
         batch: what the tick was to answer.
     """
-    error, number = batch.error, batch.number
+    error, number, batch.error = batch.error, batch.number, None
     reasons, text = (
         ", ".join(batch.reasons) or "no reason given",
         f"{type(error).__name__}: {error}",

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+from contextlib import nullcontext
+
 import anyio
 import pytest
 from opentelemetry import trace
@@ -10,6 +13,8 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from mellea_like.coalescing import RerunGate, Tick
+from mellea_like.coalescing.rerun_queue import Asked
+from mellea_like.coalescing.ticket import Ticket
 from mellea_like.core.backend import RequestMeta
 from mellea_like.core.current import ITERATION, current_iteration
 from mellea_like.errors import Expired, QueueFull, ShutdownError
@@ -484,3 +489,21 @@ async def test_statistics_add_up(virtual_clock):
         "restarted": 0,
         "coalesced": 5,
     }
+
+
+async def test_nothing_of_a_request_waits_for_the_garbage_collector(virtual_clock):
+    async def tick(tick):
+        if tick.number % 2:
+            raise OSError("odd")
+
+    gc.collect()
+    gc.disable()
+    try:
+        async with RerunGate(tick) as gate:
+            for number in range(10):
+                with nullcontext() if number % 2 else pytest.raises(OSError, match="odd"):
+                    await gate.request()
+            left = [thing for thing in gc.get_objects() if isinstance(thing, Asked | Ticket)]
+            assert not left
+    finally:
+        gc.enable()
