@@ -248,13 +248,13 @@ class _Files:
         return any(not is_ignored(path, root, self._ignored) for root in inside)
 
     def _noted(self, kind: Literal["added", "modified", "deleted"], path: str) -> list[FileChange]:
-        """Note a change as seen; what came together with a directory is told too."""
+        """Note a change as seen; what came or went with its directory is told too."""
         change = FileChange(kind, Path(path))
         if kind == "deleted":
-            inside = () if path in self._seen else [p for p in self._seen if _is_in(p, path)]
+            inside = [] if path in self._seen else [p for p in self._seen if _is_in(p, path)]
             for gone in (path, *inside):
                 self._seen.pop(gone, None)
-            return [change]
+            return [change, *(FileChange("deleted", Path(gone)) for gone in inside)]
         if not os.path.isdir(path):  # noqa: PTH112 (as above)
             look = look_at(path)
             if look is not None:

@@ -275,6 +275,16 @@ async def test_a_tick_may_want_no_argument(tmp_path):
     assert ran.is_set()
 
 
+async def test_without_a_quiet_time_a_change_is_told_at_once(tmp_path):
+    tick = Ticks()
+    async with watching(tmp_path, tick, quiet=0):
+        await anyio.sleep(0.8)
+        written = anyio.current_time()
+        write(tmp_path / "a.txt")
+        assert "a.txt" in names(await tick.until(2))
+        assert anyio.current_time() - written < 0.3
+
+
 async def test_what_cannot_be_watched_is_told_at_once(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"can't watch .*/missing: there is no such file"):
         await watch(tmp_path / "missing", Ticks())
