@@ -102,7 +102,7 @@ class SharedCost:
         Args:
             index: the member's.
         """
-        if index not in self._left and len(self._left) < len(self._input_weights) - 1:
+        if len(self._left) < len(self._input_weights) - 1:
             usage = self.usages()[index]
             self._left[index] = Usage(0, usage.input_tokens, usage.output_tokens)
 

@@ -282,12 +282,19 @@ async def test_nothing_is_kept_of_plugins_that_are_gone():
                 await coordinator.generate(ask("x"))
         await anyio.sleep(0.1)
         assert len(coordinator._auditor._runs) == MAX_RUNS
+    assert anyio.current_time() == pytest.approx(2.1)
 
 
 async def test_a_coordinator_that_is_entered_again_tells_again():
+    heard = []
+
+    @hook(HookType.COALESCED_REQUEST, mode=HookMode.BACKGROUND)
+    async def behind(payload):
+        heard.append(payload.status)
+
     recording = RecordingPlugin()
-    coordinator = SamplingCoordinator(Person(), window=0, plugins=[recording])
+    coordinator = SamplingCoordinator(Person(), window=0, plugins=[recording, behind])
     for _ in range(2):
         async with coordinator:
             await coordinator.generate(ask("x"))
-    assert told(recording) == ["asked", "ok"] * 2
+    assert told(recording) == heard == ["asked", "ok"] * 2
