@@ -8,7 +8,7 @@ from secrets import token_hex
 from typing import TYPE_CHECKING, Literal, NoReturn, Self, TypeAlias
 
 import anyio
-from anyio.lowlevel import checkpoint_if_cancelled, current_token
+from anyio.lowlevel import current_token
 
 from mellea_like.coalescing.audit import Auditor, AuditRecord, RequestStatus, listening, status_of
 from mellea_like.coalescing.batch import Batch, Manner
@@ -223,7 +223,6 @@ class SamplingCoordinator(BackendWrapper, Component):
         )
 
     async def _ask(self, request: Request, *, alone: bool) -> Generation:
-        await checkpoint_if_cancelled()
         if self._tasks is not None and current_token() != self._loop:
             msg = "this SamplingCoordinator was entered in another event loop: use one in each"
             raise RuntimeError(msg)
@@ -243,7 +242,7 @@ class SamplingCoordinator(BackendWrapper, Component):
     def _accept(self, request: Request, *, alone: bool) -> Pending:
         caller = self._caller(request) if self._caller else request.meta.sampling_id
         scope = self._scope(request) if self._scope else None
-        hash((scope, caller))
+        hash((scope, caller))  # What can't be hashed shall fail before it is on record.
         pending = Pending(
             request,
             request_id=f"{self._name}-{next(self._request_numbers)}",

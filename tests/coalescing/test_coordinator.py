@@ -214,6 +214,7 @@ async def test_what_a_scope_raises_or_returns_in_error_is_the_callers():
     async with SamplingCoordinator(Person(), scope=lambda _: [1]) as coordinator:
         with pytest.raises(TypeError, match="unhashable"):
             await coordinator.generate(ask("x"))
+        assert coordinator.statistics().asked == 0
     async with SamplingCoordinator(Person(), caller=lambda _: 1 / 0) as coordinator:
         with pytest.raises(ZeroDivisionError):
             await coordinator.generate(ask("x"))
@@ -532,6 +533,19 @@ async def test_an_unmetered_backend_that_is_asked_singly_costs_one_request_more(
         results = await gather(coordinator, *requests)
     assert sum((request.meter.usage for request in requests), Usage()) == Usage(3, 21, 9)
     assert [result.usage for result in results] == [request.meter.usage for request in requests]
+
+
+async def test_an_unmetered_backend_that_fails_when_asked_singly_has_sent_one_request_more():
+    class Bare:
+        async def generate(self, request):
+            if tasks_of(request):
+                return Generation("[]", usage=Usage(1, 7, 3))
+            raise BackendUnavailable("gone")
+
+    requests = asks(2)
+    async with SamplingCoordinator(Bare(), retry_missing=False, ask_singly=True) as coordinator:
+        await gather(coordinator, *requests)
+    assert sum((request.meter.usage for request in requests), Usage()) == Usage(3, 7, 3, 2)
 
 
 async def test_a_failed_batch_costs_what_is_known_of_it():

@@ -241,6 +241,17 @@ async def test_closing_waits_for_hooks_two_seconds_at_most(caplog):
         assert says in caplog.text
 
 
+async def test_hooks_hear_of_those_who_are_settled_at_the_end():
+    recording = RecordingPlugin()
+    async with anyio.create_task_group() as tasks:
+        with pytest.raises(LookupError):
+            async with SamplingCoordinator(Person(), plugins=[recording]) as coordinator:
+                tasks.start_soon(gather, coordinator, *asks(2))
+                await anyio.sleep(1)
+                raise LookupError("mine")
+    assert told(recording) == ["asked", "asked", "cancelled", "cancelled"]
+
+
 async def test_what_a_handler_raises_is_logged(caplog):
     class Broken(Plugin):
         @hook(HookType.COALESCED_REQUEST)

@@ -16,7 +16,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from mellea_like.coalescing.batch import Batch
+from mellea_like.coalescing.batch import Batch, Manner
 from mellea_like.coalescing.coordinator import SamplingCoordinator
 from mellea_like.coalescing.pending import Pending
 from mellea_like.core.current import ITERATION, current_iteration
@@ -220,6 +220,14 @@ async def test_s3_a_batch_whose_waiters_leave_before_it_runs_is_not_sent():
         assert coordinator.statistics().in_flight == 0
 
 
+async def test_s3_a_batch_that_nobody_waits_for_asks_nothing(caplog):
+    person = Person()
+    batch = Batch("b", [], person, Manner(True, True, lambda size, first: None))
+    await batch.run()
+    assert batch.closed.is_set()
+    assert (person.requests, caplog.text) == ([], "")
+
+
 async def test_s3_all_promises_of_a_backend():
     async with SamplingCoordinator(Person(delay=1)) as coordinator:
         await check_backend(lambda: coordinator)
@@ -293,6 +301,42 @@ async def test_s4_what_fails_when_nobody_waits_any_more_is_logged(caplog):
             await coordinator.generate(ask("x"))
         assert scope.cancelled_caught
     assert "failed when nobody waited any more: LookupError: while it cleaned up" in caplog.text
+
+
+async def test_s4_a_backend_that_answers_its_cancellation_with_another_is_not_complained_of(caplog):
+    cancelled = anyio.get_cancelled_exc_class()
+    if cancelled.__module__.startswith("trio"):
+        return  # Nobody but trio can make one.
+
+    class Odd(Person):
+        async def generate(self, request):
+            try:
+                return await super().generate(request)
+            except cancelled:
+                raise cancelled from None
+
+    async with SamplingCoordinator(Odd(delay=10), window=0) as coordinator:
+        with anyio.move_on_after(1):
+            await coordinator.generate(ask("x"))
+    assert caplog.text == ""
+
+
+async def test_s4_what_is_no_exception_is_never_lost():
+    class Harsh(BaseException):
+        pass
+
+    class Messy(Person):
+        async def generate(self, request):
+            try:
+                return await super().generate(request)
+            except anyio.get_cancelled_exc_class() as exc:
+                raise Harsh from exc
+
+    with pytest.raises(BaseExceptionGroup) as caught:
+        async with SamplingCoordinator(Messy(delay=10), window=0) as coordinator:
+            with anyio.move_on_after(1):
+                await coordinator.generate(ask("x"))
+    assert caught.value.subgroup(Harsh) is not None
 
 
 # --- S5: closing ----------------------------------------------------------------------------------
