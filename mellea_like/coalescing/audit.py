@@ -160,9 +160,7 @@ class Auditor:
             while self._queue:
                 self._busy = True
                 handlers, record = self._queue.popleft()
-                hooks = self._run_of(handlers)
-                await hooks.announce(_payload(record))
-                self.interrupt = self.interrupt or hooks.interrupt
+                await self._run_of(handlers).announce(_payload(record))
             self._busy = False
             self._idle.set()
             self._more = anyio.Event()
@@ -204,7 +202,9 @@ class Auditor:
                 run[0].open(self._tasks)
         self._runs[key] = run
         if len(self._runs) > MAX_RUNS:
-            self._runs.pop(next(iter(self._runs)))[0].stop()
+            oldest, _ = self._runs.pop(next(iter(self._runs)))
+            oldest.stop()
+            self.interrupt = self.interrupt or oldest.interrupt
         return run[0]
 
 

@@ -208,7 +208,8 @@ async def test_plugins_of_a_scope_and_of_the_coordinator_hear_of_it():
     assert told(own) == ["asked", "ok"] * 2
 
 
-async def test_handlers_run_in_order_and_never_in_the_way():
+@pytest.mark.parametrize("later", [0, 0.75])
+async def test_handlers_run_in_order_and_never_in_the_way(later):
     heard = []
 
     @hook(HookType.COALESCED_REQUEST, timeout=60)
@@ -220,6 +221,7 @@ async def test_handlers_run_in_order_and_never_in_the_way():
         await coordinator.generate(ask("x"))
         assert anyio.current_time() == 0
         assert heard == []
+        await anyio.sleep(later)
     assert heard == ["asked", "ok"]
     assert anyio.current_time() == pytest.approx(1)
 
@@ -279,6 +281,24 @@ async def test_an_interrupt_in_a_hook_is_raised_at_the_end(mode):
     with pytest.raises(Interrupt):
         async with SamplingCoordinator(Person(), window=0, plugins=[interrupted]) as coordinator:
             assert (await coordinator.generate(ask("x"))).text == "X"
+
+
+async def test_an_interrupt_of_plugins_that_are_gone_is_raised_at_the_end():
+    class Interrupt(KeyboardInterrupt):
+        pass
+
+    @hook(HookType.COALESCED_REQUEST)
+    async def interrupted(payload):
+        raise Interrupt
+
+    with pytest.raises(Interrupt):
+        async with SamplingCoordinator(Person(), window=0) as coordinator:
+            with PluginSet("first", [interrupted]):
+                await coordinator.generate(ask("x"))
+            for number in range(MAX_RUNS):
+                with PluginSet(f"set {number}", [RecordingPlugin()]):
+                    await coordinator.generate(ask("x"))
+            await anyio.sleep(0.1)
 
 
 async def test_nothing_is_kept_of_plugins_that_are_gone():

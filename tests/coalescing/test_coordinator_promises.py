@@ -518,6 +518,7 @@ async def test_s7_who_waits_for_room_may_leave_and_expire():
             await coordinator.generate(ask("late", deadline=0.5))
         assert anyio.current_time() == pytest.approx(0.5)
         assert coordinator.statistics().outside == 0
+        assert coordinator._queue._keys == {}
     assert sorted(person.texts) == [["t0"], ["t1"]]
 
 
