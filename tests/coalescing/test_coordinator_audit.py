@@ -329,3 +329,22 @@ async def test_a_coordinator_that_is_entered_again_tells_again():
         async with coordinator:
             await coordinator.generate(ask("x"))
     assert told(recording) == heard == ["asked", "ok"] * 2
+
+
+async def test_an_interrupt_is_raised_once():
+    class Interrupt(KeyboardInterrupt):
+        pass
+
+    strikes = [Interrupt()]
+
+    @hook(HookType.COALESCED_REQUEST)
+    async def interrupted(payload):
+        if strikes:
+            raise strikes.pop()
+
+    coordinator = SamplingCoordinator(Person(), window=0, plugins=[interrupted])
+    with pytest.raises(Interrupt):
+        async with coordinator:
+            await coordinator.generate(ask("x"))
+    async with coordinator:
+        await coordinator.generate(ask("x"))
