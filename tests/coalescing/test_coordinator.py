@@ -426,12 +426,18 @@ async def test_an_error_goes_to_every_member_and_is_never_retried(error):
     assert person.sizes == [3, 1]
 
 
-async def test_an_error_that_can_not_be_copied_goes_to_every_member_as_it_is():
-    class Odd(Exception):
-        def __init__(self, one, two):
-            super().__init__(one)
+class TakesTwo(Exception):
+    def __init__(self, one, two):
+        super().__init__(one)
 
-    odd = Odd(1, 2)
+
+class BecomesAnother(Exception):
+    def __reduce__(self):
+        return ValueError, ("another",)
+
+
+@pytest.mark.parametrize("odd", [TakesTwo(1, 2), BecomesAnother()], ids=repr)
+async def test_an_error_that_can_not_be_copied_goes_to_every_member_as_it_is(odd):
     async with SamplingCoordinator(Person(odd)) as coordinator:
         results = await gather(coordinator, *asks(2))
     assert results == [odd, odd]
