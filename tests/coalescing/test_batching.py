@@ -109,7 +109,6 @@ def test_requests_of_different_scopes_do_not_share():
         Request((Picture("user", "a"),)),
         Request((Picture("user", "a"), Message("user", "b"))),
     ],
-    ids=repr,
 )
 def test_what_wants_a_reply_of_its_own_never_shares(request_):
     assert share_key(request_) is None
