@@ -206,7 +206,7 @@ class Account:
     def lacking(self, wanted: Amounts) -> str | None:
         """Tell what there will never be room for, however little the requests under way cost.
 
-        A request under way counts as one made.
+        A request under way may cost nothing: one that waits for a limit is perhaps never sent.
 
         Args:
             wanted: the amounts.
@@ -216,7 +216,7 @@ class Account:
         """
         requests, sent, received, money = wanted
         spent, limits = self.spent, self.limits
-        if spent.requests + self.reserved.requests + requests > limits[0]:
+        if spent.requests + requests > limits[0]:
             return "requests"
         if spent.input_tokens + sent > limits[1]:
             return "input_tokens"

@@ -187,8 +187,7 @@ class Allowance:
             for amounts in (self._limits, in_money(account.spent), in_money(wanted))
         )
         if lacking == "requests":
-            made = spent + account.reserved.requests
-            what = f"{made} of {allowed} requests are made"
+            what = f"{spent} of {allowed} requests are made"
             return LimitExceeded(f"budget {self.name!r}: {what}, and this would be one more")
         what = "money" if lacking == "money" else lacking.replace("_", " ")
         fix = "a shorter prompt" if lacking == "input_tokens" else "a lower max_tokens"

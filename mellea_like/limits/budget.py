@@ -40,10 +40,10 @@ class Budget(Allowance):
     and the price of both. When it has ended, what it did cost is charged instead. So requests made
     together can't spend more than there is.
 
-    - What does not fit beside what is spent is denied with `LimitExceeded`. A request under way
-      counts as one made.
+    - What does not fit beside what is spent is denied with `LimitExceeded`.
     - What does not fit only beside what is reserved waits, in the order of arrival, until requests
-      under way have ended.
+      under way have ended. That goes for the number of requests, too: one that waits for a limiter
+      has a reservation, and is never sent if its call ends before.
     - A request of unknown cost (cancelled, broken off) is charged what is known of it: the tokens
       that arrived and, unless the server refused it, the prompt, as it was estimated if need be. A
       reply whose cost the backend does not say is charged by its length. What was never sent costs

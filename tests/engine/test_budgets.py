@@ -15,6 +15,7 @@ from mellea_like.errors import LimitExceeded, RequirementError
 from mellea_like.limits import LimitedBackend
 from mellea_like.limits.budget import Budget
 from mellea_like.limits.budgets import Budgets
+from mellea_like.limits.concurrency import ConcurrencyLimiter
 from mellea_like.testing import RecordingPlugin
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
@@ -84,6 +85,22 @@ async def test_a_token_budget_waits_for_what_is_reserved_rather_than_stop_early(
     assert result.stop_reason is StopReason.EXHAUSTED
     assert len(result.slices) == 4
     assert backend.statistics().max_in_flight == 1
+
+
+async def test_requests_that_wait_in_a_limiter_are_not_counted_as_made():
+    budget = Budget(requests=30)
+    backend = by_iteration({}, after(1, "yes"))
+    call = strategy(LimitedBackend(backend, ConcurrencyLimiter(2)), budget=budget)
+    stop_reasons: list[StopReason] = []
+
+    async def sample() -> None:
+        stop_reasons.append((await call.sample("do", [yes])).stop_reason)
+
+    async with anyio.create_task_group() as calls:
+        for _ in range(20):
+            calls.start_soon(sample)
+    assert stop_reasons == [StopReason.PASSED] * 20
+    assert backend.statistics().started == budget.spent.requests <= 30
 
 
 async def test_a_token_budget_without_a_bound_is_refused_before_the_first_request():

@@ -41,8 +41,9 @@ def sums(account: Account) -> tuple[int, int, int]:
     [
         (FREE, Amounts(9, 9, 9, 9), Amounts(9, 9, 9, 9), Amounts(9, 9, 9, 9), None, True),
         ((3, inf, inf, inf), Amounts(1), Amounts(1), Amounts(1), None, True),
-        ((3, inf, inf, inf), Amounts(2), Amounts(1), Amounts(1), "requests", False),
-        ((3, inf, inf, inf), Amounts(0), Amounts(3), Amounts(1), "requests", False),
+        ((3, inf, inf, inf), Amounts(2), Amounts(1), Amounts(1), None, False),
+        ((3, inf, inf, inf), Amounts(0), Amounts(3), Amounts(1), None, False),
+        ((3, inf, inf, inf), Amounts(3), Amounts(0), Amounts(1), "requests", False),
         ((inf, 10, inf, inf), Amounts(0, 4), Amounts(0, 3), Amounts(0, 3), None, True),
         ((inf, 10, inf, inf), Amounts(0, 4), Amounts(0, 3), Amounts(0, 4), None, False),
         ((inf, 10, inf, inf), Amounts(0, 4), Amounts(0, 0), Amounts(0, 7), "input_tokens", False),
@@ -299,7 +300,7 @@ def test_denied_for_the_outer_account_while_in_line_at_the_inner_one():
     outer, inner = Account((2, inf, inf, inf)), tokens(100)
     first = ask(100, inner, outer)
     second = ask(100, inner, outer)
-    ask(0, outer)
+    end(ask(0, outer), 0)
     end(first, 0)
     assert second.denied_by == (outer, "requests")
     assert (second.standing, inner.waiting, outer.waiting) == (DENIED, 0, 0)
