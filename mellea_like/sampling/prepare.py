@@ -166,7 +166,8 @@ def _check_judges_budget(
     try:
         budget.check(options, options.model or getattr(judge, "model", None))
     except ValueError as exc:
-        exc.add_note(f"this is about the judge of requirement {requirement.name!r}: judge_options")
+        what = f"this is about the judge of requirement {requirement.name!r}"
+        exc.add_note(f"{what}: its options are the strategy's judge_options")
         raise
 
 
