@@ -44,6 +44,8 @@ class Budget(Allowance):
     - What does not fit only beside what is reserved waits, in the order of arrival, until requests
       under way have ended. That goes for the number of requests, too: one that waits for a limiter
       has a reservation, and is never sent if its call ends before.
+    - A backend that makes requests of its own for each request needs another budget for them: in
+      this one they would wait for the reservation of the request that waits for them.
     - A request of unknown cost (cancelled, broken off) is charged what is known of it: the tokens
       that arrived and, unless the server refused it, the prompt, as it was estimated if need be. A
       reply whose cost the backend does not say is charged by its length. What was never sent costs
