@@ -10,6 +10,7 @@ import anyio
 from anyio.lowlevel import checkpoint
 
 from mellea_like.coalescing.flush import Window, due_at
+from mellea_like.core.numbers import real_number, whole_number
 from mellea_like.errors import CoalescingError
 from mellea_like.runtime.native import cancel_requested
 
@@ -333,10 +334,6 @@ def bursts(
         msg = f"bursts(...) takes an async iterable, not {source!r}"
         raise TypeError(msg)
     for name, seconds in (("quiet", quiet), ("max_wait", max_wait)):
-        if not 0 <= seconds < math.inf:
-            msg = f"{name} is a number of seconds, not {seconds!r}"
-            raise ValueError(msg)
-    if max_items < 1:
-        msg = f"max_items is at least 1, not {max_items!r}"
-        raise ValueError(msg)
+        real_number(f"bursts: {name}", seconds, least=0, unit="seconds")
+    whole_number("bursts: max_items", max_items)
     return BurstStream(source, Gathering(Window(quiet, max_wait), max_items), urgent, position)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic, Literal, TypeVar, get_args
 
+from mellea_like.core.numbers import real_number, whole_number
 from mellea_like.errors import Expired, QueueFull
 
 if TYPE_CHECKING:
@@ -320,23 +321,17 @@ def check(
         ValueError: another argument is out of its range.
     """
     if not callable(tick):
-        msg = f"a tick is an async function, not {tick!r}"
+        msg = f"RerunGate: a tick is an async function, not {tick!r}"
         raise TypeError(msg)
     if on_busy not in get_args(OnBusy):
-        msg = f"on_busy is one of {', '.join(get_args(OnBusy))}, not {on_busy!r}"
+        msg = f"RerunGate: on_busy is one of {', '.join(get_args(OnBusy))}, not {on_busy!r}"
         raise ValueError(msg)
     if full not in {"wait", "raise"}:
-        msg = f"full is 'wait' or 'raise', not {full!r}"
+        msg = f"RerunGate: full is 'wait' or 'raise', not {full!r}"
         raise ValueError(msg)
-    if not 0 <= min_interval < math.inf:
-        msg = f"min_interval is a number of seconds, not {min_interval!r}"
-        raise ValueError(msg)
-    if not max_wait >= 0:
-        msg = f"max_wait is a number of seconds, not {max_wait!r}"
-        raise ValueError(msg)
-    if max_pending < 1:
-        msg = f"max_pending is at least 1, not {max_pending!r}"
-        raise ValueError(msg)
+    real_number("RerunGate: min_interval", min_interval, least=0, unit="seconds")
+    real_number("RerunGate: max_wait", max_wait, least=0, most=math.inf, unit="seconds")
+    whole_number("RerunGate: max_pending", max_pending)
     if not (state is None or isinstance(state, str | Path) or hasattr(state, "last_tick")):
         msg = f"state is a GateState or the name of a file, not {state!r}"
         raise TypeError(msg)
