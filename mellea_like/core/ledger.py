@@ -38,6 +38,7 @@ class LedgerRow(NamedTuple):
             on average, less what had arrived, and at least 0. None where there is no complete reply
             to compare with, and 0 where nothing was rejected early.
         cost: what the tokens cost, in the currency of the prices; None where that is not known.
+            With requests of unknown cost it is a lower bound, and printed with a ``≥``.
     """
 
     iteration: int
@@ -107,7 +108,7 @@ class Ledger:
         lines = [heads]
         for index, row in enumerate(self.rows):
             mark = "*" if index == self.winner else ""
-            lines.append([f"{row.iteration}{mark}", row.outcome, *_cells(row[4:])])
+            lines.append([f"{row.iteration}{mark}", row.outcome, *_cells(LedgerTotal(*row[4:]))])
         lines.append(["total", "", *_cells(total)])
         # Without prices there is nothing to see in the last column.
         columns = list(zip(*lines, strict=True))
@@ -192,8 +193,11 @@ def _sum(values: Iterable[N | None], start: N) -> N | None:
     return start
 
 
-def _cells(values: Iterable[float | None]) -> list[str]:
-    return ["?" if v is None else str(v) if isinstance(v, int) else f"{v:.6f}" for v in values]
+def _cells(total: LedgerTotal) -> list[str]:
+    cells = ["?" if v is None else str(v) if isinstance(v, int) else f"{v:.6f}" for v in total]
+    if total.unknown and total.cost is not None:
+        cells[-1] = f"≥{cells[-1]}"
+    return cells
 
 
 def _aligned(column: Sequence[str]) -> list[str]:

@@ -167,3 +167,11 @@ def test_a_result_has_a_ledger_whose_winner_is_its_best_slice_if_that_passed(out
     assert made.total.wasted_tokens == cost
     assert made.total.cost == pytest.approx(70e-6)
     assert result.ledger().total.cost is None
+
+
+def test_a_cost_that_may_be_more_says_so_in_print():
+    text = str(ledger([cut(), no_reply()], 0, PRICES))
+    first, second, total = text.splitlines()[1:]
+    assert "≥" not in first
+    assert "≥0.000020" in second
+    assert "≥0.000070" in total
