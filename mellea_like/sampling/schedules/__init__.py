@@ -1,10 +1,14 @@
-"""When the iterations of a call may start; each name is imported when it is first used."""
+"""When the iterations of a call may start, and when to give up.
+
+Each name is imported when it is first used.
+"""
 
 from typing import TYPE_CHECKING
 
 from mellea_like.runtime.later import imported_later
 
 if TYPE_CHECKING:
+    from mellea_like.sampling.giving_up import GiveUp, PerRequirement
     from mellea_like.sampling.schedules.adaptive import Adaptive
     from mellea_like.sampling.schedules.base import (
         BaseSchedule,
@@ -29,12 +33,14 @@ __all__ = [
     "Course",
     "Deadline",
     "Eager",
+    "GiveUp",
     "Go",
     "Hedged",
     "LatencyQuantiles",
     "LatencyStatistics",
     "PassRateStatistics",
     "PassRates",
+    "PerRequirement",
     "Progress",
     "Schedule",
     "Staggered",
@@ -49,12 +55,14 @@ __getattr__, __dir__ = imported_later(
         "Course": "mellea_like.sampling.schedules.base",
         "Deadline": "mellea_like.sampling.schedules.deadline",
         "Eager": "mellea_like.sampling.schedules.eager",
+        "GiveUp": "mellea_like.sampling.giving_up",
         "Go": "mellea_like.sampling.schedules.base",
         "Hedged": "mellea_like.sampling.schedules.hedged",
         "LatencyQuantiles": "mellea_like.sampling.schedules.latency",
         "LatencyStatistics": "mellea_like.sampling.schedules.latency",
         "PassRateStatistics": "mellea_like.sampling.schedules.pass_rates",
         "PassRates": "mellea_like.sampling.schedules.pass_rates",
+        "PerRequirement": "mellea_like.sampling.giving_up",
         "Progress": "mellea_like.sampling.schedules.base",
         "Schedule": "mellea_like.sampling.schedules.base",
         "Staggered": "mellea_like.sampling.schedules.staggered",
