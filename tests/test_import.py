@@ -18,6 +18,8 @@ OPTIONAL = {
     "httpx",
     "jsonschema",
     "looptime",
+    "mcp",
+    "mcp_types",
     "numpy",
     "openai",
     "opentelemetry.exporter",
@@ -212,7 +214,12 @@ BEHIND_A_FRONT_DOOR = {
     "mellea_like.backends.openai_": "mellea_like.backends.openai",
     "mellea_like.cli.": "mellea_like.cli.main",
 }
-WITH_EXTRAS = ("mellea_like.backends.llama", "mellea_like.backends.openai", "mellea_like.testing")
+WITH_EXTRAS = (
+    "mellea_like.backends.llama",
+    "mellea_like.backends.mcp",
+    "mellea_like.backends.openai",
+    "mellea_like.testing",
+)
 SENTENCE = re.compile(r"ImportError: [^\n]+: pip install 'mellea-like\[\w+\]'")
 
 

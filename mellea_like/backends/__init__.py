@@ -12,21 +12,27 @@ from mellea_like.backends.simulated import SimulatedBackend
 
 if TYPE_CHECKING:
     from mellea_like.backends.llama import LlamaCppBackend
+    from mellea_like.backends.mcp import MCPSamplingBackend
+    from mellea_like.backends.mcp_rounds import SamplingRounds
     from mellea_like.backends.openai import OpenAIBackend
 
 __all__ = [
     "FunctionBackend",
     "LlamaCppBackend",
     "LocalBackend",
+    "MCPSamplingBackend",
     "OpenAIBackend",
     "Reply",
+    "SamplingRounds",
     "ScriptedBackend",
     "SimulatedBackend",
 ]
 
 _NEEDS_AN_EXTRA = {
     "LlamaCppBackend": "mellea_like.backends.llama",
+    "MCPSamplingBackend": "mellea_like.backends.mcp",
     "OpenAIBackend": "mellea_like.backends.openai",
+    "SamplingRounds": "mellea_like.backends.mcp_rounds",
 }
 
 

@@ -1,0 +1,244 @@
+"""The model of whoever is at the other end: requests for sampling over the Model Context Protocol.
+
+A tool of an MCP server may ask its client to sample; the client shows the request to a person.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+
+import anyio
+from pydantic import ValidationError
+
+from mellea_like.core.backend import can_judge as judges
+from mellea_like.core.backend import is_backend
+from mellea_like.core.generation import Generation
+from mellea_like.core.numbers import real_number, whole_number
+from mellea_like.core.options import Options
+from mellea_like.errors import InvalidRequest
+
+try:
+    import mcp_types as types
+    from mcp.shared.exceptions import MCPError
+    from mcp.shared.message import ServerMessageMetadata
+    from mcp_types.version import is_version_at_least
+except ImportError as exc:  # pragma: no cover
+    msg = "MCPSamplingBackend needs the official SDK: pip install 'mellea-like[mcp]'"
+    raise ImportError(msg) from exc
+
+from mellea_like.backends.mcp_wire import REFUSED, error_of, generation_of, sampling_params
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from mcp.server.context import ServerRequestContext
+    from mcp.server.mcpserver import Context
+    from mcp.server.session import ServerSession
+
+    from mellea_like.core.backend import Backend, Request
+    from mellea_like.core.generation import RequestMeter
+
+__all__ = ["DEFAULT_MAX_TOKENS", "MCPSamplingBackend", "SamplingWay", "ToolContext"]
+
+DEFAULT_MAX_TOKENS = 1000
+"""The longest reply where nobody says: the protocol wants a number."""
+
+ROUNDS_VERSION = "2026-07-28"
+"""From this revision on, a server asks by returning its requests from the tool."""
+
+SamplingWay = Literal["request", "rounds"]
+"""How a connection samples: the server sends a request, or the tool returns it."""
+
+ToolContext: TypeAlias = "Context[Any, Any] | ServerRequestContext[Any, Any]"
+
+
+BROKEN = (anyio.BrokenResourceError, anyio.ClosedResourceError)
+
+
+class Asker(Protocol):
+    """Gets a request to the client by returning it from the tool."""
+
+    async def ask(self, params: types.CreateMessageRequestParams) -> object:
+        """Wait for the client's answer to a request.
+
+        Args:
+            params: the request.
+
+        Returns:
+            What the client sent.
+        """
+        ...
+
+
+class MCPSamplingBackend:
+    """Samples through the client of an MCP server's tool.
+
+    Make one in the tool, of the tool's context, for each call. On connections before the protocol's
+    revision 2026-07-28 each request is sent to the client while the tool runs. From that revision
+    on, a tool returns its requests instead: run its work through
+    `mellea_like.backends.mcp_rounds.SamplingRounds`, which makes this backend. Where a connection
+    offers neither, ``fallback`` answers; without one, each request is an `InvalidRequest`.
+
+    A client shows each request to a person. What that person refuses (error code -1) is a reply
+    whose ``finish_reason`` is ``"refusal"``. Nothing that fails is ``retryable``, so that no one is
+    asked the same again. The protocol does not say what a reply cost: usage counts one request of
+    unknown cost.
+
+    Args:
+        context: the tool's context: the SDK's `Context` or `ServerRequestContext`.
+        fallback: a backend to ask directly where the client can't sample.
+        max_tokens: the longest reply where the options say nothing.
+        timeout: the longest wait for the client, in seconds; None for no limit.
+        options: defaults for what a request's options leave open. A model is a hint to the client.
+        can_judge: whether its verdicts on requirements are wanted.
+
+    Attributes:
+        provider: ``"mcp"``, for telemetry.
+        model: the hint; None where there is none.
+
+    Raises:
+        TypeError: the fallback is no backend, or a number no number.
+        ValueError: a number is out of its range.
+    """
+
+    provider = "mcp"
+
+    def __init__(
+        self,
+        context: ToolContext,
+        *,
+        fallback: Backend | None = None,
+        max_tokens: int = DEFAULT_MAX_TOKENS,
+        timeout: float | None = 600.0,
+        options: Options | Mapping[str, Any] | None = None,
+        can_judge: bool = True,
+    ) -> None:
+        if fallback is not None and not is_backend(fallback):
+            msg = f"MCPSamplingBackend: fallback takes a backend, not {fallback!r}"
+            raise TypeError(msg)
+        whole_number("max_tokens", max_tokens)
+        if timeout is not None:
+            real_number("timeout", timeout, over=0)
+        self._session = context.session
+        self._request_id = context.request_id
+        self._fallback = fallback
+        self._max_tokens = max_tokens
+        self._timeout = timeout
+        self._options = Options.of(options)
+        self._can_judge = can_judge
+        self._asker: Asker | None = None
+        self._way: SamplingWay | None = _way_of(context.session)
+        self.model = self._options.model
+
+    @property
+    def can_judge(self) -> bool:
+        """Whether it, or the fallback where that answers, decides requirements."""
+        if self._fallback is not None and not self.offered:
+            return judges(self._fallback)
+        return self._can_judge
+
+    @property
+    def way(self) -> SamplingWay | None:
+        """How this connection samples; None where the client can't, or can't be reached."""
+        return self._way
+
+    @property
+    def offered(self) -> bool:
+        """Whether requests go to the client: the connection can sample, in a way that is set up."""
+        return self._way == "request" or (self._way == "rounds" and self._asker is not None)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._session.protocol_version} {self._way}>"
+
+    def use(self, asker: Asker) -> None:
+        """Ask by way of the tool's result; `SamplingRounds` calls this.
+
+        Args:
+            asker: gets requests to the client.
+        """
+        self._asker = asker
+
+    async def generate(self, request: Request) -> Generation:
+        """Answer one request.
+
+        Args:
+            request: what is wanted.
+
+        Returns:
+            The client's reply, with its text not yet parsed; or the fallback's.
+
+        Raises:
+            InvalidRequest: the request can't be said in this protocol, or the connection offers no
+                sampling and there is no fallback.
+            BackendError: there is no reply.
+        """
+        if not self.offered:
+            return await self._without(request)
+        params = sampling_params(request, _over(request.options, self._options), self._max_tokens)
+        counted = request.meter.start()
+        if self._way == "rounds" and self._asker is not None:
+            return generation_of(await self._asker.ask(params), counted.usage)
+        return await self._send(params, counted)
+
+    async def _send(
+        self, params: types.CreateMessageRequestParams, counted: RequestMeter
+    ) -> Generation:
+        # The SDK's create_message is deprecated, takes no timeout, and does the same.
+        try:
+            result = await self._session.send_request(
+                types.CreateMessageRequest(params=params),
+                types.CreateMessageResult,
+                self._timeout,
+                ServerMessageMetadata(related_request_id=self._request_id),
+            )
+        except (MCPError, ValidationError, OSError, *BROKEN) as exc:
+            if isinstance(exc, MCPError) and exc.code == REFUSED:
+                return Generation(exc.message, None, counted.usage, None, "refusal")
+            error = error_of(exc)
+        else:
+            return generation_of(result, counted.usage)
+        # Outside the handler, so that the SDK's exception does not hang on as the context.
+        raise error
+
+    async def _without(self, request: Request) -> Generation:
+        if self._fallback is not None:
+            return await self._fallback.generate(request)
+        request.meter.sent_nothing()
+        raise self._nothing_offered()
+
+    def _nothing_offered(self) -> InvalidRequest:
+        version = self._session.protocol_version
+        if self._way == "rounds":
+            msg = (
+                f"this MCP connection speaks revision {version}, where tools return their requests"
+                " for sampling: run the tool's work through SamplingRounds, or give a fallback"
+            )
+            return InvalidRequest(msg)
+        msg = (
+            f"this MCP connection (revision {version}) offers no sampling: the client does not"
+            " declare the capability, or the transport can't carry requests to it; give"
+            " MCPSamplingBackend a fallback"
+        )
+        return InvalidRequest(msg)
+
+
+def _way_of(session: ServerSession) -> SamplingWay | None:
+    wanted = types.ClientCapabilities(sampling=types.SamplingCapability())
+    if not session.check_client_capability(wanted):
+        return None
+    if is_version_at_least(session.protocol_version, ROUNDS_VERSION):
+        return "rounds"
+    return "request" if session.can_send_request else None
+
+
+def _over(options: Options, defaults: Options) -> Options:
+    """The options, and for what they leave open the defaults."""
+    return Options(
+        model=options.model or defaults.model,
+        temperature=defaults.temperature if options.temperature is None else options.temperature,
+        top_p=defaults.top_p if options.top_p is None else options.top_p,
+        max_tokens=options.max_tokens or defaults.max_tokens,
+        stop=options.stop or defaults.stop,
+        seed=defaults.seed if options.seed is None else options.seed,
+        extra={**defaults.extra, **options.extra},
+    )

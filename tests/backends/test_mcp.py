@@ -1,0 +1,537 @@
+"""MCPSamplingBackend: requests for sampling, sent or returned, whichever the connection takes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import mcp_types as types
+import pytest
+from mcp import Client
+from mcp.server.mcpserver import Context, MCPServer
+from mcp.shared.exceptions import MCPError, NoBackChannelError
+from mcp_kit import sampled
+
+from mellea_like.backends.function import FunctionBackend
+from mellea_like.backends.mcp import MCPSamplingBackend
+from mellea_like.backends.mcp_rounds import SamplingRounds
+from mellea_like.backends.mcp_wire import error_of, generation_of, sampling_params
+from mellea_like.core.backend import Request, can_judge
+from mellea_like.core.generation import Usage
+from mellea_like.core.message import Message
+from mellea_like.core.options import Options
+from mellea_like.errors import (
+    BackendError,
+    BackendTimeout,
+    BackendUnavailable,
+    InvalidRequest,
+    MalformedResponse,
+    ShutdownError,
+)
+from mellea_like.testing import check_backend
+
+pytestmark = pytest.mark.anyio
+
+LEGACY, MODERN = "legacy", "2026-07-28"
+NEITHER = "offers no sampling"
+
+
+def ask(text: str = "hello", **options: Any) -> Request:
+    return Request((Message("user", text),), Options(**options))
+
+
+async def in_tool(
+    work: Callable[[Context[Any, Any]], Awaitable[object]],
+    *,
+    mode: str = LEGACY,
+    person: Any = None,
+    **client: Any,
+) -> Any:
+    """Run something inside a tool; return what it returned, or raise what it raised."""
+    outcome: list[Any] = []
+    server = MCPServer("test")
+
+    @server.tool()
+    async def tool(context: Context) -> str | types.InputRequiredResult:
+        try:
+            result = await work(context)
+        except Exception as exc:  # noqa: BLE001 (raised again below)
+            outcome.append(exc)
+            return ""
+        if isinstance(result, types.InputRequiredResult):
+            return result
+        outcome.append(result)
+        return ""
+
+    async with Client(server, mode=mode, sampling_callback=person, **client) as connected:
+        await connected.call_tool("tool")
+    (only,) = outcome
+    if isinstance(only, Exception):
+        raise only
+    return only
+
+
+async def obliging(context: Any, params: types.CreateMessageRequestParams) -> Any:
+    return sampled("Hello yourself.")
+
+
+# --- what is sent ------------------------------------------------------------------------------
+
+
+def test_a_request_is_written_with_all_that_the_protocol_has_words_for():
+    request = Request(
+        (
+            Message("system", "Be brief."),
+            Message("user", "Hi."),
+            Message("assistant", "Hello."),
+            Message("system", "Be kind."),
+            Message("user", "How are you?"),
+        )
+    )
+    options = Options(
+        model="opus",
+        temperature=0.5,
+        max_tokens=7,
+        stop=("END",),
+        seed=3,
+        extra={"metadata": {"a": 1}, "modelPreferences": {"hints": [{"name": "other"}]}},
+    )
+    params = sampling_params(request, options, 1000)
+    assert params.model_dump(by_alias=True, mode="json", exclude_none=True) == {
+        "messages": [
+            {"role": "user", "content": {"type": "text", "text": "Hi."}},
+            {"role": "assistant", "content": {"type": "text", "text": "Hello."}},
+            {"role": "user", "content": {"type": "text", "text": "How are you?"}},
+        ],
+        "systemPrompt": "Be brief.\n\nBe kind.",
+        "includeContext": "none",
+        "temperature": 0.5,
+        "maxTokens": 7,
+        "stopSequences": ["END"],
+        "metadata": {"a": 1},
+        "modelPreferences": {"hints": [{"name": "opus"}, {"name": "other"}]},
+    }
+
+
+def test_what_nobody_said_is_left_out_but_for_the_longest_reply():
+    params = sampling_params(ask(), Options(), 1000)
+    assert params.model_dump(by_alias=True, mode="json", exclude_none=True) == {
+        "messages": [{"role": "user", "content": {"type": "text", "text": "hello"}}],
+        "includeContext": "none",
+        "maxTokens": 1000,
+    }
+
+
+def test_a_format_is_asked_for_in_the_system_prompt():
+    request = Request((Message("system", "Count."), Message("user", "Go.")), format=list[int])
+    prompt = sampling_params(request, Options(), 9).system_prompt
+    assert prompt is not None
+    assert prompt.startswith("Count.\n\n")
+    assert json.loads(prompt.splitlines()[-1]) == {"items": {"type": "integer"}, "type": "array"}
+
+
+@pytest.mark.parametrize(
+    ("request_", "options", "match"),
+    [
+        (Request((Message("system", "Be."),)), Options(), "besides those of the system"),
+        (ask(), Options(top_p=0.5), "top_p"),
+        (ask(), Options(extra={"tools": [], "logprobs": 1}), "can't send logprobs, tools"),
+        (ask(), Options(extra={"include_context": "everything"}), "include_context"),
+    ],
+)
+def test_what_the_protocol_has_no_word_for_is_an_invalid_request(request_, options, match):
+    with pytest.raises(InvalidRequest, match=match):
+        sampling_params(request_, options, 9)
+
+
+# --- what comes back ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("reason", "finish"),
+    [
+        ("endTurn", "stop"),
+        ("stopSequence", "stop"),
+        ("maxTokens", "length"),
+        ("refusal", "refusal"),
+        (None, None),
+    ],
+)
+def test_stop_reasons_are_told_in_openais_words(reason, finish):
+    generation = generation_of(sampled("x", stop_reason=reason), Usage(1))
+    assert (generation.text, generation.model) == ("x", "a-model")
+    assert (generation.finish_reason, generation.usage) == (finish, Usage(1))
+
+
+def test_several_blocks_of_text_are_one_text():
+    blocks = [types.TextContent(type="text", text=text) for text in ("a", "b")]
+    result = types.CreateMessageResultWithTools(role="assistant", content=blocks, model="m")
+    assert generation_of(result, Usage()).text == "ab"
+
+
+@pytest.mark.parametrize(
+    ("result", "match"),
+    [
+        (sampled("x", role="user"), "a message of the user"),
+        (
+            sampled(
+                "x", content=types.ImageContent(type="image", data="aGk=", mime_type="image/png")
+            ),
+            "content of type 'image'",
+        ),
+        (types.ListRootsResult(roots=[]), "sent ListRootsResult"),
+    ],
+)
+def test_what_is_no_text_of_the_assistant_is_malformed(result, match):
+    with pytest.raises(MalformedResponse, match=match) as caught:
+        generation_of(result, Usage())
+    assert not caught.value.retryable
+
+
+@pytest.mark.parametrize(
+    ("raised", "kind", "match"),
+    [
+        (MCPError(types.REQUEST_TIMEOUT, "late"), BackendTimeout, "in time"),
+        (MCPError(types.CONNECTION_CLOSED, "gone"), BackendUnavailable, "disconnected"),
+        (MCPError(types.METHOD_NOT_FOUND, "what?"), InvalidRequest, r"what\? \(code -32601\)"),
+        (MCPError(types.INTERNAL_ERROR, "ouch"), BackendUnavailable, "ouch"),
+        (NoBackChannelError("sampling/createMessage"), BackendUnavailable, "has ended"),
+        (anyio.BrokenResourceError(), BackendUnavailable, "broke: BrokenResourceError"),
+    ],
+)
+def test_each_failure_has_its_error_and_none_is_retried(raised, kind, match):
+    error = error_of(raised)
+    assert type(error) is kind
+    assert not error.retryable
+    with pytest.raises(kind, match=match):
+        raise error
+
+
+# --- on a connection that carries requests -----------------------------------------------------
+
+
+async def test_a_request_is_sent_to_the_client_and_counted_with_its_cost_unknown():
+    request = ask()
+
+    async def work(context):
+        backend = MCPSamplingBackend(context, options={"model": "opus"})
+        assert (backend.way, backend.model, backend.provider) == ("request", "opus", "mcp")
+        assert repr(backend) == "<MCPSamplingBackend 2025-11-25 request>"
+        return await backend.generate(request)
+
+    generation = await in_tool(work, person=obliging)
+    assert (generation.text, generation.finish_reason) == ("Hello yourself.", "stop")
+    assert generation.usage == request.meter.usage == Usage(1, 0, 0, 1)
+
+
+async def test_a_refusal_is_a_reply():
+    async def refusing(context, params):
+        return types.ErrorData(code=-1, message="no")
+
+    async def work(context):
+        return await MCPSamplingBackend(context).generate(ask())
+
+    generation = await in_tool(work, person=refusing)
+    assert (generation.text, generation.finish_reason) == ("no", "refusal")
+
+
+async def test_a_client_that_answers_with_an_error_fails_the_request():
+    async def failing(context, params):
+        return types.ErrorData(code=types.INTERNAL_ERROR, message="model is gone")
+
+    async def work(context):
+        return await MCPSamplingBackend(context).generate(ask())
+
+    with pytest.raises(BackendUnavailable, match="model is gone") as caught:
+        await in_tool(work, person=failing)
+    assert caught.value.__context__ is None
+
+
+async def test_a_reply_that_does_not_fit_the_protocol_is_malformed():
+    async def odd(context, params):
+        return types.CreateMessageResultWithTools(
+            role="assistant", content=[types.TextContent(type="text", text="a")] * 2, model="m"
+        )
+
+    async def work(context):
+        return await MCPSamplingBackend(context).generate(ask())
+
+    with pytest.raises(MalformedResponse, match="can't be read"):
+        await in_tool(work, person=odd)
+
+
+async def test_a_person_who_takes_too_long_is_a_timeout():
+    async def slow(context, params):
+        await anyio.sleep_forever()
+
+    async def work(context):
+        return await MCPSamplingBackend(context, timeout=0.05).generate(ask())
+
+    with pytest.raises(BackendTimeout):
+        await in_tool(work, person=slow)
+
+
+async def test_it_keeps_the_promises_of_a_backend():
+    async def work(context):
+        backend = MCPSamplingBackend(context)
+        return await check_backend(lambda: backend, failing_request=ask(top_p=0.5))
+
+    assert "errors" in await in_tool(work, person=obliging)
+
+
+async def test_the_backend_of_a_call_that_has_ended_is_unavailable():
+    kept = []
+
+    async def work(context):
+        kept.append(MCPSamplingBackend(context))
+
+    await in_tool(work, person=obliging)
+    with pytest.raises(BackendUnavailable):
+        await kept[0].generate(ask())
+
+
+# --- on a connection without sampling ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", [LEGACY, MODERN])
+async def test_a_client_that_can_not_sample_is_told_apart(mode):
+    request = ask()
+
+    async def work(context):
+        backend = MCPSamplingBackend(context)
+        assert backend.way is None
+        await backend.generate(request)
+
+    with pytest.raises(InvalidRequest, match=NEITHER):
+        await in_tool(work, mode=mode)
+    assert request.meter.usage == Usage()
+
+
+async def test_on_a_new_connection_the_error_names_the_rounds():
+    async def work(context):
+        await MCPSamplingBackend(context).generate(ask())
+
+    with pytest.raises(InvalidRequest, match=r"2026-07-28.*through SamplingRounds"):
+        await in_tool(work, mode=MODERN, person=obliging)
+
+
+@pytest.mark.parametrize(("mode", "person"), [(LEGACY, None), (MODERN, None), (MODERN, obliging)])
+async def test_a_fallback_answers_where_the_client_can_not(mode, person):
+    async def work(context):
+        direct = FunctionBackend(lambda request: "direct", inline=True)
+        backend = MCPSamplingBackend(context, fallback=direct)
+        return can_judge(backend), (await backend.generate(ask())).text
+
+    assert await in_tool(work, mode=mode, person=person) == (False, "direct")
+
+
+async def test_a_fallback_is_not_asked_where_the_client_samples():
+    async def work(context):
+        direct = FunctionBackend(lambda request: "direct", inline=True)
+        backend = MCPSamplingBackend(context, fallback=direct)
+        return can_judge(backend), (await backend.generate(ask())).text
+
+    assert await in_tool(work, person=obliging) == (True, "Hello yourself.")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "kind", "match"),
+    [
+        ({"fallback": "direct"}, TypeError, "fallback takes a backend"),
+        ({"max_tokens": 0}, ValueError, "max_tokens"),
+        ({"timeout": 0}, ValueError, "timeout"),
+    ],
+)
+async def test_wrong_arguments_are_named(wrong, kind, match):
+    async def work(context):
+        MCPSamplingBackend(context, timeout=None)
+        MCPSamplingBackend(context, **wrong)
+
+    with pytest.raises(kind, match=match):
+        await in_tool(work)
+
+
+# --- tools that return their requests ----------------------------------------------------------
+
+
+@asynccontextmanager
+async def rounds_in_tool(**more: Any):
+    """Give a function that runs work through rounds in a tool, on a new connection."""
+    async with SamplingRounds(**more) as rounds:
+
+        async def run(work, person=obliging, **client):
+            async def tool(context):
+                return await rounds.run(MCPSamplingBackend(context), context, work)
+
+            return await in_tool(tool, mode=MODERN, person=person, **client)
+
+        yield rounds, run
+
+
+async def test_work_goes_on_where_it_was_when_its_client_comes_back():
+    began = []
+
+    async def work(backend):
+        began.append(backend.way)
+        texts = [(await backend.generate(ask(text))).text for text in ("a", "b", "c")]
+        return texts, backend.offered
+
+    async with rounds_in_tool() as (rounds, run):
+        assert await run(work) == (["Hello yourself."] * 3, True)
+        assert rounds.waiting == 0
+    assert began == ["rounds"]
+
+
+async def test_requests_that_come_together_are_returned_together():
+    async def work(backend):
+        async with anyio.create_task_group() as tasks:
+            for _ in range(5):
+                tasks.start_soon(backend.generate, ask())
+        return "done"
+
+    async with rounds_in_tool() as (_, run):
+        assert await run(work, input_required_max_rounds=1) == "done"
+
+
+async def test_what_the_work_raises_the_tools_call_raises():
+    async def work(backend):
+        await backend.generate(ask())
+        raise RuntimeError("after the answer")
+
+    async with rounds_in_tool() as (_, run):
+        with pytest.raises(RuntimeError, match="after the answer"):
+            await run(work)
+
+
+async def test_work_that_asks_nothing_just_runs():
+    async def work(backend):
+        return 7
+
+    async with rounds_in_tool() as (_, run):
+        assert await run(work) == 7
+
+
+async def test_on_an_old_connection_the_work_just_runs():
+    async def work(context):
+        async def generate(backend):
+            return (await backend.generate(ask())).text
+
+        rounds = SamplingRounds()  # Not open, not needed.
+        return await rounds.run(MCPSamplingBackend(context), context, generate)
+
+    assert await in_tool(work, person=obliging) == "Hello yourself."
+
+
+async def test_rounds_that_are_not_open_say_so():
+    async def work(context):
+        return await SamplingRounds().run(MCPSamplingBackend(context), context, work)
+
+    with pytest.raises(ShutdownError, match="lifespan"):
+        await in_tool(work, mode=MODERN, person=obliging)
+
+
+class ByHand:
+    """A client's side of rounds, played by the test: what the SDK's client does not do."""
+
+    way = "rounds"
+
+    def __init__(self) -> None:
+        self.request_state: str | None = None
+        self.input_responses: dict[str, Any] | None = None
+        self.asker: Any = None
+
+    def use(self, asker: Any) -> None:
+        self.asker = asker
+
+    async def generate(self, request: Request) -> Any:
+        return await self.asker.ask(sampling_params(request, Options(), 9))
+
+
+async def one_question(backend):
+    try:
+        return await backend.generate(ask())
+    except BackendError as exc:
+        return type(exc)
+
+
+async def test_a_client_that_comes_back_without_the_answer_fails_that_request():
+    client = ByHand()
+    async with SamplingRounds() as rounds:
+        first = await rounds.run(client, client, one_question)
+        client.request_state = first.request_state
+        assert await rounds.run(client, client, one_question) is MalformedResponse
+
+
+async def test_work_whose_client_stays_away_is_given_up_and_its_result_forgotten_later():
+    client = ByHand()
+    ended = anyio.Event()
+
+    async def work(backend):
+        result = await one_question(backend)
+        ended.set()
+        return result
+
+    async with SamplingRounds(patience=0.05) as rounds:
+        first = await rounds.run(client, client, work)
+        assert list(first.input_requests) == ["sampling-1"]
+        await ended.wait()
+        assert rounds.waiting == 1
+        client.request_state = first.request_state
+        assert await rounds.run(client, client, work) is BackendTimeout
+        assert rounds.waiting == 0
+        with pytest.raises(InvalidRequest, match="not there any more"):
+            await rounds.run(client, client, work)
+
+        client.request_state = None
+        await rounds.run(client, client, one_question)
+        with anyio.fail_after(5):
+            while rounds.waiting:  # noqa: ASYNC110 (nothing tells of it)
+                await anyio.sleep(0.01)
+
+
+async def test_cancelling_the_tools_call_ends_the_work():
+    began, ended = anyio.Event(), anyio.Event()
+
+    async def work(backend):
+        began.set()
+        try:
+            await anyio.sleep_forever()
+        finally:
+            ended.set()
+
+    async with SamplingRounds() as rounds, anyio.create_task_group() as tasks:
+        tasks.start_soon(rounds.run, ByHand(), ByHand(), work)
+        await began.wait()
+        tasks.cancel_scope.cancel()
+    assert ended.is_set()
+
+
+async def test_closing_the_rounds_ends_work_that_runs():
+    client = ByHand()
+    raised = []
+
+    async def call(rounds):
+        try:
+            await rounds.run(client, client, lambda backend: anyio.sleep_forever())
+        except BackendUnavailable as exc:
+            raised.append(exc)
+
+    async with anyio.create_task_group() as tasks, SamplingRounds() as rounds:
+        tasks.start_soon(call, rounds)
+        await anyio.wait_all_tasks_blocked()
+    assert "ended with its SamplingRounds" in str(raised)
+
+
+async def test_a_question_that_is_withdrawn_before_it_is_given_out_is_not_asked():
+    client = ByHand()
+
+    async def work(backend):
+        with anyio.move_on_after(0.01):
+            await backend.generate(ask())
+        return "without"
+
+    async with SamplingRounds(gather=5.0) as rounds:
+        assert await rounds.run(client, client, work) == "without"
