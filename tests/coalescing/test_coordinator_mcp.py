@@ -2,16 +2,43 @@
 
 from __future__ import annotations
 
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
 import anyio
+import mcp_kit
 import pytest
-from mcp import Client
+from mcp import Client, StdioServerParameters
 from mcp.shared.exceptions import MCPError
-from mcp_kit import Books, Person, all_but_the_second, answers_of, make_server, never, refuse
+from mcp_kit import (
+    Books,
+    Person,
+    all_but_the_second,
+    answers_of,
+    make_server,
+    never,
+    over_http,
+    refuse,
+)
 
 pytestmark = pytest.mark.anyio
 
 ALL = {"one": "ONE (stop)", "two": "TWO (stop)", "three": "THREE (stop)"}
 MODES = ["legacy", "2026-07-28"]
+
+
+async def disconnect_in_mid_batch(server: Any, mode: str, person: Person) -> None:
+    async def connect() -> None:
+        async with Client(server, mode=mode, sampling_callback=person) as client:
+            await client.call_tool("three")
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(connect)
+        await person.asked.wait()
+        tasks.cancel_scope.cancel()
 
 
 # --- in memory --------------------------------------------------------------------------------
@@ -62,8 +89,7 @@ async def test_where_tools_return_their_requests_a_refusal_ends_the_call_and_the
     async with Client(server, mode="2026-07-28", sampling_callback=person) as client:
         with pytest.raises(MCPError, match="User rejected"):
             await client.call_tool("three")
-        with anyio.fail_after(10):
-            await books.ended.wait()  # The client's SDK does not tell the server.
+        await books.wait_for_the_end()  # The client's SDK does not tell the server.
     assert len(person.prompts) == 1
     assert books.statuses == ["error"] * 3
 
@@ -71,18 +97,122 @@ async def test_where_tools_return_their_requests_a_refusal_ends_the_call_and_the
 @pytest.mark.parametrize("mode", MODES)
 async def test_a_client_that_disconnects_in_mid_batch_leaves_nothing_behind(mode):
     books, person = Books(), Person(never)
-    server = make_server(books)
-    async with anyio.create_task_group() as tasks:
-
-        async def connect() -> None:
-            async with Client(server, mode=mode, sampling_callback=person) as client:
-                await client.call_tool("three")
-
-        tasks.start_soon(connect)
-        await person.asked.wait()
-        tasks.cancel_scope.cancel()
-    with anyio.fail_after(10):
-        await books.ended.wait()
+    await disconnect_in_mid_batch(make_server(books), mode, person)
+    await books.wait_for_the_end()
     assert len(person.prompts) == 1
     assert len(books.statuses) == 3
     assert set(books.statuses) <= {"error", "cancelled"}
+
+
+# --- over stdio: the server is a process of its own ---------------------------------------------
+
+
+@pytest.fixture(name="server_process")
+def _server_process(tmp_path, anyio_backend_name) -> StdioServerParameters:
+    return StdioServerParameters(
+        command=sys.executable,
+        args=[mcp_kit.__file__, str(tmp_path / "books.json"), anyio_backend_name],
+        env=dict(os.environ),
+    )
+
+
+def written(server: StdioServerParameters) -> list[str]:
+    return json.loads(Path(server.args[1]).read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_over_stdio_three_samples_make_one_approval(server_process, mode):
+    person = Person()
+    async with Client(server_process, mode=mode, sampling_callback=person) as client:
+        assert answers_of(await client.call_tool("three")) == ALL
+    assert len(person.prompts) == 1
+    assert written(server_process) == ["ok"] * 3
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_over_stdio_an_answer_that_is_missing_fails_its_request_alone(server_process, mode):
+    person = Person(all_but_the_second)
+    async with Client(server_process, mode=mode, sampling_callback=person) as client:
+        answers = answers_of(await client.call_tool("three"))
+    assert answers == {**ALL, "two": "MissingAnswer"}
+    assert len(person.prompts) == 1
+
+
+async def test_over_stdio_a_refusal_is_told_to_each(server_process):
+    person = Person(refuse)
+    async with Client(server_process, mode="legacy", sampling_callback=person) as client:
+        answers = answers_of(await client.call_tool("three"))
+    assert set(answers.values()) == {"User rejected sampling request (refusal)"}
+    assert len(person.prompts) == 1
+    assert written(server_process) == ["refused"] * 3
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_over_stdio_a_client_that_disconnects_ends_the_work(server_process, mode):
+    person = Person(never)
+    await disconnect_in_mid_batch(server_process, mode, person)
+    statuses = written(server_process)  # The client waits until its server has ended.
+    assert len(statuses) == 3
+    assert set(statuses) <= {"error", "cancelled"}
+
+
+# --- over streamable HTTP: in a thread, for uvicorn runs on asyncio alone -----------------------
+
+# On old connections the SDK's HTTP client leaves async generators open, which trio warns of.
+OVER_HTTP = pytest.mark.parametrize(
+    ("anyio_backend", "mode"),
+    [("asyncio", "legacy"), ("asyncio", "2026-07-28"), ("trio", "2026-07-28")],
+)
+OVER_OLD_HTTP = pytest.mark.parametrize("anyio_backend", ["asyncio"])
+
+
+@OVER_HTTP
+async def test_over_http_three_samples_make_one_approval(mode):
+    books, person = Books(), Person()
+    with over_http(books) as url:
+        async with Client(url, mode=mode, sampling_callback=person) as client:
+            assert answers_of(await client.call_tool("three")) == ALL
+    assert len(person.prompts) == 1
+    assert books.statuses == ["ok"] * 3
+
+
+@OVER_HTTP
+async def test_over_http_an_answer_that_is_missing_fails_its_request_alone(mode):
+    books, person = Books(), Person(all_but_the_second)
+    with over_http(books) as url:
+        async with Client(url, mode=mode, sampling_callback=person) as client:
+            answers = answers_of(await client.call_tool("three"))
+    assert answers == {**ALL, "two": "MissingAnswer"}
+    assert sorted(books.statuses) == ["missing", "ok", "ok"]
+
+
+@OVER_OLD_HTTP
+async def test_over_http_a_refusal_is_told_to_each():
+    books, person = Books(), Person(refuse)
+    with over_http(books) as url:
+        async with Client(url, mode="legacy", sampling_callback=person) as client:
+            answers = answers_of(await client.call_tool("three"))
+    assert set(answers.values()) == {"User rejected sampling request (refusal)"}
+    assert len(person.prompts) == 1
+    assert books.statuses == ["refused"] * 3
+
+
+@OVER_HTTP
+async def test_over_http_work_whose_client_disconnects_comes_to_an_end(mode):
+    books, person = Books(), Person(never)
+    # A connection of HTTP that is gone may come back: it is the time limits that end the work.
+    with over_http(books, timeout=1.0, patience=1.0) as url:
+        await disconnect_in_mid_batch(url, mode, person)
+        await books.wait_for_the_end()
+    assert len(books.statuses) == 3
+    assert set(books.statuses) <= {"error", "cancelled"}
+
+
+@OVER_OLD_HTTP
+async def test_over_http_without_streams_there_is_no_sampling_on_old_connections():
+    books, person = Books(), Person()
+    with over_http(books, json_response=True) as url:
+        async with Client(url, mode="legacy", sampling_callback=person) as client:
+            answers = answers_of(await client.call_tool("three"))
+    assert set(answers.values()) == {"InvalidRequest"}
+    assert not person.prompts

@@ -1,19 +1,23 @@
 """An MCP server whose tool samples three times, and a person at the client. Also run as a program:
 
-``python mcp_kit.py PATH`` serves on stdin and stdout, and writes what became of each request there.
+``python mcp_kit.py PATH BACKEND`` serves on stdin and stdout, on asyncio or trio, and writes what
+became of each request to the path.
 """
 
 from __future__ import annotations
 
 import json
+import socket
 import sys
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import anyio
 import mcp_types as types
+import uvicorn
 from mcp.server.mcpserver import Context, MCPServer
 
 from mellea_like.backends.mcp import MCPSamplingBackend
@@ -30,12 +34,16 @@ class Books:
 
     def __init__(self, path: Path | None = None) -> None:
         self.statuses: list[str] = []
-        self.ended = anyio.Event()
+        self.ended = threading.Event()
         self.path = path
 
     def record(self, record: Any) -> None:
         if record.status != "asked":
             self.statuses.append(str(record.status))
+
+    async def wait_for_the_end(self) -> None:
+        """Wait until the tool's work is at an end, in whatever thread."""
+        assert await anyio.to_thread.run_sync(self.ended.wait, 10)
 
     def end(self) -> None:
         self.ended.set()
@@ -94,6 +102,38 @@ def make_server(
         return await three_answers(backend, books)
 
     return server
+
+
+@contextmanager
+def over_http(books: Books, *, json_response: bool = False, **more: Any) -> Iterator[str]:
+    """Serve streamable HTTP on the loopback, in a thread on asyncio; give the URL."""
+    servers: list[uvicorn.Server] = []
+    made = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            try:
+                # Made where it runs: what is made in an event loop belongs to that.
+                app = make_server(books, **more).streamable_http_app(json_response=json_response)
+                config = uvicorn.Config(
+                    app, log_config=None, ws="none", timeout_graceful_shutdown=1
+                )
+                servers.append(uvicorn.Server(config))
+                made.set()
+                servers[0].run([listener])
+            finally:
+                made.set()
+                listener.close()  # So that a client does not wait for what is not there.
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        made.wait()
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}/mcp"
+        finally:
+            servers[0].should_exit = True
+            thread.join(10)
+            assert not thread.is_alive()
 
 
 class Person:
@@ -164,4 +204,4 @@ def answers_of(result: types.CallToolResult) -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    anyio.run(make_server(Books(Path(sys.argv[1]))).run_stdio_async)
+    anyio.run(make_server(Books(Path(sys.argv[1]))).run_stdio_async, backend=sys.argv[2])
