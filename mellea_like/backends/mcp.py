@@ -85,7 +85,7 @@ class MCPSamplingBackend:
     unknown cost.
 
     Args:
-        context: the tool's context: the SDK's `Context` or `ServerRequestContext`.
+        context: the tool's context: the SDK's ``Context`` or ``ServerRequestContext``.
         fallback: a backend to ask directly where the client can't sample.
         max_tokens: the longest reply where the options say nothing.
         timeout: the longest wait for the client, in seconds; None for no limit.

@@ -20,7 +20,7 @@ from mellea_like.backends.mcp import MCPSamplingBackend
 from mellea_like.backends.mcp_rounds import SamplingRounds
 from mellea_like.backends.mcp_wire import error_of, generation_of, sampling_params
 from mellea_like.core.backend import Request, can_judge
-from mellea_like.core.generation import Usage
+from mellea_like.core.generation import Usage, cost_of
 from mellea_like.core.message import Message
 from mellea_like.core.options import Options
 from mellea_like.errors import (
@@ -227,6 +227,32 @@ async def test_a_request_is_sent_to_the_client_and_counted_with_its_cost_unknown
     assert generation.usage == request.meter.usage == Usage(1, 0, 0, 1)
 
 
+class Session:
+    """Keeps how it is asked to send a request."""
+
+    protocol_version = "2025-06-18"
+    can_send_request = True
+
+    def __init__(self) -> None:
+        self.session, self.request_id = self, "17"
+        self.sent: list[tuple[Any, ...]] = []
+
+    def check_client_capability(self, wanted):
+        return wanted.sampling is not None
+
+    async def send_request(self, *arguments):
+        self.sent.append(arguments)
+        return sampled("fine")
+
+
+async def test_a_request_goes_with_the_tools_call_and_has_a_time_limit():
+    session = Session()
+    await MCPSamplingBackend(session, timeout=12.5).generate(ask())
+    ((request, _, timeout, metadata),) = session.sent
+    assert request.method == "sampling/createMessage"
+    assert (timeout, metadata.related_request_id) == (12.5, "17")
+
+
 async def test_a_refusal_is_a_reply():
     async def refusing(context, params):
         return types.ErrorData(code=-1, message="no")
@@ -307,7 +333,7 @@ async def test_a_client_that_can_not_sample_is_told_apart(mode):
 
     with pytest.raises(InvalidRequest, match=NEITHER):
         await in_tool(work, mode=mode)
-    assert request.meter.usage == Usage()
+    assert cost_of(request.meter, None) == Usage()
 
 
 async def test_on_a_new_connection_the_error_names_the_rounds():
@@ -535,3 +561,50 @@ async def test_a_question_that_is_withdrawn_before_it_is_given_out_is_not_asked(
 
     async with SamplingRounds(gather=5.0) as rounds:
         assert await rounds.run(client, client, work) == "without"
+
+
+async def test_what_is_asked_while_the_client_is_away_is_given_out_when_it_comes_back():
+    client = ByHand()
+    texts: list[object] = []
+
+    async def work(backend):
+        async def late():
+            await left.wait()
+            texts.append(await backend.generate(ask("late")))
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(late)
+            texts.append(await backend.generate(ask("soon")))
+        return texts
+
+    left = anyio.Event()
+    async with SamplingRounds() as rounds:
+        before = len(anyio.get_running_tasks())
+        for answer in ("first", "second"):
+            asked = await rounds.run(client, client, work)
+            (key,) = asked.input_requests
+            left.set()
+            await anyio.wait_all_tasks_blocked()
+            client.request_state, client.input_responses = asked.request_state, {key: answer}
+        assert await rounds.run(client, client, work) == ["first", "second"]
+        await anyio.wait_all_tasks_blocked()
+        assert len(anyio.get_running_tasks()) == before
+
+
+async def test_a_result_that_came_while_the_client_was_away_is_kept_until_it_is_fetched():
+    client = ByHand()
+    ended = anyio.Event()
+
+    async def work(backend):
+        with anyio.move_on_after(0.05):
+            await backend.generate(ask())
+        ended.set()
+        return "without"
+
+    async with SamplingRounds(gather=0) as rounds:
+        before = len(anyio.get_running_tasks())
+        client.request_state = (await rounds.run(client, client, work)).request_state
+        await ended.wait()
+        assert await rounds.run(client, client, work) == "without"
+        await anyio.wait_all_tasks_blocked()
+        assert len(anyio.get_running_tasks()) == before
