@@ -19,6 +19,8 @@ from blockbuster import BlockBuster
 from hypothesis import HealthCheck, settings
 from pydantic import TypeAdapter
 
+from mellea_like.limits import gate
+
 pytest_plugins = ["mellea_like.testing.pytest_plugin", "pytester"]
 
 # A job in the background may be started so that it ignores Ctrl-C, and would hand that down to the
@@ -136,6 +138,14 @@ def _detector(request, _blockbuster):
     backend = request.getfixturevalue("anyio_backend") if _is_async(request.node) else None
     name = backend if isinstance(backend, str) else backend and backend[0]
     return _blockbuster if name == "asyncio" else None
+
+
+@pytest.fixture(autouse=True)
+def _open_gates():
+    """A gate belongs to an address and a key, and a later test's server may have the same port."""
+    yield
+    gate._by_key.clear()
+    gate._by_backend.clear()
 
 
 def _is_async(node: object) -> bool:

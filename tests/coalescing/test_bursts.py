@@ -276,8 +276,18 @@ async def test_two_tasks_at_once_are_told(virtual_clock):
         ([1, 2], {}, TypeError, "takes an async iterable, not"),
         (None, {}, TypeError, "takes an async iterable, not None"),
         ("source", {"quiet": -1}, ValueError, "quiet is at least 0 seconds and finite, not -1"),
-        ("source", {"quiet": math.nan}, ValueError, "quiet is at least 0 seconds and finite, not nan"),
-        ("source", {"max_wait": math.inf}, ValueError, "max_wait is at least 0 seconds and finite, not inf"),
+        (
+            "source",
+            {"quiet": math.nan},
+            ValueError,
+            "quiet is at least 0 seconds and finite, not nan",
+        ),
+        (
+            "source",
+            {"max_wait": math.inf},
+            ValueError,
+            "max_wait is at least 0 seconds and finite, not inf",
+        ),
         ("source", {"max_items": 0}, ValueError, "max_items is at least 1"),
     ],
 )

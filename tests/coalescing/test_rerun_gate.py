@@ -490,7 +490,11 @@ async def test_reasons_are_bounded(virtual_clock):
         ({"on_busy": "wait"}, ValueError, "on_busy is one of queue, ignore, restart, not 'wait'"),
         ({"full": "drop"}, ValueError, "full is 'wait' or 'raise', not 'drop'"),
         ({"min_interval": -1}, ValueError, "min_interval is at least 0 seconds and finite, not -1"),
-        ({"min_interval": math.inf}, ValueError, "min_interval is at least 0 seconds and finite, not inf"),
+        (
+            {"min_interval": math.inf},
+            ValueError,
+            "min_interval is at least 0 seconds and finite, not inf",
+        ),
         ({"max_wait": math.nan}, ValueError, "max_wait is at least 0 seconds, not nan"),
         ({"max_pending": 0}, ValueError, "max_pending is at least 1, not 0"),
         ({"state": 7}, TypeError, "state is a GateState or the name of a file, not 7"),
