@@ -292,7 +292,7 @@ async def test_what_cannot_be_watched_is_told_at_once(tmp_path):
         await watch([], Ticks())
     with pytest.raises(TypeError, match="a tick is an async function, not 3"):
         await watch(tmp_path, 3)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="quiet is a number of seconds, not -1"):
+    with pytest.raises(ValueError, match="quiet is at least 0 seconds and finite, not -1"):
         await watch(tmp_path, Ticks(), quiet=-1)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import socket
 import threading
+import sys
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -207,5 +208,7 @@ async def test_a_long_conversation_and_a_hundred_subsamples_begin_at_once(schedu
         result = await strategy.sample("Agree.", [yes], context=context)
         delays.append(first[0] - begun)
         assert result.count(Outcome.FAILED) == 100
-    # The time of this thread's own work: what else the machine does is no delay of ours.
-    assert min(delays) < 0.005
+    # The time of this thread's own work: what else the machine does is no delay of ours. Nor is
+    # the trace function that measures coverage, which takes more than all the rest.
+    traced = sys.gettrace() is not None
+    assert min(delays) < (0.025 if traced else 0.005)
