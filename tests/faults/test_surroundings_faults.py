@@ -7,8 +7,8 @@ Interrupts are in ``tests/storm/test_faults_real.py`` (in `sample_sync`), ``test
 from __future__ import annotations
 
 import socket
-import threading
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from typing import Any
