@@ -174,7 +174,7 @@ class MCPSamplingBackend:
         """
         if not self.offered:
             return await self._without(request)
-        params = sampling_params(request, _over(request.options, self._options), self._max_tokens)
+        params = sampling_params(request, request.options.over(self._options), self._max_tokens)
         counted = request.meter.start()
         if self._way == "rounds" and self._asker is not None:
             return generation_of(await self._asker.ask(params), counted.usage)
@@ -229,16 +229,3 @@ def _way_of(session: ServerSession) -> SamplingWay | None:
     if is_version_at_least(session.protocol_version, ROUNDS_VERSION):
         return "rounds"
     return "request" if session.can_send_request else None
-
-
-def _over(options: Options, defaults: Options) -> Options:
-    """The options, and for what they leave open the defaults."""
-    return Options(
-        model=options.model or defaults.model,
-        temperature=defaults.temperature if options.temperature is None else options.temperature,
-        top_p=defaults.top_p if options.top_p is None else options.top_p,
-        max_tokens=options.max_tokens or defaults.max_tokens,
-        stop=options.stop or defaults.stop,
-        seed=defaults.seed if options.seed is None else options.seed,
-        extra={**defaults.extra, **options.extra},
-    )

@@ -213,7 +213,7 @@ class OpenAIBackend:
 
     @asynccontextmanager
     async def _stream(self, request: Request) -> AsyncGenerator[OpenReply, None]:
-        options = _over(request.options, self._options)
+        options = request.options.over(self._options)
         async with self._clients.hold() as held:
             model = options.model or self._model or await self._first_model(held)
             reply = await self._send(held.client, request, options, model)
@@ -357,19 +357,6 @@ class OpenAIBackend:
         return Translator(
             self.base_url, model, bounds.timeout, filter(None, secrets), bounds.total_timeout
         )
-
-
-def _over(options: Options, defaults: Options) -> Options:
-    """The options, and for what they leave open the defaults."""
-    return Options(
-        model=options.model or defaults.model,
-        temperature=defaults.temperature if options.temperature is None else options.temperature,
-        top_p=defaults.top_p if options.top_p is None else options.top_p,
-        max_tokens=options.max_tokens or defaults.max_tokens,
-        stop=options.stop or defaults.stop,
-        seed=defaults.seed if options.seed is None else options.seed,
-        extra={**defaults.extra, **options.extra},
-    )
 
 
 def _connection_limits(most: int | None) -> httpx2.Limits:

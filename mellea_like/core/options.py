@@ -62,6 +62,25 @@ class Options:
         given = [getattr(self, f.name) for f in fields(self)]
         return type(self), (*given[:-1], dict(self.extra))
 
+    def over(self, defaults: Options) -> Options:
+        """Return these options and, for what they leave open, the defaults.
+
+        Args:
+            defaults: what holds where these say nothing.
+
+        Returns:
+            The options; ``extra`` fields of both.
+        """
+        return Options(
+            model=self.model or defaults.model,
+            temperature=defaults.temperature if self.temperature is None else self.temperature,
+            top_p=defaults.top_p if self.top_p is None else self.top_p,
+            max_tokens=self.max_tokens or defaults.max_tokens,
+            stop=self.stop or defaults.stop,
+            seed=defaults.seed if self.seed is None else self.seed,
+            extra={**defaults.extra, **self.extra},
+        )
+
     def with_seed(self, seed: int | None) -> Options:
         """Return the same options with another seed.
 

@@ -95,3 +95,13 @@ def test_an_unknown_name_is_shown_with_the_known_ones():
 def test_something_else_is_no_options(wrong):
     with pytest.raises(TypeError, match="an Options or a mapping"):
         Options.of(wrong)
+
+
+def test_what_options_leave_open_is_taken_from_defaults():
+    defaults = Options(
+        model="m", temperature=0.5, max_tokens=9, stop=("x",), extra={"a": 1, "b": 1}
+    )
+    over = Options(temperature=0.0, seed=3, extra={"b": 2}).over(defaults)
+    assert over == Options(
+        model="m", temperature=0.0, max_tokens=9, stop=("x",), seed=3, extra={"a": 1, "b": 2}
+    )
