@@ -16,6 +16,7 @@ DEPENDENCIES = "anyio, pydantic, tenacity, opentelemetry.trace, opentelemetry.me
 OPTIONAL = {
     "gguf",
     "httpx",
+    "jinja2",
     "jsonschema",
     "looptime",
     "mcp",
@@ -24,15 +25,20 @@ OPTIONAL = {
     "openai",
     "opentelemetry.exporter",
     "opentelemetry.sdk",
+    "prometheus_client",
+    "pyarrow",
     "pytest",
     "ray",
     "regex",
     "rich",
+    "starlette",
     "trio",
     "typer",
+    "uvicorn",
     "uvloop",
     "watchfiles",
     "xllamacpp",
+    "yaml",
 }
 
 

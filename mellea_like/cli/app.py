@@ -15,11 +15,11 @@ from mellea_like.cli.arguments import (
     as_text,
 )
 from mellea_like.cli.exits import Exit, Problem
-from mellea_like.cli.expressions import ALLOWED
 from mellea_like.cli.limits import BUDGETS, LimitArguments
 from mellea_like.cli.sample import run_sample
-from mellea_like.cli.schedules import SCHEDULES
 from mellea_like.cli.watch_options import EPILOG, HELP, WatchCommand, watch
+from mellea_like.requirements.expressions import ALLOWED
+from mellea_like.sampling.schedules.expressions import SCHEDULES
 
 __all__ = ["app"]
 

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any, cast
 
 from mellea_like.cli.exits import Exit, Problem
-from mellea_like.cli.expressions import EARLY, parse_check
 from mellea_like.cli.limits import LimitArguments
 from mellea_like.cli.terminal import warn
 from mellea_like.core.requirement import Requirement
 from mellea_like.requirements import checks
+from mellea_like.requirements.expressions import EARLY, parse_check
 
 __all__ = [
     "MOST_ITERATIONS",

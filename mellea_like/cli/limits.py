@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from mellea_like.cli.exits import Exit, Problem
-from mellea_like.cli.schedules import parse_schedule
 from mellea_like.core.prices import Price
 from mellea_like.limits.base import LimitedBackend
 from mellea_like.limits.budget import Budget
 from mellea_like.limits.rate import RateLimiter
 from mellea_like.limits.retry import Retry
 from mellea_like.sampling.giving_up import PerRequirement
+from mellea_like.sampling.schedules.expressions import parse_schedule
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -10,7 +10,6 @@ from http_server import Answer, OpenAIServer
 
 from mellea_like.backends import ScriptedBackend
 from mellea_like.cli.exits import Problem
-from mellea_like.cli.expressions import ALLOWED, EARLY, parse_check
 from mellea_like.cli.limits import (
     LimitArguments,
     Limits,
@@ -19,6 +18,7 @@ from mellea_like.cli.limits import (
     parse_price,
 )
 from mellea_like.limits import Budget, LimitedBackend, Price
+from mellea_like.requirements.expressions import ALLOWED, EARLY, parse_check
 from mellea_like.sampling.giving_up import PerRequirement
 from mellea_like.sampling.schedules import Eager
 

@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mellea_like import Candidate, Context, Generation, Instruction, Requirement
-from mellea_like.cli.expressions import ALLOWED, parse_check
+from mellea_like.requirements.expressions import ALLOWED, parse_check
 
 
 def passes(expression, text):

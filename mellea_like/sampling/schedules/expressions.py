@@ -1,4 +1,4 @@
-"""The grammar of ``--schedule``: a name, and its numbers behind a colon."""
+"""A grammar of schedules for configuration: a name, and its numbers behind a colon."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""The grammar of ``--schedule``."""
+"""The grammar of schedules in configuration."""
 
 from __future__ import annotations
 
 import pytest
 
-from mellea_like.cli.schedules import SCHEDULES, parse_schedule
 from mellea_like.sampling.schedules import Adaptive, Deadline, Eager, Hedged, Staggered
+from mellea_like.sampling.schedules.expressions import SCHEDULES, parse_schedule
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The grammar of ``--check``: a fixed set of forms, each a ready-made requirement."""
+"""A grammar of checks for configuration: a fixed set of forms, each a ready-made requirement."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ EARLY = (
     "regex:^PATTERN",
     "json",
 )
-"""Those that ``--early`` can decide before a reply's end."""
+"""Those that can be decided before a reply's end (``early=True``)."""
 
 _COUNTS: dict[str, Callable[..., Requirement]] = {
     "words": checks.word_count,
