@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, overload
 
 from mellea_like.core.generation import Usage
 from mellea_like.errors import SamplingFailed
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["SamplingResult", "StopReason"]
 
 T = TypeVar("T")
+V = TypeVar("V")
 
 MOST_CHARACTERS = 2000
 """What the message of `SamplingFailed` quotes of the best failure's problems."""
@@ -143,6 +144,42 @@ class SamplingResult(Generic[T]):
         from mellea_like.core.ledger import ledger  # noqa: PLC0415 (few programs need it)
 
         return ledger(self.slices, self.best_index if self.success else None, prices)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Write the record as plain data, for a file, a database or a report.
+
+        Returns:
+            What `json.dumps` takes; `mellea_like.core.trace` describes it.
+        """
+        from mellea_like.core.trace import to_dict  # noqa: PLC0415 (few programs need it)
+
+        return to_dict(self)
+
+    @overload
+    @staticmethod
+    def from_dict(data: Mapping[str, Any], format: type[V]) -> SamplingResult[V]: ...
+    @overload
+    @staticmethod
+    def from_dict(data: Mapping[str, Any], format: Any = None) -> SamplingResult[Any]: ...
+    @staticmethod
+    def from_dict(data: Mapping[str, Any], format: Any = None) -> SamplingResult[Any]:
+        """Read a record that `to_dict` wrote.
+
+        Args:
+            data: the record as plain data.
+            format: the type of the parsed values; None leaves them as JSON has them.
+
+        Returns:
+            The result. What can't be written down is described: its actions are
+            `mellea_like.core.recorded.RecordedAction`, its requirements can't be checked again, and
+            errors of foreign types are `mellea_like.core.recorded.RecordedError`.
+
+        Raises:
+            ValueError: it is no such record, or its values are not of the format.
+        """
+        from mellea_like.core.trace import from_dict  # noqa: PLC0415 (few programs need it)
+
+        return from_dict(data, format)
 
     def _why(self) -> str:
         tried = f"none of {len(self.slices)} iterations passed (stopped: {self.stop_reason})"

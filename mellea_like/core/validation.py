@@ -112,6 +112,29 @@ class ValidationResult:
         result._set(ValidationStatus.SKIPPED, reason, None, None)
         return result
 
+    @classmethod
+    def recorded(
+        cls,
+        status: ValidationStatus,
+        reason: str,
+        score: float | None = None,
+        error: BaseException | None = None,
+    ) -> ValidationResult:
+        """Return a verdict as a record has it.
+
+        Args:
+            status: passed, failed, errored or skipped.
+            reason: why.
+            score: how well it was met, or None.
+            error: the exception behind it, or None.
+
+        Returns:
+            The verdict.
+        """
+        result = cls.__new__(cls)
+        result._set(status, reason, score, error)
+        return result
+
     @property
     def passed(self) -> bool:
         """Whether the requirement is met; False also when it errored or was skipped."""

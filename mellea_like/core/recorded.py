@@ -1,0 +1,172 @@
+"""What stands in a record that was read again for what can't be written down."""
+
+from __future__ import annotations
+
+import builtins
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from mellea_like import errors
+from mellea_like.core.message import Message
+from mellea_like.core.requirement import Requirement
+from mellea_like.core.shown import fields_shown
+from mellea_like.errors import BackendError, MelleaError, RequirementError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from mellea_like.core.context import Context
+    from mellea_like.core.validation import Candidate, ValidatorAnswer
+
+__all__ = [
+    "RecordedAction",
+    "RecordedError",
+    "error_from_dict",
+    "error_to_dict",
+    "recorded_requirement",
+]
+
+MOST_CAUSES = 5
+"""How many causes of an error are written down."""
+
+_OF_BACKENDS = ("status", "retryable", "retry_after")
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedAction:
+    """What was asked for, as a record describes it.
+
+    Args:
+        type: the action's class.
+        text: what it said.
+    """
+
+    type: str
+    text: str
+
+    __repr__ = fields_shown
+
+    def render(self, context: Context) -> tuple[Message, ...]:
+        """Return the conversation with the text at its end.
+
+        Args:
+            context: the conversation so far.
+
+        Returns:
+            All messages, oldest first.
+        """
+        return (*context.messages, Message("user", self.text))
+
+    def parse(self, text: str) -> str:
+        """Return the reply's text as it is.
+
+        Args:
+            text: the reply.
+
+        Returns:
+            The same text.
+        """
+        return text
+
+
+class RecordedError(MelleaError):
+    """An error of a type that a record can only name.
+
+    Args:
+        message: the error's message.
+        type: the error's type: its name, with its module unless it is Python's own.
+    """
+
+    def __init__(self, message: str = "", *, type: str = "RecordedError") -> None:  # noqa: A002 (the record's word)
+        super().__init__(message)
+        self.type = type
+
+
+def recorded_requirement(name: str, description: str, weight: float) -> Requirement:
+    """Return a requirement that stands for one in a record.
+
+    Args:
+        name: its name.
+        description: what had to hold.
+        weight: how much it counted.
+
+    Returns:
+        A requirement that can't be checked: how to is not in the record.
+    """
+
+    def unknown(candidate: Candidate) -> ValidatorAnswer:
+        del candidate
+        msg = f"requirement {name!r} is out of a record, which does not say how to check it"
+        raise RequirementError(msg, requirement=name)
+
+    return Requirement(description, unknown, name=name, weight=weight, inline=True)
+
+
+def error_to_dict(error: BaseException) -> dict[str, Any]:
+    """Describe an error as plain data.
+
+    Args:
+        error: the error.
+
+    Returns:
+        Its ``type`` and ``message``; and where it has them, its ``notes``, its ``cause``, and what
+        a `BackendError` says besides.
+    """
+    return _described(error, MOST_CAUSES)
+
+
+def error_from_dict(written: Mapping[str, Any]) -> Exception:
+    """Make an error from its description.
+
+    Args:
+        written: what `error_to_dict` wrote.
+
+    Returns:
+        An error of the same type where that is this library's or Python's own and takes a message;
+        else a `RecordedError`.
+
+    Raises:
+        KeyError: the description lacks the type or the message.
+    """
+    name, message = written["type"], written["message"]
+    error = _made(name, message, written) or RecordedError(message, type=name)
+    for note in written.get("notes", ()):
+        error.add_note(note)
+    if "cause" in written:
+        error.__cause__ = error_from_dict(written["cause"])
+    return error
+
+
+def _described(error: BaseException, causes: int) -> dict[str, Any]:
+    described: dict[str, Any] = {"type": _type_name(error), "message": str(error)}
+    if isinstance(error, BackendError):
+        described.update({name: getattr(error, name) for name in _OF_BACKENDS})
+    notes = getattr(error, "__notes__", None)
+    if notes:
+        described["notes"] = [str(note) for note in notes]
+    if error.__cause__ is not None and causes:
+        described["cause"] = _described(error.__cause__, causes - 1)
+    return described
+
+
+def _type_name(error: BaseException) -> str:
+    if isinstance(error, RecordedError):
+        return error.type
+    kind = type(error)
+    if kind.__module__ in {"builtins", errors.__name__}:
+        return kind.__name__
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _made(name: str, message: str, written: Mapping[str, Any]) -> Exception | None:
+    found = getattr(errors, name, None) or getattr(builtins, name, None)
+    if not (isinstance(found, type) and issubclass(found, Exception)):
+        return None
+    try:
+        if issubclass(found, BackendError):
+            said = {field: written[field] for field in _OF_BACKENDS if field in written}
+            return found(message, **said)
+        error = found(message)
+    except TypeError:  # It takes more than a message.
+        return None
+    return error if str(error) == message else None

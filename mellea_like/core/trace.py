@@ -1,0 +1,289 @@
+"""A call's record as plain data, for files, databases and pictures; and back again."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from mellea_like.core.context import Context
+from mellea_like.core.format import parse_json
+from mellea_like.core.generation import Generation, Usage
+from mellea_like.core.message import Message
+from mellea_like.core.recorded import (
+    RecordedAction,
+    error_from_dict,
+    error_to_dict,
+    recorded_requirement,
+)
+from mellea_like.core.result import SamplingResult, StopReason
+from mellea_like.core.slice import Outcome, Slice
+from mellea_like.core.validation import ValidationResult, ValidationStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from mellea_like.core.action import Action
+    from mellea_like.core.requirement import Requirement
+
+__all__ = ["FORMAT", "VERSION", "from_dict", "slice_to_dict", "to_dict", "usage_to_dict"]
+
+FORMAT = "mellea_like.trace"
+"""What a record says that it is, under ``format``."""
+
+VERSION = 1
+"""The version of that format; a reader refuses others."""
+
+Json: TypeAlias = "dict[str, Json] | list[Json] | str | float | bool | None"
+"""What JSON can say."""
+
+USAGE = ("requests", "input_tokens", "output_tokens", "unknown")
+
+
+def to_dict(result: SamplingResult[Any]) -> dict[str, Any]:
+    """Write a call's record as plain data.
+
+    Conversations stand in ``prompts``, each once; a slice has the place there of what was sent for
+    it (``prompt``) and of what the conversation was before (``context``). What was asked, required
+    and raised is described, not kept: its type's name and its text.
+
+    Args:
+        result: the record.
+
+    Returns:
+        What `json.dumps` takes; a parsed value that JSON has no words for is a text.
+    """
+    prompts: dict[tuple[Message, ...], int] = {}
+
+    def place(messages: tuple[Message, ...]) -> int:
+        return prompts.setdefault(messages, len(prompts))
+
+    slices = [
+        {**slice_to_dict(s), "context": place(s.context.messages), "prompt": place(s.messages)}
+        for s in result.slices
+    ]
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "sampling_id": result.sampling_id,
+        "success": result.success,
+        "stop_reason": str(result.stop_reason),
+        "stop_detail": result.stop_detail,
+        "started": result.started.isoformat(),
+        "elapsed": result.elapsed,
+        "undelivered": result.undelivered,
+        "best_index": result.best_index,
+        "usage": usage_to_dict(result.usage),
+        "prompts": [[{"role": m.role, "content": m.content} for m in ms] for ms in prompts],
+        "slices": slices,
+    }
+
+
+def from_dict(data: Mapping[str, Any], format: Any = None) -> SamplingResult[Any]:
+    """Read a call's record from plain data.
+
+    The actions of the record are `RecordedAction`, and its requirements can't be checked again.
+
+    Args:
+        data: what `to_dict` wrote, through JSON or not.
+        format: the type of the parsed values; None leaves them as JSON has them.
+
+    Returns:
+        The record: `to_dict` writes it as it was.
+
+    Raises:
+        ValueError: it is no such record, one of another version, or its values are not of the
+            format.
+    """
+    if not isinstance(data, dict) or data.get("format") != FORMAT:
+        msg = f"this is no trace of a call: its format is not {FORMAT!r}"
+        raise ValueError(msg)
+    if data.get("version") != VERSION:
+        msg = f"a trace of version {VERSION} can be read here, not one of {data.get('version')!r}"
+        raise ValueError(msg)
+    try:
+        return _Reader(data, format).result()
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as exc:
+        what = f"it lacks {exc}" if isinstance(exc, KeyError) else str(exc)
+        msg = f"this trace of a call is damaged: {what}"
+        raise ValueError(msg) from exc
+
+
+def slice_to_dict(s: Slice) -> dict[str, Any]:
+    """Write the record of an iteration as plain data, without its conversation.
+
+    Args:
+        s: the record.
+
+    Returns:
+        What `to_dict` says of it under ``slices``, but for ``context`` and ``prompt``.
+    """
+    reply = s.generation
+    written: dict[str, Any] = {
+        "iteration": s.iteration,
+        "subsample": s.subsample,
+        "depth": s.depth,
+        "chain": s.chain,
+        "outcome": str(s.outcome),
+        "started_at": s.started_at,
+        "ended_at": s.ended_at,
+        "usage": usage_to_dict(s.usage),
+        "action": _action(s.action),
+        "text": None if reply is None else reply.text,
+        "model": None if reply is None else reply.model,
+        "finish_reason": None if reply is None else reply.finish_reason,
+        "generation_usage": None if reply is None else usage_to_dict(reply.usage),
+        "validations": [_validation(*pair) for pair in s.validations],
+        "reason": s.reason,
+        "error": None if s.error is None else error_to_dict(s.error),
+    }
+    if reply is not None and reply.value is not None:
+        written["value"] = _plain(reply.value)
+    return written
+
+
+def usage_to_dict(usage: Usage) -> dict[str, int]:
+    """Write a usage as plain data.
+
+    Args:
+        usage: what requests cost.
+
+    Returns:
+        Its fields by name.
+    """
+    return {name: getattr(usage, name) for name in USAGE}
+
+
+def _action(action: Action[Any]) -> dict[str, str]:
+    if isinstance(action, RecordedAction):
+        return {"type": action.type, "text": action.text}
+    text = getattr(action, "description", None) or getattr(action, "content", None)
+    return {
+        "type": type(action).__name__,
+        "text": text if isinstance(text, str) else repr(action),
+    }
+
+
+def _validation(requirement: Requirement, verdict: ValidationResult) -> dict[str, Any]:
+    written: dict[str, Any] = {
+        "name": requirement.name,
+        "description": requirement.description,
+        "weight": requirement.weight,
+        "status": str(verdict.status),
+        "reason": verdict.reason,
+        "score": verdict.score,
+    }
+    if verdict.error is not None:
+        written["error"] = error_to_dict(verdict.error)
+    return written
+
+
+def _plain(value: object) -> Json:
+    from pydantic_core import to_jsonable_python  # noqa: PLC0415 (few programs need it)
+
+    try:
+        return _in_json(to_jsonable_python(value, fallback=repr))
+    except ValueError:  # It holds itself, or bytes that are no text.
+        return repr(value)
+
+
+def _in_json(plain: Json) -> Json:
+    """Return plain data with words for the numbers that JSON lacks, which pydantic reads."""
+    if isinstance(plain, dict):
+        return {key: _in_json(part) for key, part in plain.items()}
+    if isinstance(plain, list):
+        return [_in_json(part) for part in plain]
+    if isinstance(plain, float) and not math.isfinite(plain):
+        return "NaN" if math.isnan(plain) else "Infinity" if plain > 0 else "-Infinity"
+    return plain
+
+
+@dataclass(slots=True)
+class _Reader:
+    """Reads one record."""
+
+    data: Mapping[str, Any]
+    format: Any
+
+    def result(self) -> SamplingResult[Any]:
+        data = self.data
+        prompts: list[tuple[Message, ...]] = [
+            tuple(Message(m["role"], m["content"]) for m in ms) for ms in data["prompts"]
+        ]
+        contexts = [Context(messages) for messages in prompts]
+        requirements: dict[tuple[str, str, float], Requirement] = {}
+        slices = tuple(self._slice(s, prompts, contexts, requirements) for s in data["slices"])
+        best = data["best_index"]
+        if not (best is None or (isinstance(best, int) and 0 <= best < len(slices))):
+            msg = f"best_index {best!r} is no slice of it"
+            raise ValueError(msg)
+        return SamplingResult(
+            slices=slices,
+            best_index=best,
+            stop_reason=StopReason(data["stop_reason"]),
+            sampling_id=data["sampling_id"],
+            started=datetime.fromisoformat(data["started"]),
+            elapsed=data["elapsed"],
+            undelivered=data["undelivered"],
+            stop_detail=data["stop_detail"],
+        )
+
+    def _slice(
+        self,
+        s: Mapping[str, Any],
+        prompts: Sequence[tuple[Message, ...]],
+        contexts: Sequence[Context],
+        known: dict[tuple[str, str, float], Requirement],
+    ) -> Slice:
+        before: int = s["context"]
+        sent: int = s["prompt"]
+        requirements: list[Requirement] = []
+        for v in s["validations"]:
+            key = (v["name"], v["description"], v["weight"])
+            if key not in known:
+                known[key] = recorded_requirement(*key)
+            requirements.append(known[key])
+        return Slice(
+            iteration=s["iteration"],
+            subsample=s["subsample"],
+            depth=s["depth"],
+            chain=s["chain"],
+            action=RecordedAction(s["action"]["type"], s["action"]["text"]),
+            context=contexts[before],
+            messages=prompts[sent],
+            generation=self._generation(s),
+            requirements=tuple(requirements),
+            verdicts=tuple(map(_verdict, s["validations"])),
+            outcome=Outcome(s["outcome"]),
+            error=None if s["error"] is None else error_from_dict(s["error"]),
+            reason=s["reason"],
+            started_at=s["started_at"],
+            ended_at=s["ended_at"],
+            usage=_usage(s["usage"]),
+        )
+
+    def _generation(self, s: Mapping[str, Any]) -> Generation | None:
+        if s["text"] is None:
+            return None
+        value = s.get("value")
+        if value is not None and self.format is not None:
+            value = parse_json(self.format, json.dumps(value))
+        return Generation(
+            s["text"], value, _usage(s["generation_usage"]), s["model"], s["finish_reason"]
+        )
+
+
+def _verdict(v: Mapping[str, Any]) -> ValidationResult:
+    error = v.get("error")
+    return ValidationResult.recorded(
+        ValidationStatus(v["status"]),
+        v["reason"],
+        v["score"],
+        None if error is None else error_from_dict(error),
+    )
+
+
+def _usage(written: Mapping[str, int]) -> Usage:
+    return Usage(*(written[name] for name in USAGE))

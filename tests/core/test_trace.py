@@ -1,0 +1,406 @@
+"""A call's record as plain data, and back again."""
+
+from __future__ import annotations
+
+import copy
+import json
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel, ValidationError
+
+from mellea_like import (
+    Blocked,
+    Candidate,
+    Context,
+    Generation,
+    Instruction,
+    Message,
+    Outcome,
+    RejectionSamplingStrategy,
+    RepairTemplateStrategy,
+    Requirement,
+    RequirementError,
+    SamplingFailed,
+    SamplingResult,
+    Slice,
+    StopReason,
+    Usage,
+    ValidationResult,
+    requirement,
+)
+from mellea_like.backends import ScriptedBackend
+from mellea_like.core.recorded import (
+    RecordedAction,
+    RecordedError,
+    error_from_dict,
+    error_to_dict,
+)
+from mellea_like.errors import BackendUnavailable, HookError, RateLimited
+
+CONTEXT = Context([Message("system", "Be brief.")])
+ASKED = Message("user", "do it")
+SHORT = Requirement("it is short", name="short", weight=2.0)
+
+
+class Invoice(BaseModel):
+    number: int
+    due: date
+    total: Decimal
+    tags: frozenset[str] = frozenset()
+
+
+def cut(outcome: Outcome = Outcome.FAILED, **fields) -> Slice:
+    given = {
+        "iteration": 3,
+        "subsample": 1,
+        "depth": 0,
+        "chain": 2,
+        "action": Instruction("do it"),
+        "context": CONTEXT,
+        "messages": (*CONTEXT.messages, ASKED),
+        "generation": Generation("text", None, Usage(1, 5, 7), "m", "stop"),
+        "requirements": (SHORT,),
+        "verdicts": (ValidationResult(outcome is Outcome.PASSED, "why", 0.5),),
+        "outcome": outcome,
+        "started_at": 0.25,
+        "ended_at": 1.75,
+        "usage": Usage(2, 5, 7, 1),
+    }
+    return Slice(**{**given, **fields})
+
+
+def record(*slices: Slice, best: int | None = None) -> SamplingResult:
+    started = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
+    return SamplingResult(slices, best, StopReason.EXHAUSTED, "id7", started, 1.5, 1, "why so")
+
+
+def through_json(result: SamplingResult) -> dict:
+    return json.loads(json.dumps(result.to_dict()))
+
+
+def test_a_record_comes_back_with_all_that_can_be_written_down():
+    failed, passed = cut(reason="no JSON"), cut(Outcome.PASSED, iteration=4)
+    original = record(failed, passed, best=1)
+    back = SamplingResult.from_dict(through_json(original))
+    for name in ("best_index", "stop_reason", "sampling_id", "started", "elapsed", "undelivered"):
+        assert getattr(back, name) == getattr(original, name)
+    assert back.stop_detail == "why so"
+    assert back.usage == original.usage
+    assert back.success
+    assert back.value == "text"
+    for read, written in zip(back.slices, original.slices, strict=True):
+        kept = ("iteration", "subsample", "depth", "chain", "context", "messages", "generation")
+        for name in (*kept, "outcome", "reason", "started_at", "ended_at", "usage", "problems"):
+            assert getattr(read, name) == getattr(written, name)
+        (asked, verdict), (_, original_verdict) = read.validations[0], written.validations[0]
+        assert (asked.name, asked.description, asked.weight) == ("short", "it is short", 2.0)
+        assert (verdict.status, verdict.reason, verdict.score) == (
+            original_verdict.status,
+            "why",
+            0.5,
+        )
+        assert read.action == RecordedAction("Instruction", "do it")
+    assert back.to_dict() == original.to_dict()
+
+
+def test_the_data_say_what_they_are():
+    data = record(cut()).to_dict()
+    assert (data["format"], data["version"], data["success"]) == ("mellea_like.trace", 1, False)
+    assert data["started"] == "2026-01-02T03:04:05.678901+00:00"
+    assert data["usage"] == {"requests": 2, "input_tokens": 5, "output_tokens": 7, "unknown": 1}
+
+
+def test_a_conversation_is_written_once():
+    data = record(cut(), cut(), cut(messages=())).to_dict()
+    assert len(data["prompts"]) == 3
+    assert [s["prompt"] for s in data["slices"]] == [1, 1, 2]
+    assert data["prompts"][0] == [{"role": "system", "content": "Be brief."}]
+
+
+def test_requirements_of_several_slices_stay_one():
+    back = SamplingResult.from_dict(record(cut(), cut()).to_dict())
+    assert back.slices[0].requirements[0] is back.slices[1].requirements[0]
+
+
+def test_a_requirement_of_a_record_can_not_be_checked():
+    (slice_,) = SamplingResult.from_dict(record(cut()).to_dict()).slices
+    asked = slice_.requirements[0]
+    assert not asked.judged
+    candidate = Candidate("x", "x", Generation("x"), CONTEXT, slice_.action)
+    with pytest.raises(RequirementError, match="'short' is out of a record"):
+        asked.validator(candidate)
+
+
+def test_an_action_of_a_record_can_be_asked_again():
+    action = RecordedAction("Haiku", "autumn")
+    assert action.render(CONTEXT) == (*CONTEXT.messages, Message("user", "autumn"))
+    assert action.parse(" x ") == " x "
+    written = record(cut(action=action)).to_dict()
+    assert written["slices"][0]["action"] == {"type": "Haiku", "text": "autumn"}
+
+
+def test_an_action_is_described_by_its_text_or_else_its_repr():
+    class Silent:
+        def __repr__(self):
+            return "<Silent>"
+
+    actions = [Message("user", "hello"), Silent()]
+    written = record(*(cut(action=action) for action in actions)).to_dict()["slices"]
+    assert [s["action"]["text"] for s in written] == ["hello", "<Silent>"]
+
+
+def test_without_an_output_nothing_is_made_up():
+    original = record(cut(Outcome.CANCELLED, generation=None, requirements=(), verdicts=()))
+    back = SamplingResult.from_dict(through_json(original))
+    assert back.slices[0].generation is None
+    assert "value" not in original.to_dict()["slices"][0]
+
+
+# --- values -----------------------------------------------------------------------------------
+
+INVOICE = Invoice(number=7, due=date(2026, 2, 3), total=Decimal("9.50"), tags=frozenset({"a"}))
+
+
+def won(value) -> SamplingResult:
+    return record(cut(Outcome.PASSED, generation=Generation("{}", value)), best=0)
+
+
+def test_a_parsed_value_comes_back_as_its_type():
+    back = SamplingResult.from_dict(through_json(won(INVOICE)), Invoice)
+    assert back.value == INVOICE
+    assert back.to_dict() == won(INVOICE).to_dict()
+
+
+def test_without_the_type_it_comes_back_as_json_has_it():
+    back = SamplingResult.from_dict(through_json(won(INVOICE)))
+    assert back.value == {"number": 7, "due": "2026-02-03", "total": "9.50", "tags": ["a"]}
+
+
+def test_a_value_of_another_type_is_refused():
+    with pytest.raises(ValueError, match="damaged: number:"):
+        SamplingResult.from_dict(won({"number": "x"}).to_dict(), Invoice)
+
+
+class Odd:
+    def __repr__(self):
+        return "<Odd>"
+
+
+def circular() -> list:
+    ring: list = []
+    ring.append(ring)
+    return ring
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [
+        (0, 0),
+        (False, False),
+        ("", ""),
+        ((1, 2), [1, 2]),
+        (float("nan"), "NaN"),
+        ([float("-inf")], ["-Infinity"]),
+        (Odd(), "<Odd>"),
+        ({"a": Odd()}, {"a": "<Odd>"}),
+        (Path("a/b"), "a/b"),
+        (b"\xff", "b'\\xff'"),
+        (circular(), "[[...]]"),
+    ],
+)
+def test_any_value_becomes_plain_data(value, written):
+    data = through_json(won(value))
+    assert data["slices"][0]["value"] == written
+    assert SamplingResult.from_dict(data).to_dict() == data
+
+
+# --- errors -----------------------------------------------------------------------------------
+
+
+def caused(error: Exception, cause: Exception) -> Exception:
+    error.__cause__ = cause
+    return error
+
+
+def noted(error: Exception, note: str) -> Exception:
+    error.add_note(note)
+    return error
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RateLimited("slow down", status=429, retry_after=2.0),
+        BackendUnavailable("gone", retryable=False),
+        SamplingFailed("nothing"),
+        HookError("a plugin failed"),
+        Blocked("no"),
+        ValueError("bad"),
+        TimeoutError(),
+        OSError("disk"),
+        noted(RuntimeError("x"), "tried 3 times"),
+        caused(RequirementError("check failed"), ZeroDivisionError("division by zero")),
+    ],
+)
+def test_an_error_of_this_library_or_of_python_comes_back_as_itself(error):
+    back = error_from_dict(json.loads(json.dumps(error_to_dict(error))))
+    assert type(back) is type(error)
+    assert str(back) == str(error)
+    assert vars(back).keys() == vars(error).keys()
+    assert error_to_dict(back) == error_to_dict(error)
+    assert type(back.__cause__) is type(error.__cause__)
+
+
+class Foreign(Exception):
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(f"{code} {text}")
+
+
+def not_validated() -> Exception:
+    with pytest.raises(ValidationError) as caught:
+        Invoice(number="x")
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("error", "named"),
+    [
+        (Foreign(3, "x"), f"{Foreign.__module__}.Foreign"),
+        (not_validated(), "pydantic_core._pydantic_core.ValidationError"),
+        (KeyError("x"), "KeyError"),
+        (UnicodeDecodeError("utf-8", b"\xff", 0, 1, "bad"), "UnicodeDecodeError"),
+        (KeyboardInterrupt(), "KeyboardInterrupt"),
+        (ExceptionGroup("two", [ValueError("x")]), "ExceptionGroup"),
+    ],
+)
+def test_another_error_comes_back_as_its_description(error, named):
+    back = error_from_dict(error_to_dict(error))
+    assert type(back) is RecordedError
+    assert (back.type, str(back)) == (named, str(error))
+    assert error_to_dict(back) == error_to_dict(error)
+
+
+def test_a_chain_of_causes_has_an_end():
+    error: Exception = ValueError("0")
+    for n in range(1, 20):
+        error = caused(ValueError(str(n)), error)
+    written, depth = error_to_dict(error), 0
+    while "cause" in written:
+        written, depth = written["cause"], depth + 1
+    assert depth == 5
+
+
+def test_a_name_in_a_record_makes_nothing_but_errors():
+    for name in ("exit", "MelleaError.__init__", "TYPE_CHECKING", "int", "SystemExit", "print"):
+        assert type(error_from_dict({"type": name, "message": "x"})) is RecordedError
+
+
+def test_errors_of_slices_and_of_validators_come_back():
+    broken = ValidationResult.errored(RequirementError("no judge", requirement="short"))
+    original = record(cut(Outcome.ERRORED, error=RateLimited("slow"), verdicts=(broken,)))
+    back = SamplingResult.from_dict(through_json(original))
+    assert isinstance(back.errors[0], RateLimited)
+    assert isinstance(back.slices[0].verdicts[0].error, RequirementError)
+    assert back.to_dict() == original.to_dict()
+
+
+# --- bad data ---------------------------------------------------------------------------------
+
+DELETE = object()
+
+
+def changed(data: dict, path: tuple, value: object) -> dict:
+    data = copy.deepcopy(data)
+    place = data
+    for step in path[:-1]:
+        place = place[step]
+    if value is DELETE:
+        del place[path[-1]]
+    else:
+        place[path[-1]] = value
+    return data
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "said"),
+    [
+        (("format",), "mellea_like.run", "this is no trace of a call"),
+        (("version",), 2, "a trace of version 1 can be read here, not one of 2"),
+        (("version",), DELETE, "not one of None"),
+        (("slices",), DELETE, "it lacks 'slices'"),
+        (("slices", 0, "outcome"), DELETE, "it lacks 'outcome'"),
+        (("slices", 0, "outcome"), "won", "'won' is not a valid Outcome"),
+        (("slices", 0, "prompt"), 9, "index out of range"),
+        (("slices", 0, "usage"), None, "damaged"),
+        (("slices", 0), 5, "damaged"),
+        (("stop_reason",), "tired", "'tired'"),
+        (("started",), "yesterday", "yesterday"),
+        (("best_index",), 1, "best_index 1 is no slice"),
+        (("best_index",), -1, "best_index -1 is no slice"),
+        (("best_index",), "0", "best_index '0' is no slice"),
+        (("prompts", 0, 0, "role"), "king", "king"),
+    ],
+)
+def test_damaged_data_are_refused(path, value, said):
+    with pytest.raises(ValueError, match=said):
+        SamplingResult.from_dict(changed(record(cut()).to_dict(), path, value))
+
+
+@pytest.mark.parametrize("data", [None, [], "x", {}, {"format": None}])
+def test_what_is_no_record_is_refused(data):
+    with pytest.raises(ValueError, match="this is no trace of a call"):
+        SamplingResult.from_dict(data)
+
+
+# --- real calls -------------------------------------------------------------------------------
+
+
+@pytest.mark.anyio
+async def test_the_record_of_a_real_call_comes_back():
+    @requirement("exactly two words")
+    def two_words(candidate):
+        return len(candidate.text.split()) == 2, "count them"
+
+    backend = ScriptedBackend(["one", RateLimited("slow down"), "a b c", "two words"])
+    strategy = RepairTemplateStrategy(backend, loop_budget=4, retry=None)
+    result = await strategy.sample("Two words.", [two_words])
+    data = through_json(result)
+    back = SamplingResult.from_dict(data)
+    assert back.unwrap() == "two words"
+    assert back.ledger().rows == result.ledger().rows
+    assert [s.outcome for s in back.slices] == ["failed", "errored", "failed", "passed"]
+    assert back.to_dict() == data == through_json(result)
+
+
+texts = st.text(max_size=20)
+
+
+@given(
+    st.lists(
+        st.tuples(texts, texts, st.sampled_from(Outcome), st.booleans(), st.none() | texts),
+        max_size=5,
+    )
+)
+def test_whatever_a_model_writes_comes_back(drafts):
+    slices = [
+        cut(
+            outcome,
+            generation=Generation(text, model=model) if replied else None,
+            verdicts=(ValidationResult(outcome is Outcome.PASSED, reason),),
+            error=ValueError(reason) if outcome is Outcome.ERRORED else None,
+        )
+        for text, reason, outcome, replied, model in drafts
+    ]
+    original = record(*slices, best=0 if slices else None)
+    data = through_json(original)
+    assert SamplingResult.from_dict(data).to_dict() == data == original.to_dict()
+
+
+def test_the_strategy_of_a_record_does_not_matter():
+    result = RejectionSamplingStrategy(ScriptedBackend(["x"])).sample_sync("Say x.")
+    assert SamplingResult.from_dict(through_json(result)).value == "x"
