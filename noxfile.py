@@ -20,6 +20,9 @@ nox.options.sessions = ["tests", "lint", "typing", "docs", "examples"]
 nox.options.default_venv_backend = "none"
 
 ROOT = Path(__file__).parent
+APART = ("storm", "kill", "ray", "browser")
+"""Marks of tests with a session of their own: ``nox -s tests`` leaves them out."""
+NOT_APART = f"not ({' or '.join(APART)})"
 
 
 class Environment:
@@ -75,9 +78,9 @@ def tests(session: nox.Session) -> None:
         return
     quiet = ("--cov-report=", "--cov-fail-under=0")
     environment.run(
-        "pytest", "--cov", "-m", "not alone and not storm", "--numprocesses=auto", *quiet
+        "pytest", "--cov", "-m", f"not alone and {NOT_APART}", "--numprocesses=auto", *quiet
     )
-    alone = ("-m", "alone and not storm", "--cov-report=term")
+    alone = ("-m", f"alone and {NOT_APART}", "--cov-report=term")
     environment.run("pytest", "--cov", "--cov-append", *alone)
 
 
@@ -91,9 +94,32 @@ def storm(session: nox.Session) -> None:
     ]
     random = (*storms, "tests/limits", "tests/schedules")
     session.env["STORM"] = "1"
-    environment.run("pytest", "--numprocesses=auto", "-m", "not alone and not storm", *random)
+    environment.run("pytest", "--numprocesses=auto", "-m", f"not alone and {NOT_APART}", *random)
     # What counts seconds and bytes, with nothing beside it.
     environment.run("pytest", "-m", "storm", "--durations=10")
+
+
+@nox.session
+def kill(session: nox.Session) -> None:
+    """Kill batch runs at random moments, a hundred times, and see that nothing is lost."""
+    environment = Environment(session, "test")
+    environment.run("pytest", "-m", "kill", "--durations=5", ROOT / "tests" / "kill")
+
+
+@nox.session
+def ray(session: nox.Session) -> None:
+    """Run batches on a real Ray cluster of two nodes, in a network namespace of its own."""
+    environment = Environment(session, "ray")
+    environment.run("pytest", "-m", "ray", "--durations=5", ROOT / "tests" / "ray")
+
+
+@nox.session
+def browser(session: nox.Session) -> None:
+    """Open reports in a real Chromium; screenshots are left in ``.nox/artifacts``."""
+    environment = Environment(session, "browser")
+    environment.run("python", ROOT / "tools" / "ensure_chromium.py")
+    session.env["ARTIFACTS"] = str(Path(session.cache_dir).absolute().parent / "artifacts")
+    environment.run("pytest", "-m", "browser", "--durations=5", ROOT / "tests" / "browser")
 
 
 @nox.session
