@@ -216,12 +216,9 @@ class _Reader:
         requirements: dict[tuple[str, str, float], Requirement] = {}
         slices = tuple(self._slice(s, prompts, contexts, requirements) for s in data["slices"])
         best = data["best_index"]
-        if not (best is None or (isinstance(best, int) and 0 <= best < len(slices))):
-            msg = f"best_index {best!r} is no slice of it"
-            raise ValueError(msg)
         return SamplingResult(
             slices=slices,
-            best_index=best,
+            best_index=None if best is None else _place(best, slices),
             stop_reason=StopReason(data["stop_reason"]),
             sampling_id=data["sampling_id"],
             started=datetime.fromisoformat(data["started"]),
@@ -237,8 +234,7 @@ class _Reader:
         contexts: Sequence[Context],
         known: dict[tuple[str, str, float], Requirement],
     ) -> Slice:
-        before: int = s["context"]
-        sent: int = s["prompt"]
+        before, sent = (_place(s[name], prompts) for name in ("context", "prompt"))
         requirements: list[Requirement] = []
         for v in s["validations"]:
             key = (v["name"], v["description"], v["weight"])
@@ -283,6 +279,13 @@ def _verdict(v: Mapping[str, Any]) -> ValidationResult:
         v["score"],
         None if error is None else error_from_dict(error),
     )
+
+
+def _place(index: Any, among: Sequence[object]) -> int:
+    if not (isinstance(index, int) and 0 <= index < len(among)):
+        msg = f"{index!r} is no place in a list of {len(among)}"
+        raise ValueError(msg)
+    return index
 
 
 def _usage(written: Mapping[str, int]) -> Usage:
