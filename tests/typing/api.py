@@ -69,17 +69,17 @@ class Dice:
 class Echo:
     """A backend of one's own."""
 
-    def a_record_is_typed_by_its_format(data: dict[str, Any]) -> None:
-    assert_type(SamplingResult.from_dict(data), SamplingResult[Any])
-    assert_type(SamplingResult.from_dict(data, Invoice), SamplingResult[Invoice])
-    assert_type(SamplingResult.from_dict(data, int).to_dict(), dict[str, Any])
-
-
-async def generate(self, request: Request) -> Generation:
+    async def generate(self, request: Request) -> Generation:
         return Generation(text=request.messages[-1].content)
 
 
 # --- sampling: the result is generic in the parsed value --------------------------------------
+
+
+def a_record_is_typed_by_its_format(data: dict[str, Any]) -> None:
+    assert_type(SamplingResult.from_dict(data), SamplingResult[Any])
+    assert_type(SamplingResult.from_dict(data, Invoice), SamplingResult[Invoice])
+    assert_type(SamplingResult.from_dict(data, int).to_dict(), dict[str, Any])
 
 
 async def text_gives_text(strategy: RejectionSamplingStrategy) -> None:
