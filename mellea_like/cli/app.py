@@ -3,31 +3,16 @@
 from __future__ import annotations
 
 from importlib.metadata import version
-from pathlib import Path  # noqa: TC003 (typer reads the annotations)
 from typing import Annotated
 
 import typer
 
-from mellea_like.cli.arguments import (
-    BackendName,
-    SampleArguments,
-    StrategyName,
-    as_text,
-)
-from mellea_like.cli.exits import Exit, Problem
-from mellea_like.cli.limits import BUDGETS, LimitArguments
+from mellea_like.cli import options
+from mellea_like.cli.arguments import SampleArguments, StrategyName, as_text
 from mellea_like.cli.sample import run_sample
 from mellea_like.cli.watch_options import EPILOG, HELP, WatchCommand, watch
-from mellea_like.requirements.expressions import ALLOWED
-from mellea_like.sampling.schedules.expressions import SCHEDULES
 
 __all__ = ["app"]
-
-CHECKS = "What must hold"
-DRAWS = "How to draw"
-COSTS = "What it may cost"
-BACKEND = "What generates"
-OUTPUT = "What is shown"
 
 SAMPLE_HELP = """Draw replies until one meets every requirement, several at a time.
 
@@ -89,179 +74,42 @@ def sample(  # noqa: PLR0913 (an option each)
             metavar="INSTRUCTION", help="What to generate; - reads it from standard input."
         ),
     ],
-    require: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="TEXT",
-            help="What must hold, in words; a model judges it. Repeatable.",
-            rich_help_panel=CHECKS,
-        ),
-    ] = None,
-    check: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="EXPR",
-            help=f"One of: {'  '.join(ALLOWED)}. Repeatable.",
-            rich_help_panel=CHECKS,
-        ),
-    ] = None,
-    schema: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="A JSON Schema that the reply must meet.", rich_help_panel=CHECKS
-        ),
-    ] = None,
-    strategy: Annotated[
-        StrategyName,
-        typer.Option(
-            metavar="NAME",
-            help="After a failure, rejection asks the same again, repair writes what failed into"
-            " the instruction, and multi-turn goes on in the conversation.",
-            rich_help_panel=DRAWS,
-        ),
-    ] = StrategyName.REJECTION,
-    loop: Annotated[
-        int,
-        typer.Option(metavar="N", min=1, help="Draws in a row, at most.", rich_help_panel=DRAWS),
-    ] = 5,
-    concurrency: Annotated[
-        int, typer.Option(metavar="K", min=1, help="Draws at a time.", rich_help_panel=DRAWS)
-    ] = 4,
-    seed: Annotated[
-        int | None,
-        typer.Option(
-            metavar="S", help="Makes draws repeatable where the model can.", rich_help_panel=DRAWS
-        ),
-    ] = None,
-    timeout: Annotated[
-        float | None,
-        typer.Option(metavar="SECONDS", help="Stop after this long.", rich_help_panel=DRAWS),
-    ] = None,
-    schedule: Annotated[
-        str,
-        typer.Option(
-            metavar="WHEN",
-            help=f"When draws start: {'  '.join(SCHEDULES)}. Eager starts all at once.",
-            rich_help_panel=DRAWS,
-        ),
-    ] = "eager",
-    early: Annotated[
-        bool,
-        typer.Option(
-            "--early",
-            help="Reject a reply while it arrives, by the checks that can.",
-            rich_help_panel=DRAWS,
-        ),
-    ] = False,
-    give_up: Annotated[
-        bool,
-        typer.Option(
-            "--give-up",
-            help="Stop when something that must hold fails so often that more draws won't help.",
-            rich_help_panel=DRAWS,
-        ),
-    ] = False,
-    budget: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="KIND=N",
-            help=f"What all requests together may take, at most: {', '.join(BUDGETS)}. Repeatable.",
-            rich_help_panel=COSTS,
-        ),
-    ] = None,
-    price: Annotated[
-        str | None,
-        typer.Option(
-            metavar="IN,OUT",
-            help="Money for a million tokens of prompts, and of replies: 0.15,0.60 say.",
-            rich_help_panel=COSTS,
-        ),
-    ] = None,
-    max_tokens: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N", min=1, help="Tokens of one reply, at most.", rich_help_panel=COSTS
-        ),
-    ] = None,
-    retries: Annotated[
-        int,
-        typer.Option(
-            metavar="N",
-            min=0,
-            help="How often a request is tried again after a passing fault; 0 for never.",
-            rich_help_panel=COSTS,
-        ),
-    ] = 2,
-    rpm: Annotated[
-        float | None,
-        typer.Option(
-            metavar="N", help="Requests a minute, at most: your quota.", rich_help_panel=COSTS
-        ),
-    ] = None,
-    tpm: Annotated[
-        float | None,
-        typer.Option(
-            metavar="N", help="Tokens a minute, at most: your quota.", rich_help_panel=COSTS
-        ),
-    ] = None,
-    backend: Annotated[
-        BackendName | None,
-        typer.Option(
-            metavar="NAME",
-            help="local, a small text generator in this process; openai, any OpenAI-compatible"
-            " server; or llama, a llama.cpp server started for a GGUF file. By default openai when"
-            " OPENAI_API_KEY or OPENAI_BASE_URL is set, else local.",
-            rich_help_panel=BACKEND,
-        ),
-    ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(metavar="MODEL", help="The model's name (openai).", rich_help_panel=BACKEND),
-    ] = None,
-    base_url: Annotated[
-        str | None,
-        typer.Option(
-            metavar="URL",
-            help="The server (openai), http://localhost:8000/v1 say.",
-            rich_help_panel=BACKEND,
-        ),
-    ] = None,
-    gguf: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="The model file (llama).", rich_help_panel=BACKEND),
-    ] = None,
-    corpus: Annotated[
-        list[Path] | None,
-        typer.Option(
-            metavar="FILE", help="Text to learn from (local); repeatable.", rich_help_panel=BACKEND
-        ),
-    ] = None,
-    judge_model: Annotated[
-        str | None,
-        typer.Option(
-            metavar="MODEL",
-            help="The model that judges --require; by default the one that generates.",
-            rich_help_panel=BACKEND,
-        ),
-    ] = None,
-    judge_base_url: Annotated[
-        str | None,
-        typer.Option(
-            metavar="URL",
-            help="The judge's server; by default that of --base-url.",
-            rich_help_panel=BACKEND,
-        ),
-    ] = None,
+    require: options.Require = None,
+    check: options.Check = None,
+    schema: options.Schema = None,
+    strategy: options.Strategy = StrategyName.REJECTION,
+    loop: options.Loop = 5,
+    concurrency: options.Concurrency = 4,
+    seed: options.Seed = None,
+    timeout: options.Timeout = None,
+    schedule: options.Schedule = "eager",
+    early: options.Early = False,
+    give_up: options.GiveUp = False,
+    budget: options.Budget = None,
+    price: options.Price = None,
+    max_tokens: options.MaxTokens = None,
+    retries: options.Retries = 2,
+    rpm: options.Rpm = None,
+    tpm: options.Tpm = None,
+    backend: options.Backend = None,
+    model: options.Model = None,
+    base_url: options.BaseUrl = None,
+    gguf: options.Gguf = None,
+    corpus: options.Corpus = None,
+    judge_model: options.JudgeModel = None,
+    judge_base_url: options.JudgeBaseUrl = None,
     as_json: Annotated[
         bool,
         typer.Option(
-            "--json", help="Print one JSON object with all slices.", rich_help_panel=OUTPUT
+            "--json", help="Print one JSON object with all slices.", rich_help_panel=options.OUTPUT
         ),
     ] = False,
     explain: Annotated[
         bool,
         typer.Option(
-            "--explain", help="Show a table of all slices on stderr.", rich_help_panel=OUTPUT
+            "--explain",
+            help="Show a table of all slices on stderr.",
+            rich_help_panel=options.OUTPUT,
         ),
     ] = False,
     ledger: Annotated[
@@ -269,64 +117,22 @@ def sample(  # noqa: PLR0913 (an option each)
         typer.Option(
             "--ledger",
             help="Show what each draw cost, wasted and saved on stderr.",
-            rich_help_panel=OUTPUT,
+            rich_help_panel=options.OUTPUT,
         ),
     ] = False,
-    quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="No progress on stderr.", rich_help_panel=OUTPUT)
-    ] = False,
-    debug: Annotated[
-        bool,
-        typer.Option("--debug", help="Show log records and tracebacks.", rich_help_panel=OUTPUT),
-    ] = False,
+    quiet: options.Quiet = False,
+    debug: options.Debug = False,
 ) -> int:
     """Draw replies until one meets every requirement, several at a time."""
     return run_sample(
         SampleArguments(
             instruction=as_text(instruction, "the instruction"),
-            require=[as_text(text, "--require") for text in require or ()],
-            check=[as_text(expression, "--check") for expression in check or ()],
-            schema=schema,
-            strategy=strategy,
-            loop=loop,
-            concurrency=concurrency,
-            seed=seed,
-            timeout=timeout,
-            early=early,
-            limits=LimitArguments(
-                retries=retries,
-                schedule=as_text(schedule, "--schedule"),
-                budget=[as_text(text, "--budget") for text in budget or ()],
-                price=None if price is None else as_text(price, "--price"),
-                max_tokens=max_tokens,
-                rpm=rpm,
-                tpm=tpm,
-                give_up=give_up,
-            ),
-            backend=backend,
-            model=_name(model, "--model"),
-            base_url=base_url,
-            gguf=gguf,
-            corpus=corpus or [],
-            judge_model=_name(judge_model, "--judge-model"),
-            judge_base_url=judge_base_url,
             as_json=as_json,
             explain=explain,
             ledger=ledger,
-            quiet=quiet,
-            debug=debug,
+            **options.shared_arguments(locals()),
         )
     )
 
 
 app.command("watch", cls=WatchCommand, help=HELP, epilog=EPILOG)(watch)
-
-
-def _name(given: str | None, option: str) -> str | None:
-    if given is None:
-        return None
-    name = as_text(given, option).strip()
-    if not name:
-        msg = f"{option} takes a model's name, not an empty one"
-        raise Problem(msg, Exit.USAGE)
-    return name
