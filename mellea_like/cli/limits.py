@@ -130,11 +130,12 @@ class Limits:
         """
         return backend if self.limiter is None else LimitedBackend(backend, self.limiter)
 
-    def budget_for(self, backends: Iterable[Backend]) -> Budget | None:
+    def budget_for(self, backends: Iterable[Backend], what: str = "call") -> Budget | None:
         """Make the budget.
 
         Args:
             backends: what the requests will go to.
+            what: whose budget it is, for its messages: a ``call``, or a ``run``.
 
         Returns:
             The budget, or None where there is none.
@@ -153,7 +154,10 @@ class Limits:
             raise Problem(msg, Exit.USAGE)
         prices = None if self.price is None else self.prices(models)
         return Budget(
-            **self.budget, prices=prices, assume_output_tokens=VERDICT_TOKENS, name="this call"
+            **self.budget,
+            prices=prices,
+            assume_output_tokens=VERDICT_TOKENS,
+            name=f"this {what}",
         )
 
     def prices(self, models: Iterable[str | None]) -> dict[str, Price] | None:
@@ -236,9 +240,8 @@ def in_options(sentence: str) -> str:
     found = re.sub(
         r"a higher (\w+) limit", lambda m: f"a higher --budget {names.get(m[1], m[1])}", sentence
     )
-    return found.replace("a lower max_tokens", "a lower --max-tokens").replace(
-        "budget 'this call'", "the budget of this call"
-    )
+    found = found.replace("a lower max_tokens", "a lower --max-tokens")
+    return re.sub(r"budget '(this (?:call|run))'", r"the budget of \1", found)
 
 
 def _limiter(arguments: LimitArguments) -> RateLimiter | None:

@@ -1,0 +1,95 @@
+"""From the options and the open backends to a strategy."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from mellea_like.cli.arguments import MOST_ITERATIONS, StrategyName
+from mellea_like.sampling.multi_turn import MultiTurnStrategy
+from mellea_like.sampling.rejection import RejectionSamplingStrategy
+from mellea_like.sampling.repair_template import RepairTemplateStrategy
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mellea_like.cli.arguments import SampleArguments
+    from mellea_like.cli.limits import Limits
+    from mellea_like.cli.opening import Backends
+    from mellea_like.limits.budget import Budget
+    from mellea_like.sampling.base import BaseSamplingStrategy
+
+__all__ = ["call_options", "make_budget", "make_strategy"]
+
+_STRATEGIES: dict[StrategyName, type[BaseSamplingStrategy]] = {
+    StrategyName.REJECTION: RejectionSamplingStrategy,
+    StrategyName.REPAIR: RepairTemplateStrategy,
+    StrategyName.MULTI_TURN: MultiTurnStrategy,
+}
+
+
+def make_strategy(
+    arguments: SampleArguments,
+    limits: Limits,
+    opened: Backends,
+    *,
+    budget: Budget | None = None,
+    plugins: Sequence[Any] = (),
+) -> BaseSamplingStrategy:
+    """Make the strategy that was asked for.
+
+    Args:
+        arguments: what the user asked for.
+        limits: its limits.
+        opened: the open backends.
+        budget: what may be spent, where the strategy is to keep to it.
+        plugins: its plugins.
+
+    Returns:
+        The strategy.
+    """
+    judge = opened.judge
+    return _STRATEGIES[arguments.strategy](
+        limits.limited(opened.backend),
+        judge=None if judge is None else limits.limited(judge),
+        loop_budget=arguments.loop,
+        concurrency_budget=arguments.concurrency,
+        max_iterations=MOST_ITERATIONS,
+        timeout=arguments.timeout,
+        retry=limits.retry,
+        schedule=limits.schedule,
+        budget=budget,
+        give_up=limits.give_up,
+        plugins=plugins,
+    )
+
+
+def make_budget(limits: Limits, opened: Backends, what: str = "call") -> Budget | None:
+    """Make the budget that was asked for.
+
+    Args:
+        limits: the limits of the run.
+        opened: the open backends.
+        what: whose budget it is: a ``call``'s, or a ``run``'s.
+
+    Returns:
+        The budget, or None where there is none.
+
+    Raises:
+        Problem: money is limited, and a backend's model is not known beforehand.
+    """
+    judges = [] if opened.judge is None else [opened.judge]
+    return limits.budget_for([opened.backend, *judges], what)
+
+
+def call_options(arguments: SampleArguments, limits: Limits) -> dict[str, Any]:
+    """Say what each request asks for.
+
+    Args:
+        arguments: what the user asked for.
+        limits: its limits.
+
+    Returns:
+        The ``options`` of a call.
+    """
+    given: dict[str, Any] = {"seed": arguments.seed, "max_tokens": limits.max_tokens}
+    return {name: value for name, value in given.items() if value is not None}
