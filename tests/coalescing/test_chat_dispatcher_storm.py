@@ -253,7 +253,10 @@ def check_start(story: Story, ran: Ran, before: float) -> None:
     numbers = [m.number for m in ran.messages]
     if any(number not in story.accepted_at for number in numbers):
         return  # Its caller was cancelled in the moment that it was let in.
-    first, last = (story.accepted_at[number] for number in (numbers[0], numbers[-1]))
+    accepted = [story.accepted_at[number] for number in numbers]
+    first = accepted[0]
+    # Whoever comes in the very instant that a window is due may join it.
+    last = max((at for at in accepted if at < ran.start - SLACK), default=accepted[-1])
     due = min(last + rules.quiet, first + rules.max_wait)
     follows = ran.start == before
     closing = ran.start >= story.closed_at
