@@ -89,6 +89,9 @@ class OpenAIBackend:
         max_connections: how many connections an event loop may have open at a time, 1 or more; a
             further request waits for one without a limit of its own. None leaves it to the SDK,
             which opens up to 1,000.
+        follow_redirects: whether a redirect (HTTP 307, say) is followed, to another server too,
+            with the whole request but for the key; if not, it is an error. Not used with
+            ``client``.
 
     Attributes:
         provider: ``"openai"``, for telemetry.
@@ -118,6 +121,7 @@ class OpenAIBackend:
         trust_env: bool = True,
         keep_alive: bool | None = None,
         max_connections: int | None = None,
+        follow_redirects: bool = True,
     ) -> None:
         if client is not None:
             if not isinstance(client, openai.AsyncOpenAI):
@@ -140,6 +144,7 @@ class OpenAIBackend:
         self._options = Options.of(options)
         self._trust_env = trust_env
         self._keep_alive = keep_alive
+        self._follow_redirects = follow_redirects
         self._limits = _connection_limits(max_connections)
         self._clients = LoopClients(self._make_client, close=client is None or close_client)
 
@@ -299,6 +304,7 @@ class OpenAIBackend:
         http_client = openai.DefaultAsyncHttpxClient(
             timeout=timeout,
             trust_env=self._trust_env,
+            follow_redirects=self._follow_redirects,
             event_hooks={"response": [bound_body]},
             limits=self._limits,
             auth=credentials if any(credentials) else None,

@@ -1,0 +1,360 @@
+"""What every request goes through before anything is done for it."""
+
+from __future__ import annotations
+
+import logging
+import time
+import traceback
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from mellea_like.gateway.admission import Door, budget_spent, check_amounts
+from mellea_like.gateway.auth import Keys, check_host
+from mellea_like.gateway.body import CallerLeft, check_headers, parse, read_body
+from mellea_like.gateway.config_server import ANONYMOUS
+from mellea_like.gateway.forbidden import check_fields, check_query
+from mellea_like.gateway.quiet import quiet_logs
+from mellea_like.gateway.refusal import Refusal
+from mellea_like.gateway.safe_text import header_value
+from mellea_like.limits.budget import Budget
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
+
+    from mellea_like.gateway.admission import Seat
+    from mellea_like.gateway.config_server import (
+        BudgetConfig,
+        KeyConfig,
+        KeyLimits,
+        ServerConfig,
+    )
+    from mellea_like.gateway.metrics import Metrics
+
+    Message = MutableMapping[str, Any]
+    Scope = MutableMapping[str, Any]
+    Receive = Callable[[], Awaitable[Message]]
+    Send = Callable[[Message], Awaitable[None]]
+    App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+__all__ = ["Admitted", "Guard", "admitted"]
+
+logger = logging.getLogger("mellea_like.gateway")
+
+OPEN_PATHS = ("/healthz",)
+"""Answered without a key: they tell nothing."""
+
+IN_SCOPE = "mellea_like.gateway"
+
+CALLER_LEFT = 499
+"""nginx's status for it, for the metrics; nobody is there to get it."""
+
+ASSUMED_OUTPUT_TOKENS = 512
+"""What a key's budget reserves for a reply of a judge that has no bound."""
+
+LINGER_SECONDS = 2.0
+"""How long the rest of a refused body is read, so that the caller can read the answer."""
+
+MOST_DRAINED = 16
+"""How much of it, in longest bodies."""
+
+LONGEST_HEADER = 8192
+
+ALWAYS = ((b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff"))
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """A request that got through.
+
+    Args:
+        key: the name of the caller's key.
+        limits: the key's limits.
+        body: the parsed body of a POST; else empty.
+        budget: what the key may spend, or None.
+        n: how many replies are wanted.
+        max_tokens: the longest reply: what the request says, else the key's limit.
+    """
+
+    key: str
+    limits: KeyLimits
+    body: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False)
+    budget: Budget | None = None
+    n: int = 1
+    max_tokens: int = 0
+
+
+def admitted(scope: Mapping[str, Any]) -> Admitted:
+    """Return what the guard found out about a request.
+
+    Args:
+        scope: the request's ASGI scope.
+
+    Returns:
+        The same for all that ask.
+    """
+    found: Admitted = scope[IN_SCOPE]
+    return found
+
+
+@dataclass(slots=True)
+class _Key:
+    """What is kept of a key while the gateway runs."""
+
+    name: str
+    limits: KeyLimits
+    door: Door
+    budget: Budget | None
+
+    def check_budget(self) -> None:
+        if self.budget is not None and any(
+            limit is not None and spent >= limit
+            for spent, limit in zip(
+                self.budget.spent, self.budget.statistics().limits, strict=False
+            )
+        ):
+            raise budget_spent(self.name)
+
+
+class Guard:
+    """An ASGI app round another: it lets through what may pass and answers the rest itself.
+
+    Args:
+        app: the app inside. It finds what it needs in `admitted`, and reads no body: after the
+            guard, ``receive`` waits for the caller to leave.
+        server: the configuration's ``server``.
+        keys: its ``keys``.
+        metrics: where requests are counted.
+        environ: where the keys' tokens are; by default the process's environment.
+
+    Raises:
+        ValueError: a key has no token, or a bad one.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        server: ServerConfig,
+        keys: Mapping[str, KeyConfig],
+        *,
+        metrics: Metrics,
+        environ: Mapping[str, str] | None = None,
+    ) -> None:
+        self.app = app
+        self.server = server
+        self.metrics = metrics
+        self._tokens = Keys(keys, environ)
+        limits: Mapping[str, KeyLimits] = keys or {ANONYMOUS: server.limits}
+        self._keys = {
+            name: _Key(name, each, Door(name, each), _budget(name, each.budget))
+            for name, each in limits.items()
+        }
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request, as ASGI wants it.
+
+        Args:
+            scope: what is known of it.
+            receive: gives its body.
+            send: takes the answer.
+        """
+        if scope["type"] == "lifespan":
+            with quiet_logs():
+                await self.app(scope, receive, send)
+        elif scope["type"] == "http":
+            await _Exchange(self, scope, receive, send).run()
+        else:
+            await send({"type": "websocket.close", "code": 1008})
+
+    def count(self, key: _Key) -> None:
+        """Put the numbers of a key into the metrics.
+
+        Args:
+            key: the key.
+        """
+        self.metrics.occupied(key.name, key.door.line.inside, key.door.line.waiting)
+
+    def authorize(self, scope: Scope) -> _Key:
+        """Find whose request it is, by its headers alone.
+
+        Args:
+            scope: the request's.
+
+        Returns:
+            What is kept of its key.
+
+        Raises:
+            Refusal: it is nobody's, or meant for another host.
+        """
+        if not self._tokens:
+            check_host(scope["headers"], self.server)
+        return self._keys[self._tokens.owner(scope["headers"])]
+
+
+class _Exchange:
+    """One request and its answer."""
+
+    def __init__(self, guard: Guard, scope: Scope, receive: Receive, send: Send) -> None:
+        self._guard = guard
+        self._scope = scope
+        self._receive = receive
+        self._plain_send = send
+        self._key: _Key | None = None
+        self._model: object = None
+        self._status: int | None = None
+        self._unread = _has_body(scope["headers"])
+
+    async def run(self) -> None:
+        """Let the request through, or answer it."""
+        began = time.perf_counter()
+        try:
+            await self._handle()
+        except CallerLeft:
+            pass
+        except Exception as exc:  # noqa: BLE001 (a caller gets an answer, whatever happens)
+            await self._answer(_innermost(exc))
+        finally:
+            seconds = time.perf_counter() - began
+            name = None if self._key is None else self._key.name
+            status = CALLER_LEFT if self._status is None else self._status
+            self._guard.metrics.requested(self._model, name, status, seconds)
+            logger.info("answered %d to key %s in %.3f s", status, name or "-", seconds)
+
+    async def _handle(self) -> None:
+        scope, guard = self._scope, self._guard
+        check_query(scope["query_string"])
+        asks = scope["method"] in ("GET", "HEAD")
+        if asks and scope["path"] in OPEN_PATHS:
+            await guard.app(scope, self._receive, self._send)
+            return
+        self._key = key = guard.authorize(scope)
+        if scope["method"] != "POST":
+            scope[IN_SCOPE] = Admitted(key.name, key.limits)
+            await guard.app(scope, self._receive, self._send)
+            return
+        key.door.check()
+        key.check_budget()
+        body = await self._read()
+        self._model = body.get("model")
+        tokens = body.get("max_completion_tokens")
+        tokens = body.get("max_tokens") if tokens is None else tokens
+        check_amounts(body.get("n"), tokens, key.limits)
+        scope[IN_SCOPE] = Admitted(
+            key.name,
+            key.limits,
+            body,
+            key.budget,
+            body.get("n") or 1,
+            tokens or key.limits.max_tokens,
+        )
+        await self._through_the_door(key)
+
+    async def _read(self) -> dict[str, Any]:
+        server = self._guard.server
+        check_headers(self._scope["headers"], server)
+        data = await read_body(self._receive, server)
+        self._unread = False
+        body = parse(data, server.max_depth)
+        check_fields(body)
+        return body
+
+    async def _through_the_door(self, key: _Key) -> None:
+        seat = key.door.join()
+        try:
+            self._guard.count(key)
+            if not seat.inside:
+                await self._wait_for_turn(key, seat)
+                self._guard.count(key)
+            await self._guard.app(self._scope, self._receive, self._send)
+        finally:
+            key.door.leave(seat)
+            self._guard.count(key)
+
+    async def _wait_for_turn(self, key: _Key, seat: Seat) -> None:
+        left = False
+
+        async def watch(scope: anyio.CancelScope) -> None:
+            nonlocal left
+            while (await self._receive())["type"] != "http.disconnect":
+                pass
+            left = True
+            scope.cancel()
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(watch, group.cancel_scope)
+            await key.door.turn(seat)
+            group.cancel_scope.cancel()
+        if left:
+            raise CallerLeft
+        if not seat.inside:
+            raise key.door.too_late()
+
+    async def _answer(self, problem: BaseException) -> None:
+        if isinstance(problem, Refusal):
+            refusal = problem
+        else:
+            # Its text may be anyone's: where it happened says enough.
+            last = traceback.extract_tb(problem.__traceback__)[-1]
+            where = f"{last.filename}:{last.lineno}"
+            logger.error("a request failed with %s at %s", type(problem).__name__, where)
+            refusal = Refusal(500, "the gateway failed: its log says where", kind="server_error")
+        if self._status is not None:
+            return  # The answer has begun: the server breaks it off.
+        start = {"status": refusal.status, "headers": refusal.raw_headers()}
+        await self._send({"type": "http.response.start", **start})
+        body = b"" if self._scope["method"] == "HEAD" else refusal.body()
+        await self._send({"type": "http.response.body", "body": body, "more_body": self._unread})
+        if self._unread:
+            # Closing now would reset the connection, and the caller might lose the answer.
+            await self._drain()
+            await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _drain(self) -> None:
+        left = MOST_DRAINED * self._guard.server.max_body
+        if any(name == b"expect" for name, _ in self._scope["headers"]):
+            return
+        with anyio.move_on_after(LINGER_SECONDS):
+            while left > 0:
+                message = await self._receive()
+                left -= len(message.get("body", b""))
+                if not message.get("more_body", False):
+                    return
+
+    async def _send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self._status = message["status"]
+            headers = [(name, _fit(value)) for name, value in message.get("headers", ())]
+            names = {name.lower() for name, _ in headers}
+            headers += [(name, value) for name, value in ALWAYS if name not in names]
+            if self._unread:
+                headers.append((b"connection", b"close"))
+            message = {**message, "headers": headers}
+        await self._plain_send(message)
+
+
+def _fit(value: bytes) -> bytes:
+    return header_value(value.decode("latin-1"), LONGEST_HEADER).encode("ascii")
+
+
+def _has_body(headers: Iterable[tuple[bytes, bytes]]) -> bool:
+    fields = dict(headers)
+    return b"transfer-encoding" in fields or fields.get(b"content-length", b"0").strip() != b"0"
+
+
+def _innermost(exc: BaseException) -> BaseException:
+    # A task group wraps what one of its tasks raised.
+    inside: tuple[BaseException, ...] = getattr(exc, "exceptions", ())
+    return _innermost(inside[0]) if len(inside) == 1 else exc
+
+
+def _budget(name: str, config: BudgetConfig | None) -> Budget | None:
+    if config is None:
+        return None
+    return Budget(
+        requests=config.requests,
+        input_tokens=config.input_tokens,
+        output_tokens=config.output_tokens,
+        assume_output_tokens=ASSUMED_OUTPUT_TOKENS,
+        name=f"key {name}",
+    )
