@@ -1,0 +1,100 @@
+"""What a caller is told when there is no reply: a status, a code and a sentence, no one's text."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from mellea_like.errors import (
+    AuthenticationFailed,
+    BackendError,
+    BackendTimeout,
+    InvalidRequest,
+    LimitExceeded,
+    RateLimited,
+    RequirementError,
+    SamplingTimeout,
+)
+from mellea_like.gateway.models import CALL
+from mellea_like.gateway.refusal import Refusal, too_many
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mellea_like.gateway.calls import Draw
+
+__all__ = ["refusal_of"]
+
+NO_RETRY = {"x-should-retry": "false"}
+"""Asks OpenAI's clients, which try again by themselves, not to: it would not help."""
+
+CALLERS_FAULT = frozenset({400, 413, 422})
+"""What an upstream answers to a request that is at fault itself: a prompt that is too long, say."""
+
+ANSWERS: tuple[tuple[type[Exception], int, str, str], ...] = (
+    (BackendTimeout, 504, "upstream_timeout", "the upstream did not answer in time"),
+    (SamplingTimeout, 504, "timeout", "time was up before any reply was judged"),
+    (
+        AuthenticationFailed,
+        502,
+        "upstream_authentication",
+        "the upstream does not accept the gateway's key",
+    ),
+    (InvalidRequest, 502, "upstream_refused", "the upstream does not take the gateway's request"),
+    (RequirementError, 502, "not_judged", "the replies could not be judged"),
+    (BackendError, 502, "upstream_failed", "the upstream can't be reached, or broke off"),
+)
+"""What errors become: the first class that fits says it."""
+
+
+def refusal_of(draws: Sequence[Draw], more: dict[str, Any]) -> Refusal:
+    """Say why there is no reply.
+
+    Args:
+        draws: how the sampling of each reply ended; none passed.
+        more: what is known of the best failure, where something was judged.
+
+    Returns:
+        The answer: 422 where replies were judged and none passed; else what the first error says.
+    """
+    errors = [draw.error for draw in draws if draw.error is not None]
+    if len(errors) < len(draws):
+        message = "no reply met all requirements: error.mellea_like says why, and has the best one"
+        return Refusal(
+            422,
+            message,
+            kind="nothing_passed",
+            code="nothing_passed",
+            more={"mellea_like": more},
+        )
+    return _of_error(errors[0])
+
+
+def _of_error(error: Exception) -> Refusal:
+    if isinstance(error, RateLimited):
+        message = "the upstream asks for fewer requests: try again later"
+        refusal = too_many(message, error.retry_after or 1.0, "upstream_rate_limit")
+        refusal.headers |= {} if error.retryable else NO_RETRY
+        return refusal
+    if isinstance(error, LimitExceeded):
+        return _of_budget(error)
+    if isinstance(error, InvalidRequest) and error.status in CALLERS_FAULT:
+        message = f"the upstream refuses the request (HTTP {error.status}): is it too long?"
+        return Refusal(400, message, code="upstream_refused")
+    for kind, status, code, message in ANSWERS:
+        if isinstance(error, kind):
+            lasting = kind in {AuthenticationFailed, InvalidRequest}
+            headers = NO_RETRY if lasting else {}
+            return Refusal(status, message, kind="upstream_error", code=code, headers=headers)
+    message = "something went wrong in the gateway: its log says what"
+    return Refusal(500, message, kind="server_error", code="internal_error")
+
+
+def _of_budget(error: LimitExceeded) -> Refusal:
+    # The first words of the message name the budget.
+    if f"budget {CALL!r}" in str(error):
+        message = "what one call of this model may spend is too little for this request"
+        return Refusal(422, message, kind="budget_exceeded", code="budget_exceeded")
+    message = "this key's budget is spent"
+    return Refusal(
+        429, message, kind="insufficient_quota", code="insufficient_quota", headers=NO_RETRY
+    )

@@ -1,0 +1,261 @@
+"""What a model's name stands for, and how a request becomes a call of its strategy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from mellea_like.core.action import Instruction
+from mellea_like.core.context import Context
+from mellea_like.core.options import Options
+from mellea_like.gateway.fields import refuse, wrong
+from mellea_like.limits.budget import Budget
+from mellea_like.limits.retry import Retry
+from mellea_like.requirements.checks import json_schema
+from mellea_like.requirements.expressions import parse_check
+from mellea_like.sampling.giving_up import PerRequirement
+from mellea_like.sampling.multi_turn import MultiTurnStrategy
+from mellea_like.sampling.rejection import RejectionSamplingStrategy
+from mellea_like.sampling.repair_template import RepairTemplateStrategy
+from mellea_like.sampling.schedules.expressions import parse_schedule
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from mellea_like.core.action import Action
+    from mellea_like.core.prices import Price
+    from mellea_like.core.requirement import Requirement
+    from mellea_like.gateway.chat import ChatRequest, ResponseFormat
+    from mellea_like.gateway.config_models import ModelConfig
+    from mellea_like.gateway.upstreams import Upstream
+    from mellea_like.sampling.base import BaseSamplingStrategy
+
+__all__ = ["CALL", "Plan", "ServedModel"]
+
+STRATEGIES: Mapping[str, type[BaseSamplingStrategy]] = {
+    "rejection": RejectionSamplingStrategy,
+    "repair": RepairTemplateStrategy,
+    "multi-turn": MultiTurnStrategy,
+}
+
+CALL = "this call"
+"""The name of a call's own budget, in errors."""
+
+VERDICT_TOKENS = 512
+"""What a judge's reply is taken to have at most, for a budget; nothing cuts it off."""
+
+ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A request, ready to be sampled.
+
+    Args:
+        strategy: what draws.
+        action: what to generate.
+        context: the conversation before.
+        requirements: what must hold besides what the strategy asks for.
+        options: how to generate.
+        budget: what it may spend, or None.
+        n: how many replies are wanted.
+        best: whether the best failure is an answer where nothing passed.
+    """
+
+    strategy: BaseSamplingStrategy
+    action: Action[Any]
+    context: Context
+    requirements: tuple[Requirement | str, ...]
+    options: Options
+    budget: Budget | None
+    n: int
+    best: bool
+
+
+class ServedModel:
+    """One model of the configuration.
+
+    Args:
+        name: its name.
+        config: what the name stands for.
+        upstream: what generates.
+        judge: what decides requirements in words.
+    """
+
+    def __init__(self, name: str, config: ModelConfig, upstream: Upstream, judge: Upstream) -> None:
+        self.name = name
+        self.config = config
+        self._upstream = upstream
+        self._judge = judge
+        # Shared by all calls: a schedule learns from one call for the next.
+        self._schedule = parse_schedule(config.schedule)
+        self._requirements = (
+            *(parse_check(expression, early=config.early) for expression in config.checks),
+            *(() if config.json_schema is None else (self._of_schema(config.json_schema),)),
+            *config.requirements,
+        )
+        self._strategy = self._make(config.loop, config.concurrency, config.timeout)
+
+    def plan(
+        self, request: ChatRequest, *, max_tokens: int | None = None, budget: Budget | None = None
+    ) -> Plan:
+        """Make a request ready to be sampled.
+
+        Args:
+            request: the request.
+            max_tokens: the most tokens of a reply that its sender may have; None for no limit.
+            budget: what its sender may spend; None for no limit.
+
+        Returns:
+            The plan.
+
+        Raises:
+            Refusal: the request asks for more than the model allows, or a check is none.
+        """
+        *before, last = request.messages
+        told = self.config.tell and last.role == "user"
+        best = request.wishes.when_nothing_passed or self.config.when_nothing_passed
+        return Plan(
+            strategy=self._strategy_for(request),
+            action=Instruction(last.content) if told else last,
+            context=Context(before),
+            requirements=self._further(request),
+            options=self._options(request, max_tokens),
+            budget=self._budget(budget),
+            n=request.n,
+            best=best == "best",
+        )
+
+    # --- what draws ----------------------------------------------------------------------------
+
+    def _strategy_for(self, request: ChatRequest) -> BaseSamplingStrategy:
+        config, wishes = self.config, request.wishes
+        loop = self._within("loop", wishes.loop)
+        concurrency = self._within("concurrency", wishes.concurrency)
+        timeout = config.timeout if wishes.timeout is None else wishes.timeout
+        if timeout > config.timeout:
+            what = f"{config.timeout:g} seconds are the most for this model"
+            refuse("mellea_like.timeout", what)
+        if (loop, concurrency, timeout) == (config.loop, config.concurrency, config.timeout):
+            return self._strategy
+        return self._make(loop, concurrency, timeout)
+
+    def _within(self, name: Literal["loop", "concurrency"], wanted: int | None) -> int:
+        own: int = getattr(self.config, name)
+        most: int = getattr(self.config.callers_may, name) or own
+        if wanted is None:
+            return own
+        if wanted > most:
+            refuse(f"mellea_like.{name}", f"{most} is the most for this model")
+        return wanted
+
+    def _make(self, loop: int, concurrency: int, timeout: float) -> BaseSamplingStrategy:
+        config = self.config
+        # Refusals with a 429 are counted by themselves.
+        refusals = max(config.retries + 1, Retry().rate_limit_attempts)
+        retry = Retry(config.retries + 1, rate_limit_attempts=refusals) if config.retries else None
+        return STRATEGIES[config.strategy](
+            self._upstream.backend,
+            loop_budget=loop,
+            concurrency_budget=concurrency,
+            requirements=self._requirements,
+            judge=self._judge.backend,
+            timeout=timeout,
+            iteration_timeout=config.iteration_timeout,
+            retry=retry,
+            schedule=self._schedule,
+            give_up=PerRequirement() if config.give_up else None,
+        )
+
+    # --- what must hold ------------------------------------------------------------------------
+
+    def _further(self, request: ChatRequest) -> tuple[Requirement | str, ...]:
+        wishes, may = request.wishes, self.config.callers_may
+        for name, given, most in (
+            ("checks", wishes.checks, may.checks),
+            ("requirements", wishes.requirements, may.requirements),
+        ):
+            if len(given) > most:
+                what = f"{most} are the most for this model, not {len(given)}"
+                refuse(f"mellea_like.{name}", what)
+        if wishes.requirements and not self._judge.judges:
+            what = "this model's upstream can't judge; say it as checks"
+            refuse("mellea_like.requirements", what)
+        checks: list[Requirement] = []
+        for position, expression in enumerate(wishes.checks):
+            try:
+                checks.append(parse_check(expression, early=self.config.early))
+            except ValueError as exc:
+                where = f"mellea_like.checks.{position}"
+                raise wrong(where, str(exc)) from None
+        if request.format is not None:
+            checks.append(self._of_format(request.format))
+        return (*checks, *wishes.requirements)
+
+    def _of_format(self, format: ResponseFormat) -> Requirement:
+        try:
+            return self._of_schema(ANY_OBJECT if format.schema is None else format.schema)
+        except (TypeError, ValueError) as exc:
+            where = "response_format.json_schema.schema"
+            raise wrong(where, str(exc)) from None
+
+    def _of_schema(self, schema: Mapping[str, Any]) -> Requirement:
+        # An upstream that is told the schema by a field need not read it in the prompt.
+        return json_schema(schema, early=self.config.early, check_only=self._upstream.constrains)
+
+    # --- how to generate -----------------------------------------------------------------------
+
+    def _options(self, request: ChatRequest, most: int | None) -> Options:
+        defaults = self.config.options
+        own = request.max_tokens
+        bounds = [limit for limit in (defaults.max_tokens, most) if limit is not None]
+        given = Options(
+            temperature=request.temperature,
+            top_p=request.top_p,
+            max_tokens=min(bounds, default=None) if own is None else own,
+            stop=request.stop,
+            seed=request.seed,
+            extra={**request.passed_on, **self._told_format(request)},
+        )
+        return given.over(
+            Options(
+                model=self.config.upstream_model,
+                temperature=defaults.temperature,
+                top_p=defaults.top_p,
+                stop=defaults.stop,
+                seed=defaults.seed,
+                extra=defaults.extra,
+            )
+        )
+
+    def _told_format(self, request: ChatRequest) -> dict[str, Any]:
+        if not self._upstream.constrains:
+            return {}
+        if request.format is not None:
+            return {"response_format": dict(request.format.sent)}
+        if self.config.json_schema is None:
+            return {}
+        described = {"name": "reply", "schema": self.config.json_schema}
+        return {"response_format": {"type": "json_schema", "json_schema": described}}
+
+    def _budget(self, within: Budget | None) -> Budget | None:
+        if self.config.budget is None:
+            return within
+        limits = self.config.budget.model_dump(exclude_none=True)
+        return Budget(
+            **limits,
+            prices=self._prices(),
+            assume_output_tokens=VERDICT_TOKENS,
+            within=within,
+            name=CALL,
+        )
+
+    def _prices(self) -> dict[str, Price] | None:
+        names = ((self._judge, None), (self._upstream, self.config.upstream_model))
+        found = {
+            model: upstream.price
+            for upstream, named in names
+            if upstream.price is not None
+            and (model := named or getattr(upstream.backend, "model", None)) is not None
+        }
+        return found or None

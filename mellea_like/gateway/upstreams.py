@@ -1,0 +1,172 @@
+"""The upstreams of a configuration: opened once, shared by all models, closed at the end."""
+
+from __future__ import annotations
+
+import os
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, cast
+
+from mellea_like.core.backend import can_judge, is_backend
+from mellea_like.core.prices import Price
+from mellea_like.gateway.discreet import Discreet
+from mellea_like.limits.base import LimitedBackend
+from mellea_like.limits.concurrency import ConcurrencyLimiter
+from mellea_like.limits.rate import RateLimiter
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Mapping
+
+    from mellea_like.core.backend import Backend
+    from mellea_like.gateway.config_models import (
+        LlamaUpstream,
+        LocalUpstream,
+        OpenAIUpstream,
+        PythonUpstream,
+        UpstreamConfig,
+    )
+    from mellea_like.limits.base import Limit
+
+__all__ = ["Upstream", "open_upstreams"]
+
+OPENAI = "https://api.openai.com/v1"
+
+
+@dataclass(frozen=True, slots=True)
+class Upstream:
+    """One upstream, ready to be asked.
+
+    Args:
+        name: its name in the configuration.
+        backend: what generates, within its limits.
+        judges: whether it can decide requirements in words.
+        constrains: whether it is told a reply's JSON Schema by ``response_format``.
+        price: what its tokens cost, or None.
+    """
+
+    name: str
+    backend: Backend
+    judges: bool
+    constrains: bool
+    price: Price | None
+
+
+@asynccontextmanager
+async def open_upstreams(
+    configs: Mapping[str, UpstreamConfig], backends: Mapping[str, Backend] | None = None
+) -> AsyncGenerator[dict[str, Upstream]]:
+    """Open all upstreams.
+
+    Args:
+        configs: the configuration's, by name.
+        backends: backends to use in place of some of them, by name; they stay open.
+
+    Yields:
+        The upstreams, by name.
+
+    Raises:
+        ImportError: an upstream's extra is not installed.
+        OSError: a file of an upstream can't be read.
+        ValueError: an upstream's backend is none, or was not handed over.
+        BackendError: a llama.cpp server did not start.
+    """
+    given = backends or {}
+    async with AsyncExitStack() as stack:
+        opened: dict[str, Upstream] = {}
+        for name, config in configs.items():
+            backend = given[name] if name in given else await _open(name, config, stack)
+            limits = _limits(config)
+            discreet: Backend = Discreet(backend, name)
+            opened[name] = Upstream(
+                name,
+                LimitedBackend(discreet, *limits) if limits else discreet,
+                config.judges and can_judge(backend),
+                config.kind in {"openai", "llama"},
+                None if config.price is None else Price(*config.price),
+            )
+        yield opened
+
+
+async def _open(name: str, config: UpstreamConfig, stack: AsyncExitStack) -> Backend:
+    match config.kind:
+        case "openai":
+            backend: Any = _openai(config)
+            stack.push_async_callback(backend.aclose)
+            return cast("Backend", backend)
+        case "llama":
+            return cast("Backend", await stack.enter_async_context(_llama(config)))
+        case "local":
+            return _local(config)
+        case "python":
+            return _python(name, config)
+
+
+def _limits(config: UpstreamConfig) -> list[Limit]:
+    limits: list[Limit] = []
+    if config.requests_per_minute is not None or config.tokens_per_minute is not None:
+        rate = RateLimiter(
+            requests_per_minute=config.requests_per_minute,
+            tokens_per_minute=config.tokens_per_minute,
+        )
+        limits.append(rate)
+    if config.max_concurrency is not None:
+        limits.append(ConcurrencyLimiter(config.max_concurrency))
+    return limits
+
+
+def _openai(config: OpenAIUpstream) -> Any:
+    from mellea_like.backends.openai import OpenAIBackend  # noqa: PLC0415 (an extra)
+
+    key = "" if config.api_key is None else config.api_key.get_secret_value()
+    if config.api_key_env is not None:
+        key = os.environ.get(config.api_key_env, "")
+    # All is said here, so that no variable of the environment says anything else.
+    return OpenAIBackend(
+        config.model,
+        base_url=config.base_url or OPENAI,
+        api_key=key,
+        timeout=config.timeout,
+        can_judge=config.can_judge,
+        trust_env=config.trust_env,
+        keep_alive=config.keep_alive,
+        follow_redirects=False,
+    )
+
+
+def _llama(config: LlamaUpstream) -> Any:
+    from mellea_like.backends.llama import LlamaCppBackend  # noqa: PLC0415 (an extra)
+
+    return LlamaCppBackend(
+        config.gguf,
+        context_size=config.context_size,
+        parallel=config.parallel,
+        threads=config.threads,
+        timeout=config.timeout,
+        can_judge=config.can_judge,
+    )
+
+
+def _local(config: LocalUpstream) -> Backend:
+    from mellea_like.backends.local import LocalBackend  # noqa: PLC0415 (builds its model)
+
+    return LocalBackend(config.corpus) if config.corpus else LocalBackend()
+
+
+def _python(name: str, config: PythonUpstream) -> Backend:
+    if config.backend is None:
+        msg = f"upstreams.{name}.backend is missing: write backend: package.module:name"
+        raise ValueError(msg)
+    module, _, path = config.backend.partition(":")
+    try:
+        found: Any = import_module(module)
+        for part in path.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError) as exc:
+        msg = f"upstreams.{name}.backend: {config.backend} can't be imported: {exc}"
+        raise ValueError(msg) from exc
+    made = found if is_backend(found) or not callable(found) else found()
+    if not is_backend(made):
+        msg = f"upstreams.{name}.backend: {config.backend} is no backend, nor a function making one"
+        raise ValueError(msg)
+    return made
