@@ -224,6 +224,9 @@ WITH_EXTRAS = (
     "mellea_like.backends.llama",
     "mellea_like.backends.mcp",
     "mellea_like.backends.openai",
+    "mellea_like.report.call_page",
+    "mellea_like.report.page",
+    "mellea_like.report.run_page",
     "mellea_like.testing",
 )
 SENTENCE = re.compile(r"ImportError: [^\n]+: pip install 'mellea-like\[\w+\]'")

@@ -20,6 +20,7 @@ FRONT_DOORS = [
     ".errors",
     ".hooks",
     ".limits",
+    ".report",
     ".requirements",
     ".sampling",
     ".sampling.schedules",

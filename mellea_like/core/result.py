@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, overload
 
 from mellea_like.core.generation import Usage
@@ -189,6 +190,12 @@ class SamplingResult(Generic[T]):
         if len(lacks) > MOST_CHARACTERS:
             lacks = f"{lacks[:MOST_CHARACTERS]}…"
         return f"{tried}; the best, iteration {self.best.iteration}: {lacks}"
+
+    def _repr_html_(self) -> str:
+        """Show a notebook the waterfall of the call."""
+        # A notebook asks the object itself, and no layer above stands between the two: so this one
+        # place looks up by its name what stands above the core.
+        return str(import_module("mellea_like.report.notebook").cell(self.to_dict()))
 
     def __repr__(self) -> str:
         how = "success" if self.success else f"no success ({self.stop_reason})"

@@ -1,0 +1,215 @@
+"""Bars and histograms, as inline SVG."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from mellea_like.report.axis import bins_of, log_ticks, ticks
+from mellea_like.report.markup import Html, tag
+from mellea_like.report.signs import box
+from mellea_like.report.words import amount, count, plural
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from mellea_like.report.sketch import Sketch
+
+__all__ = ["columns", "distribution", "rate_bar", "stacked"]
+
+WIDTH, HEIGHT = 360, 190
+LEFT, RIGHT, TOP, BOTTOM = 34, 8, 30, 160
+MOST_BINS = 32
+_MOST_COLUMNS = 12
+
+
+def stacked(parts: Sequence[tuple[str, float]], scope: str, title: str) -> Html:
+    """Draw the parts of a whole beside each other.
+
+    Args:
+        parts: the outcome (or fate) of each part, and how much it is.
+        scope: what the ids of the page's patterns begin with.
+        title: what it shows, for those who can't see it.
+
+    Returns:
+        The drawing.
+    """
+    whole = sum(part for _, part in parts)
+    boxes: list[Html] = []
+    at = 0.0
+    for kind, part in parts:
+        if part <= 0:
+            continue
+        width = 100 * part / whole
+        boxes.append(box(kind, at, width, 26, scope))
+        at += width
+    return tag("svg", *boxes, tag("title", title), class_="stack", width="100%", height=30,
+               role="img", aria_label=title)  # fmt: skip
+
+
+def rate_bar(share: float) -> Html:
+    """Draw a share as a bar in its track; the figure stands beside it.
+
+    Args:
+        share: from 0.0 to 1.0.
+
+    Returns:
+        The drawing, hidden from screen readers.
+    """
+    return tag(
+        "svg",
+        tag("rect", width="100%", height=8, rx=4, class_="track"),
+        tag("rect", width=f"{100 * share:.5g}%", height=8, rx=4, class_="fill") if share else None,
+        width="100%",
+        height=8,
+        aria_hidden="true",
+    )
+
+
+def columns(counts: Sequence[tuple[str, int]], title: str, along: str) -> Html:
+    """Draw a histogram of few values: a column for each.
+
+    Args:
+        counts: each value's name, and how often it occurred.
+        title: what it shows, for those who can't see it.
+        along: what the values are.
+
+    Returns:
+        The drawing.
+    """
+    most = max((number for _, number in counts), default=1) or 1
+    step = (WIDTH - 2 * RIGHT) / max(len(counts), 4)
+    parts: list[Html] = [_base(RIGHT), _along(along)]
+    for place, (name, number) in enumerate(counts):
+        x = RIGHT + place * step
+        height = max((BOTTOM - TOP) * number / most, 1.5 if number else 0)
+        middle = x + step / 2
+        parts.append(
+            tag(
+                "rect",
+                x=x + step * 0.12,
+                y=BOTTOM - height,
+                width=step * 0.76,
+                height=height,
+                rx=3,
+                class_="col",
+            )
+        )
+        parts.append(_text(middle, BOTTOM + 14, name))
+        parts.append(_text(middle, BOTTOM - height - 5, amount(number), "value"))
+    return _chart(parts, title)
+
+
+def distribution(sketch: Sketch, write: Callable[[float], str], title: str, along: str) -> Html:
+    """Draw how values are distributed on a logarithmic axis, with their p50 and p95.
+
+    Args:
+        sketch: the values, at least one.
+        write: how a value is written.
+        title: what it shows, for those who can't see it.
+        along: what the values are.
+
+    Returns:
+        The drawing.
+    """
+    low, high, counts = bins_of(sketch, MOST_BINS)
+    most = max(counts)
+    reach = math.log(high / low)
+    step = (WIDTH - LEFT - RIGHT) / len(counts)
+
+    def place(value: float) -> float:
+        share = math.log(min(max(value, low), high) / low) / reach
+        return LEFT + share * (WIDTH - LEFT - RIGHT)
+
+    parts: list[Html] = []
+    for at in ticks(most, 3):
+        y = BOTTOM - (BOTTOM - TOP) * at / most
+        parts.append(tag("line", x1=LEFT, x2=WIDTH - RIGHT, y1=y, y2=y, class_="grid"))
+        if at == int(at):
+            parts.append(_text(LEFT - 5, y + 4, amount(at), side="end"))
+    parts += [
+        tag(
+            "rect",
+            x=LEFT + number * step + 0.5,
+            width=max(step - 1, 1),
+            y=BOTTOM - (BOTTOM - TOP) * height / most,
+            height=(BOTTOM - TOP) * height / most,
+            class_="col",
+        )
+        for number, height in enumerate(counts)
+        if height
+    ]
+    parts.append(_base(LEFT))
+    for at in log_ticks(low, high, 6):
+        x = place(at)
+        side = "end" if x > WIDTH - 26 else "start" if x < LEFT + 12 else "middle"
+        parts.append(_text(x, BOTTOM + 14, write(at), side=side))
+    middle, late = place(sketch.quantile(0.5)), place(sketch.quantile(0.95))
+    close = late - middle < 36  # noqa: PLR2004 (a label's width)
+    for x, name, side in (
+        (middle, "p50", "end" if close else "middle"),
+        (
+            late,
+            "p95",
+            "start" if close and late < WIDTH - 40 else "end" if late > WIDTH - 24 else "middle",
+        ),
+    ):
+        parts.append(tag("line", x1=x, x2=x, y1=TOP - 8, y2=BOTTOM, class_="line"))
+        parts.append(_text(x, TOP - 13, name, "flag", side))
+    parts.append(_along(along))
+    return _chart(parts, title)
+
+
+def binned(counts: dict[int, int]) -> list[tuple[str, int]]:
+    """Put whole numbers into at most a dozen columns: small ones alone, then in longer runs.
+
+    Args:
+        counts: how often each number occurred, the numbers from 1.
+
+    Returns:
+        Each column's name and count, without gaps.
+    """
+    most = max(counts, default=1)
+    if most <= _MOST_COLUMNS:
+        return [(str(number), counts.get(number, 0)) for number in range(1, most + 1)]
+    made: list[tuple[str, int]] = []
+    first = 1
+    while first <= most:
+        last = first if first <= 5 else min(most, math.ceil(first * 1.5) - (first % 2 == 0))  # noqa: PLR2004
+        if len(made) == _MOST_COLUMNS - 1:
+            last = most
+        total = sum(number for value, number in counts.items() if first <= value <= last)
+        made.append((f"{first}" if first == last else f"{first}–{last}", total))
+        first = last + 1
+    return made
+
+
+def _chart(parts: Sequence[Html], title: str) -> Html:
+    return tag("svg", tag("title", title), *parts, class_="chart", viewBox=f"0 0 {WIDTH} {HEIGHT}",
+               role="img", aria_label=title)  # fmt: skip
+
+
+def _base(left: float) -> Html:
+    return tag("line", x1=left, x2=WIDTH - RIGHT, y1=BOTTOM, y2=BOTTOM, class_="base")
+
+
+def _along(words: str) -> Html:
+    return _text(WIDTH / 2, HEIGHT - 2, words)
+
+
+def _text(x: float, y: float, words: str, class_: str | None = None, side: str = "middle") -> Html:
+    return tag("text", words, x=f"{x:.5g}", y=f"{y:.5g}", text_anchor=side, class_=class_)
+
+
+def told_columns(counts: Sequence[tuple[str, int]], thing: str) -> str:
+    """Say what a histogram shows.
+
+    Args:
+        counts: each value's name, and how often it occurred.
+        thing: what is counted.
+
+    Returns:
+        A sentence.
+    """
+    said = ", ".join(f"{name}: {count(number)}" for name, number in counts)
+    return f"{plural(sum(number for _, number in counts), thing)}. {said}."

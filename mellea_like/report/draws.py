@@ -1,0 +1,168 @@
+"""What a call's trace says about its iterations: who won, and what each of them cost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from mellea_like.core.generation import Usage
+from mellea_like.core.prices import Price, cost, price_for
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["FATES", "Money", "cut", "fate_of", "prices_of", "problems_of", "usage_of", "winner_of"]
+
+FATES: dict[str, str] = {
+    "won": "in the replies that won",
+    "late": "in replies that passed, after another had won",
+    "rejected": "in replies that failed",
+    "cancelled": "in iterations that were cancelled",
+    "errored": "in iterations that ended in an error",
+    "other": "in requests whose iteration is not recorded",
+}
+"""Where tokens go, each in words."""
+
+
+class Money(NamedTuple):
+    """A sum of money: what is known of it, and whether that is all."""
+
+    known: float = 0.0
+    complete: bool = True
+
+    def plus(self, other: Money) -> Money:
+        """Add another sum.
+
+        Args:
+            other: the other.
+
+        Returns:
+            Both together.
+        """
+        return Money(self.known + other.known, self.complete and other.complete)
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """What models cost.
+
+    Args:
+        of: the price of each model by its name.
+    """
+
+    of: Mapping[str, Price]
+
+    def cost(self, usage: Usage, model: str | None) -> Money:
+        """Return what requests cost.
+
+        Args:
+            usage: the requests.
+            model: who answered them, where that is known. Else, with a single price there is, that
+                one holds.
+
+        Returns:
+            The money; not complete where a request's tokens or its price are not known.
+        """
+        if model is None and len(self.of) == 1:
+            model = next(iter(self.of))
+        if price_for(model, self.of) is None:
+            return Money(0.0, not usage.total_tokens and not usage.unknown)
+        return Money(cost(usage, model, self.of), not usage.unknown)
+
+
+def prices_of(run: Mapping[str, Any]) -> Prices | None:
+    """Read the prices of a run.
+
+    Args:
+        run: the run's record.
+
+    Returns:
+        The prices; None where the run has none.
+    """
+    written: Mapping[str, Any] | None = run.get("prices")
+    if not written:
+        return None
+    return Prices({model: Price(*pair) for model, pair in written.items()})
+
+
+def usage_of(written: Mapping[str, int] | None) -> Usage:
+    """Read a usage.
+
+    Args:
+        written: what `usage_to_dict` wrote, or None.
+
+    Returns:
+        The usage.
+    """
+    return Usage() if written is None else Usage(**written)
+
+
+def winner_of(trace: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Find the slice that won.
+
+    Args:
+        trace: a call's record.
+
+    Returns:
+        The slice; None where none passed.
+    """
+    best = trace["best_index"]
+    return trace["slices"][best] if trace["success"] and best is not None else None
+
+
+def cut(trace: Mapping[str, Any], most: int) -> tuple[Mapping[str, Any], int]:
+    """Leave out what there is no room for.
+
+    Args:
+        trace: a call's record.
+        most: how many iterations there is room for, at least 1.
+
+    Returns:
+        The record of the first iterations and of the best one, and how many are left out.
+    """
+    slices: list[Mapping[str, Any]] = trace["slices"]
+    if len(slices) <= most:
+        return trace, 0
+    kept, best = slices[:most], trace["best_index"]
+    if best is not None and best >= most:
+        kept[-1], best = slices[best], most - 1
+    return {**trace, "slices": kept, "best_index": best}, len(slices) - most
+
+
+def fate_of(slice_: Mapping[str, Any], winner: Mapping[str, Any] | None) -> str:
+    """Say where the tokens of an iteration went.
+
+    Args:
+        slice_: its record.
+        winner: the record of the one that won.
+
+    Returns:
+        The fate.
+    """
+    if slice_ is winner:
+        return "won"
+    fates = {"passed": "late", "failed": "rejected", "errored": "errored"}
+    return fates.get(slice_["outcome"], "cancelled")
+
+
+def problems_of(slice_: Mapping[str, Any]) -> list[str]:
+    """Say what was wrong with an iteration.
+
+    Args:
+        slice_: its record.
+
+    Returns:
+        A line for each problem: an error, why the reply did not parse, or what it did not meet.
+    """
+    lines: list[str] = []
+    error = slice_["error"]
+    if error is not None:
+        lines.append(f"{error['type']}: {error['message']}")
+    if slice_["reason"]:
+        lines.append(f"the reply does not parse: {slice_['reason']}")
+    lines += [
+        f"{v['name'] or v['description']}: {v['reason']}" if v["reason"] else v["description"]
+        for v in slice_["validations"]
+        if v["status"] == "failed"
+    ]
+    return lines

@@ -1,0 +1,135 @@
+"""HTML and SVG put together piece by piece: what is not `Html` is text, and is escaped."""
+
+from __future__ import annotations
+
+import re
+from html import escape
+from typing import TypeAlias
+
+__all__ = ["Html", "Piece", "clip", "joined", "tag", "text_block", "visible"]
+
+_INVISIBLE = re.compile(
+    # Controls but tab and newline, DEL and C1; marks that turn the direction of writing, that break
+    # lines, that have no width, and tags; halves of characters, and what is no character.
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f"
+    r"\ufeff\ufff9-\ufffb\ufffe\uffff\ud800-\udfff\U000e0000-\U000e007f]"
+)
+_PICTURES = 0x2400
+"""Unicode's pictures of the control characters: U+2400 shows U+0000."""
+_SHAPES = frozenset({"circle", "line", "path", "rect", "use"})
+_CONTROLS, _DELETE, _LATIN, _FIRST_PLANE = 0x20, 0x7F, 0xFF, 0xFFFF
+
+
+class Html(str):
+    """Markup that is safe to put into a page as it is; jinja2 knows it by ``__html__``."""
+
+    __slots__ = ()
+
+    def __html__(self) -> Html:
+        """Return the markup itself, as jinja2 asks for it.
+
+        Returns:
+            The same markup.
+        """
+        return self
+
+
+Piece: TypeAlias = "str | float | None"
+"""What stands inside a tag: `Html`, or text to escape; None is nothing."""
+
+
+def visible(text: str) -> str:
+    r"""Show what could not be seen or would turn the text round it: ``␀``, or ``\u202e``.
+
+    Args:
+        text: any text, with lone surrogates too.
+
+    Returns:
+        The text; tabs, line ends and all visible characters are as they were.
+    """
+    return _INVISIBLE.sub(_shown, text.replace("\r\n", "\n"))
+
+
+def _shown(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    if code < _CONTROLS:
+        return chr(_PICTURES + code)
+    if code == _DELETE:
+        return "␡"
+    if code <= _LATIN:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code <= _FIRST_PLANE else f"\\U{code:08x}"
+
+
+def clip(text: str, limit: int) -> str:
+    """Shorten a text for a place that has no room for all of it.
+
+    Args:
+        text: the text.
+        limit: the most characters to keep.
+
+    Returns:
+        The text, or its beginning with ``…`` at the end.
+    """
+    return text if len(text) <= limit else f"{text[: max(limit - 1, 0)]}…"
+
+
+def tag(name: str, /, *inside: Piece, **attributes: Piece) -> Html:
+    """Make an element of HTML or SVG.
+
+    Args:
+        name: the element's name.
+        *inside: what stands in it.
+        **attributes: its attributes. An underscore stands for a hyphen, and one at the end for
+            nothing (``class_``); None leaves an attribute out, and ``""`` gives it no value.
+
+    Returns:
+        The element. A shape of SVG without anything inside closes itself; HTML knows no such thing.
+    """
+    written = "".join(
+        f' {key.rstrip("_").replace("_", "-")}="{_escaped(value)}"'
+        for key, value in attributes.items()
+        if value is not None
+    )
+    if not inside and name in _SHAPES:
+        return Html(f"<{name}{written}/>")
+    return Html(f"<{name}{written}>{joined(*inside)}</{name}>")
+
+
+def joined(*pieces: Piece) -> Html:
+    """Put pieces one after the other.
+
+    Args:
+        *pieces: markup, and text to escape.
+
+    Returns:
+        The markup.
+    """
+    return Html("".join(_escaped(piece) for piece in pieces if piece is not None))
+
+
+def text_block(text: str, limit: int) -> Html:
+    """Show a text of any length and any writing direction, with its line ends.
+
+    Args:
+        text: the text.
+        limit: the most characters to show.
+
+    Returns:
+        A ``pre`` element, and a note where the text is longer.
+    """
+    more = len(text) - limit
+    # The parser drops a line end that follows <pre> at once.
+    begin = "\n" if text.startswith(("\n", "\r\n")) else ""
+    shown = tag("pre", begin + text[:limit], dir="auto")
+    if more <= 0:
+        return shown
+    return joined(shown, tag("p", f"… and {more:,} more characters", class_="note"))
+
+
+def _escaped(piece: Piece) -> str:
+    if isinstance(piece, Html):
+        return piece
+    if isinstance(piece, float):
+        return f"{piece:.6g}"
+    return escape(visible(str(piece)))

@@ -1,0 +1,51 @@
+"""What a notebook shows of a result: the waterfall of its call, without a script."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any
+
+from mellea_like.report.call_facts import headline, stopped
+from mellea_like.report.draws import cut
+from mellea_like.report.markup import Html, tag
+from mellea_like.report.panels import Room, panels
+from mellea_like.report.resources import style
+from mellea_like.report.signs import definitions, swatch
+from mellea_like.report.waterfall import waterfall
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["cell"]
+
+ROOM = Room(panels=200, texts=200_000, text=10_000)
+"""A notebook keeps its outputs in its file."""
+
+
+def cell(trace: Mapping[str, Any]) -> Html:
+    """Show a call in a notebook's cell.
+
+    Args:
+        trace: the call's record.
+
+    Returns:
+        HTML that needs nothing but itself, and does not touch what stands round it.
+    """
+    # Several results may stand in one notebook.
+    scope = f"mlr-{sha256(trace['sampling_id'].encode('utf-8', 'replace')).hexdigest()[:12]}"
+    drawn, _ = cut(trace, ROOM.panels)
+    facts = " · ".join(f"{value} {name}" for name, value in headline(trace))
+    return tag(
+        "div",
+        tag("style", Html(style("trace"))),
+        definitions(scope),
+        tag(
+            "header",
+            swatch("won" if trace["success"] else "failed"),
+            tag("strong", stopped(trace)),
+            tag("span", facts),
+        ),
+        waterfall(drawn, scope, links=False),
+        panels(trace, scope, ROOM),
+        class_="mlr mlr-cell",
+    )

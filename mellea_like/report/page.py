@@ -1,0 +1,89 @@
+"""A page of its own: one HTML file that asks for nothing else. Needs the extra ``report``."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from functools import cache
+from hashlib import sha256
+from importlib.metadata import version
+from typing import Any
+from urllib.parse import quote
+
+from mellea_like.report.markup import Html, visible
+from mellea_like.report.resources import read, style
+from mellea_like.report.signs import definitions
+
+try:
+    from jinja2 import Environment, FunctionLoader, StrictUndefined
+except ImportError as exc:
+    msg = "a report as HTML needs jinja2: pip install 'mellea-like[report]'"
+    raise ImportError(msg) from exc
+
+__all__ = ["MADE_BY", "SCOPE", "page"]
+
+MADE_BY = "A report made by mellea-like"
+"""Stands in the second line of each page, so that a page can be told from other files."""
+
+SCOPE = "it"
+"""What the ids of a page's patterns and panels begin with."""
+
+ICON = (
+    '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 16 16">'
+    '<rect width="16" height="16" rx="4" fill="#4453c9"/>'
+    '<path d="M3.5 8.5 6.5 11.5 12.5 5" fill="none" stroke="#fff" stroke-width="2"'
+    ' stroke-linecap="round" stroke-linejoin="round"/></svg>'
+)
+
+
+def page(template: str, **content: Any) -> str:
+    """Fill in a page.
+
+    Args:
+        template: the name of its template, without its suffixes.
+        **content: what the template asks for. Text is escaped; `Html` stands as it is.
+
+    Returns:
+        The page. It can be encoded as UTF-8, whatever the texts in it.
+    """
+    sheet, script = style("trace", "page"), read("page.js")
+    policy = (
+        f"default-src 'none'; style-src '{_digest(sheet)}'; script-src '{_digest(script)}';"
+        " img-src data:; base-uri 'none'; form-action 'none'"
+    )
+    return (
+        _environment()
+        .get_template(f"{template}.html.jinja")
+        .render(
+            content,
+            made_by=MADE_BY,
+            policy=policy,
+            icon=f"data:image/svg+xml,{quote(ICON)}",
+            style=Html(sheet),
+            script=Html(script),
+            definitions=definitions(SCOPE),
+            version=version("mellea-like"),
+        )
+    )
+
+
+@cache
+def _environment() -> Environment:
+    return Environment(
+        loader=FunctionLoader(read),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=_finalize,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+
+
+def _finalize(value: Any) -> Any:
+    """Make visible in any text what is not; it is escaped after that."""
+    if value is None:
+        return ""
+    return value if hasattr(value, "__html__") else visible(str(value))
+
+
+def _digest(text: str) -> str:
+    return f"sha256-{b64encode(sha256(text.encode()).digest()).decode()}"

@@ -1,0 +1,35 @@
+"""The style sheets and the script that stand in the package."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.resources import files
+
+__all__ = ["read", "style"]
+
+
+@cache
+def read(name: str) -> str:
+    """Read a file of the package.
+
+    Args:
+        name: its name in the directory ``templates``.
+
+    Returns:
+        Its text.
+    """
+    return files("mellea_like.report").joinpath("templates", name).read_text(encoding="utf-8")
+
+
+@cache
+def style(*names: str) -> str:
+    """Put style sheets together.
+
+    Args:
+        *names: their names in the directory ``templates``, without ``.css``.
+
+    Returns:
+        One style sheet, for light and for dark screens.
+    """
+    text = "\n".join(read(f"{name}.css") for name in names)
+    return text.replace("/*dark*/", read("dark.css"))

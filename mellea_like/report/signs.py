@@ -1,0 +1,128 @@
+"""The signs of outcomes: each has a colour, a pattern and a letter-like mark of its own."""
+
+from __future__ import annotations
+
+from mellea_like.report.markup import Html, joined, tag
+
+__all__ = ["box", "definitions", "mark", "swatch"]
+
+_STROKES = {
+    "passed": "M3 8.5 6.5 12 13 4.5",
+    "failed": "M4 4 12 12M12 4 4 12",
+    "errored": "M8 2.5V9.2M8 12.6V13",
+    "cancelled": "M3.5 8H12.5",
+    "skipped": "M3.5 8H12.5",
+    "unfinished": "M3 8H3.2M7.9 8H8.1M12.8 8H13",
+}
+_AS = {
+    "won": "passed",
+    "late": "passed",
+    "rejected": "failed",
+    "other": "unfinished",
+}
+"""What a sign is the same as."""
+
+_SIGN = "mlr-"
+"""What the ids of the signs begin with; all pages and cells have the same ones."""
+
+
+def mark(outcome: str, x: float = 0, y: float = 0) -> Html | None:
+    """Draw the mark of an outcome: a tick, a cross, an exclamation mark, a dash, or dots.
+
+    Args:
+        outcome: the outcome, status or fate.
+        x: where to put it.
+        y: where to put it.
+
+    Returns:
+        An SVG path in a square of 16 pixels; None for what has no mark.
+    """
+    strokes = _STROKES.get(_AS.get(outcome, outcome))
+    if strokes is None:
+        return None
+    moved = f"translate({x:g} {y:g})" if x or y else None
+    return tag("path", d=strokes, class_=f"mark {outcome}", transform=moved)
+
+
+def swatch(outcome: str) -> Html:
+    """Draw an outcome's sign for a legend or a line of text, as `definitions` has it.
+
+    Args:
+        outcome: the outcome, status or fate.
+
+    Returns:
+        A small SVG drawing that is hidden from screen readers: the words stand beside it.
+    """
+    return tag("svg", tag("use", href=f"#{_SIGN}{outcome}"), class_="sign", aria_hidden="true")
+
+
+def box(outcome: str, x: float, width: float, height: int, scope: str) -> Html:
+    """Draw a bar, as wide as a share of its drawing.
+
+    Args:
+        outcome: its outcome, status or fate.
+        x: where it begins, in per cent of the drawing's width.
+        width: in per cent.
+        height: in pixels; 2 pixels stay free above.
+        scope: the ids of the page's patterns begin with it.
+
+    Returns:
+        Two SVG rectangles: the colour, and the pattern on it.
+    """
+    kind = _AS.get(outcome, outcome)
+    place: dict[str, str | float] = {
+        "x": f"{x:.5g}%",
+        "y": 2,
+        "width": f"{width:.5g}%",
+        "height": height,
+        "rx": 4,
+    }
+    plain = tag("rect", class_=f"box {outcome}", **place)
+    if kind not in {"failed", "errored", "unfinished"}:
+        return plain
+    return joined(plain, tag("rect", fill=f"url(#{scope}-{kind})", class_="pattern", **place))
+
+
+def definitions(scope: str) -> Html:
+    """Define the signs that `swatch` shows and the patterns that `box` uses.
+
+    Args:
+        scope: the ids of the patterns begin with it.
+
+    Returns:
+        An SVG element that shows nothing by itself.
+    """
+    stripes = tag("path", d="M0 0V8", class_="stroke failed")
+    grid = tag("path", d="M0 0V6M0 0H6", class_="stroke errored")
+    dots = tag("circle", cx=3, cy=3, r=1.2, class_="dot")
+    return tag(
+        "svg",
+        tag(
+            "defs",
+            _pattern(f"{scope}-failed", 8, stripes, "rotate(45)"),
+            _pattern(f"{scope}-errored", 6, grid, "rotate(45)"),
+            _pattern(f"{scope}-unfinished", 6, dots),
+            *(_sign(outcome) for outcome in (*_STROKES, *_AS)),
+        ),
+        width=0,
+        height=0,
+        aria_hidden="true",
+        class_="definitions",
+    )
+
+
+def _sign(outcome: str) -> Html:
+    square = tag("rect", x=1, y=1, width=20, height=20, rx=6, class_=f"box {outcome}")
+    return tag("symbol", square, mark(outcome, 3, 3), id=f"{_SIGN}{outcome}", viewBox="0 0 22 22")
+
+
+def _pattern(name: str, size: int, inside: Html, turned: str | None = None) -> Html:
+    return tag(
+        "pattern",
+        inside,
+        id=name,
+        width=size,
+        height=size,
+        patternUnits="userSpaceOnUse",
+        patternTransform=turned,
+    )

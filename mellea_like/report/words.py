@@ -1,0 +1,143 @@
+"""Numbers and times as people read them."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime
+
+__all__ = ["amount", "count", "moment", "money", "percent", "plural", "seconds"]
+
+_MINUTE, _HOUR, _DAY = 60, 3600, 86400
+_SMALL, _TEN = 0.0095, 10
+_UNITS = ((1e9, "bn"), (1e6, "m"), (1e4, "k"))
+
+
+def count(number: float) -> str:
+    """Write a whole number: ``1,234``.
+
+    Args:
+        number: the number.
+
+    Returns:
+        The text.
+    """
+    return f"{round(number):,}"
+
+
+def amount(number: float) -> str:
+    """Write a number in at most six characters: ``9,310``, ``41.2 k``, ``3.05 m``.
+
+    Args:
+        number: the number, not negative.
+
+    Returns:
+        The text.
+    """
+    for unit, name in _UNITS:
+        if number >= unit:
+            scaled = number / (1e3 if name == "k" else unit)
+            return f"{scaled:.3g} {name}" if scaled < 1000 else f"{scaled:,.0f} {name}"  # noqa: PLR2004
+    return count(number)
+
+
+def plural(number: int, thing: str) -> str:
+    """Write how many of something there are: ``1 item``, ``2 items``.
+
+    Args:
+        number: how many.
+        thing: one of them.
+
+    Returns:
+        The text.
+    """
+    return f"{number:,} {thing}" if number == 1 else f"{number:,} {thing}s"
+
+
+def percent(part: float, whole: float) -> str:
+    """Write a share; what is not quite all or nothing is never rounded to it.
+
+    Args:
+        part: a part of ``whole``.
+        whole: all of it.
+
+    Returns:
+        The text, or ``–`` where the whole is nothing.
+    """
+    if not whole:
+        return "–"
+    share = 100 * part / whole
+    text = f"{share:.3g}" if share < _TEN else f"{share:.1f}"
+    if part < whole and float(text) >= 100:  # noqa: PLR2004 (per cent)
+        text = "> 99.9"
+    elif part > 0 and share < _SMALL:
+        text = "< 0.01"
+    return f"{text.removesuffix('.0')} %"
+
+
+def seconds(duration: float) -> str:
+    """Write a duration: ``0.8 ms``, ``230 ms``, ``4.21 s``, ``3 min 12 s``, ``2 h 5 min``.
+
+    Args:
+        duration: in seconds.
+
+    Returns:
+        The text.
+    """
+    if not math.isfinite(duration):
+        return "–"
+    if duration <= 0:
+        return "0 s"
+    if duration < 0.9995:  # noqa: PLR2004 (what rounds to 1 s)
+        return f"{duration * 1000:.3g} ms"
+    if duration < _MINUTE - 0.05:
+        return f"{duration:.3g} s"
+    whole = round(duration)
+    for unit, name, part, smaller in (
+        (_DAY, "d", _HOUR, "h"),
+        (_HOUR, "h", _MINUTE, "min"),
+        (_MINUTE, "min", 1, "s"),
+    ):
+        if whole >= unit:
+            rest = whole % unit // part
+            return f"{whole // unit:,} {name}" + (f" {rest} {smaller}" if rest else "")
+    return f"{whole} s"
+
+
+def money(cost: float | None, *, at_least: bool = False) -> str:
+    """Write an amount of money, in whatever currency the prices are.
+
+    Args:
+        cost: the amount; None where it is not known.
+        at_least: whether it is a lower bound.
+
+    Returns:
+        The text, or ``–`` where it is not known.
+    """
+    if cost is None:
+        return "–"
+    bound = "≥ " if at_least else ""
+    if cost == 0:
+        return f"{bound}0"
+    if cost >= 1:
+        return f"{bound}{cost:,.2f}"
+    # Three digits that say something, and no exponent.
+    return f"{bound}{cost:.{2 - math.floor(math.log10(cost))}f}".rstrip("0")
+
+
+def moment(stamp: str | None) -> str:
+    """Write a time: ``2026-01-31 12:00:00 UTC``.
+
+    Args:
+        stamp: the time, as ISO 8601 writes it; None where there is none.
+
+    Returns:
+        The text; what is no such time as it is.
+    """
+    if stamp is None:
+        return "–"
+    try:
+        time = datetime.fromisoformat(stamp)
+    except ValueError:
+        return stamp
+    utc = time if time.tzinfo is None else time.astimezone(UTC)
+    return f"{utc:%Y-%m-%d %H:%M:%S} UTC"
