@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from mellea_like.cli import options
+from mellea_like.cli import serve as serving
 from mellea_like.cli.arguments import SampleArguments, StrategyName, as_text
 from mellea_like.cli.sample import run_sample
 from mellea_like.cli.watch_options import EPILOG, HELP, WatchCommand, watch
@@ -136,3 +137,4 @@ def sample(  # noqa: PLR0913 (an option each)
 
 
 app.command("watch", cls=WatchCommand, help=HELP, epilog=EPILOG)(watch)
+app.command("serve", help=serving.HELP, epilog=serving.EPILOG)(serving.serve)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from mellea_like.gateway.config import GatewayConfig
     from mellea_like.gateway.guard import App, Receive, Scope, Send
 
-__all__ = ["make_app"]
+__all__ = ["Gateway", "make_app"]
 
 UNROUTED = {
     404: ("there is nothing at this path", "not_found"),
@@ -58,25 +58,35 @@ def make_app(config: GatewayConfig, *, backends: Mapping[str, Backend] | None = 
         ImportError: an extra is not installed.
         ValueError: ``backends`` has a name that no upstream has, or a key has no token.
     """
-    unknown = sorted((backends or {}).keys() - config.upstreams.keys())
-    if unknown:
-        msg = f"no upstream of the configuration is called {unknown[0]!r}"
-        raise ValueError(msg)
-    return _Gateway(config, backends).app()
+    return Gateway(config, backends).app
 
 
-class _Gateway:
-    """What the routes have in common."""
+class Gateway:
+    """The gateway: its application, and the upstreams behind it.
 
-    def __init__(self, config: GatewayConfig, backends: Mapping[str, Backend] | None) -> None:
+    Args:
+        config: the configuration.
+        backends: see `make_app`.
+
+    Attributes:
+        app: the application.
+
+    Raises:
+        ValueError: ``backends`` has a name that no upstream has, or a key has no token.
+    """
+
+    def __init__(
+        self, config: GatewayConfig, backends: Mapping[str, Backend] | None = None
+    ) -> None:
+        unknown = sorted((backends or {}).keys() - config.upstreams.keys())
+        if unknown:
+            msg = f"no upstream of the configuration is called {unknown[0]!r}"
+            raise ValueError(msg)
         self._config = config
         self._backends = backends
         self._metrics = Metrics(config.models, config.keys or (ANONYMOUS,))
         self._models: dict[str, ServedModel] = {}
         self._created = int(time.time())
-
-    def app(self) -> Guard:
-        config = self._config
         keep_alive = config.streaming.keep_alive
         routes = Router(
             [
@@ -91,12 +101,29 @@ class _Gateway:
                 Route("/metrics", self._show_metrics),
             ],
             redirect_slashes=False,
-            lifespan=self._lifespan,
+            lifespan=lambda _: self.open(),
         )
-        return Guard(_refusing(routes), config.server, config.keys, metrics=self._metrics)
+        self.app = Guard(_refusing(routes), config.server, config.keys, metrics=self._metrics)
 
     @asynccontextmanager
-    async def _lifespan(self, _: object) -> AsyncGenerator[None]:
+    async def open(self) -> AsyncGenerator[None]:
+        """Open the upstreams, and close them at the end.
+
+        The application's lifespan does it too, where it was not done before. Who does it here gets
+        the error itself when an upstream can't be opened, where a server would only log it.
+
+        Yields:
+            Nothing.
+
+        Raises:
+            ImportError: an upstream's extra is not installed.
+            OSError: a file of an upstream can't be read.
+            ValueError: an upstream's backend is none, or was not handed over.
+            BackendError: a llama.cpp server did not start.
+        """
+        if self._models:
+            yield
+            return
         config = self._config
         async with open_upstreams(config.upstreams, self._backends) as upstreams:
             for name, model in config.models.items():

@@ -1,0 +1,134 @@
+"""``mellea-like serve``: a gateway with validated replies for any OpenAI client."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from pathlib import Path  # noqa: TC003 (typer reads the annotations)
+from typing import TYPE_CHECKING, Annotated
+
+import anyio
+import typer
+
+from mellea_like.cli.arguments import as_text
+from mellea_like.cli.exits import Exit, Problem
+from mellea_like.cli.terminal import one_line, write
+from mellea_like.errors import MelleaError
+
+if TYPE_CHECKING:
+    from socket import socket
+
+    from mellea_like.gateway.app import Gateway
+    from mellea_like.gateway.config import GatewayConfig
+
+__all__ = ["EPILOG", "HELP", "serve"]
+
+HELP = """Answer OpenAI's chat protocol with replies that meet requirements.
+
+The configuration says what each model's name stands for: a strategy, what replies must meet, and\
+ what generates. Any OpenAI client then gets such replies by changing its base URL. Ctrl-C or a\
+ SIGTERM stops it once the requests under way have ended.
+
+[bold]Examples[/bold]
+
+\b
+mellea-like serve --config gateway.yaml --check
+mellea-like serve --config gateway.yaml --port 8080
+"""
+
+EPILOG = (
+    "Exit codes: 0 it was stopped, 2 bad usage, 3 the configuration or an upstream is at fault."
+)
+
+
+def serve(
+    *,
+    config: Annotated[
+        Path, typer.Option("--config", "-c", metavar="FILE", help="The configuration, in YAML.")
+    ],
+    host: Annotated[
+        str | None,
+        typer.Option(metavar="ADDRESS", help="The address to listen on, instead of the file's."),
+    ] = None,
+    port: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", min=0, max=65_535, help="The port, instead of the file's; 0 takes any."
+        ),
+    ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Look whether the configuration can be used, and end.")
+    ] = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="No line on stderr for each request.")
+    ] = False,
+) -> int:
+    """Answer OpenAI's chat protocol with replies that meet requirements.
+
+    Args:
+        config: the configuration's file.
+        host: the address to listen on; None for the file's.
+        port: the port; None for the file's.
+        check: only look whether the configuration can be used.
+        quiet: no line for each request.
+
+    Returns:
+        The exit code.
+
+    Raises:
+        Problem: the configuration or an upstream is at fault, or an extra is not installed.
+    """
+    try:
+        return _serve(config, as_text(host, "--host") if host else None, port, check, quiet)
+    except (ImportError, MelleaError, OSError, ValueError) as exc:
+        raise Problem(str(exc)) from exc
+
+
+def _serve(path: Path, host: str | None, port: int | None, check: bool, quiet: bool) -> int:  # noqa: FBT001
+    from mellea_like.gateway.app import Gateway  # noqa: PLC0415 (an extra)
+    from mellea_like.gateway.auth import listening_address  # noqa: PLC0415
+    from mellea_like.gateway.config import read_config  # noqa: PLC0415
+    from mellea_like.gateway.server import listen  # noqa: PLC0415
+
+    config = read_config(path)
+    changes = {name: v for name, v in (("host", host), ("port", port)) if v is not None}
+    server = config.server.model_copy(update=changes)
+    config = config.model_copy(update={"server": server})
+    gateway = Gateway(config)
+    if check:
+        listening_address(server, has_keys=bool(config.keys))
+        write(f"{path} can be used; its models: {_names(config)}\n", sys.stdout)
+        return Exit.PASSED
+    try:
+        listening = listen(server, has_keys=bool(config.keys))
+    except OSError as exc:
+        msg = f"can't listen on {server.host}, port {server.port}: {exc.strerror or exc}"
+        raise Problem(msg) from exc
+    _show_log(quiet=quiet)
+    with listening:
+        anyio.run(_run, gateway, config, listening)
+    return Exit.PASSED
+
+
+async def _run(gateway: Gateway, config: GatewayConfig, listening: socket) -> None:
+    from mellea_like.gateway.server import serve  # noqa: PLC0415 (an extra)
+
+    host, port = listening.getsockname()[:2]
+    shown = f"[{host}]" if ":" in host else host
+
+    def say() -> None:
+        write(f"Listening on http://{shown}:{port}/v1 (models: {_names(config)})\n", sys.stdout)
+
+    async with gateway.open():
+        await serve(gateway.app, config.server, listening, on_ready=say)
+
+
+def _names(config: GatewayConfig) -> str:
+    return one_line(", ".join(config.models))
+
+
+def _show_log(*, quiet: bool) -> None:
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    logging.getLogger().addHandler(handler)
+    logging.getLogger("mellea_like.gateway").setLevel(logging.WARNING if quiet else logging.INFO)
