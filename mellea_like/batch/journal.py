@@ -144,16 +144,16 @@ class OpenJournal:
         self._text: KeptText = text
         self._notes = notes
         self._tasks: TaskGroup | None = None
+        self._disk: JournalDisk | None = None
+        self._problem: Exception | None = None
         self._running: dict[tuple[int, int], tuple[float, set[int]]] = {}
 
     async def __aenter__(self) -> Self:
         if self._tasks is not None:
             msg = f"journal {self._path} is open already: open it again with Journal.open()"
             raise RuntimeError(msg)
-        self._disk: JournalDisk | None = None
-        self._problem: Exception | None = None
         self._ready = anyio.Event()
-        self._writer = JournalWriter(self._commit)
+        self._writer = JournalWriter()
         self._readers = anyio.CapacityLimiter(1)
         self._tasks = await anyio.create_task_group().__aenter__()
         self._tasks.start_soon(self._live, name=f"journal {self._path.name}")
@@ -192,29 +192,27 @@ class OpenJournal:
         limiter = anyio.CapacityLimiter(1)
         with anyio.CancelScope(shield=True):
             try:
-                self._disk = await to_thread.run_sync(self._opened, limiter=limiter)
+                self._disk = disk = await to_thread.run_sync(self._opened, limiter=limiter)
             except Exception as exc:  # noqa: BLE001 (raised to whoever opens)
                 self._problem = exc
                 return
             finally:
                 self._ready.set()
             try:
-                await self._writer.run(limiter)
+                await self._writer.run(disk.commit, limiter)
             finally:
-                ended = self._writer.failed is None
-                await to_thread.run_sync(partial(self._disk.close, ended=ended), limiter=limiter)
+                close = partial(disk.close, ended=self._writer.failed is None)
+                await to_thread.run_sync(close, limiter=limiter)
 
     def _opened(self) -> JournalDisk:
         return JournalDisk(self._path, self._identity, resume=self._resume, notes=self._notes)
 
-    def _commit(self, rows: Mapping[str, Sequence[tuple[Any, ...]]]) -> None:
-        self._open_disk().commit(rows)
-
-    def _open_disk(self) -> JournalDisk:
+    def _in_use(self) -> tuple[JournalDisk, JournalWriter]:
         if self._disk is None:
             msg = f"journal {self._path} is not open: use `async with`"
             raise JournalError(msg)
-        return self._disk
+        self._writer.check()
+        return self._disk, self._writer
 
     async def lookup(self, item_id: int, count: int) -> Sequence[StoredItem]:
         """Look up what was known of items when the journal was opened.
@@ -229,8 +227,7 @@ class OpenJournal:
         Raises:
             JournalError: the journal is damaged.
         """
-        self._writer.check()
-        disk = self._open_disk()
+        disk = self._in_use()[0]
         if item_id > disk.last:
             return ()
         return await to_thread.run_sync(disk.read, item_id, count, limiter=self._readers)
@@ -249,12 +246,11 @@ class OpenJournal:
             JournalError: the journal has failed before, or is closed.
             TypeError: JSON has no words for the data.
         """
+        writer = self._in_use()[1]
         row = data if data is None else written(data)
         fields = (digest, label.encode("utf-8", "backslashreplace").decode(), row)
-        self._writer.put(schema.INSERT_ITEM, [schema.with_checksum(item_id, *fields)])
-        self._writer.put(
-            schema.INSERT_ATTEMPT, [schema.with_checksum(item_id, attempt, timestamp())]
-        )
+        writer.put(schema.INSERT_ITEM, [schema.with_checksum(item_id, *fields)])
+        writer.put(schema.INSERT_ATTEMPT, [schema.with_checksum(item_id, attempt, timestamp())])
         self._running[item_id, attempt] = anyio.current_time(), set()
 
     def slice(self, item_id: int, attempt: int, slice_: Slice) -> None:
@@ -269,10 +265,11 @@ class OpenJournal:
             JournalError: the journal has failed before, or is closed.
             ValueError: the attempt was not begun, or is finished.
         """
+        writer = self._in_use()[1]
         _, known = self._attempt(item_id, attempt)
         if slice_.iteration not in known:
             row = slice_row(item_id, attempt, slice_to_dict(slice_), self._text)
-            self._writer.put(schema.INSERT_SLICE, [row])
+            writer.put(schema.INSERT_SLICE, [row])
             known.add(slice_.iteration)
 
     async def finish(
@@ -297,6 +294,7 @@ class OpenJournal:
             ValueError: the attempt was not begun, or is finished; or there is neither a result nor
                 an error.
         """
+        writer = self._in_use()[1]
         outcome = result if error is None else error
         if outcome is None:
             msg = f"item {item_id} is finished with a result or with an error"
@@ -304,13 +302,12 @@ class OpenJournal:
         began, known = self._attempt(item_id, attempt)
         elapsed = result.elapsed if result is not None else anyio.current_time() - began
         rows = result_rows(item_id, attempt, outcome, float(elapsed), known, self._text)
-        self._writer.put(schema.INSERT_SLICE, rows.slices)
-        self._writer.put(schema.INSERT_RESULT, [rows.result])
+        writer.put(schema.INSERT_SLICE, rows.slices)
+        writer.put(schema.INSERT_RESULT, [rows.result])
         del self._running[item_id, attempt]
-        await self._writer.committed()
+        await writer.committed()
 
     def _attempt(self, item_id: int, attempt: int) -> tuple[float, set[int]]:
-        self._writer.check()
         try:
             return self._running[item_id, attempt]
         except KeyError:

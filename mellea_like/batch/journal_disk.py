@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from mellea_like.batch import journal_schema as schema
 from mellea_like.batch.journal_file import (
-    check,
-    check_tables,
     connect,
     create,
     explained,
@@ -22,7 +20,7 @@ from mellea_like.batch.journal_file import (
     problems,
 )
 from mellea_like.batch.journal_lock import JournalLock
-from mellea_like.batch.journal_reader import StoredItem, read_block, run_facts
+from mellea_like.batch.journal_reader import StoredItem, opened, read_block, run_facts
 from mellea_like.batch.journal_records import written
 from mellea_like.errors import JournalError
 
@@ -73,9 +71,7 @@ class JournalDisk:
                         " nothing in it was changed"
                     )
                     raise JournalError(msg)
-                check(path)
-                with closing(connect(path, "ro")) as connection:
-                    check_tables(connection, path)
+                with opened(path) as connection:
                     self._compare(run_facts(connection, path)["identity"], identity)
                 writing = stack.enter_context(closing(connect(path, "rw")))
                 make_durable(writing, path)
@@ -116,7 +112,7 @@ class JournalDisk:
             for statement, of_statement in rows.items():
                 writing.executemany(statement, of_statement)
             writing.execute("COMMIT")
-        except (sqlite3.Error, OverflowError) as exc:
+        except sqlite3.Error as exc:
             raise explained(exc, self._path) from exc
         finally:
             if writing.in_transaction:

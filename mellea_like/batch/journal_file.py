@@ -50,7 +50,7 @@ _WHY = {
 }
 
 
-def explained(error: sqlite3.Error | OverflowError, path: Path) -> JournalError:
+def explained(error: sqlite3.Error, path: Path) -> JournalError:
     """Say what SQLite's error means for a journal.
 
     Args:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from mellea_like.batch.journal_records import Row
 
-__all__ = ["StoredItem", "read_block", "read_items", "read_run", "run_facts"]
+__all__ = ["StoredItem", "opened", "read_block", "read_items", "read_run", "run_facts"]
 
 BLOCK = 100
 """How many items are read at a time."""
@@ -72,7 +72,7 @@ def read_run(path: str | Path) -> dict[str, Any]:
     Raises:
         JournalError: it is no journal, one of another format version, or damaged.
     """
-    with _opened(Path(path)) as connection, _snapshot(connection):
+    with opened(Path(path)) as connection, _snapshot(connection):
         facts = run_facts(connection, Path(path))
         counts: dict[str, int] = {"passed": 0, "failed": 0, "errored": 0}
         counts |= dict(connection.execute(schema.COUNT_RESULTS))
@@ -108,7 +108,7 @@ def read_items(path: str | Path, *, traces: bool = True) -> Iterator[dict[str, A
     """
     path = Path(path)
     first = 0
-    with _opened(path) as connection:
+    with opened(path) as connection:
         while block := read_block(connection, path, (first, EVER, BLOCK), traces=traces):
             for _, record in block:
                 yield record
@@ -186,7 +186,18 @@ def run_facts(connection: sqlite3.Connection, path: Path) -> dict[str, Any]:
 
 
 @contextmanager
-def _opened(path: Path) -> Generator[sqlite3.Connection]:
+def opened(path: Path) -> Generator[sqlite3.Connection]:
+    """Open a journal to read it, and make sure that it is one and holds together.
+
+    Args:
+        path: its path.
+
+    Yields:
+        The connection.
+
+    Raises:
+        JournalError: it is no journal, one of another format version, or damaged.
+    """
     if look(path) is None:
         msg = f"journal {path}: there is no such file"
         raise JournalError(msg)

@@ -6,7 +6,7 @@ the more there is to write, the less each row costs (group commit).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import anyio
 from anyio import to_thread
@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
     from mellea_like.batch.journal_records import Row
 
-__all__ = ["JournalStatistics", "JournalWriter"]
+__all__ = ["Commit", "JournalStatistics", "JournalWriter"]
+
+Commit: TypeAlias = "Callable[[Mapping[str, Sequence[Row]]], None]"
 
 LINGER = 0.05
 """How long rows that nobody waits for are gathered before they are written, in seconds."""
@@ -62,15 +64,9 @@ class _Batch:
 
 
 class JournalWriter:
-    """The queue of rows, and the task that commits them.
+    """The queue of rows, and the task that commits them."""
 
-    Args:
-        commit: writes rows, all or none of them, and returns when they are on the disk. It may
-            block: it is called in a thread, by one call at a time.
-    """
-
-    def __init__(self, commit: Callable[[Mapping[str, Sequence[Row]]], None]) -> None:
-        self._commit = commit
+    def __init__(self) -> None:
         self._batch = _Batch()
         self._work = anyio.Event()
         self._closing = False
@@ -124,12 +120,14 @@ class JournalWriter:
             msg = "this journal is closed: use it inside its `async with`"
             raise JournalError(msg)
 
-    async def run(self, limiter: anyio.CapacityLimiter) -> None:
+    async def run(self, commit: Commit, limiter: anyio.CapacityLimiter) -> None:
         """Commit what is queued until the writer is closed and all is written, or it fails.
 
         Whoever runs it shields it from cancellation.
 
         Args:
+            commit: writes rows, all or none of them, and returns when they are on the disk. It may
+                block: it is called in a thread, one call at a time.
             limiter: the place for the one thread.
         """
         while True:
@@ -144,9 +142,12 @@ class JournalWriter:
             batch, self._batch = self._batch, _Batch()
             started = anyio.current_time()
             try:
-                await to_thread.run_sync(self._commit, batch.rows, limiter=limiter)
+                await to_thread.run_sync(commit, batch.rows, limiter=limiter)
             except JournalError as exc:
                 self._fail(exc, batch)
+                return
+            except Exception as exc:  # noqa: BLE001 (told to everyone who waits)
+                self._fail(JournalError(f"the journal's rows can't be written: {exc!r}"), batch)
                 return
             self._slowest = max(self._slowest, anyio.current_time() - started)
             self._largest = max(self._largest, batch.size)

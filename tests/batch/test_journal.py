@@ -1,0 +1,542 @@
+"""A journal gives back what was written, after any end of the run that wrote it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import anyio
+import pytest
+from anyio import to_thread
+from anyio.lowlevel import checkpoint
+from journal_kit import (
+    IDENTITY,
+    bytes_beside,
+    copy_of,
+    items_of,
+    plain,
+    run_of,
+    sampled,
+    write_item,
+    write_run,
+)
+
+from mellea_like.batch import Journal, read_items
+from mellea_like.batch.journal_writer import JournalWriter
+from mellea_like.core.result import SamplingResult
+from mellea_like.errors import BackendUnavailable, JournalError, SamplingTimeout
+from mellea_like.limits import Price
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "run.db"
+
+
+async def stored(path: Path, first: int = 0, count: int = 100):
+    async with Journal(path).open(IDENTITY) as store:
+        return await store.lookup(first, count)
+
+
+# --- what comes back --------------------------------------------------------------------------
+
+
+async def test_a_finished_item_comes_back_as_it_was(path):
+    async with Journal(path).open(IDENTITY) as store:
+        result = await write_item(store, 0)
+    [item] = await stored(path)
+    assert (item.id, item.digest, item.attempts) == (0, "digest 0", 1)
+    assert item.result is not None
+    assert item.result["trace"] == plain(result)
+    back = SamplingResult.from_dict(item.result["trace"])
+    assert back.to_dict() == item.result["trace"]
+    assert (back.success, back.value) == (True, "reply 2 to item 0")
+
+
+async def test_an_item_that_nobody_finished_comes_back_as_begun(path):
+    async with Journal(path).open(IDENTITY) as store:
+        store.begin(0, 1, "d", "label", None)
+    [item] = await stored(path)
+    assert (item.attempts, item.result) == (1, None)
+
+
+async def test_items_come_in_order_and_those_not_begun_are_missing(path):
+    async with Journal(path).open(IDENTITY) as store:
+        for item in (3, 0, 5):
+            await write_item(store, item)
+        # Of what was begun before it was opened, that is.
+        assert await store.lookup(0, 100) == ()
+    assert [item.id for item in await stored(path)] == [0, 3, 5]
+    assert [item.id for item in await stored(path, 1, 4)] == [3]
+    assert [item.id for item in await stored(path, 3, 3)] == [3, 5]
+    assert list(await stored(path, 6)) == []
+
+
+async def test_each_lookup_gives_as_many_as_it_asks_for(path):
+    async with Journal(path).open(IDENTITY) as store:
+        for item in range(300):
+            store.begin(item, 1, str(item), "", None)
+    assert [item.id for item in await stored(path, 20, 250)] == list(range(20, 270))
+
+
+@pytest.mark.parametrize(("passing", "status"), [(1, "passed"), (3, "passed"), (None, "failed")])
+async def test_the_status_is_that_of_the_result(path, passing, status):
+    async with Journal(path).open(IDENTITY) as store:
+        await write_item(store, 0, passing=passing)
+    [record] = await items_of(path)
+    assert record["status"] == status
+    assert record["label"] == "item 0"
+    assert record["data"] == {"row": 0}
+    assert record["error"] is None
+    assert record["elapsed"] == record["trace"]["elapsed"]
+
+
+async def test_an_error_is_kept_and_with_it_the_call_that_it_ended(path):
+    result = await sampled("late", None)
+    async with Journal(path).open(IDENTITY) as store:
+        store.begin(0, 1, "", "down", None)
+        await store.finish(0, 1, None, BackendUnavailable("down", status=503))
+        store.begin(1, 1, "", "late", None)
+        await store.finish(1, 1, None, SamplingTimeout("too late", result))
+    down, late = await items_of(path)
+    assert (down["status"], down["error"]["message"]) == ("errored", "down")
+    assert down["trace"] is None
+    assert (late["status"], late["error"]["type"]) == ("errored", "SamplingTimeout")
+    assert late["trace"] == plain(result)
+
+
+async def test_slices_of_an_attempt_that_was_killed_are_paid_for_and_not_in_the_result(path):
+    slices = []
+    await sampled("first", None, slices)
+    async with Journal(path).open(IDENTITY) as store:
+        store.begin(0, 1, "d", "l", None)
+        for slice_ in slices[:2]:
+            store.slice(0, 1, slice_)
+    async with Journal(path).open(IDENTITY) as store:
+        [before] = await store.lookup(0, 1)
+        assert before.attempts == 1
+        result = await write_item(store, 0, attempt=2)
+    [record] = await items_of(path)
+    assert record["attempts"] == 2
+    assert record["usage"]["requests"] == 2 + len(result.slices)
+    assert record["trace"] == plain(result)
+    [unread] = await items_of(path, traces=False)
+    assert unread == {**record, "trace": None}
+
+
+async def test_a_slice_that_was_not_told_of_is_written_with_the_result(path):
+    slices = []
+    result = await sampled("x", None, slices)
+    async with Journal(path).open(IDENTITY) as store:
+        store.begin(0, 1, "d", "l", None)
+        store.slice(0, 1, slices[1])
+        store.slice(0, 1, slices[1])
+        await store.finish(0, 1, result, None)
+    [record] = await items_of(path)
+    assert record["trace"] == plain(result)
+
+
+async def test_texts_that_utf_8_lacks_and_zeros_and_endless_numbers_come_back(path):
+    nasty = "\ud800 \0 \r\n \u202e 😀 ' \" ; DROP TABLE items; --"
+    async with Journal(path).open({**IDENTITY, "prompt": nasty}) as store:
+        result = await sampled(nasty)
+        store.begin(0, 1, nasty.encode("utf-8", "replace").decode(), nasty, {nasty: [10**30]})
+        await store.finish(0, 1, result, None)
+    [record] = await items_of(path)
+    assert record["trace"] == plain(result)
+    assert record["data"] == {nasty: [10**30]}
+    assert record["label"] == nasty.replace("\ud800", "\\ud800")
+    assert (await run_of(path))["identity"]["prompt"] == nasty
+
+
+async def test_a_server_that_counts_beyond_all_numbers_does_no_harm(path):
+    slices = []
+    result = await sampled("x", None, slices)
+    huge = slices[0].usage.__class__(1, 10**30, 10**30, 0)
+    async with Journal(path).open(IDENTITY) as store:
+        store.begin(0, 1, "d", "l", None)
+        for slice_ in slices:
+            object.__setattr__(slice_, "usage", huge)
+            store.slice(0, 1, slice_)
+        await store.finish(0, 1, result, None)
+    for traces in (True, False):
+        [record] = await items_of(path, traces=traces)
+        assert record["usage"]["input_tokens"] == 3 * 2**48
+
+
+# --- whose words are kept -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "passing", "kept"),
+    [
+        ("all", 2, {"reply 1", "reply 2", "say x"}),
+        ("all", None, {"reply 1", "reply 2", "reply 3", "say x"}),
+        ("best", 2, {"reply 2", "say x"}),
+        ("best", None, {"reply 1", "say x"}),
+        ("none", 2, {"reply 2", "say x"}),
+        ("none", None, set()),
+    ],
+)
+async def test_words_are_kept_as_asked_and_the_winner_s_always(path, text, passing, kept):
+    slices = []
+    async with Journal(path, text=text).open(IDENTITY) as store:
+        store.begin(0, 1, "d", "l", None)
+        result = await sampled("x", passing, slices)
+        for slice_ in slices:
+            store.slice(0, 1, slice_)
+        await store.finish(0, 1, result, None)
+    raw = path.read_bytes()
+    for words in ("reply 1", "reply 2", "reply 3", "say x"):
+        assert (words.encode() in raw) == (words in kept), words
+    [record] = await items_of(path)
+    back = SamplingResult.from_dict(record["trace"])
+    assert (back.success, back.value) == (result.success, result.value)
+    assert [s.outcome for s in back.slices] == [s.outcome for s in result.slices]
+    assert [v.reason for s in back.slices for v in s.verdicts] == [
+        v.reason for s in result.slices for v in s.verdicts
+    ]
+    assert back.usage == result.usage
+    prompts = [message["content"] for prompt in record["trace"]["prompts"] for message in prompt]
+    assert bool(prompts) == (text != "none")
+
+
+async def test_the_best_of_an_errored_call_that_had_none_is_nobody(path):
+    result = await sampled("x", None)
+    none_judged = result.__class__(
+        result.slices, None, result.stop_reason, "id", result.started, 1.0
+    )
+    async with Journal(path, text="best").open(IDENTITY) as store:
+        store.begin(0, 1, "d", "l", None)
+        await store.finish(0, 1, None, SamplingTimeout("late", none_judged))
+    [record] = await items_of(path)
+    assert SamplingResult.from_dict(record["trace"]).best_index is None
+    assert b"reply" not in path.read_bytes()
+
+
+# --- which run it is ----------------------------------------------------------------------------
+
+
+async def test_another_run_is_refused_with_what_differs_and_nothing_is_changed(path):
+    await write_run(path, 1)
+    before = bytes_beside(path)
+    other = {"strategy": {"name": "rejection", "loop_budget": 4}, "model": "m", "prompt": "p"}
+    with pytest.raises(JournalError) as refused:
+        async with Journal(path).open(other):
+            pass
+    message = str(refused.value)
+    assert 'strategy is {"loop_budget": 4, "name": "rejection"} and was' in message
+    assert 'prompt is "p" and was nothing' in message
+    assert "input is nothing and was null" in message
+    assert "model" not in message.replace(str(path), "")
+    assert bytes_beside(path) == before
+
+
+async def test_long_values_that_differ_are_cut_in_the_error(path):
+    await write_run(path, 0, {"prompt": "a" * 5000})
+    with pytest.raises(JournalError) as refused:
+        async with Journal(path).open({"prompt": "b" * 5000}):
+            pass
+    assert len(str(refused.value)) < 1000
+
+
+async def test_tuples_and_lists_are_the_same_run(path):
+    await write_run(path, 1, {"requirements": ("a", "b")})
+    async with Journal(path).open({"requirements": ["a", "b"]}) as store:
+        assert len(await store.lookup(0, 1)) == 1
+
+
+async def test_a_journal_that_is_there_is_refused_where_it_should_be_new(path):
+    async with Journal(path, resume=False).open(IDENTITY) as store:
+        await write_item(store, 0)
+    before = bytes_beside(path)
+    with pytest.raises(JournalError, match="there already"):
+        async with Journal(path, resume=False).open(IDENTITY):
+            pass
+    assert bytes_beside(path) == before
+
+
+async def test_the_run_says_when_it_began_and_ended_and_what_came_of_it(path):
+    prices = {"m": Price(1.0, 2.0)}
+    async with Journal(path, prices=prices).open(IDENTITY) as store:
+        await write_item(store, 0)
+        await write_item(store, 1, passing=None)
+        store.begin(2, 1, "", "", None)
+        await store.finish(2, 1, None, ValueError("x"))
+        store.begin(3, 1, "", "", None)
+        await anyio.sleep(0.1)
+        running = await run_of(path)
+    assert running["format"] == "mellea_like.run"
+    assert running["version"] == 1
+    assert running["identity"] == IDENTITY
+    assert running["ended"] is None
+    assert running["counts"] == {"passed": 1, "failed": 1, "errored": 1, "unfinished": 1}
+    assert running["prices"] == {"m": [1.0, 2.0]}
+    over = await run_of(path)
+    assert over["ended"] > over["started"] == running["started"]
+    async with Journal(path).open(IDENTITY):
+        assert (await run_of(path))["ended"] is None
+    assert (await run_of(path))["prices"] is None
+
+
+# --- reading ------------------------------------------------------------------------------------
+
+
+async def test_a_running_journal_is_read_block_by_block_while_it_grows(path):
+    async with Journal(path).open(IDENTITY) as store:
+        for item in range(150):
+            store.begin(item, 1, "", f"{item}", None)
+        await write_item(store, 150)
+        items = read_items(path)
+        assert (await to_thread.run_sync(next, items))["label"] == "0"
+        await write_item(store, 151)
+        rest = await to_thread.run_sync(list, items)
+    assert [item["id"] for item in rest] == list(range(1, 152))
+
+
+async def test_reading_changes_no_byte_and_leaves_no_file(path, tmp_path):
+    async with Journal(path).open(IDENTITY) as store:
+        await write_item(store, 0)
+        (tmp_path / "killed").mkdir()
+        killed = copy_of(path, tmp_path / "killed" / "run.db")
+    for journal, files in ((path, {"run.db"}), (killed, {"run.db", "run.db-wal"})):
+        before = bytes_beside(journal)
+        assert set(before) == files
+        assert (await run_of(journal))["counts"]["passed"] == 1
+        assert [item["id"] for item in await items_of(journal)] == [0]
+        after = bytes_beside(journal)
+        after.pop("run.db-shm", None)
+        assert after == before
+
+
+# --- how it is written --------------------------------------------------------------------------
+
+
+async def test_a_result_is_on_the_disk_when_finish_returns(path, tmp_path):
+    async with Journal(path).open(IDENTITY) as store:
+        for item in range(3):
+            await write_item(store, item)
+            (tmp_path / str(item)).mkdir()
+            copy = copy_of(path, tmp_path / str(item) / "copy.db")
+            assert (await run_of(copy))["counts"]["passed"] == item + 1
+
+
+async def test_those_who_finish_together_share_a_commit(path):
+    result = await sampled("x")
+    async with Journal(path).open(IDENTITY) as store:
+
+        async def item(n: int) -> None:
+            store.begin(n, 1, "", "", None)
+            await store.finish(n, 1, result, None)
+
+        async with anyio.create_task_group() as tasks:
+            for n in range(200):
+                tasks.start_soon(item, n)
+        seen = store.statistics()
+    assert seen.rows == 200 * (3 + len(result.slices))
+    assert seen.commits <= 3
+    assert seen.largest_commit > 200
+    assert seen.queued == 0
+    assert 0 < seen.slowest_commit < 10
+
+
+async def test_what_nobody_waits_for_is_written_soon_and_together(path):
+    async with Journal(path).open(IDENTITY) as store:
+        for item in range(20):
+            store.begin(item, 1, "", "", None)
+            await checkpoint()
+        with anyio.fail_after(10):
+            while store.statistics().rows < 40:
+                await checkpoint()
+        assert store.statistics().commits <= 2
+        assert (await run_of(path))["counts"]["unfinished"] == 20
+
+
+async def test_very_many_rows_do_not_wait_for_more(path):
+    async with Journal(path).open(IDENTITY) as store:
+        await anyio.sleep(0.01)
+        for item in range(600):
+            store.begin(item, 1, "", "", None)
+        started = anyio.current_time()
+        while not store.statistics().commits:
+            await checkpoint()
+        assert store.statistics().largest_commit == 1200
+        assert anyio.current_time() - started < 10
+
+
+async def test_rows_pile_up_no_higher_than_the_calls_in_flight_make_them(path):
+    result = await sampled("x")
+    ids = iter(range(400))
+    async with Journal(path).open(IDENTITY) as store:
+
+        async def worker() -> None:
+            for n in ids:
+                store.begin(n, 1, "", "", None)
+                for slice_ in result.slices:
+                    store.slice(n, 1, slice_)
+                await store.finish(n, 1, result, None)
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(8):
+                tasks.start_soon(worker)
+        assert store.statistics().most_queued <= 8 * (3 + len(result.slices))
+
+
+async def test_what_is_queued_is_written_when_the_run_is_cancelled(path):
+    with anyio.CancelScope() as scope:
+        async with Journal(path).open(IDENTITY) as store:
+            for item in range(500):
+                store.begin(item, 1, "", "", None)
+            scope.cancel()
+            await anyio.sleep_forever()
+    assert scope.cancelled_caught
+    assert (await run_of(path))["counts"]["unfinished"] == 500
+    assert (await run_of(path))["ended"] is not None
+
+
+async def test_a_cancelled_finish_is_written_all_the_same(path):
+    result = await sampled("x")
+    async with Journal(path).open(IDENTITY) as store:
+        store.begin(0, 1, "", "", None)
+        with anyio.CancelScope() as scope:
+            scope.cancel()
+            await store.finish(0, 1, result, None)
+        assert scope.cancelled_caught
+    assert (await run_of(path))["counts"]["passed"] == 1
+
+
+async def test_an_error_in_the_block_goes_on_as_it_is(path):
+    with pytest.raises(LookupError, match="mine"):
+        async with Journal(path).open(IDENTITY) as store:
+            store.begin(0, 1, "", "", None)
+            raise LookupError("mine")
+    assert (await run_of(path))["counts"]["unfinished"] == 1
+
+
+async def test_opening_that_is_cancelled_leaves_the_journal_free(path):
+    await write_run(path, 1)
+    with anyio.CancelScope() as scope:
+        scope.cancel()
+        async with Journal(path).open(IDENTITY):
+            await checkpoint()
+    assert scope.cancelled_caught
+    assert [item.id for item in await stored(path)] == [0]
+
+
+async def test_a_journal_is_used_again_and_again_but_each_opening_once(path):
+    journal = Journal(path)
+    for n in range(3):
+        async with journal.open(IDENTITY) as store:
+            assert len(await store.lookup(0, 10)) == n
+            await write_item(store, n)
+    opening = journal.open(IDENTITY)
+    async with opening:
+        with pytest.raises(RuntimeError, match="open already"):
+            await opening.__aenter__()
+
+
+# --- mistakes -----------------------------------------------------------------------------------
+
+
+async def test_a_mistake_in_the_order_of_calls_is_named(path):
+    async with Journal(path).open(IDENTITY) as store:
+        result = await write_item(store, 0)
+        with pytest.raises(ValueError, match="attempt 1 at item 0 was not begun, or is finished"):
+            await store.finish(0, 1, result, None)
+        with pytest.raises(ValueError, match="was not begun"):
+            store.slice(7, 1, result.slices[0])
+        store.begin(1, 1, "", "", None)
+        with pytest.raises(ValueError, match="with a result or with an error"):
+            await store.finish(1, 1, None, None)
+
+
+async def test_rows_that_no_database_takes_end_the_writing_and_everyone_hears_of_it():
+    writer = JournalWriter()
+
+    def commit(rows):
+        raise OverflowError("too large")
+
+    async def finish() -> None:
+        with pytest.raises(JournalError, match="too large"):
+            await writer.committed()
+        heard.append(True)
+
+    heard: list[bool] = []
+    async with anyio.create_task_group() as tasks:
+        writer.put("INSERT", [(10**30,)])
+        for _ in range(3):
+            tasks.start_soon(finish)
+        await checkpoint()
+        tasks.start_soon(writer.run, commit, anyio.CapacityLimiter(1))
+    assert len(heard) == 3
+    assert isinstance(writer.failed, JournalError)
+    with pytest.raises(JournalError, match="too large"):
+        writer.put("INSERT", [(1,)])
+
+
+async def test_an_item_has_one_result_and_never_another(path):
+    with pytest.raises(JournalError, match="UNIQUE"):
+        async with Journal(path).open(IDENTITY) as store:
+            result = await write_item(store, 0)
+            store.begin(1, 1, "", "", None)
+            await anyio.sleep(0.1)
+            store.begin(0, 2, "", "", None)
+            with pytest.raises(JournalError, match="UNIQUE"):
+                await store.finish(0, 2, result, None)
+    [record, other] = await items_of(path)
+    assert (record["attempts"], record["status"]) == (1, "passed")
+    assert other["status"] == "unfinished"
+
+
+async def test_a_journal_that_is_closed_or_not_open_takes_nothing(path):
+    opening = Journal(path).open(IDENTITY)
+    async with opening as store:
+        result = await write_item(store, 0)
+    with pytest.raises(JournalError, match="closed"):
+        store.begin(1, 1, "", "", None)
+    with pytest.raises(JournalError, match="closed"):
+        store.slice(0, 1, result.slices[0])
+    with pytest.raises(JournalError, match="closed"):
+        await store.finish(0, 1, result, None)
+    with pytest.raises(JournalError, match="closed"):
+        await store.lookup(0, 1)
+    unopened = Journal(path).open(IDENTITY)
+    with pytest.raises(JournalError, match="not open"):
+        await unopened.lookup(0, 1)
+    with pytest.raises(JournalError, match="not open"):
+        unopened.begin(0, 1, "", "", None)
+
+
+async def test_an_identity_that_is_no_plain_data_is_refused(path):
+    with pytest.raises(TypeError):
+        async with Journal(path).open({"model": object()}):
+            pass
+    assert not path.exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "words"),
+    [
+        ({"path": 5}, TypeError, "path is a str or a Path"),
+        ({"path": ""}, ValueError, "names a file"),
+        ({"path": "a\0b"}, ValueError, "names a file"),
+        ({"path": "x", "resume": 1}, TypeError, "resume is True or False"),
+        ({"path": "x", "text": "some"}, ValueError, "'all', 'best' or 'none'"),
+        ({"path": "x", "prices": {"m": 1}}, TypeError, "Price"),
+    ],
+)
+def test_wrong_arguments_are_named(arguments, error, words):
+    with pytest.raises(error, match=words):
+        Journal(**arguments)
+
+
+def test_a_journal_shows_where_it_is():
+    assert repr(Journal("a/run.db")) == "Journal('a/run.db')"
+    assert Journal("a/run.db").path == Path("a/run.db")
+
+
+async def test_what_is_said_of_the_run_is_json(path):
+    await write_run(path, 1)
+    json.dumps([await run_of(path), *await items_of(path)])

@@ -1,0 +1,142 @@
+"""What the tests of journals share: calls to write down, and files to look at."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import textwrap
+from collections.abc import Generator, Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from anyio import to_thread
+
+from mellea_like import RejectionSamplingStrategy, Requirement
+from mellea_like.backends import FunctionBackend
+from mellea_like.batch import Journal, OpenJournal, read_items, read_run
+from mellea_like.core.result import SamplingResult
+from mellea_like.core.slice import Slice
+
+IDENTITY = {"strategy": {"name": "rejection", "loop_budget": 3}, "model": "m", "input": None}
+
+
+async def sampled(
+    name: str, passing: int | None = 2, slices: list[Slice] | None = None
+) -> SamplingResult[Any]:
+    """Sample once for real: the iteration ``passing`` passes, or none does."""
+    replies = iter(range(1, 100))
+    backend = FunctionBackend(lambda request: f"reply {next(replies)} to {name}")
+    check = Requirement(
+        "is the right one",
+        lambda c: (c.text.startswith(f"reply {passing} "), "it is another one"),
+        inline=True,
+    )
+    strategy = RejectionSamplingStrategy(backend, loop_budget=3, concurrency_budget=1)
+    told = None if slices is None else slices.append
+    return await strategy.sample(f"say {name}", [check], on_slice=told)
+
+
+async def write_item(
+    store: OpenJournal, item: int, attempt: int = 1, passing: int | None = 2
+) -> SamplingResult[Any]:
+    """Sample an item and write it down as a run does."""
+    slices: list[Slice] = []
+    store.begin(item, attempt, f"digest {item}", f"item {item}", {"row": item})
+    result = await sampled(f"item {item}", passing, slices)
+    for slice_ in slices:
+        store.slice(item, attempt, slice_)
+    await store.finish(item, attempt, result, None)
+    return result
+
+
+async def write_run(path: Path, items: int, identity: Mapping[str, Any] = IDENTITY) -> None:
+    """Write a whole run of so many items."""
+    async with Journal(path).open(identity) as store:
+        for item in range(items):
+            await write_item(store, item)
+
+
+async def run_of(path: Path) -> dict[str, Any]:
+    """Read a journal's run, in a thread."""
+    return await to_thread.run_sync(read_run, path)
+
+
+async def items_of(path: Path, *, traces: bool = True) -> list[dict[str, Any]]:
+    """Read a journal's items, in a thread."""
+    return await to_thread.run_sync(lambda: list(read_items(path, traces=traces)))
+
+
+def plain(result: SamplingResult[Any]) -> Any:
+    """What the journal should give back of a result."""
+    return json.loads(json.dumps(result.to_dict()))
+
+
+def copy_of(path: Path, target: Path) -> Path:
+    """Copy a journal as a kill at this moment would leave it, its log included."""
+    for end in ("", "-wal"):
+        if path.with_name(path.name + end).exists():
+            shutil.copy(path.with_name(path.name + end), target.with_name(target.name + end))
+    return target
+
+
+def bytes_beside(path: Path) -> dict[str, bytes]:
+    """What every file in the folder of a journal holds."""
+    return {
+        found.name: bytes(found.readlink()) if found.is_symlink() else found.read_bytes()
+        for found in path.parent.iterdir()
+        if found.is_file() or found.is_symlink()
+    }
+
+
+def integrity(path: Path) -> str:
+    """What SQLite itself says of a database."""
+    with closing(sqlite3.connect(path)) as connection:
+        return str(connection.execute("PRAGMA integrity_check").fetchone()[0])
+
+
+def child_code(code: str) -> list[str]:
+    """The command that runs some code in a process of its own."""
+    return [sys.executable, "-c", textwrap.dedent(code)]
+
+
+@contextlib.contextmanager
+def child(code: str, *arguments: str) -> Generator[subprocess.Popen[str]]:
+    """Run code in another process until it says its first line; it is killed at the end."""
+    process = subprocess.Popen(
+        [*child_code(code), *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parent)},
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline()
+        yield process
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+
+
+HOLD = """
+    import sys, anyio
+    from mellea_like.batch import Journal
+    from journal_kit import IDENTITY, write_item
+
+    async def main():
+        async with Journal(sys.argv[1]).open(IDENTITY) as store:
+            if len(await store.lookup(0, 1)) == 0:
+                await write_item(store, 0)
+            print("open", flush=True)
+            await anyio.sleep(60)
+
+    anyio.run(main)
+"""
+"""Opens a journal, writes an item unless there is one, and holds it."""
