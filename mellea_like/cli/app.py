@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from mellea_like.cli import options
+from mellea_like.cli import report as reports
 from mellea_like.cli import serve as serving
 from mellea_like.cli.arguments import SampleArguments, StrategyName, as_text
 from mellea_like.cli.sample import run_sample
@@ -137,4 +138,5 @@ def sample(  # noqa: PLR0913 (an option each)
 
 
 app.command("watch", cls=WatchCommand, help=HELP, epilog=EPILOG)(watch)
+app.command("report", help=reports.HELP, epilog=reports.EPILOG)(reports.report)
 app.command("serve", help=serving.HELP, epilog=serving.EPILOG)(serving.serve)

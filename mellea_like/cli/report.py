@@ -1,0 +1,260 @@
+"""``mellea-like report``: a page, or a few lines, about a run or a call."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import sys
+import tempfile
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TextIO, cast
+
+import typer
+
+from mellea_like.cli.arguments import as_text
+from mellea_like.cli.exits import Exit, Problem
+from mellea_like.cli.terminal import one_line, printable, write
+from mellea_like.core.trace import FORMAT, from_dict
+from mellea_like.errors import JournalError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+__all__ = ["EPILOG", "HELP", "report"]
+
+HELP = """Show what happened in a run of many items, or in a single call.
+
+Made of a journal of [bold]mellea-like batch[/bold], finished or not, or of the JSON of a result's\
+ to_dict(). With -o, it is one HTML file that needs no network; without, a few lines of text.
+
+[bold]Examples[/bold]
+
+\b
+mellea-like report run.db
+mellea-like report run.db -o report.html
+mellea-like report run.db --item 17 -o item.html
+"""
+
+EPILOG = "Exit codes: 0 done, 2 bad usage, 3 the source or the output is at fault."
+
+SQLITE = b"SQLite format 3\0"
+MOST = 256 * 2**20
+"""Bytes of a trace: no call has as many, and some files never end."""
+
+PIPE = "-"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arguments:
+    """The arguments of ``mellea-like report``, as typed."""
+
+    source: str
+    output: str | None
+    item: int | None
+    title: str | None
+    text: bool
+    force: bool
+
+
+def report(
+    *,
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="SOURCE", help="A journal, or a call's trace as JSON; - reads standard input."
+        ),
+    ],
+    output: Annotated[
+        str | None,
+        typer.Option(
+            "--output", "-o", metavar="FILE", help="The HTML file to write; - for standard output."
+        ),
+    ] = None,
+    item: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=0, help="Only this item of a journal: its call in full."),
+    ] = None,
+    title: Annotated[str | None, typer.Option(metavar="TEXT", help="The page's title.")] = None,
+    text: Annotated[
+        bool, typer.Option("--text", help="Write the few lines, not the page.")
+    ] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace a file that is no report.")
+    ] = False,
+) -> int:
+    """Show what happened in a run or in a call."""
+    return _run(
+        Arguments(
+            source=source,
+            output=output,
+            item=item,
+            title=None if title is None else as_text(title, "--title"),
+            text=text,
+            force=force,
+        )
+    )
+
+
+def _run(arguments: Arguments) -> int:
+    output = arguments.output
+    if output is not None and output != PIPE:
+        _check_output(Path(output), arguments)
+    made = _of(arguments)
+    if output is None or output == PIPE:
+        _print(made)
+    else:
+        _save(made, Path(output))
+    return Exit.PASSED
+
+
+def _print(made: str) -> None:
+    stdout: TextIO = sys.stdout
+    if isinstance(stdout, io.TextIOWrapper):
+        stdout.reconfigure(encoding="utf-8")  # As the page says of itself.
+    try:
+        write(made, sys.stdout)
+    except OSError as exc:
+        msg = f"can't write to standard output: {exc.strerror or exc}"
+        raise Problem(msg) from exc
+
+
+def _of(arguments: Arguments) -> str:
+    as_text = arguments.text or arguments.output is None
+    source = arguments.source
+    try:
+        if source != PIPE and _is_journal(Path(source)):
+            return _of_journal(Path(source), arguments, as_text=as_text)
+        if arguments.item is not None:
+            msg = f"--item is for journals, and {source} is none"
+            raise Problem(msg, Exit.USAGE)
+        return _of_trace(_read_trace(source), arguments.title, as_text=as_text)
+    except (JournalError, ValueError) as exc:
+        msg = f"{source}: {one_line(str(exc))}"
+        raise Problem(msg) from exc
+    except ImportError as exc:
+        raise Problem(str(exc)) from exc
+    except OSError as exc:
+        msg = f"{source} can't be read: {exc.strerror or exc}"
+        raise Problem(msg) from exc
+
+
+def _of_journal(path: Path, arguments: Arguments, *, as_text: bool) -> str:
+    from mellea_like.batch import read_items, read_run  # noqa: PLC0415 (needs sqlite3)
+
+    run = read_run(path)
+    if arguments.item is not None:
+        return _of_trace(_item(read_items(path), arguments), arguments.title, as_text=as_text)
+    from mellea_like.report import run_text  # noqa: PLC0415 (few commands need it)
+
+    if as_text:
+        return printable(f"{run_text(run, read_items(path))}\n")
+    from mellea_like.report import run_report  # noqa: PLC0415 (an extra)
+
+    return run_report(run, read_items(path), arguments.title)
+
+
+def _item(items: Iterator[dict[str, Any]], arguments: Arguments) -> dict[str, Any]:
+    for item in items:
+        if item["id"] == arguments.item:
+            if item["trace"] is None:
+                msg = f"{arguments.source} has no trace of item {arguments.item}: {item['status']}"
+                raise Problem(msg)
+            trace: dict[str, Any] = item["trace"]
+            return trace
+    msg = f"{arguments.source} has no item {arguments.item}"
+    raise Problem(msg, Exit.USAGE)
+
+
+def _of_trace(trace: Mapping[str, Any], title: str | None, *, as_text: bool) -> str:
+    if as_text:
+        from mellea_like.report import call_text  # noqa: PLC0415 (few commands need it)
+
+        return printable(f"{call_text(trace)}\n")
+    from mellea_like.report import call_report  # noqa: PLC0415 (an extra)
+
+    return call_report(trace, title)
+
+
+def _is_journal(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(len(SQLITE)) == SQLITE
+
+
+def _read_trace(source: str) -> dict[str, Any]:
+    """Read a trace from a file or from standard input, and make sure that it is one."""
+    if source == PIPE:
+        raw = sys.stdin.buffer.read(MOST + 1)
+    else:
+        with Path(source).open("rb") as file:
+            raw = file.read(MOST + 1)
+    if len(raw) > MOST:
+        msg = f"this is no trace of a call: it has more than {MOST // 2**20} MiB"
+        raise ValueError(msg)
+    expected = "a journal of `mellea-like batch`, or the JSON of result.to_dict()"
+    try:
+        data: Any = json.loads(raw)
+    except (RecursionError, ValueError) as exc:
+        msg = f"this is neither a journal nor a trace of a call: a report is made of {expected}"
+        raise ValueError(msg) from exc
+    if not (isinstance(data, dict) and "format" in data and data["format"] == FORMAT):
+        msg = f"this JSON is no trace of a call (format {FORMAT!r}): a report is made of {expected}"
+        raise ValueError(msg)
+    return from_dict(cast("dict[str, Any]", data)).to_dict()
+
+
+def _check_output(path: Path, arguments: Arguments) -> None:
+    """Refuse to write over what is no report, before any work is done."""
+    if path.is_dir():
+        msg = f"{path} is a directory: name the file to write"
+        raise Problem(msg, Exit.USAGE)
+    if not path.is_file():
+        return
+    source = Path(arguments.source)
+    if arguments.source != PIPE and source.exists() and path.samefile(source):
+        msg = f"the report would replace what it is made of, {path}: name another file"
+        raise Problem(msg, Exit.USAGE)
+    if arguments.force or _is_ours(path):
+        return
+    msg = f"{path} exists and is no report: --force replaces it"
+    raise Problem(msg, Exit.USAGE)
+
+
+def _is_ours(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            begin = file.read(200)
+    except OSError as exc:
+        msg = f"{path} can't be read: {exc.strerror or exc}"
+        raise Problem(msg) from exc
+    return not begin or b"<!-- A report made by mellea-like -->" in begin
+
+
+def _save(made: str, path: Path) -> None:
+    """Write a file so that it is there as a whole, or as it was."""
+    try:
+        if path.exists() and not path.is_file():  # A pipe, say.
+            path.write_text(made, encoding="utf-8")
+            return
+        place = path.resolve()
+        handle, name = tempfile.mkstemp(prefix=f".{place.name}.", dir=place.parent)
+        try:
+            with open(handle, "w", encoding="utf-8", newline="\n") as file:  # noqa: PTH123
+                file.write(made)
+            Path(name).chmod(place.stat().st_mode & 0o777 if place.exists() else 0o666 & ~_umask())
+            Path(name).replace(place)
+        except BaseException:
+            with suppress(OSError):
+                Path(name).unlink()
+            raise
+    except OSError as exc:
+        msg = f"{path} can't be written: {exc.strerror or exc}"
+        raise Problem(msg) from exc
+
+
+def _umask() -> int:
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
