@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from mellea_like.core.action import Instruction
 from mellea_like.core.context import Context
 from mellea_like.core.options import Options
+from mellea_like.gateway.callers_schema import callers_schema
 from mellea_like.gateway.fields import refuse, wrong
 from mellea_like.limits.budget import Budget
 from mellea_like.limits.retry import Retry
@@ -193,14 +194,14 @@ class ServedModel:
         return (*checks, *wishes.requirements)
 
     def _of_format(self, format: ResponseFormat) -> Requirement:
-        try:
-            return self._of_schema(ANY_OBJECT if format.schema is None else format.schema)
-        except (TypeError, ValueError) as exc:
-            where = "response_format.json_schema.schema"
-            raise wrong(where, str(exc)) from None
+        if format.schema is None:
+            return self._of_schema(ANY_OBJECT)
+        # An upstream that is told the schema by a field need not read it in the prompt.
+        return callers_schema(
+            format.schema, early=self.config.early, check_only=self._upstream.constrains
+        )
 
     def _of_schema(self, schema: Mapping[str, Any]) -> Requirement:
-        # An upstream that is told the schema by a field need not read it in the prompt.
         return json_schema(schema, early=self.config.early, check_only=self._upstream.constrains)
 
     # --- how to generate -----------------------------------------------------------------------

@@ -10,8 +10,10 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from mellea_like.core.format import check_format, parse_json, strip_fence
-from mellea_like.core.numbers import real_number
+from mellea_like.core.numbers import real_number, whole_number
 from mellea_like.core.validation import ValidationResult
+from mellea_like.errors import RequirementError
+from mellea_like.requirements.bounded_schema import MAX_STEPS, TooCostly, bounded, counted
 from mellea_like.requirements.checks_common import (
     Settings,
     check,
@@ -67,18 +69,24 @@ def is_json(*, early: bool = False, **settings: Unpack[Settings]) -> Requirement
 
 
 def json_schema(
-    schema: Mapping[str, Any], *, early: bool = False, **settings: Unpack[Settings]
+    schema: Mapping[str, Any],
+    *,
+    early: bool = False,
+    max_steps: int = MAX_STEPS,
+    **settings: Unpack[Settings],
 ) -> Requirement:
     """Require a reply that is JSON of a schema.
 
     The draft is the one that ``$schema`` names, else 2020-12. ``format`` is checked where the
     ``jsonschema`` package can do so alone (``date``, ``email``, ``ipv4``, ...). White space and one
-    Markdown code fence round the reply are tolerated.
+    Markdown code fence round the reply are tolerated. A schema that takes too many steps on a
+    reply, or too long for a pattern, makes the requirement err instead of hanging the event loop.
 
     Args:
         schema: a JSON Schema; copied. References to other documents are not fetched.
         early: check a reply while it arrives, too, and close its request at the first sure failure;
             see `mellea_like.requirements.checks`.
+        max_steps: how many keywords may be looked at for one reply, at least 1.
         **settings: ``name``, ``weight``, ``check_only``, ``on_error``, as for `Requirement`.
 
     Returns:
@@ -87,9 +95,11 @@ def json_schema(
 
     Raises:
         ImportError: the ``jsonschema`` package is not installed.
-        TypeError: the schema is no mapping, or holds what JSON can't.
-        ValueError: it is no valid JSON Schema, or has a reference that leads nowhere.
+        TypeError: the schema is no mapping, or holds what JSON can't; or a number is none.
+        ValueError: it is no valid JSON Schema, or has a reference that leads nowhere; or
+            ``max_steps`` is below 1.
     """
+    whole_number("json_schema: max_steps", max_steps)
     validator = _schema_validator(schema)
 
     def validate(candidate: Candidate) -> ValidationResult:
@@ -97,7 +107,12 @@ def json_schema(
             value = _loads(candidate.text)
         except ValueError as exc:
             return ValidationResult(False, f"it is not valid JSON: {exc}", 0.0)
-        errors: list[Any] = list(islice(validator.iter_errors(value), 100))
+        try:
+            with counted(max_steps):
+                errors: list[Any] = list(islice(validator.iter_errors(value), 100))
+        except TooCostly as exc:
+            msg = f"the schema takes {exc} on a reply of {len(candidate.text)} characters"
+            raise RequirementError(msg, requirement="json_schema") from exc
         if not errors:
             return ValidationResult(True, "it is JSON of the schema", 1.0)
         worst = _most_relevant(errors)
@@ -293,7 +308,7 @@ def _schema_validator(schema: Mapping[str, Any]) -> Any:
     except Unresolvable as exc:
         msg = f"json_schema: the reference {exc.ref!r} leads nowhere in the schema"
         raise ValueError(msg) from exc
-    return kind(copied, registry=registry, format_checker=kind.FORMAT_CHECKER)
+    return bounded(kind)(copied, registry=registry, format_checker=kind.FORMAT_CHECKER)
 
 
 def _follow_references(resource: Any, resolver: Any) -> None:
