@@ -6,6 +6,7 @@ import hashlib
 import hmac
 import ipaddress
 import os
+import re
 import socket
 from typing import TYPE_CHECKING, NamedTuple, cast
 
@@ -23,6 +24,8 @@ __all__ = ["Address", "Keys", "check_host", "listening_address"]
 
 SHORTEST_TOKEN = 16
 """Characters; a shorter token can be guessed."""
+
+HOST_AND_PORT = re.compile(r"(?:\[([^\[\]]+)\]|([^:\[\]]+))(?::[0-9]*)?")
 
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 
@@ -216,7 +219,7 @@ def check_host(headers: Iterable[tuple[bytes, bytes]], server: ServerConfig) -> 
     hosts = [value for name, value in headers if name == b"host"]
     name = _without_port(hosts[0].decode("latin-1")) if len(hosts) == 1 else ""
     ours = {*LOOPBACK_NAMES, server.host, *server.allowed_hosts}
-    if name not in {_without_port(host) for host in ours}:
+    if not name or name not in {_without_port(host) for host in ours}:
         raise Refusal(
             403,
             "the Host header names no host of this gateway: where no keys are configured, only the"
@@ -228,7 +231,7 @@ def check_host(headers: Iterable[tuple[bytes, bytes]], server: ServerConfig) -> 
 
 def _without_port(host: str) -> str:
     host = host.strip().lower()
-    if host.startswith("["):
-        return host[1:].partition("]")[0]
-    name, _, port = host.rpartition(":")
-    return name.rstrip(".") if name and ":" not in name and port.isdigit() else host.rstrip(".")
+    if host.count(":") > 1 and not host.startswith("["):
+        return host  # A bare IPv6 address, as in the configuration.
+    parts = HOST_AND_PORT.fullmatch(host)
+    return (parts[1] or parts[2]).rstrip(".") if parts is not None else ""

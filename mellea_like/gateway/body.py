@@ -12,7 +12,7 @@ import anyio
 from mellea_like.gateway.refusal import Refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
+    from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 
     from mellea_like.gateway.config_server import ServerConfig
 
@@ -24,6 +24,8 @@ MOST_PARTS = 200_000
 """How many brackets and commas a body may have: what makes JSON slow to read, other than size."""
 
 MOST_QUOTES = 2 * MOST_PARTS
+
+ONCE = (b"content-encoding", b"content-length", b"content-type", b"transfer-encoding")
 
 MOST_DIGITS = 20
 """Of a whole number; 64 bits have 20."""
@@ -50,7 +52,14 @@ def check_headers(headers: Iterable[tuple[bytes, bytes]], server: ServerConfig) 
     Raises:
         Refusal: it is too long, compressed, or not JSON.
     """
-    fields: Mapping[bytes, bytes] = dict(headers)
+    fields: dict[bytes, bytes] = {}
+    for name, value in headers:
+        if name in ONCE and name in fields:
+            raise Refusal(400, f"there is more than one {name.decode('ascii').title()}")
+        fields[name] = value
+    if b"content-length" in fields and b"transfer-encoding" in fields:
+        # Where a proxy before this server goes by the other of the two, one request becomes two.
+        raise Refusal(400, "there are both Content-Length and Transfer-Encoding: send one")
     encoding = fields.get(b"content-encoding", b"identity").strip().lower()
     if encoding not in (b"", b"identity"):
         msg = "a compressed body is not taken: leave Content-Encoding out"

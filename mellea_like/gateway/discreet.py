@@ -65,19 +65,22 @@ class Discreet(BackendWrapper):
     async def _stream(
         self, request: Request
     ) -> AsyncGenerator[AsyncIterator[str | Generation], None]:
-        pieces: _Pieces | None = None
+        reader: BaseException | None = None
         error: Exception
         try:
             async with super()._stream(request) as inside:
-                pieces = _Pieces(inside, self._name)
-                yield pieces
+                try:
+                    yield _Pieces(inside, self._name)
+                except BaseException as exc:
+                    reader = exc  # Also what the pieces raised: in our words by then.
+                    raise
                 return
         except Exception as exc:
-            if pieces is not None and not isinstance(exc, BackendError):
-                raise  # It is the reader's.
-            if pieces is not None and exc is pieces.error:
+            if exc is reader:
                 raise
             error = exc
+        finally:
+            del reader
         raise retold(error, self._name) from None
 
 
@@ -87,7 +90,6 @@ class _Pieces:
     def __init__(self, inside: AsyncIterator[str | Generation], name: str) -> None:
         self._inside = inside
         self._name = name
-        self.error: Exception | None = None
 
     def __aiter__(self) -> Self:
         return self
@@ -99,8 +101,7 @@ class _Pieces:
             raise
         except Exception as exc:  # noqa: BLE001 (see above)
             error = exc
-        self.error = retold(error, self._name)
-        raise self.error
+        raise retold(error, self._name)
 
 
 def retold(error: Exception, name: str) -> Exception:

@@ -53,8 +53,13 @@ CALLER_LEFT = 499
 ASSUMED_OUTPUT_TOKENS = 512
 """What a key's budget reserves for a reply of a judge that has no bound."""
 
+TOO_SLOW = 408
+
 LINGER_SECONDS = 2.0
 """How long the rest of a refused body is read, so that the caller can read the answer."""
+
+IDLE_SECONDS = 0.5
+"""How long that waits for some of it."""
 
 MOST_DRAINED = 16
 """How much of it, in longest bodies."""
@@ -305,9 +310,10 @@ class _Exchange:
         await self._send({"type": "http.response.start", **start})
         body = b"" if self._scope["method"] == "HEAD" else refusal.body()
         await self._send({"type": "http.response.body", "body": body, "more_body": self._unread})
-        if self._unread:
+        if self._unread and refusal.status != TOO_SLOW:
             # Closing now would reset the connection, and the caller might lose the answer.
             await self._drain()
+        if self._unread:
             await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _drain(self) -> None:
@@ -315,11 +321,13 @@ class _Exchange:
         if any(name == b"expect" for name, _ in self._scope["headers"]):
             return
         with anyio.move_on_after(LINGER_SECONDS):
-            while left > 0:
-                message = await self._receive()
-                left -= len(message.get("body", b""))
-                if not message.get("more_body", False):
-                    return
+            more = True
+            while more and left > 0:
+                more = False
+                with anyio.move_on_after(IDLE_SECONDS):
+                    message = await self._receive()
+                    left -= len(message.get("body", b""))
+                    more = message.get("more_body", False)
 
     async def _send(self, message: Message) -> None:
         if message["type"] == "http.response.start":

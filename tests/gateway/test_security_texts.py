@@ -1,0 +1,348 @@
+"""Texts of models, callers and upstreams in headers, logs, event streams, errors and metrics."""
+
+from __future__ import annotations
+
+import json
+import logging
+
+import anyio
+import h11
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mellea_like.core.backend import Request
+from mellea_like.core.generation import Generation
+from mellea_like.core.message import Message
+from mellea_like.errors import (
+    AuthenticationFailed,
+    BackendError,
+    BackendUnavailable,
+    InvalidRequest,
+    LimitExceeded,
+    MalformedResponse,
+    RateLimited,
+)
+from mellea_like.gateway.discreet import Discreet, retold
+from mellea_like.gateway.metrics import Metrics
+from mellea_like.gateway.quiet import quiet_logs
+from mellea_like.gateway.refusal import Refusal, too_many
+from mellea_like.gateway.safe_text import comment, frame, header_value, one_line
+from mellea_like.runtime.logs import inform, warn
+
+HOSTILE = [
+    "a\r\nSet-Cookie: evil=1",
+    "a\nb",
+    "a\rb",
+    "a\x00b",
+    "a\u2028b\u2029c\u0085d\x0b\x0c\x1c\x1d\x1e",
+    "a\n\ndata: [DONE]\n\n",
+    "\x1b[2J\x1b]0;title\x07",
+    "\u202egnp.exe",
+    "\ud800",
+    "\U0001f600" * 3,
+    "",
+    "   ",
+    "\\n",
+    "x" * 10_000,
+]
+texts = st.text(st.characters(), max_size=300) | st.sampled_from(HOSTILE)
+
+
+@given(texts)
+def test_a_header_s_value_is_printable_ascii_in_bounds(text):
+    value = header_value(text)
+    assert len(value) <= 200
+    assert all(" " <= c <= "~" for c in value)
+    # What writes the answer takes it as it is.
+    connection = h11.Connection(h11.SERVER)
+    connection.receive_data(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+    connection.next_event()
+    written = connection.send(h11.Response(status_code=200, headers=[("x-text", value)]))
+    assert written is not None
+    assert written.count(b"\r\n") == 4 - (b"transfer-encoding" not in written.lower())
+
+
+def test_a_header_s_value_keeps_what_it_can():
+    assert header_value("caf\u00e9 au lait") == "caf? au lait"
+    assert header_value("abcdef", 5) == "ab..."
+    assert header_value("abcde", 5) == "abcde"
+
+
+@given(texts)
+def test_a_line_of_a_log_is_one_line(text):
+    line = one_line(text)
+    assert line.isprintable() or not line
+    assert len(line.splitlines()) <= 1
+    assert len(line) <= 10 * 200 + 3
+
+
+@given(texts)
+def test_a_line_of_a_log_tells_what_was_there(text):
+    if len(text) <= 200:
+        assert one_line(text).encode("latin-1", "backslashreplace").decode("unicode_escape") == text
+
+
+@given(texts)
+def test_a_frame_of_an_event_stream_is_one_frame(text):
+    data = {"choices": [{"delta": {"content": text}}], text: 1}
+    written = frame(data)
+    assert written.isascii()
+    assert written.endswith(b"\n\n")
+    lines = written.decode().splitlines()
+    assert [line.partition(":")[0] for line in lines] == ["data", ""]
+    assert json.loads(lines[0].removeprefix("data: ")) == data
+
+
+@given(texts)
+def test_a_comment_of_an_event_stream_is_one_comment(text):
+    lines = comment(text).decode("ascii").splitlines()
+    assert len(lines) == 2
+    assert lines[0].startswith(":")
+    assert lines[1] == ""
+
+
+def test_no_frame_holds_what_json_does_not_know():
+    with pytest.raises(ValueError):
+        frame({"a": float("nan")})
+
+
+@given(texts, texts)
+def test_an_error_s_headers_and_body_can_t_be_forged(message, value):
+    refusal = Refusal(400, message, param=value, headers={"X-Reason": value})
+    headers = refusal.raw_headers()
+    assert all(b"\n" not in v and b"\r" not in v and v.isascii() for _, v in headers)
+    assert dict(headers)[b"content-length"] == str(len(refusal.body())).encode()
+    error = json.loads(refusal.body())["error"]
+    assert (error["message"], error["param"]) == (message, value)
+
+
+def test_retry_after_is_in_whole_seconds():
+    assert too_many("x", 0.2).headers == {"retry-after": "1"}
+    assert too_many("x", 1.2).headers == {"retry-after": "2"}
+
+
+# --- what upstreams say --------------------------------------------------------------------------
+
+CANARY = "canary-in-a-text"
+ERRORS = [
+    RateLimited(CANARY, status=429, retry_after=3.0),
+    RateLimited(CANARY, status=429, retryable=False),
+    BackendUnavailable(CANARY, status=503),
+    AuthenticationFailed(CANARY, status=401),
+    InvalidRequest(CANARY, status=400),
+    MalformedResponse(CANARY),
+    type("Own", (InvalidRequest,), {})(CANARY, status=418),
+    BackendError(CANARY),
+    KeyError(CANARY),
+    ExceptionGroup(CANARY, [ValueError(CANARY)]),
+]
+
+
+class Failing:
+    """A backend that fails on entering, amid its pieces, or when it is left."""
+
+    def __init__(self, error: Exception, where: str = "generate") -> None:
+        self.error = error
+        self.where = where
+
+    async def generate(self, request: Request) -> Generation:
+        raise self.error
+
+    def stream(self, request: Request):
+        from contextlib import asynccontextmanager
+
+        async def pieces():
+            yield "a"
+            if self.where == "pieces":
+                raise self.error
+            yield Generation("a")
+
+        @asynccontextmanager
+        async def streamed():
+            if self.where == "entering":
+                raise self.error
+            yield pieces()
+            if self.where == "leaving":
+                raise self.error
+
+        return streamed()
+
+
+REQUEST = Request((Message("user", "x"),))
+
+
+def texts_of(error: BaseException | None) -> str:
+    if error is None:
+        return ""
+    shown = f"{error!r} {error} {getattr(error, '__notes__', '')}"
+    cause = error.__cause__ if error.__suppress_context__ else error.__context__
+    return shown + texts_of(error.__cause__) + texts_of(cause)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("error", ERRORS, ids=repr)
+@pytest.mark.parametrize("where", ["generate", "entering", "pieces", "leaving"])
+async def test_an_upstream_s_error_keeps_its_class_and_numbers_but_not_its_text(error, where):
+    backend = Discreet(Failing(error, where), "main")
+    with pytest.raises(BackendError) as caught:
+        if where == "generate":
+            await backend.generate(REQUEST)
+        else:
+            async with backend.stream(REQUEST) as pieces:
+                async for _ in pieces:
+                    pass
+    told = caught.value
+    assert CANARY not in texts_of(told)
+    assert "'main'" in str(told)
+    if isinstance(error, BackendError):
+        assert isinstance(error, type(told))
+        assert type(told) is not BackendError or type(error) is BackendError
+        for name in ("status", "retryable", "retry_after"):
+            assert getattr(told, name) == getattr(error, name)
+
+
+@pytest.mark.anyio
+async def test_what_this_library_says_on_its_own_account_is_passed_on():
+    error = LimitExceeded("a budget is spent")
+    with pytest.raises(LimitExceeded) as caught:
+        await Discreet(Failing(error), "main").generate(REQUEST)
+    assert caught.value is error
+    assert retold(error, "main") is error
+
+
+@pytest.mark.anyio
+async def test_what_the_reader_of_a_stream_raises_is_passed_on():
+    backend = Discreet(Failing(KeyError("never")), "main")
+    with pytest.raises(ZeroDivisionError) as caught:
+        async with backend.stream(REQUEST) as pieces:
+            async for _ in pieces:
+                raise ZeroDivisionError
+    assert type(caught.value) is ZeroDivisionError
+
+
+@pytest.mark.anyio
+async def test_a_reply_passes_unchanged():
+    class Fine(Failing):
+        async def generate(self, request: Request) -> Generation:
+            return Generation("reply")
+
+    backend = Discreet(Fine(KeyError()), "main")
+    assert (await backend.generate(REQUEST)).text == "reply"
+    async with backend.stream(REQUEST) as pieces:
+        assert [getattr(piece, "text", piece) async for piece in pieces] == ["a", "a"]
+
+
+@pytest.mark.anyio
+async def test_a_cancelled_request_is_no_error():
+    class Slow(Failing):
+        async def generate(self, request: Request) -> Generation:
+            await anyio.sleep_forever()
+            raise AssertionError
+
+    with anyio.move_on_after(0) as scope:
+        await Discreet(Slow(KeyError()), "main").generate(REQUEST)
+    assert scope.cancelled_caught
+
+
+# --- logs ----------------------------------------------------------------------------------------
+
+
+def test_what_others_log_loses_its_texts_at_any_level(caplog):
+    caplog.set_level(0)
+    with quiet_logs():
+        for name in ("openai", "openai._base_client", "httpx2", "httpcore2.http11", "httpx"):
+            logging.getLogger(name).setLevel(logging.DEBUG)
+            logging.getLogger(name).debug("request %s", CANARY)
+            logging.getLogger(name).info(CANARY)
+            logging.getLogger(name).warning("it is broken")
+            logging.getLogger(name).setLevel(logging.NOTSET)
+        try:
+            raise KeyError(CANARY)
+        except KeyError as exc:
+            logging.getLogger("uvicorn.error").exception("it failed")
+            warn("iteration %d errored: %s: %s", 3, type(exc).__name__, exc)
+            warn("requirement %r was abandoned: %s", CANARY, f"so {CANARY}", exc_info_=1)
+            inform("it took %g s", 1.5)
+            logging.getLogger("mellea_like").info("gave %(up)s", {"up": CANARY})
+            logging.getLogger("mellea_like").info("call %s", "1a2b3c4d")
+            logging.getLogger("mellea_like").info("plain", exc_info=exc, stack_info=True)
+        warn("%s: %s", "RateLimited", RateLimited("the upstream 'main' asks for fewer"))
+    assert CANARY not in caplog.text
+    for kept in (
+        "it is broken",
+        "it failed",
+        "iteration 3 errored: KeyError: ***",
+        "requirement '***' was abandoned: ***",
+        "it took 1.5 s",
+        "call 1a2b3c4d",
+        "RateLimited: the upstream 'main' asks for fewer",
+    ):
+        assert kept in caplog.text
+
+
+def test_afterwards_loggers_are_as_they_were(caplog):
+    caplog.set_level(logging.DEBUG)
+    filters = {n: list(logging.getLogger(n).filters) for n in ("openai", "mellea_like", "httpx2")}
+    with quiet_logs(), quiet_logs():
+        pass
+    assert {n: list(logging.getLogger(n).filters) for n in filters} == filters
+    logging.getLogger("openai").debug("again")
+    assert "again" in caplog.text
+
+
+# --- metrics -------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.tuples(texts, texts, st.integers(-5, 999)), max_size=20))
+def test_labels_are_names_of_the_configuration_and_nothing_else(requests):
+    metrics = Metrics(["haiku"], ["team"])
+    for model, key, status in [*requests, ("haiku", "team", 200)]:
+        metrics.requested(model, key, status, 0.1)
+        metrics.occupied(key, 1, 2)
+        metrics.sampled(model, iterations=1, input_tokens=2, output_tokens=3, outcome=key)
+    labels = {
+        (name, value)
+        for family in metrics.registry.collect()
+        for sample in family.samples
+        for name, value in sample.labels.items()
+        if name in {"model", "key", "outcome", "kind"}
+    }
+    assert {value for name, value in labels if name == "model"} <= {"haiku", "other"}
+    assert {value for name, value in labels if name == "key"} <= {"team", "other"}
+    assert {value for name, value in labels if name == "outcome"} <= {"other"}
+
+
+@pytest.mark.parametrize("model", [None, 7, ["haiku"], {"a": 1}, "unknown"])
+def test_a_model_s_name_may_be_anything_at_all(model):
+    metrics = Metrics(["haiku"], ["team"])
+    metrics.requested(model, None, 200, 0.1)
+    assert (
+        'requests_total{key="other",model="other",status="200"} 1.0' in metrics.render()[0].decode()
+    )
+
+
+def test_metrics_say_what_happened():
+    metrics = Metrics(["haiku"], ["team"])
+    metrics.requested("haiku", "team", 422, 0.3)
+    metrics.occupied("team", 3, 4)
+    metrics.sampled("haiku", iterations=5, input_tokens=70, output_tokens=9, outcome="failed")
+    text = metrics.render()[0].decode()
+    for line in (
+        'mellea_like_gateway_requests_total{key="team",model="haiku",status="422"} 1.0',
+        'mellea_like_gateway_request_seconds_count{model="haiku"} 1.0',
+        'mellea_like_gateway_in_flight{key="team"} 3.0',
+        'mellea_like_gateway_waiting{key="team"} 4.0',
+        'mellea_like_gateway_calls_total{model="haiku",outcome="failed"} 1.0',
+        'mellea_like_gateway_iterations_sum{model="haiku"} 5.0',
+        'mellea_like_gateway_tokens_total{kind="input",model="haiku"} 70.0',
+        'mellea_like_gateway_tokens_total{kind="output",model="haiku"} 9.0',
+    ):
+        assert line in text
+    assert metrics.render()[1].startswith("text/plain")
+
+
+def test_two_gateways_in_a_process_count_apart():
+    first, second = Metrics(["a"], []), Metrics(["a"], [])
+    first.requested("a", None, 200, 1)
+    assert b"requests_total{" not in second.render()[0]

@@ -1,0 +1,285 @@
+"""A guard round a tiny app, on a real socket, and callers that write what they like."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import anyio
+
+from mellea_like.gateway.config_server import ANONYMOUS, KeyConfig, ServerConfig
+from mellea_like.gateway.guard import Guard, admitted
+from mellea_like.gateway.metrics import Metrics
+from mellea_like.gateway.server import listen, serve
+
+TOKEN = "test-token-0123456789"
+OTHER_TOKEN = "other-token-0123456789"
+
+
+def key(token: str = TOKEN, **limits: Any) -> KeyConfig:
+    """Make a key with a token's digest."""
+    return KeyConfig(sha256=hashlib.sha256(token.encode()).hexdigest(), **limits)
+
+
+@dataclass
+class TinyApp:
+    """What stands behind the guard: it answers with what it was given.
+
+    Attributes:
+        calls: the bodies of the requests that got through.
+        left: how many callers left while they were answered.
+        most: the most requests at one time.
+        release: requests to a path that begins with /wait are answered once this is set.
+    """
+
+    calls: list[Mapping[str, Any]] = field(default_factory=list)
+    left: int = 0
+    inside: int = 0
+    most: int = 0
+    release: threading.Event = field(default_factory=threading.Event)
+    headers: list[tuple[bytes, bytes]] = field(default_factory=list)
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "lifespan":
+            await _lifespan(receive, send)
+            return
+        known = admitted(scope) if scope["path"] != "/healthz" else None
+        self.calls.append(known.body if known is not None else {})
+        self.inside += 1
+        self.most = max(self.most, self.inside)
+        try:
+            if scope["path"].startswith("/wait") and not await self._wait(receive):
+                return
+            if scope["path"] == "/fail":
+                raise KeyError("a canary in an error")
+            if scope["path"] == "/big":
+                await send({"type": "http.response.start", "status": 200, "headers": []})
+                while True:
+                    part = b"x" * 2**16
+                    await send({"type": "http.response.body", "body": part, "more_body": True})
+            answer = json.dumps({"key": known and known.key}).encode()
+            headers = [(b"content-length", str(len(answer)).encode()), *self.headers]
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+            await send({"type": "http.response.body", "body": answer})
+        finally:
+            self.inside -= 1
+
+    async def _wait(self, receive: Any) -> bool:
+        gone = anyio.Event()
+
+        async def watch() -> None:
+            while (await receive())["type"] != "http.disconnect":
+                pass
+            gone.set()
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(watch)
+            while not (self.release.is_set() or gone.is_set()):  # noqa: ASYNC110 (a thread sets it)
+                await anyio.sleep(0.005)
+            group.cancel_scope.cancel()
+        self.left += gone.is_set()
+        return not gone.is_set()
+
+
+async def _lifespan(receive: Any, send: Any) -> None:
+    while True:
+        message = await receive()
+        await send({"type": f"{message['type']}.complete"})
+        if message["type"] == "lifespan.shutdown":
+            return
+
+
+@dataclass
+class Running:
+    """A server that runs in a thread.
+
+    Attributes:
+        port: where it listens, on 127.0.0.1.
+        app: what it answers with.
+        guard: the guard round that.
+        metrics: the guard's.
+    """
+
+    port: int
+    app: Any
+    guard: Guard
+    metrics: Metrics
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def connect(self) -> Caller:
+        return Caller(self.port)
+
+    def ask(self, data: bytes, seconds: float = 5.0) -> Answer:
+        """Send bytes on a new connection; return the first answer."""
+        with self.connect() as caller:
+            caller.send(data)
+            return caller.answer(seconds)
+
+
+@contextmanager
+def running(
+    app: Any = None,
+    *,
+    keys: Mapping[str, KeyConfig] | None = None,
+    **server: Any,
+) -> Iterator[Running]:
+    """Serve an app behind a guard on a free port of the loopback."""
+    config = ServerConfig(**{"port": 0, "stop_seconds": 0.2, **server})
+    inside = TinyApp() if app is None else app
+    metrics = Metrics(["m"], keys or [ANONYMOUS])
+    guard = Guard(inside, config, keys or {}, metrics=metrics)
+    with in_thread(guard, config, has_keys=bool(keys)) as port:
+        yield Running(port, inside, guard, metrics)
+
+
+@contextmanager
+def in_thread(app: Any, config: ServerConfig, *, has_keys: bool) -> Iterator[int]:
+    """Run the gateway's server in a thread with an event loop of its own; gives its port."""
+    listening = listen(config, has_keys=has_keys)
+    port = listening.getsockname()[1]
+    ready = threading.Event()
+    stops: list[Callable[[], object]] = []
+    failed: list[BaseException] = []
+
+    async def main() -> None:
+        stop = anyio.Event()
+        loop = asyncio.get_running_loop()
+        stops.append(lambda: loop.call_soon_threadsafe(stop.set))
+        await serve(app, config, listening, on_ready=ready.set, stop=stop)
+
+    def run() -> None:
+        try:
+            anyio.run(main)
+        except BaseException as exc:  # noqa: BLE001 (raised again in the test's thread)
+            failed.append(exc)
+        finally:
+            ready.set()
+
+    thread = threading.Thread(target=run, name="gateway under test", daemon=True)
+    thread.start()
+    assert ready.wait(10)
+    try:
+        if not failed:
+            yield port
+    finally:
+        if not failed:
+            stops[0]()
+        thread.join(10)
+        assert not thread.is_alive(), "the server did not stop"
+        if failed:
+            raise failed[0]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An answer as it came over the wire; ``status`` 0 where the connection closed without one."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+    raw: bytes
+
+    @property
+    def error(self) -> dict[str, Any]:
+        return json.loads(self.body)["error"]
+
+
+class Caller:
+    """A raw connection."""
+
+    def __init__(self, port: int) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout=5)
+        self._buffer = b""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.socket.close()
+
+    def send(self, data: bytes) -> None:
+        with suppress(OSError):  # The server may have closed it: what it said before is read.
+            self.socket.sendall(data)
+
+    def answer(self, seconds: float = 5.0) -> Answer:
+        """Read one answer with its body."""
+        self._until(lambda: b"\r\n\r\n" in self._buffer, seconds)
+        head, found, rest = self._buffer.partition(b"\r\n\r\n")
+        if not found:
+            return Answer(0, {}, b"", self._buffer)
+        first, *lines = head.decode("latin-1").split("\r\n")
+        fields = {n.lower(): v.strip() for n, _, v in (line.partition(":") for line in lines)}
+        length = int(fields.get("content-length", "0"))
+        start = len(self._buffer) - len(rest)
+        self._until(lambda: len(self._buffer) >= start + length, seconds)
+        body = self._buffer[start : start + length]
+        self._buffer = self._buffer[start + length :]
+        return Answer(int(first.split()[1]), fields, body, head + b"\r\n\r\n" + body)
+
+    def closed_after(self, seconds: float = 5.0) -> float:
+        """Wait until the server closes the connection; return how long that took."""
+        begun = time.monotonic()
+        self._until(lambda: False, seconds)
+        taken = time.monotonic() - begun
+        assert taken < seconds, "the server did not close the connection"
+        return taken
+
+    def _until(self, enough: Callable[[], bool], seconds: float) -> None:
+        end = time.monotonic() + seconds
+        while not enough():
+            left = end - time.monotonic()
+            if left <= 0:
+                return
+            self.socket.settimeout(left)
+            try:
+                more = self.socket.recv(2**16)
+            except OSError:
+                return
+            if not more:
+                return
+            self._buffer += more
+
+
+def request(
+    path: str = "/v1/chat/completions",
+    body: object = None,
+    *,
+    method: str | None = None,
+    token: str | None = None,
+    raw: bytes | None = None,
+    host: str = "localhost",
+    **headers: str,
+) -> bytes:
+    """Write an HTTP request; header names are given with underscores."""
+    content = raw if raw is not None else b"" if body is None else json.dumps(body).encode()
+    fields = {"Host": host}
+    if body is not None or raw is not None:
+        fields["Content-Type"] = "application/json"
+        fields["Content-Length"] = str(len(content))
+    if token is not None:
+        fields["Authorization"] = f"Bearer {token}"
+    for name, value in headers.items():
+        fields[name.replace("_", "-").title()] = value
+    verb = method or ("GET" if body is None and raw is None else "POST")
+    lines = [f"{verb} {path} HTTP/1.1", *(f"{n}: {v}" for n, v in fields.items())]
+    return "\r\n".join([*lines, "", ""]).encode("latin-1") + content
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 3.0) -> float:
+    """Wait in this thread until a condition holds; return how long it took."""
+    begun = time.monotonic()
+    while not condition():
+        assert time.monotonic() - begun < seconds, "it did not happen in time"
+        time.sleep(0.002)
+    return time.monotonic() - begun
