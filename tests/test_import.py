@@ -224,6 +224,7 @@ WITH_EXTRAS = (
     "mellea_like.backends.llama",
     "mellea_like.backends.mcp",
     "mellea_like.backends.openai",
+    "mellea_like.batch.rows_parquet",
     "mellea_like.report.call_page",
     "mellea_like.report.page",
     "mellea_like.report.run_page",

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from mellea_like.cli import batch_options as batches
 from mellea_like.cli import options
 from mellea_like.cli import report as reports
 from mellea_like.cli import serve as serving
@@ -137,6 +138,7 @@ def sample(  # noqa: PLR0913 (an option each)
     )
 
 
+app.command("batch", help=batches.HELP, epilog=batches.EPILOG)(batches.batch)
 app.command("watch", cls=WatchCommand, help=HELP, epilog=EPILOG)(watch)
 app.command("report", help=reports.HELP, epilog=reports.EPILOG)(reports.report)
 app.command("serve", help=serving.HELP, epilog=serving.EPILOG)(serving.serve)

@@ -1,0 +1,245 @@
+"""How far a batch is: a line that is drawn again on a terminal, or a line now and then."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+from rich.cells import cell_len
+from rich.live import Live
+from rich.text import Text
+
+from mellea_like.batch.progress import Progress
+from mellea_like.cli.live import make_console
+from mellea_like.cli.terminal import is_terminal, one_line, warn
+
+if TYPE_CHECKING:
+    from typing import Self
+
+    from rich.console import Console
+
+    from mellea_like.core.generation import Usage
+    from mellea_like.core.prices import Price
+
+__all__ = ["BatchView", "Part", "duration", "in_short", "money", "parts_of", "status_line"]
+
+BAR = 24
+"""Columns of the bar at most, and those below which there is none."""
+LEAST_BAR = 8
+
+REFRESHES_PER_SECOND = 4
+
+MINUTE = 60
+HOUR = 3600
+
+
+class Part(NamedTuple):
+    """A piece of the line.
+
+    Attributes:
+        text: what it says.
+        rank: the higher, the sooner it is left out where there is little room.
+        style: how it looks on a terminal.
+    """
+
+    text: str
+    rank: int
+    style: str = ""
+
+
+def duration(seconds: float) -> str:
+    """Write a time in short.
+
+    Args:
+        seconds: the time.
+
+    Returns:
+        ``0:07``, ``12:07``, ``3:12:07`` or ``2 d 3 h``.
+    """
+    whole = round(seconds)
+    hours, rest = divmod(whole, HOUR)
+    minutes, left = divmod(rest, MINUTE)
+    if hours >= 48:  # noqa: PLR2004 (two days)
+        return f"{hours // 24} d {hours % 24} h"
+    return f"{hours}:{minutes:02}:{left:02}" if hours else f"{minutes}:{left:02}"
+
+
+def in_short(number: int) -> str:
+    """Write a large number in short.
+
+    Args:
+        number: the number.
+
+    Returns:
+        ``950``, ``12.3k``, ``4.6M`` or ``7.9G``.
+    """
+    for unit, size in (("G", 10**9), ("M", 10**6), ("k", 10**3)):
+        if number >= 0.99995 * size:
+            return f"{number / size:.1f}{unit}"
+    return str(number)
+
+
+def money(usage: Usage, price: Price) -> str:
+    """Write what tokens cost.
+
+    Args:
+        usage: the tokens.
+        price: their price.
+
+    Returns:
+        The amount, with a ``≥`` where a server did not say all.
+    """
+    amount = (usage.input_tokens * price.input + usage.output_tokens * price.output) / 1e6
+    return f"{'≥' if usage.unknown else ''}{amount:.6f}"
+
+
+def parts_of(progress: Progress, price: Price | None, since: float = 0.0) -> list[Part]:
+    """Say how far a batch is.
+
+    Args:
+        progress: its numbers.
+        price: what tokens cost, or None.
+        since: seconds since these were its numbers.
+
+    Returns:
+        The pieces, in the order in which they stand in a line.
+    """
+    done = f"{progress.done:,}" + ("" if progress.total is None else f"/{progress.total:,}")
+    parts = [Part(done, 0, "bold")]
+    sampled = progress.done - progress.replayed
+    if sampled and progress.rate > 0:
+        rate = progress.rate
+        parts.append(Part(f"{rate:.1f}/s" if rate >= 1 else f"{rate * MINUTE:.1f}/min", 3, "cyan"))
+    if progress.pass_rate is not None:
+        parts.append(Part(f"{_percent(progress.pass_rate)} passed", 2, "green"))
+    if progress.errored:
+        parts.append(Part(f"{progress.errored:,} errors", 1, "red"))
+    usage = progress.usage
+    parts.append(Part(f"{in_short(usage.total_tokens)} tokens", 5, "dim"))
+    if price is not None:
+        parts.append(Part(f"cost {money(usage, price)}", 4, "dim"))
+    if progress.seconds_left is not None and progress.done != progress.total:
+        parts.append(Part(f"{duration(max(0.0, progress.seconds_left - since))} left", 1))
+    return parts
+
+
+def _percent(share: float) -> str:
+    percent = round(100 * share)
+    if percent in {0, 100} and 0 < share < 1:  # Not all, and not none.
+        return ">99%" if percent else "<1%"
+    return f"{percent}%"
+
+
+def status_line(parts: list[Part], columns: int, share: float | None = None) -> Text:
+    """Fit the pieces into a line of a terminal.
+
+    Args:
+        parts: the pieces.
+        columns: the room.
+        share: how much of the batch is done, for a bar where there is room; None for no bar.
+
+    Returns:
+        The line.
+    """
+    kept = list(parts)
+    while len(kept) > 1 and _width(kept) > columns:
+        last = max(range(len(kept)), key=lambda i: (kept[i].rank, i))
+        del kept[last]
+    line = Text("  ").join(Text(part.text, part.style) for part in kept)
+    room = min(BAR, columns - _width(kept) - 2)
+    if share is not None and room >= LEAST_BAR:
+        full = round(share * room)
+        bar = Text("━" * full, "green") + Text("─" * (room - full), "dim")
+        line = bar + Text("  ") + line
+    line.truncate(max(1, columns), overflow="ellipsis")
+    return line
+
+
+def _width(parts: list[Part]) -> int:
+    return sum(cell_len(part.text) for part in parts) + 2 * (len(parts) - 1)
+
+
+class BatchView:
+    """Shows how far a batch is while it runs, on standard error.
+
+    Args:
+        price: what tokens cost, or None.
+        quiet: whether to show nothing.
+        lines: whether to write lines though standard error is a terminal.
+        every: seconds between two lines where it is none.
+
+    Attributes:
+        progress: the latest numbers.
+    """
+
+    def __init__(
+        self, price: Price | None, *, quiet: bool = False, lines: bool = False, every: float = 5.0
+    ) -> None:
+        self.progress = Progress()
+        self._price = price
+        self._quiet = quiet
+        self._every = every
+        self._updated = self._said = time.monotonic()
+        self._console: Console | None = None
+        self._live: Live | None = None
+        if not quiet and not lines and is_terminal(sys.stderr):
+            console = make_console(sys.stderr)
+            if not console.is_dumb_terminal:
+                self._console = console
+
+    def __enter__(self) -> Self:
+        if self._console is not None:
+            self._live = Live(
+                get_renderable=self.render,
+                console=self._console,
+                refresh_per_second=REFRESHES_PER_SECOND,
+                transient=True,
+                redirect_stdout=False,
+                redirect_stderr=False,
+            )
+            self._live.start(refresh=True)
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def update(self, progress: Progress) -> None:
+        """Take the numbers of this moment.
+
+        Args:
+            progress: the numbers.
+        """
+        self.progress, self._updated = progress, time.monotonic()
+        if self._quiet or self._console is not None:
+            return
+        if self._updated - self._said >= self._every and progress.done != progress.total:
+            self._said = self._updated
+            warn("  ".join(part.text for part in parts_of(progress, self._price)))
+
+    def say(self, line: str) -> None:
+        """Write a line, above the view where there is one.
+
+        Args:
+            line: the line.
+        """
+        if self._live is None:
+            warn(one_line(line))
+            return
+        with contextlib.suppress(OSError):
+            self._live.console.print(Text(one_line(line)), soft_wrap=True)
+
+    def render(self) -> Text:
+        """Draw the line of this moment.
+
+        Returns:
+            The line, with room for the ^C of an interrupt.
+        """
+        assert self._console is not None  # noqa: S101 (there is a terminal)
+        progress, since = self.progress, time.monotonic() - self._updated
+        share = None if not progress.total else min(1.0, progress.done / progress.total)
+        columns = self._console.width - len("^C")
+        return status_line(parts_of(progress, self._price, since), columns, share)

@@ -1,0 +1,154 @@
+"""A prompt for each row: a Jinja template, filled in with the row's fields."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jinja2 import StrictUndefined, TemplateSyntaxError, UndefinedError, meta
+from jinja2.exceptions import SecurityError
+from jinja2.sandbox import SandboxedEnvironment
+
+from mellea_like.batch.rows import BadRow
+from mellea_like.cli.arguments import check_file
+from mellea_like.cli.exits import Exit, Problem
+from mellea_like.cli.terminal import one_line
+
+if TYPE_CHECKING:
+    from mellea_like.batch.rows import Row
+
+__all__ = ["PromptTemplate"]
+
+LONGEST_TEMPLATE = 2**20
+"""Characters."""
+
+MOST_FIELDS = 20
+"""How many of a row's fields a message names."""
+
+ROW = "row"
+"""The name of all fields together, for those whose names are no words."""
+
+_UNDEFINED = re.compile(r"^'(?P<name>[^']*)' is undefined$")
+
+
+class PromptTemplate:
+    """What to ask for each row.
+
+    It sees the row's fields by their names, and all of them as ``row``: ``{{ row["the name"] }}``.
+    It runs in Jinja's sandbox. A row's text is only ever text: what stands in it is not run.
+
+    Args:
+        text: the template.
+
+    Attributes:
+        text: the template.
+
+    Raises:
+        Problem: it is no template, or names no field at all.
+    """
+
+    def __init__(self, text: str) -> None:
+        environment = SandboxedEnvironment(
+            undefined=StrictUndefined,
+            autoescape=False,  # It is no HTML.
+            keep_trailing_newline=False,
+        )
+        environment.filters["tojson"] = _to_json
+        self.text = text
+        if not text.strip():
+            msg = "--prompt is empty: say what to ask for each row, with its fields: {{ text }}"
+            raise Problem(msg, Exit.USAGE)
+        try:
+            names = meta.find_undeclared_variables(environment.parse(text))
+            self._template = environment.from_string(text)
+        except TemplateSyntaxError as exc:
+            msg = f"--prompt is no Jinja template: line {exc.lineno}: {exc.message}"
+            raise Problem(msg, Exit.USAGE) from exc
+        if not names:
+            msg = (
+                "--prompt would be the same for every row: name their fields in double braces, as"
+                " in {{ text }}"
+            )
+            raise Problem(msg, Exit.USAGE)
+
+    @classmethod
+    def given(cls, argument: str) -> PromptTemplate:
+        """Read the template.
+
+        Args:
+            argument: the template, or ``@`` and the name of the file that it stands in.
+
+        Returns:
+            The template.
+
+        Raises:
+            Problem: the file can't be read, or what it holds is no template.
+        """
+        if not argument.startswith("@"):
+            return cls(argument)
+        path = Path(argument[1:])
+        check_file("--prompt", path)
+        try:
+            with path.open(encoding="utf-8-sig") as file:
+                text = file.read(LONGEST_TEMPLATE + 1)
+        except OSError as exc:
+            msg = f"--prompt: can't read {path}: {exc.strerror or exc}"
+            raise Problem(msg) from exc
+        except UnicodeDecodeError as exc:
+            msg = f"--prompt: {path} is no UTF-8 text"
+            raise Problem(msg) from exc
+        if len(text) > LONGEST_TEMPLATE:
+            msg = f"--prompt: {path} is longer than {LONGEST_TEMPLATE} characters"
+            raise Problem(msg)
+        return cls(text)
+
+    def fill(self, row: Row, place: str = "line") -> str:
+        """Make the prompt for a row.
+
+        Args:
+            row: the row.
+            place: what its number counts.
+
+        Returns:
+            The prompt.
+
+        Raises:
+            BadRow: the row lacks a field, or its values do not go with the template.
+        """
+        where = f"{place} {row.number}"
+        try:
+            prompt = self._template.render({ROW: dict(row), **row})
+        except UndefinedError as exc:
+            msg = f"{where}: {_lacks(str(exc), row)}"
+            raise BadRow(msg, row.number) from exc
+        except SecurityError as exc:
+            msg = f"{where}: the prompt does what templates may not: {one_line(str(exc))}"
+            raise BadRow(msg, row.number) from exc
+        except Exception as exc:
+            reason = one_line(f"{type(exc).__name__}: {exc}")
+            msg = f"{where}: the prompt can't be made of this row: {reason}"
+            raise BadRow(msg, row.number) from exc
+        if not prompt.strip():
+            msg = f"{where}: the prompt is empty"
+            raise BadRow(msg, row.number)
+        return prompt
+
+
+def _lacks(error: str, row: Row) -> str:
+    found = _UNDEFINED.match(error)
+    names = [one_line(name, 40) for name in list(row)[:MOST_FIELDS]]
+    more = ", ..." if len(row) > MOST_FIELDS else ""
+    fields = f"its fields: {', '.join(names)}{more}" if names else "it has no fields"
+    if found is None:
+        return f"the prompt can't be made: {one_line(error)}; {fields}"
+    close = difflib.get_close_matches(found["name"], list(row), n=1)
+    hint = f" (did you mean {one_line(close[0], 40)}?)" if close else ""
+    return f"the prompt names {found['name']!r}, which the row does not have{hint}; {fields}"
+
+
+def _to_json(value: Any, indent: int | None = None) -> str:
+    """Jinja's own filter escapes what HTML would take for markup."""
+    return json.dumps(value, ensure_ascii=False, indent=indent)

@@ -1,0 +1,282 @@
+"""Rows come out of files one at a time, and the bad ones with their places."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mellea_like.batch.rows import LONGEST_LINE, BadRow, Row, RowFormat, format_of, read_rows
+from mellea_like.batch.rows_written import RESULT_FIELDS, as_json, flat_names, row_writer
+
+JSONL, CSV, TSV = RowFormat.JSONL, RowFormat.CSV, RowFormat.TSV
+
+
+def read(data, format=JSONL):
+    """Return the rows with their numbers, and what is wrong with the others."""
+    bad = []
+    rows = [(row.number, dict(row)) for row in read_rows(io.BytesIO(data), format, bad.append)]
+    return rows, [(row.number, str(row)) for row in bad]
+
+
+@pytest.mark.parametrize(
+    ("name", "format"),
+    [
+        ("a.jsonl", "jsonl"),
+        ("b/a.NDJSON", "jsonl"),
+        ("a.csv", "csv"),
+        ("a.x.tsv", "tsv"),
+        ("a.parquet", "parquet"),
+    ],
+)
+def test_a_files_name_says_how_its_rows_stand_in_it(name, format):
+    assert format_of(name) == format
+
+
+@pytest.mark.parametrize("name", ["a", "a.json", "a.txt", ".csv"])
+def test_another_name_does_not_tell(name):
+    with pytest.raises(ValueError, match=r"does not end in one of \.jsonl, \.ndjson, \.csv"):
+        format_of(name)
+
+
+@pytest.mark.parametrize(
+    ("data", "rows"),
+    [
+        (b"", []),
+        (b"\n \r\n\t\n", []),
+        (b'{"a": 1}', [(1, {"a": 1})]),
+        (b'\n{"a": 1}\r\n\n{"a": 2}\n', [(2, {"a": 1}), (4, {"a": 2})]),
+        (b'\xef\xbb\xbf{"a": "\xc3\xa9"}\n', [(1, {"a": "é"})]),
+        (b'{"a": "\\u00e9\\ud83d\\ude00", "b": [1.5, -2e3, null, true]}', [
+            (1, {"a": "é😀", "b": [1.5, -2000.0, None, True]})
+        ]),
+        (b"{}", [(1, {})]),
+        (b'{"a": ' + b"[" * 99 + b"]" * 99 + b"}", None),
+        (b'{"a": "' + b"[{" * 500 + b'"}', None),
+    ],
+)  # fmt: skip
+def test_a_json_object_a_line(data, rows):
+    found, bad = read(data)
+    assert bad == []
+    assert len(found) == 1 if rows is None else found == rows
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        (b"{", "line 2 is no JSON: Expecting property name"),
+        (b"{'a': 1}", "line 2 is no JSON: Expecting property name enclosed in double quotes at"),
+        (b'{"a": 1} {"a": 2}', "line 2 is no JSON: Extra data at column 10"),
+        (b'{"a": 1}\r{"a": 2}', "line 2 is no JSON: Extra data at column 10"),
+        (b'{"a": "\xff"}', "line 2 is no UTF-8 text: byte 7 makes no sense"),
+        (b"[1]", 'line 2 is an array, not an object such as {"text": "..."}'),
+        (b'"text"', "line 2 is a string, not an object"),
+        (b"7", "line 2 is a number, not an object"),
+        (b"null", "line 2 is true, false or null, not an object"),
+        (b'{"a": NaN}', "line 2 is no JSON: NaN is no number that JSON knows"),
+        (b'{"a": -Infinity}', "line 2 is no JSON: -Infinity is no number that JSON knows"),
+        (b'{"a": 1e999}', "line 2 is no JSON: 1e999 is no number that JSON knows"),
+        (b'{"a": ' + b"7" * 5000 + b"}", "line 2 is no JSON: Exceeds the limit"),
+        (b'{"a": "\\ud800"}', "line 2 holds half a character"),
+        (b'{"\\udfff": 1}', "line 2 holds half a character"),
+        (b'{"a": ' + b"[" * 100 + b"]" * 100 + b"}", "line 2 is nested too deeply"),
+        (b'{"a": ' + b"[" * 100_000, "line 2 is nested too deeply"),
+        (b'{"a": "' + b"x" * LONGEST_LINE + b'"}', "line 2 has over 16 MB"),
+    ],
+)
+def test_a_bad_line_is_told_with_its_number_and_the_others_are_read(line, sentence):
+    rows, [(number, said)] = read(b'{"a": 1}\n' + line + b'\n{"a": 3}\n')
+    assert rows == [(1, {"a": 1}), (3, {"a": 3})]
+    assert number == 2
+    assert said.startswith(sentence)
+    assert len(said) < 200
+
+
+def test_without_anybody_to_tell_a_bad_row_is_an_error():
+    rows = read_rows(io.BytesIO(b'{"a": 1}\nnonsense\n'), JSONL)
+    row = next(rows)
+    assert isinstance(row, Row)
+    assert json.dumps(row) == '{"a": 1}'
+    with pytest.raises(BadRow, match="line 2 is no JSON") as caught:
+        next(rows)
+    assert caught.value.number == 2
+
+
+def test_who_is_told_may_stop_it():
+    def stop(bad):
+        raise RuntimeError(str(bad))
+
+    with pytest.raises(RuntimeError, match="line 1 is no JSON"):
+        next(read_rows(io.BytesIO(b"nonsense\n{}\n"), JSONL, stop))
+
+
+def test_a_line_without_end_is_read_in_pieces_and_not_kept():
+    class Endless(io.RawIOBase):
+        asked = 0
+        most = 0
+
+        def readline(self, size=-1):
+            Endless.asked += 1
+            Endless.most = max(Endless.most, size)
+            return b"x" * size if Endless.asked < 20 else b""
+
+    assert list(read_rows(Endless(), JSONL, lambda bad: None)) == []
+    assert 0 < Endless.most <= LONGEST_LINE + 1
+    assert Endless.asked > 20
+
+
+@pytest.mark.parametrize("format", [JSONL, CSV])
+@pytest.mark.parametrize("codec", ["utf-16", "utf-16-be"])
+def test_utf_16_is_named(format, codec):
+    data = '{"a": 1}\n'.encode(codec)
+    data = data if codec == "utf-16" else b"\xfe\xff" + data
+    with pytest.raises(ValueError, match="the text is UTF-16: make it UTF-8, with iconv"):
+        read(data, format)
+
+
+@pytest.mark.parametrize(
+    ("data", "rows"),
+    [
+        (b"", []),
+        (b"a,b\n", []),
+        (b"a,b\n1,2\n", [(2, {"a": "1", "b": "2"})]),
+        (b'\xef\xbb\xbfa,b\r\n"x\r\ny",2\r\n\r\n3,"4""5"', [
+            (2, {"a": "x\r\ny", "b": "2"}), (5, {"a": "3", "b": '4"5'})
+        ]),
+        (b"first name,\xc3\xa9\n ,\n", [(2, {"first name": " ", "é": ""})]),
+    ],
+)  # fmt: skip
+def test_comma_separated_values_under_their_names(data, rows):
+    assert read(data, CSV) == (rows, [])
+
+
+def test_tabs_separate_too():
+    assert read(b"a\tb\n1,5\t2\n", TSV) == ([(2, {"a": "1,5", "b": "2"})], [])
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        (b"1", "line 3 has 1 field, where the first line names 2"),
+        (b"1,2,3", "line 3 has 3 fields, where the first line names 2"),
+        (b"1,\xff", "line 3 is no UTF-8 text"),
+        (b'"1"x,2', "line 3 is no CSV: ',' expected after '\"'"),
+        (b"x" * 200_000 + b",2", "line 3 is no CSV: field larger than field limit"),
+        (b"x" * LONGEST_LINE + b",2", "line 3 has over 16 MB"),
+    ],
+)
+def test_a_bad_row_is_told_with_its_line_and_the_others_are_read(line, sentence):
+    rows, [(number, said)] = read(b"a,b\n1,2\n" + line + b"\n4,5\n", CSV)
+    assert [row["a"] for _, row in rows] == ["1", "4"]
+    assert number == 3
+    assert said.startswith(sentence)
+
+
+def test_a_quote_that_is_never_closed_takes_the_rest_and_is_told_where_it_opens():
+    rows, bad = read(b'a,b\n1,2\n3,"4\n5,6\n7,8\n', CSV)
+    assert rows == [(2, {"a": "1", "b": "2"})]
+    assert bad == [(3, "line 3 has a quote that is never closed")]
+
+
+@pytest.mark.parametrize(
+    ("data", "sentence"),
+    [
+        (b"a,a\n1,2\n", "has 'a' twice"),
+        (b"a, \n1,2\n", "has an empty one"),
+        (b"a,\xff\n1,2\n", "is no UTF-8 text"),
+        (b'"a\n1,2\n', "has a quote that is never closed"),
+    ],
+)
+def test_without_names_there_are_no_rows(data, sentence):
+    with pytest.raises(ValueError, match=f"the first line, which is to hold the names, {sentence}"):
+        read(data, CSV)
+
+
+# Writing
+
+
+def record(**more):
+    return {
+        "id": 0,
+        "line": 1,
+        "input": {"a": "x", "n": 1},
+        "output": "text",
+        "success": True,
+        "status": "passed",
+        "reasons": [],
+        "error": None,
+        "iterations": 2,
+        "elapsed": 0.5,
+        "usage": {"requests": 2, "input_tokens": 10, "output_tokens": 20, "unknown": 0},
+        **more,
+    }
+
+
+def written(format, records, columns=None):
+    file = io.BytesIO()
+    writer = row_writer(file, format, columns)
+    for one in records:
+        writer.write(one)
+    writer.close()
+    return file.getvalue().decode("utf-8")
+
+
+NASTY = 'a\u2028b\x85c\x1b[31m\u202e"\r\n\ud800é😀'
+
+
+def test_a_result_is_a_json_object_in_one_line_whatever_reads_it():
+    text = written(JSONL, [record(output=NASTY), record()])
+    assert len(text.splitlines()) == 2
+    assert not set(text) & set("\u2028\x85\x1b\u202e")
+    assert "é😀" in text
+    assert json.loads(text.splitlines()[0]) == record(output=NASTY)
+
+
+def test_a_result_as_columns_keeps_the_inputs_columns():
+    text = written(CSV, [record(output='x,"y"\r\nz', reasons=["one", "two"])], {"a": "", "n": ""})
+    [names, values] = csv.reader(io.StringIO(text, newline=""))
+    assert names == ["a", "n", *RESULT_FIELDS]
+    assert dict(zip(names, values, strict=True)) == {
+        "a": "x", "n": "1", "id": "0", "line": "1", "output": 'x,"y"\r\nz', "success": "true",
+        "status": "passed", "reasons": "one; two", "error": "", "iterations": "2",
+        "elapsed": "0.5", "requests": "2", "input_tokens": "10", "output_tokens": "20",
+        "unknown": "0",
+    }  # fmt: skip
+
+
+def test_rows_without_columns_stand_in_one_as_json():
+    text = written(TSV, [record(output=[1], error={"type": "E", "message": "m"}, status="errored")])
+    [names, values] = csv.reader(io.StringIO(text, newline=""), delimiter="\t")
+    row = dict(zip(names, values, strict=True))
+    assert json.loads(row["input"]) == {"a": "x", "n": 1}
+    assert (row["output"], row["error"]) == ("[1]", "E: m")
+
+
+def test_a_column_of_the_input_keeps_its_name_and_the_results_gives_way():
+    names = flat_names(["id", "output", "result_output"])
+    assert names[:5] == ["id", "output", "result_output", "result_id", "line"]
+    assert names[5] == "result_result_output"
+    assert len(set(names)) == len(names)
+
+
+def test_a_line_of_csv_that_looks_like_another_is_quoted():
+    text = written(CSV, [record(output="a\rb")], {"a": ""})
+    assert '"a\rb"' in text
+
+
+@given(st.text())
+def test_any_text_comes_back_from_json(text):
+    line = as_json({"a": text})
+    assert len(line.splitlines()) == 1
+    assert json.loads(line.encode("utf-8")) == {"a": text}
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"])))
+def test_any_text_comes_back_from_csv(text):
+    data = written(CSV, [record(output=text)], {"a": ""}).encode("utf-8")
+    [(_, row)] = read(data, CSV)[0]
+    assert row["output"] == text
