@@ -35,6 +35,9 @@ __all__ = [
 BESIDE = ("-wal", "-shm", "-journal")
 """What SQLite keeps beside a database, by the end of the name."""
 
+SMALLEST = 512
+"""The smallest page of an SQLite database; it takes a shorter file for an empty database."""
+
 BUSY_SECONDS = 10.0
 """How long to wait where another connection holds SQLite's own locks; each does so only briefly."""
 
@@ -83,6 +86,8 @@ def problems(path: Path) -> Generator[None]:
         yield
     except sqlite3.Error as exc:
         raise explained(exc, path) from exc
+    except UnicodeDecodeError as exc:
+        raise damaged(path, f"a text in it is none ({exc})") from exc
     except OSError as exc:
         msg = f"journal {path}: {exc.strerror}"
         raise JournalError(msg) from exc
@@ -119,8 +124,9 @@ def look(path: Path) -> os.stat_result | None:
         what = "a folder" if stat.S_ISDIR(there.st_mode) else "no regular file"
         msg = f"journal {path} is {what}: name a file"
         raise JournalError(msg)
-    if there.st_size == 0:
-        msg = f"journal {path} is empty, so it is no journal: remove it, or use another name"
+    if there.st_size < SMALLEST:
+        what = "too short to be one" if there.st_size else "empty, so it is none"
+        msg = f"journal {path} is {what}: move it away, or use another name"
         raise JournalError(msg)
     return there
 
@@ -291,9 +297,10 @@ def create(path: Path, run: Mapping[str, str]) -> None:
             raise JournalError(msg)
     with problems(path):
         descriptor, name = tempfile.mkstemp(prefix=f".{path.name}-", suffix="-new", dir=path.parent)
-        os.close(descriptor)
         draft = Path(name)
         try:
+            os.fchmod(descriptor, 0o600)  # Whatever the umask.
+            os.close(descriptor)
             _fill(draft, run.items())
             _publish(draft, path)
         finally:

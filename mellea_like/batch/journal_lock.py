@@ -121,6 +121,7 @@ class JournalLock:
         if _CONTENT.fullmatch(content) is None:
             raise JournalError(self._foreign())
         try:
+            os.fchmod(descriptor, 0o600)
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, f"{MARK} {os.getpid()}\n".encode("ascii"), 0)
         except OSError as exc:

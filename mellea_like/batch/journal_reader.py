@@ -217,7 +217,9 @@ def _mode(path: Path) -> str:
     wal = path.with_name(f"{path.name}-wal")
     if wal.exists() and wal.stat().st_size:
         return "ro"
-    return "rw" if os.access(path.parent, os.W_OK) else "ro&immutable=1"
+    effective = os.access in os.supports_effective_ids
+    writable = os.access(path.parent, os.W_OK, effective_ids=effective)
+    return "rw" if writable else "ro&immutable=1"
 
 
 @contextmanager

@@ -1,0 +1,385 @@
+"""What is no journal, or is damaged, is refused with a clear error; not a byte of it changes."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import socket
+import sqlite3
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from anyio import to_thread
+from journal_kit import (
+    IDENTITY,
+    bytes_beside,
+    copy_of,
+    integrity,
+    items_of,
+    run_of,
+    write_item,
+    write_run,
+)
+
+from mellea_like.batch import Journal, read_items, read_run
+from mellea_like.errors import JournalError
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "run.db"
+
+
+async def refusals(path: Path) -> set[str]:
+    """Open, read and read again what is no journal; nothing may change."""
+    before = bytes_beside(path)
+    said: set[str] = set()
+    with pytest.raises(JournalError) as refused:
+        async with Journal(path).open(IDENTITY):
+            pass
+    said.add(str(refused.value))
+    for read in (run_of, items_of):
+        with pytest.raises(JournalError) as refused:
+            await read(path)
+        said.add(str(refused.value))
+    assert bytes_beside(path) == before
+    assert all(str(path) in message for message in said)
+    return said
+
+
+# --- its modes ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o022, 0o277])
+async def test_only_its_owner_may_read_a_journal_whatever_the_umask(path, umask):
+    before = os.umask(umask)
+    try:
+        async with Journal(path).open(IDENTITY) as store:
+            await write_item(store, 0)
+            modes = {file.name: file.stat().st_mode & 0o777 for file in path.parent.iterdir()}
+    finally:
+        os.umask(before)
+    assert set(modes) == {"run.db", "run.db-wal", "run.db-shm", "run.db-lock"}
+    assert {modes["run.db"], modes["run.db-wal"], modes["run.db-shm"]} == {0o600}
+    assert modes["run.db-lock"] & ~0o600 == 0
+
+
+async def test_names_that_mean_something_in_addresses_are_only_names(tmp_path):
+    for name in ("a?mode=memory", "b#c", "d%41", "e f", ":memory:", "ü😀", "file:x", "-x"):
+        await write_run(tmp_path / name, 1)
+        assert (tmp_path / name).is_file()
+        assert len(await items_of(tmp_path / name)) == 1
+
+
+async def test_nothing_is_left_beside_a_journal_that_is_closed(path):
+    await write_run(path, 2)
+    assert set(bytes_beside(path)) == {"run.db"}
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+        assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+
+
+async def test_commits_wait_for_the_disk(path):
+    async with Journal(path).open(IDENTITY) as store:
+        disk = store._disk
+        assert disk is not None
+        assert disk._writing.execute("PRAGMA synchronous").fetchone() == (2,)
+        assert disk._writing.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+
+
+# --- what is no journal ---------------------------------------------------------------------------
+
+
+def foreign_database(path: Path, *, wal: bool, application: int = 0) -> None:
+    with closing(sqlite3.connect(path)) as connection:
+        if wal:
+            connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute(f"PRAGMA application_id = {application}")
+        connection.execute("CREATE TABLE items (x)")
+        connection.execute("INSERT INTO items VALUES (1)")
+        connection.commit()
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "is empty"),
+        (b"x", "too short"),
+        (b"SQLite format 3\0", "too short"),
+        (b"x" * 512, "no SQLite database"),
+        (b'{"id": 1}\n' * 2000, "no SQLite database"),
+        (b"SQLite format 3\0" * 50, "no SQLite database"),
+        (random.Random(1).randbytes(40960), "no SQLite database"),
+    ],
+)
+async def test_a_file_that_is_no_database_is_refused(path, content, words):
+    path.write_bytes(content)
+    [said] = await refusals(path)
+    assert words in said
+
+
+@pytest.mark.parametrize("application", [0, 0x0F055111, -1])
+@pytest.mark.parametrize("wal", [False, True])
+async def test_another_application_s_database_is_refused(path, wal, application):
+    foreign_database(path, wal=wal, application=application)
+    [said] = await refusals(path)
+    assert "another application" in said
+
+
+async def test_another_application_s_database_in_use_is_refused_and_not_disturbed(path):
+    with closing(sqlite3.connect(path)) as owner:
+        owner.execute("PRAGMA journal_mode = WAL")
+        owner.execute("CREATE TABLE notes (x)")
+        owner.execute("INSERT INTO notes VALUES (1)")
+        owner.commit()
+        await refusals(path)
+        owner.execute("INSERT INTO notes VALUES (2)")
+        owner.commit()
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("SELECT count(*) FROM notes").fetchone() == (2,)
+
+
+@pytest.mark.parametrize(("version", "age"), [(0, "an older"), (2, "a newer"), (99, "a newer")])
+async def test_a_journal_of_another_format_version_is_refused(path, version, age):
+    await write_run(path, 1)
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute(f"PRAGMA user_version = {version}")
+    [said] = await refusals(path)
+    assert f"format version {version}" in said
+    assert f"use {age} mellea_like" in said
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "CREATE TRIGGER t AFTER INSERT ON items BEGIN DELETE FROM items; END",
+        "CREATE VIEW v AS SELECT 1",
+        "DROP TABLE slices",
+        "ALTER TABLE items ADD COLUMN more TEXT",
+        "CREATE INDEX i ON items (label)",
+    ],
+)
+async def test_a_journal_with_other_tables_is_refused(path, change):
+    await write_run(path, 1)
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute(change)
+        connection.commit()
+    [said] = await refusals(path)
+    assert "not those of a journal" in said
+
+
+async def test_a_journal_that_does_not_say_whose_it_is_is_refused(path):
+    await write_run(path, 1)
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("DELETE FROM run WHERE name = 'identity'")
+        connection.commit()
+    with pytest.raises(JournalError, match="which run it belongs to"):
+        async with Journal(path).open(IDENTITY):
+            pass
+
+
+@pytest.mark.parametrize("where", ["victim", "nowhere"])
+async def test_a_symbolic_link_is_not_followed_not_even_a_dangling_one(path, where):
+    victim = path.with_name("victim")
+    await write_run(victim, 1)
+    path.symlink_to(path.with_name(where))
+    [said] = await refusals(path)
+    assert "symbolic link" in said
+    assert not path.with_name("nowhere").exists()
+
+
+@pytest.mark.parametrize("end", ["-wal", "-shm", "-journal"])
+@pytest.mark.parametrize("there", [False, True])
+async def test_a_symbolic_link_beside_a_journal_is_not_followed(path, end, there):
+    if there:
+        await write_run(path, 1)
+    victim = path.with_name("victim")
+    victim.write_bytes(b"precious")
+    path.with_name(f"run.db{end}").symlink_to(victim)
+    [said] = await refusals(path)
+    assert f"run.db{end} beside it is no regular file" in said
+
+
+async def test_a_folder_a_pipe_or_a_socket_is_refused(path):
+    path.mkdir()
+    assert "is a folder" in (await refusals(path)).pop()
+    path.rmdir()
+    os.mkfifo(path)
+    assert "no regular file" in (await refusals(path)).pop()
+    path.unlink()
+    # A socket's name must be short.
+    folder = os.open(path.parent, os.O_RDONLY)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(f"/proc/self/fd/{folder}/run.db")
+        assert "no regular file" in (await refusals(path)).pop()
+    os.close(folder)
+
+
+async def test_a_journal_is_not_made_in_a_folder_that_is_not_there(tmp_path):
+    with pytest.raises(JournalError, match=r"no folder .*missing: make it first"):
+        async with Journal(tmp_path / "missing" / "run.db").open(IDENTITY):
+            pass
+    assert not list(tmp_path.iterdir())
+
+
+async def test_reading_what_is_not_there_makes_nothing(path):
+    for read in (run_of, items_of):
+        with pytest.raises(JournalError, match="there is no such file"):
+            await read(path)
+    assert not list(path.parent.iterdir())
+
+
+async def test_the_log_of_a_journal_that_is_gone_is_not_taken_for_a_new_one_s(path, tmp_path):
+    lost = tmp_path / "lost"
+    lost.mkdir()
+    async with Journal(path).open(IDENTITY) as store:
+        await write_item(store, 0)
+        shutil.copy(f"{path}-wal", lost / "run.db-wal")
+    before = bytes_beside(lost / "run.db")
+    with pytest.raises(JournalError, match=r"run\.db is not there, but run\.db-wal is"):
+        async with Journal(lost / "run.db").open(IDENTITY):
+            pass
+    assert bytes_beside(lost / "run.db") == before
+    shutil.copy(path, lost / "run.db")
+    assert len(await items_of(lost / "run.db")) == 1
+
+
+@pytest.fixture
+def public() -> Iterator[Path]:
+    """A folder that everybody may look into."""
+    folder = Path(tempfile.mkdtemp(dir="/tmp"))
+    folder.chmod(0o755)
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+@pytest.mark.parametrize("mode", [0o755, 0o777])
+async def test_who_lacks_the_permission_is_told(public, mode):
+    path = public / "run.db"
+    await write_run(path, 1)
+    before = bytes_beside(path)
+    public.chmod(mode)
+    said: list[str] = []
+    os.seteuid(65534)
+    try:
+        for use in (run_of, items_of, lambda path: write_run(path, 1)):
+            with pytest.raises(JournalError) as refused:
+                await use(path)
+            said.append(str(refused.value))
+    finally:
+        os.seteuid(0)
+    assert all("ermission" in message or "can't be opened" in message for message in said), said
+    assert all(str(path) in message for message in said)
+    assert bytes_beside(path) == before
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+async def test_a_journal_in_a_folder_that_nobody_may_write_is_read(public):
+    path = public / "run.db"
+    await write_run(path, 1)
+    path.chmod(0o644)
+    os.seteuid(65534)
+    try:
+        assert len(await items_of(path)) == 1
+        with pytest.raises(JournalError, match="Permission denied"):
+            await write_run(path, 1)
+    finally:
+        os.seteuid(0)
+    assert set(bytes_beside(path)) == {"run.db"}
+
+
+# --- damage -------------------------------------------------------------------------------------
+
+
+async def test_a_truncated_journal_is_refused(path, tmp_path):
+    async with Journal(path).open(IDENTITY) as store:
+        for item in range(100):
+            await write_item(store, item)
+    whole = path.read_bytes()
+    (tmp_path / "cut").mkdir()
+    cut = tmp_path / "cut" / "run.db"
+    for length in (1, 99, 100, 511, 4095, 4096, 8192, len(whole) // 2, len(whole) - 4096):
+        cut.write_bytes(whole[:length])
+        assert await refusals(cut)
+
+
+def read_all(path: Path) -> list[object]:
+    return [read_run(path), *read_items(path), *read_items(path, traces=False)]
+
+
+async def test_after_a_flipped_bit_all_is_as_it_was_or_refused(path, tmp_path):
+    async with Journal(path).open(IDENTITY) as store:
+        for item in range(4):
+            await write_item(store, item, passing=None if item == 2 else 1)
+    whole = path.read_bytes()
+    sound = await to_thread.run_sync(read_all, path)
+    assert len(sound) == 9
+    rng = random.Random(7)
+    (tmp_path / "flipped").mkdir()
+    flipped = tmp_path / "flipped" / "run.db"
+    refused = 0
+    used = [place for place, byte in enumerate(whole) if byte]
+    for place in rng.sample(used, 400):
+        bits = bytearray(whole)
+        bits[place] ^= 1 << rng.randrange(8)
+        flipped.write_bytes(bits)
+        try:
+            assert await to_thread.run_sync(read_all, flipped) == sound
+        except JournalError:
+            refused += 1
+        for beside in set(bytes_beside(flipped)) - {"run.db"}:
+            (flipped.parent / beside).unlink()
+    assert refused > 200
+
+
+async def test_a_damaged_item_is_refused_when_it_is_looked_up(path):
+    await write_run(path, 3)
+    whole = path.read_bytes()
+    assert whole.count(b"reply 2 to item 1") == 1
+    path.write_bytes(whole.replace(b"reply 2 to item 1", b"reply 2 to item 2"))
+    async with Journal(path).open(IDENTITY) as store:
+        assert len(await store.lookup(0, 1)) == 1
+        with pytest.raises(JournalError, match="damaged: a row that begins"):
+            await store.lookup(1, 1)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ("DELETE FROM slices WHERE item = 1 AND iteration = 1", "lack a part"),
+        ("UPDATE items SET label = 'other' WHERE id = 1", "item 1 is not as it was written"),
+        ("UPDATE results SET status = 'passed' WHERE item = 1", "item 1 is not as it was"),
+        ("UPDATE attempts SET attempt = 2 WHERE item = 1", "a row that begins"),
+        ("UPDATE run SET value = '{}' WHERE name = 'identity'", "a row that begins"),
+    ],
+)
+async def test_what_was_changed_by_other_hands_is_refused(path, change, words):
+    async with Journal(path).open(IDENTITY) as store:
+        for item in range(3):
+            await write_item(store, item, passing=None)
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute(change)
+        connection.commit()
+    with pytest.raises(JournalError, match=words):
+        await to_thread.run_sync(read_all, path)
+
+
+async def test_a_copy_made_while_it_was_written_goes_on_by_itself(path, tmp_path):
+    (tmp_path / "copy").mkdir()
+    copy = tmp_path / "copy" / "run.db"
+    async with Journal(path).open(IDENTITY) as store:
+        await write_item(store, 0)
+        copy_of(path, copy)
+        await write_item(store, 1)
+    async with Journal(copy).open(IDENTITY) as store:
+        assert [item.id for item in await store.lookup(0, 9)] == [0]
+        await write_item(store, 1)
+    assert integrity(copy) == "ok"
+    assert len(await items_of(copy)) == len(await items_of(path)) == 2

@@ -1,0 +1,164 @@
+"""One process at a time writes a journal, and a dead one never keeps the next out."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import anyio
+import pytest
+from anyio import to_thread
+from journal_kit import HOLD, IDENTITY, bytes_beside, child, items_of, run_of, write_item, write_run
+
+from mellea_like.batch import Journal
+from mellea_like.batch.journal_lock import JournalLock
+from mellea_like.errors import JournalError
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "run.db"
+
+
+@pytest.fixture
+def lock(path: Path) -> Path:
+    return path.with_name("run.db-lock")
+
+
+async def test_another_process_is_refused_with_the_first_one_s_id_until_that_is_killed(path):
+    with child(HOLD, str(path)) as first:
+        with pytest.raises(JournalError, match=rf"in use by process {first.pid}:"):
+            async with Journal(path).open(IDENTITY):
+                pass
+        # Reading needs no lock.
+        assert (await run_of(path))["ended"] is None
+        assert [item["status"] for item in await items_of(path)] == ["passed"]
+        first.send_signal(signal.SIGKILL)
+        first.wait()
+        assert path.with_name("run.db-lock").exists()
+        async with Journal(path).open(IDENTITY) as store:
+            assert [item.id for item in await store.lookup(0, 9)] == [0]
+    assert set(bytes_beside(path)) == {"run.db"}
+
+
+async def test_a_second_opening_in_the_same_process_is_refused_and_the_first_goes_on(path):
+    async with Journal(path).open(IDENTITY) as store:
+        for journal in (Journal(path), Journal(path.parent / "." / "run.db", resume=False)):
+            with pytest.raises(JournalError, match=rf"by this process \({os.getpid()}\) already"):
+                async with journal.open(IDENTITY):
+                    pass
+        await write_item(store, 0)
+        with pytest.raises(JournalError, match="by this process"):
+            async with Journal(path).open(IDENTITY):
+                pass
+    assert len(await items_of(path)) == 1
+
+
+async def test_a_forked_child_does_not_hold_its_parent_s_lock(path):
+    holder = """
+        import os, sys
+        from pathlib import Path
+        from mellea_like.batch.journal_lock import JournalLock
+
+        lock = JournalLock(Path(sys.argv[1]))
+        if os.fork():
+            os._exit(0)
+        lock.release()  # Of a lock that is not its own: nothing happens.
+        assert Path(sys.argv[1] + "-lock").exists()
+        print("forked", flush=True)
+        sys.stdin.readline()
+    """
+    with child(holder, str(path)) as parent:
+        parent.wait()
+        await write_run(path, 1)
+    assert len(await items_of(path)) == 1
+
+
+def test_the_lock_s_file_names_its_holder_and_goes_with_it(path, lock):
+    held = JournalLock(path)
+    assert str(os.getpid()) in lock.read_text(encoding="ascii")
+    assert lock.stat().st_mode & 0o777 == 0o600
+    assert held.holds_file()
+    held.release()
+    assert not lock.exists()
+    held.release()
+    JournalLock(path).release()
+
+
+def test_a_lock_left_by_a_dead_process_is_taken_over(path, lock):
+    lock.write_text("mellea_like journal, written by process 999999\n", encoding="ascii")
+    held = JournalLock(path)
+    assert str(os.getpid()) in lock.read_text(encoding="ascii")
+    held.release()
+
+
+def test_a_holder_that_has_not_signed_yet_is_another_process(path, lock):
+    held = JournalLock(path)
+    lock.write_bytes(b"")
+    with pytest.raises(JournalError, match="in use by another process"):
+        JournalLock(path)
+    held.release()
+
+
+def test_a_lock_that_is_gone_or_another_file_s_is_held_no_longer(path, lock):
+    held = JournalLock(path)
+    lock.unlink()
+    assert not held.holds_file()
+    lock.write_bytes(b"")
+    assert not held.holds_file()
+    held.release()
+    assert lock.exists()  # It is another one's by now.
+
+
+@pytest.mark.parametrize("content", [b"my notes\n", b"\0" * 500, b"mellea_like journal"])
+def test_a_file_that_only_happens_to_be_there_is_left_alone(path, lock, content):
+    lock.write_bytes(content)
+    with pytest.raises(JournalError, match="that is something else"):
+        JournalLock(path)
+    assert lock.read_bytes() == content
+
+
+@pytest.mark.parametrize("target", ["victim", "nowhere"])
+def test_a_symbolic_link_in_its_place_is_not_followed(path, lock, target):
+    path.with_name("victim").write_bytes(b"")
+    lock.symlink_to(path.with_name(target))
+    with pytest.raises(JournalError, match="symbolic link"):
+        JournalLock(path)
+    assert not path.with_name("nowhere").exists()
+    assert path.with_name("victim").read_bytes() == b""
+
+
+def test_a_pipe_or_a_folder_in_its_place_is_refused_at_once(path, lock):
+    os.mkfifo(lock)
+    with pytest.raises(JournalError, match="something else"):
+        JournalLock(path)
+    lock.unlink()
+    lock.mkdir()
+    with pytest.raises(JournalError, match="can't be made: Is a directory"):
+        JournalLock(path)
+
+
+async def test_many_who_come_at_once_are_one_writer_and_refusals(path):
+    holders: list[JournalLock] = []
+    refused: list[JournalError] = []
+
+    def come_and_go() -> None:
+        for _ in range(50):
+            try:
+                held = JournalLock(path)
+            except JournalError as exc:
+                refused.append(exc)
+                continue
+            holders.append(held)
+            assert len(holders) == 1
+            holders.remove(held)
+            held.release()
+
+    async with anyio.create_task_group() as tasks:
+        for _ in range(4):
+            tasks.start_soon(to_thread.run_sync, come_and_go)
+    assert not holders
+    assert all("in use" in str(exc) for exc in refused)
