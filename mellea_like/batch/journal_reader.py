@@ -6,7 +6,7 @@ Reading needs no lock and changes neither the journal nor what was last written 
 from __future__ import annotations
 
 import json
-import os
+import sqlite3
 import sys
 from contextlib import closing, contextmanager
 from itertools import groupby
@@ -28,7 +28,6 @@ from mellea_like.batch.journal_records import item_record
 from mellea_like.errors import JournalError
 
 if TYPE_CHECKING:
-    import sqlite3
     from collections.abc import Generator, Iterator, Sequence
 
     from mellea_like.batch.journal_records import Row
@@ -202,24 +201,34 @@ def opened(path: Path) -> Generator[sqlite3.Connection]:
         msg = f"journal {path}: there is no such file"
         raise JournalError(msg)
     check(path)
-    with problems(path), closing(connect(path, _mode(path))) as connection:
+    with problems(path), closing(_connected(path)) as connection:
         connection.execute("PRAGMA query_only = ON")
         check_tables(connection, path)
         yield connection
 
 
-def _mode(path: Path) -> str:
-    """Choose how to open a journal for reading, so that nothing changes and nothing is left.
+def _connected(path: Path) -> sqlite3.Connection:
+    """Open a journal for reading, so that nothing changes and nothing is left.
 
     Where there is a write-ahead log, a connection that may not write leaves it alone. Where there
     is none, only one that may write removes the empty one that SQLite makes to read.
     """
     wal = path.with_name(f"{path.name}-wal")
     if wal.exists() and wal.stat().st_size:
-        return "ro"
-    effective = os.access in os.supports_effective_ids
-    writable = os.access(path.parent, os.W_OK, effective_ids=effective)
-    return "rw" if writable else "ro&immutable=1"
+        return connect(path, "ro")
+    connection = connect(path, "rw")
+    try:
+        connection.execute(schema.COUNT_TABLES).fetchone()
+    except sqlite3.OperationalError as exc:
+        connection.close()
+        if exc.sqlite_errorcode & 0xFF not in {sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY}:
+            raise
+        # Nothing can be made beside it; so nobody writes it either.
+        return connect(path, "ro&immutable=1")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
 
 
 @contextmanager

@@ -13,6 +13,7 @@ __all__ = [
     "APPLICATION_ID",
     "COUNT_ITEMS",
     "COUNT_RESULTS",
+    "COUNT_TABLES",
     "FORMAT_VERSION",
     "INSERT_ATTEMPT",
     "INSERT_ITEM",
@@ -95,6 +96,7 @@ INSERT_SLICE = "INSERT INTO slices VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 INSERT_RESULT = "INSERT INTO results VALUES (?, ?, ?, ?, ?, ?, ?)"
 
 COUNT_ITEMS = "SELECT count(*) FROM items"
+COUNT_TABLES = "SELECT count(*) FROM sqlite_schema"
 COUNT_RESULTS = "SELECT status, count(*) FROM results GROUP BY status"
 LAST_ITEM = "SELECT max(id) FROM items"
 SELECT_RUN = "SELECT name, value, crc FROM run"
