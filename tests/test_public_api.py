@@ -16,6 +16,7 @@ PACKAGE = Path(mellea_like.__file__).parent
 FRONT_DOORS = [
     "",
     ".backends",
+    ".batch",
     ".coalescing",
     ".errors",
     ".hooks",

@@ -1,0 +1,59 @@
+"""Batches: one strategy for very many items, in runs that survive a crash.
+
+```python
+from mellea_like.batch import sample_many
+
+async with sample_many(strategy, prompts, concurrency=64, journal="run.db") as results:
+    async for item in results:
+        print(item.id, item.status, item.value)
+```
+"""
+
+from typing import TYPE_CHECKING
+
+from mellea_like.runtime.later import imported_later
+
+if TYPE_CHECKING:
+    from mellea_like.batch.batch_run import BatchRun
+    from mellea_like.batch.item import ItemResult
+    from mellea_like.batch.journal import Journal
+    from mellea_like.batch.journal_reader import read_items, read_run
+    from mellea_like.batch.journal_writer import JournalStatistics
+    from mellea_like.batch.journal import Journal, OpenJournal
+    from mellea_like.batch.journal_reader import StoredItem, read_items, read_run
+    from mellea_like.batch.journal_writer import JournalStatistics
+    from mellea_like.batch.progress import Progress
+    from mellea_like.batch.run import sample_many
+
+__all__ = [
+    "BatchRun",
+    "ItemResult",
+    "Journal",
+    "JournalStatistics",
+    "OpenJournal",
+    "Progress",
+    "StoredItem",
+    "read_items",
+    "read_run",
+    "sample_many",
+]
+
+__getattr__, __dir__ = imported_later(
+    {
+        "BatchRun": "mellea_like.batch.batch_run",
+        "ItemResult": "mellea_like.batch.item",
+        "Journal": "mellea_like.batch.journal",
+        "JournalStatistics": "mellea_like.batch.journal_writer",
+        "OpenJournal": "mellea_like.batch.journal",
+        "Journal": "mellea_like.batch.journal",
+        "JournalStatistics": "mellea_like.batch.journal_writer",
+        "Progress": "mellea_like.batch.progress",
+        "StoredItem": "mellea_like.batch.journal_reader",
+        "read_items": "mellea_like.batch.journal_reader",
+        "read_run": "mellea_like.batch.journal_reader",
+        "read_items": "mellea_like.batch.journal_reader",
+        "read_run": "mellea_like.batch.journal_reader",
+        "sample_many": "mellea_like.batch.run",
+    },
+    globals(),
+)

@@ -1,0 +1,380 @@
+"""A batch at work: the tasks that take items, sample them, and keep what came of them."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+
+import anyio
+from anyio.lowlevel import checkpoint
+
+from mellea_like.batch.identity import digest_of, label_of, row_of
+from mellea_like.batch.item import ItemResult
+from mellea_like.batch.progress import Progress, Reporter
+from mellea_like.batch.resumed import Resumed, replayed
+from mellea_like.batch.source import END, Source
+from mellea_like.batch.window import Window
+from mellea_like.batch.work import Job, Work, budget_spent, first_failure
+from mellea_like.core.generation import Usage
+from mellea_like.errors import JournalError
+from mellea_like.runtime.collector import relaxed_gc
+from mellea_like.runtime.logs import warn
+from mellea_like.runtime.native import split_cancellation
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+    from types import TracebackType
+
+    from anyio.abc import TaskGroup
+    from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+
+    from mellea_like.batch.progress import OnProgress
+    from mellea_like.batch.store import Keeper, Store
+    from mellea_like.core.result import SamplingResult
+    from mellea_like.core.slice import Slice
+
+__all__ = ["BatchRun"]
+
+T = TypeVar("T")
+
+
+class BatchRun(Generic[T]):
+    """The results of a batch; made by `sample_many`, entered with ``async with``, then iterated.
+
+    Leaving the block before the end cancels what is under way. When the block is left, nothing runs
+    on.
+    """
+
+    def __init__(
+        self,
+        work: Work,
+        source: Source,
+        *,
+        concurrency: int,
+        ordered: bool,
+        fail_fast: bool,
+        journal: Keeper | None,
+        identity: Mapping[str, Any],
+        on_progress: OnProgress | None,
+    ) -> None:
+        self._work = work
+        self._source = source
+        self._concurrency = concurrency
+        self._fail_fast = fail_fast
+        self._journal = journal
+        self._identity = identity
+        self._window: Window[ItemResult[Any]] = Window(concurrency, ordered=ordered)
+        self._guard = anyio.ResourceGuard("waiting for a result")
+        self._reporter: Reporter | None = None
+        if on_progress is not None:
+            self._reporter = Reporter(on_progress, self._look, self._interrupted)
+        # Of the tasks:
+        self._stack: AsyncExitStack | None = None
+        self._scope = anyio.CancelScope()
+        self._crew: anyio.CancelScope | None = None
+        self._reading = anyio.CancelScope()
+        self._store: Store | None = None
+        self._news: anyio.Event | None = None
+        self._room: anyio.Event | None = None
+        # How it ends:
+        self._ended = self._left = False
+        self._start_no_more = self._aborted = False
+        self._error: BaseException | None = None
+        self._interrupt: BaseException | None = None
+        # What it came to:
+        self._began = 0.0
+        self._took: float | None = None
+        self._passed = self._failed = self._errored = self._replayed = self._in_flight = 0
+        self._usage = self._replayed_usage = Usage()
+
+    # --- what the user does ----------------------------------------------------------------------
+
+    @property
+    def progress(self) -> Progress:
+        """How far the batch has come."""
+        return self._look()
+
+    async def __aenter__(self) -> Self:
+        if self._stack is not None:
+            msg = "a batch is entered once: make another one with sample_many(...)"
+            raise RuntimeError(msg)
+        self._stack = AsyncExitStack()
+        async with AsyncExitStack() as stack:
+            stack.enter_context(relaxed_gc())
+            stack.enter_context(self._scope)
+            if self._journal is not None:
+                self._store = await stack.enter_async_context(self._journal.open(self._identity))
+            self._began = anyio.current_time()
+            if self._reporter is not None:
+                telling = await stack.enter_async_context(_Tasks())
+                telling.start_soon(self._reporter.run, name="tells how far the batch is")
+                stack.push_async_callback(self._reporter.close)
+            tasks = await stack.enter_async_context(_Tasks())
+            tasks.start_soon(self._run, name="runs the batch")
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool:
+        assert self._stack is not None  # noqa: S101 (it was entered)
+        self._left = True
+        try:
+            return bool(await self._stack.__aexit__(kind, error, trace))
+        finally:
+            if self._interrupt is not None:
+                raise self._interrupt
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> ItemResult[T]:
+        """Wait for the next result.
+
+        Returns:
+            What came of an item.
+
+        Raises:
+            RuntimeError: the batch was not entered, or was left.
+            StopAsyncIteration: every item is handed on.
+            JournalError: the journal can't be used any more, or the items are not those it has.
+            LimitExceeded: a budget is spent, which the items share.
+            Exception: what the source raised, after what it gave before; or, with ``fail_fast``,
+                what the first item that failed raised.
+        """
+        if self._stack is None or self._left:
+            state = "was left" if self._left else "is not entered"
+            msg = f"this batch {state}: async with sample_many(...) as results, and iterate there"
+            raise RuntimeError(msg)
+        with self._guard:
+            await checkpoint()
+            while not self._window.ready:
+                if self._ended:
+                    await self._finish_iteration()
+                self._news = anyio.Event()
+                await self._news.wait()
+            outcome = self._window.hand_on()
+            if self._room is not None:
+                self._room.set()
+            return outcome
+
+    async def _finish_iteration(self) -> None:
+        if self._reporter is not None:
+            await self._reporter.close()
+        error, self._error = self._error, None
+        try:
+            raise StopAsyncIteration if error is None else error
+        finally:
+            del error  # A frame that holds its own exception waits for the collector.
+
+    # --- the tasks -------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        """Run the reader and the workers to their end; none of them raises anything."""
+        send, receive = anyio.create_memory_object_stream[Job](2 * self._concurrency)
+        try:
+            with send, receive:
+                async with anyio.create_task_group() as crew:
+                    self._crew = crew.cancel_scope
+                    crew.start_soon(self._guarded, self._read, send, name="reads the batch's items")
+                    for number in range(self._concurrency):
+                        name = f"worker {number} of the batch"
+                        crew.start_soon(self._guarded, self._serve, receive, name=name)
+        finally:
+            self._took = anyio.current_time()
+            self._window.close()
+            self._ended = True
+            self._wake()
+
+    async def _guarded(self, function: Callable[[Any], Awaitable[None]], argument: object) -> None:
+        """Run a task's function: what must leave the block does, but through no task group."""
+        try:
+            await function(argument)
+        except JournalError as exc:
+            self._abort(exc)
+        except BaseException as exc:
+            if split_cancellation(exc)[0] is not None:
+                raise
+            self._interrupted(exc)
+
+    async def _read(self, send: MemoryObjectSendStream[Job]) -> None:
+        """Take items while there is room for them; those that the journal has need no worker."""
+        try:
+            with send, self._reading:
+                await self._take_all(send)
+        finally:
+            try:
+                await self._source.close()
+            except Exception as exc:  # noqa: BLE001 (nothing more is wanted of it)
+                warn("closing the source of the batch: %s: %s", type(exc).__name__, exc)
+
+    async def _take_all(self, send: MemoryObjectSendStream[Job]) -> None:
+        resumed = None if self._store is None else Resumed(self._store)
+        while True:
+            while not self._window.open:
+                self._room = anyio.Event()
+                await self._room.wait()
+            try:
+                item = await self._source.take()
+            except Exception as exc:  # noqa: BLE001 (raised after what came before it)
+                self._error = self._error or exc
+                return
+            if item is END:
+                if resumed is not None:
+                    await resumed.check_end(self._window.taken)
+                return
+            job = self._work.job(self._window.take(), item)
+            if resumed is not None:
+                job = job._replace(digest=digest_of(item, job.action))
+                stored = await resumed.find(job.id, job.digest)
+                if stored is not None and stored.result is not None:
+                    self._finish(replayed(stored, item, job.action, self._work.format))
+                    continue
+                job = job._replace(attempt=1 if stored is None else stored.attempts + 1)
+            send.send_nowait(job)
+            self._changed()
+
+    async def _serve(self, jobs: MemoryObjectReceiveStream[Job]) -> None:
+        """Sample one item after another."""
+        async for job in jobs:
+            if self._start_no_more:
+                return
+            self._in_flight += 1
+            try:
+                await self._sample(job)
+            finally:
+                self._in_flight -= 1
+
+    async def _sample(self, job: Job) -> None:
+        """Sample an item and keep what came of it, unless that is for another run to find out."""
+        keeping = None if self._store is None else _Keeping(self._store, job, self._abort)
+        on_slice = None if keeping is None else keeping.on_slice
+        result, error = await self._work.sample(job, on_slice)
+        if self._aborted:
+            return
+        spent = budget_spent(result, error)
+        if spent is not None:
+            self._out_of_budget(spent)
+            return
+        if result is not None:
+            usage = result.usage
+        else:
+            usage = Usage() if keeping is None else keeping.usage
+        outcome = ItemResult(job.id, job.item, result, error, job.attempt, usage=usage)
+        if self._fail_fast and not outcome.success:
+            self._abort(first_failure(outcome))
+            return
+        if keeping is not None:
+            await keeping.finish(result, error)
+        self._finish(outcome)
+
+    # --- how items end, and the batch ------------------------------------------------------------
+
+    def _finish(self, outcome: ItemResult[Any]) -> None:
+        """Count an item and have it handed on: one synchronous step."""
+        status = outcome.status
+        self._passed += status == "passed"
+        self._failed += status == "failed"
+        self._errored += status == "errored"
+        if outcome.replayed:
+            self._replayed += 1
+            self._replayed_usage += outcome.usage
+        else:
+            self._usage += outcome.usage
+        self._window.finish(outcome.id, outcome)
+        self._wake()
+        self._changed()
+
+    def _out_of_budget(self, error: Exception) -> None:
+        """Start no further item, for none could be paid for; those in flight may go on."""
+        self._start_no_more = True
+        self._reading.cancel("a budget is spent")
+        if self._error is None:
+            error.add_note(
+                "the budget is shared by the items of a batch, and so it ended the batch"
+            )
+            self._error = error
+
+    def _abort(self, error: Exception) -> None:
+        """Cancel everything that is under way."""
+        self._aborted = True
+        self._error = self._error or error
+        if self._crew is not None:
+            self._crew.cancel("the batch ended with an error")
+
+    def _interrupted(self, error: BaseException) -> None:
+        """Cancel the block itself; it will raise this when it is left."""
+        self._interrupt = self._interrupt or error
+        self._scope.cancel("the batch was interrupted")
+
+    def _wake(self) -> None:
+        if self._news is not None:
+            self._news.set()
+
+    def _changed(self) -> None:
+        if self._reporter is not None:
+            self._reporter.changed()
+
+    def _look(self) -> Progress:
+        now = anyio.current_time() if self._took is None else self._took
+        return Progress(
+            total=self._source.total,
+            taken=self._window.taken,
+            done=self._passed + self._failed + self._errored,
+            handed_on=self._window.handed_on,
+            passed=self._passed,
+            failed=self._failed,
+            errored=self._errored,
+            replayed=self._replayed,
+            in_flight=self._in_flight,
+            usage=self._usage,
+            replayed_usage=self._replayed_usage,
+            elapsed=0.0 if self._stack is None else now - self._began,
+        )
+
+
+class _Keeping:
+    """Writes an item that is being sampled into the journal."""
+
+    def __init__(self, store: Store, job: Job, abort: Callable[[JournalError], None]) -> None:
+        self._store = store
+        self._job = job
+        self._abort = abort
+        self.usage = Usage()
+        store.begin(job.id, job.attempt, job.digest, label_of(job.item), row_of(job.item))
+
+    def on_slice(self, slice_: Slice) -> None:
+        self.usage += slice_.usage
+        try:
+            self._store.slice(self._job.id, self._job.attempt, slice_)
+        except JournalError as exc:
+            self._abort(exc)  # The call may be won already, and would only log it.
+            raise
+
+    async def finish(self, result: SamplingResult[Any] | None, error: Exception | None) -> None:
+        await self._store.finish(self._job.id, self._job.attempt, result, error)
+
+
+class _Tasks:
+    """A task group that is cancelled when the block is left, whatever the block raises.
+
+    That is not said to it, for it would raise it again in a group.
+    """
+
+    def __init__(self) -> None:
+        self._group = anyio.create_task_group()
+
+    async def __aenter__(self) -> TaskGroup:
+        return await self._group.__aenter__()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._group.cancel_scope.cancel("the batch was left")
+        await self._group.__aexit__(None, None, None)

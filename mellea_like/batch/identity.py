@@ -1,0 +1,316 @@
+"""What makes two runs of a batch the same run, and two items the same item. Pure.
+
+Nothing here depends on a process: no addresses, no order of sets. So what one process wrote into a
+journal can be compared by another.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import fields, is_dataclass
+from datetime import date, datetime, time
+from enum import Enum
+from functools import partial
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
+
+from mellea_like.core.action import is_action
+from mellea_like.core.context import Context
+from mellea_like.core.format import json_schema
+from mellea_like.core.options import Options
+from mellea_like.core.requirement import Requirement
+from mellea_like.core.wrapping import innermost
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from mellea_like.core.action import Action
+    from mellea_like.core.backend import Backend
+    from mellea_like.sampling.base import BaseSamplingStrategy
+
+__all__ = ["differing_part", "digest_of", "identity_of", "label_of", "row_of"]
+
+Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | None"
+
+LABEL = 80
+"""The longest label, in characters."""
+
+HEX = 24
+"""Hexadecimal digits of a digest: 96 bits, where nobody tries to make two the same."""
+
+OWN = ("strategy", "requirements", "model", "options", "format")
+"""What an identity says by itself; ``prompt`` and ``input`` the user may say better."""
+
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+_EMPTY = Context()
+
+
+def identity_of(
+    strategy: BaseSamplingStrategy,
+    requirements: Iterable[Requirement | str] = (),
+    action: Callable[[Any], object] | None = None,
+    format: Any = None,
+    options: Options | Mapping[str, Any] | None = None,
+    extra: Mapping[str, Any] | None = None,
+) -> dict[str, Json]:
+    """Say what a run does, so that another one can tell whether it would do the same.
+
+    What only says how it is done is left out: limits, budgets, retries, plugins, telemetry, and
+    how long to wait for what.
+
+    Args:
+        strategy: what samples.
+        requirements: what each item must meet besides the strategy's.
+        action: makes the action of an item, or None.
+        format: the type that replies are parsed to, or None.
+        options: how to generate, or None for the strategy's.
+        extra: what the user says besides: a digest of the ``input``, the template of the
+            ``prompt``, or anything under a name of its own.
+
+    Returns:
+        The identity: ``strategy``, ``requirements``, ``model``, ``options``, ``format``, ``prompt``
+        and ``input``, and what else the user said.
+
+    Raises:
+        TypeError: something in ``extra`` is not what JSON can say.
+        ValueError: ``extra`` has a name that the identity says by itself.
+    """
+    settings = strategy.settings
+    asked = Options.of(settings.options if options is None else options)
+    if settings.backend is None:
+        model: dict[str, Json] = {}
+    else:
+        model = _model(settings.backend)
+    if asked.model is not None:
+        model["model"] = asked.model
+    if settings.judge is not None:
+        model["judge"] = _model(settings.judge)
+    identity: dict[str, Json] = {
+        "strategy": _strategy(strategy),
+        "requirements": [_requirement(r) for r in (*settings.requirements, *requirements)],
+        "model": model,
+        "options": {n: v for n, v in _fields(asked).items() if v not in (None, [], {})},
+        "format": None if format is None else _format(format),
+        "prompt": None if action is None else _name(action),
+        "input": None,
+    }
+    return identity | _said(extra or {})
+
+
+def digest_of(item: object, action: Action[Any] | None) -> str:
+    """Say which item this is, whatever its position.
+
+    Args:
+        item: the item, as the source gave it.
+        action: what is asked for it; None where that could not be made.
+
+    Returns:
+        Two digests, of the item and of its prompt.
+    """
+    own: Json
+    asked: Json
+    try:
+        asked = None if action is None else [_plain(m) for m in action.render(_EMPTY)]
+    except Exception as exc:  # noqa: BLE001 (the same one comes when the item is sampled)
+        asked = [f"no prompt: {type(exc).__name__}"]
+    try:
+        own = asked if item is action else _plain(item)
+    except Exception:  # noqa: BLE001 (it holds itself, or can't be read; its prompt tells it)
+        own = {_OPAQUE: _name(type(item))}
+    return f"{_digest(own)}-{_digest(asked)}"
+
+
+def differing_part(before: str, now: str) -> str:
+    """Say what differs between two items.
+
+    Args:
+        before: the one's digest.
+        now: the other's.
+
+    Returns:
+        ``"item"``, or ``"prompt"`` where the item is the same.
+    """
+    return "prompt" if before.partition("-")[0] == now.partition("-")[0] else "item"
+
+
+def row_of(item: object) -> Json:
+    """Return what a record of the run keeps of an item.
+
+    Args:
+        item: the item.
+
+    Returns:
+        Its data as JSON has it; None for an object that is no data.
+    """
+    if is_action(item):
+        return None
+    try:
+        plain = _plain(item)
+    except Exception:  # noqa: BLE001 (it holds itself, or can't be read)
+        return None
+    return None if _is_opaque(plain) else plain
+
+
+def label_of(item: object) -> str:
+    """Return what people call an item.
+
+    Args:
+        item: the item.
+
+    Returns:
+        A short line: the beginning of its text, or of its data.
+    """
+    for name in ("description", "content"):
+        text = getattr(item, name, None)
+        if is_action(item) and isinstance(text, str):
+            return _line(text)
+    if isinstance(item, str):
+        return _line(item)
+    row = row_of(item)
+    if row is None:
+        return _line(type(item).__name__)
+    return _line(json.dumps(row, ensure_ascii=False))
+
+
+# --- parts of an identity ----------------------------------------------------------------------
+
+
+def _strategy(strategy: BaseSamplingStrategy) -> Json:
+    settings = strategy.settings
+    said: dict[str, Json] = {
+        "loop_budget": settings.loop_budget,
+        "concurrency_budget": settings.concurrency_budget,
+        "selection": settings.selection,
+        "validate_all": settings.validate_all,
+        "schedule": _shown(settings.schedule),
+        "give_up": _shown(settings.give_up),
+    }
+    # What a strategy of one's own keeps besides: its template, say.
+    own = {name: value for name, value in vars(strategy).items() if value is not settings}
+    said |= {name: _shown(value) for name, value in sorted(own.items())}
+    return {
+        "class": _name(type(strategy)),
+        **{name: value for name, value in said.items() if value is not None},
+    }
+
+
+def _requirement(requirement: Requirement | str) -> Json:
+    if isinstance(requirement, str):
+        return requirement
+    if requirement.parts:
+        return {str(requirement.operator): [_requirement(part) for part in requirement.parts]}
+    decided: dict[str, Json] = {"description": requirement.description}
+    if requirement.validator is not None:
+        decided["validator"] = _name(requirement.validator)
+    if requirement.judge is not None:
+        decided["judge"] = _model(requirement.judge)
+    return decided
+
+
+def _model(backend: Backend) -> dict[str, Json]:
+    inner = innermost(backend)
+    provider = getattr(inner, "provider", None)
+    model = getattr(inner, "model", None)
+    return {
+        "provider": str(provider) if provider is not None else _name(type(inner)),
+        "model": None if model is None else str(model),
+    }
+
+
+def _format(format: Any) -> str:
+    digest = _digest(cast("Json", json_schema(format)))
+    return f"{_name(format) if isinstance(format, type) else format} (schema {digest[:8]})"
+
+
+def _said(extra: Mapping[str, Any]) -> dict[str, Json]:
+    own = [name for name in OWN if name in extra]
+    if own:
+        msg = f"settings can't say {', '.join(own)}: a batch finds that out by itself"
+        raise ValueError(msg)
+    try:
+        said: dict[str, Json] = json.loads(json.dumps(dict(extra)))
+    except (TypeError, ValueError) as exc:
+        msg = f"settings holds what JSON can say, to be compared when the run is resumed: {exc}"
+        raise TypeError(msg) from exc
+    return said
+
+
+# --- anything as plain data --------------------------------------------------------------------
+
+_OPAQUE = "<class>"
+
+
+def _plain(value: Any) -> Json:
+    """Return data that is equal for equal values, in any process."""
+    if isinstance(value, Enum | PurePath):
+        return str(value)
+    if value is None or isinstance(value, str | bool | int | float):
+        return value
+    if isinstance(value, bytes | bytearray):
+        return value.hex()
+    if isinstance(value, date | datetime | time):
+        return value.isoformat()
+    return _plain_parts(value)
+
+
+def _plain_parts(value: Any) -> Json:
+    if isinstance(value, Mapping):
+        mapping = cast("Mapping[object, object]", value)
+        return {str(key): _plain(part) for key, part in mapping.items()}
+    if isinstance(value, Sequence):
+        return [_plain(part) for part in cast("Sequence[object]", value)]
+    if isinstance(value, AbstractSet):
+        return sorted(map(_plain, cast("AbstractSet[object]", value)), key=_written)
+    if isinstance(value, Requirement):
+        return _requirement(value)
+    if isinstance(value, type):
+        return _name(cast("Any", value))
+    if hasattr(value, "model_dump"):  # A pydantic model.
+        return _plain(value.model_dump(mode="json"))
+    return _fields(value) if is_dataclass(value) else {_OPAQUE: _name(type(value))}
+
+
+def _fields(value: Any) -> dict[str, Json]:
+    return {f.name: _plain(getattr(value, f.name)) for f in fields(value) if f.repr}
+
+
+def _shown(value: object) -> Json:
+    """Return what tells one object with settings from another; None stays None."""
+    plain = _plain(value)
+    if _is_opaque(plain):
+        plain = _ADDRESS.sub("", repr(value))
+    elif not is_dataclass(value):
+        return plain
+    return {"class": _name(type(value)), "is": plain}
+
+
+def _is_opaque(plain: Json) -> bool:
+    return isinstance(plain, dict) and plain.keys() == {_OPAQUE}
+
+
+def _name(thing: Any) -> str:
+    """Return where something is defined: a class, a function, or an object that is called."""
+    while isinstance(thing, partial):
+        thing = cast("Any", thing).func
+    if not hasattr(thing, "__qualname__"):
+        thing = cast("Any", type(thing))
+    return f"{thing.__module__}.{thing.__qualname__}"
+
+
+def _written(plain: Json) -> str:
+    return json.dumps(plain, sort_keys=True, separators=(",", ":"))
+
+
+def _digest(plain: Json) -> str:
+    return hashlib.sha256(_written(plain).encode("ascii")).hexdigest()[:HEX]
+
+
+def _line(text: str) -> str:
+    """Return the beginning of a text in one line, without control characters."""
+    words = " ".join(text[: 8 * LABEL].split())
+    line = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in words)
+    return line if len(line) <= LABEL else f"{line[: LABEL - 1]}…"

@@ -1,0 +1,235 @@
+"""`sample_many`: one strategy for all items of a source, many items at a time."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar, overload
+
+from mellea_like.batch.batch_run import BatchRun
+from mellea_like.batch.source import Source
+from mellea_like.batch.work import Work
+from mellea_like.core.callables import is_async, takes
+from mellea_like.core.numbers import whole_number
+from mellea_like.sampling.base import BaseSamplingStrategy
+from mellea_like.sampling.prepare import plan_call
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterable, Callable, Iterable, Mapping, Sequence
+    from typing import TypedDict, Unpack
+
+    from mellea_like.batch.journal import Journal
+    from mellea_like.batch.progress import OnProgress
+    from mellea_like.batch.store import Keeper
+    from mellea_like.core.action import Action, Instruction
+    from mellea_like.core.message import Message
+    from mellea_like.core.options import Options
+    from mellea_like.core.requirement import Requirement
+    from mellea_like.limits.budget import Budget
+
+    class Arguments(TypedDict, total=False):
+        """What `sample_many` takes besides; see there."""
+
+        requirements: Sequence[Requirement | str]
+        options: Options | Mapping[str, Any] | None
+        budget: Budget | None
+        ordered: bool
+        fail_fast: bool
+        journal: Journal | Keeper | str | os.PathLike[str] | None
+        on_progress: OnProgress | None
+        settings: Mapping[str, Any] | None
+
+
+__all__ = ["sample_many"]
+
+I = TypeVar("I")  # noqa: E741 (an item)
+T = TypeVar("T")
+F = TypeVar("F")
+
+
+@overload
+def sample_many(
+    strategy: BaseSamplingStrategy,
+    items: Iterable[str | Message | Instruction] | AsyncIterable[str | Message | Instruction],
+    *,
+    concurrency: int,
+    action: None = None,
+    format: None = None,
+    **arguments: Unpack[Arguments],
+) -> BatchRun[str]: ...
+@overload
+def sample_many(
+    strategy: BaseSamplingStrategy,
+    items: Iterable[str | Action[Any]] | AsyncIterable[str | Action[Any]],
+    *,
+    concurrency: int,
+    action: None = None,
+    format: type[F],
+    **arguments: Unpack[Arguments],
+) -> BatchRun[F]: ...
+@overload
+def sample_many(
+    strategy: BaseSamplingStrategy,
+    items: Iterable[Action[T]] | AsyncIterable[Action[T]],
+    *,
+    concurrency: int,
+    action: None = None,
+    format: None = None,
+    **arguments: Unpack[Arguments],
+) -> BatchRun[T]: ...
+@overload
+def sample_many(
+    strategy: BaseSamplingStrategy,
+    items: Iterable[I] | AsyncIterable[I],
+    *,
+    concurrency: int,
+    action: Callable[[I], str | Message | Instruction],
+    format: None = None,
+    **arguments: Unpack[Arguments],
+) -> BatchRun[str]: ...
+@overload
+def sample_many(
+    strategy: BaseSamplingStrategy,
+    items: Iterable[I] | AsyncIterable[I],
+    *,
+    concurrency: int,
+    action: Callable[[I], str | Action[Any]],
+    format: type[F],
+    **arguments: Unpack[Arguments],
+) -> BatchRun[F]: ...
+@overload
+def sample_many(
+    strategy: BaseSamplingStrategy,
+    items: Iterable[I] | AsyncIterable[I],
+    *,
+    concurrency: int,
+    action: Callable[[I], Action[T]],
+    format: None = None,
+    **arguments: Unpack[Arguments],
+) -> BatchRun[T]: ...
+def sample_many(
+    strategy: BaseSamplingStrategy,
+    items: Iterable[Any] | AsyncIterable[Any],
+    *,
+    concurrency: int,
+    action: Callable[[Any], Any] | None = None,
+    requirements: Sequence[Requirement | str] = (),
+    format: type[Any] | None = None,
+    options: Options | Mapping[str, Any] | None = None,
+    budget: Budget | None = None,
+    ordered: bool = False,
+    fail_fast: bool = False,
+    journal: Journal | Keeper | str | os.PathLike[str] | None = None,
+    on_progress: OnProgress | None = None,
+    settings: Mapping[str, Any] | None = None,
+) -> BatchRun[Any]:
+    """Sample every item of a source, many at a time.
+
+    ```python
+    async with sample_many(strategy, prompts, concurrency=64, journal="run.db") as results:
+        async for item in results:
+            print(item.id, item.status, item.value)
+    ```
+
+    An item that fails is a failed item, and the others go on. Between the source and whoever
+    iterates there are at most ``2 * concurrency`` items, so that a source of a million, or one
+    without end, needs no more memory than a short one, and a slow consumer slows the source down.
+
+    The block may be left at any time: what is under way is then cancelled, and nothing of it runs
+    on. With a journal, a run that ended early or was killed goes on where it was: what it had
+    finished comes again from the journal (``replayed``), the rest is sampled.
+
+    Args:
+        strategy: what samples.
+        items: the items: an iterable or an async iterable of texts and actions, or with ``action``
+            of anything. A plain iterable runs on the event loop: give an async one where the next
+            item is waited for.
+        concurrency: how many items are sampled at a time; each may have as many requests in flight
+            as the strategy's ``concurrency_budget`` says.
+        action: makes the text or the action of an item. What it raises is what came of the item.
+        requirements: what each item must meet besides the strategy's.
+        format: the type to parse replies to, as in `BaseSamplingStrategy.sample`.
+        options: how to generate, instead of the strategy's options.
+        budget: what all items together may cost. When it is spent, no further item begins; those
+            in flight end, and then the iteration raises `LimitExceeded`. With a journal, the items
+            that were stopped are sampled anew when the run is resumed.
+        ordered: whether results come in the order of the items. By default they come as they are
+            ready, so that a slow item keeps no others waiting.
+        fail_fast: whether the first item that fails ends the run: what is in flight is cancelled,
+            and the iteration raises what the item's ``unwrap`` does. With a journal, that item is
+            sampled anew when the run is resumed.
+        journal: where the run is kept: a `Journal`, or the path of one that is made or resumed.
+        on_progress: is told how far the run has come: at the start, at the end, and between them
+            when something changed, at most every half second. Sync or async. What it raises is
+            logged.
+        settings: what else must be the same when the run is resumed, by name; ``"input"`` and
+            ``"prompt"`` are where a digest of the file and a template belong. The strategy, the
+            requirements, the model, the options and the format are compared in any case.
+
+    Returns:
+        The results, to be entered with ``async with`` and then iterated once.
+
+    Raises:
+        TypeError: an argument is of the wrong type.
+        ValueError: an argument is out of its range, or the strategy has no backend.
+        RequirementError: a requirement needs a judge, and its judge can't judge.
+    """
+    whole_number("sample_many: concurrency", concurrency)
+    if not isinstance(strategy, BaseSamplingStrategy):
+        msg = f"sample_many takes a strategy first, not {strategy!r}"
+        raise TypeError(msg)
+    if action is not None and (not callable(action) or is_async(action) or not takes(action, 1)):
+        msg = (
+            f"action is a plain function of one item that gives a text or an action, not {action!r}"
+        )
+        raise TypeError(msg)
+    if on_progress is not None and not (callable(on_progress) and takes(on_progress, 1)):
+        msg = f"on_progress is a function of one Progress, not {on_progress!r}"
+        raise TypeError(msg)
+    _check_calls(strategy, requirements, format, options, budget)
+    work = Work(strategy, tuple(requirements), action, format, options, budget)
+    return BatchRun(
+        work,
+        Source(items),
+        concurrency=concurrency,
+        ordered=ordered,
+        fail_fast=fail_fast,
+        journal=_keeper(journal),
+        identity={} if journal is None else work.identity(settings),
+        on_progress=on_progress,
+    )
+
+
+def _check_calls(
+    strategy: BaseSamplingStrategy,
+    requirements: Sequence[Requirement | str],
+    format: type[Any] | None,
+    options: Options | Mapping[str, Any] | None,
+    budget: Budget | None,
+) -> None:
+    """Find mistakes that would be every item's, before the first one is sampled."""
+    settings = strategy.settings
+    plan_call(
+        "an item",
+        requirements,
+        standing=settings.requirements,
+        context=None,
+        backend=settings.backend,
+        judge=settings.judge,
+        format=format,
+        options=settings.options if options is None else options,
+        validation_context=None,
+        budgets=(settings.budget, budget),
+        judge_options=settings.judge_options,
+    )
+
+
+def _keeper(journal: Journal | Keeper | str | os.PathLike[str] | None) -> Keeper | None:
+    if isinstance(journal, str | os.PathLike):
+        from mellea_like.batch.journal import Journal  # noqa: PLC0415 (only runs with one need it)
+
+        return Journal(Path(journal))
+    if journal is not None and not callable(getattr(journal, "open", None)):
+        msg = f"journal is a Journal, or the path of one, not {journal!r}"
+        raise TypeError(msg)
+    return journal
