@@ -45,6 +45,9 @@ logger = logging.getLogger("mellea_like.gateway")
 OPEN_PATHS = ("/healthz",)
 """Answered without a key: they tell nothing."""
 
+VERSIONS = ("1.0", "1.1", "2", "3")
+"""As ASGI writes them; the parser lets others through."""
+
 IN_SCOPE = "mellea_like.gateway"
 
 CALLER_LEFT = 499
@@ -151,7 +154,7 @@ class Guard:
         self.metrics = metrics
         self._tokens = Keys(keys, environ)
         limits: Mapping[str, KeyLimits] = keys or {ANONYMOUS: server.limits}
-        self._keys = {
+        self.keys = {
             name: _Key(name, each, Door(name, each), _budget(name, each.budget))
             for name, each in limits.items()
         }
@@ -194,7 +197,7 @@ class Guard:
         """
         if not self._tokens:
             check_host(scope["headers"], self.server)
-        return self._keys[self._tokens.owner(scope["headers"])]
+        return self.keys[self._tokens.owner(scope["headers"])]
 
 
 class _Exchange:
@@ -228,13 +231,25 @@ class _Exchange:
 
     async def _handle(self) -> None:
         scope, guard = self._scope, self._guard
+        if scope["http_version"] not in VERSIONS:
+            raise Refusal(505, "this gateway speaks HTTP/1.1", code="http_version")
+        if _head_size(scope) > guard.server.max_header_bytes:
+            # The parser counts what it has to keep, not what comes in one piece.
+            raise Refusal(431, "the headers are too long", code="headers_too_large")
         check_query(scope["query_string"])
         asks = scope["method"] in ("GET", "HEAD")
         if asks and scope["path"] in OPEN_PATHS:
             await guard.app(scope, self._receive, self._send)
             return
         self._key = key = guard.authorize(scope)
-        if scope["method"] != "POST":
+        if not asks and scope["method"] != "POST":
+            raise Refusal(
+                405,
+                "this gateway knows GET, HEAD and POST",
+                code="method_not_allowed",
+                headers={"allow": "GET, HEAD, POST"},
+            )
+        if asks:
             scope[IN_SCOPE] = Admitted(key.name, key.limits)
             await guard.app(scope, self._receive, self._send)
             return
@@ -343,6 +358,11 @@ class _Exchange:
 
 def _fit(value: bytes) -> bytes:
     return header_value(value.decode("latin-1"), LONGEST_HEADER).encode("ascii")
+
+
+def _head_size(scope: Scope) -> int:
+    line = len(scope["path"]) + len(scope["query_string"])
+    return line + sum(len(name) + len(value) + 4 for name, value in scope["headers"])
 
 
 def _has_body(headers: Iterable[tuple[bytes, bytes]]) -> bool:

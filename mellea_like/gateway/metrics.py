@@ -19,7 +19,9 @@ __all__ = ["OTHER", "Metrics"]
 OTHER = "other"
 """Stands for every model, key, status and outcome that is not known: labels must be few."""
 
-STATUSES = (200, 400, 401, 403, 404, 405, 408, 413, 415, 421, 422, 429, 499, 500, 502, 503, 504)
+STATUSES = frozenset(
+    {200, 400, 401, 403, 404, 405, 408, 413, 415, 422, 429, 431, 499, 500, 502, 503, 504, 505}
+)
 OUTCOMES = ("passed", "failed", "errored", "cancelled")
 
 SECONDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)

@@ -44,9 +44,15 @@ class _WarningsOnly(logging.Filter):
 
 
 class _WithoutTraceback(logging.Filter):
-    """Uvicorn logs what an app raises with its traceback: the errors' texts stand in it."""
+    """Uvicorn logs what an app raises with its traceback: the errors' texts stand in it.
+
+    That a request is cut off when the server stops is no error, and uvicorn says so anyway.
+    """
 
     def filter(self, record: logging.LogRecord) -> bool:
+        error = record.exc_info[1] if record.exc_info else None
+        if error is not None and not isinstance(error, Exception):
+            return False
         record.exc_info = record.exc_text = record.stack_info = None
         return True
 

@@ -18,6 +18,7 @@ import anyio
 
 from mellea_like.gateway.auth import listening_address
 from mellea_like.gateway.connection import connection_class
+from mellea_like.gateway.quiet import quiet_logs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,6 +55,7 @@ def listen(server: ServerConfig, *, has_keys: bool) -> socket.socket:
         OSError: the address can't be had: another program has the port, say.
     """
     address: Address = listening_address(server, has_keys=has_keys)
+    # Of a socket whose protocol is not named, asyncio would leave Nagle's algorithm on: 40 ms.
     opened = socket.socket(address.family, socket.SOCK_STREAM)
     try:
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -114,13 +116,14 @@ async def serve(
         if threading.current_thread() is threading.main_thread():
             group.start_soon(watch_signals)
         group.start_soon(watch)
-        try:
-            await runner.serve(sockets=[listening])
-        finally:
-            listening.close()
-            with anyio.CancelScope(shield=True):
-                await runner.cut()
-            group.cancel_scope.cancel()
+        with quiet_logs():
+            try:
+                await runner.serve(sockets=[listening])
+            finally:
+                listening.close()
+                with anyio.CancelScope(shield=True):
+                    await runner.cut()
+                group.cancel_scope.cancel()
     return ended_by[0] if ended_by else None
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 import anyio
+import anyio.lowlevel
 
 from mellea_like.gateway.config_server import ANONYMOUS, KeyConfig, ServerConfig
 from mellea_like.gateway.guard import Guard, admitted
@@ -61,10 +62,8 @@ class TinyApp:
             if scope["path"] == "/fail":
                 raise KeyError("a canary in an error")
             if scope["path"] == "/big":
-                await send({"type": "http.response.start", "status": 200, "headers": []})
-                while True:
-                    part = b"x" * 2**16
-                    await send({"type": "http.response.body", "body": part, "more_body": True})
+                await self._send_for_ever(receive, send)
+                return
             answer = json.dumps({"key": known and known.key}).encode()
             headers = [(b"content-length", str(len(answer)).encode()), *self.headers]
             await send({"type": "http.response.start", "status": 200, "headers": headers})
@@ -87,6 +86,22 @@ class TinyApp:
             group.cancel_scope.cancel()
         self.left += gone.is_set()
         return not gone.is_set()
+
+    async def _send_for_ever(self, receive: Any, send: Any) -> None:
+        async def flood() -> None:
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            while True:
+                await (
+                    anyio.lowlevel.checkpoint()
+                )  # For a caller that left, the server takes all at once.
+                await send({"type": "http.response.body", "body": b"x" * 2**16, "more_body": True})
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(flood)
+            while (await receive())["type"] != "http.disconnect":
+                pass
+            group.cancel_scope.cancel()
+            self.left += 1
 
 
 async def _lifespan(receive: Any, send: Any) -> None:

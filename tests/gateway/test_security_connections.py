@@ -1,0 +1,488 @@
+"""What callers do with connections: the real server, a real socket, and bytes by hand."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from guard_kit import TOKEN, Caller, TinyApp, key, request, running, wait_until
+
+from mellea_like.gateway.config_server import ServerConfig
+from mellea_like.gateway.server import listen
+
+SHORT = 0.12
+"""Seconds that a test's server waits; a promise that is kept is kept within a second more."""
+
+
+@pytest.fixture(scope="module")
+def gateway():
+    with running(
+        header_seconds=SHORT, body_seconds=SHORT, keep_alive_seconds=SHORT, max_body=1000
+    ) as running_:
+        yield running_
+
+
+@pytest.fixture
+def calls(gateway):
+    """What got through to the app since the test began."""
+    gateway.app.calls.clear()
+    return gateway.app.calls
+
+
+# --- slow callers --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("begun", [b"", b"G", b"GET / HTTP/1.1\r\n", b"GET / HTTP/1.1\r\nA: b\r\n"])
+def test_a_head_that_does_not_end_is_given_up(gateway, calls, begun):
+    with gateway.connect() as caller:
+        caller.send(begun)
+        assert SHORT / 2 < caller.closed_after() < SHORT + 1
+    assert calls == []
+
+
+def test_a_head_that_drips_is_given_up_however_often_some_of_it_comes(gateway, calls):
+    with gateway.connect() as caller:
+        caller.send(b"GET / HTTP/1.1\r\n")
+        begun = time.monotonic()
+        dripping = threading.Event()
+
+        def drip() -> None:
+            while not dripping.wait(0.01):
+                caller.send(b"X-A: b\r\n")
+
+        thread = threading.Thread(target=drip)
+        thread.start()
+        assert caller.answer().status == 408
+        assert time.monotonic() - begun < SHORT + 1
+        dripping.set()
+        thread.join()
+    assert calls == []
+
+
+def test_a_second_head_that_does_not_end_is_given_up_too(gateway):
+    with gateway.connect() as caller:
+        caller.send(request("/healthz"))
+        assert caller.answer().status == 200
+        caller.send(b"GET /healthz HT")
+        assert caller.closed_after() < SHORT + 1
+
+
+def test_a_connection_between_requests_is_closed_after_a_while(gateway):
+    with gateway.connect() as caller:
+        for _ in range(3):
+            caller.send(request("/healthz"))
+            assert caller.answer().status == 200
+        assert SHORT / 2 < caller.closed_after() < SHORT + 1
+
+
+@pytest.mark.parametrize("framing", [{"Content_Length": "100"}, {"Transfer_Encoding": "chunked"}])
+def test_a_body_that_does_not_come_is_given_up(gateway, calls, framing):
+    with gateway.connect() as caller:
+        caller.send(request(method="POST", content_type="application/json", **framing))
+        answer = caller.answer()
+        assert (answer.status, answer.error["code"]) == (408, "body_timeout")
+        assert caller.closed_after() < 1
+    assert calls == []
+
+
+def test_a_caller_that_does_not_read_its_answer_is_cut_off(gateway):
+    with gateway.connect() as caller:
+        caller.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        caller.send(request("/big"))
+        left = gateway.app.left
+        wait_until(lambda: gateway.app.left == left + 1)
+        assert gateway.app.inside == 0
+
+
+def test_ten_slow_callers_hold_up_no_other(gateway):
+    slow = [gateway.connect() for _ in range(10)]
+    for caller in slow:
+        caller.send(b"POST / HTTP/1.1\r\nX: ")
+    begun = time.monotonic()
+    assert gateway.ask(request("/healthz")).status == 200
+    assert time.monotonic() - begun < 0.5
+    for caller in slow:
+        assert caller.closed_after() < SHORT + 1
+        caller.socket.close()
+
+
+# --- too much ------------------------------------------------------------------------------------
+
+
+def test_headers_beyond_the_limit_are_refused():
+    with running(max_header_bytes=1024) as gateway:
+        assert gateway.ask(request("/healthz", a="b" * 700)).status == 200
+        assert gateway.ask(request("/healthz", a="b" * 1500)).status == 431
+        assert gateway.ask(request("/" + "p" * 1500)).status == 431
+        assert gateway.ask(request("/healthz?" + "q" * 1500)).status == 431
+        many = {f"h{n}": "v" for n in range(200)}
+        assert gateway.ask(request("/healthz", **many)).status == 431
+        with gateway.connect() as caller:
+            for _ in range(30):
+                caller.send(b"GET /healthz HTTP/1.1\r\nA: ".ljust(100, b"x"))
+            assert caller.answer(1).status in {0, 400}
+
+
+def test_a_body_beyond_the_limit_is_413_by_its_length_or_by_count(gateway, calls):
+    body = b'{"a": "' + b"x" * 990 + b'"}'
+    assert len(body) == 999
+    assert gateway.ask(request(raw=body + b" ")).status == 200
+    for sent in (
+        request(raw=body + b"  "),
+        request(method="POST", content_type="application/json", content_length="99999"),
+        chunked(body, b"  "),
+        chunked(*[b"x" * 100] * 20),
+    ):
+        answer = gateway.ask(sent)
+        assert (answer.status, answer.error["code"]) == (413, "body_too_large")
+    assert len(calls) == 1
+
+
+def test_the_answer_to_a_long_body_arrives_while_the_caller_still_sends(gateway):
+    # A server that closed at once would reset the connection, and the caller might never read it.
+    answer = gateway.ask(request(raw=b"x" * 15_000))
+    assert answer.status == 413
+    assert answer.headers["connection"] == "close"
+
+
+def test_no_more_connections_than_configured():
+    with running(max_connections=3) as gateway:
+        callers = [gateway.connect() for _ in range(3)]
+        for caller in callers:
+            caller.send(request("/healthz"))
+            assert caller.answer().status == 200
+        refused = gateway.ask(request("/healthz"))
+        assert (refused.status, refused.headers["retry-after"]) == (503, "1")
+        callers.pop().socket.close()
+        wait_until(lambda: gateway.ask(request("/healthz")).status == 200)
+        for caller in callers:
+            caller.socket.close()
+
+
+# --- shapes that two servers may read in two ways ------------------------------------------------
+
+
+def chunked(*parts: bytes, trailer: bytes = b"\r\n") -> bytes:
+    head = request(method="POST", content_type="application/json", transfer_encoding="chunked")
+    return head + b"".join(b"%x\r\n%b\r\n" % (len(p), p) for p in parts) + b"0\r\n" + trailer
+
+
+POST = "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        POST + "Content-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
+        POST + "Content-Length: 2\r\nContent-Length: 3\r\n\r\n{}",
+        POST + "Content-Length: 2, 3\r\n\r\n{}",
+        POST + "Content-Length: +2\r\n\r\n{}",
+        POST + "Content-Length: 0x2\r\n\r\n{}",
+        POST + "Content-Length: -2\r\n\r\n{}",
+        POST + "Content-Length: 2 \x0b\r\n\r\n{}",
+        POST + "Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+        POST + "Transfer-Encoding: xchunked\r\n\r\n0\r\n\r\n",
+        POST + "Transfer-Encoding: chunked\r\nTransfer-Encoding: identity\r\n\r\n0\r\n\r\n",
+        POST + "Transfer-Encoding : chunked\r\n\r\n0\r\n\r\n",
+        POST + "Transfer-Encoding:\x0bchunked\r\n\r\n0\r\n\r\n",
+        POST + " folded: x\r\n\r\n",
+        POST + "Transfer-Encoding: chunked\r\n\r\n-1\r\n{}\r\n0\r\n\r\n",
+        POST + "Transfer-Encoding: chunked\r\n\r\n2 \r\n{}X\r\n0\r\n\r\n",
+        POST + "Transfer-Encoding: chunked\r\n\r\nfffffffffffffffffffff\r\n{}",
+        POST + "A\x00B: c\r\n\r\n",
+        POST + "A: c\x00d\r\n\r\n",
+        POST + "A: c\rd: e\r\n\r\n",
+        POST.replace("\r\n", "\n") + "Content-Length : 2\n\n{}",
+        "GET /healthz HTTP/1.1\r\n\r\n",
+        "GET /healthz HTTP/2.0\r\nHost: localhost\r\n\r\n",
+        "GET  /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        "GET /heal\x7fthz HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        "GET /healthz\r\nHost: localhost\r\n\r\n",
+        "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        "\x16\x03\x01\x02\x00\x01\x00",
+        "CONNECT evil.example:443 HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    ],
+)
+def test_no_such_request_gets_through(gateway, calls, data):
+    answer = gateway.ask(data.encode("latin-1"), seconds=2)
+    assert 400 <= answer.status < 600
+    assert calls == []
+    assert gateway.ask(request("/healthz")).status == 200
+
+
+def test_a_body_is_taken_whole_or_in_chunks(gateway, calls):
+    assert gateway.ask(request(body={"a": 1})).status == 200
+    assert gateway.ask(chunked(b'{"a"', b": 2}")).status == 200
+    extended = chunked(b'{"a": 3}').replace(b"8\r\n", b"8;name=value\r\n")
+    assert gateway.ask(extended).status == 200
+    assert gateway.ask(chunked(b'{"a": 4}', trailer=b"X-Trailer: 1\r\n\r\n")).status == 200
+    assert [call["a"] for call in calls] == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("apart", [True, False])
+def test_what_follows_a_request_before_its_answer_is_never_run(gateway, calls, apart):
+    gateway.app.release.clear()
+    smuggled = request("/wait", {"smuggled": True})
+    with gateway.connect() as caller:
+        if apart:
+            caller.send(request("/wait", {"a": 1}))
+            wait_until(lambda: gateway.app.inside == 1)
+            caller.send(smuggled)
+        else:
+            caller.send(request("/wait", {"a": 1}) + smuggled)
+        wait_until(lambda: gateway.app.inside == 1)
+        gateway.app.release.set()
+        assert caller.answer().status == 200
+        assert caller.closed_after() < 1
+    assert list(calls) == [{"a": 1}]
+
+
+@pytest.mark.parametrize("more", [b"", b"GET / HTTP/1.1\r\n", b"\x00" * 200_000])
+def test_a_caller_that_leaves_is_noticed_whatever_it_sent_meanwhile(gateway, more):
+    gateway.app.release.clear()
+    left = gateway.app.left
+    with gateway.connect() as caller:
+        caller.send(request("/wait", {"a": 1}))
+        wait_until(lambda: gateway.app.inside == 1)
+        caller.send(more)
+    assert wait_until(lambda: gateway.app.left == left + 1) < 1
+    assert gateway.app.inside == 0
+
+
+def test_an_unread_body_never_becomes_the_next_request(gateway, calls):
+    with gateway.connect() as caller:
+        smuggled = request("/v1/x", {"smuggled": True})
+        caller.send(request("/v1/chat/completions", raw=smuggled, content_encoding="gzip"))
+        answer = caller.answer()
+        assert (answer.status, answer.headers["connection"]) == (415, "close")
+        assert caller.closed_after() < 2
+    assert calls == []
+
+
+# --- methods, paths, upgrades --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "method", ["PUT", "DELETE", "PATCH", "TRACE", "OPTIONS", "PROPFIND", "get", "X" * 100]
+)
+def test_other_methods_are_405(gateway, calls, method):
+    answer = gateway.ask(request("/v1/models", method=method))
+    assert (answer.status, answer.error["code"]) == (405, "method_not_allowed")
+    assert "access-control-allow-origin" not in answer.headers
+    assert calls == []
+
+
+@pytest.mark.parametrize("upgrade", ["websocket", "h2c"])
+def test_no_upgrade_is_made(gateway, upgrade):
+    answer = gateway.ask(
+        request("/healthz", connection="Upgrade", upgrade=upgrade, sec_websocket_version="13")
+    )
+    assert answer.status == 200
+    assert "upgrade" not in answer.headers
+
+
+def test_head_has_no_body(gateway):
+    with gateway.connect() as caller:
+        caller.send(request("/nowhere", method="HEAD", host="evil.example"))
+        head = caller.answer(0.3)
+        assert head.status == 403
+        assert head.body == b""
+
+
+def test_an_answer_tells_nothing_of_the_server(gateway):
+    answer = gateway.ask(request("/healthz"))
+    assert "server" not in answer.headers
+    assert answer.headers["cache-control"] == "no-store"
+    assert answer.headers["x-content-type-options"] == "nosniff"
+
+
+def test_headers_of_the_app_can_t_be_forged(gateway):
+    gateway.app.headers = [(b"x-reason", b"a\r\nSet-Cookie: evil=1\x00\xe2\x80\xa8")]
+    answer = gateway.ask(request("/v1/models"))
+    gateway.app.headers = []
+    assert answer.status == 200
+    assert answer.headers["x-reason"] == "a??Set-Cookie: evil=1????"
+    assert "set-cookie" not in answer.headers
+
+
+# --- hosts and keys, over the wire ---------------------------------------------------------------
+
+
+def test_without_keys_only_the_loopback_s_names_are_answered(gateway, calls):
+    assert gateway.ask(request("/v1/models", host="127.0.0.1")).status == 200
+    assert gateway.ask(request("/v1/models", host="evil.example")).status == 403
+    assert len(calls) == 1
+
+
+def test_with_keys_each_path_but_healthz_needs_one():
+    with running(keys={"team": key()}) as gateway:
+        for path in (
+            "/v1/models",
+            "/metrics",
+            "/v1/chat/completions",
+            "/",
+            "/healthz/",
+            "//healthz",
+        ):
+            assert gateway.ask(request(path)).status == 401
+            assert gateway.ask(request(path, token=TOKEN)).status == 200
+        assert gateway.ask(request("/v1/chat/completions", {"a": 1})).status == 401
+        assert gateway.ask(request("/healthz", {"a": 1})).status == 401
+        assert gateway.ask(request("/healthz")).status == 200
+        assert gateway.ask(request("/v1/models", token=TOKEN, host="any.example")).status == 200
+        twice = request("/v1/models", token=TOKEN).replace(
+            b"\r\n\r\n", b"\r\nAuthorization: Bearer x\r\n\r\n"
+        )
+        assert gateway.ask(twice).status == 401
+
+
+def test_an_unknown_key_has_nothing_read_of_it():
+    with running(keys={"team": key()}) as gateway, gateway.connect() as caller:
+        caller.send(request(method="POST", content_type="application/json", content_length="900"))
+        assert caller.answer().status == 401
+
+
+# --- waiting for a turn --------------------------------------------------------------------------
+
+
+def test_concurrency_and_queue_of_a_key_over_the_wire():
+    app = TinyApp()
+    keys = {"team": key(concurrency=2, queue=1), "other": key("other-token-0123456789")}
+    with running(app, keys=keys) as gateway:
+        line = gateway.guard.keys["team"].door.line
+        waiting = [gateway.connect() for _ in range(3)]
+        for caller in waiting:
+            caller.send(request("/wait", {"a": 1}, token=TOKEN))
+        wait_until(lambda: (line.inside, line.waiting) == (2, 1))
+        refused = gateway.ask(request("/wait", {"a": 1}, token=TOKEN))
+        assert (refused.status, refused.error["code"]) == (429, "rate_limit_exceeded")
+        assert int(refused.headers["retry-after"]) >= 1
+        assert (len(app.calls), app.most) == (2, 2)
+        other = gateway.ask(request("/v1/models", {"a": 1}, token="other-token-0123456789"))
+        assert other.status == 200
+        waiting.pop().socket.close()  # Who waited leaves: the place in the queue is free again.
+        wait_until(lambda: line.waiting == 0)
+        metrics = gateway.metrics.render()[0].decode()
+        assert 'in_flight{key="team"} 2.0' in metrics
+        app.release.set()
+        assert [caller.answer().status for caller in waiting] == [200, 200]
+        wait_until(lambda: line.inside == 0)
+        metrics = gateway.metrics.render()[0].decode()
+        assert 'requests_total{key="team",model="other",status="499"} 1.0' in metrics
+        for caller in waiting:
+            caller.socket.close()
+
+
+def test_a_turn_comes_when_a_place_is_free_and_a_wait_ends_when_it_is_too_long():
+    with running(keys={"team": key(concurrency=1, queue=2, queue_seconds=SHORT)}) as gateway:
+        line = gateway.guard.keys["team"].door.line
+        with gateway.connect() as first, gateway.connect() as second:
+            first.send(request("/wait", {"a": 1}, token=TOKEN))
+            wait_until(lambda: line.inside == 1)
+            second.send(request("/v1", {"a": 2}, token=TOKEN))
+            assert second.answer().status == 429
+            second.send(request("/v1", {"a": 3}, token=TOKEN))
+            wait_until(lambda: line.waiting == 1)
+            gateway.app.release.set()
+            assert first.answer().status == 200
+            assert second.answer().status == 200
+        assert [call["a"] for call in gateway.app.calls] == [1, 3]
+
+
+# --- what goes wrong inside ----------------------------------------------------------------------
+
+
+def test_an_error_of_the_app_is_a_500_without_its_text(gateway, caplog):
+    with caplog.at_level(0):
+        answer = gateway.ask(request("/fail"))
+    assert (answer.status, answer.error["type"]) == (500, "server_error")
+    assert "KeyError at " in caplog.text
+    assert "guard_kit.py:" in caplog.text
+    assert "canary" not in answer.raw.decode() + caplog.text
+
+
+def test_stopping_lets_answers_end_within_the_bound_and_cuts_the_rest_off():
+    app = TinyApp()
+    with running(app, stop_seconds=0.2) as gateway, gateway.connect() as caller:
+        caller.send(request("/wait", {"a": 1}))
+        wait_until(lambda: app.inside == 1)
+        begun = time.monotonic()
+    assert time.monotonic() - begun < 2
+    assert app.inside == 0
+
+
+# --- the whole process ---------------------------------------------------------------------------
+
+SERVER = """
+    import sys
+    sys.path.insert(0, sys.argv[1])
+    import anyio
+    from guard_kit import TinyApp
+    from mellea_like.gateway.config_server import ServerConfig
+    from mellea_like.gateway.guard import Guard
+    from mellea_like.gateway.metrics import Metrics
+    from mellea_like.gateway.server import listen, serve
+
+    config = ServerConfig(port=0, stop_seconds=0.3)
+    tiny = TinyApp()
+    app = Guard(tiny, config, {}, metrics=Metrics([], []))
+    listening = listen(config, has_keys=False)
+
+    async def main():
+        async def watch():
+            while not tiny.inside:
+                await anyio.sleep(0.01)
+            print("in", flush=True)
+
+        print(listening.getsockname()[1], flush=True)
+        async with anyio.create_task_group() as group:
+            group.start_soon(watch)
+            ended = await serve(app, config, listening)
+        print(ended.name, flush=True)
+
+    anyio.run(main)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_stops_the_server_and_answers_end_before(number):
+    support = str(Path(__file__).parents[1] / "support")
+    process = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(SERVER), support],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        assert process.stdout is not None
+        port = int(process.stdout.readline())
+        with Caller(port) as caller:
+            caller.send(request("/wait", {"a": 1}))
+            assert process.stdout.readline() == "in\n"
+            process.send_signal(number)
+            assert caller.closed_after() < 5
+        output, errors = process.communicate(timeout=10)
+    assert (process.returncode, output) == (0, f"{number.name}\n")
+    assert "Traceback" not in errors
+
+
+def test_a_port_that_is_taken_is_an_error_of_the_system():
+    first = listen(ServerConfig(port=0), has_keys=False)
+    with first, pytest.raises(OSError):
+        listen(ServerConfig(port=first.getsockname()[1]), has_keys=False)
+
+
+def test_ipv6_is_listened_on():
+    try:
+        listening = listen(ServerConfig(host="::1", port=0), has_keys=False)
+    except OSError:
+        pytest.skip("this machine has no IPv6")
+    with listening:
+        assert listening.getsockname()[0] == "::1"
