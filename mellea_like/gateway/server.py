@@ -56,7 +56,7 @@ def listen(server: ServerConfig, *, has_keys: bool) -> socket.socket:
     """
     address: Address = listening_address(server, has_keys=has_keys)
     # Of a socket whose protocol is not named, asyncio would leave Nagle's algorithm on: 40 ms.
-    opened = socket.socket(address.family, socket.SOCK_STREAM)
+    opened = socket.socket(address.family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if address.family == socket.AF_INET6:

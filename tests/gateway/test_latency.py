@@ -1,0 +1,33 @@
+"""A small answer is sent at once."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+
+from mellea_like.gateway.config_server import ServerConfig
+from mellea_like.gateway.server import listen
+
+
+class Greeter(asyncio.Protocol):
+    """Tells whether Nagle's algorithm is off for a connection, as asyncio sets it up."""
+
+    def connection_made(self, transport):
+        raw = transport.get_extra_info("socket")
+        transport.write(str(raw.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)).encode())
+        transport.close()
+
+
+def test_answers_do_not_wait_for_nagle_s_algorithm():
+    async def ask() -> bytes:
+        with contextlib.closing(listen(ServerConfig(port=0), has_keys=False)) as listening:
+            server = await asyncio.get_running_loop().create_server(Greeter, sock=listening)
+            async with server:
+                reader, writer = await asyncio.open_connection(*listening.getsockname())
+                told = await reader.read()
+                writer.close()
+                await writer.wait_closed()
+                return told
+
+    assert asyncio.run(ask()) == b"1"
