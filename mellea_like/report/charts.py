@@ -21,6 +21,8 @@ WIDTH, HEIGHT = 360, 190
 LEFT, RIGHT, TOP, BOTTOM = 34, 8, 30, 160
 MOST_BINS = 32
 _MOST_COLUMNS = 12
+_FLAG, _EDGE = 38, 24
+"""How wide a quantile's name is; how near to the edge a label sticks out."""
 
 
 def stacked(parts: Sequence[tuple[str, float]], scope: str, title: str) -> Html:
@@ -142,20 +144,11 @@ def distribution(sketch: Sketch, write: Callable[[float], str], title: str, alon
     parts.append(_base(LEFT))
     for at in log_ticks(low, high, 6):
         x = place(at)
-        side = "end" if x > WIDTH - 26 else "start" if x < LEFT + 12 else "middle"
-        parts.append(_text(x, BOTTOM + 14, write(at), side=side))
+        parts.append(_text(x, BOTTOM + 14, write(at), side=_side(x)))
     middle, late = place(sketch.quantile(0.5)), place(sketch.quantile(0.95))
-    close = late - middle < 36  # noqa: PLR2004 (a label's width)
-    for x, name, side in (
-        (middle, "p50", "end" if close else "middle"),
-        (
-            late,
-            "p95",
-            "start" if close and late < WIDTH - 40 else "end" if late > WIDTH - 24 else "middle",
-        ),
-    ):
+    for x in (middle, late):
         parts.append(tag("line", x1=x, x2=x, y1=TOP - 8, y2=BOTTOM, class_="line"))
-        parts.append(_text(x, TOP - 13, name, "flag", side))
+    parts += [_text(x, TOP - 13, name, "flag", side) for x, name, side in _flags(middle, late)]
     parts.append(_along(along))
     return _chart(parts, title)
 
@@ -182,6 +175,19 @@ def binned(counts: dict[int, int]) -> list[tuple[str, int]]:
         made.append((f"{first}" if first == last else f"{first}–{last}", total))
         first = last + 1
     return made
+
+
+def _flags(middle: float, late: float) -> list[tuple[float, str, str]]:
+    """Place the names of the two quantiles so that they do not lie on each other, nor outside."""
+    if late - middle >= _FLAG:
+        return [(middle, "p50", "middle"), (late, "p95", _side(late))]
+    if late > WIDTH - _FLAG:
+        return [(late, "p50, p95", "end")]
+    return [(middle, "p50", "end"), (late, "p95", "start")]
+
+
+def _side(x: float) -> str:
+    return "end" if x > WIDTH - _EDGE else "start" if x < LEFT + _EDGE / 2 else "middle"
 
 
 def _chart(parts: Sequence[Html], title: str) -> Html:

@@ -26,7 +26,7 @@ _SIGN = "mlr-"
 """What the ids of the signs begin with; all pages and cells have the same ones."""
 
 
-def mark(outcome: str, x: float = 0, y: float = 0) -> Html | None:
+def mark(outcome: str, x: float, y: float) -> Html:
     """Draw the mark of an outcome: a tick, a cross, an exclamation mark, a dash, or dots.
 
     Args:
@@ -35,13 +35,10 @@ def mark(outcome: str, x: float = 0, y: float = 0) -> Html | None:
         y: where to put it.
 
     Returns:
-        An SVG path in a square of 16 pixels; None for what has no mark.
+        An SVG path in a square of 16 pixels.
     """
-    strokes = _STROKES.get(_AS.get(outcome, outcome))
-    if strokes is None:
-        return None
-    moved = f"translate({x:g} {y:g})" if x or y else None
-    return tag("path", d=strokes, class_=f"mark {outcome}", transform=moved)
+    strokes = _STROKES[_AS.get(outcome, outcome)]
+    return tag("path", d=strokes, class_=f"mark {outcome}", transform=f"translate({x:g} {y:g})")
 
 
 def swatch(outcome: str) -> Html:

@@ -48,7 +48,7 @@ class Sketch:
         self._buckets[math.ceil(math.log(inside) / self._log)] += 1
 
     def quantile(self, share: float) -> float:
-        """Return the value below which a share of the values lie.
+        """Return the least value that a share of the values do not exceed.
 
         Args:
             share: from 0.0 to 1.0.
@@ -56,11 +56,12 @@ class Sketch:
         Returns:
             The value; 0.0 where there is none.
         """
-        rank = share * (self.count - 1)
+        # What floating point adds to 0.95 * 20, say, is no further value.
+        rank = max(1, math.ceil(share * self.count - 1e-9))
         seen = 0
         for value, number in self.values():
             seen += number
-            if seen > rank:
+            if seen >= rank:
                 return value
         return 0.0
 

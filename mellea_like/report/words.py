@@ -95,12 +95,15 @@ def seconds(duration: float) -> str:
     for unit, name, part, smaller in (
         (_DAY, "d", _HOUR, "h"),
         (_HOUR, "h", _MINUTE, "min"),
-        (_MINUTE, "min", 1, "s"),
     ):
         if whole >= unit:
-            rest = whole % unit // part
-            return f"{whole // unit:,} {name}" + (f" {rest} {smaller}" if rest else "")
-    return f"{whole} s"
+            return _two(whole, unit, name, part, smaller)
+    return _two(whole, _MINUTE, "min", 1, "s")
+
+
+def _two(whole: int, unit: int, name: str, part: int, smaller: str) -> str:
+    rest = whole % unit // part
+    return f"{whole // unit:,} {name}" + (f" {rest} {smaller}" if rest else "")
 
 
 def money(cost: float | None, *, at_least: bool = False) -> str:

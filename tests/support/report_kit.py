@@ -11,6 +11,7 @@ import anyio
 from mellea_like import Message, RepairTemplateStrategy, Requirement
 from mellea_like.backends import SimulatedBackend
 from mellea_like.backends.simulated import passes
+from mellea_like.errors import BackendError
 from mellea_like.testing import run_virtual
 
 BEGUN = datetime(2026, 3, 14, 9, 0, tzinfo=UTC)
@@ -43,7 +44,7 @@ def calls(number: int, seed: int = 7, **more: Any) -> list[dict[str, Any]]:
             trace, error = None, None
             try:
                 result = await strategy.sample(ask, CHECKS)
-            except Exception as exc:
+            except BackendError as exc:
                 error = {"type": type(exc).__name__, "message": str(exc)}
             else:
                 trace = result.to_dict()
@@ -113,4 +114,124 @@ def run_of(items: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
 def many(items: list[dict[str, Any]], number: int, seed: int = 1) -> list[dict[str, Any]]:
     """As many items, drawn from a few."""
     chance = random.Random(seed)
-    return [{**chance.choice(items), "id": n, "label": f"harbour number {n}"} for n in range(number)]
+    return [
+        {**chance.choice(items), "id": n, "label": f"harbour number {n}"} for n in range(number)
+    ]
+
+
+def trace_of(*iterations: tuple[str, int], best: int | None = 0) -> dict[str, Any]:
+    """A call's record, made up: of each iteration its outcome and its tokens."""
+    won = best is not None and iterations[best][0] == "passed"
+    slices = [
+        {
+            "iteration": number,
+            "subsample": 0,
+            "depth": number - 1,
+            "chain": 0,
+            "outcome": outcome,
+            "started_at": number - 1.0,
+            "ended_at": float(number),
+            "usage": usage(tokens),
+            "action": {"type": "Message", "text": "Say a word."},
+            "context": 0,
+            "prompt": 1,
+            "text": f"reply {number}" if outcome in {"passed", "failed"} else None,
+            "model": "m",
+            "finish_reason": "stop",
+            "generation_usage": usage(tokens),
+            "validations": [
+                {
+                    "name": "word",
+                    "description": "it says a word",
+                    "weight": 1.0,
+                    "status": outcome,
+                    "reason": "" if outcome == "passed" else "it is missing",
+                    "score": None,
+                }
+            ]
+            if outcome in {"passed", "failed"}
+            else [],
+            "reason": "",
+            "error": {"type": "BackendUnavailable", "message": "overloaded"}
+            if outcome == "errored"
+            else None,
+        }
+        for number, (outcome, tokens) in enumerate(iterations, 1)
+    ]
+    return {
+        "format": "mellea_like.trace",
+        "version": 1,
+        "sampling_id": "0123456789abcdef",
+        "success": won,
+        "stop_reason": "passed" if won else "exhausted",
+        "stop_detail": "",
+        "started": BEGUN.isoformat(),
+        "elapsed": float(len(iterations)),
+        "undelivered": 0,
+        "best_index": best,
+        "usage": usage(sum(tokens for _, tokens in iterations), len(iterations)),
+        "prompts": [[], [{"role": "user", "content": "Say a word."}]],
+        "slices": slices,
+    }
+
+
+def usage(tokens: int, requests: int = 1) -> dict[str, int]:
+    return {
+        "requests": requests,
+        "input_tokens": requests,
+        "output_tokens": tokens,
+        "unknown": 0,
+    }
+
+
+NASTY = [
+    "<script>alert(1)</script>",
+    '"><img src=x onerror=alert(1)>',
+    "</style><style>*{display:none}</style>",
+    "]]></svg></pre></details></script><!--",
+    "'; DROP TABLE items; --{{ 7 * 7 }}{% raw %}",
+    "a\r\nb\rc\x00d\x1b[2Je\x7f\x85",
+    "\u202edesrever\u202c \u2066isolated\u2069 \u200f\u061c",
+    "\ud83d lone \udc00 halves",
+    "w" * 5000,
+    "שלום עולם، مرحبا بالعالم",
+    "👩‍👩‍👧‍👦 🏳️‍🌈 e\u0301",
+    "javascript:alert(1)",
+    "https://example.org/picture.png",
+    "\n\n  leading and trailing \n\n",
+]
+"""What a model may say, and no page may do."""
+
+
+def nasty_trace(text: str) -> dict[str, Any]:
+    """A call's record with a text in every place that has one."""
+    trace = trace_of(("failed", 3), ("errored", 2), ("passed", 5), ("cancelled", 1), best=2)
+    for slice_ in trace["slices"]:
+        slice_["action"] = {"type": text, "text": text}
+        slice_["model"] = slice_["finish_reason"] = text
+        slice_["reason"] = text
+        if slice_["text"] is not None:
+            slice_["text"] = text
+            slice_["value"] = {text: [text]}
+        if slice_["error"] is not None:
+            slice_["error"] = {"type": text, "message": text}
+        for verdict in slice_["validations"]:
+            verdict |= {"name": text, "description": text, "reason": text, "score": 0.5}
+    trace["prompts"] = [[], [{"role": "user", "content": text}, {"role": text, "content": text}]]
+    trace["slices"][0]["prompt"] = 0
+    return {**trace, "stop_detail": text, "sampling_id": text}
+
+
+def nasty_run(text: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """A run's record with a text in every place that has one."""
+    trace = nasty_trace(text)
+    lost = {**trace, "success": False, "best_index": 0, "stop_reason": text}
+    error = {"type": text, "message": text}
+    items = [
+        item(0, trace, label=text),
+        item(1, lost, label=text),
+        item(2, None, error, label=text),
+        item(3, None, label=text, status="unfinished"),
+    ]
+    identity = {text: text, "model": text, "strategy": {text: [text]}, "checks": [text, {}]}
+    return run_of(items, identity=identity, prices={text: [1.0, 2.0]}), items

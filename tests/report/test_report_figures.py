@@ -1,0 +1,272 @@
+"""The figures of a run are those of its items, one by one."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import pytest
+from report_kit import BEGUN, calls, item, run_of, trace_of
+
+from mellea_like.core.generation import Usage
+from mellea_like.report import figures_of
+from mellea_like.report.draws import cut, fate_of, problems_of
+from mellea_like.report.figures import LISTED, MOST_NAMES, OTHERS, iterations_until, why, wilson
+
+
+@pytest.fixture(scope="module")
+def some():
+    return calls(120)
+
+
+def figures(*items, **more):
+    return figures_of(run_of(list(items), **more), items)
+
+
+# --- counts -----------------------------------------------------------------------------------
+
+
+def test_items_are_counted_by_how_they_ended():
+    made = figures(
+        item(0, trace_of(("passed", 1))),
+        item(1, trace_of(("failed", 1))),
+        item(2, None, {"type": "BackendError", "message": "no"}),
+        item(3, None, status="unfinished"),
+    )
+    assert made.statuses == {"passed": 1, "failed": 1, "errored": 1, "unfinished": 1}
+    assert (made.items, made.done, made.passed) == (4, 3, 1)
+
+
+def test_all_tokens_of_all_items_go_somewhere(some):
+    made = figures(*some)
+    assert sum(u.total_tokens for u in made.fates.values()) == made.usage.total_tokens
+    assert sum(u.requests for u in made.fates.values()) == made.usage.requests
+    assert all(made.fates[fate].total_tokens for fate in ("won", "rejected", "cancelled"))
+
+
+def test_tokens_go_where_their_iteration_went():
+    trace = trace_of(("failed", 1), ("passed", 10), ("passed", 100), ("errored", 1000), best=1)
+    made = figures(item(0, trace))
+    went = {fate: u.output_tokens for fate, u in made.fates.items() if u.output_tokens}
+    assert went == {"rejected": 1, "won": 10, "late": 100, "errored": 1000}
+
+
+def test_tokens_of_requests_that_no_iteration_records_are_counted_too():
+    usage = {"requests": 3, "input_tokens": 50, "output_tokens": 20, "unknown": 1}
+    trace = trace_of(("passed", 5))
+    made = figures(item(0, trace, usage=usage), item(1, None, usage=usage))
+    assert made.fates["other"] == Usage(5, 99, 35, 2)
+    assert made.usage == Usage(6, 100, 40, 2)
+
+
+def test_requirements_are_counted_by_verdict_the_worst_first(some):
+    made = figures(*some)
+    rates = [tally.counts["passed"] / tally.judged for _, tally in made.by_requirement]
+    assert rates == sorted(rates)
+    assert {name for name, _ in made.by_requirement} == {"passes", "says alpha", "says beta"}
+    judged = sum(len(s["validations"]) for i in some for s in i["trace"]["slices"])
+    counted = sum(tally.counts.total() for tally in made.requirements.values())
+    assert counted == judged
+
+
+def test_a_requirement_that_was_never_decided_has_no_rate():
+    trace = trace_of(("failed", 1))
+    trace["slices"][0]["validations"] = [verdict("never", "skipped"), verdict("broken", "errored")]
+    made = figures(item(0, trace))
+    assert made.by_requirement == []
+    assert made.requirements["broken"].counts == {"errored": 1}
+
+
+def test_names_without_end_take_bounded_memory():
+    items = []
+    for number in range(MOST_NAMES + 50):
+        trace = trace_of(("errored", 1), ("failed", 1))
+        trace["slices"][0]["error"] = {"type": f"Error{number}", "message": ""}
+        trace["slices"][1]["validations"] = [verdict(f"check {number}", "failed")]
+        items.append(item(number, trace))
+    made = figures(*items)
+    assert len(made.requirements) == MOST_NAMES + 1
+    assert made.requirements[OTHERS].counts["failed"] == 50
+    assert len(made.errors) == MOST_NAMES + 1
+    assert made.errors[OTHERS] == 50
+
+
+def verdict(name, status):
+    return {"name": name, "description": name, "status": status, "reason": "", "score": None,
+            "weight": 1.0}  # fmt: skip
+
+
+def test_an_items_error_counts_once_though_its_iterations_had_it():
+    trace = trace_of(("errored", 1))
+    error = trace["slices"][0]["error"]
+    assert figures(item(0, trace, error)).errors == {error["type"]: 1}
+    assert figures(item(0, None, error)).errors == {error["type"]: 1}
+    other = {"type": "HookError", "message": ""}
+    assert figures(item(0, trace, other)).errors == {error["type"]: 1, "HookError": 1}
+
+
+def test_items_that_were_begun_again_are_counted():
+    assert figures(item(0, None, attempts=3), item(1, None)).repeated == 1
+
+
+# --- how many, how long, how much -------------------------------------------------------------
+
+
+def test_attempts_are_the_iterations_that_ended_until_one_passed():
+    trace = trace_of(("failed", 1), ("errored", 1), ("passed", 1), ("cancelled", 1), best=2)
+    made = figures(
+        item(0, trace), item(1, trace_of(("passed", 1))), item(2, trace_of(("failed", 1)))
+    )
+    assert made.until_passed == {3: 1, 1: 1}
+    assert made.until_passed_at(0.5) == 1
+    assert made.until_passed_at(0.95) == 3
+    assert figures().until_passed_at(0.5) == 0
+
+
+def test_a_slice_that_passed_after_the_winner_is_no_attempt():
+    trace = trace_of(("passed", 1), ("passed", 1), best=0)
+    assert iterations_until(trace["slices"][0], trace["slices"]) == 1
+
+
+def test_time_is_that_of_finished_items():
+    made = figures(
+        item(0, None, elapsed=2.0),
+        item(1, None, elapsed=4.0, status="failed"),
+        item(2, None, elapsed=100.0, status="unfinished"),
+    )
+    assert (made.latency.count, made.latency.most) == (2, 4.0)
+
+
+def test_a_run_that_is_not_finished_has_lasted_to_its_last_item():
+    items = [item(0, None, begun=1.0, elapsed=2.0), item(1, None, begun=0.5, elapsed=9.0)]
+    assert figures(*items, ended=None).elapsed == 9.5
+    assert figures(ended=None).elapsed is None
+    assert figures(*items, started=None).elapsed is None
+    assert figures(item(0, None, started=None), ended=None).elapsed is None
+
+
+def test_a_finished_run_has_lasted_to_its_end():
+    ended = BEGUN.replace(minute=5).isoformat()
+    assert figures(ended=ended).elapsed == 300.0
+
+
+def test_money_is_tokens_times_price():
+    trace = trace_of(("failed", 1000), ("passed", 500_000), best=1)
+    made = figures(item(0, trace), prices={"m": [1.0, 2.0]})
+    assert made.money.known == pytest.approx((2 * 1.0 + 501_000 * 2.0) / 1e6)
+    assert made.money.complete
+    assert made.costs.total == pytest.approx(made.money.known)
+
+
+def test_money_of_an_unknown_model_is_a_lower_bound():
+    made = figures(item(0, trace_of(("passed", 5))), prices={"other": [1.0, 2.0], "n": [1.0, 1.0]})
+    assert made.money == (0.0, False)
+
+
+def test_an_iteration_without_a_model_costs_what_the_calls_other_ones_do():
+    trace = trace_of(("errored", 1000), ("passed", 1000), best=1)
+    trace["slices"][0]["model"] = None
+    made = figures(item(0, trace), prices={"m": [0.0, 1.0], "n": [7.0, 7.0]})
+    assert made.money == (pytest.approx(2000 / 1e6), True)
+
+
+def test_requests_of_unknown_cost_make_a_lower_bound(some):
+    made = figures(*some)
+    assert made.usage.unknown
+    assert not made.money.complete
+
+
+def test_without_prices_there_is_no_money(some):
+    made = figures(*some, prices=None)
+    assert made.prices is None
+    assert made.costs.count == 0
+
+
+@pytest.mark.parametrize(
+    ("successes", "trials", "low", "high"),
+    # From Newcombe, Statistics in Medicine 17, 1998, table I, method 3.
+    [
+        (81, 263, 0.2553, 0.3662),
+        (15, 148, 0.0624, 0.1605),
+        (0, 20, 0.0, 0.1611),
+        (1, 29, 0.0061, 0.1718),
+    ],
+)
+def test_intervals_are_wilsons(successes, trials, low, high):
+    assert wilson(successes, trials) == (
+        pytest.approx(low, abs=1e-4),
+        pytest.approx(high, abs=1e-4),
+    )
+
+
+# --- lists ------------------------------------------------------------------------------------
+
+
+def test_the_slowest_are_listed_slowest_first_and_earlier_first_among_equals():
+    times = [3.0, 9.0, 1.0, 9.0, *([2.0] * 30)]
+    items = [item(n, None, elapsed=t) for n, t in enumerate(times)]
+    slowest = figures(*items).slowest
+    assert [i["id"] for i in slowest] == [1, 3, 0, *range(4, 4 + LISTED - 3)]
+
+
+def test_the_first_that_failed_are_listed():
+    items = [item(n, trace_of(("failed" if n % 2 else "passed", 1))) for n in range(100)]
+    assert [i["id"] for i in figures(*items).failed] == list(range(1, 2 * LISTED, 2))
+
+
+def test_more_items_take_no_more_memory():
+    few = calls(20)
+
+    def peak(number):
+        def stream():
+            for n in range(number):
+                yield {**few[n % len(few)], "id": n, "elapsed": n % 977 / 10}
+
+        tracemalloc.start()
+        try:
+            figures_of(run_of([]), stream())
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    peak(100)
+    assert peak(3000) < peak(500) + 60_000
+
+
+# --- a call -----------------------------------------------------------------------------------
+
+
+def test_why_an_item_failed():
+    trace = trace_of(("failed", 1))
+    assert why(item(0, trace)) == "word: it is missing"
+    assert why(item(0, trace, {"type": "E", "message": "m"})) == "E: m"
+    assert why(item(0, None)) == "nothing passed"
+    assert why(item(0, {**trace, "stop_detail": "the budget is spent"})) == "the budget is spent"
+    assert why(item(0, {**trace, "best_index": None})) == "stopped: exhausted"
+
+
+def test_problems_are_errors_what_did_not_parse_and_what_was_not_met():
+    slice_ = trace_of(("failed", 1))["slices"][0]
+    slice_ |= {"reason": "no JSON", "error": {"type": "E", "message": "m"}}
+    slice_["validations"].append({**verdict("terse", "failed"), "description": "it is terse"})
+    assert problems_of(slice_) == [
+        "E: m",
+        "the reply does not parse: no JSON",
+        "word: it is missing",
+        "it is terse",
+    ]
+
+
+def test_a_cut_trace_keeps_its_best():
+    trace = trace_of(*[("failed", 1)] * 9, ("passed", 1), best=9)
+    cut_down, left_out = cut(trace, 3)
+    assert [s["iteration"] for s in cut_down["slices"]] == [1, 2, 10]
+    assert (cut_down["best_index"], left_out) == (2, 7)
+    assert len(trace["slices"]) == 10
+    assert cut(trace, 10) == (trace, 0)
+    assert cut({**trace, "best_index": None}, 3)[0]["best_index"] is None
+
+
+def test_the_winner_is_told_by_what_it_is_and_not_by_what_it_is_like():
+    first, second = trace_of(("passed", 1), ("passed", 1))["slices"]
+    second["iteration"] = first["iteration"]
+    assert fate_of(second, first) == "late"

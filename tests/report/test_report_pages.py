@@ -1,0 +1,341 @@
+"""A page stands alone, holds what it should, stays small, and lets no text do anything."""
+
+from __future__ import annotations
+
+import re
+from base64 import b64encode
+from hashlib import sha256
+
+import pytest
+from html_page import HtmlPage
+from report_kit import NASTY, calls, item, many, nasty_run, nasty_trace, run_of, trace_of
+
+from mellea_like.report import call_report, run_report
+from mellea_like.report.markup import visible
+from mellea_like.report.panels import FULL
+from mellea_like.report.waterfall import MOST_ROWS
+
+
+@pytest.fixture(scope="module")
+def some():
+    return calls(200)
+
+
+@pytest.fixture(scope="module")
+def run_page(some):
+    return run_report(run_of(some), some)
+
+
+@pytest.fixture(scope="module")
+def call_page():
+    return call_report(trace_of(("failed", 3), ("errored", 2), ("passed", 5), best=2))
+
+
+def both(text):
+    return [call_report(nasty_trace(text)), run_report(*nasty_run(text))]
+
+
+# --- it stands alone --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("which", ["run_page", "call_page"])
+def test_a_page_refers_to_nothing_outside(which, request):
+    page = HtmlPage(request.getfixturevalue(which))
+    assert [link for link in page.links if not link.startswith(("#", "data:image/svg+xml,"))] == []
+    assert not re.search(r"url\((?!#)|@import", "".join(page.styles))
+    assert all(re.fullmatch(r"url\(#[\w-]+\)", v) for n, v in page.attributes if "url(" in v)
+    assert not {"iframe", "object", "embed", "base", "form", "img"} & set(page.tags)
+
+
+@pytest.mark.parametrize("which", ["run_page", "call_page"])
+def test_what_a_page_refers_to_inside_is_there_once(which, request):
+    page = HtmlPage(request.getfixturevalue(which))
+    ids = set(page.ids)
+    assert len(ids) == len(page.ids)
+    inside = {link[1:] for link in page.links if link.startswith("#")}
+    inside |= {v[5:-1] for _, v in page.attributes if v.startswith("url(#")}
+    inside |= {v for n, v in page.attributes if n == "aria-labelledby"}
+    assert inside <= ids
+    assert len(inside) > 5
+
+
+@pytest.mark.parametrize("which", ["run_page", "call_page"])
+def test_the_policy_allows_the_pages_own_style_and_script_and_nothing_else(which, request):
+    page = HtmlPage(request.getfixturevalue(which))
+    rules = dict(rule.strip().split(" ", 1) for rule in page.policy.split(";"))
+    (style,), (script,) = page.styles, page.scripts
+    for text, rule in ((style, "style-src"), (script, "script-src")):
+        digest = b64encode(sha256(text.encode()).digest()).decode()
+        assert rules.pop(rule) == f"'sha256-{digest}'"
+    assert rules == {
+        "default-src": "'none'",
+        "img-src": "data:",
+        "base-uri": "'none'",
+        "form-action": "'none'",
+    }
+
+
+@pytest.mark.parametrize("which", ["run_page", "call_page"])
+def test_no_attribute_holds_style_or_script(which, request):
+    page = HtmlPage(request.getfixturevalue(which))
+    names = {name for name, _ in page.attributes}
+    assert not {name for name in names if name == "style" or name.startswith("on")}
+
+
+def test_a_page_is_the_same_each_time(some):
+    assert run_report(run_of(some), some) == run_report(run_of(some), iter(some))
+
+
+# --- no text does anything --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", NASTY)
+def test_a_text_adds_no_element_and_no_attribute(text):
+    for page, plain in zip(both(text), both("plain"), strict=True):
+        parsed, expected = HtmlPage(page), HtmlPage(plain)
+        assert [t for t in parsed.tags if t != "p"] == [t for t in expected.tags if t != "p"]
+        assert [n for n, _ in parsed.attributes] == [n for n, _ in expected.attributes] or (
+            len(text) > 1000  # A note says how much is left out.
+        )
+        assert parsed.scripts == expected.scripts
+        assert parsed.styles == expected.styles
+        assert parsed.links == expected.links
+
+
+@pytest.mark.parametrize("text", NASTY)
+def test_a_page_has_no_character_that_can_not_be_seen(text):
+    for page in both(text):
+        page.encode("utf-8")
+        assert visible(page) == page
+
+
+@pytest.mark.parametrize("text", [text for text in NASTY if len(text) < 1000])
+def test_a_text_is_there_in_full(text):
+    page = HtmlPage(call_report(nasty_trace(text)))
+    # A browser drops a line end at the beginning of pre; this parser does not.
+    shown = [pre.removeprefix("\n") if text.startswith("\n") else pre for pre in page.pre]
+    assert shown.count(visible(text)) >= 3
+
+
+# --- it holds what it should ------------------------------------------------------------------
+
+
+def test_a_page_about_a_run_says_how_it_went(some, run_page):
+    text = HtmlPage(run_page).text
+    passed = sum(i["status"] == "passed" for i in some)
+    assert f"{passed / 2:g} %" in text
+    for words in (
+        "Run of 200 items",
+        "simulated-small",
+        "How the items ended",
+        "Where the tokens went",
+        "Pass rate by requirement",
+        "says alpha",
+        "Attempts to success",
+        "Time per item",
+        "Cost per item",
+        "BackendUnavailable",
+        "Items that failed",
+        "Slowest items",
+        "harbours.jsonl",
+        "95 % at most",
+        "p95",
+    ):
+        assert words in text
+
+
+def test_a_page_about_a_call_has_each_iteration_as_a_bar_and_as_a_panel(call_page):
+    page = HtmlPage(call_page)
+    bars = [link for link in page.links if re.fullmatch(r"#it-\d+", link)]
+    assert bars == ["#it-1", "#it-2", "#it-3"]
+    assert page.tags.count("details") == 3
+    for words in (
+        "Passed: iteration 3 won",
+        "BackendUnavailable: overloaded",
+        "word: it is missing",
+        "reply 1",
+        "Say a word.",
+        "Iteration 3 passed after 3 s.",
+    ):
+        assert words in page.text
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "best", "note"),
+    [
+        (["failed"], 0, "No iteration passed in 1 s."),
+        (["passed", "cancelled"], 0, "1 s, and one that still ran was cancelled."),
+        (["passed", "cancelled", "cancelled"], 0, "1 s, and 2 that still ran were cancelled."),
+    ],
+)
+def test_a_page_about_a_call_says_how_it_ended(outcomes, best, note):
+    assert note in call_report(trace_of(*[(o, 1) for o in outcomes], best=best))
+
+
+@pytest.mark.parametrize(
+    ("reason", "detail", "words"),
+    [
+        ("exhausted", "", "Nothing passed: all turns are spent"),
+        ("budget", "3 requests are spent", "a budget is spent (3 requests are spent)"),
+        ("something new", "", "Stopped: something new"),
+    ],
+)
+def test_a_call_that_passed_nothing_says_why(reason, detail, words):
+    trace = trace_of(("failed", 1)) | {"stop_reason": reason, "stop_detail": detail}
+    assert words in call_report(trace)
+
+
+def test_each_outcome_has_a_mark_and_a_pattern_besides_its_colour(call_page):
+    signs = re.findall(r'<symbol id="mlr-(\w+)".*?<path d="([^"]+)"', call_page)
+    marks = dict(signs)
+    assert len({marks[o] for o in ("passed", "failed", "errored", "cancelled")}) == 4
+    # The plain box, the striped and the hatched one; what is cancelled has a dashed edge.
+    assert 'fill="url(#it-failed)"' in call_page
+    assert 'fill="url(#it-errored)"' in call_page
+    assert re.search(r"\.box\.cancelled[^}]+stroke-dasharray", call_page)
+
+
+def test_a_title_can_be_given():
+    assert "<title>Harbours &amp; more</title>" in call_report(
+        trace_of(best=None), "Harbours & more"
+    )
+    assert "<h1>Harbours</h1>" in run_report(run_of([]), [], "Harbours")
+
+
+def test_a_repair_shows_what_was_sent_for_it():
+    trace = trace_of(("failed", 1), ("passed", 1), best=1)
+    trace["prompts"].append([{"role": "user", "content": "Say it again."}])
+    trace["slices"][1]["prompt"] = 2
+    page = HtmlPage(call_report(trace)).text
+    assert page.count("What was sent") == 1
+    assert "Say it again." in page
+
+
+# --- the least there can be -------------------------------------------------------------------
+
+
+def test_a_run_without_items_has_a_page():
+    page = HtmlPage(run_report(run_of([]), [])).text
+    assert "Run of 0 items" in page
+    assert "No requirement was judged." in page
+    assert "No item passed." in page
+
+
+def test_a_call_without_iterations_has_a_page():
+    text = HtmlPage(call_report(trace_of(best=None))).text
+    assert "Sampling 0123456789abcdef" in text
+
+
+def test_a_call_that_took_no_time_has_a_page():
+    trace = trace_of(("passed", 1)) | {"elapsed": 0.0}
+    trace["slices"][0] |= {"started_at": 0.0, "ended_at": 0.0}
+    HtmlPage(call_report(trace))
+    items = [item(0, trace)]
+    assert "took at most 0 s" in run_report(run_of(items), items)
+
+
+def test_a_run_without_prices_says_so():
+    items = [item(0, trace_of(("passed", 1)))]
+    page = run_report(run_of(items, prices=None), items)
+    assert "No prices were given to the run." in page
+
+
+def test_items_without_a_trace_are_listed_but_do_not_open():
+    items = [item(0, None)]
+    page = run_report(run_of(items), items)
+    assert "nothing passed" in page
+    assert '<details class="item">' not in page
+
+
+@pytest.mark.parametrize(
+    ("failures", "words"),
+    [
+        (0, "passed at once"),
+        (1, "the 2nd iteration to end passed"),
+        (2, "the 3rd iteration to end passed"),
+        (10, "the 11th iteration to end passed"),
+        (20, "the 21st iteration to end passed"),
+    ],
+)
+def test_an_item_that_passed_says_after_how_many(failures, words):
+    items = [item(0, trace_of(*[("failed", 1)] * failures, ("passed", 1), best=failures))]
+    assert words in run_report(run_of(items), items)
+
+
+def test_an_item_whose_trace_is_not_kept_may_have_passed():
+    items = [item(0, None, status="passed")]
+    assert '<span class="why" dir="auto">passed</span>' in run_report(run_of(items), items)
+
+
+def test_what_was_run_is_written_for_people():
+    items = [item(0, trace_of(("passed", 1)), attempts=2)]
+    identity = {"checks": ["one", "two"], "options": {"n": 1, "stop": None}, "none": [], "no": {}}
+    page = run_report(run_of(items, identity=identity), items)
+    assert ">one\ntwo</dd>" in page
+    assert ">n: 1, stop: null</dd>" in page
+    assert page.count(">none</dd>") == 2
+    assert '<dt>begun again</dt><dd dir="auto">1 item</dd>' in page
+
+
+# --- it stays small ---------------------------------------------------------------------------
+
+
+def test_a_page_about_a_thousand_items_is_below_300_kb(some):
+    items = many(some, 1000)
+    assert len(run_report(run_of(items), items).encode()) < 300_000
+
+
+def test_a_page_does_not_grow_with_the_run_nor_with_its_texts(some):
+    long = [
+        {**i, "trace": {**i["trace"], "slices": [{**s, "text": "語" * 9000} for s in slices]}}
+        for i in some
+        if (slices := i["trace"]["slices"])
+    ]
+    items = many(long, 5000)
+    assert len(run_report(run_of(items), items).encode()) < 300_000
+
+
+def test_many_requirements_and_errors_are_cut():
+    items = []
+    for number in range(60):
+        trace = trace_of(("errored", 1), ("failed", 1))
+        trace["slices"][0]["error"] = {"type": f"Error{number:02}", "message": ""}
+        trace["slices"][1]["validations"][0] |= {"name": f"check {number:02}"}
+        items.append(item(number, trace))
+    page = run_report(run_of(items), items)
+    assert "The 25 of 60 that failed most often." in page
+    assert len(set(re.findall(r'scope="row">(Error\d\d)', page))) == 15
+
+
+def test_a_call_with_very_many_iterations_is_cut_and_says_so():
+    trace = trace_of(*[("failed", 1)] * 1200)
+    for number, slice_ in enumerate(trace["slices"]):
+        slice_ |= {"chain": number % 300, "text": "x" * 5000}
+    page = call_report(trace)
+    assert f"{1200 - FULL.panels} more iterations not shown." in page
+    assert f"{300 - MOST_ROWS} more subsamples not drawn." in page
+    assert len(page) < 4_000_000
+
+
+# --- what is no record ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"slices": [{}]},
+        {"slices": 3},
+        {"elapsed": "long"},
+        {"best_index": 7},
+        {"usage": {"tokens": 3}},
+        {"prompts": []},
+    ],
+)
+def test_a_damaged_trace_is_a_value_error(damage):
+    with pytest.raises(ValueError, match="this trace of a call is damaged: "):
+        call_report(trace_of(("passed", 1)) | damage)
+
+
+def test_a_damaged_run_is_a_value_error():
+    with pytest.raises(ValueError, match="record of a run is damaged: it lacks 'identity'"):
+        run_report({}, [])

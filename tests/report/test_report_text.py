@@ -1,0 +1,68 @@
+"""The few lines for a terminal."""
+
+from __future__ import annotations
+
+import pytest
+from report_kit import calls, item, run_of, trace_of
+
+from mellea_like.report import call_text, run_text
+
+
+def test_a_runs_lines_have_its_figures():
+    items = calls(100)
+    lines = run_text(run_of(items), items)
+    passed = sum(i["status"] == "passed" for i in items)
+    for words in (
+        "Run of 100 items: simulated-small",
+        "until 2026-03-14 09:00:30 UTC",
+        f"{passed} %",
+        "95 % within",
+        "(p95)",
+        "in the replies that won",
+        "says alpha",
+        "BackendUnavailable",
+    ):
+        assert words in lines
+
+
+def test_a_run_that_goes_on_says_so():
+    items = [item(0, trace_of(("passed", 1))), item(1, None, status="unfinished")]
+    lines = run_text(run_of(items, ended=None), items)
+    assert "begun 2026-03-14 09:00:00 UTC, not finished" in lines
+    assert "1 not finished yet" in lines
+
+
+def test_items_that_failed_are_named_in_a_line_each():
+    items = [item(n, trace_of(("failed", 1)), label="two\nlines") for n in range(9)]
+    lines = run_text(run_of(items), items).splitlines()
+    assert [line for line in lines if line.startswith("  #")] == [
+        f"  #{n} two lines: word: it is missing" for n in range(5)
+    ]
+
+
+def test_a_run_of_nothing_has_lines():
+    assert "No item is finished." in run_text(run_of([]), [])
+
+
+def test_what_is_no_run_is_a_value_error():
+    with pytest.raises(ValueError, match="record of a run is damaged"):
+        run_text({"prices": None}, [])
+
+
+def test_a_calls_lines_say_how_it_ended_and_what_it_took():
+    trace = trace_of(("failed", 30), ("errored", 5), ("passed", 65), best=2)
+    assert call_text(trace).splitlines() == [
+        "Passed: iteration 3 won.",
+        "3 iterations, 1 subsample, 3 requests, 103 tokens, 3 s elapsed",
+        "1 passed, 1 failed, 1 errored",
+        "    64.1 %  of the tokens in the replies that won",
+        "    30.1 %  of the tokens in replies that failed",
+        "    5.83 %  of the tokens in iterations that ended in an error",
+        "1 iteration with BackendUnavailable",
+    ]
+
+
+def test_a_call_that_failed_says_what_its_best_lacks():
+    lines = call_text(trace_of(("failed", 0))).splitlines()
+    assert "The best failure, iteration 1, lacks:" in lines
+    assert "  - word: it is missing" in lines

@@ -1,0 +1,114 @@
+"""Numbers as people read them."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from mellea_like.report.words import amount, count, moment, money, percent, plural, seconds
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [(0, "0"), (999, "999"), (1234567, "1,234,567"), (2.5, "2"), (0.4, "0")],
+)
+def test_count(number, text):
+    assert count(number) == text
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        (0, "0"),
+        (9_999, "9,999"),
+        (10_000, "10 k"),
+        (41_234, "41.2 k"),
+        (999_499, "999 k"),
+        (3_050_000, "3.05 m"),
+        (7.5e9, "7.5 bn"),
+        (1.2e13, "12,000 bn"),
+    ],
+)
+def test_amount(number, text):
+    assert amount(number) == text
+
+
+def test_plural():
+    assert plural(1, "item") == "1 item"
+    assert plural(0, "item") == "0 items"
+    assert plural(2000, "item") == "2,000 items"
+
+
+@pytest.mark.parametrize(
+    ("part", "whole", "text"),
+    [
+        (0, 0, "–"),
+        (0, 5, "0 %"),
+        (5, 5, "100 %"),
+        (1, 2, "50 %"),
+        (1, 3, "33.3 %"),
+        (1, 30, "3.33 %"),
+        (99_999, 100_000, "> 99.9 %"),
+        (1, 1_000_000, "< 0.01 %"),
+        (999, 1000, "99.9 %"),
+    ],
+)
+def test_a_share_is_never_rounded_to_all_or_nothing(part, whole, text):
+    assert percent(part, whole) == text
+
+
+@pytest.mark.parametrize(
+    ("duration", "text"),
+    [
+        (0, "0 s"),
+        (-1, "0 s"),
+        (0.00081, "0.81 ms"),
+        (0.2304, "230 ms"),
+        (0.9996, "1 s"),
+        (4.2123, "4.21 s"),
+        (59.99, "1 min"),
+        (192, "3 min 12 s"),
+        (3600, "1 h"),
+        (7525, "2 h 5 min"),
+        (90_000, "1 d 1 h"),
+        (math.nan, "–"),
+        (math.inf, "–"),
+    ],
+)
+def test_seconds(duration, text):
+    assert seconds(duration) == text
+
+
+@pytest.mark.parametrize(
+    ("cost", "text"),
+    [
+        (None, "–"),
+        (0, "0"),
+        (1234.5, "1,234.50"),
+        (0.5, "0.5"),
+        (0.01234, "0.0123"),
+        (0.0000918, "0.0000918"),
+    ],
+)
+def test_money_has_no_exponent(cost, text):
+    assert money(cost) == text
+
+
+def test_a_lower_bound_of_money_says_so():
+    assert money(0.0, at_least=True) == "≥ 0"
+    assert money(2.0, at_least=True) == "≥ 2.00"
+
+
+@pytest.mark.parametrize(
+    ("stamp", "text"),
+    [
+        (None, "–"),
+        ("2026-03-14T09:00:00+00:00", "2026-03-14 09:00:00 UTC"),
+        ("2026-03-14T09:00:00.5+02:00", "2026-03-14 07:00:00 UTC"),
+        ("2026-03-14T09:00:00", "2026-03-14 09:00:00 UTC"),
+        ("yesterday", "yesterday"),
+    ],
+)
+def test_moment(stamp, text):
+    assert moment(stamp) == text
