@@ -26,6 +26,7 @@ __all__ = [
     "create",
     "damaged",
     "explained",
+    "has_log",
     "look",
     "make_durable",
     "problems",
@@ -158,14 +159,23 @@ def connect(path: Path, mode: str) -> sqlite3.Connection:
         check_same_thread=False,
         timeout=BUSY_SECONDS,
     )
-    try:
-        # A file from elsewhere is not trusted: https://sqlite.org/security.html
-        connection.execute("PRAGMA trusted_schema = OFF")
-        connection.execute("PRAGMA cell_size_check = ON")
-    except BaseException:
-        connection.close()
-        raise
+    # A file from elsewhere is not trusted: https://sqlite.org/security.html
+    connection.execute("PRAGMA trusted_schema = OFF")
+    connection.execute("PRAGMA cell_size_check = ON")
     return connection
+
+
+def has_log(path: Path) -> bool:
+    """Tell whether there is something in the write-ahead log beside a database.
+
+    Args:
+        path: the database's path.
+
+    Returns:
+        False where there is no log, or an empty one.
+    """
+    found = _stat(path.with_name(f"{path.name}-wal"), path)
+    return found is not None and found.st_size > 0
 
 
 def make_durable(connection: sqlite3.Connection, path: Path) -> None:
@@ -186,10 +196,11 @@ def make_durable(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def check(path: Path) -> None:
-    """Make sure that a file is a journal that can be read here, and change nothing beside it.
+    """Make sure that a file is a journal that can be read here, and make nothing beside it.
 
-    What a journal is marked with stands in its main file from its first moment, so that other
-    applications' databases are not so much as opened for reading beside their owners.
+    What a journal is marked with stands in its main file from its first moment. Where it has a
+    log, that is read too: without it, a main file whose pages were still being copied from the log
+    when its writer died would look damaged.
 
     Args:
         path: the file.
@@ -200,7 +211,8 @@ def check(path: Path) -> None:
     if sqlite3.sqlite_version_info < schema.OLDEST_SQLITE:  # pragma: no cover (an old system)
         msg = f"journals need SQLite 3.37 or newer; this Python has {sqlite3.sqlite_version}"
         raise JournalError(msg)
-    with problems(path), closing(connect(path, "ro&immutable=1")) as connection:
+    mode = "ro" if has_log(path) else "ro&immutable=1"
+    with problems(path), closing(connect(path, mode)) as connection:
         (application,) = connection.execute("PRAGMA application_id").fetchone()
         (version,) = connection.execute("PRAGMA user_version").fetchone()
     if application != schema.APPLICATION_ID:

@@ -112,7 +112,7 @@ class JournalLock:
                 " wait for that run to end, or use another journal"
             )
             raise JournalError(msg) from exc
-        except OSError as exc:
+        except OSError as exc:  # pragma: no cover (a file system without locks)
             msg = f"journal {self._journal}: its file system has no locks: {exc.strerror}"
             raise JournalError(msg) from exc
         return os.pread(descriptor, 200, 0)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import sys
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -20,6 +20,7 @@ from mellea_like.batch.journal_file import (
     check_tables,
     connect,
     damaged,
+    has_log,
     look,
     problems,
     sound_rows,
@@ -213,20 +214,16 @@ def _connected(path: Path) -> sqlite3.Connection:
     Where there is a write-ahead log, a connection that may not write leaves it alone. Where there
     is none, only one that may write removes the empty one that SQLite makes to read.
     """
-    wal = path.with_name(f"{path.name}-wal")
-    if wal.exists() and wal.stat().st_size:
+    if has_log(path):
         return connect(path, "ro")
     connection = connect(path, "rw")
     try:
         connection.execute(schema.COUNT_TABLES).fetchone()
-    except sqlite3.OperationalError as exc:
+    except sqlite3.Error as exc:
         connection.close()
-        if exc.sqlite_errorcode & 0xFF not in {sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY}:
-            raise
-        # Nothing can be made beside it; so nobody writes it either.
-        return connect(path, "ro&immutable=1")
-    except BaseException:
-        connection.close()
+        if exc.sqlite_errorcode & 0xFF in {sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY}:
+            # Nothing can be made beside it; so nobody writes it either.
+            return connect(path, "ro&immutable=1")
         raise
     return connection
 
@@ -238,7 +235,7 @@ def _snapshot(connection: sqlite3.Connection) -> Generator[None]:
     try:
         yield
     finally:
-        if connection.in_transaction:
+        with suppress(sqlite3.Error):
             connection.execute("ROLLBACK")
 
 

@@ -17,6 +17,7 @@ from journal_kit import (
     plain,
     run_of,
     sampled,
+    until,
     write_item,
     write_run,
 )
@@ -347,9 +348,7 @@ async def test_what_nobody_waits_for_is_written_soon_and_together(path):
         for item in range(20):
             store.begin(item, 1, "", "", None)
             await checkpoint()
-        with anyio.fail_after(10):
-            while store.statistics().rows < 40:
-                await checkpoint()
+        await until(lambda: store.statistics().rows == 40)
         assert store.statistics().commits <= 2
         assert (await run_of(path))["counts"]["unfinished"] == 20
 
@@ -360,8 +359,7 @@ async def test_very_many_rows_do_not_wait_for_more(path):
         for item in range(600):
             store.begin(item, 1, "", "", None)
         started = anyio.current_time()
-        while not store.statistics().commits:
-            await checkpoint()
+        await until(lambda: store.statistics().commits > 0)
         assert store.statistics().largest_commit == 1200
         assert anyio.current_time() - started < 10
 

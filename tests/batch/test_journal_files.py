@@ -26,6 +26,7 @@ from journal_kit import (
 )
 
 from mellea_like.batch import Journal, read_items, read_run
+from mellea_like.batch.journal_file import create
 from mellea_like.errors import JournalError
 
 pytestmark = pytest.mark.anyio
@@ -38,7 +39,7 @@ def path(tmp_path: Path) -> Path:
 
 async def refusals(path: Path) -> set[str]:
     """Open, read and read again what is no journal; nothing may change."""
-    before = bytes_beside(path)
+    before = durable(path)
     said: set[str] = set()
     with pytest.raises(JournalError) as refused:
         async with Journal(path).open(IDENTITY):
@@ -48,9 +49,14 @@ async def refusals(path: Path) -> set[str]:
         with pytest.raises(JournalError) as refused:
             await read(path)
         said.add(str(refused.value))
-    assert bytes_beside(path) == before
+    assert durable(path) == before
     assert all(str(path) in message for message in said)
     return said
+
+
+def durable(path: Path) -> dict[str, bytes]:
+    """What is there, but for what the memory that SQLite's connections share says of readers."""
+    return {name: b"" if name == "run.db-shm" else c for name, c in bytes_beside(path).items()}
 
 
 # --- its modes ----------------------------------------------------------------------------------
@@ -228,6 +234,21 @@ async def test_a_journal_is_not_made_in_a_folder_that_is_not_there(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+async def test_names_that_are_too_long_are_refused_and_leave_nothing(tmp_path):
+    for length, words in ((252, "can't be looked at: File name too long"), (245, "too long")):
+        with pytest.raises(JournalError, match=words):
+            async with Journal(tmp_path / ("x" * length)).open(IDENTITY):
+                pass
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_file_that_appears_while_a_journal_is_made_stays_as_it_is(path):
+    path.write_bytes(b"mine")
+    with pytest.raises(JournalError, match="just made a file of that name"):
+        create(path, {"identity": "{}"})
+    assert bytes_beside(path) == {"run.db": b"mine"}
+
+
 async def test_reading_what_is_not_there_makes_nothing(path):
     for read in (run_of, items_of):
         with pytest.raises(JournalError, match="there is no such file"):
@@ -278,6 +299,21 @@ async def test_who_lacks_the_permission_is_told(public, mode):
     assert all("ermission" in message or "can't be opened" in message for message in said), said
     assert all(str(path) in message for message in said)
     assert bytes_beside(path) == before
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+async def test_a_lock_that_is_another_user_s_is_named(public):
+    public.chmod(0o777)
+    lock = public / "run.db-lock"
+    lock.write_bytes(b"")
+    lock.chmod(0o666)
+    os.seteuid(65534)
+    try:
+        with pytest.raises(JournalError, match="its lock can't be"):
+            await write_run(public / "run.db", 1)
+    finally:
+        os.seteuid(0)
+    assert bytes_beside(public / "run.db") == {"run.db-lock": b""}
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
@@ -337,6 +373,21 @@ async def test_after_a_flipped_bit_all_is_as_it_was_or_refused(path, tmp_path):
         for beside in set(bytes_beside(flipped)) - {"run.db"}:
             (flipped.parent / beside).unlink()
     assert refused > 100
+
+
+async def test_a_main_file_that_its_log_was_being_copied_into_is_no_damage(path, tmp_path):
+    (tmp_path / "killed").mkdir()
+    killed = tmp_path / "killed" / "run.db"
+    async with Journal(path).open(IDENTITY) as store:
+        for item in range(20):
+            await write_item(store, item)
+        copy_of(path, killed)
+    # As after a kill when the first pages had been copied: the first one knows of all of them.
+    killed.write_bytes(path.read_bytes()[:8192])
+    assert len(await items_of(killed)) == 20
+    async with Journal(killed).open(IDENTITY) as store:
+        assert len(await store.lookup(0, 99)) == 20
+    assert integrity(killed) == "ok"
 
 
 async def test_a_damaged_item_is_refused_when_it_is_looked_up(path):

@@ -11,11 +11,12 @@ import sqlite3
 import subprocess
 import sys
 import textwrap
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import anyio
 from anyio import to_thread
 
 from mellea_like import RejectionSamplingStrategy, Requirement
@@ -71,6 +72,13 @@ async def run_of(path: Path) -> dict[str, Any]:
 async def items_of(path: Path, *, traces: bool = True) -> list[dict[str, Any]]:
     """Read a journal's items, in a thread."""
     return await to_thread.run_sync(lambda: list(read_items(path, traces=traces)))
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait until something is so."""
+    with anyio.fail_after(20):
+        while not condition():  # noqa: ASYNC110 (nobody tells of it)
+            await anyio.sleep(0.002)
 
 
 def plain(result: SamplingResult[Any]) -> Any:
