@@ -14,6 +14,7 @@ except ImportError as exc:  # pragma: no cover
     msg = "the gateway needs starlette, uvicorn and more: pip install 'mellea-like[serve]'"
     raise ImportError(msg) from exc
 
+from mellea_like.gateway.callers_schema import warm_up
 from mellea_like.gateway.completions import ChatCompletions, unknown_model
 from mellea_like.gateway.config_server import ANONYMOUS
 from mellea_like.gateway.guard import Guard
@@ -21,6 +22,7 @@ from mellea_like.gateway.metrics import Metrics
 from mellea_like.gateway.models import ServedModel
 from mellea_like.gateway.refusal import Refusal
 from mellea_like.gateway.upstreams import open_upstreams
+from mellea_like.runtime.threads import run_in_thread
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from mellea_like.core.backend import Backend
     from mellea_like.gateway.config import GatewayConfig
     from mellea_like.gateway.guard import App, Receive, Scope, Send
+    from mellea_like.gateway.upstreams import Upstream
 
 __all__ = ["Gateway", "make_app"]
 
@@ -124,15 +127,20 @@ class Gateway:
         if self._models:
             yield
             return
-        config = self._config
-        async with open_upstreams(config.upstreams, self._backends) as upstreams:
-            for name, model in config.models.items():
-                judge = upstreams[model.judge or model.upstream]
-                self._models[name] = ServedModel(name, model, upstreams[model.upstream], judge)
+        async with open_upstreams(self._config.upstreams, self._backends) as upstreams:
+            self._models |= await run_in_thread(self._make_models, upstreams)
             try:
                 yield
             finally:
                 self._models.clear()
+
+    def _make_models(self, upstreams: Mapping[str, Upstream]) -> dict[str, ServedModel]:
+        warm_up()
+        made: dict[str, ServedModel] = {}
+        for name, config in self._config.models.items():
+            judge = upstreams[config.judge or config.upstream]
+            made[name] = ServedModel(name, config, upstreams[config.upstream], judge)
+        return made
 
     def _described(self, name: str) -> dict[str, object]:
         created = self._created

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from mellea_like.core.requirement import Requirement
 
-__all__ = ["callers_schema"]
+__all__ = ["callers_schema", "warm_up"]
 
 PARAM = "response_format.json_schema.schema"
 
@@ -57,6 +57,11 @@ def callers_schema(schema: Mapping[str, Any], *, early: bool, check_only: bool) 
     else:
         return made
     raise wrong(PARAM, problem)
+
+
+def warm_up() -> None:
+    """Load what the first schema would load from the disk, and hold everybody up for."""
+    _try_out(json_schema({"$ref": "#/$defs/any", "$defs": {"any": {"pattern": "."}}}))
 
 
 def _look_for_refused(part: object) -> None:

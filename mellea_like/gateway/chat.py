@@ -183,7 +183,7 @@ def read_chat(body: Mapping[str, Any], pass_on: tuple[str, ...] = ()) -> ChatReq
         temperature=fields.real("temperature", least=0, most=MAX_TEMPERATURE),
         top_p=fields.real("top_p", least=0, most=1),
         max_tokens=_max_tokens(fields),
-        stop=fields.texts("stop", MAX_STOPS),
+        stop=fields.texts("stop", MAX_STOPS, blank=True),
         seed=fields.whole("seed", least=-(2**63), most=2**63 - 1),
         n=fields.whole("n", most=MAX_N) or 1,
         format=_format(fields.take("response_format")),

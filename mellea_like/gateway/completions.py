@@ -71,7 +71,9 @@ class ChatCompletions:
 
     async def _whole(self, name: str, plan: Plan, send: Send) -> None:
         draws = self._chosen(plan, await self._run(name, plan))
-        body = json.dumps(Reply(name).completion(draws), ensure_ascii=True).encode("ascii")
+        body = json.dumps(Reply(name).completion(draws, best=plan.best), ensure_ascii=True).encode(
+            "ascii"
+        )
         fields = {
             "content-type": "application/json",
             "content-length": str(len(body)),
@@ -98,7 +100,8 @@ class ChatCompletions:
             await events.fail(refusal)
             return
         events.add_headers(_passed(draws))
-        for chunk in reply.chunks(draws, include_usage=request.include_usage):
+        chunks = reply.chunks(draws, best=plan.best, include_usage=request.include_usage)
+        for chunk in chunks:
             await events.send(chunk)
         await events.end()
 

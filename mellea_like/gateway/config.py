@@ -138,17 +138,15 @@ def _text_of(file: Path) -> str:
 
 
 def _problem(file: Path, document: Document, error: Any) -> str:
-    message = error["msg"].removeprefix("Value error, ")
+    message = document.hide(error["msg"].removeprefix("Value error, "))
     path: list[str | int] = []
     data: Any = document.data
-    location = error["loc"]
-    for position, step in enumerate(location):
+    for step in error["loc"]:
         inside = _has(data, step)
-        # A union's errors name its member, which is no part of the file.
-        if not inside and position < len(location) - 1:
-            continue
         if step == "[key]":
             message = f"this is no name for it: {message}"
+        # A union's errors name its member, which is no part of the file.
+        if not inside and not isinstance(step, int):
             continue
         path.append(step)
         data = data[step] if inside else None

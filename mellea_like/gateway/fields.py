@@ -83,12 +83,13 @@ class Fields:
         value = self.take(name)
         return None if value is None else checked_text(value, self.at(name), empty=empty)
 
-    def texts(self, name: str, most: int) -> tuple[str, ...]:
+    def texts(self, name: str, most: int, *, blank: bool = False) -> tuple[str, ...]:
         """Return texts; a lone one counts as a list of one.
 
         Args:
             name: the field.
             most: how many there may be.
+            blank: whether one may be white space alone.
 
         Returns:
             The texts; empty where they are left out.
@@ -105,7 +106,8 @@ class Fields:
         if len(items) > most:
             refuse(self.at(name), f"{most} are the most here, not {len(items)}")
         return tuple(
-            checked_text(item, f"{self.at(name)}.{position}") for position, item in enumerate(items)
+            checked_text(item, f"{self.at(name)}.{position}", empty=blank and item != "")
+            for position, item in enumerate(items)
         )
 
     def whole(self, name: str, *, least: int = 1, most: int | None = None) -> int | None:

@@ -43,16 +43,16 @@ class Reply:
     id: str = field(default_factory=lambda: f"chatcmpl-{secrets.token_hex(12)}")
     created: int = field(default_factory=lambda: int(time.time()))
 
-    def completion(self, draws: Sequence[Draw]) -> dict[str, Any]:
+    def completion(self, draws: Sequence[Draw], *, best: bool) -> dict[str, Any]:
         """Write a completion.
 
         Args:
             draws: how the sampling of each reply ended; at least one is `answerable`.
+            best: whether best failures are shown.
 
         Returns:
             The answer's body.
         """
-        shown = [d.result for d in draws if answerable(d) and d.result is not None]
         choices = [
             {
                 "index": index,
@@ -61,7 +61,7 @@ class Reply:
                 "finish_reason": _finish_reason(result),
                 "mellea_like": _told(result),
             }
-            for index, result in enumerate(shown)
+            for index, result in enumerate(_shown(draws, best=best))
         ]
         return {
             **self._frame("chat.completion"),
@@ -70,17 +70,20 @@ class Reply:
             "mellea_like": summary(draws),
         }
 
-    def chunks(self, draws: Sequence[Draw], *, include_usage: bool) -> Iterator[dict[str, Any]]:
+    def chunks(
+        self, draws: Sequence[Draw], *, best: bool, include_usage: bool
+    ) -> Iterator[dict[str, Any]]:
         """Write the chunks of a streamed completion.
 
         Args:
             draws: how the sampling of each reply ended; at least one is `answerable`.
+            best: whether best failures are shown.
             include_usage: whether the last chunk says what all cost.
 
         Yields:
             The data of each event.
         """
-        shown = [d.result for d in draws if answerable(d) and d.result is not None]
+        shown = _shown(draws, best=best)
         for index, result in enumerate(shown):
             yield self._chunk(index, {"role": "assistant", "content": ""})
             for kind, text in _message(result).items():
@@ -138,7 +141,7 @@ class Reply:
         return {**self._frame("chat.completion.chunk"), "choices": [choice]}
 
 
-def answerable(draw: Draw, *, best: bool = True) -> bool:
+def answerable(draw: Draw, *, best: bool) -> bool:
     """Tell whether there is a reply to show.
 
     Args:
@@ -149,6 +152,10 @@ def answerable(draw: Draw, *, best: bool = True) -> bool:
         Whether there is.
     """
     return draw.passed or (best and draw.error is None)
+
+
+def _shown(draws: Sequence[Draw], *, best: bool) -> list[SamplingResult[Any]]:
+    return [d.result for d in draws if answerable(d, best=best) and d.result is not None]
 
 
 def failure(draws: Sequence[Draw]) -> dict[str, Any]:

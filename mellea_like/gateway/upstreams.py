@@ -14,6 +14,7 @@ from mellea_like.gateway.discreet import Discreet
 from mellea_like.limits.base import LimitedBackend
 from mellea_like.limits.concurrency import ConcurrencyLimiter
 from mellea_like.limits.rate import RateLimiter
+from mellea_like.runtime.threads import run_in_thread
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping
@@ -91,15 +92,17 @@ async def open_upstreams(
 async def _open(name: str, config: UpstreamConfig, stack: AsyncExitStack) -> Backend:
     match config.kind:
         case "openai":
-            backend: Any = _openai(config)
+            backend = await run_in_thread(_openai, config)
             stack.push_async_callback(backend.aclose)
             return cast("Backend", backend)
         case "llama":
-            return cast("Backend", await stack.enter_async_context(_llama(config)))
+            return cast(
+                "Backend", await stack.enter_async_context(await run_in_thread(_llama, config))
+            )
         case "local":
-            return _local(config)
+            return await run_in_thread(_local, config)
         case "python":
-            return _python(name, config)
+            return await run_in_thread(_python, name, config)
 
 
 def _limits(config: UpstreamConfig) -> list[Limit]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 try:
@@ -20,8 +20,11 @@ __all__ = ["Document", "Mistake", "Path", "parse"]
 Path: TypeAlias = "tuple[str | int, ...]"
 """Where a part stands: the names and positions on the way to it."""
 
-MAX_PARTS = 20_000
+MAX_PARTS = 5_000
 MAX_DEPTH = 50
+
+SHORTEST_SECRET = 4
+"""Shorter texts are no secrets, and would be found everywhere."""
 
 VARIABLE = re.compile(r"\$(\$?)\{([^}]*)\}")
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -50,10 +53,26 @@ class Document:
     Args:
         data: mappings, lists, texts, numbers, truths and None.
         lines: the line of each part, from 1 on.
+        used: the texts of the environment's variables that were put in, with their names.
     """
 
     data: Any
-    lines: Mapping[Path, int]
+    lines: Mapping[Path, int] = field(default_factory=dict[Path, int])
+    used: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    def hide(self, message: str) -> str:
+        """Write variables' names where a message has their texts.
+
+        Args:
+            message: any text.
+
+        Returns:
+            The text, fit to be shown.
+        """
+        for value, name in sorted(self.used.items(), key=lambda item: -len(item[0])):
+            if len(value) >= SHORTEST_SECRET:
+                message = message.replace(value, "${" + name + "}")
+        return message
 
 
 def parse(text: str, environ: Mapping[str, str]) -> Document:
@@ -71,11 +90,12 @@ def parse(text: str, environ: Mapping[str, str]) -> Document:
     Raises:
         Mistake: it is no YAML, a name stands twice in one mapping, or a variable is not set.
     """
-    loader: Any = yaml.SafeLoader(text)
+    loader: Any = None
     try:
+        loader = yaml.SafeLoader(text)
         node = loader.get_single_node()
         if node is None:
-            return Document(None, {})
+            return Document(None)
         walk = _Walk(environ)
         walk.visit(node, (), ())
         data = loader.construct_document(node)
@@ -91,8 +111,9 @@ def parse(text: str, environ: Mapping[str, str]) -> Document:
         message = f"it is no YAML: {type(exc).__name__}"
         raise Mistake(message) from None
     finally:
-        loader.dispose()
-    return Document(data, walk.lines)
+        if loader is not None:
+            loader.dispose()
+    return Document(data, walk.lines, walk.used)
 
 
 _TOO_DEEP = f"it is nested more than {MAX_DEPTH} deep"
@@ -106,6 +127,7 @@ class _Walk:
         self._environ = environ
         self._parts = 0
         self._filled: set[int] = set()
+        self.used: dict[str, str] = {}
 
     def visit(self, node: Any, path: Path, above: tuple[int, ...]) -> None:
         line = node.start_mark.line + 1
@@ -153,6 +175,7 @@ class _Walk:
                 _fail(what, line, path)
             if name not in self._environ:
                 _fail(f"the environment variable {name} is not set", line, path)
+            self.used[self._environ[name]] = name
             return self._environ[name]
 
         return VARIABLE.sub(filled, text)

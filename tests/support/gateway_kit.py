@@ -10,17 +10,20 @@ It runs in a thread with an event loop of its own, as `http_server` does::
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import httpx2
 import openai
 
 from mellea_like.core.backend import Backend
-from mellea_like.gateway.app import make_app
+from mellea_like.gateway.app import Gateway, make_app
 from mellea_like.gateway.config import GatewayConfig
 from mellea_like.gateway.server import listen, serve
 
@@ -114,7 +117,7 @@ def running(
     def run() -> None:
         try:
             anyio.run(main)
-        except BaseException as exc:
+        except BaseException as exc:  # noqa: BLE001 (raised in the test's thread)
             failures.append(exc)
         finally:
             ready.set()
@@ -139,3 +142,149 @@ def running(
 def user(text: str = "Say something.") -> list[dict[str, Any]]:
     """A conversation of one message."""
     return [{"role": "user", "content": text}]
+
+
+# --- without sockets: on both event loops, and in virtual time ----------------------------------
+
+
+@dataclass
+class Answered:
+    """What an application sent.
+
+    Attributes:
+        status: None where nothing was sent.
+        headers: names in lower case.
+        parts: the parts of the body, each with the time it was sent at.
+        ended: whether the answer is whole.
+    """
+
+    status: int | None = None
+    headers: dict[str, str] = field(default_factory=dict)
+    parts: list[tuple[float, bytes]] = field(default_factory=list)
+    ended: bool = False
+
+    @property
+    def body(self) -> bytes:
+        """The body so far."""
+        return b"".join(part for _, part in self.parts)
+
+    @property
+    def json(self) -> Any:
+        """The body as JSON."""
+        return json.loads(self.body)
+
+    @property
+    def error(self) -> dict[str, Any]:
+        """The error object of a refusal."""
+        return self.json["error"]
+
+    @property
+    def events(self) -> list[Any]:
+        """The data of the events; ``[DONE]`` as it is."""
+        frames = [f for f in self.body.decode().split("\n\n") if f.startswith("data: ")]
+        texts = [frame.removeprefix("data: ") for frame in frames]
+        return [text if text == "[DONE]" else json.loads(text) for text in texts]
+
+    @property
+    def text(self) -> str:
+        """The text of a stream's first choice."""
+        deltas = [
+            choice["delta"].get("content") or ""
+            for event in self.events
+            if event != "[DONE]"
+            for choice in event.get("choices", ())
+            if choice["index"] == 0
+        ]
+        return "".join(deltas)
+
+
+class Caller:
+    """Asks an application without a server.
+
+    Args:
+        app: the application; its upstreams are open.
+    """
+
+    def __init__(self, app: Any) -> None:
+        self.app = app
+
+    async def ask(
+        self,
+        path: str = "/v1/chat/completions",
+        body: Any = None,
+        *,
+        method: str = "POST",
+        leave: anyio.Event | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Answered:
+        """Send a request, and wait until the application returns.
+
+        Args:
+            path: the path.
+            body: what is sent as JSON.
+            method: the method.
+            leave: once set, the caller is gone.
+            headers: further headers.
+        """
+        content = b"" if body is None else json.dumps(body).encode()
+        fields = {"host": "127.0.0.1", "content-length": str(len(content)), **(headers or {})}
+        if body is not None:
+            fields["content-type"] = "application/json"
+        scope = {
+            "type": "http",
+            "asgi": {"version": "3.0", "spec_version": "2.4"},
+            "http_version": "1.1",
+            "method": method,
+            "scheme": "http",
+            "path": path,
+            "raw_path": path.encode(),
+            "query_string": b"",
+            "root_path": "",
+            "headers": [(k.encode(), v.encode()) for k, v in fields.items()],
+            "client": ("127.0.0.1", 1),
+            "server": ("127.0.0.1", 80),
+            "state": {},
+        }
+        answered = Answered()
+        unread = [{"type": "http.request", "body": content, "more_body": False}]
+
+        async def receive() -> dict[str, Any]:
+            if unread:
+                return unread.pop()
+            await (anyio.sleep_forever() if leave is None else leave.wait())
+            return {"type": "http.disconnect"}
+
+        async def send(message: dict[str, Any]) -> None:
+            await anyio.lowlevel.checkpoint()
+            if message["type"] == "http.response.start":
+                assert answered.status is None
+                answered.status = message["status"]
+                pairs = [(k.decode("ascii"), v.decode("ascii")) for k, v in message["headers"]]
+                answered.headers = dict(pairs)
+            else:
+                assert not answered.ended
+                answered.parts.append((anyio.current_time(), message.get("body", b"")))
+                answered.ended = not message.get("more_body", False)
+
+        await self.app(scope, receive, send)
+        return answered
+
+    async def chat(self, text: str = "Say something.", **fields: Any) -> Answered:
+        """Ask the model ``mine`` for a reply."""
+        leave = fields.pop("leave", None)
+        body = {"model": "mine", "messages": user(text), **fields}
+        return await self.ask(body=body, leave=leave)
+
+
+@asynccontextmanager
+async def calling(backend: Backend | None = None, **config: Any) -> AsyncIterator[Caller]:
+    """Open a gateway whose upstream is a backend, and call it without a server.
+
+    Args:
+        backend: the upstream ``main``.
+        **config: what `config_for` takes.
+    """
+    given = None if backend is None else {"main": backend}
+    gateway = Gateway(config_for(**config), given)
+    async with gateway.open():
+        yield Caller(gateway.app)

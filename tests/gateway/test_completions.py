@@ -1,0 +1,571 @@
+"""``/v1/chat/completions`` without a stream: replies, refusals, and what is sent upstream."""
+
+from __future__ import annotations
+
+import json
+
+import anyio
+import pytest
+from gateway_kit import Caller, calling, config_for
+
+from mellea_like.backends.function import FunctionBackend
+from mellea_like.backends.scripted import Reply, ScriptedBackend
+from mellea_like.core.generation import Generation, Usage
+from mellea_like.errors import (
+    AuthenticationFailed,
+    BackendError,
+    BackendTimeout,
+    BackendUnavailable,
+    InvalidRequest,
+    MalformedResponse,
+    RateLimited,
+)
+from mellea_like.gateway import make_app
+from mellea_like.gateway.app import Gateway
+
+pytestmark = pytest.mark.anyio
+
+SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+
+
+def of_schema(schema: object) -> dict[str, object]:
+    described = {"name": "reply", "schema": schema}
+    return {"response_format": {"type": "json_schema", "json_schema": described}}
+
+
+class Recording(FunctionBackend):
+    """Answers in turn, and keeps the requests."""
+
+    def __init__(self, *replies: object, can_judge: bool = True) -> None:
+        self.requests = []
+        self._replies = replies or ("one two",)
+        super().__init__(self._answer, inline=True, can_judge=can_judge)
+
+    def _answer(self, request):
+        self.requests.append(request)
+        reply = self._replies[min(len(self.requests), len(self._replies)) - 1]
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
+
+
+# --- what comes back ----------------------------------------------------------------------------
+
+
+async def test_a_reply_has_openais_shape_and_what_it_took():
+    counted = Generation("a b c d", usage=Usage(1, 10, 4))
+    last = Generation("a b", usage=Usage(1, 10, 2), finish_reason="length")
+    async with calling(Recording(counted, last), checks=["words<=2"]) as caller:
+        answer = await caller.chat()
+    body = answer.json
+    assert (answer.status, answer.headers["x-mellea-like-passed"]) == (200, "true")
+    assert answer.headers["content-type"] == "application/json"
+    assert int(answer.headers["content-length"]) == len(answer.body)
+    assert (body["object"], body["model"]) == ("chat.completion", "mine")
+    assert body["id"].startswith("chatcmpl-")
+    assert body["choices"][0]["message"] == {
+        "role": "assistant",
+        "content": "a b",
+        "refusal": None,
+    }
+    assert body["choices"][0]["finish_reason"] == "length"
+    # What was rejected was paid for, too.
+    assert body["usage"] == {"prompt_tokens": 20, "completion_tokens": 6, "total_tokens": 26}
+    told = body["mellea_like"]
+    assert (told["passed"], told["iterations"], told["requests"]) == (True, 2, 2)
+    assert told["sampling_id"] == body["choices"][0]["mellea_like"]["sampling_id"]
+    assert body["choices"][0]["mellea_like"]["iteration"] == 2
+
+
+@pytest.mark.parametrize(
+    ("reason", "shown"),
+    [("stop", "stop"), ("content_filter", "content_filter"), ("odd\r\n", "stop"), (None, "stop")],
+)
+async def test_reasons_are_openais(reason, shown):
+    async with calling(Recording(Generation("a", finish_reason=reason))) as caller:
+        answer = await caller.chat()
+    assert answer.json["choices"][0]["finish_reason"] == shown
+
+
+async def test_a_refusal_is_no_content():
+    async with calling(Recording(Generation("I can't.", finish_reason="refusal"))) as caller:
+        message = (await caller.chat()).json["choices"][0]["message"]
+    assert message == {"role": "assistant", "content": None, "refusal": "I can't."}
+
+
+async def test_half_a_character_in_a_reply_does_no_harm():
+    async with calling(Recording("\ud800\u2028</script>")) as caller:
+        answer = await caller.chat()
+    assert answer.body.isascii()
+    assert answer.json["choices"][0]["message"]["content"] == "\ud800\u2028</script>"
+
+
+async def test_when_nothing_passed_the_reasons_and_the_best_failure_come_with_a_422():
+    backend = Recording("a b c d", "a b c", "a b c d e")
+    async with calling(backend, checks=["words<=2"], loop=3) as caller:
+        answer = await caller.chat()
+    assert (answer.status, answer.error["code"]) == (422, "nothing_passed")
+    told = answer.error["mellea_like"]
+    assert told["best"]["content"] == "a b c"
+    assert told["problems"] == ["has at most 2 words: it has 3 words; at most 2 are allowed"]
+    assert (told["passed"], told["iterations"], told["stop_reason"]) == (False, 3, "exhausted")
+    assert told["usage"]["total_tokens"] == 0
+    assert told["requests"] == 3
+
+
+@pytest.mark.parametrize(("by_model", "by_request"), [("best", None), ("error", "best")])
+async def test_the_best_failure_comes_as_a_reply_where_that_is_wanted(by_model, by_request):
+    wishes = {} if by_request is None else {"mellea_like": {"when_nothing_passed": by_request}}
+    config = {"checks": ["words<=2"], "loop": 2, "when_nothing_passed": by_model}
+    async with calling(Recording("a b c d", "a b c"), **config) as caller:
+        answer = await caller.chat(**wishes)
+    assert (answer.status, answer.headers["x-mellea-like-passed"]) == (200, "false")
+    choice = answer.json["choices"][0]
+    assert choice["message"]["content"] == "a b c"
+    assert choice["mellea_like"]["passed"] is False
+    assert "it has 3 words" in choice["mellea_like"]["problems"][0]
+    assert answer.json["mellea_like"]["passed"] is False
+
+
+async def test_several_replies_are_sampled_at_a_time_and_all_have_passed():
+    backend = Recording("a b c", "a", "b", "c d e f", "g")
+    async with calling(backend, checks=["words<=2"], loop=3) as caller:
+        body = (await caller.chat(n=3)).json
+    assert [choice["index"] for choice in body["choices"]] == [0, 1, 2]
+    texts = {choice["message"]["content"] for choice in body["choices"]}
+    assert texts == {"a", "b", "g"}
+    assert body["mellea_like"]["iterations"] == 5
+    ids = {choice["mellea_like"]["sampling_id"] for choice in body["choices"]}
+    assert len(ids) == 3
+
+
+async def test_of_several_replies_those_come_that_passed():
+    async with calling(Recording("a", "a b c"), checks=["words<=2"], loop=1) as caller:
+        answer = await caller.chat(n=3)
+    assert answer.status == 200
+    assert [c["message"]["content"] for c in answer.json["choices"]] == ["a"]
+    assert answer.headers["x-mellea-like-passed"] == "false"
+    assert answer.json["mellea_like"]["passed"] is False
+    assert answer.json["mellea_like"]["iterations"] == 3
+
+
+async def test_seeds_differ_between_replies_and_not_between_requests():
+    backend = Recording("a")
+    async with calling(backend) as caller:
+        for _ in range(2):
+            await caller.chat(n=2, seed=7)
+    seeds = [request.options.seed for request in backend.requests]
+    assert len(set(seeds)) == 2
+    assert sorted(seeds[:2]) == sorted(seeds[2:])
+
+
+# --- what is sent to the upstream ---------------------------------------------------------------
+
+
+async def test_the_conversation_goes_on_with_what_must_hold_below_its_last_message():
+    backend = Recording("a")
+    talk = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "Hi."},
+        {"role": "assistant", "content": "Hello."},
+        {"role": "user", "content": "A word?"},
+    ]
+    async with calling(backend, checks=["words<=2"]) as caller:
+        await caller.chat(messages=talk)
+    *before, last = backend.requests[0].messages
+    assert [(m.role, m.content) for m in before] == [(m["role"], m["content"]) for m in talk[:3]]
+    assert last.content == "A word?\n\nRequirements:\n- has at most 2 words"
+
+
+@pytest.mark.parametrize(
+    ("config", "messages"),
+    [
+        ({"checks": ["words<=2"], "tell": False}, [{"role": "user", "content": "A word?"}]),
+        ({}, [{"role": "user", "content": "A word?"}]),
+        ({"checks": ["words<=2"]}, [{"role": "system", "content": "A word?"}]),
+    ],
+)
+async def test_messages_stay_as_they_are_where_nothing_is_to_be_told(config, messages):
+    backend = Recording("a")
+    async with calling(backend, **config) as caller:
+        await caller.chat(messages=messages)
+    assert [(m.role, m.content) for m in backend.requests[0].messages] == [
+        (messages[0]["role"], "A word?")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "roles", "said"),
+    [
+        ("rejection", ["user"], "A word?\n\nRequirements:\n- has at most 2 words"),
+        ("repair", ["user"], "Put this right:"),
+        ("multi-turn", ["user", "assistant", "user"], "That was not accepted."),
+    ],
+)
+async def test_a_model_stands_for_a_strategy(strategy, roles, said):
+    backend = Recording("a b c", "a")
+    async with calling(backend, checks=["words<=2"], strategy=strategy) as caller:
+        assert (await caller.chat("A word?")).status == 200
+    second = backend.requests[1].messages
+    assert [m.role for m in second] == roles
+    assert said in second[-1].content
+
+
+async def test_what_a_request_says_goes_before_what_the_model_says():
+    options = {"temperature": 0.5, "top_p": 0.9, "max_tokens": 50, "stop": ["X"], "seed": 3}
+    backend = Recording("a")
+    async with calling(
+        backend,
+        options={**options, "extra": {"top_k": 5, "min_p": 0.1}},
+        callers_may={"pass_on": ["top_k"]},
+        upstream_model="other",
+    ) as caller:
+        await caller.chat()
+        await caller.chat(temperature=0, max_tokens=60, stop="Y", top_k=7, presence_penalty=1)
+    own, asked = (request.options for request in backend.requests)
+    assert (own.temperature, own.top_p, own.max_tokens, own.stop) == (0.5, 0.9, 50, ("X",))
+    assert (own.model, dict(own.extra)) == ("other", {"top_k": 5, "min_p": 0.1})
+    assert (asked.temperature, asked.top_p, asked.max_tokens) == (0, 0.9, 60)
+    assert asked.stop == ("Y",)
+    assert dict(asked.extra) == {"top_k": 7, "min_p": 0.1, "presence_penalty": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("config", "sent"),
+    [({}, 40), ({"options": {"max_tokens": 9}}, 9), ({"options": {"max_tokens": 99}}, 40)],
+)
+async def test_a_reply_is_never_longer_than_the_caller_may_ask_for(config, sent):
+    backend = Recording("a")
+    async with calling(backend, server={"limits": {"max_tokens": 40}}, **config) as caller:
+        await caller.chat()
+    assert backend.requests[0].options.max_tokens == sent
+
+
+async def test_a_judge_of_its_own_decides_requirements_in_words():
+    yes = json.dumps({"passed": True, "reason": "it does"})
+    backend, judge = Recording("a", can_judge=False), Recording(yes)
+    config = config_for(requirements=["It rhymes."]).model_dump()
+    config["upstreams"]["wise"] = {"kind": "python"}
+    config["models"]["mine"]["judge"] = "wise"
+    gateway = Gateway(type(config_for()).model_validate(config), {"main": backend, "wise": judge})
+    async with gateway.open():
+        answer = await Caller(gateway.app).chat()
+    assert answer.status == 200
+    assert (len(backend.requests), len(judge.requests)) == (1, 1)
+    assert "It rhymes." in judge.requests[0].messages[-1].content
+
+
+# --- what a request may ask for besides ---------------------------------------------------------
+
+
+async def test_a_request_may_add_checks_and_requirements():
+    no = json.dumps({"passed": False, "reason": "it does not rhyme"})
+    backend = Recording("a b", "a", no, "b", json.dumps({"passed": True, "reason": "ok"}))
+    wishes = {"checks": ["words<=1"], "requirements": ["It rhymes."]}
+    async with calling(backend, loop=3) as caller:
+        body = (await caller.chat(mellea_like=wishes)).json
+    assert body["choices"][0]["message"]["content"] == "b"
+    assert body["mellea_like"]["iterations"] == 3
+
+
+async def test_a_request_may_draw_more_within_the_models_bounds():
+    backend = Recording("a b")
+    async with calling(
+        backend, checks=["words<=1"], loop=1, callers_may={"loop": 5, "concurrency": 2}
+    ) as caller:
+        plain = await caller.chat()
+        more = await caller.chat(mellea_like={"loop": 5, "concurrency": 2, "timeout": 60})
+    assert plain.error["mellea_like"]["iterations"] == 1
+    assert more.error["mellea_like"]["iterations"] == 10
+
+
+@pytest.mark.parametrize(
+    ("wishes", "param", "said"),
+    [
+        ({"loop": 4}, "loop", "3 is the most for this model"),
+        ({"concurrency": 2}, "concurrency", "1 is the most for this model"),
+        ({"timeout": 121}, "timeout", "120 seconds are the most"),
+        ({"checks": ["json"] * 3}, "checks", "2 are the most for this model, not 3"),
+        ({"checks": ["wrds<=3"]}, "checks.0", "did you mean words<=3?"),
+        ({"checks": ["json", "regex:("]}, "checks.1", "no regular expression"),
+        ({"requirements": ["x", "y"]}, "requirements", "1 are the most for this model, not 2"),
+        ({"requirements": ["x"]}, "requirements", "can't judge; say it as checks"),
+    ],
+)
+async def test_a_request_that_asks_for_too_much_is_refused_before_anything_is_sent(
+    wishes, param, said
+):
+    backend = Recording(can_judge=False)
+    async with calling(backend, callers_may={"checks": 2, "requirements": 1}) as caller:
+        answer = await caller.chat(mellea_like=wishes)
+    assert (answer.status, answer.error["param"]) == (400, f"mellea_like.{param}")
+    assert said in answer.error["message"]
+    assert backend.requests == []
+
+
+# --- JSON ---------------------------------------------------------------------------------------
+
+
+async def test_a_reply_meets_the_requests_schema():
+    backend = Recording("no JSON", '{"n": "x"}', '{"n": 1}')
+    async with calling(backend) as caller:
+        answer = await caller.chat(**of_schema(SCHEMA))
+    assert answer.json["choices"][0]["message"]["content"] == '{"n": 1}'
+    # This upstream takes no response_format, so the prompt tells it.
+    assert "JSON Schema" in backend.requests[0].messages[-1].content
+    assert "response_format" not in backend.requests[0].options.extra
+
+
+async def test_any_object_is_json():
+    async with calling(Recording("[1]", "1", '{"a": 1}')) as caller:
+        answer = await caller.chat(response_format={"type": "json_object"})
+    assert answer.json["choices"][0]["message"]["content"] == '{"a": 1}'
+
+
+def nested(depth: int) -> dict[str, object]:
+    schema: dict[str, object] = {}
+    for _ in range(depth):
+        schema = {"not": schema}
+    return schema
+
+
+@pytest.mark.parametrize(
+    ("schema", "said"),
+    [
+        ({"type": "objekt"}, "the schema is wrong at $.type"),
+        ({"$ref": "#/$defs/nope"}, "leads nowhere"),
+        ({"$ref": "http://127.0.0.1:9/schema.json"}, "leads nowhere"),
+        ({"$ref": "#"}, "circle"),
+        ({"pattern": "("}, "is not a 'regex'"),
+        ({"enum": ["x" * 17_000]}, "16384 characters are the most"),
+        ({"patternProperties": {"^(a+)+$": {}}}, "patternProperties is not supported"),
+        ({"allOf": [{"unevaluatedProperties": False}]}, "unevaluatedProperties is not supported"),
+    ],
+)
+async def test_a_schema_that_is_none_or_costs_too_much_is_refused(schema, said):
+    backend = Recording()
+    async with calling(backend) as caller:
+        answer = await caller.chat(**of_schema(schema))
+    assert (answer.status, answer.error["param"]) == (400, "response_format.json_schema.schema")
+    assert said in answer.error["message"]
+    assert backend.requests == []
+
+
+# --- when the upstream fails --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "code", "headers"),
+    [
+        (
+            RateLimited("x", status=429, retry_after=7.2),
+            429,
+            "upstream_rate_limit",
+            {"retry-after": "8"},
+        ),
+        (RateLimited("x", status=429), 429, "upstream_rate_limit", {"retry-after": "1"}),
+        (
+            RateLimited("x", status=429, retryable=False),
+            429,
+            "upstream_rate_limit",
+            {"x-should-retry": "false"},
+        ),
+        (BackendTimeout("x"), 504, "upstream_timeout", {}),
+        (BackendUnavailable("x", status=503), 502, "upstream_failed", {}),
+        (MalformedResponse("x"), 502, "upstream_failed", {}),
+        (BackendError("x"), 502, "upstream_failed", {}),
+        (
+            AuthenticationFailed("x", status=401),
+            502,
+            "upstream_authentication",
+            {"x-should-retry": "false"},
+        ),
+        (InvalidRequest("x", status=400), 400, "upstream_refused", {}),
+        (InvalidRequest("x", status=413), 400, "upstream_refused", {}),
+        (InvalidRequest("x", status=404), 502, "upstream_refused", {"x-should-retry": "false"}),
+        (ZeroDivisionError("x"), 502, "upstream_failed", {}),
+    ],
+)
+async def test_an_upstreams_error_becomes_a_status_without_its_text(error, status, code, headers):
+    error.args = ("the-upstream-said-this",)
+    async with calling(Recording(error), loop=2) as caller:
+        answer = await caller.chat()
+    assert (answer.status, answer.error["code"]) == (status, code)
+    assert {name: answer.headers.get(name) for name in headers} == headers
+    assert b"the-upstream-said-this" not in answer.body
+    assert "x-mellea-like-passed" not in answer.headers
+
+
+async def test_an_error_among_failures_leaves_it_at_a_422():
+    backend = Recording(BackendUnavailable("x"), "a b c")
+    async with calling(backend, checks=["words<=2"], loop=2) as caller:
+        answer = await caller.chat()
+    assert answer.status == 422
+    assert answer.error["mellea_like"]["best"]["content"] == "a b c"
+
+
+async def test_a_passing_fault_is_tried_again(virtual_clock):
+    backend = Recording(BackendUnavailable("x", status=503), RateLimited("x", retry_after=2), "a")
+    async with calling(backend, retries=2, loop=1) as caller:
+        answer = await caller.chat()
+    assert answer.status == 200
+    assert virtual_clock.now >= 2
+
+
+async def test_time_that_is_up_before_anything_was_judged_is_a_504(virtual_clock):
+    backend = ScriptedBackend([Reply("a", delay=100)])
+    async with calling(backend, timeout=30) as caller:
+        answer = await caller.chat()
+    assert (answer.status, answer.error["code"]) == (504, "timeout")
+    assert virtual_clock.now == pytest.approx(30)
+
+
+async def test_a_caller_may_want_it_sooner(virtual_clock):
+    backend = ScriptedBackend([Reply("a", delay=100)])
+    async with calling(backend, timeout=30) as caller:
+        assert (await caller.chat(mellea_like={"timeout": 5})).status == 504
+    assert virtual_clock.now == pytest.approx(5)
+
+
+async def test_replies_that_can_not_be_judged_are_a_502():
+    backend = Recording("a", "no verdict")
+    async with calling(backend, requirements=["It rhymes."], loop=1) as caller:
+        answer = await caller.chat()
+    assert (answer.status, answer.error["code"]) == (502, "not_judged")
+
+
+async def test_an_error_of_one_reply_does_not_take_the_others():
+    backend = Recording("a", BackendUnavailable("x"))
+    async with calling(backend, loop=1) as caller:
+        answer = await caller.chat(n=2)
+    assert (answer.status, len(answer.json["choices"])) == (200, 1)
+    assert answer.headers["x-mellea-like-passed"] == "false"
+
+
+# --- budgets ------------------------------------------------------------------------------------
+
+
+async def test_a_call_spends_no_more_than_its_budget():
+    backend = Recording("a b c")
+    async with calling(backend, checks=["words<=2"], loop=9, budget={"requests": 2}) as caller:
+        first, second = [(await caller.chat()).error["mellea_like"] for _ in range(2)]
+    assert (first["requests"], first["stop_reason"]) == (2, "budget")
+    assert second["requests"] == 2  # Each call has its own.
+
+
+async def test_several_replies_share_a_calls_budget():
+    backend = Recording("a b c")
+    async with calling(backend, checks=["words<=2"], loop=9, budget={"requests": 4}) as caller:
+        await caller.chat(n=3)
+    assert len(backend.requests) == 4
+
+
+async def test_a_budget_that_is_too_small_for_one_request_is_a_422_of_its_own():
+    async with calling(Recording(), budget={"output_tokens": 10}) as caller:
+        answer = await caller.chat(max_tokens=11)
+        assert (answer.status, answer.error["code"]) == (422, "budget_exceeded")
+        assert (await caller.chat(max_tokens=10)).status == 200
+
+
+async def test_a_budget_of_money_counts_by_the_upstreams_price():
+    counted = Generation("a b c", usage=Usage(1, 0, 1_000_000))
+    upstream = {"price": [1, 2]}
+    config = {"checks": ["words<=2"], "loop": 9, "budget": {"money": 5}}
+    backend = Recording(counted)
+    async with calling(backend, upstream=upstream, **config) as caller:
+        await caller.chat(max_tokens=1000)
+    assert len(backend.requests) == 3  # Two for each: the third goes beyond it.
+
+
+async def test_a_keys_budget_is_spent_by_all_its_calls():
+    backend = Recording("a b c")
+    limits = {"budget": {"requests": 3}}
+    config = {"checks": ["words<=2"], "loop": 2, "budget": {"requests": 9}}
+    async with calling(backend, server={"limits": limits}, **config) as caller:
+        answers = [await caller.chat() for _ in range(3)]
+    assert [answer.status for answer in answers] == [422, 422, 429]
+    assert len(backend.requests) == 3
+    assert answers[2].error["code"] == "insufficient_quota"
+    assert answers[2].headers["x-should-retry"] == "false"
+
+
+async def test_a_keys_budget_that_is_too_small_for_a_request_is_a_429():
+    limits = {"budget": {"output_tokens": 100}}
+    async with calling(Recording(), server={"limits": limits}) as caller:
+        answer = await caller.chat(max_tokens=101)
+    assert (answer.status, answer.error["code"]) == (429, "insufficient_quota")
+    assert answer.headers["x-should-retry"] == "false"
+
+
+# --- limits of an upstream ----------------------------------------------------------------------
+
+
+async def test_an_upstreams_limit_holds_for_all_calls(virtual_clock):
+    backend = ScriptedBackend([Reply("a", delay=1)], cycle=True)
+    async with (
+        calling(backend, upstream={"max_concurrency": 2}) as caller,
+        anyio.create_task_group() as tasks,
+    ):
+        for _ in range(6):
+            tasks.start_soon(caller.chat)
+    assert virtual_clock.now == pytest.approx(3, abs=0.01)
+
+
+async def test_an_upstreams_rate_holds_for_all_calls(virtual_clock):
+    upstream = {"requests_per_minute": 60}
+    async with calling(Recording(), upstream=upstream) as caller:
+        for _ in range(5):
+            await caller.chat()
+    assert 3.5 <= virtual_clock.now <= 4.5
+
+
+# --- the other routes ---------------------------------------------------------------------------
+
+
+async def test_models_are_listed_and_described():
+    async with calling(Recording()) as caller:
+        listed = (await caller.ask("/v1/models", method="GET")).json
+        one = (await caller.ask("/v1/models/mine", method="GET")).json
+    assert listed == {"object": "list", "data": [one]}
+    assert (one["id"], one["object"], one["owned_by"]) == ("mine", "model", "mellea-like")
+
+
+@pytest.mark.parametrize(
+    ("path", "method", "body", "status", "code"),
+    [
+        ("/v1/models/other", "GET", None, 404, "model_not_found"),
+        ("/v1/chat/completions", "POST", {"model": "other"}, 404, "model_not_found"),
+        ("/v1/chat/completions", "POST", {"messages": []}, 400, None),
+        ("/v1/chat/completions", "GET", None, 405, "method_not_allowed"),
+        ("/v1/chat/completions/", "POST", {"model": "mine"}, 404, "not_found"),
+        ("/v1/completions", "POST", {"model": "mine"}, 404, "not_found"),
+        ("/v1/embeddings", "POST", {"model": "mine"}, 404, "not_found"),
+        ("/", "GET", None, 404, "not_found"),
+    ],
+)
+async def test_what_there_is_not_is_an_error_in_openais_shape(path, method, body, status, code):
+    async with calling(Recording()) as caller:
+        answer = await caller.ask(path, body, method=method)
+    assert answer.status == status
+    assert answer.error["code"] == code
+
+
+async def test_calls_are_counted_in_the_metrics():
+    backend = Recording(Generation("a b c", usage=Usage(1, 10, 3)), "a")
+    async with calling(backend, checks=["words<=2"]) as caller:
+        await caller.chat()
+        answer = await caller.ask("/metrics", method="GET")
+    assert answer.headers["content-type"].startswith("text/plain")
+    text = answer.body.decode()
+    assert 'mellea_like_gateway_calls_total{model="mine",outcome="passed"} 1.0' in text
+    assert 'mellea_like_gateway_tokens_total{kind="input",model="mine"} 10.0' in text
+    assert 'mellea_like_gateway_iterations_sum{model="mine"} 2.0' in text
+
+
+async def test_a_gateway_is_healthy_while_its_upstreams_are_open():
+    app = make_app(config_for(), backends={"main": Recording()})
+    answer = await Caller(app).ask("/healthz", method="GET")
+    assert (answer.status, answer.json) == (503, {"status": "starting"})
+    async with calling(Recording()) as caller:
+        answer = await caller.ask("/healthz", method="GET")
+    assert (answer.status, answer.json) == (200, {"status": "ok"})

@@ -1,0 +1,277 @@
+"""What a gateway's configuration may say; a mistake is named with its place and what to write."""
+
+from __future__ import annotations
+
+import textwrap
+
+import pytest
+
+from mellea_like.gateway import ConfigError, GatewayConfig, read_config
+
+SECRET = "sk-very-secret-0123456789"
+
+WHOLE = """\
+upstreams:
+  main:
+    kind: openai
+    base_url: http://127.0.0.1:9/v1
+    api_key: ${UPSTREAM_KEY}
+    model: big
+    max_concurrency: 8
+    requests_per_minute: 500
+    tokens_per_minute: 100000
+    price: [0.15, 0.60]
+  toy: {kind: local}
+  mine: {kind: python, backend: "package.module:name"}
+models:
+  haiku:
+    upstream: main
+    judge: main
+    strategy: repair
+    loop: 4
+    concurrency: 2
+    schedule: staggered:0.5
+    checks: ["lines==3", "words<=20"]
+    requirements: [It mentions autumn.]
+    budget: {requests: 10, output_tokens: 4000, money: 0.05}
+    options: {temperature: 0.8, max_tokens: 100, stop: [END], extra: {top_k: 20}}
+    callers_may: {loop: 8, requirements: 2, checks: 4, pass_on: [min_p]}
+    when_nothing_passed: best
+    json_schema: {type: string}
+  toy.1:
+    upstream: toy
+streaming:
+  keep_alive: 2.5
+"""
+
+
+def read(tmp_path, text: str, **environ: str) -> GatewayConfig:
+    path = tmp_path / "gateway.yaml"
+    path.write_text(textwrap.dedent(text), encoding="utf-8")
+    return read_config(path, environ=environ)
+
+
+def test_a_whole_configuration_is_read(tmp_path):
+    config = read(tmp_path, WHOLE, UPSTREAM_KEY=SECRET)
+    assert list(config.models) == ["haiku", "toy.1"]
+    model = config.models["haiku"]
+    assert (model.strategy, model.loop, model.schedule) == ("repair", 4, "staggered:0.5")
+    assert model.callers_may.pass_on == ("min_p",)
+    assert model.options.stop == ("END",)
+    assert config.streaming.keep_alive == 2.5
+    assert config.upstreams["main"].kind == "openai"
+    assert config.upstreams["main"].api_key.get_secret_value() == SECRET
+    assert SECRET not in repr(config)
+
+
+def test_what_is_left_out_is_safe(tmp_path):
+    config = read(tmp_path, "upstreams: {toy: {kind: local}}\nmodels: {m: {upstream: toy}}\n")
+    assert config.server.host == "127.0.0.1"
+    assert config.models["m"].when_nothing_passed == "error"
+    assert config.keys == {}
+
+
+TOY = "upstreams: {main: {kind: local}}\n"
+ONE = TOY + "models: {m: {upstream: main}}\n"
+MODEL = TOY + "models:\n  m:\n    upstream: main\n    "
+MONEY = "models: {m: {upstream: main, budget: {money: 1}}}\n"
+OPENAI = "upstreams: {main: {kind: openai, base_url: 'http://127.0.0.1:9/v1', model: x, "
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "upstreams: and models:"),
+        ("- a\n", "upstreams: and models:"),
+        ("models: {}\n", ": upstreams is missing: write upstreams: {main: {kind: openai"),
+        (TOY, ": models is missing: write models: {mine: {upstream: main}}"),
+        (TOY + "models: {}\n", "line 2: models: "),
+        (ONE + "modles: {}\n", "there is no 'modles'; did you mean models?"),
+        (ONE + "colour: red\n", "there is no 'colour'. What may stand here: upstreams, models,"),
+        (ONE + "1: x\n", "there is no '1'"),
+        (MODEL + "lop: 3\n", "line 3: models.m: there is no 'lop'; did you mean loop?"),
+        (TOY + "models: {m: {loop: 3}}\n", "models.m: upstream is missing: write upstream: main"),
+        (MODEL + "loop: 0\n", "line 5: models.m.loop: Input should be greater than or equal to 1"),
+        (MODEL + "loop: yes\n", "line 5: models.m.loop: Input should be a valid integer"),
+        (MODEL + "loop: '3'\n", "models.m.loop: Input should be a valid integer"),
+        (MODEL + "loop: 3.5\n", "models.m.loop: "),
+        (MODEL + "loop: 100\n    concurrency: 100\n", "loop times concurrency is 10000"),
+        (MODEL + "callers_may: {loop: 1001}\n", "loop times concurrency is 1001"),
+        (MODEL + "strategy: hope\n", "Input should be 'rejection', 'repair' or 'multi-turn'"),
+        (MODEL + "timeout: 0\n", "models.m.timeout: Input should be greater than 0"),
+        (MODEL + "timeout: .inf\n", "models.m.timeout: "),
+        (MODEL + "timeout: .nan\n", "models.m.timeout: "),
+        (MODEL + "schedule: egaer\n", "did you mean eager?"),
+        (MODEL + "checks: words<=20\n", "models.m.checks: Input should be a valid"),
+        (MODEL + "checks: [wrds<=20]\n", "did you mean words<=20?"),
+        (MODEL + "checks: ['regex:(']\n", "is no regular expression"),
+        (MODEL + "json_schema: {type: 3}\n", "models.m.json_schema: json_schema: the schema is"),
+        (MODEL + "json_schema: missing.json\n", "models.m.json_schema: there is no file "),
+        (MODEL + "json_schema: [1]\n", "models.m.json_schema: "),
+        (MODEL + "requirements: ['']\n", "models.m.requirements.0: String should have at least 1"),
+        (MODEL + "requirements: [It rhymes.]\n", "models.m.requirements: its upstream can't judge"),
+        (MODEL + "judge: nobody\n", "line 5: models.m.judge: no upstream has this name"),
+        (TOY + "models: {m: {upstream: x}}\n", "models.m.upstream: no upstream has this name; "),
+        (MODEL + "budget: {}\n", "models.m.budget: a budget needs a limit"),
+        (MODEL + "budget: {money: 1}\n", "models.m.budget.money: upstreams.main has no price"),
+        (MODEL + "options: {temperature: 3}\n", "models.m.options.temperature: "),
+        (MODEL + "options: {top_p: 0}\n", "models.m.options.top_p: "),
+        (MODEL + "callers_may: {pass_on: [api_key]}\n", "api_key can't be passed on"),
+        (MODEL + "callers_may: {pass_on: ['a b']}\n", "models.m.callers_may.pass_on.0: "),
+        (MODEL + "when_nothing_passed: shrug\n", "Input should be 'error' or 'best'"),
+        (TOY + "models: {'a b': {upstream: main}}\n", "line 2: models.a b: this is no name"),
+        (TOY + "models: {m: }\n", "models.m: Input should be"),
+        ("upstreams: {main: {}}\nmodels: {m: {upstream: main}}\n", "upstreams.main: Unable to"),
+        ("upstreams: {main: {kind: azure}}\nmodels: {m: {upstream: main}}\n", "'openai', 'llama'"),
+        ("upstreams: {main: {kind: openai}}\nmodels: {m: {upstream: main}}\n", "model is missing"),
+        (OPENAI + "modle: x}}\nmodels: {m: {upstream: main}}\n", "upstreams.main: there is no"),
+        (OPENAI + "base_url: x}}\nmodels: {m: {upstream: main}}\n", "'base_url' stands twice"),
+        (OPENAI + "price: [1]}}\nmodels: {m: {upstream: main}}\n", "upstreams.main.price.1: "),
+        (OPENAI + "api_key_env: NOPE}}\nmodels: {m: {upstream: main}}\n", "NOPE is not set"),
+        (
+            OPENAI + "api_key: a, api_key_env: B}}\nmodels: {m: {upstream: main}}\n",
+            "two ways to say one thing",
+        ),
+        (
+            "upstreams: {main: {kind: openai, base_url: 'file:/x'}}\nmodels: {m: {upstream: main}}",
+            "upstreams.main: base_url takes a URL that starts with http://",
+        ),
+        (
+            "upstreams: {main: {kind: llama}}\nmodels: {m: {upstream: main}}\n",
+            "upstreams.main: gguf is missing: write gguf: model.gguf",
+        ),
+        (
+            "upstreams: {main: {kind: llama, gguf: no.gguf}}\nmodels: {m: {upstream: main}}\n",
+            "upstreams.main.gguf: there is no file ",
+        ),
+        (
+            "upstreams: {main: {kind: local, corpus: [no.txt]}}\nmodels: {m: {upstream: main}}\n",
+            "upstreams.main.corpus: there is no file ",
+        ),
+        (
+            "upstreams: {main: {kind: python, backend: nope}}\nmodels: {m: {upstream: main}}\n",
+            "upstreams.main.backend: String should match",
+        ),
+        (
+            "upstreams: {main: {kind: openai, base_url: 'http://h/', price: [1, 2]}}\n" + MONEY,
+            "upstreams.main needs its model: NAME",
+        ),
+        (ONE + "streaming: {keep_alive: 0}\n", "line 3: streaming.keep_alive: "),
+        (ONE + "server: {port: 70000}\n", "line 3: server.port: "),
+        (ONE + "a: [\n", "line 4: it is no YAML: "),
+        (ONE + "a: \x01\n", "it is no YAML: ReaderError"),
+        (ONE + "a: !!python/object:os.system x\n", "it is no YAML: "),
+        (ONE + "? [a]\n: b\n", "line 3: a name is a text here"),
+        (ONE + "a: &x [*x]\n", "line 3: a.0: a part of it contains itself"),
+        (ONE + "a: " + "[" * 60 + "]" * 60 + "\n", "nested more than 50 deep"),
+        (ONE + "a: [" + "1," * 6_000 + "]\n", "more than 5000 parts"),
+        (ONE + "a: " + "[" * 1200 + "\n", "it "),
+        (ONE + "a: ${NOPE}\n", "line 3: a: the environment variable NOPE is not set"),
+        (ONE + "a: ${NO PE}\n", "takes the name of an environment variable"),
+        (MODEL + "loop: 1\n    loop: 2\n", "line 6: models.m: 'loop' stands twice: keep one"),
+        (TOY + "models:\n  m: {upstream: main}\n  m: {upstream: main}\n", "line 4: models: 'm' "),
+    ],
+)
+def test_a_mistake_is_named_with_its_place(tmp_path, text, said):
+    with pytest.raises(ConfigError) as caught:
+        read(tmp_path, text)
+    message = str(caught.value)
+    assert said in message
+    assert message.startswith(str(tmp_path / "gateway.yaml"))
+
+
+def test_all_mistakes_are_named_at_once(tmp_path):
+    text = MODEL + "loop: 0\n    concurrency: 0\n    retries: -1\n"
+    with pytest.raises(ConfigError) as caught:
+        read(tmp_path, text)
+    lines = str(caught.value).splitlines()
+    assert [line.split(": ")[1] for line in lines] == [
+        "models.m.loop",
+        "models.m.concurrency",
+        "models.m.retries",
+    ]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        WHOLE.replace("big", "[1]"),
+        WHOLE.replace("kind: openai", "kind: oops"),
+        WHOLE.replace("http://127.0.0.1:9/v1", "${UPSTREAM_KEY}"),
+        WHOLE.replace("lines==3", "${UPSTREAM_KEY}:["),
+        WHOLE.replace("api_key: ${UPSTREAM_KEY}", f"api_key: [{SECRET}]"),
+        WHOLE.replace("api_key: ${UPSTREAM_KEY}", f"api_key: {SECRET}: x"),
+        WHOLE.replace("api_key: ${UPSTREAM_KEY}", f'api_key: "{SECRET}'),
+        WHOLE.replace("api_key: ${UPSTREAM_KEY}", f"api_key: *{SECRET}"),
+        WHOLE.replace("api_key: ${UPSTREAM_KEY}", f"api_key: !{SECRET} x"),
+        WHOLE.replace("api_key: ${UPSTREAM_KEY}", "api_key: ${UPSTREAM_KEY}\n    api_key_env: X"),
+        WHOLE.replace("price: [0.15, 0.60]", "price: ${UPSTREAM_KEY}"),
+    ],
+)
+def test_no_error_shows_a_key(tmp_path, text):
+    with pytest.raises(ConfigError) as caught:
+        read(tmp_path, text, UPSTREAM_KEY=SECRET)
+    error: BaseException | None = caught.value
+    while error is not None:  # What hangs on it is printed with it.
+        assert SECRET not in str(error)
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+
+
+def test_variables_are_put_into_texts_and_can_be_escaped(tmp_path):
+    text = MODEL + "checks: ['contains:${A}-${B}', 'contains:$${A} $A']\n"
+    config = read(tmp_path, text, A="one", B="${A}")
+    assert config.models["m"].checks == ("contains:one-${A}", "contains:${A} $A")
+
+
+def test_a_part_may_be_used_again_by_an_alias(tmp_path):
+    text = TOY + (
+        "models:\n  a: &both {upstream: main, loop: 7, checks: ['contains:${X}']}\n"
+        "  b: *both\n  c: {<<: *both, loop: 8}\n"
+    )
+    models = read(tmp_path, text, X="$${Y}").models
+    assert models["a"] == models["b"]
+    assert (models["c"].loop, models["c"].checks) == (8, ("contains:$${Y}",))
+
+
+def test_files_are_looked_for_beside_the_configuration(tmp_path):
+    (tmp_path / "words.txt").write_text("a b c.", encoding="utf-8")
+    (tmp_path / "reply.json").write_text('{"type": "object"}', encoding="utf-8")
+    text = "upstreams: {main: {kind: local, corpus: [words.txt]}}\n"
+    config = read(tmp_path, text + "models: {m: {upstream: main, json_schema: reply.json}}\n")
+    assert config.upstreams["main"].corpus == (tmp_path / "words.txt",)
+    assert config.models["m"].json_schema == {"type": "object"}
+
+
+def test_a_schemas_file_that_is_no_json_is_named(tmp_path):
+    (tmp_path / "reply.json").write_text("{", encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"models\.m\.json_schema: .*reply\.json is no JSON"):
+        read(tmp_path, MODEL + "json_schema: reply.json\n")
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"\xff\xfe", "it is no UTF-8 text, from byte 0 on"),
+        (b"#" * (2**20 + 1), "it is larger than 1048576 bytes"),
+        (None, "can't be read: No such file or directory"),
+    ],
+)
+def test_a_file_that_is_no_text_is_named(tmp_path, content, said):
+    path = tmp_path / "gateway.yaml"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(ConfigError, match=said):
+        read_config(path)
+
+
+def test_a_key_comes_from_the_variable_that_is_named(tmp_path):
+    text = OPENAI + "api_key_env: MY_KEY}}\nmodels: {m: {upstream: main}}\n"
+    assert read(tmp_path, text, MY_KEY="x").upstreams["main"].api_key_env == "MY_KEY"
+
+
+def test_a_configuration_does_not_change():
+    config = GatewayConfig.model_validate(
+        {"upstreams": {"toy": {"kind": "local"}}, "models": {"m": {"upstream": "toy"}}}
+    )
+    with pytest.raises(ValueError, match="frozen"):
+        config.models["m"].loop = 5
