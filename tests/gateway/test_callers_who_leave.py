@@ -1,0 +1,172 @@
+"""A caller who leaves closes the upstream's requests within 100 ms: real sockets on both sides."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import threading
+import time
+
+import httpx2
+import openai
+import pytest
+from gateway_kit import config_for, running, user
+from http_server import Answer, OpenAIServer
+
+PROMISED = 0.1
+
+
+def until(condition, seconds: float = 5.0) -> float:
+    """Wait until something holds; return how long it took."""
+    began = time.monotonic()
+    while not condition():
+        assert time.monotonic() - began < seconds, f"not within {seconds} s"
+        time.sleep(0.001)
+    return time.monotonic() - began
+
+
+@pytest.fixture(scope="module")
+def slow():
+    """An upstream that takes its time, and a gateway before it."""
+    with (
+        OpenAIServer(Answer("a b c d " * 50, seconds=60)) as upstream,
+        running(config_for(upstream.url, concurrency=4, loop=1)) as gateway,
+    ):
+        yield upstream, gateway
+
+
+def ask(gateway, **fields) -> socket.socket:
+    """Send a request by hand, so that nothing but the test decides when the caller leaves."""
+    body = json.dumps({"model": "mine", "messages": user(), **fields}).encode()
+    caller = socket.create_connection((gateway.host, gateway.port))
+    head = (
+        f"POST /v1/chat/completions HTTP/1.1\r\nHost: {gateway.host}\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
+    caller.sendall(head.encode() + body)
+    return caller
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+@pytest.mark.parametrize("how", ["close", "reset", "half"])
+def test_the_upstreams_requests_end_within_100_ms(slow, stream, how):
+    upstream, gateway = slow
+    best = 1.0
+    for _ in range(3):  # The machine may be busy; the promise is about the gateway.
+        before = upstream.disconnected
+        caller = ask(gateway, stream=stream)
+        until(lambda: upstream.in_flight == 4)
+        time.sleep(0.02)
+        if how == "reset":
+            linger = (1).to_bytes(4, "little") + (0).to_bytes(4, "little")
+            caller.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        if how == "half":
+            caller.shutdown(socket.SHUT_WR)
+        else:
+            caller.close()
+        best = min(best, until(lambda: upstream.in_flight == 0))
+        caller.close()
+        assert upstream.disconnected == before + 4
+        if best < PROMISED:
+            break
+    assert best < PROMISED
+
+
+def test_a_caller_who_leaves_in_the_middle_of_keep_alive_comments_ends_it_too():
+    with (
+        OpenAIServer(Answer(wait=60)) as upstream,
+        running(config_for(upstream.url, streaming={"keep_alive": 0.05})) as gateway,
+    ):
+        caller = ask(gateway, stream=True)
+        seen = b""
+        while seen.count(b": keep-alive") < 3:
+            seen += caller.recv(4096)
+        caller.close()
+        assert until(lambda: upstream.in_flight == 0) < 1
+
+
+def test_the_sdks_client_leaves_at_its_timeout(slow):
+    upstream, gateway = slow
+    client = gateway.client(timeout=httpx2.Timeout(5.0, read=0.3))
+    with client, pytest.raises(openai.APITimeoutError):
+        client.chat.completions.create(model="mine", messages=user())
+    assert until(lambda: upstream.in_flight == 0) < 1
+
+
+def test_the_sdks_stream_is_left_in_the_middle():
+    with (
+        OpenAIServer(Answer("word " * 3000)) as upstream,
+        running(config_for(upstream.url)) as gateway,
+        gateway.client() as client,
+    ):
+        stream = client.chat.completions.create(model="mine", messages=user(), stream=True)
+        next(iter(stream))
+        stream.close()
+        answer = client.chat.completions.create(model="mine", messages=user())
+        assert answer.choices[0].message.content
+        assert upstream.in_flight == 0
+
+
+def test_a_caller_who_waits_in_the_line_and_leaves_is_never_sent_upstream():
+    limits = {"concurrency": 1, "queue": 5}
+    with (
+        OpenAIServer(Answer("a b c d", seconds=60)) as upstream,
+        running(config_for(upstream.url, server={"limits": limits})) as gateway,
+    ):
+        first = ask(gateway)
+        until(lambda: upstream.in_flight == 1)
+        second = ask(gateway)
+        with gateway.http() as http:
+            until(lambda: 'waiting{key="anonymous"} 1.0' in http.get("/metrics").text)
+            second.close()
+            until(lambda: 'waiting{key="anonymous"} 0.0' in http.get("/metrics").text)
+        first.close()
+        until(lambda: upstream.in_flight == 0)
+        assert upstream.started == 1
+
+
+def test_many_callers_who_leave_leave_nothing_behind(slow):
+    upstream, gateway = slow
+
+    def come_and_go(number: int) -> None:
+        caller = ask(gateway, stream=bool(number % 2))
+        time.sleep(0.002 * number)
+        caller.close()
+
+    threads = [threading.Thread(target=come_and_go, args=(n,)) for n in range(12)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    until(lambda: upstream.in_flight == 0)
+    with gateway.http() as http:
+        until(lambda: 'in_flight{key="anonymous"} 0.0' in http.get("/metrics").text)
+    until(lambda: upstream.connections == 0)
+
+
+def test_a_gateway_that_is_stopped_closes_the_upstreams_requests():
+    with OpenAIServer(Answer("a b c d", seconds=60)) as upstream:
+        with running(config_for(upstream.url, server={"stop_seconds": 0.2})) as gateway:
+            caller = ask(gateway)
+            until(lambda: upstream.in_flight == 1)
+        until(lambda: upstream.in_flight == 0)
+        with contextlib.suppress(ConnectionError):
+            assert b" 200 " not in caller.recv(4096)
+        caller.close()
+
+
+def test_a_gateway_that_is_stopped_lets_requests_end_that_are_soon_done():
+    with OpenAIServer(Answer("a b c d", seconds=0.6)) as upstream:
+        answers: list[str | None] = []
+
+        def call(client: openai.OpenAI) -> None:
+            reply = client.chat.completions.create(model="mine", messages=user())
+            answers.append(reply.choices[0].message.content)
+
+        with running(config_for(upstream.url, server={"stop_seconds": 10})) as gateway:
+            thread = threading.Thread(target=call, args=(gateway.client(),))
+            thread.start()
+            until(lambda: upstream.in_flight == 1)
+        thread.join(10)
+        assert answers == ["a b c d"]

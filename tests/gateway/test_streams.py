@@ -1,0 +1,202 @@
+"""Streamed replies: comments until something has passed, then the winner's text."""
+
+from __future__ import annotations
+
+import anyio
+import pytest
+from gateway_kit import calling
+
+from mellea_like.backends.scripted import Reply, ScriptedBackend
+from mellea_like.core.generation import Generation, Usage
+from mellea_like.errors import BackendUnavailable
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_the_winners_text_comes_in_chunks_once_it_has_passed(virtual_clock):
+    backend = ScriptedBackend([Reply("a b c", delay=1), Reply("a b", delay=1)])
+    async with calling(backend, checks=["words<=2"]) as caller:
+        answer = await caller.chat(stream=True)
+    assert (answer.status, answer.headers["x-mellea-like-passed"]) == (200, "true")
+    assert answer.headers["content-type"] == "text/event-stream; charset=utf-8"
+    assert answer.headers["cache-control"] == "no-store"
+    *chunks, done = answer.events
+    assert done == "[DONE]"
+    assert answer.ended
+    assert answer.text == "a b"
+    assert {(c["object"], c["model"]) for c in chunks} == {("chat.completion.chunk", "mine")}
+    assert len({c["id"] for c in chunks}) == 1
+    first, last = chunks[0]["choices"][0], chunks[-1]["choices"][0]
+    assert first["delta"] == {"role": "assistant", "content": ""}
+    assert first["finish_reason"] is None
+    assert (last["delta"], last["finish_reason"]) == ({}, "stop")
+    assert last["mellea_like"]["iterations"] == 2
+    assert chunks[-1]["mellea_like"]["passed"] is True
+    assert all("usage" not in chunk for chunk in chunks)
+    assert answer.parts[0][0] == pytest.approx(2, abs=0.01)
+
+
+async def test_comments_keep_the_connection_alive_before_that(virtual_clock):
+    backend = ScriptedBackend([Reply("a", delay=16)])
+    async with calling(backend, streaming={"keep_alive": 5}) as caller:
+        answer = await caller.chat(stream=True)
+    before = [(round(at), part) for at, part in answer.parts if part.startswith(b":")]
+    assert before == [
+        (5, b": keep-alive\n\n"),
+        (10, b": keep-alive\n\n"),
+        (15, b": keep-alive\n\n"),
+    ]
+    assert answer.text == "a"
+    # The header was sent before anyone knew; the last chunk says it.
+    assert "x-mellea-like-passed" not in answer.headers
+    assert answer.events[-2]["mellea_like"]["passed"] is True
+
+
+async def test_no_comment_comes_once_the_reply_is_there(virtual_clock):
+    async with calling(ScriptedBackend(["a"]), streaming={"keep_alive": 0.001}) as caller:
+        answer = await caller.chat(stream=True)
+        await anyio.sleep(1)
+    assert answer.ended
+    assert answer.parts[-1][1] == b"data: [DONE]\n\n"
+
+
+async def test_usage_is_all_that_was_spent_and_comes_where_it_is_wanted():
+    paid = [Generation(text, usage=Usage(1, 10, 3)) for text in ("a b c", "a")]
+    async with calling(ScriptedBackend(paid), checks=["words<=2"]) as caller:
+        answer = await caller.chat(stream=True, stream_options={"include_usage": True})
+    last = answer.events[-2]
+    assert last["choices"] == []
+    assert last["usage"] == {"prompt_tokens": 20, "completion_tokens": 6, "total_tokens": 26}
+
+
+async def test_progress_comes_where_it_is_wanted(virtual_clock):
+    backend = ScriptedBackend([Reply("a b c", delay=1), Reply("a", delay=1)])
+    async with calling(backend, checks=["words<=2"]) as caller:
+        answer = await caller.chat(stream=True, mellea_like={"progress": True})
+    told = [e["mellea_like"]["progress"] for e in answer.events[:2]]
+    assert [(t["event"], t["iteration"], t["outcome"], t["choice"]) for t in told] == [
+        ("iteration", 1, "failed", 0),
+        ("iteration", 2, "passed", 0),
+    ]
+    assert "it has 3 words" in told[0]["problems"][0]
+    assert all(event["choices"] == [] for event in answer.events[:2])
+    assert answer.parts[0][0] == pytest.approx(1, abs=0.01)
+    assert answer.text == "a"
+
+
+async def test_losers_are_told_too():
+    backend = ScriptedBackend([Reply("a"), Reply("b", delay=30)])
+    async with calling(backend, concurrency=2, loop=1) as caller:
+        answer = await caller.chat(stream=True, mellea_like={"progress": True})
+    progress = [e["mellea_like"]["progress"] for e in answer.events[:2]]
+    assert sorted(p["outcome"] for p in progress) == ["cancelled", "passed"]
+
+
+async def test_several_replies_have_a_number_each():
+    async with calling(ScriptedBackend(["a", "b"], cycle=True)) as caller:
+        answer = await caller.chat(stream=True, n=2)
+    choices = [c for e in answer.events[:-1] for c in e["choices"]]
+    assert {c["index"] for c in choices} == {0, 1}
+    assert [e.get("mellea_like") is not None for e in answer.events[:-1]].count(True) == 1
+
+
+async def test_a_long_text_is_cut_where_a_word_ends_and_whole_again():
+    text = " ".join(f"word{n}" for n in range(400)) + "x" * 3000 + " end"
+    async with calling(ScriptedBackend([text])) as caller:
+        answer = await caller.chat(stream=True)
+    pieces = [c["delta"]["content"] for e in answer.events[:-1] for c in e["choices"] if c["delta"]]
+    assert "".join(pieces) == text
+    assert len(pieces) > 10
+    assert max(map(len, pieces)) <= 512
+
+
+async def test_an_empty_reply_is_a_whole_stream():
+    async with calling(ScriptedBackend([""])) as caller:
+        answer = await caller.chat(stream=True)
+    assert [bool(e["choices"][0]["finish_reason"]) for e in answer.events[:-1]] == [False, True]
+
+
+async def test_a_refusal_streams_as_one():
+    refused = Generation("I can't.", finish_reason="refusal")
+    async with calling(ScriptedBackend([refused])) as caller:
+        answer = await caller.chat(stream=True)
+    deltas = [e["choices"][0]["delta"] for e in answer.events[:-1]]
+    assert deltas[1:] == [{"refusal": "I can't."}, {}]
+
+
+async def test_model_output_can_not_forge_events():
+    text = 'a\n\ndata: {"x": 1}\r\n\r\nevent: error\n: \u2028\x00'
+    async with calling(ScriptedBackend([text])) as caller:
+        answer = await caller.chat(stream=True)
+    assert answer.text == text
+    assert answer.body.isascii()
+    assert all(part.count(b"\n") == 2 and part.endswith(b"\n\n") for _, part in answer.parts)
+
+
+# --- when there is no reply ---------------------------------------------------------------------
+
+
+async def test_what_fails_at_once_has_a_status_of_its_own():
+    async with calling(ScriptedBackend(["a b c"]), checks=["words<=2"], loop=1) as caller:
+        answer = await caller.chat(stream=True)
+    assert (answer.status, answer.error["code"]) == (422, "nothing_passed")
+    assert answer.headers["content-type"] == "application/json"
+
+
+async def test_what_fails_after_the_stream_began_is_its_last_event(virtual_clock):
+    backend = ScriptedBackend([Reply("a b c", delay=8)])
+    config = {"checks": ["words<=2"], "loop": 1, "streaming": {"keep_alive": 5}}
+    async with calling(backend, **config) as caller:
+        answer = await caller.chat(stream=True)
+    assert answer.status == 200
+    (event,) = answer.events
+    assert event["error"]["code"] == "nothing_passed"
+    assert event["error"]["mellea_like"]["best"]["content"] == "a b c"
+    assert answer.ended
+
+
+async def test_an_upstreams_error_is_an_event_as_well(virtual_clock):
+    backend = ScriptedBackend([Reply(BackendUnavailable("secret words", status=503), delay=8)])
+    async with calling(backend, loop=1, streaming={"keep_alive": 5}) as caller:
+        answer = await caller.chat(stream=True)
+    assert [event["error"]["code"] for event in answer.events] == ["upstream_failed"]
+    assert b"secret" not in answer.body
+
+
+async def test_the_best_failure_streams_where_that_is_wanted():
+    config = {"checks": ["words<=2"], "loop": 1, "when_nothing_passed": "best"}
+    async with calling(ScriptedBackend(["a b c"]), **config) as caller:
+        answer = await caller.chat(stream=True)
+    assert (answer.status, answer.headers["x-mellea-like-passed"]) == (200, "false")
+    assert answer.text == "a b c"
+    assert answer.events[-2]["mellea_like"]["passed"] is False
+
+
+# --- callers who leave, without a server --------------------------------------------------------
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_caller_who_leaves_ends_the_requests_of_all_draws(stream, virtual_clock):
+    backend = ScriptedBackend([Reply("a", delay=1000)], cycle=True)
+    leave = anyio.Event()
+    async with calling(backend, concurrency=3, loop=1) as caller:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(lambda: caller.chat(stream=stream, n=2, leave=leave))
+            await anyio.sleep(12)
+            assert backend.statistics().in_flight == 6
+            leave.set()
+            await anyio.sleep(0.01)
+            assert backend.statistics().in_flight == 0
+        metrics = (await caller.ask("/metrics", method="GET")).body.decode()
+    assert virtual_clock.now < 13
+    assert 'outcome="cancelled"} 1.0' in metrics
+
+
+async def test_a_caller_who_leaves_before_anything_began_is_sent_nothing(virtual_clock):
+    leave = anyio.Event()
+    leave.set()
+    async with calling(ScriptedBackend([Reply("a", delay=1000)])) as caller:
+        answer = await caller.chat(leave=leave)
+        metrics = (await caller.ask("/metrics", method="GET")).body.decode()
+    assert answer.status is None
+    assert 'status="499"' in metrics
