@@ -1,0 +1,486 @@
+"""`sample_many`: what it hands on, when, and what an item's failure means."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import anyio
+import pytest
+from batch_kit import Counted, Plan, Slow, agrees, ids, into, results_of, strategy
+
+from mellea_like import BaseSamplingStrategy, Instruction, Message, Requirement
+from mellea_like.batch import ItemResult, sample_many
+from mellea_like.errors import (
+    AuthenticationFailed,
+    LimitExceeded,
+    MelleaError,
+    RequirementError,
+    SamplingFailed,
+)
+from mellea_like.limits import Budget
+
+pytestmark = pytest.mark.anyio
+
+
+# --- what is handed on -----------------------------------------------------------------------
+
+
+async def test_every_item_has_its_result(virtual_clock):
+    prompts = ["one", "two", "three"]
+    items = await results_of(strategy(), prompts, concurrency=2)
+    assert {item.id: item.item for item in items} == dict(enumerate(prompts))
+    for item in items:
+        assert item.status == "passed"
+        assert item.success
+        assert item.value == item.unwrap() == "yes"
+        assert item.usage == item.result.usage
+        assert (item.attempt, item.replayed, item.error) == (1, False, None)
+        assert item.result.slices[0].action == Instruction(item.item, requirements=(agrees,))
+
+
+async def test_results_come_as_they_are_ready(virtual_clock):
+    backend = Plan({"slow": 3, "quick": 1, "medium": 2})
+    items = await results_of(strategy(backend), ["slow", "quick", "medium"], concurrency=3)
+    assert ids(items) == [1, 2, 0]
+
+
+async def test_ordered_results_come_in_the_order_of_the_items(virtual_clock):
+    backend = Plan({"slow": 3, "quick": 1, "medium": 2})
+    prompts = ["slow", "quick", "medium"]
+    items = await results_of(strategy(backend), prompts, concurrency=3, ordered=True)
+    assert ids(items) == [0, 1, 2]
+    assert virtual_clock.now == 3
+
+
+@pytest.mark.parametrize("concurrency", [1, 3, 20])
+async def test_so_many_are_sampled_at_a_time(virtual_clock, concurrency):
+    backend = Plan()
+    await results_of(strategy(backend), map(str, range(12)), concurrency=concurrency)
+    assert backend.most == min(concurrency, 12)
+    assert virtual_clock.now == -(-12 // concurrency)
+
+
+async def test_an_async_source_is_as_good(virtual_clock):
+    source = Slow(["one", "two", "three"], gap=10)
+    async with sample_many(strategy(), source, concurrency=5) as results:
+        came = [(item.id, virtual_clock.now) async for item in results]
+    assert came == [(0, 11), (1, 21), (2, 31)], "no item waits for the next one to come"
+
+
+async def test_a_source_without_items_has_no_results(virtual_clock):
+    assert await results_of(strategy(), [], concurrency=5) == []
+    assert await results_of(strategy(), Slow([]), concurrency=5) == []
+
+
+async def test_items_may_be_texts_and_actions(virtual_clock):
+    given = ["text", Instruction("instruction"), Message("user", "message")]
+    backend = Plan()
+    items = await results_of(strategy(backend), given, concurrency=1)
+    assert backend.asked == ["text", "instruction", "message"]
+    assert [item.item for item in items] == given
+
+
+async def test_items_may_be_anything_with_an_action(virtual_clock):
+    backend = Plan()
+    rows = [{"word": "one"}, {"word": "two"}]
+    asked = lambda row: f"say {row['word']}"
+    items = await results_of(strategy(backend), rows, concurrency=1, action=asked)
+    assert backend.asked == ["say one", "say two"]
+    assert [item.item for item in items] == rows
+
+
+async def test_the_arguments_of_a_call_are_passed_on(virtual_clock):
+    seen: list[Any] = []
+
+    class Looks(Plan):
+        async def generate(self, request):
+            seen.append((request.options.temperature, request.format))
+            return await super().generate(request)
+
+    no = Requirement("never", lambda c: (False, "no"), inline=True, check_only=True)
+    items = await results_of(
+        strategy(Looks(lambda prompt: "3"), requirements=[]),
+        ["x"],
+        concurrency=1,
+        requirements=[no],
+        format=int,
+        options={"temperature": 0.25},
+    )
+    assert seen == [(0.25, int)]
+    assert items[0].status == "failed"
+    assert items[0].result.best.problems == ("never: no",)
+    assert items[0].result.best.value == 3
+
+
+# --- back-pressure -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [Counted, Slow])
+async def test_a_slow_consumer_slows_the_source_down(virtual_clock, kind):
+    source = kind(map(str, range(100)))
+    async with sample_many(strategy(), source, concurrency=4) as results:
+        await anyio.sleep(50)
+        assert source.taken == 8
+        assert results.progress.done == 8
+        seen = 0
+        async for _ in results:
+            await anyio.sleep(10)
+            seen += 1
+            assert source.taken - seen <= 8
+    assert seen == 100
+
+
+async def test_a_slow_head_holds_an_ordered_run_back(virtual_clock):
+    source = Counted(map(str, range(50)))
+    backend = Plan({"0": 100})
+    async with sample_many(strategy(backend), source, concurrency=3, ordered=True) as results:
+        await anyio.sleep(99)
+        assert source.taken == 6
+        assert [item.id async for item in results] == list(range(50))
+
+
+async def test_a_source_without_end_needs_no_more_than_its_window(virtual_clock):
+    def forever():
+        n = 0
+        while True:
+            yield str(n)
+            n += 1
+
+    class Weighed:
+        alive = most = 0
+
+        def __init__(self, text):
+            self.text = text
+            Weighed.alive += 1
+            Weighed.most = max(Weighed.most, Weighed.alive)
+
+        def __del__(self):
+            Weighed.alive -= 1
+
+    source = (Weighed(text) for text in forever())
+    action = lambda item: item.text
+    # Reference counts alone must free what is done with.
+    gc.disable()
+    try:
+        async with sample_many(strategy(), source, concurrency=10, action=action) as results:
+            async for item in results:
+                if item.id > 2000:
+                    break
+                del item
+    finally:
+        gc.enable()
+    assert Weighed.most <= 2 * 10 + 2
+
+
+# --- what an item's failure means --------------------------------------------------------------
+
+
+async def test_an_item_that_fails_is_a_failed_item(virtual_clock):
+    wrong = AuthenticationFailed("the key is missing")
+    backend = Plan({"fails": "no", "raises": wrong})
+    items = await results_of(
+        strategy(backend), ["fails", "raises", "passes"], concurrency=1, ordered=True
+    )
+    failed, errored, passed = items
+    assert [item.status for item in items] == ["failed", "errored", "passed"]
+    assert failed.result.best.text == "no"
+    assert errored.error is wrong
+    assert (errored.result, errored.value, failed.value) == (None, None, None)
+    assert passed.success
+    with pytest.raises(SamplingFailed, match="it says no"):
+        failed.unwrap()
+    with pytest.raises(AuthenticationFailed, match="the key is missing"):
+        errored.unwrap()
+
+
+async def test_an_error_that_has_the_record_of_its_call_brings_it_along(virtual_clock):
+    slow = strategy(Plan({"x": 10}), timeout=5)
+    (item,) = await results_of(slow, ["x"], concurrency=1)
+    assert item.status == "errored"
+    assert item.result is item.error.result
+    assert item.usage.requests == 1
+
+
+async def test_an_action_that_raises_is_a_failed_item(virtual_clock):
+    def action(row):
+        return f"say {row['word']}"
+
+    rows = [{"word": "one"}, {}, {"word": "three"}]
+    items = await results_of(strategy(), rows, concurrency=1, action=action, ordered=True)
+    assert [item.status for item in items] == ["passed", "errored", "passed"]
+    assert isinstance(items[1].error, KeyError)
+    assert items[1].item == {}
+
+
+async def test_an_item_that_is_no_action_is_a_failed_item(virtual_clock):
+    items = await results_of(strategy(), ["one", 2, None], concurrency=1, ordered=True)
+    assert [item.status for item in items] == ["passed", "errored", "errored"]
+    assert isinstance(items[1].error, TypeError)
+
+
+async def test_a_cancellation_that_nobody_asked_for_is_a_failed_item(virtual_clock):
+    class Stray(BaseSamplingStrategy):
+        async def sample(self, action, *args, **arguments):
+            if action.description == "stray":
+                raise anyio.get_cancelled_exc_class() if asyncio_runs() else RuntimeError
+            return await super().sample(action, *args, **arguments)
+
+    items = await results_of(Stray(Plan()), ["stray", "fine"], concurrency=1)
+    assert [item.status for item in items] == ["errored", "passed"]
+    if asyncio_runs():
+        assert isinstance(items[0].error, MelleaError)
+        assert "item 0 was cancelled" in str(items[0].error)
+
+
+def asyncio_runs() -> bool:
+    """On trio nobody can make a cancellation by hand."""
+    import sniffio
+
+    return sniffio.current_async_library() == "asyncio"
+
+
+async def test_fail_fast_raises_the_first_failure_and_cancels_the_rest(virtual_clock):
+    backend = Plan({"quick": 0.5, "fails": "no", "slow": 50, "slower": 60})
+    seen = []
+    with pytest.raises(SamplingFailed, match="it says no") as caught:
+        await into(
+            seen,
+            sample_many(
+                strategy(backend),
+                ["quick", "fails", "slow", "slower"],
+                concurrency=3,
+                fail_fast=True,
+            ),
+        )
+    assert ids(seen) == [0]
+    assert virtual_clock.now == 1
+    assert sorted(backend.cancelled) == ["slow", "slower"]
+    assert "item 1" in caught.value.__notes__[-1]
+
+
+async def test_fail_fast_raises_what_an_item_raised_unchanged(virtual_clock):
+    wrong = AuthenticationFailed("the key is missing")
+    with pytest.raises(AuthenticationFailed) as caught:
+        await results_of(strategy(Plan({"x": wrong})), ["x"] * 9, concurrency=2, fail_fast=True)
+    assert caught.value is wrong
+
+
+async def test_a_failure_is_raised_once_and_then_there_is_nothing_more(virtual_clock):
+    async with sample_many(
+        strategy(Plan({"x": "no"})), ["x"], concurrency=1, fail_fast=True
+    ) as results:
+        with pytest.raises(SamplingFailed):
+            await anext(results)
+        with pytest.raises(StopAsyncIteration):
+            await anext(results)
+
+
+# --- a source that fails -----------------------------------------------------------------------
+
+
+async def test_what_a_source_raises_comes_after_what_it_gave(virtual_clock):
+    def source():
+        yield "one"
+        yield "two"
+        raise OSError("the file is gone")
+
+    seen = []
+    with pytest.raises(OSError, match="the file is gone"):
+        await into(seen, sample_many(strategy(), source(), concurrency=5))
+    assert sorted(ids(seen)) == [0, 1]
+
+
+async def test_an_async_source_may_fail_too(virtual_clock):
+    async def source():
+        yield "one"
+        await anyio.sleep(0.5)
+        raise OSError("the connection is gone")
+
+    seen = []
+    with pytest.raises(OSError, match="the connection is gone"):
+        await into(seen, sample_many(strategy(), source(), concurrency=5))
+    assert [item.status for item in seen] == ["passed"]
+
+
+@pytest.mark.parametrize("early", [False, True])
+async def test_generators_are_closed_at_the_end(virtual_clock, early):
+    closed = []
+
+    async def asynchronous():
+        try:
+            while len(closed) < 1000:
+                yield "x"
+                if not early:
+                    return
+        finally:
+            await anyio.sleep(1)
+            closed.append("async")
+
+    def plain():
+        try:
+            while len(closed) < 1000:
+                yield "x"
+                if not early:
+                    return
+        finally:
+            closed.append("plain")
+
+    for source in (asynchronous(), plain()):
+        async with sample_many(strategy(), source, concurrency=2) as results:
+            async for _ in results:
+                if early:
+                    break
+    assert closed == ["async", "plain"]
+
+
+async def test_a_source_that_fails_to_close_is_logged(virtual_clock, caplog):
+    def source():
+        try:
+            while True:
+                yield "x"
+        finally:
+            raise OSError("can't close")
+
+    async with sample_many(strategy(), source(), concurrency=1) as results:
+        async for _ in results:
+            break
+    assert "closing the source of the batch: OSError: can't close" in caplog.text
+
+
+# --- a budget of all items ---------------------------------------------------------------------
+
+
+async def test_a_budget_that_is_spent_ends_the_run_after_what_is_paid_for(virtual_clock):
+    source = Counted(map(str, range(1000)))
+    seen = []
+    with pytest.raises(LimitExceeded, match="'of the day'") as caught:
+        await into(
+            seen,
+            sample_many(
+                strategy(), source, concurrency=4, budget=Budget(requests=10, name="of the day")
+            ),
+        )
+    assert [item.status for item in seen] == ["passed"] * 10
+    assert source.taken < 20
+    assert any("shared by the items" in note for note in caught.value.__notes__)
+
+
+async def test_an_item_that_a_budget_stopped_half_way_is_none_of_the_results(virtual_clock):
+    tries = strategy(Plan(lambda prompt: "no"), loop_budget=3, budget=Budget(requests=4))
+    seen = []
+    with pytest.raises(LimitExceeded) as caught:
+        await into(seen, sample_many(tries, ["a", "b", "c"], concurrency=1))
+    assert [item.item for item in seen] == ["a"]
+    assert caught.value.result.stop_reason == "budget"
+
+
+# --- wrong arguments ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("items", "message"),
+    [
+        ("a text", "not a lone str: put it into a list"),
+        (b"bytes", "not a lone bytes"),
+        (7, "an iterable or an async iterable, not 7"),
+        (None, "an iterable or an async iterable"),
+        (Instruction("x"), "an iterable or an async iterable"),
+    ],
+)
+async def test_what_are_no_items_is_refused(items, message):
+    with pytest.raises(TypeError, match=message):
+        sample_many(strategy(), items, concurrency=1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"concurrency": 0}, ValueError, "concurrency is at least 1"),
+        ({"concurrency": 2.5}, TypeError, "concurrency is a whole number"),
+        ({"concurrency": True}, TypeError, "concurrency is a whole number"),
+        ({"action": "template"}, TypeError, "action is a plain function"),
+        ({"action": lambda: "x"}, TypeError, "action is a plain function"),
+        ({"on_progress": lambda: None}, TypeError, "on_progress is a function of one Progress"),
+        ({"on_progress": 3}, TypeError, "on_progress is a function of one Progress"),
+        ({"requirements": "lone"}, TypeError, "put it into a list"),
+        ({"requirements": ["judged"]}, RequirementError, "can't judge"),
+        ({"options": {"warmth": 1}}, ValueError, "unknown option warmth"),
+        ({"format": 3}, TypeError, "format takes"),
+        ({"budget": 3}, TypeError, "budget is a Budget"),
+        ({"journal": 3}, TypeError, "journal is a Journal, or the path of one"),
+        ({"strategy": "none"}, TypeError, "sample_many takes a strategy first"),
+        ({"strategy": strategy}, TypeError, "sample_many takes a strategy first"),
+        ({"settings": {"model": "x"}, "journal": "j"}, ValueError, "settings can't say model"),
+        ({"settings": {"input": set()}, "journal": "j"}, TypeError, "what JSON can say"),
+    ],
+)
+async def test_what_would_be_wrong_for_every_item_is_refused_at_once(arguments, error, message):
+    backend = Plan()
+    backend.can_judge = False
+    given = {"strategy": strategy(backend), "concurrency": 1} | arguments
+    with pytest.raises(error, match=message):
+        sample_many(items=["x"], **given)
+
+
+async def test_an_async_action_is_refused():
+    async def action(item):
+        return "x"
+
+    with pytest.raises(TypeError, match="action is a plain function"):
+        sample_many(strategy(), ["x"], concurrency=1, action=action)
+
+
+async def test_a_strategy_without_a_backend_is_refused():
+    with pytest.raises(ValueError, match="there is no backend"):
+        sample_many(BaseSamplingStrategy(), ["x"], concurrency=1)
+
+
+# --- how it is used ----------------------------------------------------------------------------
+
+
+async def test_it_is_iterated_only_inside_its_block(virtual_clock):
+    batch = sample_many(strategy(), ["x"], concurrency=1)
+    with pytest.raises(RuntimeError, match="is not entered: async with"):
+        await anext(batch)
+    async with batch:
+        pass
+    with pytest.raises(RuntimeError, match="was left"):
+        await anext(batch)
+
+
+async def test_it_is_entered_once(virtual_clock):
+    batch = sample_many(strategy(), ["x"], concurrency=1)
+    async with batch:
+        with pytest.raises(RuntimeError, match="entered once"):
+            await batch.__aenter__()
+        assert [item.id async for item in batch] == [0]
+    with pytest.raises(RuntimeError, match="entered once"):
+        await batch.__aenter__()
+
+
+async def test_two_tasks_can_not_iterate_it_at_once(virtual_clock):
+    async with (
+        sample_many(strategy(), ["x"], concurrency=1) as results,
+        anyio.create_task_group() as tasks,
+    ):
+        tasks.start_soon(anext, results)
+        await anyio.sleep(0.5)
+        with pytest.raises(anyio.BusyResourceError):
+            await anext(results)
+
+
+async def test_nothing_is_taken_before_it_is_entered(virtual_clock):
+    source = Counted(["x"])
+    batch = sample_many(strategy(), source, concurrency=1)
+    await anyio.sleep(10)
+    assert source.taken == 0
+    async with batch as results:
+        assert len([item async for item in results]) == 1
+
+
+def test_an_item_without_result_and_error_says_so():
+    item = ItemResult(3, "x", None)
+    assert item.status == "failed"
+    with pytest.raises(ValueError, match="item 3 has neither"):
+        item.unwrap()

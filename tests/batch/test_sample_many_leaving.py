@@ -1,0 +1,249 @@
+"""Leaving a batch early, being cancelled, being interrupted: nothing of it runs on."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import signal
+import subprocess
+import sys
+import textwrap
+
+import anyio
+import pytest
+from batch_kit import MemoryJournal, Plan, strategy
+
+from mellea_like.batch import sample_many
+from mellea_like.errors import JournalError
+
+pytestmark = pytest.mark.anyio
+
+PROMPTS = [str(n) for n in range(100)]
+
+
+class Reluctant(Plan):
+    """It takes its time to obey a cancellation."""
+
+    async def generate(self, request):
+        try:
+            return await super().generate(request)
+        except anyio.get_cancelled_exc_class():
+            with anyio.CancelScope(shield=True):
+                await anyio.sleep(0.5)
+            raise
+
+
+async def test_leaving_by_break_cancels_what_is_under_way(virtual_clock):
+    backend = Plan(lambda prompt: 1 if prompt == "0" else 50)
+    async with sample_many(strategy(backend), PROMPTS, concurrency=5) as results:
+        async for item in results:
+            assert item.id == 0
+            break
+    assert virtual_clock.now == 1
+    assert backend.in_flight == 0
+    assert sorted(backend.cancelled) == sorted(set(backend.asked) - {"0"})
+    assert len(backend.cancelled) >= 4
+
+
+async def test_leaving_waits_for_what_takes_its_time_to_end(virtual_clock):
+    backend = Reluctant(lambda prompt: 50)
+    async with sample_many(strategy(backend), PROMPTS, concurrency=5):
+        await anyio.sleep(1)
+    assert virtual_clock.now == 1.5
+    assert backend.in_flight == 0
+
+
+async def test_leaving_at_once_is_fine(virtual_clock):
+    backend = Plan()
+    async with sample_many(strategy(backend), PROMPTS, concurrency=5):
+        pass
+    assert backend.in_flight == 0
+    assert virtual_clock.now == 0
+
+
+async def test_what_the_block_raises_leaves_it_as_it_is(virtual_clock):
+    backend = Plan()
+    error = LookupError("mine")
+    with pytest.raises(LookupError) as caught:
+        async with sample_many(strategy(backend), PROMPTS, concurrency=5) as results:
+            await anext(results)
+            raise error
+    assert caught.value is error
+    assert backend.in_flight == 0
+
+
+async def test_a_group_that_the_block_raises_leaves_it_as_it_is(virtual_clock):
+    error = ExceptionGroup("mine", [LookupError(), OSError()])
+    with pytest.raises(ExceptionGroup) as caught:
+        async with sample_many(strategy(), PROMPTS, concurrency=5):
+            raise error
+    assert caught.value is error
+
+
+@pytest.mark.parametrize("journaled", [False, True])
+async def test_a_callers_cancellation_leaves_as_cancellation(virtual_clock, journaled):
+    backend = Reluctant(lambda prompt: 50)
+    journal = MemoryJournal() if journaled else None
+    async with anyio.create_task_group() as tasks:
+        left = []
+
+        async def call():
+            try:
+                async with sample_many(
+                    strategy(backend), PROMPTS, concurrency=5, journal=journal
+                ) as results:
+                    await anext(results)
+            except BaseException as exc:
+                left.append(exc)
+                raise
+
+        tasks.start_soon(call)
+        await anyio.sleep(1)
+        tasks.cancel_scope.cancel()
+    assert isinstance(left[0], anyio.get_cancelled_exc_class())
+    assert backend.in_flight == 0
+    assert len(backend.cancelled) == 5
+    if journal is not None:
+        assert (journal.opened, journal.closed, journal.finished) == (1, 1, [])
+
+
+async def test_a_deadline_of_the_callers_cancels_the_batch_and_nothing_else(virtual_clock):
+    backend = Plan(lambda prompt: 50)
+    with anyio.move_on_after(3) as scope:
+        async with sample_many(strategy(backend), PROMPTS, concurrency=5) as results:
+            await anext(results)
+    assert scope.cancelled_caught
+    assert virtual_clock.now == 3
+    assert backend.in_flight == 0
+    await anyio.sleep(1)
+
+
+@pytest.mark.parametrize("when", ["waiting", "leaving", "entering"])
+def test_a_native_cancellation_leaves_as_cancellation(when):
+    backend = Reluctant(lambda prompt: 50)
+
+    async def call() -> None:
+        async with sample_many(strategy(backend), PROMPTS, concurrency=5) as results:
+            if when == "waiting":
+                await anext(results)
+            await anyio.sleep(0.01)
+        await asyncio.sleep(0)
+
+    async def main() -> None:
+        task = asyncio.create_task(call())
+        await asyncio.sleep({"entering": 0, "waiting": 0.05, "leaving": 0.05}[when])
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert task.cancelled()
+        assert backend.in_flight == 0
+
+    asyncio.run(main())
+
+
+async def test_a_cancellation_while_it_is_being_left_is_obeyed_when_all_has_ended(virtual_clock):
+    backend = Reluctant(lambda prompt: 50)
+    with anyio.CancelScope() as scope:
+        async with sample_many(strategy(backend), PROMPTS, concurrency=5):
+            await anyio.sleep(1)
+            scope.deadline = virtual_clock.now + 0.25
+        pytest.fail("it went on")
+    assert virtual_clock.now == 1.5
+    assert backend.in_flight == 0
+
+
+@pytest.mark.parametrize("waits", [False, True])
+async def test_an_interrupt_in_a_worker_leaves_the_block_at_once(virtual_clock, waits):
+    backend = Plan(lambda prompt: KeyboardInterrupt() if prompt == "3" else 50)
+    with pytest.raises(KeyboardInterrupt):
+        async with sample_many(strategy(backend), PROMPTS, concurrency=5) as results:
+            if waits:
+                await anext(results)
+            else:
+                await anyio.sleep(1000)
+    assert virtual_clock.now < 2
+    assert backend.in_flight == 0
+    assert len(backend.cancelled) == 4
+
+
+async def test_an_interrupt_in_a_source_leaves_the_block_at_once(virtual_clock):
+    def source():
+        yield "one"
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        async with sample_many(strategy(), source(), concurrency=5):
+            await anyio.sleep(1000)
+    assert virtual_clock.now == 0
+
+
+async def test_an_interrupt_in_an_action_leaves_the_block_at_once(virtual_clock):
+    def action(item):
+        raise SystemExit(3)
+
+    with pytest.raises(SystemExit):
+        async with sample_many(strategy(), PROMPTS, concurrency=5, action=action) as results:
+            await anext(results)
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "trio"])
+def test_ctrl_c_cancels_the_calls_in_flight(loop, tmp_path):
+    program = f"""
+        import os, signal, anyio
+        from mellea_like import RejectionSamplingStrategy
+        from mellea_like.batch import sample_many
+
+        cancelled = started = 0
+
+        class Hangs:
+            async def generate(self, request):
+                global cancelled, started
+                started += 1
+                if started == 16:
+                    os.kill(os.getpid(), signal.SIGINT)
+                try:
+                    await anyio.sleep(60)
+                except BaseException:
+                    cancelled += 1
+                    raise
+
+        async def main():
+            strategy = RejectionSamplingStrategy(Hangs())
+            async with sample_many(strategy, map(str, range(100)), concurrency=16) as results:
+                async for item in results:
+                    pass
+
+        try:
+            anyio.run(main, backend="{loop}")
+        except KeyboardInterrupt:
+            print("interrupted", cancelled)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=50,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    assert "Traceback" not in done.stderr
+    word, _, cancelled = done.stdout.strip().partition(" ")
+    assert word == "interrupted"
+    assert int(cancelled) >= 15
+
+
+async def test_nothing_is_sampled_for_a_journal_that_refuses_the_run(virtual_clock):
+    journal = MemoryJournal()
+    journal.identity = {"another": "run"}
+    backend = Plan()
+    with pytest.raises(JournalError, match="another run"):
+        async with sample_many(strategy(backend), PROMPTS, concurrency=5, journal=journal):
+            pytest.fail("it was entered")
+    assert backend.asked == []
+
+
+async def test_the_garbage_collector_is_as_before(virtual_clock):
+    before = gc.get_threshold()
+    async with sample_many(strategy(), PROMPTS, concurrency=5):
+        assert gc.get_threshold()[0] > before[0]
+    assert gc.get_threshold() == before

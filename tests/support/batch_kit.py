@@ -1,0 +1,176 @@
+"""What tests of batches are made of: a journal in memory, and backends with a plan."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import anyio
+
+from mellea_like import Generation, RejectionSamplingStrategy, Request, Requirement, Usage
+from mellea_like.batch import BatchRun, ItemResult, sample_many
+from mellea_like.core.recorded import error_to_dict
+from mellea_like.core.trace import to_dict, usage_to_dict
+from mellea_like.errors import JournalError
+
+
+class Plan:
+    """A backend that does to each prompt what a plan says, and counts.
+
+    A value of the plan is a text, an exception to raise, or seconds to wait before ``"yes"``.
+    """
+
+    model = "planned"
+
+    def __init__(self, plan: Mapping[str, Any] | Callable[[str], Any] | None = None) -> None:
+        self.plan = plan.get if isinstance(plan, Mapping) else plan or (lambda prompt: "yes")
+        self.asked: list[str] = []
+        self.cancelled: list[str] = []
+        self.in_flight = self.most = 0
+
+    async def generate(self, request: Request) -> Generation:
+        prompt = request.messages[-1].content.partition("\n")[0]
+        self.asked.append(prompt)
+        self.in_flight += 1
+        self.most = max(self.most, self.in_flight)
+        try:
+            due = self.plan(prompt)
+            if isinstance(due, BaseException):
+                await anyio.lowlevel.checkpoint()
+                raise due
+            await anyio.sleep(due if isinstance(due, int | float) else 1)
+            return Generation(due if isinstance(due, str) else "yes", usage=Usage(1, 2, 3))
+        except anyio.get_cancelled_exc_class():
+            self.cancelled.append(prompt)
+            raise
+        finally:
+            self.in_flight -= 1
+
+
+def _agrees(candidate: Any) -> tuple[bool, str]:
+    return candidate.text == "yes", f"it says {candidate.text}"
+
+
+agrees = Requirement("say yes", _agrees, inline=True, check_only=True)
+
+
+def strategy(backend: Any = None, **arguments: Any) -> RejectionSamplingStrategy:
+    """One draw an item, which has to say yes."""
+    settings = {"loop_budget": 1, "requirements": [agrees], "retry": None} | arguments
+    return RejectionSamplingStrategy(Plan() if backend is None else backend, **settings)
+
+
+async def results_of(*args: Any, **arguments: Any) -> list[ItemResult[Any]]:
+    """All results of a batch."""
+    async with sample_many(*args, **arguments) as results:
+        return [item async for item in results]
+
+
+async def into(seen: list[Any], batch: BatchRun[Any]) -> None:
+    """Put the results into a list as they come: what came before an error is there."""
+    async with batch as results:
+        async for item in results:
+            seen.append(item)  # noqa: PERF401 (an error must not lose what came before)
+
+
+def ids(items: Iterable[ItemResult[Any]]) -> list[int]:
+    """Their ids, in their order."""
+    return [item.id for item in items]
+
+
+class Counted:
+    """A source that counts how much was taken of it."""
+
+    def __init__(self, items: Iterable[Any], gap: float = 0) -> None:
+        self.items = iter(items)
+        self.gap = gap
+        self.taken = 0
+
+    def __iter__(self) -> Counted:
+        return self
+
+    def __next__(self) -> Any:
+        item = next(self.items)
+        self.taken += 1
+        return item
+
+
+class Slow(Counted):
+    """The same, asynchronously: each item takes its time."""
+
+    __iter__ = None  # type: ignore[assignment]
+
+    def __aiter__(self) -> AsyncIterator[Any]:
+        return self
+
+    async def __anext__(self) -> Any:
+        await anyio.sleep(self.gap)
+        try:
+            return next(self)
+        except StopIteration:
+            raise StopAsyncIteration from None
+
+
+class MemoryJournal:
+    """A journal in memory: what a run keeps is there for the next one.
+
+    Args:
+        commit: seconds that each commit takes.
+        broken: after so many commits, nothing can be written any more.
+    """
+
+    def __init__(self, commit: float = 0, broken: float = float("inf")) -> None:
+        self.commit = commit
+        self.broken = broken
+        self.identity: Mapping[str, Any] | None = None
+        self.items: dict[int, SimpleNamespace] = {}
+        self.slices: list[tuple[int, int, Any]] = []
+        self.finished: list[int] = []
+        self.opened = self.closed = 0
+
+    @asynccontextmanager
+    async def open(self, identity: Mapping[str, Any]) -> AsyncGenerator[MemoryJournal]:
+        if self.identity is not None and self.identity != identity:
+            msg = f"another run: {self.identity} and {identity}"
+            raise JournalError(msg)
+        self.identity = identity
+        self.opened += 1
+        try:
+            yield self
+        finally:
+            self.closed += 1
+
+    async def lookup(self, item_id: int, count: int) -> list[Any]:
+        await anyio.lowlevel.checkpoint()
+        return [self.items[n] for n in range(item_id, item_id + count) if n in self.items]
+
+    def begin(self, item_id: int, attempt: int, digest: str, label: str, data: Any) -> None:
+        self._check()
+        item = self.items.setdefault(
+            item_id, SimpleNamespace(id=item_id, digest=digest, attempts=0, result=None)
+        )
+        assert attempt == item.attempts + 1
+        assert item.result is None
+        item.attempts, item.label, item.data = attempt, label, data
+
+    def slice(self, item_id: int, attempt: int, slice_: Any) -> None:
+        self._check()
+        self.slices.append((item_id, attempt, slice_))
+
+    async def finish(self, item_id: int, attempt: int, result: Any, error: Any) -> None:
+        self._check()
+        await anyio.sleep(self.commit)
+        self._check()
+        costs = [s.usage for n, a, s in self.slices if (n, a) == (item_id, attempt)]
+        self.items[item_id].result = {
+            "trace": None if result is None else to_dict(result),
+            "error": None if error is None else error_to_dict(error),
+            "usage": usage_to_dict(sum(costs, Usage())),
+        }
+        self.finished.append(item_id)
+
+    def _check(self) -> None:
+        if len(self.finished) >= self.broken:
+            raise JournalError("the disk is full")
