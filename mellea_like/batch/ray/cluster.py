@@ -1,0 +1,158 @@
+"""The cluster: whether it has room, and a small one on this machine."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import math
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Sequence
+    from pathlib import Path
+
+__all__ = ["NoRoom", "Room", "check_room", "local_cluster", "ray_module", "shortage"]
+
+ONE_TASK = 1.0
+"""CPUs that a task of Ray Data takes: one that reads or cuts blocks."""
+
+SLACK = 1e-6
+"""CPUs that count as none; Ray counts in ten-thousandths."""
+
+
+class NoRoom(RuntimeError):
+    """The cluster has too few CPUs; Ray Data would wait for them without a word."""
+
+
+class Room(NamedTuple):
+    """The CPUs of a cluster.
+
+    Attributes:
+        nodes: those of each node that is alive.
+        available: those of all nodes that nobody uses.
+    """
+
+    nodes: Sequence[float]
+    available: float
+
+
+def shortage(room: Room, actors: int, cpus: float) -> str | None:
+    """Say why a cluster has no room for actors and for one task beside them.
+
+    Args:
+        room: the cluster's CPUs.
+        actors: how many actors.
+        cpus: CPUs of each.
+
+    Returns:
+        A sentence that says what is missing and what to do; None where there is room.
+    """
+    total = sum(room.nodes)
+    needed = actors * cpus + ONE_TASK
+    wanted = f"{actors} actors of {cpus:g} CPU and the one CPU that Ray Data's own tasks need"
+    if total + SLACK < needed:
+        return (
+            f"the cluster has {total:g} CPUs, and {wanted} are {needed:g}: Ray Data would wait for"
+            f" ever; use fewer actors, a smaller cpus_per_actor (calls wait, they hardly compute),"
+            " or a larger cluster"
+        )
+    if cpus > 0:
+        places = [_fitting(node, cpus) for node in room.nodes]
+        lost = [
+            place - _fitting(node - ONE_TASK, cpus)
+            for node, place in zip(room.nodes, places, strict=True)
+            if node + SLACK >= ONE_TASK
+        ]
+        if not lost or sum(places) - min(lost) < actors:
+            sizes = ", ".join(f"{node:g}" for node in room.nodes)
+            return (
+                f"the cluster's nodes have {sizes} CPUs, and {wanted} do not fit on them: an actor"
+                " and a task each stand on one node; use fewer actors or a smaller cpus_per_actor"
+            )
+    if room.available + SLACK < needed:
+        return (
+            f"of the cluster's {total:g} CPUs, {room.available:g} are free, and {wanted} are"
+            f" {needed:g}: others use the rest; wait for them, use fewer actors, or pass"
+            " check_cluster=False if they will end"
+        )
+    return None
+
+
+def _fitting(node: float, cpus: float) -> int:
+    return math.floor((node + SLACK) / cpus)
+
+
+def ray_module() -> Any:
+    """Import Ray.
+
+    Returns:
+        The module ``ray``, with ``ray.data``.
+
+    Raises:
+        ImportError: the extra is missing.
+    """
+    try:  # Its types are partly unknown.
+        ray = importlib.import_module("ray")
+        importlib.import_module("ray.data")
+    except ImportError as exc:
+        msg = "sample_dataset needs Ray Data: pip install 'mellea-like[ray]'"
+        raise ImportError(msg) from exc
+    return ray
+
+
+def check_room(actors: int, cpus: float) -> None:
+    """Make sure that the running cluster has room.
+
+    Args:
+        actors: how many actors.
+        cpus: CPUs of each.
+
+    Raises:
+        NoRoom: it has not.
+    """
+    ray = ray_module()
+    nodes = [node["Resources"].get("CPU", 0.0) for node in ray.nodes() if node["Alive"]]
+    missing = shortage(Room(nodes, ray.available_resources().get("CPU", 0.0)), actors, cpus)
+    if missing is not None:
+        raise NoRoom(missing)
+
+
+@contextmanager
+def local_cluster(
+    cpus: int, *, object_store_memory: int | None = None, temp_dir: str | Path | None = None
+) -> Generator[None]:
+    """Run a Ray cluster on this machine, which listens on 127.0.0.1 only, for a ``with`` block.
+
+    ``ray.init()`` by itself takes the host's address, and what it starts can be reached from
+    outside.
+
+    Args:
+        cpus: how many CPUs it says it has. Actors whose calls wait may be more than there are CPUs.
+        object_store_memory: bytes of memory for blocks; by default what Ray takes.
+        temp_dir: where Ray puts its logs and sockets: an absolute path, a short one, since the path
+            of a socket has at most 107 bytes. By default Ray's.
+
+    Yields:
+        Nothing; `ray` is connected to the cluster.
+
+    Raises:
+        RuntimeError: Ray is running in this process already.
+    """
+    ray = ray_module()
+    if ray.is_initialized():
+        msg = "Ray is running in this process already: use it, or call ray.shutdown() first"
+        raise RuntimeError(msg)
+    ray.init(
+        address="local",
+        num_cpus=cpus,
+        object_store_memory=object_store_memory,
+        include_dashboard=False,
+        logging_level=logging.WARNING,
+        _node_ip_address="127.0.0.1",
+        _temp_dir=None if temp_dir is None else str(temp_dir),
+    )
+    try:
+        yield
+    finally:
+        ray.shutdown()

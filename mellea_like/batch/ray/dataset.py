@@ -1,0 +1,222 @@
+"""`sample_dataset`: strategies on the rows of a Ray dataset."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mellea_like.batch.ray.cluster import check_room, ray_module
+from mellea_like.batch.ray.columns import POSITION, prompt_maker
+from mellea_like.batch.ray.worker import ShardSampler, ShardWork
+from mellea_like.core.numbers import real_number, whole_number
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from ray.data import Dataset
+
+    from mellea_like.batch.ray.limit import ClusterLimit
+    from mellea_like.core.action import Action
+    from mellea_like.core.options import Options
+    from mellea_like.core.requirement import Requirement
+    from mellea_like.sampling.base import BaseSamplingStrategy
+
+__all__ = ["sample_dataset"]
+
+SHARDS_AT_A_TIME = 3
+"""Shards that an actor works on: the next ones fill the room that the last rows of one leave."""
+
+
+def sample_dataset(
+    dataset: Dataset,
+    make_strategy: Callable[..., BaseSamplingStrategy],
+    *,
+    prompt: str | None = None,
+    action: Callable[[Mapping[str, Any]], str | Action[Any]] | None = None,
+    requirements: Iterable[Requirement | str] = (),
+    format: Any = None,
+    options: Options | Mapping[str, Any] | None = None,
+    actors: int = 2,
+    calls_per_actor: int = 16,
+    cpus_per_actor: float = 1.0,
+    rows_per_shard: int | None = None,
+    key: str | None = None,
+    journal_dir: str | Path | None = None,
+    limits: ClusterLimit | None = None,
+    check_cluster: bool = True,
+) -> Dataset:
+    """Sample each row of a Ray dataset, with many calls at a time on each of several actors.
+
+    As Ray's datasets are, the result is lazy: it is sampled when it is read, and again each time it
+    is read, unless a journal has it, or you call ``materialize()``. A row that fails is one whose
+    ``status`` says so, never the end of the dataset.
+
+    The rows are cut into shards. Where an actor dies, Ray starts it again and gives it the same
+    shards; with ``journal_dir``, it skips the rows that it had finished, and at most the calls that
+    were under way are made again. Without, it samples the whole shard again.
+
+    The output has the columns of the input and those of `Outcome`: ``output``, ``value``,
+    ``success``, ``status``, ``reasons``, ``error``, ``iterations``, ``elapsed``, ``requests``,
+    ``input_tokens``, ``output_tokens``, ``unknown`` and ``replayed``.
+
+    Args:
+        dataset: the rows.
+        make_strategy: makes the strategy; called once in each actor, so it opens there what it
+            needs. With ``limits`` it takes one argument: the limit, to be put round each backend
+            with `LimitedBackend`.
+        prompt: what to ask for a row: a text with the names of columns in braces.
+        action: what to ask for a row, as a function of it; in place of ``prompt``. A row for which
+            it raises has failed with that error.
+        requirements: what each reply must meet besides what the strategy requires.
+        format: the type that replies are parsed to; the column ``value`` has them as JSON.
+        options: how to generate; by default as the strategy says.
+        actors: how many actors, each a process of its own.
+        calls_per_actor: how many calls each makes at a time, on one event loop.
+        cpus_per_actor: the CPUs that Ray counts for an actor. Calls wait more than they compute, so
+            a part of one is often right.
+        rows_per_shard: how many rows are given to an actor at once, and share a journal; by default
+            twice as many as it makes calls at a time.
+        key: the column that names a row, different in each. By default rows are told apart by their
+            contents and positions.
+        journal_dir: a directory for the shards' journals, one file for each. On several machines it
+            must be one that all of them share and that has file locks; else an actor that is
+            started on another machine starts its shards again. Another dataset or another prompt
+            needs another directory, or is refused.
+        limits: what the actors may spend together.
+        check_cluster: whether to make sure first that the cluster has room now. Pass False where it
+            grows by itself, or where others will leave.
+
+    Returns:
+        The dataset of results.
+
+    Raises:
+        NoRoom: the cluster lacks a free CPU beyond those for the actors, without which Ray Data
+            waits for ever and says nothing.
+        TypeError: something is of the wrong type, can't be sent to an actor, or both or neither of
+            ``prompt`` and ``action`` are given.
+        ValueError: a number is out of its range, the prompt is no template, or a column is missing.
+        RuntimeError: Ray does not run in this process.
+    """
+    ray = ray_module()
+    whole_number("sample_dataset: actors", actors)
+    whole_number("sample_dataset: calls_per_actor", calls_per_actor)
+    real_number("sample_dataset: cpus_per_actor", cpus_per_actor, least=0)
+    rows = 2 * calls_per_actor if rows_per_shard is None else rows_per_shard
+    whole_number("sample_dataset: rows_per_shard", rows)
+    if not isinstance(dataset, ray.data.Dataset):
+        msg = f"sample_dataset takes a ray.data.Dataset first, not {type(dataset).__name__}"
+        raise TypeError(msg)
+    _check_factory(make_strategy, limits)
+    work = ShardWork(
+        make_strategy=make_strategy,
+        action=_row_action(prompt, action),
+        requirements=_listed(requirements),
+        format=format,
+        options=options,
+        calls=calls_per_actor,
+        key=key,
+        journal_dir=None if journal_dir is None else os.fspath(Path(journal_dir).absolute()),
+        settings=None if prompt is None else {"prompt": prompt},
+        limit=limits,
+    )
+    _check_sendable(work)
+    if not ray.is_initialized():
+        msg = (
+            "Ray does not run in this process: connect with ray.init(address=...), or use"
+            " mellea_like.batch.ray.local_cluster, which listens on 127.0.0.1 only (ray.init()"
+            " by itself listens on the host's address)"
+        )
+        raise RuntimeError(msg)
+    if key is not None:
+        _check_column(dataset, key)
+    if check_cluster:
+        check_room(actors, cpus_per_actor)
+    if limits is not None:
+        from mellea_like.batch.ray.office import open_office  # noqa: PLC0415
+
+        work.office = open_office(limits, actors)
+    shards: Any = dataset
+    if key is None:
+        expressions: Any = importlib.import_module("ray.data.expressions")
+        shards = shards.with_column(POSITION, expressions.monotonically_increasing_id())
+    shards = shards.repartition(target_num_rows_per_block=rows)
+    pool = ray.data.ActorPoolStrategy(
+        size=actors,
+        max_concurrent_calls_per_actor=SHARDS_AT_A_TIME,
+        max_tasks_in_flight_per_actor=SHARDS_AT_A_TIME,
+    )
+    sampled: Dataset = shards.map_batches(
+        ShardSampler,
+        fn_constructor_args=(work,),
+        batch_size=None,  # A block is a shard.
+        batch_format="pyarrow",
+        compute=pool,
+        num_cpus=cpus_per_actor,
+        udf_modifying_row_count=False,
+    )
+    return sampled
+
+
+def _row_action(
+    prompt: str | None, action: Callable[[Mapping[str, Any]], Any] | None
+) -> Callable[[Mapping[str, Any]], Any]:
+    if (prompt is None) == (action is None):
+        msg = "sample_dataset takes either prompt='… {column} …' or action=function_of_a_row"
+        raise TypeError(msg)
+    if action is not None:
+        if not callable(action):
+            msg = f"action is a function of a row, not {action!r}"
+            raise TypeError(msg)
+        return action
+    if not isinstance(prompt, str):
+        msg = f"prompt is a text with the names of columns in braces, not {prompt!r}"
+        raise TypeError(msg)
+    return prompt_maker(prompt)
+
+
+def _listed(requirements: Iterable[Requirement | str]) -> tuple[Requirement | str, ...]:
+    if isinstance(requirements, str):
+        msg = f"requirements are a list: put {requirements!r} into one"
+        raise TypeError(msg)
+    return tuple(requirements)
+
+
+def _check_factory(make_strategy: Any, limits: Any) -> None:
+    if not callable(make_strategy):
+        msg = (
+            "sample_dataset takes a function that makes the strategy, since each actor needs one"
+            f" of its own: lambda: {type(make_strategy).__name__}(…)"
+        )
+        raise TypeError(msg)
+    given = () if limits is None else (limits,)
+    try:
+        inspect.signature(make_strategy).bind(*given)
+    except TypeError as exc:
+        takes = "one argument, the limit" if given else "no argument (there are no limits=)"
+        msg = f"make_strategy is called with {takes}: {exc}"
+        raise TypeError(msg) from exc
+    except ValueError:
+        return  # It does not say what it takes.
+
+
+def _check_sendable(work: ShardWork) -> None:
+    cloudpickle: Any = importlib.import_module("ray.cloudpickle")
+    for name in ("make_strategy", "action", "requirements", "format", "options", "limit"):
+        try:
+            cloudpickle.dumps(getattr(work, name))
+        except Exception as exc:
+            msg = (
+                f"sample_dataset: {name} can't be sent to an actor ({type(exc).__name__}: {exc}):"
+                " what holds connections, locks or threads is to be made inside make_strategy"
+            )
+            raise TypeError(msg) from exc
+
+
+def _check_column(dataset: Dataset, key: str) -> None:
+    names = dataset.columns(fetch_if_missing=False)
+    if names is not None and key not in names:
+        msg = f"key: the rows have no column {key!r}, only: {', '.join(names)}"
+        raise ValueError(msg)

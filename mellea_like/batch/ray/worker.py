@@ -1,0 +1,209 @@
+"""What an actor does with each shard of the dataset."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from mellea_like.batch import sample_many
+from mellea_like.batch.ray.columns import (
+    POSITION,
+    Outcome,
+    describe,
+    outcome_of,
+    shard_name,
+    with_results,
+)
+from mellea_like.batch.ray.slots import Slots
+from mellea_like.errors import JournalError, LimitExceeded, MelleaError
+from mellea_like.runtime.logs import warn
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from mellea_like.batch.ray.limit import ClusterLimit
+    from mellea_like.core.options import Options
+    from mellea_like.core.requirement import Requirement
+    from mellea_like.sampling.base import BaseSamplingStrategy
+
+__all__ = ["ShardSampler", "ShardWork"]
+
+JOURNAL_POLL = 0.25
+"""Seconds between two looks whether a journal is free."""
+
+
+@dataclass(repr=False)
+class ShardWork:
+    """What is to be done with each row; it is sent to the actors.
+
+    Args:
+        make_strategy: makes the strategy in an actor.
+        action: makes the action of a row.
+        requirements: what each reply must meet besides the strategy's.
+        format: the type that replies are parsed to.
+        options: how to generate.
+        calls: how many calls an actor makes at a time.
+        key: the column that names a row; None for its position.
+        journal_dir: where the shards' journals stand; None for none.
+        settings: what the journals remember of the run besides.
+        limit: the limit of the whole cluster.
+        office: a handle of the limit's office, which keeps it alive.
+        journal_wait: seconds that a shard waits for its journal where another process still has
+            it: one that is about to die, since Ray gave the shard to this one.
+    """
+
+    make_strategy: Callable[..., BaseSamplingStrategy]
+    action: Callable[[Mapping[str, Any]], Any]
+    requirements: Sequence[Requirement | str] = ()
+    format: Any = None
+    options: Options | Mapping[str, Any] | None = None
+    calls: int = 16
+    key: str | None = None
+    journal_dir: str | None = None
+    settings: Mapping[str, Any] | None = None
+    limit: ClusterLimit | None = None
+    office: Any = None
+    journal_wait: float = 30.0
+
+    def __repr__(self) -> str:  # Ray tells one actor class from another by this.
+        return f"<ShardWork of {self.calls} calls, {id(self):#x}>"
+
+
+class ShardSampler:
+    """Samples shards of rows; Ray Data makes one in each actor, and calls it on one event loop.
+
+    Args:
+        work: what is to be done with each row.
+    """
+
+    def __init__(self, work: ShardWork) -> None:
+        self._work = work
+        self._slots = Slots(work.calls)
+        self._lessee: Any = None
+        self._failure: Exception | None = None
+        self._strategy: BaseSamplingStrategy | None = None
+        # Ray takes an exception here for a bug of its own, and tells the user to report it.
+        try:
+            self._strategy = self._make_strategy()
+        except Exception as exc:  # noqa: BLE001 (raised with the first shard)
+            self._failure = exc
+
+    def _make_strategy(self) -> BaseSamplingStrategy:
+        from mellea_like.sampling.base import BaseSamplingStrategy  # noqa: PLC0415
+
+        work = self._work
+        if work.limit is None:
+            made = work.make_strategy()
+        else:
+            from mellea_like.batch.ray.office import leased_limit  # noqa: PLC0415
+
+            self._lessee = leased_limit(work.limit, work.office)
+            made = work.make_strategy(self._lessee)
+        if not isinstance(made, BaseSamplingStrategy):
+            msg = f"make_strategy returned {made!r}, which is no strategy"
+            raise TypeError(msg)
+        return made
+
+    async def __call__(self, table: Any) -> Any:
+        """Sample the rows of a block.
+
+        Args:
+            table: the rows, as a `pyarrow.Table`.
+
+        Returns:
+            The same rows in the same order, with the columns of `Outcome`.
+
+        Raises:
+            MelleaError: ``make_strategy`` failed in this actor.
+            JournalError: the shard's journal can't be used.
+        """
+        if self._strategy is None:
+            msg = f"make_strategy failed in a Ray actor: {describe(self._failure)}"
+            raise MelleaError(msg) from self._failure
+        rows: list[dict[str, Any]] = table.to_pylist()
+        positions = [row.pop(POSITION, None) for row in rows]
+        key = self._work.key
+        keys = positions if key is None else [row[key] for row in rows]
+        outcomes: dict[int, Outcome] = {}
+        rank = self._slots.shard()
+        async with AsyncExitStack() as stack:
+            if self._lessee is not None:
+                await stack.enter_async_context(self._lessee.in_use())
+            await self._sample(self._strategy, rows, keys, rank, outcomes)
+        return with_results(table, [outcomes.get(at, Outcome()) for at in range(len(rows))])
+
+    async def _sample(
+        self,
+        strategy: BaseSamplingStrategy,
+        rows: list[dict[str, Any]],
+        keys: list[Any],
+        rank: int,
+        outcomes: dict[int, Outcome],
+    ) -> None:
+        work, slots = self._work, self._slots
+        under_way = 0
+
+        async def admitted() -> Any:
+            nonlocal under_way
+            for row in rows:
+                await slots.acquire(rank)
+                under_way += 1
+                yield row
+
+        async with AsyncExitStack() as stack:
+            results = await self._opened(stack, strategy, admitted(), rows, keys)
+            try:
+                async for item in results:
+                    slots.release()
+                    under_way -= 1
+                    outcomes[item.id] = outcome_of(item, parsed=work.format is not None)
+            except LimitExceeded as exc:
+                unfinished = Outcome(error=describe(exc))
+                for at in range(len(rows)):
+                    outcomes.setdefault(at, unfinished)
+            finally:
+                for _ in range(under_way):
+                    slots.release()
+
+    async def _opened(
+        self,
+        stack: AsyncExitStack,
+        strategy: BaseSamplingStrategy,
+        source: Any,
+        rows: list[dict[str, Any]],
+        keys: list[Any],
+    ) -> Any:
+        """Begin or resume the run of a shard."""
+        work = self._work
+        journal = None
+        if work.journal_dir is not None:
+            directory = anyio.Path(work.journal_dir)
+            try:
+                await directory.mkdir(parents=True, exist_ok=True)
+            except OSError as exc:
+                msg = f"the journals' directory {directory} can't be made: {exc.strerror}"
+                raise JournalError(msg) from exc
+            journal = f"{directory / shard_name(rows, keys)}.db"
+        until = anyio.current_time() + work.journal_wait
+        while True:
+            run = sample_many(
+                strategy,
+                source,
+                concurrency=work.calls,
+                action=work.action,
+                requirements=work.requirements,
+                format=work.format,
+                options=work.options,
+                journal=journal,
+                settings=work.settings,
+            )
+            try:
+                return await stack.enter_async_context(run)
+            except JournalError as exc:
+                if "is in use by" not in str(exc) or anyio.current_time() > until:
+                    raise
+                warn("a shard waits for its journal: %s", exc)
+                await anyio.sleep(JOURNAL_POLL)

@@ -1,0 +1,107 @@
+"""Rows of a Ray dataset, without Ray: prompts, names of shards, columns of results."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from datetime import UTC, datetime
+
+import pyarrow as pa
+import pytest
+from pydantic import BaseModel
+
+from mellea_like.batch.item import ItemResult
+from mellea_like.batch.ray.columns import (
+    POSITION,
+    Outcome,
+    outcome_of,
+    prompt_maker,
+    shard_name,
+    with_results,
+)
+
+
+@pytest.mark.parametrize(
+    ("template", "row", "prompt"),
+    [
+        ("Say {a}.", {"a": "x"}, "Say x."),
+        ("{a}{b}", {"a": "1", "b": 2}, "12"),
+        ("{{}} {a}", {"a": [1, "é"]}, '{} [1, "é"]'),
+        ("{a}", {"a": "{b} {{"}, "{b} {{"),
+        ("{a b}", {"a b": None}, "null"),
+        ("{a}", {"a": datetime(2026, 1, 2, tzinfo=UTC)}, '"2026-01-02T00:00:00+00:00"'),
+    ],
+)
+def test_a_template_is_filled_in_with_the_columns(template, row, prompt):
+    maker = pickle.loads(pickle.dumps(prompt_maker(template)))
+    assert maker(row) == prompt
+
+
+@pytest.mark.parametrize("template", ["{", "a } b", "{}", "{ }", "{a{b}}"])
+def test_a_brace_that_is_no_column_is_refused(template):
+    with pytest.raises(ValueError, match="is no column's name in braces"):
+        prompt_maker(template)
+
+
+@pytest.mark.parametrize("template", ["the same", "Say {{ text }}."])
+def test_a_template_without_columns_is_refused(template):
+    with pytest.raises(ValueError, match="would be the same for every row: name columns in single"):
+        prompt_maker(template)
+
+
+def test_a_column_that_is_not_there_is_named_beside_those_that_are():
+    with pytest.raises(KeyError, match="wants a column 'c', and the row has: a, b"):
+        prompt_maker("{c}")({"a": 1, "b": 2})
+
+
+def test_a_shard_has_the_same_name_for_the_same_rows_and_keys_only():
+    rows = [{"a": 1}, {"a": 2}]
+    name = shard_name(rows, [0, 1])
+    assert name == shard_name([dict(row) for row in rows], [0, 1])
+    assert len({name, shard_name(rows, [0, 2]), shard_name(rows[::-1], [0, 1])}) == 3
+    assert name != shard_name([{"a": 1}, {"a": "2"}], [0, 1])
+    assert shard_name([{"a": "\ud800"}, {"a": b"\xff"}], ["x", None])
+    with pytest.raises(ValueError, match="zip"):
+        shard_name(rows, [0])
+
+
+def test_results_stand_beside_the_rows_and_the_position_is_gone():
+    table = pa.table({"id": [1, 2], POSITION: [7, 8]})
+    done = Outcome("yes", None, True, "passed", (), None, 1, 0.5, 1, 2, 3)
+    rows = with_results(table, [done, Outcome(reasons=("too long",))]).to_pylist()
+    assert rows[0] == {"id": 1, **done._asdict(), "reasons": []}
+    assert rows[1]["status"] == "unfinished"
+    assert rows[1]["reasons"] == ["too long"]
+
+
+def test_types_do_not_depend_on_the_rows_so_that_blocks_fit_together():
+    one = with_results(pa.table({"id": [1]}), [Outcome()])
+    two = with_results(pa.table({"id": [1]}), [Outcome("x", "1", True, "passed", ("r",), "e")])
+    empty = with_results(pa.table({"id": pa.array([], pa.int64())}), [])
+    assert one.schema == two.schema == empty.schema
+
+
+def test_a_column_of_the_rows_keeps_its_name():
+    table = pa.table({"output": ["mine"], "result_output": ["mine, too"]})
+    row = with_results(table, [Outcome("theirs")]).to_pylist()[0]
+    assert (row["output"], row["result_output"], row["result_result_output"]) == (
+        "mine",
+        "mine, too",
+        "theirs",
+    )
+
+
+def test_an_item_without_a_result_has_its_error():
+    outcome = outcome_of(ItemResult(0, {}, None, ValueError("no \ud800")), parsed=True)
+    assert (outcome.status, outcome.error) == ("errored", "ValueError: no ?")
+    assert outcome.output is outcome.value is None
+    with_results(pa.table({"id": [1]}), [outcome])
+
+
+class Person(BaseModel):
+    name: str
+
+
+def test_what_was_parsed_is_json():
+    row = with_results(pa.table({"id": [1]}), [Outcome(value=Person(name="é").model_dump_json())])
+    assert json.loads(row.to_pylist()[0]["value"]) == {"name": "é"}

@@ -1,0 +1,96 @@
+"""A shard's journal lets an actor that starts again skip what was finished; in real time."""
+
+from __future__ import annotations
+
+import anyio
+import pyarrow as pa
+import pytest
+from shard_kit import Calls, block, sampler
+
+from mellea_like.batch.ray.columns import POSITION, prompt_maker
+from mellea_like.batch.ray.worker import ShardSampler, ShardWork
+from mellea_like.errors import JournalError
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def quick():
+    return Calls(seconds=0.0)
+
+
+async def test_the_same_shard_again_samples_only_what_is_not_finished(tmp_path, quick):
+    more = {"journal_dir": str(tmp_path / "journals"), "calls": 2}
+    before = sampler(quick.strategy, **more)
+    quick.seconds = 0.05
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(before, block(0, 10))
+        while len(quick.asked) < 6:
+            await anyio.sleep(0.01)
+        tasks.cancel_scope.cancel()
+    asked = len(quick.asked)
+    assert 0 < asked < 10
+    rows = (await sampler(quick.strategy, **more)(block(0, 10))).to_pylist()
+    assert [row["status"] for row in rows] == ["passed"] * 10
+    assert [row["output"] for row in rows] == ["yes"] * 10
+    replayed = sum(row["replayed"] for row in rows)
+    assert replayed > 0
+    assert len(quick.asked) <= 10 + 2
+    assert len(quick.asked) - asked == 10 - replayed
+
+
+async def test_equal_rows_at_other_positions_are_another_shard(tmp_path, quick):
+    actor = sampler(quick.strategy, journal_dir=str(tmp_path))
+    rows = pa.table({"id": [1, 1], POSITION: [0, 1]})
+    same = pa.table({"id": [1, 1], POSITION: [2, 3]})
+    await actor(rows)
+    await actor(same)
+    assert len(quick.asked) == 4
+    await actor(same)
+    assert len(quick.asked) == 4
+
+
+async def test_rows_with_a_key_are_found_wherever_they_stand(tmp_path, quick):
+    actor = sampler(quick.strategy, journal_dir=str(tmp_path), key="id")
+    await actor(pa.table({"id": [1, 2]}))
+    rows = (await actor(pa.table({"id": [1, 2]}))).to_pylist()
+    assert len(quick.asked) == 2
+    assert all(row["replayed"] for row in rows)
+
+
+async def test_another_prompt_is_refused_for_the_same_journals(tmp_path, quick):
+    await sampler(quick.strategy, journal_dir=str(tmp_path))(block(0, 1))
+    work = ShardWork(quick.strategy, prompt_maker("item {id}"), journal_dir=str(tmp_path))
+    with pytest.raises(JournalError, match="prompt"):
+        await ShardSampler(work)(block(0, 1))
+
+
+async def test_a_journals_directory_that_cannot_be_is_told(tmp_path, quick):
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    actor = sampler(quick.strategy, journal_dir=str(tmp_path / "file" / "journals"))
+    with pytest.raises(JournalError, match=r"directory .* can't be made"):
+        await actor(block(0, 1))
+
+
+async def test_a_shard_waits_for_a_journal_that_a_dying_process_still_has(tmp_path, quick):
+    before = sampler(quick.strategy, journal_dir=str(tmp_path), calls=1)
+    after = sampler(quick.strategy, journal_dir=str(tmp_path), calls=1)
+    quick.seconds = 0.2
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(before, block(0, 3))
+        await anyio.sleep(0.1)
+        rows = (await after(block(0, 3))).to_pylist()
+    assert len(quick.asked) == 3
+    assert all(row["replayed"] for row in rows)
+
+
+async def test_a_journal_that_stays_in_use_is_an_error(tmp_path, quick):
+    before = sampler(quick.strategy, journal_dir=str(tmp_path), calls=1)
+    after = sampler(quick.strategy, journal_dir=str(tmp_path), calls=1, journal_wait=0.3)
+    quick.seconds = 60.0
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(before, block(0, 1))
+        await anyio.sleep(0.3)
+        with pytest.raises(JournalError, match="is in use by"):
+            await after(block(0, 1))
+        tasks.cancel_scope.cancel()
