@@ -222,17 +222,13 @@ def check_amounts(n: object, max_tokens: object, limits: KeyLimits) -> None:
             raise _for_good(refusal)
 
 
-def budget_spent(name: str) -> Refusal:
+def budget_spent() -> Refusal:
     """Make the answer to a key whose budget is spent.
-
-    Args:
-        name: the key's name.
 
     Returns:
         The refusal.
     """
-    message = f"the budget of the key {name!r} is spent"
-    return _for_good(too_many(message, BUDGET_WAIT, "insufficient_quota"))
+    return _for_good(too_many("this key's budget is spent", BUDGET_WAIT, "insufficient_quota"))
 
 
 def _for_good(refusal: Refusal) -> Refusal:

@@ -14,6 +14,7 @@ from mellea_like.errors import (
     RequirementError,
     SamplingTimeout,
 )
+from mellea_like.gateway.admission import budget_spent
 from mellea_like.gateway.models import CALL
 from mellea_like.gateway.refusal import Refusal, too_many
 
@@ -94,7 +95,4 @@ def _of_budget(error: LimitExceeded) -> Refusal:
     if f"budget {CALL!r}" in str(error):
         message = "what one call of this model may spend is too little for this request"
         return Refusal(422, message, kind="budget_exceeded", code="budget_exceeded")
-    message = "this key's budget is spent"
-    return Refusal(
-        429, message, kind="insufficient_quota", code="insufficient_quota", headers=NO_RETRY
-    )
+    return budget_spent()

@@ -122,7 +122,7 @@ class _Key:
                 self.budget.spent, self.budget.statistics().limits, strict=False
             )
         ):
-            raise budget_spent(self.name)
+            raise budget_spent()
 
 
 class Guard:

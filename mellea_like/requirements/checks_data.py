@@ -313,9 +313,10 @@ def _schema_validator(schema: Mapping[str, Any]) -> Any:
 
 def _follow_references(resource: Any, resolver: Any) -> None:
     contents: Any = resource.contents
-    reference = contents.get("$ref") if hasattr(contents, "get") else None
-    if isinstance(reference, str):
-        resolver.lookup(reference)
+    for keyword in ("$ref", "$dynamicRef") if hasattr(contents, "get") else ():
+        reference = contents.get(keyword)
+        if isinstance(reference, str):
+            resolver.lookup(reference)
     for part in resource.subresources():
         _follow_references(part, resolver.in_subresource(part))
 

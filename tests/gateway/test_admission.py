@@ -210,7 +210,7 @@ def test_amounts_that_are_none_are_400(value, param):
 
 
 def test_a_spent_budget_is_no_rate_limit():
-    refusal = budget_spent("team")
+    refusal = budget_spent()
     assert (refusal.status, refusal.code) == (429, "insufficient_quota")
     assert refusal.headers["x-should-retry"] == "false"
     assert "retry-after" in refusal.headers

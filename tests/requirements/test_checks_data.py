@@ -142,6 +142,7 @@ def test_the_draft_is_the_one_that_the_schema_names(draft):
         ({"type": "nonsense"}, ValueError, r"the schema is wrong at \$.type"),
         ({"$ref": "#/$defs/missing"}, ValueError, "missing' leads nowhere in the schema"),
         ({"items": {"$ref": "https://example.com/s"}}, ValueError, "leads nowhere"),
+        ({"items": {"$dynamicRef": "file:///etc/hostname"}}, ValueError, "leads nowhere"),
         ([], TypeError, "takes a schema as a mapping"),
         ("{}", TypeError, "takes a schema as a mapping"),
         (None, TypeError, "takes a schema as a mapping"),

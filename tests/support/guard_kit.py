@@ -91,9 +91,7 @@ class TinyApp:
         async def flood() -> None:
             await send({"type": "http.response.start", "status": 200, "headers": []})
             while True:
-                await (
-                    anyio.lowlevel.checkpoint()
-                )  # For a caller that left, the server takes all at once.
+                await anyio.lowlevel.checkpoint()  # The server takes all for a caller that left.
                 await send({"type": "http.response.body", "body": b"x" * 2**16, "more_body": True})
 
         async with anyio.create_task_group() as group:
@@ -249,6 +247,11 @@ class Caller:
         taken = time.monotonic() - begun
         assert taken < seconds, "the server did not close the connection"
         return taken
+
+    @property
+    def received(self) -> bytes:
+        """What came and was not read as an answer."""
+        return self._buffer
 
     def _until(self, enough: Callable[[], bool], seconds: float) -> None:
         end = time.monotonic() + seconds

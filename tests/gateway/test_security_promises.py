@@ -1,0 +1,516 @@
+"""The gateway's promises, each as a caller meets it: the whole gateway on a real socket.
+
+What each promise means in detail stands in the other ``test_security_*`` files.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import logging
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+
+import openai
+import pytest
+from gateway_kit import TOKEN, config_for, running, user
+from guard_kit import Caller, request, wait_until
+from http_server import Answer, OpenAIServer
+
+from mellea_like.gateway.config_server import KeyConfig, KeyLimits, ServerConfig
+from mellea_like.gateway.server import listen
+
+DIGEST = hashlib.sha256(TOKEN.encode()).hexdigest()
+
+
+def key(**limits):
+    return {"team": {"sha256": DIGEST, **limits}}
+
+
+@pytest.fixture(scope="module")
+def upstream():
+    with OpenAIServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def shared(upstream):
+    """A gateway for tests that need no other configuration."""
+    with running(config_for(upstream.url, keys=key(max_n=3, max_tokens=100))) as gateway:
+        yield gateway
+
+
+@pytest.fixture
+def untouched(upstream):
+    """Fails the test when the upstream gets a request."""
+    before = upstream.started, upstream.model_lists
+    yield
+    assert (upstream.started, upstream.model_lists) == before
+
+
+def ask(gateway, **more):
+    with gateway.client() as client:
+        return client.chat.completions.create(**{"model": "mine", "messages": user(), **more})
+
+
+# --- loopback only; another address without an auth token refuses to start -----------------------
+
+
+def test_loopback_only_by_default():
+    assert ServerConfig().host == "127.0.0.1"
+    with listen(ServerConfig(port=0), has_keys=False) as listening:
+        host, port = listening.getsockname()
+        assert host == "127.0.0.1"
+        with socket.create_connection(("127.0.0.1", port), timeout=5):
+            pass
+        with pytest.raises(OSError), socket.create_connection(("127.0.0.2", port), timeout=5):
+            pass
+
+
+def command(tmp_path, *arguments: str, **server) -> list[str]:
+    config = {
+        "upstreams": {"main": {"kind": "openai", "base_url": "http://127.0.0.1:9/v1"}},
+        "models": {"mine": {"upstream": "main"}},
+        **server,
+    }
+    file = tmp_path / "gateway.yaml"
+    file.write_text(json.dumps(config), encoding="utf-8")  # JSON is YAML.
+    return [
+        sys.executable,
+        "-m",
+        "mellea_like.cli.main",
+        "serve",
+        "--config",
+        str(file),
+        *arguments,
+    ]
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "0"])
+def test_another_address_without_a_token_refuses_to_start(tmp_path, host):
+    arguments = command(tmp_path, "--host", host, "--port", "0")
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 3
+    assert "no keys are configured" in done.stderr
+    assert "Listening" not in done.stdout
+
+
+def test_another_address_with_a_token_starts_and_a_signal_stops_it(tmp_path):
+    arguments = command(tmp_path, "--host", "0.0.0.0", "--port", "0", keys=key())
+    with subprocess.Popen(
+        arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as p:
+        assert p.stdout is not None
+        port = int(re.search(r":(\d+)/v1", p.stdout.readline())[1])
+        with Caller(port) as caller:
+            caller.send(request("/v1/models"))
+            assert caller.answer().status == 401
+        with Caller(port) as caller:
+            caller.send(request("/v1/models", token=TOKEN))
+            assert caller.answer().status == 200
+        p.send_signal(signal.SIGTERM)
+        assert p.wait(10) == 0
+        assert TOKEN not in p.stderr.read()
+
+
+# --- tokens compared in constant time ------------------------------------------------------------
+
+
+@pytest.mark.parametrize("token", ["x", TOKEN[:-1], TOKEN + "x", DIGEST])
+@pytest.mark.usefixtures("untouched")
+def test_only_the_token_opens_the_gateway(shared, token):
+    # That it takes the same time whatever fits is shown by what is compared: see
+    # test_a_token_is_compared_with_all_keys_as_digests_of_one_length.
+    with (
+        shared.client(api_key=token) as client,
+        pytest.raises(openai.AuthenticationError) as caught,
+    ):
+        client.models.list()
+    assert caught.value.code == "invalid_api_key"
+    with shared.http() as http:
+        assert http.post("/v1/chat/completions", json={}).status_code == 401
+        assert http.get("/metrics").status_code == 401
+        assert http.get("/healthz").status_code == 200
+
+
+# --- the upstream's address and key come only from the configuration -----------------------------
+
+
+@pytest.mark.parametrize("name", ["base_url", "api_base", "api_key", "Base-URL", "apiKey"])
+@pytest.mark.parametrize(
+    "where",
+    [
+        lambda field: field,
+        lambda field: {"extra_body": field},
+        lambda field: {"metadata": {"a": [{"b": field}]}},
+        lambda field: {"mellea_like": {"checks": ["json"], **field}},
+        lambda field: {"messages": [{"role": "user", "content": "x", **field}]},
+    ],
+)
+@pytest.mark.usefixtures("untouched")
+def test_a_request_can_t_choose_the_upstream_at_any_depth(shared, name, where):
+    body = {"model": "mine", "messages": user(), **where({name: "http://127.0.0.1:9/canary"})}
+    with shared.http(headers={"Authorization": f"Bearer {TOKEN}"}) as http:
+        answer = http.post("/v1/chat/completions", json=body)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["code"] == "forbidden_field"
+    assert name in answer.json()["error"]["param"]
+    assert "canary" not in answer.text
+
+
+def test_the_environment_can_t_either(upstream, monkeypatch):
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")
+    monkeypatch.setenv("OPENAI_API_KEY", "canary-key-of-the-environment")
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    monkeypatch.setenv("ALL_PROXY", "http://127.0.0.1:9")
+    config = config_for(upstream.url, upstream={"api_key": "k-of-the-file"})
+    with running(config) as gateway, Caller(gateway.port) as caller:
+        caller.send(request(body={"model": "mine", "messages": user()}))
+        assert caller.answer().status == 200
+    assert upstream.headers[-1]["authorization"] == "Bearer k-of-the-file"
+
+
+def test_a_caller_s_token_and_headers_stay_here(shared, upstream):
+    more = {"X-Api-Key": "canary", "Api-Key": "canary", "Cookie": "canary", "X-Forwarded-For": "1"}
+    ask(shared, extra_headers=more)
+    sent = upstream.headers[-1]
+    assert TOKEN not in str(sent)
+    assert "canary" not in str(sent)
+    assert "x-forwarded-for" not in sent
+
+
+# --- redirects are off ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_a_redirect_is_not_followed(status):
+    with OpenAIServer() as other:
+        there = Answer(
+            status=status, body=b"", headers={"location": other.url + "/chat/completions"}
+        )
+        with OpenAIServer(there, models=("m",)) as moved, running(config_for(moved.url)) as gateway:
+            with pytest.raises(openai.InternalServerError) as caught:
+                ask(gateway)
+            assert caught.value.status_code == 502
+        assert moved.started == 1
+        assert (other.started, other.accepted) == (0, 0)
+
+
+# --- no user-given URL is fetched ----------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def bait():
+    """A server that no one should visit."""
+    with OpenAIServer() as server:
+        yield server
+        assert server.accepted == 0
+
+
+def parts(url: str):
+    yield {"type": "image_url", "image_url": {"url": url}}
+    yield {"type": "input_image", "image_url": url}
+    yield {"type": "input_audio", "input_audio": {"data": url, "format": "wav"}}
+    yield {"type": "file", "file": {"file_data": url}}
+    yield {"type": "text", "text": "x", "url": url}
+
+
+@pytest.mark.parametrize("number", range(5))
+@pytest.mark.usefixtures("untouched")
+def test_no_url_of_a_message_is_fetched(shared, bait, number):
+    part = list(parts(bait.url))[number]
+    messages = [{"role": "user", "content": [{"type": "text", "text": "see:"}, part]}]
+    with pytest.raises(openai.BadRequestError) as caught:
+        ask(shared, messages=messages)
+    assert "messages.0.content.1" in str(caught.value.param)
+    assert bait.accepted == 0
+
+
+@pytest.mark.parametrize("where", ["{}/schema.json", "file:///etc/passwd", "ftp://127.0.0.1:9/a"])
+@pytest.mark.parametrize("word", ["$ref", "$dynamicRef", "$schema"])
+def test_no_url_of_a_schema_is_fetched(shared, bait, word, where):
+    url = where.format(bait.url)
+    schema = {"type": "object", "properties": {"a": {word: url}}, word: url}
+    described = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    with pytest.raises(openai.APIStatusError) as caught:
+        ask(shared, response_format=described)
+    assert caught.value.status_code in {400, 422}
+    assert bait.accepted == 0
+
+
+# --- 4 MiB body, header and slow-body timeouts, JSON depth cap -----------------------------------
+
+
+def test_the_bounds_are_what_they_are_said_to_be():
+    server = ServerConfig()
+    assert server.max_body == 4 * 2**20
+    assert (server.header_seconds, server.body_seconds, server.max_depth) == (10, 30, 32)
+
+
+@pytest.mark.usefixtures("untouched")
+def test_a_body_over_4_mib_is_refused(shared):
+    with pytest.raises(openai.APIStatusError) as caught:
+        ask(shared, messages=user("x" * (4 * 2**20)))
+    assert (caught.value.status_code, caught.value.code) == (413, "body_too_large")
+
+
+def test_a_body_just_below_4_mib_is_taken(shared, upstream):
+    text = "x" * (4 * 2**20 - 200)
+    ask(shared, messages=user(text))
+    assert upstream.requests[-1]["messages"][-1]["content"] == text
+
+
+def test_slow_headers_and_slow_bodies_are_given_up(upstream):
+    server = {"header_seconds": 0.1, "body_seconds": 0.1}
+    with running(config_for(upstream.url, server=server)) as gateway:
+        with Caller(gateway.port) as caller:
+            caller.send(b"POST /v1/chat/completions HTTP/1.1\r\n")
+            assert caller.answer().status == 408
+        with Caller(gateway.port) as caller:
+            caller.send(request(method="POST", content_type="application/json", content_length="9"))
+            assert caller.answer().status == 408
+
+
+@pytest.mark.parametrize("depth", [33, 100_000])
+@pytest.mark.usefixtures("untouched")
+def test_deep_json_is_refused(shared, depth):
+    raw = b'{"model": "mine", "messages": ' + b"[" * depth + b"]" * depth + b"}"
+    with Caller(shared.port) as caller:
+        caller.send(request(raw=raw, token=TOKEN))
+        answer = caller.answer()
+    assert (answer.status, answer.error["code"]) == (400, "invalid_json")
+
+
+# --- per-key limits: 429 with Retry-After, and no upstream call ----------------------------------
+
+
+@pytest.mark.parametrize(
+    "more", [{"n": 4}, {"max_tokens": 101}, {"max_completion_tokens": 101}, {"n": 10**15}]
+)
+@pytest.mark.usefixtures("untouched")
+def test_more_than_a_key_may_ask_for_is_429(shared, more):
+    with pytest.raises(openai.RateLimitError) as caught:
+        ask(shared, **more)
+    assert int(caught.value.response.headers["retry-after"]) >= 1
+    assert caught.value.param in {"n", "max_tokens"}
+
+
+def test_as_much_as_a_key_may_ask_for_is_answered(shared, upstream):
+    assert len(ask(shared, n=3, max_tokens=100).choices) == 3
+    assert upstream.requests[-1]["max_tokens"] == 100
+    ask(shared)
+    sent = upstream.requests[-1]
+    assert (sent.get("max_tokens") or sent.get("max_completion_tokens")) == 100
+
+
+def test_concurrency_and_queue_of_a_key():
+    go = threading.Event()
+    with OpenAIServer(Answer(until=go.is_set)) as upstream:
+        config = config_for(upstream.url, keys=key(concurrency=1, queue=1))
+        with running(config) as gateway:
+            answers = []
+            threads = [
+                threading.Thread(target=lambda: answers.append(ask(gateway))) for _ in range(2)
+            ]
+            for thread in threads:
+                thread.start()
+            metrics = 'waiting{key="team"} 1.0'
+            with gateway.http(headers={"Authorization": f"Bearer {TOKEN}"}) as http:
+                wait_until(lambda: metrics in http.get("/metrics").text)
+            with pytest.raises(openai.RateLimitError) as caught:
+                ask(gateway)
+            assert int(caught.value.response.headers["retry-after"]) >= 1
+            assert upstream.started == 1
+            go.set()
+            for thread in threads:
+                thread.join(10)
+            assert len(answers) == 2
+            assert upstream.max_in_flight == 1
+
+
+async def burst(gateway, count: int) -> list[object]:
+    async with gateway.async_client() as client:
+        calls = [
+            client.chat.completions.create(model="mine", messages=user()) for _ in range(count)
+        ]
+        return await asyncio.gather(*calls, return_exceptions=True)
+
+
+def test_a_key_s_budget_holds_under_concurrency():
+    with OpenAIServer(Answer(seconds=0.02)) as upstream:
+        with running(config_for(upstream.url, keys=key(budget={"requests": 5}))) as gateway:
+            outcomes = asyncio.run(burst(gateway, 12))
+            refused = [o for o in outcomes if isinstance(o, openai.RateLimitError)]
+            assert len(refused) == 7
+            assert {error.code for error in refused} == {"insufficient_quota"}
+            for error in refused:
+                assert int(error.response.headers["retry-after"]) >= 1
+                assert error.response.headers["x-should-retry"] == "false"
+            assert upstream.started == 5
+            with pytest.raises(openai.RateLimitError):
+                ask(gateway)
+        assert upstream.started == 5
+
+
+# --- any OpenAI client gets OpenAI's errors ------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("more", "kind"),
+    [
+        ({"model": "unknown"}, openai.NotFoundError),
+        ({"messages": []}, openai.BadRequestError),
+        ({"n": 0}, openai.BadRequestError),
+        ({"n": -1}, openai.BadRequestError),
+        ({"max_tokens": -5}, openai.BadRequestError),
+        ({"max_tokens": 0}, openai.BadRequestError),
+        ({"temperature": 99}, openai.BadRequestError),
+        ({"extra_body": {"api_key": "x"}}, openai.BadRequestError),
+        ({"model": "mine\r\nX-Evil: 1"}, openai.NotFoundError),
+        ({"model": "../../etc/passwd"}, openai.NotFoundError),
+        ({"model": "m" * 100_000}, openai.NotFoundError),
+    ],
+)
+@pytest.mark.usefixtures("untouched")
+def test_the_official_client_knows_the_errors(shared, more, kind):
+    with pytest.raises(kind) as caught:
+        ask(shared, **more)
+    error = caught.value.body
+    assert isinstance(error, dict)
+    assert {"message", "type", "param", "code"} <= set(error)
+    assert "x-evil" not in caught.value.response.headers
+
+
+# --- keys and prompts in no log, error or metric -------------------------------------------------
+
+CANARY = "canaryPrompt7391"
+UPSTREAM_KEY = "canary-upstream-key-5512"
+ECHO = f"you said {CANARY} with {UPSTREAM_KEY}"
+
+
+class Everything(logging.Handler):
+    """Keeps all that is logged anywhere in the process, with tracebacks."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+        self.lines: list[str] = []
+        self.setFormatter(logging.Formatter("%(name)s %(levelname)s %(message)s"))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(self.format(record) + repr(record.args) + repr(record.__dict__))
+
+
+@pytest.fixture
+def logged(monkeypatch):
+    monkeypatch.setenv("OPENAI_LOG", "debug")
+    handler = Everything()
+    root = logging.getLogger()
+    level = root.level
+    root.setLevel(1)
+    root.addHandler(handler)
+    yield handler.lines
+    root.removeHandler(handler)
+    root.setLevel(level)
+
+
+ANSWERS = {
+    "a reply": Answer(f"{CANARY} again"),
+    "an error that echoes": Answer.error(400, ECHO),
+    "a key that is wrong": Answer.error(401, ECHO),
+    "a server that fails": Answer.error(500, ECHO),
+    "too many requests": Answer.error(429, ECHO),
+    "a stream that breaks off": Answer(CANARY + " b c d", cut_after=2),
+    "an answer that can't be read": Answer(body=ECHO.encode(), content_type="text/event-stream"),
+    "a stream with an error in it": Answer(
+        events=(json.dumps({"error": {"message": ECHO, "code": 500}}),)
+    ),
+}
+
+
+@pytest.mark.parametrize("answer", ANSWERS.values(), ids=ANSWERS)
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+def test_keys_and_prompts_are_in_no_log_error_or_metric(answer, stream, logged):
+    with OpenAIServer(answer) as upstream:
+        config = config_for(
+            upstream.url,
+            upstream={"api_key": UPSTREAM_KEY},
+            keys=key(),
+            checks=["excludes:" + CANARY] if answer is ANSWERS["a reply"] else [],
+        )
+        with running(config) as gateway:
+            body = {
+                "model": "mine",
+                "messages": [{"role": "user", "content": f"Say {CANARY}"}],
+                "stream": stream,
+                "mellea_like": {"checks": [f"contains:{CANARY}X"]},
+            }
+            with gateway.http(headers={"Authorization": f"Bearer {TOKEN}"}) as http:
+                said = http.post(f"/v1/chat/completions?q={CANARY}", json=body)
+                asked = http.post("/v1/chat/completions", json={**body, CANARY: 1})
+                broken = http.post("/v1/chat/completions", json={**body, "n": CANARY})
+                unknown = http.post(f"/v1/{CANARY}", json={**body, "model": CANARY})
+                metrics = http.get("/metrics").text
+    assert said.status_code >= 400 or stream
+    assert [a.status_code for a in (asked, broken, unknown)] == [400, 400, 404]
+    text = "\n".join(logged)
+    assert "mellea_like.gateway" in text  # Something was logged, and all of it was looked at.
+    for secret in (CANARY, UPSTREAM_KEY, TOKEN, DIGEST):
+        assert secret not in text
+        assert secret not in metrics
+    for answer_ in (said, asked, broken, unknown):
+        assert UPSTREAM_KEY not in answer_.text
+        assert TOKEN not in answer_.text
+    if answer is not ANSWERS["a reply"]:  # There the caller's own texts are what it asked for.
+        assert "you said" not in said.text
+
+
+# --- model output can't forge headers, logs or SSE frames ----------------------------------------
+
+FORGED = [
+    "a\r\nSet-Cookie: evil=1\r\n\r\n<html>",
+    'a\n\ndata: {"choices": []}\n\ndata: [DONE]\n\n',
+    "a\r\rdata: [DONE]\r\r",
+    "a\u2028data: [DONE]\u2029\u0085b",
+    "a\x00b\x1b[2J\x07",
+    "\u202ereversed \ufeff",
+]
+
+
+@pytest.mark.parametrize("forged", FORGED)
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+def test_model_output_forges_no_header_log_or_frame(forged, stream, caplog):
+    caplog.set_level(logging.INFO)
+    answer = Answer(forged, finish_reason=forged, model=forged)
+    with OpenAIServer(answer) as upstream:
+        config = config_for(upstream.url, checks=["contains:never"], when_nothing_passed="best")
+        with running(config) as gateway, Caller(gateway.port) as caller:
+            body = {"model": "mine", "messages": user(), "stream": stream}
+            caller.send(request(body=body, connection="close"))
+            caller.closed_after()
+            raw = caller.received
+    head, _, rest = raw.partition(b"\r\n\r\n")
+    assert raw.startswith(b"HTTP/1.1 200 OK\r\n")
+    assert b"set-cookie" not in head.lower()
+    assert raw.isascii()
+    if stream:
+        lines = rest.split(b"\r\n")
+        frames = b"".join(lines[1::2]).decode().splitlines()  # Between them stand chunks' lengths.
+        assert frames.count("data: [DONE]") == 1
+        assert frames[-2] == "data: [DONE]"
+        events = [json.loads(f.removeprefix("data: ")) for f in frames[:-2] if f]
+        deltas = [c["delta"].get("content") or "" for e in events for c in e["choices"]]
+        assert "".join(deltas) == forged
+    else:
+        assert json.loads(rest)["choices"][0]["message"]["content"] == forged
+    assert all(record.getMessage().isprintable() for record in caplog.records)
+
+
+def test_limits_have_bounds_by_default():
+    limits = KeyLimits()
+    assert (limits.max_n, limits.max_tokens, limits.concurrency, limits.queue) == (4, 4096, 16, 64)
+    assert KeyConfig(env="A").concurrency == limits.concurrency
