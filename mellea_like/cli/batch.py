@@ -28,8 +28,8 @@ from mellea_like.cli.reporting import code_of, logs, report, sentence
 from mellea_like.cli.schema import structured_type
 from mellea_like.cli.signals import terminable
 from mellea_like.cli.template import PromptTemplate
-from mellea_like.cli.terminal import is_terminal, warn
-from mellea_like.errors import LimitExceeded
+from mellea_like.cli.terminal import is_terminal, one_line, warn
+from mellea_like.errors import LimitExceeded, SamplingFailed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -73,6 +73,9 @@ def run_batch(arguments: BatchArguments) -> int:
             raise Interrupted(said, code) from None
         except LimitExceeded as error:
             warn(f"mellea-like: {in_options(str(error))}")
+            code = Exit.NOTHING_PASSED
+        except SamplingFailed as error:  # With --fail-fast.
+            warn(f"mellea-like: {one_line(str(error))}")
             code = Exit.NOTHING_PASSED
         except ReaderLeft:
             warn("mellea-like: nobody reads the results any more")
@@ -282,8 +285,7 @@ class _Batch:
         said = sentence(item.error, debug=self._arguments.sample.debug)
         if said not in self._told and len(self._told) < MOST_ERRORS_TOLD:
             self._told.add(said)
-            if not self._arguments.sample.quiet:
-                self._view.say(f"line {row.number}: {said}")
+            self._view.say(f"line {row.number}: {said}")
         self._errors_in_a_row += 1
         if self._errors_in_a_row == self._arguments.most_errors:
             msg = f"{self._errors_in_a_row} rows in a row ended in an error, the last with: {said}"
@@ -299,6 +301,8 @@ class _Batch:
         good = progress.passed == progress.done
         if not (self._arguments.sample.quiet and good):
             warn(summary(progress, self._limits.price, left_out=self._source.bad))
+        if not good and progress.errored == progress.done:
+            return Exit.SETUP
         return Exit.PASSED if good else Exit.NOTHING_PASSED
 
     def so_far(self) -> str:

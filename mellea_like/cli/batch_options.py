@@ -13,6 +13,7 @@ from mellea_like.cli import options
 from mellea_like.cli.arguments import SampleArguments, StrategyName, as_text
 from mellea_like.cli.batch_arguments import BatchArguments
 from mellea_like.cli.batch_source import OnBadLine
+from mellea_like.cli.exits import Problem
 
 __all__ = ["EPILOG", "HELP", "batch"]
 
@@ -189,7 +190,7 @@ def batch(  # noqa: PLR0913 (an option each)
         typer.Option(
             metavar="N",
             min=1,
-            help="Draws in a row for one row, at most.",
+            help="Draws one after the other for one row, at most.",
             rich_help_panel=options.DRAWS,
         ),
     ] = 5,
@@ -240,7 +241,11 @@ def batch(  # noqa: PLR0913 (an option each)
 ) -> int:
     """Ask a model about every row of a file."""
     shared = options.shared_arguments(locals())
-    from mellea_like.cli.batch import run_batch  # noqa: PLC0415 (jinja2, and all of a batch)
+    try:
+        from mellea_like.cli.batch import run_batch  # noqa: PLC0415 (jinja2, and all of a batch)
+    except ModuleNotFoundError as exc:
+        msg = f"batch needs {exc.name}: pip install 'mellea-like[cli]'"
+        raise Problem(msg) from exc
 
     return run_batch(
         BatchArguments(

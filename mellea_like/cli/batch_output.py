@@ -143,9 +143,12 @@ class Output:
                     writer.close()
                     await self._flush()
                 self.publish()
+                with self._trouble():
+                    file.close()
         finally:
             self._file = None
-            file.close()
+            with contextlib.suppress(OSError):  # What could not be written before.
+                file.close()
             useless = self.path if self._new and not keep and not self.rows else None
             for leftover in (self._beside, useless):
                 if leftover is not None:

@@ -115,7 +115,8 @@ def parts_of(progress: Progress, price: Price | None, since: float = 0.0) -> lis
     if progress.pass_rate is not None:
         parts.append(Part(f"{_percent(progress.pass_rate)} passed", 2, "green"))
     if progress.errored:
-        parts.append(Part(f"{progress.errored:,} errors", 1, "red"))
+        errors = "1 error" if progress.errored == 1 else f"{progress.errored:,} errors"
+        parts.append(Part(errors, 1, "red"))
     usage = progress.usage
     parts.append(Part(f"{in_short(usage.total_tokens)} tokens", 5, "dim"))
     if price is not None:
@@ -147,12 +148,12 @@ def status_line(parts: list[Part], columns: int, share: float | None = None) -> 
     while len(kept) > 1 and _width(kept) > columns:
         last = max(range(len(kept)), key=lambda i: (kept[i].rank, i))
         del kept[last]
-    line = Text("  ").join(Text(part.text, part.style) for part in kept)
+    pieces: list[Text | str] = [Text("  ").join(Text(part.text, part.style) for part in kept)]
     room = min(BAR, columns - _width(kept) - 2)
     if share is not None and room >= LEAST_BAR:
         full = round(share * room)
-        bar = Text("━" * full, "green") + Text("─" * (room - full), "dim")
-        line = bar + Text("  ") + line
+        pieces = [Text("━" * full, "green"), Text("─" * (room - full), "dim"), "  ", *pieces]
+    line = Text.assemble(*pieces)
     line.truncate(max(1, columns), overflow="ellipsis")
     return line
 

@@ -29,13 +29,15 @@ def summary(progress: Progress, price: Price | None, *, left_out: int = 0) -> st
         counts.append(f"{progress.failed:,} failed")
     if progress.errored:
         counts.append(f"{progress.errored:,} ended in an error")
-    rows = "1 row" if progress.done == 1 else f"{progress.done:,} rows"
     usage = progress.usage
     requests = "1 request" if usage.requests == 1 else f"{usage.requests:,} requests"
     parts = [requests, f"{in_short(usage.total_tokens)} tokens"]
     if price is not None:
         parts.append(f"cost {money(usage, price)}")
-    said = [f"{rows}: {', '.join(counts)}", ", ".join([*parts, duration(progress.elapsed)])]
+    said = [
+        f"{_rows(f'{progress.done:,}')}: {', '.join(counts)}",
+        ", ".join([*parts, duration(progress.elapsed)]),
+    ]
     if progress.replayed:
         said.append(f"{progress.replayed:,} came from the journal")
     if left_out:
@@ -54,7 +56,11 @@ def so_far(progress: Progress, *, journal: bool) -> str:
         The end of a sentence, and another sentence.
     """
     total = "" if progress.total is None else f" of {progress.total:,}"
-    said = f" after {progress.done:,}{total} rows."
+    said = f" after {_rows(f'{progress.done:,}{total}')}."
     if journal:
         return f"{said} The same command with --resume goes on."
     return f"{said} A run with --journal FILE could be resumed."
+
+
+def _rows(count: str) -> str:
+    return "1 row" if count == "1" else f"{count} rows"

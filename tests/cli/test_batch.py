@@ -1,0 +1,389 @@
+"""``mellea-like batch``: rows in, results out, in every format and with every end."""
+
+from __future__ import annotations
+
+import csv
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from command_line import run
+from http_server import Answer, OpenAIServer
+from rows_kit import asked, echo, records, write_rows
+
+from mellea_like.batch import read_items, read_run
+
+
+@pytest.fixture
+def server():
+    with OpenAIServer(choose=echo) as server:
+        yield server
+
+
+@pytest.fixture
+def batch(command, server, tmp_path):
+    """Run ``batch`` in this process against the echoing server, in an order that is always one."""
+    write_rows(tmp_path / "in.jsonl", 5)
+
+    def run_batch(*arguments, source=None, to="out.jsonl", prompt="Say {{ text }}", parallel="1"):
+        source = tmp_path / "in.jsonl" if source is None else source
+        to = to if to == "-" else str(tmp_path / to)
+        return command(
+            *("batch", str(source), "-p", prompt, "-o", to, "--parallel", parallel),
+            *("--base-url", server.url, "--model", "m", *arguments),
+        )
+
+    return run_batch
+
+
+def test_a_result_stands_for_each_row(batch, server, tmp_path):
+    code, out, err = batch("--check", "ends:3", "--loop", "2")
+    assert (code, out) == (1, "")
+    found = records(tmp_path / "out.jsonl")
+    assert [one["success"] for one in found] == [False, False, False, True, False]
+    assert found[3] == {
+        "id": 3,
+        "line": 4,
+        "input": {"text": "number 3", "n": 3},
+        "output": "re Say number 3",
+        "success": True,
+        "status": "passed",
+        "reasons": [],
+        "error": None,
+        "iterations": 1,
+        "elapsed": found[3]["elapsed"],
+        "usage": {"requests": 1, "input_tokens": 7, "output_tokens": 4, "unknown": 0},
+    }
+    assert found[0]["status"] == "failed"
+    assert found[0]["output"] == "re Say number 0"
+    assert found[0]["reasons"] == ['ends:3: it ends with " number 0", not with "3"']
+    assert (found[0]["iterations"], found[0]["usage"]["requests"]) == (2, 2)
+    assert len(server.requests) == 9
+    assert err.splitlines()[-1].startswith("5 rows: 1 passed, 4 failed; 9 requests, 99 tokens, 0:0")
+
+
+def test_all_passed_exits_with_0(batch, tmp_path):
+    code, _, err = batch("--price", "1,2")
+    assert code == 0
+    assert [one["output"] for one in records(tmp_path / "out.jsonl")] == [
+        f"re Say number {n}" for n in range(5)
+    ]
+    assert "5 rows: 5 passed; 5 requests, 55 tokens, cost 0.000075, 0:0" in err
+
+
+def test_quiet_says_nothing_where_all_is_well(batch):
+    assert batch("-q") == (0, "", "")
+
+
+def test_quiet_says_how_it_ended_where_not(batch):
+    code, _, err = batch("-q", "--check", "words<1", "--loop", "1")
+    assert code == 1
+    assert len(err.splitlines()) == 1
+    assert err.startswith("5 rows: 0 passed, 5 failed; ")
+
+
+def test_rows_are_sampled_at_a_time_and_may_come_in_order(batch, server, tmp_path):
+    def choose(number, body):
+        return Answer(f"re {asked(body)}", wait=0.3 if asked(body).endswith("0") else 0.0)
+
+    server._choose = choose
+    assert batch("--ordered", parallel="5")[0] == 0
+    assert server.max_in_flight > 1
+    lines = (tmp_path / "out.jsonl").read_text().splitlines()
+    assert [json.loads(line)["id"] for line in lines] == [0, 1, 2, 3, 4]
+    assert batch("--force", parallel="5")[0] == 0
+    lines = (tmp_path / "out.jsonl").read_text().splitlines()
+    assert [json.loads(line)["id"] for line in lines][-1] == 0
+
+
+def test_the_first_rows_to_try_it_out(batch, server, tmp_path):
+    code, _, err = batch("--first", "2")
+    assert (code, len(server.requests)) == (0, 2)
+    assert "2 rows: 2 passed" in err
+
+
+def test_rows_that_did_not_pass_go_to_a_file_of_their_own(batch, tmp_path):
+    arguments = ("--check", "ends:3", "--loop", "1")
+    assert batch(*arguments, "--failed", str(tmp_path / "failed.csv"))[0] == 1
+    assert [one["id"] for one in records(tmp_path / "out.jsonl")] == [3]
+    with (tmp_path / "failed.csv").open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["id"] for row in rows] == ["0", "1", "2", "4"]
+    assert json.loads(rows[0]["input"]) == {"text": "number 0", "n": 0}
+
+
+def test_or_are_left_out(batch, tmp_path):
+    assert batch("--check", "ends:3", "--loop", "1", "--only-passed")[0] == 1
+    assert [one["id"] for one in records(tmp_path / "out.jsonl")] == [3]
+
+
+def test_failing_fast_stops_at_the_first_that_does_not_pass(batch, server):
+    code, _, err = batch("--check", "excludes:2", "--loop", "1", "--fail-fast")
+    assert code == 1
+    assert len(server.requests) == 3
+    assert 'contains "2"' in err.splitlines()[-2]
+    assert err.splitlines()[-1] == (
+        "Stopped after 2 of 5 rows. A run with --journal FILE could be resumed."
+    )
+
+
+# Formats
+
+
+def test_csv_in_and_csv_out_keep_the_columns(batch, tmp_path):
+    source = tmp_path / "in.csv"
+    source.write_text('id,text\r\n7,"a, ""b"""\r\n8,c\r\n', encoding="utf-8")
+    assert batch(source=source, to="out.csv")[0] == 0
+    with (tmp_path / "out.csv").open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert [(r["id"], r["result_id"], r["line"], r["output"]) for r in rows] == [
+        ("7", "0", "2", 're Say a, "b"'),
+        ("8", "1", "3", "re Say c"),
+    ]
+
+
+def test_parquet_in_and_parquet_out_keep_columns_and_types(batch, tmp_path):
+    source = tmp_path / "in.parquet"
+    pq.write_table(pa.table({"text": ["a", "b"], "n": [1, 2]}), source)
+    arguments = ("--journal", str(tmp_path / "run.db"))
+    assert batch(*arguments, source=source, to="out.parquet")[0] == 0
+    table = pq.read_table(tmp_path / "out.parquet")
+    assert table.column("n").to_pylist() == [1, 2]
+    assert table.column("output").to_pylist() == ["re Say a", "re Say b"]
+    assert table.column("line").to_pylist() == [1, 2]
+    # ... and again, out of the journal
+    assert batch(*arguments, "--resume", source=source, to="out.parquet")[0] == 0
+    assert pq.read_table(tmp_path / "out.parquet") == table
+
+
+def test_a_pipe_in_and_a_pipe_out(tmp_path):
+    rows = "".join(json.dumps({"n": n}) + "\n" for n in range(3))
+    done = run("batch", "-", "-p", "Write {{ n }}", "-o", "-", "--check", "words>=1", stdin=rows)
+    assert done.returncode == 0, done.stderr
+    assert [one["input"] for one in records(done.stdout)] == [{"n": 0}, {"n": 1}, {"n": 2}]
+    assert "3 rows: 3 passed" in done.stderr
+
+
+def test_formats_may_be_named(batch, command, server, tmp_path):
+    source = tmp_path / "in.txt"
+    source.write_text("text\nx\n")
+    code, out, _ = batch("--input-format", "csv", "--output-format", "tsv", source=source, to="-")
+    assert code == 0
+    assert out.splitlines()[1].startswith("x\t0\t2\tre Say x\ttrue\tpassed\t")
+
+
+def test_a_reply_by_a_schema_stands_as_its_value(batch, server, tmp_path):
+    schema = tmp_path / "s.json"
+    schema.write_text('{"type": "object", "required": ["a"]}')
+    server._choose = lambda number, body: Answer('{"a": 1}' if "number 1" in asked(body) else "{}")
+    batch("--schema", str(schema), "--first", "2", "--loop", "1")
+    first, second = records(tmp_path / "out.jsonl")
+    assert (first["output"], first["success"]) == ({}, False)
+    assert (second["output"], second["success"]) == ({"a": 1}, True)
+
+
+def test_no_rows_are_no_results(batch, tmp_path):
+    source = tmp_path / "empty.csv"
+    source.write_text("text\n")
+    code, _, err = batch(source=source)
+    assert code == 0
+    assert (tmp_path / "out.jsonl").read_bytes() == b""
+    assert "0 rows: 0 passed" in err
+
+
+# Lines that can't be read
+
+
+def test_a_bad_line_stops_it_before_anything_is_sent(batch, server, tmp_path):
+    source = tmp_path / "in.jsonl"
+    source.write_text('{"text": "a"}\n{"text": "b"}\n{"text: "c"}\n')
+    code, out, err = batch()
+    assert (code, out) == (3, "")
+    assert err.splitlines()[0].startswith(f"mellea-like: {source}: line 3 is no JSON: ")
+    assert err.splitlines()[1] == "Mend it, or leave out what can't be read: --on-bad-line skip"
+    assert server.requests == []
+    assert not (tmp_path / "out.jsonl").exists()
+
+
+def test_bad_lines_may_be_left_out(batch, tmp_path):
+    source = tmp_path / "in.jsonl"
+    source.write_text('{"text": "a"}\nnonsense\n{"other": "b"}\n{"text": "c"}\n')
+    code, _, err = batch("--on-bad-line", "skip")
+    assert code == 0
+    found = records(tmp_path / "out.jsonl")
+    assert [(one["id"], one["line"], one["output"]) for one in found] == [
+        (0, 1, "re Say a"),
+        (1, 4, "re Say c"),
+    ]
+    assert err.count("Left out: ") == 2
+    assert f"Left out: {source}: line 2 is no JSON" in err
+    assert "line 3: the prompt names 'text', which the row does not have; its fields: other" in err
+    assert "2 lines left out." in err
+
+
+def test_many_bad_lines_are_not_all_told(batch, tmp_path):
+    source = tmp_path / "in.jsonl"
+    source.write_text('{"text": "a"}\n' + "nonsense\n" * 50)
+    code, _, err = batch("--on-bad-line", "skip")
+    assert code == 0
+    assert err.count("Left out: ") == 11
+    assert "Left out: ... and more." in err
+    assert "50 lines left out." in err
+
+
+@pytest.mark.parametrize(("skip", "code"), [([], 3), (["--on-bad-line", "skip"], 0)])
+def test_in_a_pipe_a_bad_line_ends_it_when_it_comes_or_is_left_out(skip, code):
+    rows = '{"n": 1}\n{"n": 2}\nnonsense\n{"n": 4}\n'
+    arguments = ("-p", "Write {{ n }}", "-o", "-", "--check", "words>=1", "--loop", "50")
+    done = run("batch", "-", *arguments, *skip, stdin=rows)
+    assert done.returncode == code, done.stderr
+    assert [one["line"] for one in records(done.stdout)] == ([1, 2] if code else [1, 2, 4])
+    if code:
+        assert "mellea-like: standard input: line 3 is no JSON: " in done.stderr
+        assert "Stopped after 2 rows." in done.stderr
+    else:
+        assert "Left out: standard input: line 3 is no JSON: " in done.stderr
+
+
+# Errors, budgets
+
+
+def test_rows_that_end_in_errors_are_results_too(batch, server, tmp_path):
+    def choose(number, body):
+        return Answer.error(400, "no\x1b[31m") if "2" in asked(body) else echo(number, body)
+
+    server._choose = choose
+    code, _, err = batch()
+    assert code == 1
+    bad = records(tmp_path / "out.jsonl")[2]
+    assert (bad["status"], bad["success"], bad["output"]) == ("errored", False, None)
+    assert bad["error"]["type"] == "InvalidRequest"
+    assert "answered 400" in bad["error"]["message"]
+    assert err.count("line 3: ") == 1
+    assert "\x1b" not in err
+    assert "5 rows: 4 passed, 1 ended in an error" in err
+
+
+def test_many_errors_in_a_row_stop_it_and_are_told_once(batch, server):
+    server._choose = lambda number, body: Answer.error(401, "no such key")
+    code, _, err = batch("--max-errors", "3")
+    assert (code, len(server.requests)) == (3, 3)
+    assert "mellea-like: 3 rows in a row ended in an error, the last with: " in err
+    assert err.count("\nline ") == 1
+    assert "Stopped after 3 of 5 rows." in err
+
+
+def test_or_do_not(batch, server):
+    server._choose = lambda number, body: Answer.error(401, "no such key")
+    code, _, err = batch("--max-errors", "0")
+    assert (code, len(server.requests)) == (3, 5)
+    assert "5 rows: 0 passed, 5 ended in an error" in err
+
+
+def test_a_spent_budget_ends_the_run_and_a_resumed_one_has_its_own(batch, server, tmp_path):
+    journal = ("--journal", str(tmp_path / "run.db"))
+    code, _, err = batch(*journal, "--budget", "requests=3")
+    assert (code, len(server.requests)) == (1, 3)
+    assert "mellea-like: the budget of this run: 3 of 3 requests are made" in err
+    assert "Stopped after 3 of 5 rows. The same command with --resume goes on." in err
+    assert len(records(tmp_path / "out.jsonl")) == 3
+    code, _, err = batch(*journal, "--budget", "requests=3", "--resume")
+    assert (code, len(server.requests)) == (0, 5)
+    assert "5 rows: 5 passed; 2 requests, 22 tokens, 0:00; 3 came from the journal." in err
+    assert len(records(tmp_path / "out.jsonl")) == 5
+
+
+# Journals
+
+
+def test_a_journal_is_not_taken_up_unasked(batch, tmp_path):
+    journal = ("--journal", str(tmp_path / "run.db"))
+    assert batch(*journal)[0] == 0
+    code, _, err = batch(*journal, "--force")
+    assert code == 3
+    assert err == (
+        f"mellea-like: the journal {tmp_path / 'run.db'} is there already: go on with its run by"
+        " the same command and --resume, or name another file\n"
+    )
+
+
+def test_what_the_journal_has_is_not_asked_again_and_the_results_are_made_anew(
+    batch, server, tmp_path
+):
+    journal, out = ("--journal", str(tmp_path / "run.db")), tmp_path / "out.jsonl"
+    assert batch(*journal, "--check", "ends:3", "--loop", "1")[0] == 1
+    before = records(out)
+    out.write_text("something else\n")
+    code, _, err = batch(*journal, "--check", "ends:3", "--loop", "1", "--resume")
+    assert (code, len(server.requests)) == (1, 5)
+    assert records(out) == before
+    assert "0 requests, 0 tokens, 0:00; 5 came from the journal." in err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.jsonl", "out.jsonl", "run.db"]
+
+
+@pytest.mark.parametrize(
+    ("what", "more"),
+    [
+        ("prompt", {"prompt": "Tell {{ text }}"}),
+        ("requirements", ["--check", "words<=9"]),
+        ("strategy", ["--loop", "3"]),
+        ("options", ["--seed", "3"]),
+        ("input", {}),
+    ],
+)
+def test_another_run_is_refused_and_says_what_differs(batch, server, tmp_path, what, more):
+    journal, out = ("--journal", str(tmp_path / "run.db")), tmp_path / "out.jsonl"
+    assert batch(*journal)[0] == 0
+    before = out.read_bytes()
+    if what == "input":
+        write_rows(tmp_path / "in.jsonl", 6)
+    arguments = more if isinstance(more, list) else []
+    code, _, err = batch(
+        *journal, "--resume", *arguments, **(more if isinstance(more, dict) else {})
+    )
+    assert code == 3
+    assert what in err
+    assert out.read_bytes() == before
+    assert len(server.requests) == 5
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.jsonl", "out.jsonl", "run.db"]
+
+
+def test_errors_of_the_backend_are_not_final(batch, server, tmp_path):
+    journal = ("--journal", str(tmp_path / "run.db"))
+    server._choose = lambda number, body: (
+        Answer.error(401, "no such key") if len(server.requests) > 2 else echo(number, body)
+    )
+    code, _, err = batch(*journal, "--max-errors", "2")
+    assert code == 3
+    assert "The same command with --resume goes on." in err
+    assert [one["status"] for one in records(tmp_path / "out.jsonl")].count("errored") == 2
+    server._choose = echo
+    code, _, err = batch(*journal, "--resume")
+    assert code == 0
+    assert [one["status"] for one in records(tmp_path / "out.jsonl")] == ["passed"] * 5
+    assert read_run(tmp_path / "run.db")["counts"] == {
+        "passed": 5, "failed": 0, "errored": 0, "unfinished": 0
+    }  # fmt: skip
+
+
+def test_resuming_what_has_not_begun_begins_it(batch, tmp_path):
+    assert batch("--journal", str(tmp_path / "run.db"), "--resume")[0] == 0
+    assert len(records(tmp_path / "out.jsonl")) == 5
+
+
+def test_but_does_not_replace_results_that_are_there(batch, server, tmp_path):
+    (tmp_path / "out.jsonl").write_text("mine\n")
+    code, _, err = batch("--journal", str(tmp_path / "run.db"), "--resume")
+    assert (code, server.requests) == (3, [])
+    assert "out.jsonl is there already: name another file, or replace it with --force" in err
+    assert (tmp_path / "out.jsonl").read_text() == "mine\n"
+
+
+def test_the_journal_keeps_rows_prices_and_as_many_words_as_asked(batch, tmp_path):
+    arguments = ("--journal", str(tmp_path / "run.db"), "--journal-text", "none", "--price", "1,2")
+    assert batch(*arguments, "--check", "words<1", "--loop", "1")[0] == 1
+    assert read_run(tmp_path / "run.db")["prices"] == {"m": [1.0, 2.0]}
+    first = next(iter(read_items(tmp_path / "run.db")))
+    assert first["data"] == {"text": "number 0", "n": 0}
+    assert first["trace"]["slices"][0]["text"] is None

@@ -1,0 +1,172 @@
+"""Mistakes in a batch: one sentence each, before anything is sent or replaced."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+from command_line import environment, run
+from rows_kit import write_rows
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_rows(tmp_path / "in.jsonl", 3)
+    return tmp_path
+
+
+BASE = ("in.jsonl", "-p", "Say {{ text }}", "-o", "out.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "sentence"),
+    [
+        (BASE[1:], 2, "Missing argument 'INPUT'"),
+        (BASE[:1] + BASE[3:], 2, "Missing option '--prompt'"),
+        (BASE[:3], 2, "Missing option '--output'"),
+        ((*BASE, "--resume"), 2, "--resume goes on with a journal: name it with --journal FILE"),
+        ((*BASE, "--every", "0"), 2, "--every takes seconds above 0, not 0"),
+        ((*BASE, "--every", "nan"), 2, "--every takes seconds above 0, not nan"),
+        ((*BASE, "--parallel", "0"), 2, "Invalid value for '--parallel'"),
+        ((*BASE, "--first", "0"), 2, "Invalid value for '--first'"),
+        ((*BASE, "--on-bad-line", "cry"), 2, "'cry' is not one of 'stop', 'skip'"),
+        ((*BASE, "--input-format", "xml"), 2, "is not one of 'jsonl', 'csv', 'tsv', 'parquet'"),
+        ((*BASE, "--loop", "500", "--concurrency", "3"), 2, "is more than 1000 iterations"),
+        ((*BASE, "--check", "word<=5"), 2, "did you mean words<=5"),
+        ((*BASE, "--budget", "cost=1"), 2, "--budget cost needs the price of tokens: add --price"),
+        ((*BASE, "--model", " "), 2, "--model takes a model's name, not an empty one"),
+        ((*BASE, "--backend", "llama"), 2, "--backend llama needs a model file: --gguf FILE"),
+        ((*BASE, "--require", "is kind"), 3, "--require needs a model that can judge"),
+        (("in.jsonl", "-p", "{text}", "-o", "o.csv"), 2, "--prompt would be the same for every"),
+        (("in.jsonl", "-p", "@no", "-o", "o.csv"), 3, "--prompt: can't read no: No such file"),
+        (("no.jsonl", *BASE[1:]), 3, "INPUT: can't read no.jsonl: No such file"),
+        (("/", *BASE[1:]), 3, "INPUT: can't read /: Is a directory"),
+        (("/dev/zero", *BASE[1:]), 3, "INPUT: /dev/zero is a device: name a file"),
+        (("in.txt", *BASE[1:]), 2, "INPUT: in.txt does not end in one of .jsonl, .ndjson"),
+        (("-", *BASE[1:], "--input-format", "parquet"), 2, "standard input: Parquet can't be read"),
+        (("utf16.csv", *BASE[1:]), 3, "utf16.csv: the text is UTF-16: make it UTF-8"),
+        (("twice.csv", *BASE[1:]), 3, "twice.csv: the first line, which is to hold the names, has"),
+        (("no.parquet", *BASE[1:]), 3, "no.parquet: it is no Parquet file: "),
+        (
+            ("array.jsonl", *BASE[1:]),
+            3,
+            "array.jsonl: line 1 is an array, not an object such as",
+        ),
+        (
+            ("in.jsonl", "-p", "{{ txt }}", "-o", "out.jsonl"),
+            3,
+            "in.jsonl: line 1: the prompt names 'txt', which the row does not have (did you mean t",
+        ),
+        (
+            ("in.jsonl", "-p", "{{ txt }}", "-o", "o.csv", "--on-bad-line", "skip"),
+            3,
+            "in.jsonl: no line of it can be read",
+        ),
+        (("in.jsonl", "-p", "{{ n }}", "-o", "in.jsonl", "--force"), 2, "INPUT and --output are"),
+        (("in.jsonl", "-p", "{{ n }}", "-o", "./link.jsonl", "--force"), 2, "are the same file"),
+        ((*BASE, "--failed", "out.jsonl"), 2, "--output and --failed are the same file"),
+        ((*BASE, "--journal", "out.jsonl"), 2, "--journal and --output are the same file"),
+        (("in.jsonl", "-p", "{{ n }}", "-o", "-", "--failed", "-"), 2, "can't both be"),
+        ((*BASE[:4], "there.jsonl"), 3, "--output: there.jsonl is there already: name another"),
+        ((*BASE, "--failed", "there.jsonl"), 3, "--failed: there.jsonl is there already"),
+        ((*BASE[:4], "sub"), 2, "--output: sub does not end in one of .jsonl"),
+        ((*BASE[:4], "dir.csv"), 3, "--output: dir.csv is a directory: name a file"),
+        ((*BASE[:4], "no/out.csv"), 3, "--output: there is no directory "),
+        ((*BASE[:4], "out.xlsx"), 2, "--output: out.xlsx does not end in one of .jsonl"),
+        ((*BASE[:4], "-", "--output-format", "parquet"), 2, "--output: Parquet can't be"),
+        ((*BASE[:4], "out.parquet"), 2, "a crash would lose all: add --journal FILE"),
+        ((*BASE, "--journal", "there.jsonl"), 3, "the journal there.jsonl is there already"),
+        ((*BASE, "--journal", "there.jsonl", "--resume"), 3, "there.jsonl"),
+        ((*BASE, "--journal", "no/run.db"), 3, "no/run.db"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_a_sentence_and_costs_nothing(command, here, arguments, code, sentence):
+    (here / "in.txt").write_text('{"text": "a"}\n')
+    (here / "array.jsonl").write_text('[{"text": "a"}]\n')
+    (here / "utf16.csv").write_text("text\na\n", encoding="utf-16")
+    (here / "twice.csv").write_text("text,text\na,b\n")
+    (here / "no.parquet").write_text("text\na\n")
+    (here / "there.jsonl").write_text("mine\n")
+    (here / "dir.csv").mkdir()
+    (here / "link.jsonl").symlink_to(here / "in.jsonl")
+    before = {path.name: path.is_file() and path.read_bytes() for path in here.iterdir()}
+    found, out, err = command("batch", *arguments)
+    assert (found, out) == (code, "")
+    assert sentence in err
+    assert "mellea-like: " in err
+    assert "Traceback" not in err
+    assert {path.name: path.is_file() and path.read_bytes() for path in here.iterdir()} == before
+
+
+def test_a_server_that_is_not_there_is_told_once_even_quietly(command, here):
+    there = ("--base-url", "http://127.0.0.1:9/v1", "--retries", "0")
+    code, _, err = command("batch", *BASE, *there, "-q")
+    assert code == 3
+    first, second = err.splitlines()
+    assert first.startswith("line 1: can't reach http://127.0.0.1:9/v1: ")
+    assert second.startswith("3 rows: 0 passed, 3 ended in an error; ")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_directory_that_is_not_ours_is_named(command, here):
+    (here / "shut").mkdir(mode=0o500)
+    code, _, err = command("batch", *BASE[:4], "shut/out.csv")
+    assert (code, "--output: shut/out.csv can't be written: Permission denied" in err) == (3, True)
+
+
+def test_results_may_go_nowhere(command, here):
+    code, _, err = command("batch", *BASE[:4], "/dev/null", "--check", "words>=1", "--loop", "50")
+    assert (code, "3 rows: 3 passed" in err) == (0, True)
+
+
+def test_a_disk_that_is_full_stops_it(command, here):
+    code, _, err = command("batch", *BASE[:4], "/dev/full")
+    assert code == 3
+    assert "mellea-like: can't write /dev/full: No space left on device\nStopped after " in err
+
+
+def test_the_help_names_the_formats_and_the_exit_codes(command):
+    code, out, _ = command("batch", "--help")
+    words = " ".join(out.replace("│", " ").split())
+    assert code == 0
+    assert "A file that ends in .jsonl, .csv, .tsv or .parquet, or - for standard output" in words
+    assert "Exit codes: 0 all rows passed, 1 some did not" in words
+
+
+def test_a_missing_package_is_a_sentence_that_names_the_extra(here):
+    hide = "import sys; sys.modules['{}'] = None; from mellea_like.cli.main import main"
+    for package, source, extra in (
+        ("jinja2", "in.jsonl", "cli"),
+        ("pyarrow", "in.parquet", "arrow"),
+    ):
+        (here / "in.parquet").touch()
+        code = f"{hide.format(package)}; sys.exit(main(['batch', '{source}', *sys.argv[1:]]))"
+        done = subprocess.run(
+            [sys.executable, "-c", code, *BASE[1:]],
+            capture_output=True,
+            text=True,
+            env=environment(),
+            check=False,
+        )
+        assert (done.returncode, done.stdout) == (3, ""), done.stderr
+        assert done.stderr.endswith(f": pip install 'mellea-like[{extra}]'\n")
+        assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_closed_standard_input_is_a_sentence(here):
+    done = subprocess.run(
+        ["bash", "-c", '"$@" <&-', "bash", sys.executable, "-m", "mellea_like.cli.main", "batch",
+         "-", *BASE[1:]],
+        capture_output=True, text=True, env=environment(), check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert done.stderr == ("mellea-like: standard input can't be read: it is closed; name a file\n")
+
+
+def test_an_input_of_nothing_is_no_rows(here):
+    done = run("batch", "-", "-p", "Say {{ text }}", "-o", "-", stdin="")
+    assert (done.returncode, done.stdout) == (0, "")
+    assert "0 rows: 0 passed" in done.stderr

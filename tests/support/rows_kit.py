@@ -1,0 +1,34 @@
+"""Rows for the command line's batches, and a look at what came of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from http_server import Answer
+
+
+def write_rows(path: Path, rows: Iterable[dict[str, Any]] | int) -> Path:
+    """Write a file of rows; of a number, so many with a ``text`` and an ``n``."""
+    if isinstance(rows, int):
+        rows = [{"text": f"number {n}", "n": n} for n in range(rows)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def records(path: Path | str) -> list[dict[str, Any]]:
+    """Read the results, of a file or of a text, by their ids."""
+    text = path.read_text(encoding="utf-8") if isinstance(path, Path) else path
+    return sorted((json.loads(line) for line in text.splitlines()), key=lambda one: one["id"])
+
+
+def asked(body: dict[str, Any]) -> str:
+    """The first line of what a request asks; the requirements stand below it."""
+    return body["messages"][-1]["content"].partition("\n")[0]
+
+
+def echo(number: int, body: dict[str, Any]) -> Answer:
+    """Answer with what was asked."""
+    return Answer(f"re {asked(body)}")
