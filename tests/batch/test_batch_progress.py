@@ -1,0 +1,192 @@
+"""How far a batch has come, and who is told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anyio
+import pytest
+from batch_kit import MemoryJournal, Plan, Slow, results_of, strategy
+
+from mellea_like import Usage
+from mellea_like.batch import Progress, sample_many
+from mellea_like.errors import AuthenticationFailed
+
+pytestmark = pytest.mark.anyio
+
+
+# --- the numbers ---------------------------------------------------------------------------------
+
+
+async def test_progress_counts_items_by_what_came_of_them(virtual_clock):
+    backend = Plan({"fails": "no", "raises": AuthenticationFailed("no key"), "slow": 50})
+    prompts = ["fine", "fails", "raises", "slow", "waits"]
+    async with sample_many(strategy(backend), prompts, concurrency=4) as results:
+        assert results.progress == Progress(total=5)
+        await anyio.sleep(1.5)
+        now = results.progress
+        assert (now.total, now.taken, now.done, now.handed_on) == (5, 5, 4, 0)
+        assert (now.passed, now.failed, now.errored) == (2, 1, 1)
+        assert now.in_flight == 1
+        assert now.elapsed == 1.5
+        assert now.rate == 4 / 1.5
+        assert now.seconds_left == 1.5 / 4
+        assert now.pass_rate == 1 / 2
+        assert now.usage == Usage(3, 6, 9), "of what raised, nobody knows"
+        await anext(results)
+        assert results.progress.handed_on == 1
+        assert len([item async for item in results]) == 4
+        assert results.progress.done == 5
+        await anyio.sleep(100)
+    assert results.progress.elapsed == 50, "the run has ended, and its time with it"
+
+
+async def test_the_total_of_a_source_without_length_is_not_known(virtual_clock):
+    async with sample_many(strategy(), Slow(["x"]), concurrency=1) as results:
+        assert results.progress.total is None
+        await anext(results)
+        assert results.progress.seconds_left is None
+
+
+async def test_what_comes_from_the_journal_does_not_count_in_the_rate(virtual_clock):
+    journal = MemoryJournal()
+    await results_of(strategy(), ["a", "b", "c"], concurrency=3, journal=journal)
+    journal.items[2].result = None
+    async with sample_many(strategy(), ["a", "b", "c"], concurrency=3, journal=journal) as results:
+        assert len([item async for item in results]) == 3
+        now = results.progress
+    assert (now.done, now.replayed) == (3, 2)
+    assert now.rate == 1
+    assert now.usage == Usage(1, 2, 3)
+    assert now.replayed_usage == Usage(2, 4, 6)
+
+
+async def test_progress_of_nothing():
+    nothing = Progress(total=3)
+    assert (nothing.rate, nothing.pass_rate, nothing.seconds_left) == (0, None, None)
+
+
+# --- who is told ---------------------------------------------------------------------------------
+
+
+async def told_of(seconds: list[float], **arguments: Any) -> list[tuple[float, int]]:
+    """What ``on_progress`` is told, and when, of items that take so many seconds."""
+    calls: list[tuple[float, int]] = []
+    began = anyio.current_time()
+
+    def tell(progress: Progress) -> None:
+        calls.append((anyio.current_time() - began, progress.done))
+
+    backend = Plan(float)
+    await results_of(
+        strategy(backend),
+        [str(s) for s in seconds],
+        concurrency=len(seconds) or 1,
+        on_progress=tell,
+        **arguments,
+    )
+    return calls
+
+
+async def test_it_is_told_at_the_start_now_and_then_and_at_the_end(virtual_clock):
+    assert await told_of([0.1, 0.2, 0.3, 0.6, 2.1, 2.2]) == [
+        (0, 0),
+        (0.5, 3),
+        (1, 4),
+        (2.1, 5),
+        (2.2, 6),
+    ]
+
+
+async def test_of_nothing_it_is_told_at_the_start_and_at_the_end(virtual_clock):
+    assert await told_of([]) == [(0, 0), (0, 0)]
+
+
+async def test_an_async_function_is_awaited_and_keeps_nothing_waiting(virtual_clock):
+    begun = []
+
+    async def tell(progress: Progress) -> None:
+        begun.append((virtual_clock.now, progress.done))
+        await anyio.sleep(0.75)
+
+    items = await results_of(
+        strategy(Plan(float)),
+        ["0.5", "0.6", "3"],
+        concurrency=3,
+        on_progress=tell,
+    )
+    assert len(items) == 3
+    assert begun == [(0, 0), (1.25, 2), (3, 3), (3.75, 3)]
+
+
+async def test_the_last_call_comes_when_the_block_is_left_early_too(virtual_clock):
+    calls = []
+    with anyio.move_on_after(2.25):
+        async with sample_many(
+            strategy(), map(str, range(100)), concurrency=1, on_progress=calls.append
+        ) as results:
+            async for _ in results:
+                pass
+    assert calls[-1].done == 2
+    assert calls[-1].in_flight == 0
+    assert calls[-1].elapsed == 2.25
+
+
+async def test_a_last_call_that_hangs_is_given_up(virtual_clock, caplog):
+    async def tell(progress: Progress) -> None:
+        if progress.done:
+            await anyio.sleep_forever()
+
+    await results_of(strategy(), ["x"], concurrency=1, on_progress=tell)
+    assert virtual_clock.now == 3
+    assert "on_progress took over 2 s at the end" in caplog.text
+
+
+async def test_what_it_raises_is_logged_and_ends_nothing(virtual_clock, caplog):
+    calls = []
+
+    def tell(progress: Progress) -> None:
+        calls.append(progress.done)
+        raise OSError("no terminal")
+
+    items = await results_of(
+        strategy(), [str(n) for n in range(9)], concurrency=1, on_progress=tell
+    )
+    assert len(items) == 9
+    assert "on_progress: OSError: no terminal" in caplog.text
+    assert len(calls) == 3, "it is called no more after three failures in a row"
+    assert "it is called no more" in caplog.text
+
+
+async def test_failures_that_are_not_in_a_row_silence_nobody(virtual_clock, caplog):
+    calls = []
+
+    def tell(progress: Progress) -> None:
+        calls.append(progress.done)
+        if len(calls) % 2:
+            raise OSError("no terminal")
+
+    await results_of(strategy(), [str(n) for n in range(9)], concurrency=1, on_progress=tell)
+    assert calls[-1] == 9
+    assert "no more" not in caplog.text
+
+
+async def test_an_interrupt_in_it_leaves_the_block(virtual_clock):
+    def tell(progress: Progress) -> None:
+        if progress.done == 2:
+            raise KeyboardInterrupt
+
+    backend = Plan()
+    with pytest.raises(KeyboardInterrupt):
+        await results_of(strategy(backend), map(str, range(99)), concurrency=1, on_progress=tell)
+    assert len(backend.asked) < 5
+    assert backend.in_flight == 0
+
+
+async def test_an_interrupt_in_its_last_call_is_raised(virtual_clock):
+    def tell(progress: Progress) -> None:
+        if progress.done == 1:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        await results_of(strategy(Plan({"x": 0.25})), ["x"], concurrency=1, on_progress=tell)

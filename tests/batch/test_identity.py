@@ -1,0 +1,413 @@
+"""What makes two runs the same run, and two items the same item."""
+
+from __future__ import annotations
+
+import enum
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from mellea_like import (
+    Context,
+    Instruction,
+    Message,
+    MultiTurnStrategy,
+    Options,
+    RejectionSamplingStrategy,
+    Requirement,
+)
+from mellea_like.backends import ScriptedBackend
+from mellea_like.batch.identity import differing_part, digest_of, identity_of, label_of, row_of
+from mellea_like.core.action import as_action
+from mellea_like.core.backend import Backend
+from mellea_like.limits import Budget, ConcurrencyLimiter, LimitedBackend, Retry
+from mellea_like.sampling.schedules import Hedged, Staggered
+
+
+def short(candidate: Any) -> bool:
+    return len(candidate.text) < 10
+
+
+def brief(candidate: Any) -> bool:
+    return len(candidate.text) < 10
+
+
+def ask(row: Any) -> str:
+    return f"say {row}"
+
+
+def tell(row: Any) -> str:
+    return f"tell {row}"
+
+
+class Row(BaseModel):
+    n: int
+
+
+class Templated(RejectionSamplingStrategy):
+    def __init__(self, *args: Any, template: str, **arguments: Any) -> None:
+        super().__init__(*args, **arguments)
+        self.template = template
+
+
+def scripted(model: str = "m") -> ScriptedBackend:
+    return ScriptedBackend(["x"], model=model)
+
+
+def identity(
+    *,
+    kind: type[RejectionSamplingStrategy] | Any = RejectionSamplingStrategy,
+    backend: Backend | None = None,
+    requirements: Any = (),
+    action: Any = None,
+    format: Any = None,
+    options: Any = None,
+    extra: Any = None,
+    **settings: Any,
+) -> dict[str, Any]:
+    strategy = kind(scripted() if backend is None else backend, **settings)
+    return identity_of(strategy, requirements, action, format, options, extra)
+
+
+# --- runs ----------------------------------------------------------------------------------------
+
+SAME: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    ("nothing said", {}, {}),
+    (
+        "limits round the backend",
+        {},
+        {"backend": LimitedBackend(scripted(), ConcurrencyLimiter(3))},
+    ),
+    ("patience", {}, {"timeout": 10.0, "iteration_timeout": 1.0, "cancel_grace": 1.0}),
+    ("retries and budgets", {}, {"retry": Retry(attempts=9), "budget": Budget(requests=5)}),
+    ("options, wherever they are said", {"options": {"seed": 1}}, {"options": Options(seed=1)}),
+    (
+        "requirements, whoever's they are",
+        {"requirements": [Requirement("short", short)]},
+        {"kind": partial(RejectionSamplingStrategy, requirements=[Requirement("short", short)])},
+    ),
+    (
+        "equal schedules",
+        {"schedule": Staggered(0.5), "concurrency_budget": 2},
+        {"schedule": Staggered(0.5), "concurrency_budget": 2},
+    ),
+    (
+        "settings in another order",
+        {"extra": {"a": {"x": 1, "y": 2}, "b": 1}},
+        {"extra": {"b": 1, "a": {"y": 2, "x": 1}}},
+    ),
+]
+
+DIFFERENT: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    ("strategy", {}, {"kind": MultiTurnStrategy}),
+    ("strategy", {}, {"loop_budget": 7}),
+    ("strategy", {}, {"concurrency_budget": 7}),
+    ("strategy", {}, {"selection": "ordered"}),
+    ("strategy", {}, {"validate_all": True}),
+    (
+        "strategy",
+        {"schedule": Staggered(0.5), "concurrency_budget": 2},
+        {"schedule": Staggered(0.6), "concurrency_budget": 2},
+    ),
+    (
+        "strategy",
+        {"schedule": Staggered(0.5), "concurrency_budget": 2},
+        {"schedule": Hedged(), "concurrency_budget": 2},
+    ),
+    (
+        "strategy",
+        {"kind": partial(Templated, template="{a}")},
+        {"kind": partial(Templated, template="{b}")},
+    ),
+    ("requirements", {}, {"requirements": ["short"]}),
+    ("requirements", {"requirements": ["short"]}, {"requirements": ["brief"]}),
+    (
+        "requirements",
+        {"requirements": [Requirement("short", short)]},
+        {"requirements": [Requirement("short", brief)]},
+    ),
+    (
+        "requirements",
+        {"requirements": [Requirement("short", short)]},
+        {"requirements": [~Requirement("short", short)]},
+    ),
+    (
+        "requirements",
+        {"requirements": [Requirement("a", short) & Requirement("b", short)]},
+        {"requirements": [Requirement("a", short) | Requirement("b", short)]},
+    ),
+    (
+        "requirements",
+        {"requirements": [Requirement("a", judge=scripted("m"))]},
+        {"requirements": [Requirement("a", judge=scripted("n"))]},
+    ),
+    ("requirements", {"requirements": ["a", "b"]}, {"requirements": ["b", "a"]}),
+    ("model", {}, {"backend": scripted("another")}),
+    ("model", {}, {"options": {"model": "another"}}),
+    ("model", {}, {"judge": scripted("another")}),
+    ("options", {}, {"options": {"temperature": 0.5}}),
+    ("options", {"options": {"seed": 1}}, {"options": {"seed": 2}}),
+    ("options", {"options": {"extra": {"a": 1}}}, {"options": {"extra": {"a": 2}}}),
+    ("format", {}, {"format": int}),
+    ("format", {"format": list[int]}, {"format": list[str]}),
+    ("prompt", {"action": ask}, {"action": tell}),
+    ("prompt", {"extra": {"prompt": "{a}"}}, {"extra": {"prompt": "{b}"}}),
+    ("input", {"extra": {"input": "sha256:1"}}, {"extra": {"input": "sha256:2"}}),
+    ("mine", {"extra": {"mine": [1]}}, {"extra": {"mine": [2]}}),
+]
+
+
+@pytest.mark.parametrize(("one", "other"), [pytest.param(*c[1:], id=c[0]) for c in SAME])
+def test_what_does_not_matter(one, other):
+    assert identity(**one) == identity(**other)
+
+
+@pytest.mark.parametrize(("key", "one", "other"), DIFFERENT)
+def test_what_matters(key, one, other):
+    first, second = identity(**one), identity(**other)
+    keys = {name for name in first if first[name] != second.get(name)}
+    assert key in keys
+    assert keys <= {key, "options"}, "and nothing else differs"
+
+
+def test_it_has_the_same_keys_always_and_is_json():
+    found = identity(
+        requirements=[
+            "a",
+            Requirement("b", short),
+            Requirement("c", short) | Requirement("d", short),
+        ],
+        action=ask,
+        format=Row,
+        options={"seed": 1, "stop": ["x"]},
+    )
+    assert list(found) == [
+        "strategy",
+        "requirements",
+        "model",
+        "options",
+        "format",
+        "prompt",
+        "input",
+    ]
+    assert json.loads(json.dumps(found)) == found
+    assert found["requirements"][1]["validator"].endswith("short")
+    assert found["model"] == {"provider": "scripted", "model": "m"}
+    assert found["options"] == {"seed": 1, "stop": ["x"]}
+    assert found["prompt"].endswith("ask")
+
+
+def test_a_model_of_another_shape_is_another_format():
+    def made() -> type[BaseModel]:
+        class Same(BaseModel):
+            n: int
+
+        return Same
+
+    def other() -> type[BaseModel]:
+        class Same(BaseModel):
+            n: str
+
+        return Same
+
+    kinds = made(), made(), other()
+    schema = [identity(format=kind)["format"].partition(" ")[2] for kind in kinds]
+    assert schema[0] == schema[1] != schema[2]
+
+
+def test_a_strategy_without_a_backend_has_an_identity():
+    assert identity_of(RejectionSamplingStrategy())["model"] == {}
+
+
+def test_a_backend_that_does_not_say_who_it_is_is_known_by_its_class():
+    class Mine:
+        async def generate(self, request: Any) -> Any: ...
+
+    assert identity(backend=Mine())["model"]["provider"].endswith("Mine")
+
+
+@pytest.mark.parametrize("name", ["strategy", "requirements", "model", "options", "format"])
+def test_nobody_else_says_what_it_finds_out_itself(name):
+    with pytest.raises(ValueError, match=f"settings can't say {name}"):
+        identity(extra={name: "x"})
+
+
+def test_what_json_can_not_say_is_refused():
+    with pytest.raises(TypeError, match="settings holds what JSON can say"):
+        identity(extra={"mine": object()})
+
+
+# --- items ---------------------------------------------------------------------------------------
+
+
+class Colour(enum.Enum):
+    RED = 1
+
+
+@dataclass
+class Point:
+    x: int
+    y: Any
+
+
+class Opaque:
+    pass
+
+
+def digest(item: Any, prompt: str = "the same") -> str:
+    return digest_of(item, as_action(prompt))
+
+
+EQUAL = [
+    ({"a": 1, "b": 2}, {"b": 2, "a": 1}),
+    ([1, 2], (1, 2)),
+    ({"x", "y", "z"}, {"z", "y", "x"}),
+    (Point(1, 2), Point(1, 2)),
+    (Row(n=1), Row(n=1)),
+    (Opaque(), Opaque()),
+    (datetime(2020, 1, 1, tzinfo=UTC), datetime(2020, 1, 1, tzinfo=UTC)),
+]
+UNEQUAL = [
+    ({"a": 1}, {"a": 2}),
+    ({"a": 1}, {"b": 1}),
+    ([1, 2], [2, 1]),
+    ("1", 1),
+    (1, True),
+    (None, "None"),
+    (b"a", b"b"),
+    (Point(1, 2), Point(1, 3)),
+    (Row(n=1), Row(n=2)),
+    (date(2020, 1, 1), date(2020, 1, 2)),
+    (Path("a"), Path("b")),
+    (frozenset([1]), frozenset([2])),
+    ("\ud800", "\ud801"),
+    (float("nan"), 0.0),
+    (Row, Point),
+    (Colour.RED, "RED"),
+]
+
+
+@pytest.mark.parametrize(("one", "other"), EQUAL)
+def test_equal_items_have_equal_digests(one, other):
+    assert digest(one) == digest(other)
+
+
+@pytest.mark.parametrize(("one", "other"), UNEQUAL)
+def test_other_items_have_other_digests(one, other):
+    assert digest(one) != digest(other)
+    assert differing_part(digest(one), digest(other)) == "item"
+
+
+def test_another_prompt_for_the_same_item_is_told_from_another_item():
+    one, other = digest({"a": 1}, "say a"), digest({"a": 1}, "tell a")
+    assert one != other
+    assert differing_part(one, other) == "prompt"
+
+
+def test_an_action_is_its_prompt():
+    assert digest_of("x", as_action("x")) != digest_of("y", as_action("y"))
+    plain, strict = Instruction("x"), Instruction("x", requirements=("be brief",))
+    again = Instruction("x")
+    assert digest_of(plain, plain) == digest_of(again, again)
+    assert digest_of(plain, plain) != digest_of(strict, strict)
+    message = Message("user", "x")
+    assert differing_part(digest_of(plain, plain), digest_of(message, message)) == "prompt"
+
+
+def test_an_item_without_an_action_has_a_digest():
+    assert digest_of({"a": 1}, None) != digest_of({"a": 2}, None)
+
+
+def test_what_can_not_be_read_is_told_by_its_prompt():
+    loop: list[Any] = []
+    loop.append(loop)
+
+    class Raises(BaseModel):
+        def model_dump(self, **arguments: Any) -> Any:
+            raise OSError
+
+    class NoPrompt:
+        def render(self, context: Context) -> Any:
+            raise LookupError
+
+        def parse(self, text: str) -> str:
+            return text
+
+    assert digest(loop) == digest(loop)
+    assert digest(loop, "a") != digest(loop, "b")
+    assert digest(Raises()) == digest(Raises())
+    assert digest_of(NoPrompt(), NoPrompt()) == digest_of(NoPrompt(), NoPrompt())
+    assert row_of(loop) is None
+    assert label_of(loop) == "list"
+
+
+def test_a_digest_is_the_same_in_every_process(tmp_path):
+    program = """
+        from mellea_like.batch.identity import digest_of, identity_of
+        from mellea_like import RejectionSamplingStrategy, Instruction
+        from mellea_like.backends import ScriptedBackend
+        from mellea_like.sampling.schedules import Hedged, Staggered
+        item = {"a": {"x", "y", "z"}, "b": [1, 2.5, None]}
+        print(digest_of(item, Instruction("x")))
+        backend = ScriptedBackend(["x"])
+        s = RejectionSamplingStrategy(backend, concurrency_budget=2, schedule=Hedged())
+        print(identity_of(s, ["a"]))
+    """
+    printed = {
+        subprocess.run(
+            [sys.executable, "-c", textwrap.dedent(program)],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in "123"
+    }
+    assert len(printed) == 1
+    assert " at 0x" not in printed.pop()
+
+
+@pytest.mark.parametrize(
+    ("item", "label"),
+    [
+        ("Write a haiku.", "Write a haiku."),
+        ("two\nlines\tand  blanks", "two lines and blanks"),
+        ("x" * 200, "x" * 79 + "…"),
+        ("x" * 80, "x" * 80),
+        ("bell\a and \u202eright to left", "bell\ufffd and \ufffdright to left"),
+        (Instruction("do it"), "do it"),
+        (Message("user", "say it"), "say it"),
+        ({"id": 7, "name": "Ada"}, '{"id": 7, "name": "Ada"}'),
+        ({"id": "ü"}, '{"id": "ü"}'),
+        (Row(n=3), '{"n": 3}'),
+        (12, "12"),
+        (Opaque(), "Opaque"),
+    ],
+)
+def test_a_label_is_a_short_line(item, label):
+    assert label_of(item) == label
+
+
+@pytest.mark.parametrize(
+    ("item", "row"),
+    [
+        ("text", "text"),
+        ({"a": [1, None]}, {"a": [1, None]}),
+        (Row(n=1), {"n": 1}),
+        (Point(1, "a"), {"x": 1, "y": "a"}),
+        (Opaque(), None),
+        (Instruction("do it"), None),
+    ],
+)
+def test_a_row_is_the_items_data(item, row):
+    assert row_of(item) == row
