@@ -49,7 +49,7 @@ def ask(gateway, **fields) -> socket.socket:
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
-@pytest.mark.parametrize("how", ["close", "reset", "half"])
+@pytest.mark.parametrize("how", ["close", "reset", "half", "pipelined"])
 def test_the_upstreams_requests_end_within_100_ms(slow, stream, how):
     upstream, gateway = slow
     best = 1.0
@@ -61,6 +61,9 @@ def test_the_upstreams_requests_end_within_100_ms(slow, stream, how):
         if how == "reset":
             linger = (1).to_bytes(4, "little") + (0).to_bytes(4, "little")
             caller.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        if how == "pipelined":  # The next request came already.
+            caller.sendall(b"GET /v1/models HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+            time.sleep(0.02)
         if how == "half":
             caller.shutdown(socket.SHUT_WR)
         else:

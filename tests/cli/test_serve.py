@@ -1,0 +1,239 @@
+"""``mellea-like serve``, in a process of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import signal
+import socket
+import subprocess
+import threading
+import time
+from typing import NamedTuple
+
+import httpx2
+import pytest
+from command_line import COMMAND, environment
+from http_server import Answer, OpenAIServer
+
+from mellea_like.cli.main import main
+
+CONFIG = """\
+upstreams:
+  main: {kind: openai, base_url: URL, model: big, api_key: "${MY_KEY}"}
+models:
+  short: {upstream: main, checks: ["words<=3"], retries: 0}
+  other: {upstream: main}
+server: {port: 0, stop_seconds: 1}
+"""
+TOY = "upstreams: {toy: {kind: local}}\nmodels: {mine: {upstream: toy}}\n"
+KEY = "sk-very-secret-key"
+
+
+@pytest.fixture
+def config(tmp_path):
+    path = tmp_path / "gateway.yaml"
+
+    def write(text: str) -> str:
+        path.write_text(text, encoding="utf-8")
+        return str(path)
+
+    return write
+
+
+class Done(NamedTuple):
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+@pytest.fixture
+def run(capsys):
+    """Run the command in this process, which is quicker."""
+
+    def run(*arguments: str) -> Done:
+        code = main(arguments)
+        captured = capsys.readouterr()
+        return Done(code, captured.out, captured.err)
+
+    return run
+
+
+@contextlib.contextmanager
+def serving(*arguments: str, **env: str):
+    """The command, and the URL that it says it listens on."""
+    process = subprocess.Popen(
+        [*COMMAND, "serve", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(**env),
+    )
+    try:
+        line = process.stdout.readline()
+        found = re.fullmatch(r"Listening on (http://\S+/v1) \(models: (.+)\)\n", line)
+        assert found, line + process.stderr.read()
+        yield process, found[1]
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+def ask(url: str, **fields) -> httpx2.Response:
+    body = {"model": "short", "messages": [{"role": "user", "content": "My secret prompt."}]}
+    with httpx2.Client(timeout=20, trust_env=False) as client:
+        return client.post(f"{url}/chat/completions", json={**body, **fields})
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_it_serves_until_it_is_told_to_stop(config, number):
+    with OpenAIServer(Answer("one two three four"), Answer("one two")) as upstream:
+        path = config(CONFIG.replace("URL", upstream.url))
+        with serving("--config", path, MY_KEY=KEY) as (process, url):
+            assert url.startswith("http://127.0.0.1:")
+            answer = ask(url)
+            assert answer.json()["choices"][0]["message"]["content"] == "one two"
+            process.send_signal(number)
+            out, err = process.communicate(timeout=10)
+    assert (process.returncode, out) == (0, "")
+    assert "answered 200 to key anonymous" in err
+    assert "secret" not in err
+    assert "Traceback" not in err
+
+
+def test_quiet_says_nothing_of_requests(config):
+    with serving("-c", config(TOY), "--port", "0", "--quiet") as (process, url):
+        assert ask(url, model="mine").status_code == 200
+        process.terminate()
+        _, err = process.communicate(timeout=10)
+    assert err == ""
+
+
+def test_a_request_under_way_ends_before_it_stops(config):
+    with OpenAIServer(Answer("one two", seconds=0.6)) as upstream:
+        path = config(
+            CONFIG.replace("URL", upstream.url).replace("stop_seconds: 1", "stop_seconds: 9")
+        )
+        with serving("-c", path, MY_KEY=KEY) as (process, url):
+            answers: list[httpx2.Response] = []
+            thread = threading.Thread(target=lambda: answers.append(ask(url)))
+            thread.start()
+            until = time.monotonic() + 5
+            while not upstream.in_flight:
+                assert time.monotonic() < until
+                time.sleep(0.005)
+            process.terminate()
+            thread.join(10)
+            assert process.wait(10) == 0
+    assert [answer.status_code for answer in answers] == [200]
+
+
+def test_one_that_takes_too_long_is_closed_with_its_upstreams_request(config):
+    with OpenAIServer(Answer("one two", seconds=60)) as upstream:
+        path = config(CONFIG.replace("URL", upstream.url))
+        with serving("-c", path, MY_KEY=KEY) as (process, url):
+            failed: list[Exception] = []
+
+            def call() -> None:
+                try:
+                    ask(url).raise_for_status()
+                except httpx2.HTTPError as exc:
+                    failed.append(exc)
+
+            thread = threading.Thread(target=call)
+            thread.start()
+            until = time.monotonic() + 5
+            while not upstream.in_flight:
+                assert time.monotonic() < until
+                time.sleep(0.005)
+            process.terminate()
+            thread.join(10)
+            assert process.wait(10) == 0
+            while upstream.in_flight:
+                assert time.monotonic() < until + 5
+                time.sleep(0.005)
+    assert len(failed) == 1
+
+
+def test_check_looks_and_opens_nothing(config, run, monkeypatch):
+    monkeypatch.setenv("MY_KEY", KEY)
+    path = config(CONFIG.replace("URL", "http://127.0.0.1:9/v1"))
+    done = run("serve", "-c", path, "--check")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == f"{path} can be used; its models: short, other\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "arguments", "said"),
+    [
+        (CONFIG, (), "line 2: upstreams.main.api_key: the environment variable MY_KEY is not set"),
+        (TOY + "modles: {}\n", (), "there is no 'modles'; did you mean models?"),
+        (TOY, ("--host", "0.0.0.0"), "can be reached from other machines"),
+        (TOY, ("--host", "no.such.host.invalid"), "no.such.host.invalid"),
+        (TOY + "keys: {a: {env: NOT_SET}}\n", (), "NOT_SET"),
+    ],
+)
+@pytest.mark.parametrize("check", [(), ("--check",)])
+def test_what_can_not_be_used_is_said_in_a_sentence(config, run, text, arguments, said, check):
+    done = run("serve", "-c", config(text), *arguments, *check)
+    assert (done.returncode, done.stdout) == (3, "")
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((), "Missing option '--config'"),
+        (("-c", "x", "--port", "70000"), "--port"),
+        (("-c", "x", "--prot", "70000"), "No such option"),
+    ],
+)
+def test_bad_usage_is_exit_code_2(run, arguments, said):
+    done = run("serve", *arguments)
+    assert done.returncode == 2
+    assert said in done.stderr
+
+
+def test_a_file_that_is_not_there_is_named(run, tmp_path):
+    done = run("serve", "-c", str(tmp_path / "no.yaml"))
+    assert done.returncode == 3
+    assert "no.yaml: can't be read: No such file or directory" in done.stderr
+
+
+def test_a_port_that_is_taken_is_named(config, run):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = run("serve", "-c", config(TOY), "--port", str(port))
+    assert done.returncode == 3
+    assert f"can't listen on 127.0.0.1, port {port}: Address already in use" in done.stderr
+
+
+def test_an_upstream_that_does_not_open_is_named(config, tmp_path):
+    # In a process of its own, for it has set up its log by then.
+    (tmp_path / "no.gguf").write_bytes(b"this is no model")
+    text = "upstreams: {toy: {kind: llama, gguf: no.gguf}}\nmodels: {mine: {upstream: toy}}\n"
+    command = [*COMMAND, "serve", "-c", config(text), "--port", "0"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=50)
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "no.gguf" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_without_its_extra_it_says_what_to_install(config):
+    code = f"""
+import sys
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {{"yaml", "starlette", "uvicorn", "prometheus_client"}}:
+            raise ModuleNotFoundError(name)
+sys.meta_path.insert(0, Absent())
+from mellea_like.cli.main import main
+sys.exit(main(["serve", "-c", {config(TOY)!r}]))
+"""
+    done = subprocess.run(
+        [COMMAND[0], "-c", code], capture_output=True, text=True, check=False, timeout=50
+    )
+    assert done.returncode == 3
+    assert "pip install 'mellea-like[serve]'" in done.stderr

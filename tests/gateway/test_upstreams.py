@@ -1,0 +1,186 @@
+"""Upstreams: opened once, as the configuration says and nothing else, and closed at the end."""
+
+from __future__ import annotations
+
+import sys
+import types
+
+import pytest
+from gateway_kit import Caller, calling, config_for
+from http_server import Answer, OpenAIServer
+
+from mellea_like.backends.function import FunctionBackend
+from mellea_like.core.backend import Request
+from mellea_like.core.message import Message
+from mellea_like.errors import BackendError
+from mellea_like.gateway import GatewayConfig, make_app
+from mellea_like.gateway.app import Gateway
+from mellea_like.gateway.upstreams import open_upstreams
+
+pytestmark = pytest.mark.anyio
+
+ASK = Request((Message("user", "Hi."),))
+
+
+def upstreams(**configs: object):
+    config = GatewayConfig.model_validate(
+        {"upstreams": configs, "models": {"m": {"upstream": next(iter(configs))}}}
+    )
+    return config.upstreams
+
+
+@pytest.fixture
+def upstream():
+    with OpenAIServer(Answer("a b")) as server:
+        yield server
+
+
+async def test_the_key_and_the_address_come_from_the_configuration_alone(upstream, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-of-the-environment")
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")
+    monkeypatch.setenv("MY_KEY", "sk-mine")
+    at = {"kind": "openai", "base_url": upstream.url, "model": "x"}
+    configs = upstreams(
+        none=at, given={**at, "api_key": "sk-given"}, named={**at, "api_key_env": "MY_KEY"}
+    )
+    async with open_upstreams(configs) as opened:
+        for one in opened.values():
+            await one.backend.generate(ASK)
+    sent = [headers["authorization"] for headers in upstream.headers]
+    assert sent == ["Bearer no-key-needed", "Bearer sk-given", "Bearer sk-mine"]
+
+
+async def test_openais_own_server_is_meant_where_no_address_is_given(monkeypatch):
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")
+    async with open_upstreams(upstreams(main={"kind": "openai", "model": "x"})) as opened:
+        inner = opened["main"].backend.inner
+    assert inner.base_url == "https://api.openai.com/v1"
+
+
+async def test_redirects_are_not_followed(upstream):
+    with OpenAIServer(Answer(status=307, headers={"location": upstream.url})) as other:
+        configs = upstreams(main={"kind": "openai", "base_url": other.url, "model": "x"})
+        async with open_upstreams(configs) as opened:
+            with pytest.raises(BackendError):
+                await opened["main"].backend.generate(ASK)
+    assert upstream.started == 0
+
+
+async def test_connections_are_closed_at_the_end(upstream):
+    configs = upstreams(
+        main={"kind": "openai", "base_url": upstream.url, "model": "x", "keep_alive": True}
+    )
+    async with open_upstreams(configs) as opened:
+        await opened["main"].backend.generate(ASK)
+        assert upstream.connections == 1
+    await upstream.wait_until(lambda: upstream.connections == 0)
+
+
+async def test_an_error_of_an_upstream_says_nothing_of_what_it_said():
+    with OpenAIServer(Answer.error(500, "your prompt was Hi.")) as server:
+        configs = upstreams(main={"kind": "openai", "base_url": server.url, "model": "x"})
+        async with open_upstreams(configs) as opened:
+            with pytest.raises(BackendError) as caught:
+                await opened["main"].backend.generate(ASK)
+    assert "prompt" not in str(caught.value)
+    assert "main" in str(caught.value)
+
+
+async def test_the_local_text_generator_needs_nothing():
+    config = GatewayConfig.model_validate(
+        {"upstreams": {"toy": {"kind": "local"}}, "models": {"mine": {"upstream": "toy"}}}
+    )
+    gateway = Gateway(config)
+    async with gateway.open():
+        answer = await Caller(gateway.app).chat("classes", seed=3)
+        refused = await Caller(gateway.app).chat(mellea_like={"requirements": ["It rhymes."]})
+    assert answer.json["choices"][0]["message"]["content"]
+    assert refused.error["param"] == "mellea_like.requirements"
+
+
+@pytest.mark.allow_blocking  # The configuration looks for its files.
+async def test_a_corpus_is_what_the_local_text_is_made_of(tmp_path):
+    (tmp_path / "corpus.txt").write_text("Ships sail. Ships sink.", encoding="utf-8")
+    configs = upstreams(toy={"kind": "local", "corpus": [str(tmp_path / "corpus.txt")]})
+    async with open_upstreams(configs) as opened:
+        reply = await opened["toy"].backend.generate(ASK)
+    assert reply.text.startswith("Ships s")
+
+
+# --- backends in Python -------------------------------------------------------------------------
+
+
+@pytest.fixture
+def module(monkeypatch):
+    made = types.ModuleType("backends_of_a_test")
+    made.ready = FunctionBackend(lambda _: "ready", inline=True)
+    made.make = lambda: FunctionBackend(lambda _: "made", inline=True)
+    made.inner = types.SimpleNamespace(ready=made.ready)
+    made.number = 3
+    made.wrong = lambda: 3
+    monkeypatch.setitem(sys.modules, "backends_of_a_test", made)
+
+
+@pytest.mark.parametrize(
+    ("where", "text"), [("ready", "ready"), ("make", "made"), ("inner.ready", "ready")]
+)
+async def test_a_backend_may_be_written_in_python(module, where, text):
+    configs = upstreams(mine={"kind": "python", "backend": f"backends_of_a_test:{where}"})
+    async with open_upstreams(configs) as opened:
+        assert (await opened["mine"].backend.generate(ASK)).text == text
+
+
+@pytest.mark.parametrize(
+    ("where", "said"),
+    [
+        ("backends_of_a_test:number", "is no backend"),
+        ("backends_of_a_test:wrong", "is no backend"),
+        ("backends_of_a_test:missing", "can't be imported"),
+        ("no_such_module:x", "can't be imported"),
+        (None, r"upstreams\.mine\.backend is missing"),
+    ],
+)
+async def test_a_backend_that_is_none_is_named(module, where, said):
+    config = {"kind": "python"} if where is None else {"kind": "python", "backend": where}
+    with pytest.raises(ValueError, match=said):
+        async with open_upstreams(upstreams(mine=config)):
+            pass
+
+
+async def test_a_backend_that_was_handed_over_stays_open_and_says_whether_it_judges():
+    closed = []
+
+    class Closing(FunctionBackend):
+        async def aclose(self) -> None:
+            closed.append(self)
+
+    backend = Closing(lambda _: "a", inline=True, can_judge=False)
+    async with calling(backend) as caller:
+        refused = await caller.chat(mellea_like={"requirements": ["It rhymes."]})
+    assert refused.error["param"] == "mellea_like.requirements"
+    assert closed == []
+
+
+def test_a_backend_for_no_upstream_is_a_mistake():
+    with pytest.raises(ValueError, match="no upstream of the configuration is called 'mian'"):
+        make_app(config_for(), backends={"mian": FunctionBackend(lambda _: "a")})
+
+
+async def test_a_lifespan_opens_the_upstreams():
+    app = make_app(config_for(), backends={"main": FunctionBackend(lambda _: "a", inline=True)})
+    sent: list[str] = []
+    statuses: list[int | None] = []
+
+    async def receive() -> dict[str, str]:
+        if sent:
+            statuses.append((await Caller(app).chat()).status)
+        return {"type": "lifespan.shutdown" if sent else "lifespan.startup"}
+
+    async def send(message) -> None:
+        sent.append(message["type"])
+
+    scope = {"type": "lifespan", "asgi": {"version": "3.0"}, "state": {}}
+    await app(scope, receive, send)
+    assert sent == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
+    assert statuses == [200]
+    assert (await Caller(app).ask("/healthz", method="GET")).status == 503
