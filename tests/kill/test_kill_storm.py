@@ -1,0 +1,208 @@
+"""A run that is killed at random moments loses nothing, and repeats only what was in flight."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections import Counter
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import kill_run
+import pytest
+from journal_kit import copy_of
+
+from mellea_like.batch import read_items, read_run
+
+pytestmark = [pytest.mark.kill, pytest.mark.timeout(400)]
+
+CYCLES = 100
+ITEMS = 3000
+CONCURRENCY = 16
+PROGRAM = kill_run.__file__
+
+
+@dataclass
+class Figures:
+    """What the storm has seen."""
+
+    kills: int = 0
+    runs: int = 0
+    before_a_journal: int = 0
+    acknowledged: int = 0
+    kept_and_not_acknowledged: int = 0
+    in_flight: list[int] = field(default_factory=list)
+    calls: int = 0
+    repeated: int = 0
+    logs: list[int] = field(default_factory=list)
+    loops: Counter[str] = field(default_factory=Counter)
+
+
+class Run:
+    """One run of all items, killed again and again until it ends."""
+
+    def __init__(self, folder: Path, seen: Figures) -> None:
+        folder.mkdir()
+        self.folder = folder
+        self.seen = seen
+        self.lines = {"calls": 0, "results": 0}
+        self.finished: dict[int, str] = {}
+        self.acknowledged: dict[int, str] = {}
+        self.unpaid = 0
+
+    def go(self, *, kill: bool) -> bool:
+        """Run, and kill it at some moment; tell whether it came to its end before."""
+        loop = random.choice(("asyncio", "trio"))
+        arguments = [str(self.folder), str(ITEMS), str(CONCURRENCY), loop]
+        with (self.folder / "log").open("w+b") as log:
+            process = subprocess.Popen([sys.executable, PROGRAM, *arguments], stderr=log)
+            try:
+                if kill:
+                    self.wait_for_a_moment(process)
+                    process.send_signal(signal.SIGKILL)
+                process.wait()
+            finally:
+                process.kill()
+            if process.returncode == -signal.SIGKILL:
+                self.seen.kills += 1
+                self.seen.loops[loop] += 1
+                self.judge(killed=True)
+                return False
+            assert process.returncode == 0, (log.seek(0), log.read())
+        self.judge(killed=False)
+        return True
+
+    def wait_for_a_moment(self, process: subprocess.Popen[bytes]) -> None:
+        """Any moment at all, one time in four; else one when items are being sampled."""
+        if random.random() < 0.25:
+            time.sleep(random.uniform(0, 1))
+            return
+        calls = self.folder / "calls"
+        before = calls.stat().st_size if calls.exists() else 0
+        while process.poll() is None and not (calls.exists() and calls.stat().st_size > before):
+            time.sleep(0.001)
+        time.sleep(random.uniform(0, 0.3))
+
+    def new_lines(self, name: str) -> list[str]:
+        """What was written since the last look; a line is written at once, or not at all."""
+        path = self.folder / name
+        text = path.read_text(encoding="utf-8") if path.exists() else ""
+        assert text.endswith("\n") or not text
+        lines = text.splitlines()[self.lines[name] :]
+        self.lines[name] += len(lines)
+        return lines
+
+    def judge(self, *, killed: bool) -> None:
+        seen = self.seen
+        calls = Counter(map(int, self.new_lines("calls")))
+        results = [line.split(" ", 3) for line in self.new_lines("results")]
+        seen.calls += calls.total()
+        # What was finished before is not sampled again.
+        assert not calls.keys() & self.finished.keys()
+        before = self.finished
+        if (self.folder / "run.db").exists():
+            # A copy, so that the next process finds what the killed one left.
+            shutil.rmtree(self.folder / "copy", ignore_errors=True)
+            (self.folder / "copy").mkdir()
+            copy = copy_of(self.folder / "run.db", self.folder / "copy" / "run.db")
+            log = copy.with_name("run.db-wal")
+            seen.logs.append(log.stat().st_size if log.exists() else 0)
+            self.finished = finished_in(copy)
+        else:
+            assert killed
+            assert not calls
+            assert not results
+            seen.before_a_journal += 1
+        # What was finished stays, and what was handed on is there, as it was handed on.
+        assert before.items() <= self.finished.items()
+        mine: set[int] = set()
+        for number, status, replayed, value in results:
+            item = int(number)
+            assert item not in mine
+            mine.add(item)
+            assert self.finished[item] == status
+            assert (status, value) == kill_run.outcome_of(item)
+            assert bool(int(replayed)) == (item in before)
+            self.acknowledged[item] = status
+        in_flight = {item: calls[item] for item in calls if item not in self.finished}
+        assert len(in_flight) <= CONCURRENCY
+        for item in calls.keys() - in_flight.keys():
+            assert calls[item] == kill_run.calls_of(item)
+        seen.repeated += sum(in_flight.values())
+        self.unpaid += len(in_flight)
+        waiting = len(self.finished.keys() - self.acknowledged.keys())
+        seen.kept_and_not_acknowledged = max(seen.kept_and_not_acknowledged, waiting)
+        if killed:
+            seen.in_flight.append(len(in_flight))
+        else:
+            assert not in_flight
+            assert mine == set(range(ITEMS))
+
+    def end(self) -> None:
+        """Judge the whole of a run that came to its end."""
+        seen = self.seen
+        seen.runs += 1
+        seen.acknowledged += len(self.acknowledged)
+        journal = self.folder / "run.db"
+        assert {file.name for file in self.folder.iterdir() if file.name.startswith("run.db")} == {
+            "run.db"
+        }
+        wanted = Counter(kill_run.outcome_of(item)[0] for item in range(ITEMS))
+        assert read_run(journal)["counts"] == {**wanted, "unfinished": 0}
+        paid = 0
+        for item, record in zip(range(ITEMS), read_items(journal), strict=True):
+            assert record["id"] == item
+            assert record["status"] == kill_run.outcome_of(item)[0]
+            assert (record["trace"] is None) == (record["status"] == "errored")
+            if record["status"] == "passed":
+                assert kill_run.outcome_of(item)[1] in json.dumps(record["trace"])
+            assert record["usage"]["requests"] >= kill_run.calls_of(item)
+            paid += record["usage"]["requests"]
+        calls = self.lines["calls"]
+        # The cost of killed attempts is kept, but for calls whose end was not written down.
+        assert calls - 3 * self.unpaid <= paid <= calls
+
+
+def finished_in(journal: Path) -> dict[int, str]:
+    """The items with a result; the database must hold together."""
+    with closing(sqlite3.connect(f"{journal.as_uri()}?mode=ro", uri=True)) as connection:
+        assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+        assert (
+            connection.execute("SELECT count(*) FROM results").fetchone()
+            == connection.execute("SELECT count(DISTINCT item) FROM results").fetchone()
+        )
+        return dict(connection.execute("SELECT item, status FROM results"))
+
+
+def test_nothing_acknowledged_is_lost_in_a_hundred_kills(tmp_path, figures):
+    seed = random.randrange(10**9)
+    random.seed(seed)
+    seen = Figures()
+    started = time.monotonic()
+    while seen.kills < CYCLES:
+        run = Run(tmp_path / f"run{seen.runs}", seen)
+        while not run.go(kill=seen.kills < CYCLES):
+            pass
+        run.end()
+        shutil.rmtree(run.folder)
+    flights = sorted(seen.in_flight)
+    figures(
+        f"{seen.kills} kills (seed {seed}; {dict(seen.loops)}) in {seen.runs} runs of {ITEMS:,}"
+        f" items, {CONCURRENCY} at a time, in {time.monotonic() - started:.0f} s:",
+        f"  results acknowledged: {seen.acknowledged:,}; lost: 0; items with another result: 0;"
+        f" kept before they were acknowledged: up to {seen.kept_and_not_acknowledged}",
+        f"  killed before there was a journal: {seen.before_a_journal} times; with a log of up to"
+        f" {max(seen.logs):,} bytes",
+        f"  items in flight at a kill: {flights[0]} to {flights[-1]}, median"
+        f" {flights[len(flights) // 2]} (at most {CONCURRENCY})",
+        f"  calls: {seen.calls:,}, of which repeated: {seen.repeated} (those of items in flight)",
+        "  PRAGMA integrity_check: ok after each kill",
+    )
+    assert sum(map(bool, flights)) > CYCLES // 3
