@@ -16,9 +16,6 @@ from mellea_like.runtime.later import imported_later
 if TYPE_CHECKING:
     from mellea_like.batch.batch_run import BatchRun
     from mellea_like.batch.item import ItemResult
-    from mellea_like.batch.journal import Journal
-    from mellea_like.batch.journal_reader import read_items, read_run
-    from mellea_like.batch.journal_writer import JournalStatistics
     from mellea_like.batch.journal import Journal, OpenJournal
     from mellea_like.batch.journal_reader import StoredItem, read_items, read_run
     from mellea_like.batch.journal_writer import JournalStatistics
@@ -45,12 +42,8 @@ __getattr__, __dir__ = imported_later(
         "Journal": "mellea_like.batch.journal",
         "JournalStatistics": "mellea_like.batch.journal_writer",
         "OpenJournal": "mellea_like.batch.journal",
-        "Journal": "mellea_like.batch.journal",
-        "JournalStatistics": "mellea_like.batch.journal_writer",
         "Progress": "mellea_like.batch.progress",
         "StoredItem": "mellea_like.batch.journal_reader",
-        "read_items": "mellea_like.batch.journal_reader",
-        "read_run": "mellea_like.batch.journal_reader",
         "read_items": "mellea_like.batch.journal_reader",
         "read_run": "mellea_like.batch.journal_reader",
         "sample_many": "mellea_like.batch.run",
