@@ -53,7 +53,7 @@ def _call_report(trace: Mapping[str, Any], title: str | None) -> str:
         title=title or _title(trace),
         sign=swatch("won" if winner is not None else "failed"),
         stopped=clip(stopped(trace), 300),
-        about=f"{moment(trace['started'])} · sampling {trace['sampling_id']}",
+        about=f"{moment(trace['started'])} · sampling {clip(trace['sampling_id'], 64)}",
         tiles=[{"name": name, "value": value, "more": ""} for name, value in headline(trace)],
         waterfall=waterfall(drawn, SCOPE, links=True),
         waterfall_note=_note(trace, winner),

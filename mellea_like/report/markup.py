@@ -16,7 +16,7 @@ _INVISIBLE = re.compile(
 )
 _PICTURES = 0x2400
 """Unicode's pictures of the control characters: U+2400 shows U+0000."""
-_SHAPES = frozenset({"circle", "line", "path", "rect", "use"})
+_SHAPES = frozenset({"circle", "line", "path", "rect"})
 _CONTROLS, _DELETE, _LATIN, _FIRST_PLANE = 0x20, 0x7F, 0xFF, 0xFFFF
 
 

@@ -10,7 +10,7 @@ from mellea_like.report.draws import cut
 from mellea_like.report.markup import Html, tag
 from mellea_like.report.panels import Room, panels
 from mellea_like.report.resources import style
-from mellea_like.report.signs import definitions, swatch
+from mellea_like.report.signs import patterns, swatch
 from mellea_like.report.waterfall import waterfall
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def cell(trace: Mapping[str, Any]) -> Html:
     return tag(
         "div",
         tag("style", Html(style("trace"))),
-        definitions(scope),
+        patterns(scope),
         tag(
             "header",
             swatch("won" if trace["success"] else "failed"),

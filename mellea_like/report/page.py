@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from mellea_like.report.markup import Html, visible
 from mellea_like.report.resources import read, style
-from mellea_like.report.signs import definitions
+from mellea_like.report.signs import patterns
 
 try:
     from jinja2 import Environment, FunctionLoader, StrictUndefined
@@ -60,7 +60,7 @@ def page(template: str, **content: Any) -> str:
             icon=f"data:image/svg+xml,{quote(ICON)}",
             style=Html(sheet),
             script=Html(script),
-            definitions=definitions(SCOPE),
+            patterns=patterns(SCOPE),
             version=version("mellea-like"),
         )
     )

@@ -105,8 +105,10 @@ def _panel(
     return tag(
         "details",
         summary,
-        tag("div", _body(slice_, trace, limit, same=same), class_="inside"),
-        id=anchor(scope, slice_),
+        # A link that leads into what is closed opens it.
+        tag(
+            "div", _body(slice_, trace, limit, same=same), class_="inside", id=anchor(scope, slice_)
+        ),
         class_=f"panel {outcome}",
     )
 

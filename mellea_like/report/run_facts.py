@@ -35,7 +35,7 @@ STATUSES = {
 }
 """How items end, in words."""
 
-_IDENTITY = 4000
+_NAME, _IDENTITY = 100, 4000
 _LINES = 5
 
 
@@ -154,10 +154,16 @@ def identity_of(figures: RunFigures) -> list[tuple[str, str]]:
         Names and values.
     """
     run = figures.run
-    lines = [(name, clip(_plain(value), _IDENTITY)) for name, value in run["identity"].items()]
+    lines = [
+        (clip(name, _NAME), clip(_plain(value), _IDENTITY))
+        for name, value in run["identity"].items()
+    ]
     if figures.prices is not None:
         lines += [
-            (f"price of {model}", f"{price.input:g} in, {price.output:g} out, per million tokens")
+            (
+                f"price of {clip(model, _NAME)}",
+                f"{price.input:g} in, {price.output:g} out, per million tokens",
+            )
             for model, price in figures.prices.of.items()
         ]
     if figures.repeated:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mellea_like.report.markup import Html, joined, tag
 
-__all__ = ["box", "definitions", "mark", "swatch"]
+__all__ = ["box", "mark", "patterns", "swatch"]
 
 _STROKES = {
     "passed": "M3 8.5 6.5 12 13 4.5",
@@ -21,9 +21,6 @@ _AS = {
     "other": "unfinished",
 }
 """What a sign is the same as."""
-
-_SIGN = "mlr-"
-"""What the ids of the signs begin with; all pages and cells have the same ones."""
 
 
 def mark(outcome: str, x: float, y: float) -> Html:
@@ -42,15 +39,23 @@ def mark(outcome: str, x: float, y: float) -> Html:
 
 
 def swatch(outcome: str) -> Html:
-    """Draw an outcome's sign for a legend or a line of text, as `definitions` has it.
+    """Draw an outcome's sign for a legend or a line of text.
 
     Args:
         outcome: the outcome, status or fate.
 
     Returns:
-        A small SVG drawing that is hidden from screen readers: the words stand beside it.
+        A small SVG drawing that is hidden from screen readers: the words stand beside it. Where its
+        parts lie is said in the style sheet.
     """
-    return tag("svg", tag("use", href=f"#{_SIGN}{outcome}"), class_="sign", aria_hidden="true")
+    strokes = _STROKES[_AS.get(outcome, outcome)]
+    return tag(
+        "svg",
+        tag("rect", class_=f"box {outcome}"),
+        tag("path", d=strokes, class_=f"mark {outcome}"),
+        class_="sign",
+        aria_hidden="true",
+    )
 
 
 def box(outcome: str, x: float, width: float, height: int, scope: str) -> Html:
@@ -80,11 +85,11 @@ def box(outcome: str, x: float, width: float, height: int, scope: str) -> Html:
     return joined(plain, tag("rect", fill=f"url(#{scope}-{kind})", class_="pattern", **place))
 
 
-def definitions(scope: str) -> Html:
-    """Define the signs that `swatch` shows and the patterns that `box` uses.
+def patterns(scope: str) -> Html:
+    """Define the patterns that `box` uses: stripes, a grid of lines, and dots.
 
     Args:
-        scope: the ids of the patterns begin with it.
+        scope: their ids begin with it.
 
     Returns:
         An SVG element that shows nothing by itself.
@@ -99,18 +104,12 @@ def definitions(scope: str) -> Html:
             _pattern(f"{scope}-failed", 8, stripes, "rotate(45)"),
             _pattern(f"{scope}-errored", 6, grid, "rotate(45)"),
             _pattern(f"{scope}-unfinished", 6, dots),
-            *(_sign(outcome) for outcome in (*_STROKES, *_AS)),
         ),
         width=0,
         height=0,
         aria_hidden="true",
-        class_="definitions",
+        class_="patterns",
     )
-
-
-def _sign(outcome: str) -> Html:
-    square = tag("rect", x=1, y=1, width=20, height=20, rx=6, class_=f"box {outcome}")
-    return tag("symbol", square, mark(outcome, 3, 3), id=f"{_SIGN}{outcome}", viewBox="0 0 22 22")
 
 
 def _pattern(name: str, size: int, inside: Html, turned: str | None = None) -> Html:

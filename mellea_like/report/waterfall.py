@@ -63,7 +63,7 @@ def waterfall(
     left_out = len(chains) - MOST_ROWS
     return tag(
         "div",
-        tag("div", "subsample", class_="wf-head"),
+        tag("div", "subsample", class_="wf-head", aria_hidden="true"),
         *rows,
         tag("div", tag("div", class_="wf-name"), _axis(reach), class_="wf-row wf-axis"),
         tag("p", f"{plural(left_out, 'more subsample')} not drawn.", class_="note")
@@ -134,8 +134,19 @@ def _row(
         at = _place(winner["ended_at"], reach)
         lines.append(tag("line", x1=at, x2=at, y1=0, y2=_ROW, class_="won"))
     bars = [_bar(s, paint, won=s is winner) for s in sorted(slices, key=lambda s: s["started_at"])]
-    track = tag("svg", *lines, *bars, class_="wf-track", width="100%", height=_ROW)
-    return tag("div", tag("div", chain, class_="wf-name"), track, class_="wf-row")
+    track = tag(
+        "svg",
+        *lines,
+        *bars,
+        class_="wf-track",
+        width="100%",
+        height=_ROW,
+        role="group",
+        aria_label=f"subsample {chain}",
+    )
+    return tag(
+        "div", tag("div", chain, class_="wf-name", aria_hidden="true"), track, class_="wf-row"
+    )
 
 
 def _bar(slice_: Mapping[str, Any], paint: _Paint, *, won: bool) -> Html:
@@ -155,6 +166,7 @@ def _bar(slice_: Mapping[str, Any], paint: _Paint, *, won: bool) -> Html:
             x=f"{start:.5g}%",
             width=f"{width:.5g}%",
             height=_ROW,
+            aria_hidden="true",
         ),
     )
     name = f"bar {size} {outcome}"

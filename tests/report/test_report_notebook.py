@@ -34,7 +34,7 @@ def test_a_result_shows_its_iterations(result):
 def test_it_has_no_script_and_refers_to_nothing_outside(result):
     page = HtmlPage(result._repr_html_())
     assert page.scripts == []
-    assert [link for link in page.links if not link.startswith("#mlr-")] == []
+    assert page.links == []
     assert not {"iframe", "a", "form"} & set(page.tags)
 
 
@@ -44,17 +44,16 @@ def test_its_style_is_for_itself_only(result):
     selectors = [
         selector.strip()
         for group in re.findall(r"([^{}]+)\{", rules)
-        for selector in group.split(";")[-1].split(",")
+        for selector in re.split(r",(?![^(]*\))", group.split(";")[-1])
         if not group.strip().startswith("@") and "@" not in group
     ]
     assert selectors
     assert [selector for selector in selectors if ".mlr" not in selector] == []
 
 
-def test_two_cells_share_no_id_but_those_of_the_signs():
+def test_two_cells_share_no_id():
     first, second = (cell(trace_of(("failed", 1)) | {"sampling_id": i}) for i in ("a", "b"))
-    shared = set(HtmlPage(first).ids) & set(HtmlPage(second).ids)
-    assert {name for name in shared if not re.fullmatch(r"mlr-[a-z]+", name)} == set()
+    assert not set(HtmlPage(first).ids) & set(HtmlPage(second).ids)
 
 
 @pytest.mark.parametrize("text", [text for text in NASTY if len(text) < 1000])

@@ -186,9 +186,9 @@ def test_a_call_that_passed_nothing_says_why(reason, detail, words):
 
 
 def test_each_outcome_has_a_mark_and_a_pattern_besides_its_colour(call_page):
-    signs = re.findall(r'<symbol id="mlr-(\w+)".*?<path d="([^"]+)"', call_page)
-    marks = dict(signs)
-    assert len({marks[o] for o in ("passed", "failed", "errored", "cancelled")}) == 4
+    found = re.findall(r'<path d="([^"]+)" class="mark (\w+)"/></svg>', call_page)
+    marks = {outcome: strokes for strokes, outcome in found}
+    assert len({marks[o] for o in ("won", "failed", "errored", "cancelled")}) == 4
     # The plain box, the striped and the hatched one; what is cancelled has a dashed edge.
     assert 'fill="url(#it-failed)"' in call_page
     assert 'fill="url(#it-errored)"' in call_page

@@ -28,8 +28,9 @@ document.querySelectorAll(".waterfall").forEach((waterfall) => {
   const show = (bar) => {
     if (shown === bar) return;
     hide();
-    const panel = document.getElementById(bar.getAttribute("href").slice(1));
-    if (!panel) return;
+    const inside = document.getElementById(bar.getAttribute("href").slice(1));
+    if (!inside) return;
+    const panel = inside.closest("details");
     const header = document.createElement("header");
     panel.querySelectorAll("summary > :not(.why)").forEach((part) => header.append(part.cloneNode(true)));
     const close = document.createElement("button");
@@ -37,7 +38,9 @@ document.querySelectorAll(".waterfall").forEach((waterfall) => {
     close.textContent = "Close";
     close.addEventListener("click", () => leave(bar));
     header.append(close);
-    inspector.append(header, panel.querySelector(".inside").cloneNode(true));
+    const copy = inside.cloneNode(true);
+    copy.removeAttribute("id");
+    inspector.append(header, copy);
     inspector.setAttribute("aria-label", panel.querySelector(".which").textContent);
     inspector.hidden = false;
     bar.setAttribute("aria-expanded", "true");
