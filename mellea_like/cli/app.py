@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib.metadata import version
+from pathlib import Path  # noqa: TC003 (typer reads the annotations)
 from typing import Annotated
 
 import typer
@@ -107,6 +108,15 @@ def sample(  # noqa: PLR0913 (an option each)
             "--json", help="Print one JSON object with all slices.", rich_help_panel=options.OUTPUT
         ),
     ] = False,
+    trace: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Write the record of the call to a file, for mellea-like report; prompts and"
+            " replies stand in it.",
+            rich_help_panel=options.OUTPUT,
+        ),
+    ] = None,
     explain: Annotated[
         bool,
         typer.Option(
@@ -131,6 +141,7 @@ def sample(  # noqa: PLR0913 (an option each)
         SampleArguments(
             instruction=as_text(instruction, "the instruction"),
             as_json=as_json,
+            trace=trace,
             explain=explain,
             ledger=ledger,
             **options.shared_arguments(locals()),

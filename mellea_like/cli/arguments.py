@@ -81,6 +81,7 @@ class SampleArguments:
     early: bool = False
     limits: LimitArguments = field(default_factory=LimitArguments)
     as_json: bool = False
+    trace: Path | None = None
     explain: bool = False
     ledger: bool = False
     quiet: bool = False

@@ -11,9 +11,9 @@ from mellea_like.cli.exits import Problem
 from mellea_like.cli.limits import in_options
 from mellea_like.cli.progress import problems_of, rejected_early
 from mellea_like.cli.terminal import is_terminal, one_line, printable, write
+from mellea_like.core.trace import slice_to_dict, usage_to_dict
 
 if TYPE_CHECKING:
-    from mellea_like.core.generation import Usage
     from mellea_like.core.ledger import Ledger
     from mellea_like.core.result import SamplingResult
     from mellea_like.core.slice import Slice
@@ -95,9 +95,12 @@ def as_record(
         "strategy": strategy,
         "backend": backend,
         "sampling_id": result.sampling_id,
+        "started": result.started.isoformat(),
+        "undelivered": result.undelivered,
+        "best_index": result.best_index,
         "iteration": None if best is None else best.iteration,
         "elapsed": round(result.elapsed, 6),
-        "usage": _usage(result.usage),
+        "usage": usage_to_dict(result.usage),
         "ledger": {
             "rows": [row._asdict() for row in ledger.rows],
             "total": ledger.total._asdict(),
@@ -188,35 +191,12 @@ def _cost(result: SamplingResult[Any], ledger: Ledger) -> str:
 
 
 def _slice(s: Slice) -> dict[str, Any]:
+    written = slice_to_dict(s)
     return {
-        "iteration": s.iteration,
-        "subsample": s.subsample,
-        "depth": s.depth,
-        "chain": s.chain,
-        "outcome": str(s.outcome),
-        "text": None if s.generation is None else s.text,
-        "finish_reason": None if s.generation is None else s.generation.finish_reason,
+        **written,
         "reasons": list(s.problems),
-        "validations": [
-            {
-                "requirement": requirement.name,
-                "status": str(verdict.status),
-                "reason": verdict.reason,
-                "score": verdict.score,
-            }
-            for requirement, verdict in s.validations
-        ],
+        "validations": [{"requirement": v["name"], **v} for v in written["validations"]],
         "error": None if s.error is None else f"{type(s.error).__name__}: {s.error}",
         "started_at": round(s.started_at, 6),
         "ended_at": round(s.ended_at, 6),
-        "usage": _usage(s.usage),
-    }
-
-
-def _usage(usage: Usage) -> dict[str, int]:
-    return {
-        "requests": usage.requests,
-        "input_tokens": usage.input_tokens,
-        "output_tokens": usage.output_tokens,
-        "unknown": usage.unknown,
     }

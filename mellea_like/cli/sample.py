@@ -26,7 +26,8 @@ from mellea_like.cli.reporting import code_of, logs, report
 from mellea_like.cli.schema import structured_type
 from mellea_like.cli.signals import terminable
 from mellea_like.cli.terminal import is_terminal, one_line, silence, warn
-from mellea_like.errors import BackendError, LimitExceeded, SamplingTimeout
+from mellea_like.cli.trace_file import check_trace, write_trace
+from mellea_like.errors import BackendError, LimitExceeded, MelleaError, SamplingTimeout
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -72,6 +73,8 @@ def _run(arguments: SampleArguments, limits: Limits, progress: Progress) -> int:
     requirements = read_requirements(arguments, schema)
     wanted = structured_type(arguments, schema)
     check_options(arguments)
+    if arguments.trace is not None:
+        check_trace(arguments.trace)
     instruction = read_instruction(arguments.instruction)
     try:
         result = anyio.run(_sample, arguments, limits, instruction, requirements, wanted, progress)
@@ -80,7 +83,10 @@ def _run(arguments: SampleArguments, limits: Limits, progress: Progress) -> int:
             raise
         result = timeout.result
     progress.cancelled = 0  # Those that lost were not interrupted.
-    return _show(arguments, limits, result)
+    code = _show(arguments, limits, result)
+    if arguments.trace is not None:
+        write_trace(arguments.trace, result)
+    return code
 
 
 async def _sample(
@@ -151,6 +157,14 @@ def _show(arguments: SampleArguments, limits: Limits, result: SamplingResult[Any
 
 def _report(arguments: SampleArguments, error: Exception) -> int:
     message = report(error, debug=arguments.debug)
+    record: SamplingResult[Any] | None = None
+    if isinstance(error, MelleaError):  # Some carry the record of their call.
+        record = getattr(error, "result", None)
+    if arguments.trace is not None and record is not None:
+        try:
+            write_trace(arguments.trace, record)
+        except Problem as problem:
+            report(problem, debug=arguments.debug)
     if arguments.as_json:
         about: dict[str, Any] = {}
         if isinstance(error, LimitExceeded):

@@ -1,0 +1,100 @@
+"""``sample --trace``: the record of a call in a file, and what of it ``--json`` prints."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+
+from mellea_like import SamplingResult
+
+ARGUMENTS = ("sample", "Write.", "--check", "words>=1", "--loop", "20", "-q")
+
+
+def test_the_record_of_a_call_is_written_for_its_owner_alone(command, tmp_path):
+    file = tmp_path / "trace.json"
+    code, out, err = command(*ARGUMENTS, "--trace", str(file))
+    assert (code, err) == (0, "")
+    result = SamplingResult.from_dict(json.loads(file.read_text()))
+    assert result.value == out.rstrip("\n")
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_it_replaces_what_is_there_and_can_be_reported(command, tmp_path):
+    file = tmp_path / "trace.json"
+    file.write_text("something else")
+    assert command(*ARGUMENTS, "--trace", str(file))[0] == 0
+    code, out, _ = command("report", str(file))
+    assert code == 0
+    assert out
+
+
+def test_a_call_without_a_reply_that_passes_is_written_too(command, tmp_path):
+    file = tmp_path / "trace.json"
+    assert command(*ARGUMENTS, "--check", "words<1", "--trace", str(file))[0] == 1
+    assert json.loads(file.read_text())["success"] is False
+
+
+def test_and_one_that_ended_in_an_error(command, tmp_path):
+    file = tmp_path / "trace.json"
+    code, _, err = command(
+        *("sample", "Write.", "--budget", "cost=0.00001", "--price", "1,2", "--max-tokens", "50"),
+        *("-q", "--trace", str(file)),
+    )
+    assert code == 1
+    assert len(err.splitlines()) == 1
+    assert json.loads(file.read_text())["stop_reason"] == "budget"
+
+
+@pytest.mark.parametrize(
+    ("place", "sentence"),
+    [
+        ("no/t.json", "--trace: there is no directory "),
+        (".", "--trace: . is no file"),
+        ("/dev/null", "--trace: /dev/null is no file"),
+        ("x" * 300, "--trace: can't write "),
+    ],
+)
+def test_a_place_that_can_not_be_written_is_named_before_anything_is_sent(
+    command, tmp_path, monkeypatch, place, sentence
+):
+    monkeypatch.chdir(tmp_path)
+    code, out, err = command(*ARGUMENTS, "--trace", place)
+    assert (code, out) == (3, "")
+    assert err.startswith(f"mellea-like: {sentence}")
+    assert len(err.splitlines()) == 1
+
+
+def test_a_place_that_goes_meanwhile_costs_the_trace_and_not_the_reply(command, tmp_path):
+    schema = tmp_path / "gone"
+    schema.mkdir()
+    os.mkfifo(tmp_path / "corpus")  # ... while the corpus is read
+    import threading
+
+    def feed():
+        with (tmp_path / "corpus").open("w") as file:
+            schema.rmdir()
+            file.write("The heron waits beside the water.\n")
+
+    feeder = threading.Thread(target=feed)
+    feeder.start()
+    code, out, err = command(
+        *ARGUMENTS, "--corpus", str(tmp_path / "corpus"), "--trace", str(schema / "t.json")
+    )
+    feeder.join()
+    assert (code, out) == (3, "The heron waits beside the water.\n")
+    assert err.startswith("mellea-like: --trace: can't write ")
+
+
+def test_json_has_the_keys_of_a_trace_and_its_own(command):
+    _, out, _ = command("sample", "Write.", "--check", "words<1", "--json", "--loop", "1", "-q")
+    record = json.loads(out)
+    assert {"started", "undelivered", "best_index", "sampling_id", "text", "ledger"} <= set(record)
+    piece = record["slices"][0]
+    assert {"action", "model", "reason", "reasons", "text", "generation_usage"} <= set(piece)
+    assert piece["error"] is None
+    verdict = piece["validations"][0]
+    assert verdict["requirement"] == verdict["name"] == "words<1"
+    assert {"description", "weight", "status", "reason", "score"} <= set(verdict)
