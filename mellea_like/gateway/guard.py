@@ -48,6 +48,9 @@ OPEN_PATHS = ("/healthz",)
 VERSIONS = ("1.0", "1.1", "2", "3")
 """As ASGI writes them; the parser lets others through."""
 
+TOKENS = ("max_tokens", "max_completion_tokens")
+"""The old name and the new one; a request may have both."""
+
 IN_SCOPE = "mellea_like.gateway"
 
 CALLER_LEFT = 499
@@ -257,16 +260,16 @@ class _Exchange:
         key.check_budget()
         body = await self._read()
         self._model = body.get("model")
-        tokens = body.get("max_completion_tokens")
-        tokens = body.get("max_tokens") if tokens is None else tokens
-        check_amounts(body.get("n"), tokens, key.limits)
+        tokens = [body[name] for name in TOKENS if body.get(name) is not None]
+        for given in tokens or [None]:
+            check_amounts(body.get("n"), given, key.limits)
         scope[IN_SCOPE] = Admitted(
             key.name,
             key.limits,
             body,
             key.budget,
             body.get("n") or 1,
-            tokens or key.limits.max_tokens,
+            min(tokens, default=key.limits.max_tokens),
         )
         await self._through_the_door(key)
 

@@ -266,6 +266,17 @@ def test_an_unread_body_never_becomes_the_next_request(gateway, calls):
     assert calls == []
 
 
+def test_nonsense_in_the_rest_of_a_refused_body_cuts_the_caller_off(gateway, caplog):
+    with gateway.connect() as caller:
+        head = request(method="POST", content_type="application/json", content_encoding="gzip")
+        caller.send(head[:-2] + b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n")
+        assert caller.answer().status == 415
+        caller.send(b"no chunk's length\r\n")
+        assert caller.closed_after() < 1
+    assert "Traceback" not in caplog.text
+    assert "Fatal" not in caplog.text
+
+
 # --- methods, paths, upgrades --------------------------------------------------------------------
 
 
