@@ -19,6 +19,7 @@ FRONT_DOORS = [
     ".batch",
     ".coalescing",
     ".errors",
+    ".gateway",
     ".hooks",
     ".limits",
     ".report",

@@ -1,0 +1,62 @@
+"""examples/gateway_client.py against ``mellea-like serve`` with examples/gateway.yaml."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from command_line import COMMAND, environment
+
+EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
+
+
+@pytest.fixture(scope="module")
+def url():
+    command = [*COMMAND, "serve", "--config", str(EXAMPLES / "gateway.yaml"), "--port", "0"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()
+    ) as process:
+        try:
+            line = process.stdout.readline()
+            found = re.search(r"http://\S+", line)
+            assert found, line + process.stderr.read()
+            yield found[0]
+        finally:
+            process.terminate()
+            process.communicate(timeout=20)
+
+
+def run(url: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-W", "error", EXAMPLES / "gateway_client.py", "--base-url", url],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment(),
+        timeout=50,
+    )
+
+
+def test_it_prints_replies_that_have_passed(url):
+    done = run(url)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0] == "models: short, short-or-best"
+    reply = lines[1].removeprefix("reply: ")
+    assert len(reply.split()) <= 12
+    assert re.fullmatch(r"it took \d+ iterations and \d+ tokens", lines[2])
+    assert any(line.startswith("  iteration ") and line.endswith(": failed") for line in lines)
+    streamed = next(line for line in lines if line.startswith("streamed: "))
+    assert "string" in streamed
+    assert any(re.match(r"nothing passed in 8 iterations: .*zebra", line) for line in lines)
+    assert lines[-1] in {"passed: true", "passed: false"}
+
+
+def test_no_gateway_ends_in_one_sentence_on_stderr():
+    done = run("http://127.0.0.1:9/v1")
+    assert done.returncode == 1
+    assert done.stderr.startswith("No reply: ")
+    assert "Traceback" not in done.stderr
