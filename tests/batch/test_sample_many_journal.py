@@ -1,0 +1,379 @@
+"""A batch with a journal: what comes again, what is sampled anew, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anyio
+import pytest
+from batch_kit import Counted, MemoryJournal, Plan, ids, into, results_of, strategy
+from pydantic import BaseModel
+
+from mellea_like import Message, Usage
+from mellea_like.batch import sample_many
+from mellea_like.errors import AuthenticationFailed, JournalError, LimitExceeded, SamplingFailed
+from mellea_like.limits import Budget
+
+pytestmark = pytest.mark.anyio
+
+PROMPTS = ["a", "b", "c", "d", "e", "f"]
+
+
+async def broken_off(journal: MemoryJournal, finished: int, prompts: Any = PROMPTS) -> None:
+    """Run until so many items are finished, with the next one under way."""
+    async with sample_many(strategy(), prompts, concurrency=1, journal=journal) as results:
+        for _ in range(finished):
+            await anext(results)
+        await anyio.sleep(0.5)
+    assert journal.finished == list(range(finished))
+
+
+# --- what comes again ----------------------------------------------------------------------------
+
+
+async def test_finished_items_come_again_without_being_sampled(virtual_clock):
+    journal = MemoryJournal()
+    await broken_off(journal, 3)
+    backend = Plan()
+    items = await results_of(
+        strategy(backend), PROMPTS, concurrency=2, journal=journal, ordered=True
+    )
+    assert backend.asked == ["d", "e", "f"]
+    assert ids(items) == [0, 1, 2, 3, 4, 5]
+    assert [item.item for item in items] == PROMPTS
+    assert [item.replayed for item in items] == [True] * 3 + [False] * 3
+    assert [item.attempt for item in items] == [1, 1, 1, 2, 1, 1]
+    assert {item.status for item in items} == {"passed"}
+
+
+async def test_what_comes_again_is_what_was_handed_on(virtual_clock):
+    journal = MemoryJournal()
+    backend = Plan({"a": "yes", "b": "no", "c": AuthenticationFailed("no key", status=401)})
+    first = await results_of(
+        strategy(backend), ["a", "b", "c"], concurrency=1, ordered=True, journal=journal
+    )
+    again = await results_of(strategy(), ["a", "b", "c"], concurrency=1, journal=journal)
+    assert [item.status for item in again] == ["passed", "failed", "errored"]
+    for one, other in zip(first, again, strict=True):
+        assert (one.id, one.item, one.value) == (other.id, other.item, other.value)
+        assert one.usage == other.usage
+        if one.result is not None:
+            assert one.result.to_dict() == other.result.to_dict()
+    assert isinstance(again[2].error, AuthenticationFailed)
+    assert again[2].error.status == 401
+    with pytest.raises(SamplingFailed, match="it says no"):
+        again[1].unwrap()
+
+
+async def test_an_errored_item_costs_what_the_journal_knows_of(virtual_clock):
+    wrong = AuthenticationFailed("no key")
+    (item,) = await results_of(
+        strategy(Plan({"x": wrong})), ["x"], concurrency=1, journal=MemoryJournal()
+    )
+    assert item.usage == Usage(requests=1, unknown=1)
+
+
+async def test_replays_do_not_wait_for_what_is_sampled(virtual_clock):
+    journal = MemoryJournal()
+    await results_of(strategy(), PROMPTS, concurrency=1, journal=journal)
+    journal.items[0].result = None
+    began = virtual_clock.now
+    async with sample_many(strategy(), PROMPTS, concurrency=6, journal=journal) as results:
+        came = [(item.id, virtual_clock.now - began) async for item in results]
+    assert came == [(1, 0), (2, 0), (3, 0), (4, 0), (5, 0), (0, 1)]
+
+
+async def test_an_order_holds_for_replayed_and_fresh_items_together(virtual_clock):
+    journal = MemoryJournal()
+    await results_of(strategy(), PROMPTS, concurrency=1, journal=journal)
+    for unfinished in (0, 3):
+        journal.items[unfinished].result = None
+    items = await results_of(strategy(), PROMPTS, concurrency=6, journal=journal, ordered=True)
+    assert ids(items) == [0, 1, 2, 3, 4, 5]
+    assert [item.replayed for item in items] == [False, True, True, False, True, True]
+
+
+async def test_replays_keep_to_the_window(virtual_clock):
+    journal = MemoryJournal()
+    prompts = [str(n) for n in range(300)]
+    await results_of(strategy(), prompts, concurrency=100, journal=journal)
+    source = Counted(prompts)
+    async with sample_many(strategy(), source, concurrency=3, journal=journal) as results:
+        await anyio.sleep(10)
+        assert source.taken == 6
+        assert sorted([item.id async for item in results]) == list(range(300))
+        assert results.progress.replayed == 300
+
+
+async def test_equal_items_keep_separate_ids(virtual_clock):
+    journal = MemoryJournal()
+    await broken_off(journal, 2, ["same"] * 5)
+    backend = Plan()
+    items = await results_of(strategy(backend), ["same"] * 5, concurrency=1, journal=journal)
+    assert sorted(ids(items)) == [0, 1, 2, 3, 4]
+    assert len(backend.asked) == 3
+
+
+class Invoice(BaseModel):
+    number: str
+    total: float
+
+
+async def test_a_replayed_value_is_of_the_format(virtual_clock):
+    journal = MemoryJournal()
+    reply = '{"number": "7", "total": 1.5}'
+    typed = strategy(Plan(lambda prompt: reply), requirements=[])
+    for replayed in (False, True):
+        (item,) = await results_of(typed, ["x"], concurrency=1, journal=journal, format=Invoice)
+        assert item.replayed is replayed
+        assert item.value == Invoice(number="7", total=1.5)
+
+
+class Die:
+    """An action of one's own, whose values JSON has no words for."""
+
+    def render(self, context: Any) -> Any:
+        return (Message("user", "throw"),)
+
+    def parse(self, text: str) -> complex:
+        return complex(text)
+
+
+async def test_a_replayed_value_is_what_the_action_parses(virtual_clock):
+    journal = MemoryJournal()
+    typed = strategy(Plan(lambda prompt: "1+2j"), requirements=[])
+    for replayed in (False, True):
+        (item,) = await results_of(typed, [Die()], concurrency=1, journal=journal)
+        assert item.replayed is replayed
+        assert item.value == 1 + 2j
+
+
+async def test_a_value_whose_text_is_lost_is_what_the_journal_says(virtual_clock):
+    journal = MemoryJournal()
+    typed = strategy(Plan(lambda prompt: "1+2j"), requirements=[])
+    await results_of(typed, [Die()], concurrency=1, journal=journal)
+    journal.items[0].result["trace"]["slices"][0]["text"] = "lost"
+    (item,) = await results_of(typed, [Die()], concurrency=1, journal=journal)
+    assert item.value == "1+2j"
+
+
+# --- what the journal is told ----------------------------------------------------------------
+
+
+async def test_a_result_is_handed_on_only_when_it_is_kept(virtual_clock):
+    journal = MemoryJournal(commit=5)
+    async with sample_many(strategy(), ["a"], concurrency=1, journal=journal) as results:
+        item = await anext(results)
+        assert virtual_clock.now == 6
+        assert journal.finished == [item.id]
+
+
+async def test_an_item_is_begun_when_it_is_sampled_and_not_when_it_is_taken(virtual_clock):
+    journal = MemoryJournal()
+    source = Counted(PROMPTS)
+    async with sample_many(strategy(), source, concurrency=2, journal=journal):
+        await anyio.sleep(0.5)
+        assert source.taken == 4
+        assert sorted(journal.items) == [0, 1]
+
+
+async def test_at_most_so_many_are_neither_begun_nor_kept_as_run_at_a_time(virtual_clock):
+    journal = MemoryJournal(commit=3)
+    async with sample_many(strategy(), PROMPTS, concurrency=2, journal=journal):
+        await anyio.sleep(3.5)
+        assert sorted(journal.items) == [0, 1], "they are not kept yet"
+
+
+async def test_the_journal_has_each_items_row_label_and_slices(virtual_clock):
+    journal = MemoryJournal()
+    tries = strategy(Plan(lambda prompt: "no"), loop_budget=3)
+    rows = [{"word": "one"}]
+    action = lambda row: f"say {row['word']}"
+    await results_of(tries, rows, concurrency=1, action=action, journal=journal)
+    item = journal.items[0]
+    assert item.data == {"word": "one"}
+    assert item.label == '{"word": "one"}'
+    assert [(n, attempt, s.iteration) for n, attempt, s in journal.slices] == [
+        (0, 1, 1),
+        (0, 1, 2),
+        (0, 1, 3),
+    ]
+
+
+async def test_an_action_that_raises_is_kept_as_an_errored_item(virtual_clock):
+    def action(row):
+        raise LookupError("no such column")
+
+    journal = MemoryJournal()
+    for replayed in (False, True):
+        (item,) = await results_of(strategy(), [{}], concurrency=1, action=action, journal=journal)
+        assert item.replayed is replayed
+        assert item.status == "errored"
+        assert isinstance(item.error, LookupError)
+
+
+async def test_with_fail_fast_the_failed_item_is_sampled_anew(virtual_clock):
+    journal = MemoryJournal()
+    with pytest.raises(SamplingFailed):
+        await results_of(
+            strategy(Plan({"b": "no"})), PROMPTS, concurrency=1, fail_fast=True, journal=journal
+        )
+    assert journal.finished == [0]
+    backend = Plan()
+    items = await results_of(
+        strategy(backend), PROMPTS, concurrency=1, fail_fast=True, journal=journal, ordered=True
+    )
+    assert backend.asked == ["b", "c", "d", "e", "f"]
+    assert [item.attempt for item in items] == [1, 2, 1, 1, 1, 1]
+
+
+async def test_what_a_budget_stopped_is_sampled_anew_with_a_larger_one(virtual_clock):
+    journal = MemoryJournal()
+    with pytest.raises(LimitExceeded):
+        await results_of(
+            strategy(), PROMPTS, concurrency=2, budget=Budget(requests=3), journal=journal
+        )
+    assert sorted(journal.finished) == [0, 1, 2]
+    items = await results_of(
+        strategy(), PROMPTS, concurrency=2, budget=Budget(requests=30), journal=journal
+    )
+    assert sorted(ids(items)) == [0, 1, 2, 3, 4, 5]
+    assert {item.status for item in items} == {"passed"}
+
+
+# --- what is refused -----------------------------------------------------------------------------
+
+
+async def test_another_item_at_a_position_is_refused_and_the_position_named(virtual_clock):
+    journal = MemoryJournal()
+    await broken_off(journal, 4)
+    backend = Plan(lambda prompt: 50)
+    journal.items[0].result = None
+    seen: list[Any] = []
+    with pytest.raises(JournalError, match=r"item 3 is not .* its item differs"):
+        await into(
+            seen,
+            sample_many(
+                strategy(backend), ["a", "b", "c", "X", "e", "f"], concurrency=6, journal=journal
+            ),
+        )
+    assert ids(seen) == [1, 2]
+    assert virtual_clock.now < 5
+    assert backend.asked == backend.cancelled
+    assert backend.in_flight == 0
+
+
+async def test_another_prompt_for_an_item_is_refused(virtual_clock):
+    journal = MemoryJournal()
+    word = "say"
+    action = lambda row: f"{word} {row}"
+    await results_of(strategy(), [1], concurrency=1, action=action, journal=journal)
+    word = "tell"
+    with pytest.raises(JournalError, match=r"item 0 is not .* its prompt differs"):
+        await results_of(strategy(), [1], concurrency=1, action=action, journal=journal)
+
+
+@pytest.mark.parametrize("left", [0, 2])
+async def test_a_source_that_is_shorter_is_refused_at_its_end(virtual_clock, left):
+    journal = MemoryJournal()
+    await results_of(strategy(), PROMPTS, concurrency=1, journal=journal)
+    seen: list[Any] = []
+    with pytest.raises(JournalError, match=f"ended after {left} items, and the journal has more"):
+        await into(seen, sample_many(strategy(), PROMPTS[:left], concurrency=3, journal=journal))
+    assert sorted(ids(seen)) == list(range(left))
+
+
+async def test_a_source_that_is_shorter_by_a_block_is_refused_too(virtual_clock):
+    journal = MemoryJournal()
+    prompts = [str(n) for n in range(200)]
+    await results_of(strategy(), prompts, concurrency=100, journal=journal)
+    with pytest.raises(JournalError, match="ended after 128 items"):
+        await results_of(strategy(), prompts[:128], concurrency=10, journal=journal)
+
+
+async def test_a_source_that_is_longer_goes_on(virtual_clock):
+    journal = MemoryJournal()
+    await results_of(strategy(), PROMPTS[:3], concurrency=1, journal=journal)
+    items = await results_of(strategy(), PROMPTS, concurrency=1, journal=journal)
+    assert sorted(ids(items)) == [0, 1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"options": {"temperature": 0.5}},
+        {"format": str},
+        {"requirements": ["judged"]},
+        {"action": str},
+        {"settings": {"input": "another file"}},
+    ],
+)
+async def test_another_run_is_refused(virtual_clock, changed):
+    journal = MemoryJournal()
+    await broken_off(journal, 1)
+    with pytest.raises(JournalError, match="another run"):
+        await results_of(strategy(), PROMPTS, concurrency=1, journal=journal, **changed)
+
+
+@pytest.mark.parametrize("lacks", ["trace", "usage", "error"])
+async def test_a_record_that_can_not_be_read_is_refused(virtual_clock, lacks):
+    journal = MemoryJournal()
+    await broken_off(journal, 2)
+    del journal.items[1].result[lacks]
+    with pytest.raises(JournalError, match="record of item 1 can't be read"):
+        await results_of(strategy(), PROMPTS, concurrency=1, journal=journal)
+
+
+# --- a journal that fails ------------------------------------------------------------------------
+
+
+async def test_a_journal_that_fails_stops_the_run_and_cancels_what_is_in_flight(virtual_clock):
+    journal = MemoryJournal(broken=2)
+    backend = Plan({"a": 1, "b": 2, "c": 3, "d": 50, "e": 50, "f": 50})
+    seen: list[Any] = []
+    with pytest.raises(JournalError, match="the disk is full"):
+        await into(seen, sample_many(strategy(backend), PROMPTS, concurrency=4, journal=journal))
+    assert ids(seen) == [0, 1]
+    assert virtual_clock.now < 4
+    assert backend.in_flight == 0
+    journal.broken = 1000
+    items = await results_of(strategy(), PROMPTS, concurrency=4, journal=journal)
+    assert sorted(ids(items)) == [0, 1, 2, 3, 4, 5]
+    assert sum(item.replayed for item in items) == 2
+
+
+async def test_a_journal_that_fails_while_an_item_is_sampled_stops_the_run(virtual_clock):
+    backend = Plan(lambda prompt: "no" if prompt == "a" else 50)
+    seen: list[Any] = []
+
+    class Full(MemoryJournal):
+        def slice(self, *args: Any) -> None:
+            raise JournalError("the disk is full")
+
+    batch = sample_many(strategy(backend, loop_budget=3), PROMPTS, concurrency=4, journal=Full())
+    with pytest.raises(JournalError, match="the disk is full"):
+        await into(seen, batch)
+    assert seen == []
+    assert virtual_clock.now < 5
+    assert backend.in_flight == 0
+
+
+async def test_a_journal_that_can_not_be_read_stops_the_run(virtual_clock):
+    class Unreadable(MemoryJournal):
+        async def lookup(self, item_id: int, count: int) -> list[Any]:
+            raise JournalError("the file is damaged")
+
+    with pytest.raises(JournalError, match="the file is damaged"):
+        await results_of(strategy(), PROMPTS, concurrency=4, journal=Unreadable())
+
+
+async def test_the_failure_of_a_slow_consumers_journal_comes_after_what_was_kept(virtual_clock):
+    journal = MemoryJournal(broken=3)
+    async with sample_many(strategy(), PROMPTS, concurrency=2, journal=journal) as results:
+        await anyio.sleep(30)
+        seen = [(await anext(results)).id for _ in range(3)]
+        with pytest.raises(JournalError):
+            await anext(results)
+        with pytest.raises(StopAsyncIteration):
+            await anext(results)
+    assert sorted(seen) == sorted(journal.finished)

@@ -1,0 +1,167 @@
+"""Batches whose journal is a real file, on the real clock: broken off, and resumed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from anyio.lowlevel import checkpoint
+from batch_kit import Plan, ids, results_of, strategy
+
+from mellea_like import Generation, Request, Requirement, Usage
+from mellea_like.batch import Journal, read_items, read_run, sample_many
+from mellea_like.errors import InvalidRequest, JournalError, SamplingFailed
+
+pytestmark = pytest.mark.anyio
+
+
+class Quick:
+    """It answers at once, and counts what it was asked."""
+
+    model = "quick"
+
+    def __init__(self, replies: dict[str, Any] | None = None) -> None:
+        self.asked: list[str] = []
+        self.replies = replies or {}
+
+    async def generate(self, request: Request) -> Generation:
+        prompt = request.messages[-1].content
+        self.asked.append(prompt)
+        await checkpoint()
+        reply = self.replies.get(prompt, "yes")
+        if isinstance(reply, Exception):
+            raise reply
+        return Generation(reply, usage=Usage(1, 2, 3))
+
+
+async def read(path: Path) -> list[dict[str, Any]]:
+    return await anyio.to_thread.run_sync(lambda: list(read_items(path)))
+
+
+PROMPTS = [f"prompt {n % 200}" for n in range(300)]
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+async def test_a_run_that_was_broken_off_goes_on_where_it_was(tmp_path, ordered):
+    path, backend = tmp_path / "run.db", Quick()
+    acknowledged = []
+    async with sample_many(
+        strategy(backend), PROMPTS, concurrency=8, journal=path, ordered=ordered
+    ) as results:
+        async for item in results:
+            acknowledged.append(item.id)
+            if len(acknowledged) == 150:
+                break
+    asked = len(backend.asked)
+    items = await results_of(
+        strategy(backend), PROMPTS, concurrency=8, journal=str(path), ordered=ordered
+    )
+    assert sorted(ids(items)) == list(range(300))
+    if ordered:
+        assert ids(items) == list(range(300))
+    assert set(acknowledged) <= {item.id for item in items if item.replayed}
+    repeated = asked + len(backend.asked[asked:]) - 300
+    assert 0 <= repeated <= 8, "at most what was in flight"
+    assert {item.attempt for item in items} <= {1, 2}
+    assert [item.item for item in sorted(items, key=lambda item: item.id)] == PROMPTS
+
+    stored = await read(path)
+    assert [item["id"] for item in stored] == list(range(300))
+    assert {item["status"] for item in stored} == {"passed"}
+    run = await anyio.to_thread.run_sync(read_run, path)
+    assert run["counts"]["passed"] == 300
+
+
+async def test_a_finished_run_comes_again_as_it_was(tmp_path):
+    replies = {"fails": "no", "raises": InvalidRequest("too long", status=400)}
+    prompts = ["fine", "fails", "raises"]
+    path, backend = tmp_path / "run.db", Quick(replies)
+    first = await results_of(strategy(backend), prompts, concurrency=2, journal=path, ordered=True)
+    again = await results_of(strategy(backend), prompts, concurrency=2, journal=path, ordered=True)
+    assert len(backend.asked) == 3
+    assert [item.status for item in again] == ["passed", "failed", "errored"]
+    assert all(item.replayed for item in again)
+    for one, other in zip(first[:2], again, strict=False):
+        assert one.result is not None
+        assert other.result is not None
+        assert one.result.to_dict() == other.result.to_dict()
+        assert one.usage == other.usage
+    assert first[2].usage == again[2].usage
+    assert isinstance(again[2].error, InvalidRequest)
+    assert again[2].error.status == 400
+    with pytest.raises(SamplingFailed, match="it says no"):
+        again[1].unwrap()
+
+
+@pytest.mark.parametrize("text", ["all", "best", "none"])
+async def test_values_come_again_whatever_the_journal_keeps_of_texts(tmp_path, text):
+    journal = Journal(tmp_path / "run.db", text=text)
+    backend = Quick({"x": "[1, 2]"})
+    typed = strategy(backend, requirements=[])
+    for replayed in (False, True):
+        (item,) = await results_of(typed, ["x"], concurrency=1, journal=journal, format=list[int])
+        assert item.replayed is replayed
+        assert item.value == [1, 2]
+        assert item.unwrap() == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("changed", "named"),
+    [
+        ({"options": {"temperature": 0.5}}, "options"),
+        ({"requirements": [Requirement("be", bool, inline=True)]}, "requirements"),
+        ({"format": bool}, "format"),
+        ({"action": str}, "prompt"),
+        ({"settings": {"input": "another"}}, "input"),
+        ({"strategy": {"loop_budget": 5}}, "strategy"),
+    ],
+)
+async def test_another_run_is_refused_with_what_differs(tmp_path, changed, named):
+    path, backend = tmp_path / "run.db", Quick()
+    await results_of(strategy(backend), ["x"], concurrency=1, journal=path)
+    arguments = dict(changed)
+    other = strategy(backend, **arguments.pop("strategy", {}))
+    with pytest.raises(JournalError, match=named):
+        await results_of(other, ["x"], concurrency=1, journal=path, **arguments)
+    assert len(backend.asked) == 1
+
+
+async def test_another_source_is_refused(tmp_path):
+    path = tmp_path / "run.db"
+    await results_of(strategy(Quick()), PROMPTS, concurrency=16, journal=path)
+    with pytest.raises(JournalError, match="item 299 is not"):
+        await results_of(strategy(Quick()), [*PROMPTS[:299], "X"], concurrency=16, journal=path)
+    with pytest.raises(JournalError, match="ended after 256 items"):
+        await results_of(strategy(Quick()), PROMPTS[:256], concurrency=16, journal=path)
+    items = await results_of(strategy(Quick()), PROMPTS, concurrency=16, journal=path)
+    assert all(item.replayed for item in items)
+
+
+async def test_a_journal_that_is_in_use_is_refused(tmp_path):
+    path = tmp_path / "run.db"
+    async with sample_many(strategy(Plan(lambda prompt: 50)), ["x"], concurrency=1, journal=path):
+        with pytest.raises(JournalError):
+            await results_of(strategy(Quick()), ["x"], concurrency=1, journal=path)
+
+
+async def test_a_new_journal_is_wanted_and_there_is_one(tmp_path):
+    path = tmp_path / "run.db"
+    await results_of(strategy(Quick()), ["x"], concurrency=1, journal=path)
+    with pytest.raises(JournalError):
+        journal = Journal(path, resume=False)
+        await results_of(strategy(Quick()), ["x"], concurrency=1, journal=journal)
+
+
+async def test_a_run_that_is_cancelled_leaves_a_journal_that_goes_on(tmp_path):
+    path, backend = tmp_path / "run.db", Plan({"hangs": 50, "fine": 0.001})
+    prompts = ["fine"] * 5 + ["hangs"] * 3
+    with anyio.move_on_after(0.5) as scope:
+        await results_of(strategy(backend), prompts, concurrency=4, journal=path)
+    assert scope.cancelled_caught
+    backend.plan = lambda prompt: 0.001
+    items = await results_of(strategy(backend), prompts, concurrency=4, journal=path, ordered=True)
+    assert [item.replayed for item in items] == [True] * 5 + [False] * 3
+    assert [item.attempt for item in items] == [1] * 5 + [2] * 3
+    assert [item["attempts"] for item in await read(path)] == [1] * 5 + [2] * 3
