@@ -123,7 +123,7 @@ class _Batch:
         self._finished = self._look_at_journal()
         self._outputs = self._make_outputs()
         self._check_places()
-        self._source.look_through()
+        self._source.look_through(quiet=sample.quiet)
         self._digest = self._source.digest() if arguments.journal is not None else None
         self._whole = self._finished == 0
         self._view = BatchView(

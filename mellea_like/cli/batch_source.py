@@ -33,6 +33,9 @@ MOST_WARNINGS = 10
 PIECE = 2**20
 """Bytes that are read at a time for a digest."""
 
+LARGE = 20 * 2**20
+"""Bytes of a file that is looked through for a second or more."""
+
 _NO_ROW: Any = object()
 
 
@@ -118,8 +121,11 @@ class RowSource:
                 digest.update(piece)
             return f"{file.tell()} bytes, sha256 {digest.hexdigest()[:24]}"
 
-    def look_through(self) -> None:
+    def look_through(self, *, quiet: bool = False) -> None:
         """Read a file to its end, or a pipe to its first row, and find what is wrong.
+
+        Args:
+            quiet: whether not to say so where it takes a while.
 
         Raises:
             Problem: a line can't be read and is not to be left out, or no line can be read.
@@ -132,6 +138,8 @@ class RowSource:
             found = self._first is not _NO_ROW
         else:
             with self._trouble(), self._open() as file:
+                if not quiet and os.fstat(file.fileno()).st_size > LARGE:
+                    warn(f"Looking through {self._name} ...")
                 if self.format is RowFormat.PARQUET:
                     from mellea_like.batch.rows_parquet import (  # noqa: PLC0415 (an extra)
                         parquet_columns,
