@@ -10,7 +10,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from mellea_like.gateway.config_base import Section
 from mellea_like.gateway.config_models import ModelConfig, StreamingConfig, UpstreamConfig
-from mellea_like.gateway.config_server import KeyConfig, ServerConfig
+from mellea_like.gateway.config_server import KeyConfig, KeyName, ServerConfig
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -46,7 +46,7 @@ class GatewayConfig(Section):
     models: dict[Name, ModelConfig] = Field(min_length=1, examples=["{mine: {upstream: main}}"])
     streaming: StreamingConfig = StreamingConfig()
     server: ServerConfig = ServerConfig()
-    keys: dict[str, KeyConfig] = Field(default_factory=dict[str, KeyConfig])
+    keys: dict[KeyName, KeyConfig] = Field(default_factory=dict[str, KeyConfig])
 
     @model_validator(mode="after")
     def _check_names_of_upstreams(self) -> GatewayConfig:

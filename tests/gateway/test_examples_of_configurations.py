@@ -1,0 +1,36 @@
+"""The configurations in the documentation and the examples can be used as they stand."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from mellea_like.gateway import make_app, read_config
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "howto" / "gateway.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"^```yaml\n(.+?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("text", BLOCKS, ids=range(len(BLOCKS)))
+def test_a_configuration_on_the_page_can_be_used(text, tmp_path, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-for-a-test")
+    monkeypatch.setenv("BILLING_TOKEN", "a-token-of-more-than-sixteen-characters")
+    path = tmp_path / "gateway.yaml"
+    path.write_text(text, encoding="utf-8")
+    make_app(read_config(path))
+
+
+def test_the_page_has_configurations():
+    assert len(BLOCKS) >= 3
+
+
+def test_the_examples_comments_can_be_used_as_well(tmp_path, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-for-a-test")
+    (tmp_path / "model.gguf").touch()
+    text = (ROOT / "examples" / "gateway.yaml").read_text(encoding="utf-8")
+    path = tmp_path / "gateway.yaml"
+    path.write_text(re.sub(r"^  # ( *\w+:.*)$", r"  \1", text, flags=re.MULTILINE), "utf-8")
+    assert list(read_config(path).upstreams) == ["toy", "main", "small"]
