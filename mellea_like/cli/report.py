@@ -10,7 +10,7 @@ import tempfile
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TextIO, cast
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, TextIO, cast
 
 import typer
 
@@ -41,7 +41,7 @@ mellea-like report run.db --item 17 -o item.html
 EPILOG = "Exit codes: 0 done, 2 bad usage, 3 the source or the output is at fault."
 
 SQLITE = b"SQLite format 3\0"
-MOST = 256 * 2**20
+MOST = 64 * 2**20
 """Bytes of a trace: no call has as many, and some files never end."""
 
 PIPE = "-"
@@ -101,7 +101,11 @@ def report(
 def _run(arguments: Arguments) -> int:
     output = arguments.output
     if output is not None and output != PIPE:
-        _check_output(Path(output), arguments)
+        try:
+            _check_output(Path(output), arguments)
+        except OSError as exc:
+            msg = f"{output} can't be written: {exc.strerror or exc}"
+            raise Problem(msg) from exc
     made = _of(arguments)
     if output is None or output == PIPE:
         _print(made)
@@ -186,14 +190,18 @@ def _is_journal(path: Path) -> bool:
 def _read_trace(source: str) -> dict[str, Any]:
     """Read a trace from a file or from standard input, and make sure that it is one."""
     if source == PIPE:
-        raw = sys.stdin.buffer.read(MOST + 1)
+        stdin: BinaryIO | None = getattr(sys.stdin, "buffer", None)
+        if stdin is None:
+            msg = "standard input can't be read"
+            raise ValueError(msg)
+        raw = stdin.read(MOST + 1)
     else:
         with Path(source).open("rb") as file:
             raw = file.read(MOST + 1)
     if len(raw) > MOST:
         msg = f"this is no trace of a call: it has more than {MOST // 2**20} MiB"
         raise ValueError(msg)
-    expected = "a journal of `mellea-like batch`, or the JSON of result.to_dict()"
+    expected = "a journal of `mellea-like batch`, or what `mellea-like sample --trace` wrote"
     try:
         data: Any = json.loads(raw)
     except (RecursionError, ValueError) as exc:
@@ -223,12 +231,8 @@ def _check_output(path: Path, arguments: Arguments) -> None:
 
 
 def _is_ours(path: Path) -> bool:
-    try:
-        with path.open("rb") as file:
-            begin = file.read(200)
-    except OSError as exc:
-        msg = f"{path} can't be read: {exc.strerror or exc}"
-        raise Problem(msg) from exc
+    with path.open("rb") as file:
+        begin = file.read(200)
     return not begin or b"<!-- A report made by mellea-like -->" in begin
 
 
@@ -239,7 +243,7 @@ def _save(made: str, path: Path) -> None:
             path.write_text(made, encoding="utf-8")
             return
         place = path.resolve()
-        handle, name = tempfile.mkstemp(prefix=f".{place.name}.", dir=place.parent)
+        handle, name = tempfile.mkstemp(prefix=".report-", dir=place.parent)
         try:
             with open(handle, "w", encoding="utf-8", newline="\n") as file:  # noqa: PTH123
                 file.write(made)

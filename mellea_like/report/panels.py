@@ -120,7 +120,10 @@ def _body(slice_: Mapping[str, Any], trace: Mapping[str, Any], limit: int, *, sa
         words = f"{error['type']}: {error['message']}"
         parts.append(_block("Error", text_block(words, limit)))
     if slice_["text"] is not None:
-        parts.append(_block("Reply", text_block(slice_["text"], limit)))
+        nothing = tag("p", "Empty, or its text was not kept.", class_="note")
+        parts.append(
+            _block("Reply", text_block(slice_["text"], limit) if slice_["text"] else nothing)
+        )
     if slice_.get("value") is not None:
         written = json.dumps(slice_["value"], indent=2, ensure_ascii=False)
         parts.append(_block("Value", text_block(written, limit)))

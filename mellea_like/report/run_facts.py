@@ -61,10 +61,12 @@ def about_run(figures: RunFigures) -> str:
         The line.
     """
     run, parts = figures.run, list[str]()
-    for name in ("model", "strategy"):
+    for name, key in (("model", "model"), ("strategy", "class")):
         value = run["identity"].get(name)
+        if isinstance(value, dict):
+            value = cast("dict[str, object]", value).get(key)
         if value:
-            parts.append(clip(_plain(value), 120))
+            parts.append(clip(_short(key, value), 120))
     ended = run["ended"]
     until = f"until {moment(ended)}" if ended else "not finished"
     parts.append(f"begun {moment(run['started'])}, {until}")
@@ -157,6 +159,7 @@ def identity_of(figures: RunFigures) -> list[tuple[str, str]]:
     lines = [
         (clip(name, _NAME), clip(_plain(value), _IDENTITY))
         for name, value in run["identity"].items()
+        if value not in (None, "", [], {})
     ]
     if figures.prices is not None:
         lines += [
@@ -228,12 +231,19 @@ def _line(text: str) -> str:
 
 
 def _plain(value: object) -> str:
+    """Write a part of a run's identity: lists in lines, and names with their values."""
     if isinstance(value, str):
         return value
     if isinstance(value, list):
-        parts = cast("list[object]", value)
-        return "\n".join(map(_plain, parts)) or "none"
+        return "\n".join(map(_plain, cast("list[object]", value)))
     if isinstance(value, dict):
         pairs = cast("dict[str, object]", value)
-        return ", ".join(f"{name}: {_plain(part)}" for name, part in pairs.items()) or "none"
+        if "description" in pairs:  # A requirement: what checks it says little to a reader.
+            return _plain(pairs["description"])
+        return ", ".join(f"{name}: {_short(name, part)}" for name, part in pairs.items())
     return json.dumps(value)
+
+
+def _short(name: str, value: object) -> str:
+    text = _plain(value)
+    return text.rpartition(".")[2] if name == "class" else text

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import resource
 import stat
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from command_line import COMMAND, environment
 from html_page import HtmlPage
 from report_kit import NASTY, nasty_trace, trace_of
 
+from mellea_like.cli.main import main
 from mellea_like.cli.terminal import UNSAFE
 
 
@@ -103,8 +105,15 @@ from mellea_like.batch import sample_many
 async def main():
     backend = SimulatedBackend(seed=3, median=0.0, pass_rate=0.5)
     strategy = RejectionSamplingStrategy(backend, requirements=[passes], concurrency_budget=2)
-    asks = [f"Harbour {{n}}." for n in range(30)]
-    async with sample_many(strategy, asks, concurrency=4, journal={str(path)!r}) as results:
+
+    def ask(n):
+        if n == 29:
+            raise ValueError("no such harbour")
+        return f"Harbour {{n}}."
+
+    async with sample_many(
+        strategy, range(30), action=ask, concurrency=4, journal={str(path)!r}
+    ) as results:
         async for item in results:
             pass
 
@@ -136,6 +145,12 @@ def test_an_item_that_is_not_there_is_bad_usage(command, journal):
     code, _, err = command("report", str(journal), "--item", "99")
     assert code == 2
     assert err.endswith("run.db has no item 99\n")
+
+
+def test_an_item_that_has_no_trace_says_so(command, journal):
+    code, _, err = command("report", str(journal), "--item", "29")
+    assert code == 3
+    assert err.endswith("run.db has no trace of item 29: errored\n")
 
 
 def test_a_damaged_journal_is_an_error(command, tmp_path):
@@ -190,6 +205,22 @@ def test_a_source_that_is_missing_or_a_directory_is_an_error(command, tmp_path):
         f"mellea-like: {tmp_path}/gone can't be read: No such file or directory\n",
     )
     assert command("report", str(tmp_path))[0] == 3
+
+
+def test_a_source_without_end_is_an_error(command):
+    code, _, err = command("report", "/dev/zero")
+    assert code == 3
+    assert "more than 64 MiB" in err
+
+
+@pytest.mark.parametrize("stream", [None, io.StringIO("text")])
+def test_standard_input_that_has_no_bytes_is_an_error(command, stream):
+    kept, sys.stdin = sys.stdin, stream
+    try:
+        code, _, err = command("report", "-")
+    finally:
+        sys.stdin = kept
+    assert (code, err) == (3, "mellea-like: -: standard input can't be read\n")
 
 
 def test_a_trace_has_no_items(command, trace):
@@ -263,6 +294,46 @@ def test_an_output_that_can_not_be_written_leaves_nothing_behind(command, trace,
 def test_an_output_that_is_no_file_is_written_to(command, trace):
     assert command("report", str(trace), "-o", "/dev/null") == (0, "", "")
     assert Path("/dev/null").is_char_device()
+
+
+def test_a_name_that_no_file_can_have_is_an_error(command, trace):
+    code, _, err = command("report", str(trace), "-o", "x" * 300)
+    assert code == 3
+    assert err.endswith("can't be written: File name too long\n")
+
+
+def test_a_page_that_can_not_be_written_to_its_end_leaves_the_old_one(command, trace, tmp_path):
+    page = tmp_path / "report.html"
+    page.touch()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (5000, hard))
+    try:
+        code, _, err = command("report", str(trace), "-o", str(page))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert (code, err) == (3, f"mellea-like: {page} can't be written: File too large\n")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["report.html", "trace.json"]
+    assert page.read_bytes() == b""
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a disk that is always full")
+def test_standard_output_on_a_full_disk_is_an_error(trace):
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [*COMMAND, "report", str(trace), "-o", "-"],
+            env=environment(), stdout=full, stderr=subprocess.PIPE, check=False, timeout=50,
+        )  # fmt: skip
+    assert done.returncode == 3
+    assert done.stderr.startswith(b"mellea-like: can't write to standard output: ")
+
+
+def test_standard_output_need_not_be_a_file(trace):
+    kept, sys.stdout = sys.stdout, io.StringIO()
+    try:
+        assert main(["report", str(trace)]) == 0
+        assert sys.stdout.getvalue().startswith("Passed")
+    finally:
+        sys.stdout = kept
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a disk that is always full")

@@ -269,12 +269,32 @@ def test_an_item_whose_trace_is_not_kept_may_have_passed():
 
 def test_what_was_run_is_written_for_people():
     items = [item(0, trace_of(("passed", 1)), attempts=2)]
-    identity = {"checks": ["one", "two"], "options": {"n": 1, "stop": None}, "none": [], "no": {}}
+    identity = {
+        "strategy": {"class": "some.module.MyStrategy", "loop_budget": 3},
+        "model": {"provider": "simulated", "model": "tiny"},
+        "requirements": [{"description": "one", "validator": "some.check"}, "two"],
+        "options": {},
+        "format": None,
+    }
     page = run_report(run_of(items, identity=identity), items)
+    assert "tiny · MyStrategy · begun " in page
     assert ">one\ntwo</dd>" in page
-    assert ">n: 1, stop: null</dd>" in page
-    assert page.count(">none</dd>") == 2
+    assert ">MyStrategy, loop_budget: 3</dd>" not in page
+    assert ">class: MyStrategy, loop_budget: 3</dd>" in page
+    assert "<dt>options</dt>" not in page
+    assert "<dt>format</dt>" not in page
     assert '<dt>begun again</dt><dd dir="auto">1 item</dd>' in page
+
+
+def test_what_json_has_other_words_for_is_written_in_them():
+    page = run_report(run_of([], identity={"options": {"stop": None, "n": 1, "echo": True}}), [])
+    assert ">stop: null, n: 1, echo: true</dd>" in page
+
+
+def test_a_reply_whose_text_was_not_kept_says_so():
+    trace = trace_of(("passed", 1))
+    trace["slices"][0]["text"] = ""
+    assert "Empty, or its text was not kept." in call_report(trace)
 
 
 # --- it stays small ---------------------------------------------------------------------------
