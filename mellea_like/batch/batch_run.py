@@ -290,18 +290,19 @@ class BatchRun(Generic[T]):
 
     def _out_of_budget(self, error: Exception) -> None:
         """Start no further item, for none could be paid for; those in flight may go on."""
-        self._start_no_more = True
-        self._reading.cancel("a budget is spent")
-        if self._error is None:
+        if not self._start_no_more:
             error.add_note(
                 "the budget is shared by the items of a batch, and so it ended the batch"
             )
-            self._error = error
+            self._error = error  # A source that failed before is not why items are missing.
+        self._start_no_more = True
+        self._reading.cancel("a budget is spent")
 
     def _abort(self, error: Exception) -> None:
         """Cancel everything that is under way."""
-        self._aborted = True
-        self._error = self._error or error
+        if not self._aborted:
+            self._error = error
+        self._aborted = self._start_no_more = True
         if self._crew is not None:
             self._crew.cancel("the batch ended with an error")
 

@@ -484,3 +484,17 @@ def test_an_item_without_result_and_error_says_so():
     assert item.status == "failed"
     with pytest.raises(ValueError, match="item 3 has neither"):
         item.unwrap()
+
+
+async def test_why_items_are_missing_counts_more_than_that_the_source_failed(virtual_clock):
+    def source():
+        yield "fails"
+        raise OSError("the file is gone")
+
+    backend = Plan({"fails": "no"})
+    with pytest.raises(SamplingFailed):
+        await results_of(strategy(backend), source(), concurrency=5, fail_fast=True)
+    with pytest.raises(LimitExceeded):
+        spent = Budget(requests=1)
+        spending = strategy(backend, loop_budget=2, budget=spent)
+        await results_of(spending, source(), concurrency=5)
