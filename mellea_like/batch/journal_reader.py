@@ -221,7 +221,8 @@ def _connected(path: Path) -> sqlite3.Connection:
         connection.execute(schema.COUNT_TABLES).fetchone()
     except sqlite3.Error as exc:
         connection.close()
-        if exc.sqlite_errorcode & 0xFF in {sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY}:
+        code = getattr(exc, "sqlite_errorcode", 0) & 0xFF
+        if code in {sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY}:
             # Nothing can be made beside it; so nobody writes it either.
             return connect(path, "ro&immutable=1")
         raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 
@@ -421,6 +422,34 @@ async def test_opening_that_is_cancelled_leaves_the_journal_free(path):
             await checkpoint()
     assert scope.cancelled_caught
     assert [item.id for item in await stored(path)] == [0]
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_task_that_is_cancelled_natively_at_any_moment_leaves_the_journal_free(path):
+    result = await sampled("x")
+    begun: set[int] = set()
+    finished: set[int] = set()
+
+    async def run(number: int) -> None:
+        async with Journal(path).open(IDENTITY) as store:
+            await store.lookup(0, 100)
+            store.begin(number, 1, "", "", None)
+            begun.add(number)
+            await store.finish(number, 1, result, None)
+            finished.add(number)
+
+    for number in range(60):
+        task = asyncio.create_task(run(number))
+        await asyncio.sleep(number * 0.0004)
+        task.cancel()
+        if number % 2:
+            await asyncio.sleep(0)
+            task.cancel()
+        await asyncio.wait([task])
+    records = {record["id"]: record["status"] for record in await items_of(path)}
+    assert {item for item, status in records.items() if status == "passed"} >= finished
+    assert set(records) == begun
+    assert begun
 
 
 async def test_a_journal_is_used_again_and_again_but_each_opening_once(path):

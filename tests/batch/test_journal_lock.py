@@ -141,6 +141,21 @@ def test_a_pipe_or_a_folder_in_its_place_is_refused_at_once(path, lock):
         JournalLock(path)
 
 
+def test_a_file_whose_holder_removes_it_at_that_moment_is_not_the_lock(path, lock):
+    first = JournalLock(path)
+
+    class Late(JournalLock):
+        def _opened(self) -> int:
+            descriptor = super()._opened()
+            first.release()
+            return descriptor
+
+    late = Late(path)
+    assert lock.exists()
+    assert late.holds_file()
+    late.release()
+
+
 async def test_many_who_come_at_once_are_one_writer_and_refusals(path):
     holders: list[JournalLock] = []
     refused: list[JournalError] = []
