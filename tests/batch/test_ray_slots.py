@@ -75,7 +75,7 @@ async def test_who_is_cancelled_while_it_waits_keeps_no_slot(granted):
         ([2, 2, 1], 5, 2, 2.0, None),
         ([3, 1, 1], 5, 2, 2.0, "nodes have 3, 1, 1 CPUs, and 2 actors of 2 CPU"),
         ([0.5, 0.5, 0.5], 1.5, 1, 0.5, "nodes have 0.5, 0.5, 0.5 CPUs"),
-        ([8], 2, 2, 1.0, "of the cluster's 8 CPUs, 2 are free"),
+        ([8], 2, 2, 1.0, "of the cluster's 8 CPUs, only 2 free"),
         ([8], 3, 2, 1.0, None),
         ([8], 2.9999999, 2, 1.0, None),
     ],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import logging
 import math
+import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -72,7 +73,7 @@ def shortage(room: Room, actors: int, cpus: float) -> str | None:
             )
     if room.available + SLACK < needed:
         return (
-            f"of the cluster's {total:g} CPUs, {room.available:g} are free, and {wanted} are"
+            f"of the cluster's {total:g} CPUs, only {room.available:g} free, and {wanted} are"
             f" {needed:g}: others use the rest; wait for them, use fewer actors, or pass"
             " check_cluster=False if they will end"
         )
@@ -101,21 +102,28 @@ def ray_module() -> Any:
     return ray
 
 
-def check_room(actors: int, cpus: float) -> None:
+def check_room(actors: int, cpus: float, patience: float = 10.0) -> None:
     """Make sure that the running cluster has room.
 
     Args:
         actors: how many actors.
         cpus: CPUs of each.
+        patience: seconds to wait for CPUs that others use; the actors of a dataset that has just
+            been read need a moment to leave.
 
     Raises:
         NoRoom: it has not.
     """
     ray = ray_module()
-    nodes = [node["Resources"].get("CPU", 0.0) for node in ray.nodes() if node["Alive"]]
-    missing = shortage(Room(nodes, ray.available_resources().get("CPU", 0.0)), actors, cpus)
-    if missing is not None:
-        raise NoRoom(missing)
+    until = time.monotonic() + patience
+    while True:
+        nodes = [node["Resources"].get("CPU", 0.0) for node in ray.nodes() if node["Alive"]]
+        missing = shortage(Room(nodes, ray.available_resources().get("CPU", 0.0)), actors, cpus)
+        if missing is None:
+            return
+        if shortage(Room(nodes, sum(nodes)), actors, cpus) or time.monotonic() > until:
+            raise NoRoom(missing)
+        time.sleep(0.1)
 
 
 @contextmanager

@@ -1,0 +1,284 @@
+"""What runs inside the namespace, on a real cluster of two nodes: ``scenes.py NAME DIRECTORY``.
+
+Each scene returns what happened; the tests judge it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from contextlib import contextmanager, suppress
+from itertools import pairwise
+from pathlib import Path
+
+import ray
+import ray.data
+from ray.cluster_utils import Cluster
+
+from mellea_like.batch.ray import ClusterLimit, NoRoom, local_cluster, sample_dataset
+
+MEMORY = 100 * 2**20
+ROWS, WORK, ACTORS, CALLS = 2000, 0.25, 3, 10
+
+
+@contextmanager
+def two_nodes(cpus=2):
+    # The path of a socket has at most 107 bytes.
+    with tempfile.TemporaryDirectory(prefix="ml", ignore_cleanup_errors=True) as short:
+        node = {"num_cpus": cpus, "object_store_memory": MEMORY, "node_ip_address": "127.0.0.1"}
+        head = {**node, "include_dashboard": False, "temp_dir": short}
+        cluster = Cluster(initialize_head=True, head_node_args=head)
+        try:
+            cluster.add_node(**node)
+            ray.init(
+                address=cluster.address,
+                logging_level="WARNING",
+                log_to_driver=False,
+                _node_ip_address="127.0.0.1",
+            )
+            ray.data.DataContext.get_current().enable_progress_bars = False
+            yield
+        finally:
+            ray.shutdown()
+            cluster.shutdown()
+
+
+def maker(log, seconds=WORK):
+    """Return what makes a strategy whose backend waits, and notes each call in a file."""
+
+    def make(limit=None):
+        import anyio
+
+        from mellea_like import RejectionSamplingStrategy
+        from mellea_like.backends import FunctionBackend
+        from mellea_like.limits import LimitedBackend
+
+        def note(what, prompt):
+            line = f"{what} {os.getpid()} {time.time():.4f} {prompt}\n"
+            file = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+            os.write(file, line.encode())
+            os.close(file)
+
+        async def reply(request):
+            prompt = request.messages[-1].content
+            note("begin", prompt)
+            await anyio.sleep(seconds)
+            note("end", prompt)
+            return f"{ray.get_runtime_context().get_node_id()} {os.getpid()}"
+
+        backend = FunctionBackend(reply)
+        if limit is not None:
+            backend = LimitedBackend(backend, limit)
+        return RejectionSamplingStrategy(backend, loop_budget=1)
+
+    return make
+
+
+def noted(log, what="begin"):
+    """Return the calls in a log: process, time, prompt."""
+    with suppress(FileNotFoundError):
+        lines = Path(log).read_text(encoding="utf-8").splitlines()
+        found = [line.split(" ", 3) for line in lines]
+        return [(int(pid), float(at), prompt) for kind, pid, at, prompt in found if kind == what]
+    return []
+
+
+def seen(rows, log):
+    """Sum up what came of the rows, and which calls were made."""
+    return {
+        "rows": len(rows),
+        "ids": len({row["id"] for row in rows}),
+        "status": Counter(row["status"] for row in rows),
+        "replayed": sum(row["replayed"] for row in rows),
+        "nodes": len({row["output"].split()[0] for row in rows if row["output"]}),
+        "processes": len({pid for pid, _, _ in noted(log)}),
+        "calls": Counter(prompt for _, _, prompt in noted(log)),
+    }
+
+
+def sampled(directory, rows, **more):
+    log = f"{directory}/calls"
+    settings = {"prompt": "row {id}", "actors": ACTORS, "calls_per_actor": CALLS} | more
+    return sample_dataset(ray.data.range(rows), maker(log), **settings), log
+
+
+# --- scenes -----------------------------------------------------------------------------------
+
+
+def all_rows_in_time(directory):
+    with two_nodes():
+        dataset, log = sampled(directory, ROWS, journal_dir=f"{directory}/journals")
+        began = time.monotonic()
+        rows = dataset.take_all()
+        took = time.monotonic() - began
+        return seen(rows, log) | {"took": took, "ideal": ROWS * WORK / (ACTORS * CALLS)}
+
+
+def a_worker_is_killed(directory):
+    with two_nodes():
+        dataset, log = sampled(directory, ROWS, journal_dir=f"{directory}/journals")
+        killed = {}
+
+        def kill():
+            while len(noted(log)) < ROWS // 2:
+                time.sleep(0.05)
+            pid = noted(log)[-1][0]
+            os.kill(pid, signal.SIGKILL)
+            killed["pid"] = pid
+
+        killer = threading.Thread(target=kill)
+        began = time.monotonic()
+        killer.start()
+        rows = dataset.take_all()
+        took = time.monotonic() - began
+        killer.join()
+        result = seen(rows, log)
+        again = {prompt for prompt, times in result["calls"].items() if times > 1}
+        firsts = {}
+        for pid, _, prompt in noted(log):
+            firsts.setdefault(prompt, pid)
+        return result | {
+            "took": took,
+            "ideal": ROWS * WORK / (ACTORS * CALLS),
+            "again": len(again),
+            "again_of_others": sum(firsts[prompt] != killed["pid"] for prompt in again),
+        }
+
+
+def the_office_is_killed(directory):
+    limit = ClusterLimit(
+        requests_per_minute=2400, burst_seconds=0.25, requests=500, lease_seconds=1.0
+    )
+    with two_nodes():
+        dataset, log = sampled(directory, 540, actors=2, limits=limit, rows_per_shard=30)
+        offices = []
+
+        def kill():
+            for calls in (100, 250):
+                while len(noted(log)) < calls:
+                    time.sleep(0.05)
+                office = ray.get_actor(f"mellea-like-office-{limit.name}")
+                offices.append(office._actor_id.hex())
+                ray.kill(office)
+
+        killer = threading.Thread(target=kill)
+        killer.start()
+        rows = dataset.take_all()
+        killer.join()
+        times = sorted(at for _, at, _ in noted(log))
+        most = max(sum(at <= other < at + 4 for other in times) for at in times)
+        pauses = max(b - a for a, b in pairwise(times))
+        return seen(rows, log) | {
+            "offices": len(set(offices)),
+            "most_in_4_seconds": most,
+            "longest_pause": pauses,
+            "took": times[-1] - times[0],
+            "ended_after": time.time() - times[-1],
+        }
+
+
+def small_matters(directory):
+    said = {}
+
+    def refused(name, kind, **more):
+        try:
+            sampled(directory, 10, **more)
+        except kind as exc:
+            said[name] = str(exc)
+
+    with two_nodes():
+        refused("too many", NoRoom, actors=4)
+        refused("key", ValueError, key="no such column")
+        refused("both", TypeError, action=str)
+        refused("arguments", TypeError, limits=ClusterLimit(requests=1), actors="2")
+        lock = threading.Lock()
+        refused("pickle", TypeError, requirements=[lock])
+        for name, factory, more in (
+            ("pickled factory", lambda: lock, {}),
+            ("no factory", "strategy", {}),
+            ("factory without limit", lambda: None, {"limits": ClusterLimit(requests=1)}),
+            ("factory with argument", lambda x: None, {}),
+        ):
+            try:
+                sample_dataset(ray.data.range(3), factory, prompt="{id}", actors=1, **more)
+            except TypeError as exc:
+                said[name] = str(exc)
+
+        def broken():
+            raise LookupError("no model of that name")
+
+        try:
+            sample_dataset(ray.data.range(3), broken, prompt="{id}", actors=1).take_all()
+        except ray.exceptions.RayError as exc:
+            said["factory fails"] = str(exc)
+
+        # The same rows again come from the journals; so they do in one large block.
+        journals = f"{directory}/small"
+        kept, log = sampled(directory, 50, actors=1, journal_dir=journals)
+        said["first"] = seen(kept.take_all(), log)
+        said["again"] = seen(kept.take_all(), log)
+        log = f"{directory}/equal"
+        equal = ray.data.from_items([{"id": 7, "output": "mine"}] * 90, override_num_blocks=1)
+        rows = sample_dataset(
+            equal, maker(log, 0.01), prompt="{id}", actors=2, journal_dir=journals
+        ).take_all()
+        said["equal"] = [len(rows), len(noted(log)), len({pid for pid, _, _ in noted(log)})]
+        said["columns"] = list(rows[0])
+        empty, log = sampled(f"{directory}/none", 0, actors=1)
+        said["empty"] = len(empty.take_all())
+
+        @ray.remote(num_cpus=2)
+        class Other:
+            def there(self):
+                return True
+
+        others = [Other.remote()]
+        ray.get(others[0].there.remote())
+        refused("taken", NoRoom, actors=2)
+        said["not checked"] = sampled(directory, 10, actors=2, check_cluster=False)[0] is not None
+        ray.kill(others[0])
+        dataset = ray.data.range(3)
+    try:
+        sample_dataset(dataset, maker(log), prompt="{id}")
+    except RuntimeError as exc:
+        said["no ray"] = str(exc)
+    return said
+
+
+def a_local_cluster(directory):
+    said = {}
+    with tempfile.TemporaryDirectory(prefix="ml", ignore_cleanup_errors=True) as short:
+        with local_cluster(2, object_store_memory=MEMORY, temp_dir=short):
+            dataset, log = sampled(directory, 20, actors=2, cpus_per_actor=0.5)
+            said["rows"] = seen(dataset.take_all(), log)["rows"]
+            said["listening"] = listening()
+            try:
+                with local_cluster(2):
+                    pass
+            except RuntimeError as exc:
+                said["twice"] = str(exc)
+        said["initialised"] = ray.is_initialized()
+    return said
+
+
+def listening():
+    """Return the addresses at which something in this namespace listens, as /proc has them."""
+    found = set()
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/net/{table}").read_text(encoding="ascii").splitlines()[1:]:
+            address, state = line.split()[1], line.split()[3]
+            if state == "0A":
+                found.add(address.partition(":")[0])
+    return sorted(found)
+
+
+if __name__ == "__main__":
+    scene, where = sys.argv[1:]
+    outcome = globals()[scene](where)
+    Path(where, "outcome.json").write_text(json.dumps(outcome), encoding="utf-8")

@@ -1,0 +1,81 @@
+"""Batches on a real Ray cluster of two nodes, in a network namespace of its own."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(150)]
+
+ROWS, CALLS = 2000, 10
+
+
+def test_two_thousand_rows_take_at_most_twice_the_ideal_time(scene):
+    said = scene("all_rows_in_time")
+    assert (said["rows"], said["ids"]) == (ROWS, ROWS)
+    assert said["status"] == {"passed": ROWS}
+    assert set(said["calls"].values()) == {1}
+    assert said["nodes"] == 2
+    assert said["took"] <= 2.0 * said["ideal"]
+
+
+def test_a_killed_worker_costs_at_most_its_calls_in_flight(scene):
+    said = scene("a_worker_is_killed")
+    assert (said["rows"], said["ids"]) == (ROWS, ROWS)
+    assert said["status"] == {"passed": ROWS}
+    assert len(said["calls"]) == ROWS
+    assert max(said["calls"].values()) <= 2
+    assert said["again"] <= CALLS
+    assert said["again_of_others"] == 0
+    assert said["processes"] == 4  # Three actors, and the one in place of the dead one.
+    assert said["took"] <= 2.0 * said["ideal"]
+
+
+def test_the_limit_holds_when_its_office_is_killed_and_made_again(scene):
+    said = scene("the_office_is_killed")
+    assert (said["rows"], said["ids"]) == (540, 540)
+    assert said["status"]["passed"] <= 500
+    assert sum(said["calls"].values()) <= 500
+    # What a worker had leased and could not spend is lost at most; here none has died.
+    assert said["status"]["passed"] == 500
+    assert said["offices"] == 2
+    assert said["most_in_4_seconds"] <= 160 + 2 * 10 + 2  # 40 a second; two workers' bursts.
+    assert said["longest_pause"] < 6
+
+
+def test_what_is_wrong_is_said_before_anything_runs_and_what_is_done_is_not_done_again(scene):
+    said = scene("small_matters")
+    assert "the cluster has 4 CPUs, and 4 actors of 1 CPU and the one CPU" in said["too many"]
+    assert re.match(r"of the cluster's 4 CPUs, only [12] free, and 2 actors", said["taken"])
+    assert said["not checked"]
+    assert "the rows have no column 'no such column', only: id" in said["key"]
+    assert "either prompt=" in said["both"]
+    assert "actors" in said["arguments"]
+    assert "requirements can't be sent to an actor" in said["pickle"]
+    assert "make_strategy can't be sent to an actor" in said["pickled factory"]
+    assert "is to be made inside make_strategy" in said["pickled factory"]
+    assert "takes a function that makes the strategy" in said["no factory"]
+    assert "make_strategy is called with one argument, the limit" in said["factory without limit"]
+    assert "make_strategy is called with no argument" in said["factory with argument"]
+    failed = "make_strategy failed in a Ray actor: LookupError: no model of that name"
+    assert failed in said["factory fails"]
+    assert said["first"]["status"] == {"passed": 50}
+    assert said["first"]["replayed"] == 0
+    assert said["again"]["status"] == {"passed": 50}
+    assert said["again"]["replayed"] == 50
+    assert set(said["again"]["calls"].values()) == {1}
+    assert said["equal"] == [90, 90, 2]  # Equal rows are sampled each; one block is cut for two.
+    assert said["columns"][:3] == ["id", "output", "result_output"]
+    assert said["empty"] == 0
+    assert "Ray does not run in this process" in said["no ray"]
+
+
+def test_a_local_cluster_listens_on_the_loopback_device_only(scene):
+    said = scene("a_local_cluster")
+    assert said["rows"] == 20
+    mapped = "0000000000000000FFFF00000100007F"
+    assert said["listening"]
+    assert set(said["listening"]) <= {"0100007F", mapped, "0" * 24 + "01000000"}
+    assert "Ray is running in this process already" in said["twice"]
+    assert said["initialised"] is False
