@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CallerLeft", "check_headers", "parse", "read_body"]
 
-MOST_PARTS = 200_000
+MOST_PARTS = 50_000
 """How many brackets and commas a body may have: what makes JSON slow to read, other than size."""
 
 MOST_QUOTES = 2 * MOST_PARTS

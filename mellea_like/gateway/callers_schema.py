@@ -10,6 +10,7 @@ from mellea_like.core.context import Context
 from mellea_like.core.generation import Generation
 from mellea_like.core.validation import Candidate
 from mellea_like.errors import RequirementError
+from mellea_like.gateway.callers_pattern import problem_with_pattern
 from mellea_like.gateway.fields import refuse, wrong
 from mellea_like.requirements.checks import json_schema
 
@@ -70,6 +71,9 @@ def _look_for_refused(part: object) -> None:
         keywords = cast("Mapping[str, object]", part)
         for name in keywords.keys() & REFUSED:
             refuse(PARAM, f"{name} is not supported in a request's schema")
+        pattern = keywords.get("pattern")
+        if isinstance(pattern, str) and (problem := problem_with_pattern(pattern)):
+            refuse(PARAM, problem)
         inside = keywords.values()
     elif isinstance(part, list):
         inside = cast("Iterable[object]", part)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from mellea_like.core.action import Instruction
 from mellea_like.core.context import Context
 from mellea_like.core.options import Options
+from mellea_like.gateway.callers_pattern import problem_with_pattern
 from mellea_like.gateway.callers_schema import callers_schema
 from mellea_like.gateway.fields import refuse, wrong
 from mellea_like.limits.budget import Budget
@@ -41,6 +42,9 @@ STRATEGIES: Mapping[str, type[BaseSamplingStrategy]] = {
 
 CALL = "this call"
 """The name of a call's own budget, in errors."""
+
+MAX_WISH = 4000
+"""Characters of a check or a requirement that comes with a request."""
 
 VERDICT_TOKENS = 512
 """What a judge's reply is taken to have at most, for a budget; nothing cuts it off."""
@@ -179,11 +183,18 @@ class ServedModel:
             if len(given) > most:
                 what = f"{most} are the most for this model, not {len(given)}"
                 refuse(f"mellea_like.{name}", what)
+            for position, text in enumerate(given):
+                if len(text) > MAX_WISH:
+                    what = f"{MAX_WISH} characters are the most here"
+                    refuse(f"mellea_like.{name}.{position}", what)
         if wishes.requirements and not self._judge.judges:
             what = "this model's upstream can't judge; say it as checks"
             refuse("mellea_like.requirements", what)
         checks: list[Requirement] = []
         for position, expression in enumerate(wishes.checks):
+            kind, _, pattern = expression.partition(":")
+            if kind.strip().lower() == "regex" and (problem := problem_with_pattern(pattern)):
+                refuse(f"mellea_like.checks.{position}", problem)
             try:
                 checks.append(parse_check(expression, early=self.config.early))
             except ValueError as exc:
