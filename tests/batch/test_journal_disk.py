@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
+import sqlite3
 import subprocess
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import anyio
@@ -256,6 +257,21 @@ async def test_the_folder_of_a_journal_may_be_taken_away_too(tmp_path):
             path.parent.rename(tmp_path / "other")
             await write_item(store, 1)
     assert len(await items_of(tmp_path / "other" / "run.db")) == 2
+
+
+async def test_another_program_that_locks_the_database_is_named(path):
+    result = await sampled("x")
+    with pytest.raises(JournalError, match="another program has locked it"):
+        async with Journal(path).open(IDENTITY) as store:
+            await write_item(store, 0)
+            assert store._disk is not None
+            store._disk._writing.execute("PRAGMA busy_timeout = 50")
+            with closing(sqlite3.connect(path, isolation_level=None)) as other:
+                other.execute("BEGIN IMMEDIATE")
+                store.begin(1, 1, "", "", None)
+                with pytest.raises(JournalError, match="another program has locked it"):
+                    await store.finish(1, 1, result, None)
+    assert await go_on(path, 2) == 1
 
 
 async def test_a_reader_in_the_way_of_tidying_up_does_no_harm(path):
