@@ -375,6 +375,21 @@ async def test_after_a_flipped_bit_all_is_as_it_was_or_refused(path, tmp_path):
     assert refused > 100
 
 
+@pytest.mark.parametrize("table", ["items", "attempts", "slices", "results"])
+async def test_a_row_that_flipped_bits_hide_is_missed(path, table):
+    await write_run(path, 3)
+    with closing(sqlite3.connect(path)) as connection:
+        statement = "SELECT rootpage FROM sqlite_schema WHERE name = ?"
+        (page,) = connection.execute(statement, (table,)).fetchone()
+    whole = bytearray(path.read_bytes())
+    number_of_rows = (page - 1) * 4096 + 4  # https://sqlite.org/fileformat2.html#b_tree_pages
+    assert whole[number_of_rows] in {3, 6}
+    whole[number_of_rows] -= 1
+    path.write_bytes(whole)
+    for said in await refusals(path):
+        assert "is damaged" in said
+
+
 async def test_a_main_file_that_its_log_was_being_copied_into_is_no_damage(path, tmp_path):
     (tmp_path / "killed").mkdir()
     killed = tmp_path / "killed" / "run.db"
