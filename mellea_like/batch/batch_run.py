@@ -54,6 +54,7 @@ class BatchRun(Generic[T]):
         ordered: bool,
         fail_fast: bool,
         journal: Keeper | None,
+        keep_errors: bool,
         identity: Mapping[str, Any],
         on_progress: OnProgress | None,
     ) -> None:
@@ -62,6 +63,7 @@ class BatchRun(Generic[T]):
         self._concurrency = concurrency
         self._fail_fast = fail_fast
         self._journal = journal
+        self._keep_errors = keep_errors
         self._identity = identity
         self._window: Window[ItemResult[Any]] = Window(concurrency, ordered=ordered)
         self._guard = anyio.ResourceGuard("waiting for a result")
@@ -267,7 +269,7 @@ class BatchRun(Generic[T]):
         if self._fail_fast and not outcome.success:
             self._abort(first_failure(outcome))
             return
-        if keeping is not None:
+        if keeping is not None and (error is None or self._keep_errors):
             await keeping.finish(result, error)
         self._finish(outcome)
 

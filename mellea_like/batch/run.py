@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         ordered: bool
         fail_fast: bool
         journal: Journal | Keeper | str | os.PathLike[str] | None
+        keep_errors: bool
         on_progress: OnProgress | None
         settings: Mapping[str, Any] | None
 
@@ -120,6 +121,7 @@ def sample_many(
     ordered: bool = False,
     fail_fast: bool = False,
     journal: Journal | Keeper | str | os.PathLike[str] | None = None,
+    keep_errors: bool = True,
     on_progress: OnProgress | None = None,
     settings: Mapping[str, Any] | None = None,
 ) -> BatchRun[Any]:
@@ -159,6 +161,9 @@ def sample_many(
             and the iteration raises what the item's ``unwrap`` does. With a journal, that item is
             sampled anew when the run is resumed.
         journal: where the run is kept: a `Journal`, or the path of one that is made or resumed.
+        keep_errors: whether an item whose call raised is done with for the journal. With False it
+            is sampled anew when the run is resumed: what a server that was away for an hour made
+            of items says nothing about them.
         on_progress: is told how far the run has come: at the start, at the end, and between them
             when something changed, at most every half second. Sync or async. What it raises is
             logged.
@@ -195,6 +200,7 @@ def sample_many(
         ordered=ordered,
         fail_fast=fail_fast,
         journal=_keeper(journal),
+        keep_errors=keep_errors,
         identity={} if journal is None else work.identity(settings),
         on_progress=on_progress,
     )

@@ -212,6 +212,24 @@ async def test_an_action_that_raises_is_kept_as_an_errored_item(virtual_clock):
         assert isinstance(item.error, LookupError)
 
 
+async def test_what_raised_is_sampled_anew_unless_errors_are_kept(virtual_clock):
+    journal = MemoryJournal()
+    backend = Plan({"a": "no", "b": AuthenticationFailed("no key")})
+    for again in (False, True):
+        items = await results_of(
+            strategy(backend),
+            ["a", "b"],
+            concurrency=1,
+            ordered=True,
+            journal=journal,
+            keep_errors=False,
+        )
+        assert [item.status for item in items] == ["failed", "errored"]
+        assert [item.replayed for item in items] == [again, False]
+        assert journal.finished == [0]
+    assert items[1].attempt == 2
+
+
 async def test_with_fail_fast_the_failed_item_is_sampled_anew(virtual_clock):
     journal = MemoryJournal()
     with pytest.raises(SamplingFailed):
@@ -233,7 +251,7 @@ async def test_what_a_budget_stopped_is_sampled_anew_with_a_larger_one(virtual_c
         await results_of(
             strategy(), PROMPTS, concurrency=2, budget=Budget(requests=3), journal=journal
         )
-    assert sorted(journal.finished) == [0, 1, 2]
+    assert len(journal.finished) == 3
     items = await results_of(
         strategy(), PROMPTS, concurrency=2, budget=Budget(requests=30), journal=journal
     )
