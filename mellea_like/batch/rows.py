@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable
+    from collections.abc import Callable, Generator, Iterable, Iterator
 
 __all__ = ["LONGEST_LINE", "BadRow", "Row", "RowFormat", "format_of", "read_rows"]
 
@@ -260,7 +260,7 @@ def _csv(file: BinaryIO, delimiter: str) -> Generator[Row | BadRow]:
     while True:
         first = texts.lines.number + 1
         try:
-            fields = next(reader)
+            fields = _next(reader)
             if not fields:
                 continue
             if names is None:
@@ -276,6 +276,15 @@ def _csv(file: BinaryIO, delimiter: str) -> Generator[Row | BadRow]:
                 msg = f"the first line, which is to hold the names, {_csv_says(exc)}"
                 raise ValueError(msg) from exc
             yield BadRow(f"line {first} {_csv_says(exc)}", first)
+
+
+def _next(reader: Iterator[list[str]]) -> list[str]:
+    """Read a row whose fields may be as long as a line; the module's limit is the process's own."""
+    before = csv.field_size_limit(LONGEST_LINE)
+    try:
+        return next(reader)
+    finally:
+        csv.field_size_limit(before)
 
 
 def _csv_says(error: Exception) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import sys
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
@@ -11,7 +10,6 @@ import anyio
 
 from mellea_like.batch.journal import Journal
 from mellea_like.batch.journal_reader import read_run
-from mellea_like.batch.rows import LONGEST_LINE
 from mellea_like.batch.run import sample_many
 from mellea_like.cli.arguments import BackendName, read_requirements, read_schema
 from mellea_like.cli.batch_journal import PatientJournal
@@ -107,12 +105,11 @@ class _Batch:
         sample = arguments.sample
         self.begun = False
         self._limits = Limits.of(sample.limits)
-        schema = None if sample.schema is None else read_schema(sample.schema)
+        self._schema = schema = None if sample.schema is None else read_schema(sample.schema)
         self._requirements: list[Requirement] = read_requirements(sample, schema)
         self._wanted = structured_type(sample, schema)
         check_options(sample)
         self._template = PromptTemplate.given(arguments.prompt)
-        csv.field_size_limit(LONGEST_LINE)
         self._source = RowSource(
             arguments.source,
             arguments.input_format,
@@ -257,7 +254,10 @@ class _Batch:
         )
 
     def _settings(self) -> Mapping[str, Any]:
-        return {"input": self._digest, "prompt": self._template.text}
+        said: dict[str, Any] = {"input": self._digest, "prompt": self._template.text}
+        if self._schema is not None:
+            said["schema"] = self._schema
+        return said
 
     async def _take(self, item: ItemResult[Any]) -> None:
         arguments = self._arguments

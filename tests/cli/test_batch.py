@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import csv
 import json
+import os
+import threading
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from command_line import run
+from command_line import Terminal, run
 from http_server import Answer, OpenAIServer
 from rows_kit import asked, echo, records, write_rows
 
@@ -165,6 +167,35 @@ def test_a_pipe_in_and_a_pipe_out(tmp_path):
     assert "3 rows: 3 passed" in done.stderr
 
 
+def test_a_pipe_may_have_a_name(batch, tmp_path):
+    os.mkfifo(tmp_path / "rows")
+    rows = "".join(json.dumps({"text": str(n)}) + "\n" for n in range(3))
+    feeder = threading.Thread(target=(tmp_path / "rows").write_text, args=(rows,))
+    feeder.start()
+    code, _, err = batch(source=tmp_path / "rows")
+    feeder.join()
+    assert (code, "3 rows: 3 passed" in err) == (0, True)
+    assert [one["line"] for one in records(tmp_path / "out.jsonl")] == [1, 2, 3]
+
+
+def test_rows_may_be_typed():
+    with Terminal("batch", "-", "-p", "Say {{ n }}", "-o", "-", "--check", "words>=1") as terminal:
+        terminal.wait_for("Reading rows from the terminal: end them with Ctrl-D.")
+        terminal.type('{"n": 1}\n')
+        terminal.wait_for("Backend: local")
+        terminal.type("\x04")
+        code, out = terminal.finish()
+    assert code == 0
+    assert [one["input"] for one in records(out)] == [{"n": 1}]
+
+
+def test_a_large_file_is_looked_through_and_says_so(batch, tmp_path):
+    source = tmp_path / "large.jsonl"
+    write_rows(source, [{"text": "x", "more": "y" * 2**20}] * 21)
+    assert f"Looking through {source} ...\n" in batch("--first", "1", source=source)[2]
+    assert batch("--first", "1", "--force", "-q", source=source)[2] == ""
+
+
 def test_formats_may_be_named(batch, command, server, tmp_path):
     source = tmp_path / "in.txt"
     source.write_text("text\nx\n")
@@ -176,11 +207,13 @@ def test_formats_may_be_named(batch, command, server, tmp_path):
 def test_a_reply_by_a_schema_stands_as_its_value(batch, server, tmp_path):
     schema = tmp_path / "s.json"
     schema.write_text('{"type": "object", "required": ["a"]}')
-    server._choose = lambda number, body: Answer('{"a": 1}' if "number 1" in asked(body) else "{}")
-    batch("--schema", str(schema), "--first", "2", "--loop", "1")
-    first, second = records(tmp_path / "out.jsonl")
+    replies = ("{}", '```json\n{"a": 1}\n```', '{"a": NaN}', "no JSON")
+    server._choose = lambda number, body: Answer(replies[number])
+    batch("--schema", str(schema), "--first", "4", "--loop", "1")
+    first, second, third, fourth = records(tmp_path / "out.jsonl")
     assert (first["output"], first["success"]) == ({}, False)
     assert (second["output"], second["success"]) == ({"a": 1}, True)
+    assert (third["output"], fourth["output"]) == ('{"a": NaN}', "no JSON")
 
 
 def test_no_rows_are_no_results(batch, tmp_path):
@@ -347,6 +380,15 @@ def test_another_run_is_refused_and_says_what_differs(batch, server, tmp_path, w
     assert out.read_bytes() == before
     assert len(server.requests) == 5
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.jsonl", "out.jsonl", "run.db"]
+
+
+def test_another_schema_is_refused_too(batch, server, tmp_path):
+    server._choose = lambda number, body: Answer("{}")
+    schema, journal = tmp_path / "s.json", ("--journal", str(tmp_path / "run.db"))
+    for text, code in (('{"$ref": "#/$defs/a", "$defs": {"a": {}}}', 0), ('{"type": "object"}', 3)):
+        schema.write_text(text)
+        assert batch(*journal, "--schema", str(schema), "--resume")[0] == code
+    assert len(server.requests) == 5
 
 
 def test_errors_of_the_backend_are_not_final(batch, server, tmp_path):

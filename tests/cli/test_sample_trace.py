@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 
 import pytest
 
@@ -68,20 +69,20 @@ def test_a_place_that_can_not_be_written_is_named_before_anything_is_sent(
 
 
 def test_a_place_that_goes_meanwhile_costs_the_trace_and_not_the_reply(command, tmp_path):
-    schema = tmp_path / "gone"
-    schema.mkdir()
+    place = tmp_path / "gone"
+    place.mkdir()
     os.mkfifo(tmp_path / "corpus")  # ... while the corpus is read
-    import threading
 
     def feed():
         with (tmp_path / "corpus").open("w") as file:
-            schema.rmdir()
+            place.rmdir()
             file.write("The heron waits beside the water.\n")
 
     feeder = threading.Thread(target=feed)
     feeder.start()
     code, out, err = command(
-        *ARGUMENTS, "--corpus", str(tmp_path / "corpus"), "--trace", str(schema / "t.json")
+        *(*ARGUMENTS, "--check", "sentences==1"),
+        *("--corpus", str(tmp_path / "corpus"), "--trace", str(place / "t.json")),
     )
     feeder.join()
     assert (code, out) == (3, "The heron waits beside the water.\n")
