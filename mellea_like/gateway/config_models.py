@@ -71,11 +71,6 @@ class _Upstream(Section):
     tokens_per_minute: PerMinute | None = None
     price: tuple[Annotated[float, Field(ge=0)], Annotated[float, Field(ge=0)]] | None = None
 
-    @property
-    def judges(self) -> bool:
-        """Whether it can decide requirements in words."""
-        return True
-
 
 class OpenAIUpstream(_Upstream):
     """A server that speaks OpenAI's chat protocol.

@@ -101,7 +101,7 @@ async def _open(name: str, config: UpstreamConfig, stack: AsyncExitStack) -> Bac
             )
         case "local":
             return await run_in_thread(_local, config)
-        case "python":
+        case _:
             return await run_in_thread(_python, name, config)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 try:
     import yaml
-except ImportError as exc:
+except ImportError as exc:  # pragma: no cover
     msg = "The gateway's configuration needs PyYAML: pip install 'mellea-like[serve]'"
     raise ImportError(msg) from exc
 
@@ -90,15 +90,9 @@ def parse(text: str, environ: Mapping[str, str]) -> Document:
     Raises:
         Mistake: it is no YAML, a name stands twice in one mapping, or a variable is not set.
     """
-    loader: Any = None
+    walk = _Walk(environ)
     try:
-        loader = yaml.SafeLoader(text)
-        node = loader.get_single_node()
-        if node is None:
-            return Document(None)
-        walk = _Walk(environ)
-        walk.visit(node, (), ())
-        data = loader.construct_document(node)
+        data = _construct(text, walk)
     except RecursionError:
         raise Mistake(_TOO_DEEP) from None
     except yaml.MarkedYAMLError as exc:
@@ -110,10 +104,19 @@ def parse(text: str, environ: Mapping[str, str]) -> Document:
     except (yaml.YAMLError, ValueError) as exc:
         message = f"it is no YAML: {type(exc).__name__}"
         raise Mistake(message) from None
-    finally:
-        if loader is not None:
-            loader.dispose()
     return Document(data, walk.lines, walk.used)
+
+
+def _construct(text: str, walk: _Walk) -> Any:
+    loader: Any = yaml.SafeLoader(text)
+    try:
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        walk.visit(node, (), ())
+        return loader.construct_document(node)
+    finally:
+        loader.dispose()
 
 
 _TOO_DEEP = f"it is nested more than {MAX_DEPTH} deep"
