@@ -1,0 +1,130 @@
+"""The types that batches promise; mypy and pyright check this file, nothing runs it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, assert_type
+
+from pydantic import BaseModel
+
+from mellea_like import (
+    BaseSamplingStrategy,
+    Context,
+    Instruction,
+    Message,
+    RejectionSamplingStrategy,
+    SamplingResult,
+    Usage,
+    requirement,
+)
+from mellea_like.batch import BatchRun, ItemResult, Journal, Progress, sample_many
+from mellea_like.limits import Budget
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator, Sequence
+
+
+class Invoice(BaseModel):
+    number: str
+    total: float
+
+
+@dataclass(frozen=True)
+class Dice:
+    """An action of one's own: its reply is read as an int."""
+
+    sides: int
+
+    def render(self, context: Context) -> Sequence[Message]:
+        return (*context.messages, Message("user", f"Throw a die with {self.sides} sides."))
+
+    def parse(self, text: str) -> int:
+        return int(text)
+
+
+def prompts() -> Iterator[str]:
+    yield "x"
+
+
+async def arriving() -> AsyncIterator[Instruction]:
+    yield Instruction("x")
+
+
+def ask(row: dict[str, str]) -> str:
+    return row["question"]
+
+
+def throw(sides: int) -> Dice:
+    return Dice(sides)
+
+
+# --- the results are generic in the parsed value ------------------------------------------------
+
+
+def texts_give_text(strategy: RejectionSamplingStrategy) -> None:
+    assert_type(sample_many(strategy, ["x", "y"], concurrency=2), BatchRun[str])
+    assert_type(sample_many(strategy, prompts(), concurrency=2), BatchRun[str])
+    assert_type(sample_many(strategy, arriving(), concurrency=2), BatchRun[str])
+    assert_type(sample_many(strategy, [Message("user", "x")], concurrency=2), BatchRun[str])
+
+
+def format_gives_its_type(strategy: BaseSamplingStrategy) -> None:
+    assert_type(sample_many(strategy, ["x"], concurrency=2, format=Invoice), BatchRun[Invoice])
+    assert_type(sample_many(strategy, [Dice(6)], concurrency=2, format=Invoice), BatchRun[Invoice])
+    assert_type(
+        sample_many(strategy, [{"question": "x"}], concurrency=2, action=ask, format=list[int]),
+        BatchRun[list[int]],
+    )
+
+
+def actions_give_what_they_parse(strategy: BaseSamplingStrategy) -> None:
+    assert_type(sample_many(strategy, [Dice(6), Dice(20)], concurrency=2), BatchRun[int])
+    assert_type(sample_many(strategy, [6, 20], concurrency=2, action=throw), BatchRun[int])
+    assert_type(
+        sample_many(strategy, [{"question": "x"}], concurrency=2, action=ask), BatchRun[str]
+    )
+
+
+async def what_comes_of_an_item(strategy: BaseSamplingStrategy) -> None:
+    async with sample_many(strategy, ["x"], concurrency=2, format=Invoice) as results:
+        assert_type(results, BatchRun[Invoice])
+        assert_type(results.progress, Progress)
+        async for item in results:
+            assert_type(item, ItemResult[Invoice])
+            assert_type(item.id, int)
+            assert_type(item.value, Invoice | None)
+            assert_type(item.unwrap(), Invoice)
+            assert_type(item.result, SamplingResult[Invoice] | None)
+            assert_type(item.error, Exception | None)
+            assert_type(item.usage, Usage)
+            assert_type(item.success, bool)
+            if item.status == "passed":
+                pass
+    total: float | None = results.progress.seconds_left
+    assert total is None or results.progress.total
+
+
+async def what_a_batch_takes(strategy: BaseSamplingStrategy) -> None:
+    async def told(progress: Progress) -> None:
+        assert_type(progress.done, int)
+
+    def told_too(progress: Progress) -> Any:
+        return progress.rate
+
+    sample_many(
+        strategy,
+        ["x"],
+        concurrency=64,
+        requirements=[requirement("short"), "polite"],
+        options={"temperature": 0.5},
+        budget=Budget(requests=100),
+        ordered=True,
+        fail_fast=True,
+        journal=Journal("run.db", text="best"),
+        keep_errors=False,
+        on_progress=told,
+        settings={"input": "sha256:..."},
+    )
+    sample_many(strategy, ["x"], concurrency=1, journal="run.db", on_progress=told_too)
+    sample_many(strategy, ["x"], concurrency=1, journal=Path("run.db"), on_progress=print)
