@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Literal
 
 import anyio
@@ -10,6 +11,8 @@ import anyio
 from mellea_like.gateway.refusal import Refusal, too_many
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
+
     from mellea_like.gateway.config_server import KeyLimits
 
 __all__ = ["Door", "Line", "Seat", "budget_spent", "check_amounts"]
@@ -133,15 +136,31 @@ class Door:
         self._name = name
         self._limits = limits
         self._bells: dict[Seat, anyio.Event] = {}
+        self._reading = 0
         self.line = Line(limits.concurrency, limits.queue)
 
-    def check(self) -> None:
-        """Refuse a request that has no chance, before its body is read.
+    @contextmanager
+    def reading(self) -> Generator[None]:
+        """Count a request whose body is being read; enter with ``with``.
+
+        There are no more such bodies at a time than requests under way or waiting: so what they
+        take of memory has a bound.
+
+        Yields:
+            Nothing.
 
         Raises:
-            Refusal: there is no room for it, not even to wait.
+            Refusal: there is no room for the request, not even to wait.
         """
-        if self.line.full:
+        self._check(full=self._reading >= self._limits.concurrency + self._limits.queue)
+        self._reading += 1
+        try:
+            yield
+        finally:
+            self._reading -= 1
+
+    def _check(self, *, full: bool = False) -> None:
+        if full or self.line.full:
             limits = self._limits
             message = (
                 f"the key {self._name!r} has {limits.concurrency} requests under way and"
@@ -158,7 +177,7 @@ class Door:
         Raises:
             Refusal: there is no room for it, not even to wait.
         """
-        self.check()
+        self._check()
         seat = Seat()
         self._bells[seat] = anyio.Event()
         self.line.enter(seat, anyio.current_time())

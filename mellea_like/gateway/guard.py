@@ -256,9 +256,9 @@ class _Exchange:
             scope[IN_SCOPE] = Admitted(key.name, key.limits)
             await guard.app(scope, self._receive, self._send)
             return
-        key.door.check()
         key.check_budget()
-        body = await self._read()
+        with key.door.reading():
+            body = await self._read()
         self._model = body.get("model")
         tokens = [body[name] for name in TOKENS if body.get(name) is not None]
         for given in tokens or [None]:

@@ -57,6 +57,16 @@ class _WithoutTraceback(logging.Filter):
         return True
 
 
+class _FirstWords(logging.Filter):
+    """Asyncio logs what nobody caught, with the callback and what it was called with."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        first = record.getMessage().partition("\n")[0]
+        record.msg, record.args = first.partition("<")[0].rstrip(), ()
+        record.exc_info = record.exc_text = record.stack_info = None
+        return True
+
+
 class _WithoutTexts(logging.Filter):
     """Keeps numbers, ids and the names of exceptions' classes, and hides all other texts.
 
@@ -99,6 +109,7 @@ def quiet_logs() -> Generator[None]:
         (logging.getLogger(name), _WarningsOnly()) for name in names
     ]
     filters.append((logging.getLogger("uvicorn.error"), _WithoutTraceback()))
+    filters.append((logging.getLogger("asyncio"), _FirstWords()))
     filters.append((engine, _WithoutTexts()))
     for logger, filter_ in filters:
         logger.addFilter(filter_)

@@ -145,15 +145,27 @@ async def test_requests_of_a_key_go_one_after_the_other(virtual_clock):
 async def test_one_too_many_is_429_with_retry_after_at_once(virtual_clock):
     door = Door("team", KeyLimits(concurrency=1, queue=1))
     first, second = door.join(), door.join()
-    for refuse in (door.check, door.join):
+    for refuse in (lambda: door.reading().__enter__(), door.join):
         with pytest.raises(Refusal, match="1 requests under way and 1 waiting") as caught:
             refuse()
         assert caught.value.status == 429
         assert caught.value.headers["retry-after"] == "1"
         assert caught.value.kind == "rate_limit_error"
     door.leave(second)
-    door.check()
-    door.leave(first)
+    with door.reading():
+        door.leave(first)
+
+
+async def test_as_many_bodies_are_read_at_a_time_as_requests_may_be_there():
+    door = Door("team", KeyLimits(concurrency=1, queue=1))
+    with door.reading():
+        with door.reading(), pytest.raises(Refusal) as caught, door.reading():
+            raise AssertionError
+        assert caught.value.status == 429
+        with pytest.raises(ZeroDivisionError), door.reading():
+            raise ZeroDivisionError
+        with door.reading():
+            pass
 
 
 async def test_a_wait_that_takes_too_long_ends(virtual_clock):

@@ -223,7 +223,8 @@ def test_a_body_is_taken_whole_or_in_chunks(gateway, calls):
     extended = chunked(b'{"a": 3}').replace(b"8\r\n", b"8;name=value\r\n")
     assert gateway.ask(extended).status == 200
     assert gateway.ask(chunked(b'{"a": 4}', trailer=b"X-Trailer: 1\r\n\r\n")).status == 200
-    assert [call["a"] for call in calls] == [1, 2, 3, 4]
+    assert gateway.ask(chunked(b'{"a": 5}', trailer=b"\r\nJUNK\x00\r\n\r\n")).status == 200
+    assert [call["a"] for call in calls] == [1, 2, 3, 4, 5]
 
 
 @pytest.mark.parametrize("apart", [True, False])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 
@@ -264,6 +265,11 @@ def test_what_others_log_loses_its_texts_at_any_level(caplog):
             warn("iteration %d errored: %s: %s", 3, type(exc).__name__, exc)
             warn("requirement %r was abandoned: %s", CANARY, f"so {CANARY}", exc_info_=1)
             inform("it took %g s", 1.5)
+            context = {"message": "nobody caught", "exception": exc, "future": [CANARY]}
+            with asyncio.Runner() as runner:
+                runner.get_loop().call_exception_handler(context)
+            slow = f"<TimerHandle call({CANARY!r})>"
+            logging.getLogger("asyncio").warning("Executing %s took %.3f seconds", slow, 1.0)
             logging.getLogger("mellea_like").info("gave %(up)s", {"up": CANARY})
             logging.getLogger("mellea_like").info("call %s", "1a2b3c4d")
             logging.getLogger("mellea_like").info("plain", exc_info=exc, stack_info=True)
@@ -272,6 +278,8 @@ def test_what_others_log_loses_its_texts_at_any_level(caplog):
     for kept in (
         "it is broken",
         "it failed",
+        "nobody caught",
+        "Executing",
         "iteration 3 errored: KeyError: ***",
         "requirement '***' was abandoned: ***",
         "it took 1.5 s",
