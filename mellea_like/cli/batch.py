@@ -12,7 +12,6 @@ from mellea_like.batch.journal import Journal
 from mellea_like.batch.journal_reader import read_run
 from mellea_like.batch.run import sample_many
 from mellea_like.cli.arguments import BackendName, read_requirements, read_schema
-from mellea_like.cli.batch_journal import PatientJournal
 from mellea_like.cli.batch_output import Output, ReaderLeft
 from mellea_like.cli.batch_progress import BatchView
 from mellea_like.cli.batch_record import record_of
@@ -220,6 +219,7 @@ class _Batch:
                 ordered=arguments.ordered,
                 fail_fast=arguments.fail_fast,
                 journal=self._journal(opened),
+                keep_errors=False,  # The backend's say nothing about the row.
                 on_progress=self._view.update,
                 settings=self._settings(),
             ) as results:
@@ -239,18 +239,16 @@ class _Batch:
                             kept = ended or (self._whole and output.rows > 0)
                             await output.close(keep=kept)
 
-    def _journal(self, opened: Backends) -> PatientJournal | None:
+    def _journal(self, opened: Backends) -> Journal | None:
         path = self._arguments.journal
         if path is None:
             return None
         models = [getattr(b, "model", None) for b in (opened.backend, opened.judge)]
-        return PatientJournal(
-            Journal(
-                path,
-                resume=self._arguments.resume,
-                text=self._arguments.journal_text,
-                prices=self._limits.prices(models),
-            )
+        return Journal(
+            path,
+            resume=self._arguments.resume,
+            text=self._arguments.journal_text,
+            prices=self._limits.prices(models),
         )
 
     def _settings(self) -> Mapping[str, Any]:

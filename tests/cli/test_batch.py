@@ -307,6 +307,14 @@ def test_many_errors_in_a_row_stop_it_and_are_told_once(batch, server):
     assert "Stopped after 3 of 5 rows." in err
 
 
+def test_a_row_without_an_error_in_between_is_enough(batch, server):
+    server._choose = lambda number, body: (
+        echo(number, body) if number % 2 else Answer.error(400, "no")
+    )
+    code, _, err = batch("--max-errors", "2")
+    assert (code, len(server.requests)) == (1, 5)
+
+
 def test_or_do_not(batch, server):
     server._choose = lambda number, body: Answer.error(401, "no such key")
     code, _, err = batch("--max-errors", "0")
@@ -391,7 +399,7 @@ def test_another_schema_is_refused_too(batch, server, tmp_path):
     assert len(server.requests) == 5
 
 
-def test_errors_of_the_backend_are_not_final(batch, server, tmp_path):
+def test_errors_are_not_final(batch, server, tmp_path):
     journal = ("--journal", str(tmp_path / "run.db"))
     server._choose = lambda number, body: (
         Answer.error(401, "no such key") if len(server.requests) > 2 else echo(number, body)
