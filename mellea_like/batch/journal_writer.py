@@ -52,21 +52,25 @@ class JournalStatistics(NamedTuple):
 class _Batch:
     """Rows that are committed together."""
 
-    __slots__ = ("awaited", "done", "error", "full", "rows", "size")
+    __slots__ = ("done", "due", "error", "rows", "size")
 
     def __init__(self) -> None:
         self.rows: dict[str, list[Row]] = {}
         self.size = 0
-        self.awaited = False
         self.done = anyio.Event()
-        self.full = anyio.Event()
+        self.due = anyio.Event()
         self.error: JournalError | None = None
 
 
 class JournalWriter:
-    """The queue of rows, and the task that commits them."""
+    """The queue of rows, and the task that commits them.
 
-    def __init__(self) -> None:
+    Args:
+        linger: how long rows that nobody waits for are gathered, in seconds.
+    """
+
+    def __init__(self, linger: float = LINGER) -> None:
+        self._linger = linger
         self._batch = _Batch()
         self._work = anyio.Event()
         self._closing = False
@@ -93,7 +97,7 @@ class JournalWriter:
         self._most_queued = max(self._most_queued, batch.size)
         self._work.set()
         if batch.size >= MANY:
-            batch.full.set()
+            batch.due.set()
 
     async def committed(self) -> None:
         """Wait until what is queued by now is on the disk.
@@ -102,8 +106,7 @@ class JournalWriter:
             JournalError: it could not be written.
         """
         batch = self._batch
-        batch.awaited = True
-        batch.full.set()
+        batch.due.set()
         await batch.done.wait()
         if batch.error is not None:
             raise JournalError(str(batch.error)) from batch.error
@@ -136,9 +139,8 @@ class JournalWriter:
                 await self._work.wait()
             if not self._batch.size:
                 return
-            if not (self._batch.awaited or self._closing):
-                with anyio.move_on_after(LINGER):
-                    await self._batch.full.wait()
+            with anyio.move_on_after(self._linger):
+                await self._batch.due.wait()
             batch, self._batch = self._batch, _Batch()
             started = anyio.current_time()
             try:
@@ -171,7 +173,7 @@ class JournalWriter:
         """Take nothing more; what is queued will be written."""
         self._closing = True
         self._work.set()
-        self._batch.full.set()
+        self._batch.due.set()
 
     def statistics(self) -> JournalStatistics:
         """Return a look at what is written.

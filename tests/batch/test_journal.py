@@ -24,6 +24,7 @@ from journal_kit import (
 )
 
 from mellea_like.batch import Journal, read_items
+from mellea_like.batch.journal_records import USAGE, item_record, slice_row
 from mellea_like.batch.journal_writer import JournalWriter
 from mellea_like.core.result import SamplingResult
 from mellea_like.errors import BackendUnavailable, JournalError, SamplingTimeout
@@ -354,15 +355,39 @@ async def test_what_nobody_waits_for_is_written_soon_and_together(path):
         assert (await run_of(path))["counts"]["unfinished"] == 20
 
 
-async def test_very_many_rows_do_not_wait_for_more(path):
-    async with Journal(path).open(IDENTITY) as store:
-        await anyio.sleep(0.01)
-        for item in range(600):
-            store.begin(item, 1, "", "", None)
-        started = anyio.current_time()
-        await until(lambda: store.statistics().commits > 0)
-        assert store.statistics().largest_commit == 1200
-        assert anyio.current_time() - started < 10
+@pytest.mark.parametrize("reason", ["very many", "somebody waits", "closed"])
+async def test_rows_are_written_at_once_where_there_is_a_reason(reason):
+    written: list[int] = []
+    writer = JournalWriter(linger=3600)
+
+    def commit(rows) -> None:
+        written.extend(len(of_statement) for of_statement in rows.values())
+
+    rows = 1000 if reason == "very many" else 10
+    with anyio.fail_after(20):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(writer.run, commit, anyio.CapacityLimiter(1))
+            await checkpoint()
+            for number in range(rows):
+                writer.put("INSERT", [(number,)])
+            if reason == "somebody waits":
+                await writer.committed()
+            elif reason == "very many":
+                await until(lambda: bool(written))
+            assert bool(written) == (reason != "closed")
+            writer.close()
+    assert written == [rows]
+
+
+def test_each_attempt_has_its_own_slices():
+    body = {"iteration": 1, "usage": dict.fromkeys(USAGE, 0)}
+    last = slice_row(0, 2, {**body, "text": "second"}, "all")
+    first = slice_row(0, 1, {**body, "text": "first"}, "all")
+    result = (0, 2, "passed", 1.0, None, '{"places":[[1,0,0]]}')
+    attempts = [(0, 1, "then"), (0, 2, "now")]
+    for slices in ([first[:-1], last[:-1]], [last[:-1], first[:-1]]):
+        record = item_record((0, "d", "l", None), result, attempts, (0, 0, 0, 0), slices)
+        assert [s["text"] for s in record["trace"]["slices"]] == ["second"]
 
 
 async def test_rows_pile_up_no_higher_than_the_calls_in_flight_make_them(path):
