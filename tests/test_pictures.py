@@ -31,3 +31,9 @@ def test_pictures_are_up_to_date(draw, caplog):
 def test_the_timeline_shows_every_outcome(draw):
     outcomes = {slice_.outcome for slice_ in draw.record().slices}
     assert outcomes == {"passed", "failed", "errored", "cancelled"}
+
+
+@pytest.mark.parametrize("name", ["report.png", "waterfall.png"])
+def test_pictures_of_reports_are_small(name):
+    # What they show is compared in tests/browser.
+    assert 20_000 < (PICTURES / name).stat().st_size < 200_000

@@ -161,7 +161,7 @@ def problems_of(slice_: Mapping[str, Any]) -> list[str]:
     if slice_["reason"]:
         lines.append(f"the reply does not parse: {slice_['reason']}")
     lines += [
-        f"{v['name'] or v['description']}: {v['reason']}" if v["reason"] else v["description"]
+        f"{v['description']}: {v['reason']}" if v["reason"] else v["description"]
         for v in slice_["validations"]
         if v["status"] == "failed"
     ]

@@ -41,11 +41,9 @@ class Tally:
     """How often a requirement was met.
 
     Args:
-        description: the requirement in words.
         counts: verdicts by their status.
     """
 
-    description: str
     counts: Counter[str] = field(default_factory=Counter[str])
 
     @property
@@ -158,13 +156,10 @@ class RunFigures:
         return recorded, money
 
     def _verdict(self, v: Mapping[str, Any]) -> None:
-        name: str = v["name"] or v["description"]
-        tally = self.requirements.get(name)
-        if tally is None:
-            if len(self.requirements) >= MOST_NAMES:
-                name = OTHERS
-            tally = self.requirements.setdefault(name, Tally(v["description"]))
-        tally.counts[v["status"]] += 1
+        what: str = v["description"]
+        if what not in self.requirements and len(self.requirements) >= MOST_NAMES:
+            what = OTHERS
+        self.requirements.setdefault(what, Tally()).counts[v["status"]] += 1
 
     def _error(self, kind: str) -> None:
         known = kind in self.errors or len(self.errors) < MOST_NAMES

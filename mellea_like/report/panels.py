@@ -152,7 +152,7 @@ def _validations(validations: Sequence[Mapping[str, Any]]) -> Html:
                 "div",
                 tag("strong", clip(v["description"] or v["name"], _REASON), dir="auto"),
                 tag("span", f" {v['status']}", class_="status"),
-                tag("span", f", score {v['score']:g}") if v["score"] is not None else None,
+                tag("span", f", score {v['score']:.3g}") if v["score"] is not None else None,
                 tag("div", clip(v["reason"], _REASON), class_="reason", dir="auto")
                 if v["reason"]
                 else None,

@@ -144,7 +144,6 @@ def _rates(figures: RunFigures) -> dict[str, Any]:
         ]
         rates.append({
             "name": clip(name, 200),
-            "description": clip(tally.description, 300),
             "share": percent(passed, judged),
             "judged": count(judged),
             "besides": "".join(besides),

@@ -168,7 +168,7 @@ def test_a_borrowed_turn_stands_in_the_row_of_the_chain_that_ran_it():
 
 def test_each_bar_says_what_happened():
     drawn = waterfall(trace_of(("failed", 1), ("passed", 1), best=1), "it", links=True)
-    assert "<title>Iteration 1 failed, 0 s to 1 s: word: it is missing</title>" in drawn
+    assert "<title>Iteration 1 failed, 0 s to 1 s: it says a word: it is missing</title>" in drawn
     assert "<title>Iteration 2 passed and won, 1 s to 2 s</title>" in drawn
 
 

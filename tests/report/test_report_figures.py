@@ -62,7 +62,11 @@ def test_requirements_are_counted_by_verdict_the_worst_first(some):
     made = figures(*some)
     rates = [tally.counts["passed"] / tally.judged for _, tally in made.by_requirement]
     assert rates == sorted(rates)
-    assert {name for name, _ in made.by_requirement} == {"passes", "says alpha", "says beta"}
+    assert {name for name, _ in made.by_requirement} == {
+        "the reply starts with the word 'passing'",
+        "the reply says 'alpha'",
+        "the reply says 'beta'",
+    }
     judged = sum(len(s["validations"]) for i in some for s in i["trace"]["slices"])
     counted = sum(tally.counts.total() for tally in made.requirements.values())
     assert counted == judged
@@ -237,7 +241,7 @@ def test_more_items_take_no_more_memory():
 
 def test_why_an_item_failed():
     trace = trace_of(("failed", 1))
-    assert why(item(0, trace)) == "word: it is missing"
+    assert why(item(0, trace)) == "it says a word: it is missing"
     assert why(item(0, trace, {"type": "E", "message": "m"})) == "E: m"
     assert why(item(0, None)) == "nothing passed"
     assert why(item(0, {**trace, "stop_detail": "the budget is spent"})) == "the budget is spent"
@@ -251,7 +255,7 @@ def test_problems_are_errors_what_did_not_parse_and_what_was_not_met():
     assert problems_of(slice_) == [
         "E: m",
         "the reply does not parse: no JSON",
-        "word: it is missing",
+        "it says a word: it is missing",
         "it is terse",
     ]
 

@@ -130,7 +130,7 @@ def test_a_page_about_a_run_says_how_it_went(some, run_page):
         "How the items ended",
         "Where the tokens went",
         "Pass rate by requirement",
-        "says alpha",
+        "the reply says 'alpha'",
         "Attempts to success",
         "Time per item",
         "Cost per item",
@@ -152,7 +152,7 @@ def test_a_page_about_a_call_has_each_iteration_as_a_bar_and_as_a_panel(call_pag
     for words in (
         "Passed: iteration 3 won",
         "BackendUnavailable: overloaded",
-        "word: it is missing",
+        "it says a word: it is missing",
         "reply 1",
         "Say a word.",
         "Iteration 3 passed after 3 s.",
@@ -320,7 +320,7 @@ def test_many_requirements_and_errors_are_cut():
     for number in range(60):
         trace = trace_of(("errored", 1), ("failed", 1))
         trace["slices"][0]["error"] = {"type": f"Error{number:02}", "message": ""}
-        trace["slices"][1]["validations"][0] |= {"name": f"check {number:02}"}
+        trace["slices"][1]["validations"][0] |= {"description": f"check {number:02}"}
         items.append(item(number, trace))
     page = run_report(run_of(items), items)
     assert "The 25 of 60 that failed most often." in page

@@ -19,7 +19,7 @@ def test_a_runs_lines_have_its_figures():
         "95 % within",
         "(p95)",
         "in the replies that won",
-        "says alpha",
+        "the reply says 'alpha'",
         "BackendUnavailable",
     ):
         assert words in lines
@@ -36,7 +36,7 @@ def test_items_that_failed_are_named_in_a_line_each():
     items = [item(n, trace_of(("failed", 1)), label="two\nlines") for n in range(9)]
     lines = run_text(run_of(items), items).splitlines()
     assert [line for line in lines if line.startswith("  #")] == [
-        f"  #{n} two lines: word: it is missing" for n in range(5)
+        f"  #{n} two lines: it says a word: it is missing" for n in range(5)
     ]
 
 
@@ -65,4 +65,4 @@ def test_a_calls_lines_say_how_it_ended_and_what_it_took():
 def test_a_call_that_failed_says_what_its_best_lacks():
     lines = call_text(trace_of(("failed", 0))).splitlines()
     assert "The best failure, iteration 1, lacks:" in lines
-    assert "  - word: it is missing" in lines
+    assert "  - it says a word: it is missing" in lines
