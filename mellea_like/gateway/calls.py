@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
@@ -77,17 +78,13 @@ async def _draw(
 ) -> Draw:
     seed = plan.options.seed
 
-    async def told(done: Slice) -> None:
-        if on_slice is not None:
-            await on_slice(index, done)
-
     try:
         result = await plan.strategy.sample(
             plan.action,
             plan.requirements,
             context=plan.context,
             options=replace(plan.options, seed=None if seed is None else seed + index),
-            on_slice=None if on_slice is None else told,
+            on_slice=None if on_slice is None else partial(on_slice, index),
             budget=plan.budget,
         )
     except (HookError, LimitExceeded, SamplingFailed) as exc:

@@ -56,6 +56,9 @@ def refusal_of(draws: Sequence[Draw], more: dict[str, Any]) -> Refusal:
 
     Returns:
         The answer: 422 where replies were judged and none passed; else what the first error says.
+
+    Raises:
+        Exception: the first error, where it is none that an upstream or a limit explains.
     """
     errors = [draw.error for draw in draws if draw.error is not None]
     if len(errors) < len(draws):
@@ -86,8 +89,7 @@ def _of_error(error: Exception) -> Refusal:
             lasting = kind in {AuthenticationFailed, InvalidRequest}
             headers = NO_RETRY if lasting else {}
             return Refusal(status, message, kind="upstream_error", code=code, headers=headers)
-    message = "something went wrong in the gateway: its log says what"
-    return Refusal(500, message, kind="server_error", code="internal_error")
+    raise error  # A mistake in the gateway: its guard logs where.
 
 
 def _of_budget(error: LimitExceeded) -> Refusal:

@@ -132,6 +132,18 @@ def test_a_typed_reply_is_parsed_by_the_sdk(scene, client):
     assert "JSON Schema" not in upstream.requests[-1]["messages"][-1]["content"]
 
 
+def test_a_models_own_schema_is_told_to_the_upstream():
+    with (
+        OpenAIServer(Answer("no"), Answer('{"n": 7}')) as upstream,
+        running(config_for(upstream.url, json_schema=SCHEMA)) as gateway,
+        gateway.client() as client,
+    ):
+        reply = client.chat.completions.create(model="mine", messages=user())
+        told = upstream.requests[0]["response_format"]
+    assert reply.choices[0].message.content == '{"n": 7}'
+    assert told == {"type": "json_schema", "json_schema": {"name": "reply", "schema": SCHEMA}}
+
+
 def test_several_replies_are_several_choices(client):
     reply = client.chat.completions.create(model="mine", messages=say("s d f g"), n=2)
     assert [choice.message.content for choice in reply.choices] == ["a b", "a b"]
