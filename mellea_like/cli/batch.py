@@ -124,6 +124,7 @@ class _Batch:
         self._whole = self._finished == 0
         self._view = BatchView(
             self._limits.price,
+            total=self._source.total,
             quiet=sample.quiet or (arguments.output == STANDARD and is_terminal(sys.stdout)),
             lines=sample.debug,  # Log records would run into a live view.
             every=arguments.every,

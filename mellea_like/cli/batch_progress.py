@@ -108,6 +108,8 @@ def parts_of(progress: Progress, price: Price | None, since: float = 0.0) -> lis
     """
     done = f"{progress.done:,}" + ("" if progress.total is None else f"/{progress.total:,}")
     parts = [Part(done, 0, "bold")]
+    if not progress.done:
+        return parts
     sampled = progress.done - progress.replayed
     if sampled and progress.rate > 0:
         rate = progress.rate
@@ -167,6 +169,7 @@ class BatchView:
 
     Args:
         price: what tokens cost, or None.
+        total: how many rows there are, where that is known.
         quiet: whether to show nothing.
         lines: whether to write lines though standard error is a terminal.
         every: seconds between two lines where it is none.
@@ -176,9 +179,15 @@ class BatchView:
     """
 
     def __init__(
-        self, price: Price | None, *, quiet: bool = False, lines: bool = False, every: float = 5.0
+        self,
+        price: Price | None,
+        *,
+        total: int | None = None,
+        quiet: bool = False,
+        lines: bool = False,
+        every: float = 5.0,
     ) -> None:
-        self.progress = Progress()
+        self.progress = Progress(total=total)
         self._price = price
         self._quiet = quiet
         self._every = every

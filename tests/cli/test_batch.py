@@ -159,6 +159,13 @@ def test_parquet_in_and_parquet_out_keep_columns_and_types(batch, tmp_path):
     assert pq.read_table(tmp_path / "out.parquet") == table
 
 
+def test_parquet_of_a_run_that_was_stopped_can_be_read(batch, tmp_path):
+    arguments = ("--journal", str(tmp_path / "run.db"), "--budget", "requests=3")
+    assert batch(*arguments, to="out.parquet")[0] == 1
+    assert pq.read_table(tmp_path / "out.parquet").num_rows == 3
+    assert json.loads(pq.read_table(tmp_path / "out.parquet").column("input")[0].as_py())["n"] == 0
+
+
 def test_a_pipe_in_and_a_pipe_out(tmp_path):
     rows = "".join(json.dumps({"n": n}) + "\n" for n in range(3))
     done = run("batch", "-", "-p", "Write {{ n }}", "-o", "-", "--check", "words>=1", stdin=rows)
@@ -311,7 +318,7 @@ def test_a_row_without_an_error_in_between_is_enough(batch, server):
     server._choose = lambda number, body: (
         echo(number, body) if number % 2 else Answer.error(400, "no")
     )
-    code, _, err = batch("--max-errors", "2")
+    code, _, _ = batch("--max-errors", "2")
     assert (code, len(server.requests)) == (1, 5)
 
 
