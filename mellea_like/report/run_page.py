@@ -62,8 +62,8 @@ def run_report(
     thousand.
 
     Args:
-        run: the run's record, as `mellea_like.batch.read_run` gives it.
-        items: the records of its items, as `mellea_like.batch.read_items` gives them.
+        run: the run's record, as `read_run` gives it.
+        items: the records of its items, as `read_items` gives them.
         title: the page's title; by default it says how many items there are.
 
     Returns:
