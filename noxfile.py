@@ -110,7 +110,8 @@ def kill(session: nox.Session) -> None:
 def ray(session: nox.Session) -> None:
     """Run batches on a real Ray cluster of two nodes, in a network namespace of its own."""
     environment = Environment(session, "ray")
-    environment.run("pytest", "-m", "ray", "--durations=5", ROOT / "tests" / "ray")
+    example = ROOT / "tests" / "test_example_ray_dataset.py"
+    environment.run("pytest", "-m", "ray", "--durations=5", ROOT / "tests" / "ray", example)
 
 
 @nox.session

@@ -17,6 +17,7 @@ FRONT_DOORS = [
     "",
     ".backends",
     ".batch",
+    ".batch.ray",
     ".coalescing",
     ".errors",
     ".gateway",

@@ -9,7 +9,6 @@ import json
 import os
 import signal
 import sys
-import tempfile
 import threading
 import time
 from collections import Counter
@@ -24,29 +23,28 @@ from ray.cluster_utils import Cluster
 from mellea_like.batch.ray import ClusterLimit, NoRoom, local_cluster, sample_dataset
 
 MEMORY = 100 * 2**20
+SESSION = f"{os.environ['RAY_TMPDIR']}/ray"  # Where Ray notes the address of a cluster, too.
 ROWS, WORK, ACTORS, CALLS = 2000, 0.25, 3, 10
 
 
 @contextmanager
 def two_nodes(cpus=2):
-    # The path of a socket has at most 107 bytes.
-    with tempfile.TemporaryDirectory(prefix="ml", ignore_cleanup_errors=True) as short:
-        node = {"num_cpus": cpus, "object_store_memory": MEMORY, "node_ip_address": "127.0.0.1"}
-        head = {**node, "include_dashboard": False, "temp_dir": short}
-        cluster = Cluster(initialize_head=True, head_node_args=head)
-        try:
-            cluster.add_node(**node)
-            ray.init(
-                address=cluster.address,
-                logging_level="WARNING",
-                log_to_driver=False,
-                _node_ip_address="127.0.0.1",
-            )
-            ray.data.DataContext.get_current().enable_progress_bars = False
-            yield
-        finally:
-            ray.shutdown()
-            cluster.shutdown()
+    node = {"num_cpus": cpus, "object_store_memory": MEMORY, "node_ip_address": "127.0.0.1"}
+    head = {**node, "include_dashboard": False, "temp_dir": SESSION}
+    cluster = Cluster(initialize_head=True, head_node_args=head)
+    try:
+        cluster.add_node(**node)
+        ray.init(
+            address=cluster.address,
+            logging_level="WARNING",
+            log_to_driver=False,
+            _node_ip_address="127.0.0.1",
+        )
+        ray.data.DataContext.get_current().enable_progress_bars = False
+        yield
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
 
 
 def maker(log, seconds=WORK):
@@ -253,17 +251,16 @@ def small_matters(directory):
 
 def a_local_cluster(directory):
     said = {}
-    with tempfile.TemporaryDirectory(prefix="ml", ignore_cleanup_errors=True) as short:
-        with local_cluster(2, object_store_memory=MEMORY, temp_dir=short):
-            dataset, log = sampled(directory, 20, actors=2, cpus_per_actor=0.5)
-            said["rows"] = seen(dataset.take_all(), log)["rows"]
-            said["listening"] = listening()
-            try:
-                with local_cluster(2):
-                    pass
-            except RuntimeError as exc:
-                said["twice"] = str(exc)
-        said["initialised"] = ray.is_initialized()
+    with local_cluster(2, object_store_memory=MEMORY, temp_dir=SESSION):
+        dataset, log = sampled(directory, 20, actors=2, cpus_per_actor=0.5)
+        said["rows"] = seen(dataset.take_all(), log)["rows"]
+        said["listening"] = listening()
+        try:
+            with local_cluster(2):
+                pass
+        except RuntimeError as exc:
+            said["twice"] = str(exc)
+    said["initialised"] = ray.is_initialized()
     return said
 
 

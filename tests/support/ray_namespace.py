@@ -1,7 +1,7 @@
 """Runs a program in a network namespace of its own, where there is nothing but a loopback device.
 
-``python namespace.py program arguments…`` runs inside: it switches the device on, then becomes the
-program.
+``python ray_namespace.py program arguments…`` runs inside: it switches the device on, then becomes
+the program.
 """
 
 from __future__ import annotations
@@ -15,9 +15,12 @@ import socket
 import struct
 import subprocess
 import sys
+import tempfile
 import time
 from contextlib import suppress
 from pathlib import Path
+
+import pytest
 
 SIOCGIFFLAGS, SIOCSIFFLAGS = 0x8913, 0x8914
 IFF_UP = 0x1
@@ -65,13 +68,21 @@ class Outside:
         arguments: the program and its arguments.
         log: where its output goes.
         environ: its environment.
+        directory: where it runs.
     """
 
-    def __init__(self, arguments: list[str], log: Path, environ: dict[str, str]) -> None:
+    def __init__(
+        self, arguments: list[str], log: Path, environ: dict[str, str], directory: Path
+    ) -> None:
         command = ["unshare", *way()[0], sys.executable, __file__, *arguments]
         with log.open("wb") as output:
             self.process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environ
+                command,
+                cwd=directory,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env=environ,
             )
         self.namespace = ""
 
@@ -104,7 +115,8 @@ class Outside:
 
     def left(self, seconds: float = 5.0) -> list[str]:
         """Return the processes that are still in the namespace after a while."""
-        assert self.namespace
+        if not self.namespace:
+            return []  # It ended before it could be looked at.
         until = time.monotonic() + seconds
         while (found := self._members()) and time.monotonic() < until:
             time.sleep(0.1)
@@ -122,6 +134,45 @@ class Outside:
 
 def _namespace(pid: str) -> str:
     return str(Path("/proc", pid, "ns", "net").readlink())
+
+
+def run_in_namespace(arguments: list[object], directory: Path, seconds: float) -> str:
+    """Run a Python program in a namespace, or skip the test where there can be none.
+
+    Args:
+        arguments: the script and its arguments.
+        directory: where it runs, and where Ray finds its home.
+        seconds: how long it may take.
+
+    Returns:
+        What it printed.
+    """
+    pytest.importorskip("ray", reason="Ray is not installed: nox -s ray installs it")
+    options, why = way()
+    if not options:
+        pytest.skip(f"this machine can't make a network namespace: {why}")
+    log = directory / "log.txt"
+    environ = {
+        name: text
+        for name, text in os.environ.items()
+        if not name.startswith(("COV_", "COVERAGE_", "RAY_"))
+    }
+    # Ray keeps a token in the home directory.
+    environ |= {"HOME": str(directory), "RAY_USAGE_STATS_ENABLED": "0"}
+    # The path of a socket has at most 107 bytes, and Ray adds 70 to this one.
+    with tempfile.TemporaryDirectory(prefix="ml", dir="/tmp", ignore_cleanup_errors=True) as short:
+        environ["RAY_TMPDIR"] = short
+        outside = Outside([sys.executable, *map(str, arguments)], log, environ, directory)
+        try:
+            status = outside.wait(seconds)
+        finally:
+            outside.stop()
+            left = outside.left()
+            printed = log.read_text(encoding="utf-8", errors="replace")
+            sys.stdout.write(printed[-8000:])
+    assert status == 0
+    assert left == []
+    return printed
 
 
 if __name__ == "__main__":
