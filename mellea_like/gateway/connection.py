@@ -96,6 +96,14 @@ class _Connection(H11Protocol):
             self.transport.abort()  # Nonsense amid an answer: there is no saying so any more.
         self._watch_end()
 
+    def send_400_response(self, msg: str) -> None:
+        cycle = cast("RequestResponseCycle | None", self.cycle)
+        if cycle is not None and not cycle.response_complete:
+            # Nonsense amid a body: the app may be about to answer, and this answer comes first.
+            cycle.disconnected = True
+            cycle.message_event.set()
+        super().send_400_response(msg)
+
     def on_response_complete(self) -> None:
         super().on_response_complete()
         self._watch_end()
