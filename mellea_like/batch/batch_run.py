@@ -73,7 +73,7 @@ class BatchRun(Generic[T]):
         # Of the tasks:
         self._stack: AsyncExitStack | None = None
         self._scope = anyio.CancelScope()
-        self._crew: anyio.CancelScope | None = None
+        self._crew = anyio.CancelScope()
         self._reading = anyio.CancelScope()
         self._store: Store | None = None
         self._news: anyio.Event | None = None
@@ -178,9 +178,8 @@ class BatchRun(Generic[T]):
         """Run the reader and the workers to their end; none of them raises anything."""
         send, receive = anyio.create_memory_object_stream[Job](2 * self._concurrency)
         try:
-            with send, receive:
+            with send, receive, self._crew:
                 async with anyio.create_task_group() as crew:
-                    self._crew = crew.cancel_scope
                     crew.start_soon(self._guarded, self._read, send, name="reads the batch's items")
                     for number in range(self._concurrency):
                         name = f"worker {number} of the batch"
@@ -197,10 +196,14 @@ class BatchRun(Generic[T]):
             await function(argument)
         except JournalError as exc:
             self._abort(exc)
-        except BaseException as exc:
-            if split_cancellation(exc)[0] is not None:
-                raise
-            self._interrupted(exc)
+        except BaseException as exc:  # noqa: BLE001 (what is none of these is raised at the end)
+            cancellation, rest = split_cancellation(exc)
+            if cancellation is None or (rest is not None and not isinstance(rest, Exception)):
+                self._interrupted(rest or exc)
+            elif rest is not None:
+                warn("while the batch was cancelled: %s: %s", type(rest).__name__, rest)
+            if cancellation is not None:
+                raise cancellation from None
 
     async def _read(self, send: MemoryObjectSendStream[Job]) -> None:
         """Take items while there is room for them; those that the journal has need no worker."""
@@ -305,8 +308,7 @@ class BatchRun(Generic[T]):
         if not self._aborted:
             self._error = error
         self._aborted = self._start_no_more = True
-        if self._crew is not None:
-            self._crew.cancel("the batch ended with an error")
+        self._crew.cancel("the batch ended with an error")
 
     def _interrupted(self, error: BaseException) -> None:
         """Cancel the block itself; it will raise this when it is left."""

@@ -8,7 +8,6 @@ from mellea_like.batch.identity import identity_of
 from mellea_like.core.action import as_action
 from mellea_like.core.result import SamplingResult, StopReason
 from mellea_like.errors import LimitExceeded, MelleaError, SamplingFailed
-from mellea_like.runtime.logs import warn
 from mellea_like.runtime.native import cancel_requested, split_cancellation
 
 if TYPE_CHECKING:
@@ -112,12 +111,10 @@ class Work(NamedTuple):
         except BaseException as exc:
             cancellation, rest = split_cancellation(exc)
             if cancellation is not None and cancel_requested():
-                if rest is not None:
-                    warn("item %d: while it was cancelled: %s", job.id, rest)
-                raise cancellation from None
+                raise
             if isinstance(rest, Exception):
                 return record_of(rest), rest
-            if cancellation is None:
+            if rest is not None:
                 raise
             msg = f"item {job.id} was cancelled, though nobody asked for that"
             stray = MelleaError(msg)

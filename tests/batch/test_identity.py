@@ -31,7 +31,7 @@ from mellea_like.batch.identity import differing_part, digest_of, identity_of, l
 from mellea_like.core.action import as_action
 from mellea_like.core.backend import Backend
 from mellea_like.limits import Budget, ConcurrencyLimiter, LimitedBackend, Retry
-from mellea_like.sampling.schedules import Hedged, Staggered
+from mellea_like.sampling.schedules import BaseSchedule, Hedged, Staggered
 
 
 def short(candidate: Any) -> bool:
@@ -108,6 +108,31 @@ SAME: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ),
 ]
 
+
+class Check:
+    """A validator with settings of its own."""
+
+    def __init__(self, least: int) -> None:
+        self.least = least
+
+    def __call__(self, candidate: Any) -> bool:
+        return len(candidate.text) >= self.least
+
+
+class Hurried(BaseSchedule):
+    """A schedule of one's own, that says what it is."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self.pace = seconds
+
+    def begin(self, facts: Any) -> None:
+        return None
+
+    def __repr__(self) -> str:
+        return f"<Hurried {self.pace} at 0x7f00deadbeef>"
+
+
 DIFFERENT: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("strategy", {}, {"kind": MultiTurnStrategy}),
     ("strategy", {}, {"loop_budget": 7}),
@@ -123,6 +148,11 @@ DIFFERENT: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         "strategy",
         {"schedule": Staggered(0.5), "concurrency_budget": 2},
         {"schedule": Hedged(), "concurrency_budget": 2},
+    ),
+    (
+        "strategy",
+        {"schedule": Hurried(0.5), "concurrency_budget": 2},
+        {"schedule": Hurried(0.6), "concurrency_budget": 2},
     ),
     (
         "strategy",
@@ -145,6 +175,11 @@ DIFFERENT: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         "requirements",
         {"requirements": [Requirement("a", short) & Requirement("b", short)]},
         {"requirements": [Requirement("a", short) | Requirement("b", short)]},
+    ),
+    (
+        "requirements",
+        {"requirements": [Requirement("short", partial(short))]},
+        {"requirements": [Requirement("short", Check(3))]},
     ),
     (
         "requirements",
@@ -205,6 +240,7 @@ def test_it_has_the_same_keys_always_and_is_json():
     assert found["model"] == {"provider": "scripted", "model": "m"}
     assert found["options"] == {"seed": 1, "stop": ["x"]}
     assert found["prompt"].endswith("ask")
+    assert "0x7f00deadbeef" not in str(identity(schedule=Hurried(1)))
 
 
 def test_a_model_of_another_shape_is_another_format():
@@ -317,6 +353,8 @@ def test_another_prompt_for_the_same_item_is_told_from_another_item():
 def test_an_action_is_its_prompt():
     assert digest_of("x", as_action("x")) != digest_of("y", as_action("y"))
     plain, strict = Instruction("x"), Instruction("x", requirements=("be brief",))
+    checked = Instruction("x", requirements=(Requirement("be brief", short),))
+    assert digest(strict) != digest(checked), "where it is the item of an action of one's own"
     again = Instruction("x")
     assert digest_of(plain, plain) == digest_of(again, again)
     assert digest_of(plain, plain) != digest_of(strict, strict)
@@ -356,7 +394,7 @@ def test_a_digest_is_the_same_in_every_process(tmp_path):
         from mellea_like.batch.identity import digest_of, identity_of
         from mellea_like import RejectionSamplingStrategy, Instruction
         from mellea_like.backends import ScriptedBackend
-        from mellea_like.sampling.schedules import Hedged, Staggered
+        from mellea_like.sampling.schedules import BaseSchedule, Hedged, Staggered
         item = {"a": {"x", "y", "z"}, "b": [1, 2.5, None]}
         print(digest_of(item, Instruction("x")))
         backend = ScriptedBackend(["x"])

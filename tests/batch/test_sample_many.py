@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 from typing import Any
 
@@ -19,6 +20,7 @@ from mellea_like.errors import (
     SamplingFailed,
 )
 from mellea_like.limits import Budget
+from mellea_like.testing import run_virtual
 
 pytestmark = pytest.mark.anyio
 
@@ -301,6 +303,20 @@ async def test_an_async_source_may_fail_too(virtual_clock):
     with pytest.raises(OSError, match="the connection is gone"):
         await into(seen, sample_many(strategy(), source(), concurrency=5))
     assert [item.status for item in seen] == ["passed"]
+
+
+def test_a_cancellation_in_a_source_that_nobody_asked_for_is_an_error():
+    async def source():
+        yield "one"
+        raise asyncio.CancelledError
+
+    async def main():
+        seen = []
+        with pytest.raises(MelleaError, match="the source of the batch was cancelled"):
+            await into(seen, sample_many(strategy(), source(), concurrency=5))
+        assert ids(seen) == [0]
+
+    run_virtual(main)
 
 
 @pytest.mark.parametrize("early", [False, True])

@@ -13,6 +13,7 @@ import anyio
 import pytest
 from batch_kit import MemoryJournal, Plan, strategy
 
+from mellea_like import BaseSamplingStrategy
 from mellea_like.batch import sample_many
 from mellea_like.errors import JournalError
 
@@ -247,3 +248,41 @@ async def test_the_garbage_collector_is_as_before(virtual_clock):
     async with sample_many(strategy(), PROMPTS, concurrency=5):
         assert gc.get_threshold()[0] > before[0]
     assert gc.get_threshold() == before
+
+
+class Messy(BaseSamplingStrategy):
+    """It has a task of its own, which fails while it is cancelled."""
+
+    async def sample(self, *args, **arguments):
+        async def fails_to_clean_up():
+            try:
+                await anyio.sleep(50)
+            finally:
+                raise LookupError("lost")
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(fails_to_clean_up)
+            await anyio.sleep(50)
+
+
+async def test_what_fails_while_it_is_cancelled_leaves_no_group(virtual_clock, caplog):
+    async with sample_many(Messy(Plan()), PROMPTS, concurrency=3):
+        await anyio.sleep(1)
+    with anyio.move_on_after(1) as scope:
+        async with sample_many(Messy(Plan()), PROMPTS, concurrency=3) as results:
+            await anext(results)
+    assert scope.cancelled_caught
+
+
+async def test_an_interrupt_beside_a_cancellation_is_not_lost(virtual_clock):
+    class Interrupted(Messy):
+        async def sample(self, *args, **arguments):
+            try:
+                await anyio.sleep(50)
+            except anyio.get_cancelled_exc_class() as exc:
+                raise BaseExceptionGroup("both", [exc, KeyboardInterrupt()]) from None
+
+    with pytest.raises(BaseExceptionGroup) as caught:
+        async with sample_many(Interrupted(Plan()), PROMPTS, concurrency=1):
+            await anyio.sleep(1)
+    assert caught.group_contains(KeyboardInterrupt)
