@@ -255,6 +255,42 @@ async def test_a_judge_of_its_own_decides_requirements_in_words():
     assert "It rhymes." in judge.requests[0].messages[-1].content
 
 
+async def test_a_model_has_a_schedule(virtual_clock):
+    backend = ScriptedBackend([Reply("a", delay=8)], cycle=True)
+    config = {"concurrency": 3, "schedule": "staggered:5", "loop": 1}
+    async with calling(backend, **config) as caller:
+        await caller.chat()
+    assert backend.statistics().started == 2  # At 0 and at 5 s: the first was done at 8 s.
+
+
+async def test_a_draw_has_a_time_of_its_own(virtual_clock):
+    backend = ScriptedBackend([Reply("a", delay=100), Reply("b")])
+    async with calling(backend, iteration_timeout=5) as caller:
+        answer = await caller.chat()
+    assert answer.json["choices"][0]["message"]["content"] == "b"
+    assert virtual_clock.now == pytest.approx(5)
+
+
+async def test_a_model_may_give_up():
+    config = {"checks": ["words<=2"], "loop": 500, "give_up": True}
+    async with calling(Recording("a b c"), **config) as caller:
+        told = (await caller.chat()).error["mellea_like"]
+    assert told["stop_reason"] == "hopeless"
+    assert told["iterations"] < 500
+
+
+@pytest.mark.parametrize("by", ["model", "request"])
+async def test_a_reply_that_can_not_pass_is_closed_while_it_arrives(by, virtual_clock):
+    backend = ScriptedBackend([Reply("bad " * 99 + "end", delay=100), Reply("good", delay=1)])
+    config, wishes = {"checks": ["excludes:bad"]}, {}
+    if by == "request":
+        config, wishes = {}, {"mellea_like": {"checks": ["excludes:bad"]}}
+    async with calling(backend, early=True, **config) as caller:
+        answer = await caller.chat(**wishes)
+    assert answer.json["choices"][0]["message"]["content"] == "good"
+    assert virtual_clock.now < 10
+
+
 # --- what a request may ask for besides ---------------------------------------------------------
 
 
@@ -464,6 +500,13 @@ async def test_a_budget_that_is_too_small_for_one_request_is_a_422_of_its_own():
     async with calling(Recording(), budget={"output_tokens": 10}) as caller:
         answer = await caller.chat(max_tokens=11)
         assert (answer.status, answer.error["code"]) == (422, "budget_exceeded")
+        assert (await caller.chat(max_tokens=10)).status == 200
+
+
+async def test_a_budget_has_room_for_verdicts():
+    yes = json.dumps({"passed": True, "reason": "it does"})
+    config = {"requirements": ["It rhymes."], "budget": {"output_tokens": 1000}}
+    async with calling(Recording("a", yes), **config) as caller:
         assert (await caller.chat(max_tokens=10)).status == 200
 
 

@@ -140,6 +140,8 @@ def test_a_models_own_schema_is_told_to_the_upstream():
     ):
         reply = client.chat.completions.create(model="mine", messages=user())
         told = upstream.requests[0]["response_format"]
+        prompt = upstream.requests[0]["messages"][-1]["content"]
+    assert "JSON Schema" not in prompt
     assert reply.choices[0].message.content == '{"n": 7}'
     assert told == {"type": "json_schema", "json_schema": {"name": "reply", "schema": SCHEMA}}
 
