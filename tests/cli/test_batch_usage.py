@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from command_line import environment, run
+from command_line import environment
 from rows_kit import write_rows
 
 
@@ -164,9 +164,3 @@ def test_a_closed_standard_input_is_a_sentence(here):
     )  # fmt: skip
     assert done.returncode == 2
     assert done.stderr == ("mellea-like: standard input can't be read: it is closed; name a file\n")
-
-
-def test_an_input_of_nothing_is_no_rows(here):
-    done = run("batch", "-", "-p", "Say {{ text }}", "-o", "-", stdin="")
-    assert (done.returncode, done.stdout) == (0, "")
-    assert "0 rows: 0 passed" in done.stderr
