@@ -301,6 +301,24 @@ async def test_a_redirect_to_nowhere_is_an_invalid_request():
     assert (type(error), error.status) == (InvalidRequest, 304)
 
 
+@pytest.mark.anyio
+@pytest.mark.parametrize("status", [301, 307, 308])
+async def test_a_redirect_is_followed_only_if_it_may(status):
+    with OpenAIServer(Answer("there")) as other:
+        moved = Answer(
+            status=status, body=b"", headers={"location": f"{other.url}/chat/completions"}
+        )
+        error = await failure(moved, follow_redirects=False)
+        assert (type(error), error.status) == (InvalidRequest, status)
+        assert other.accepted == 0
+        if status != 301:  # After a 301 or 302, clients ask again with GET.
+            with OpenAIServer(moved) as server:
+                backend = OpenAIBackend("m", base_url=server.url, api_key=KEY)
+                assert (await backend.generate(ask())).text == "there"
+                await backend.aclose()
+            assert "authorization" not in other.headers[-1]
+
+
 # --- bodies that are no reply ------------------------------------------------------------------
 
 WRONG_EVENTS = [
