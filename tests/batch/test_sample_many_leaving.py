@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import signal
 import subprocess
@@ -13,7 +14,7 @@ import anyio
 import pytest
 from batch_kit import MemoryJournal, Plan, strategy
 
-from mellea_like import BaseSamplingStrategy
+from mellea_like import BaseSamplingStrategy, Generation
 from mellea_like.batch import sample_many
 from mellea_like.errors import JournalError
 
@@ -286,3 +287,47 @@ async def test_an_interrupt_beside_a_cancellation_is_not_lost(virtual_clock):
         async with sample_many(Interrupted(Plan()), PROMPTS, concurrency=1):
             await anyio.sleep(1)
     assert caught.group_contains(KeyboardInterrupt)
+
+
+@pytest.mark.parametrize("journaled", [False, True])
+def test_a_native_cancellation_at_any_step_leaves_nothing(journaled):
+    class Steps(Plan):
+        async def generate(self, request):
+            self.in_flight += 1
+            try:
+                for _ in range(3):
+                    await asyncio.sleep(0)
+                return Generation("yes")
+            finally:
+                self.in_flight -= 1
+
+    async def main(step: int) -> bool:
+        backend, seen = Steps(), []
+        journal = MemoryJournal() if journaled else None
+
+        async def call() -> None:
+            async with sample_many(
+                strategy(backend), PROMPTS[:6], concurrency=2, journal=journal, ordered=True
+            ) as results:
+                async for item in results:
+                    seen.append(item.id)  # noqa: PERF401 (it may be cancelled half-way)
+
+        task = asyncio.create_task(call())
+        for _ in range(step):
+            await asyncio.sleep(0)
+        cancelled = task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+        assert task.cancelled() is cancelled
+        assert backend.in_flight == 0
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+        assert seen == list(range(len(seen)))
+        if journal is not None:
+            assert set(seen) <= set(journal.finished)
+            assert journal.opened == journal.closed
+        return cancelled
+
+    steps = 0
+    while asyncio.run(main(steps)):
+        steps += 1
+    assert steps > 15, "the run must have taken some steps"
