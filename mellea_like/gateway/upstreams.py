@@ -166,7 +166,10 @@ def _python(name: str, config: PythonUpstream) -> Backend:
         for part in path.split("."):
             found = getattr(found, part)
     except (ImportError, AttributeError) as exc:
-        msg = f"upstreams.{name}.backend: {config.backend} can't be imported: {exc}"
+        msg = (
+            f"upstreams.{name}.backend: {config.backend} can't be imported ({exc}): is its"
+            " directory in PYTHONPATH?"
+        )
         raise ValueError(msg) from exc
     made = found if is_backend(found) or not callable(found) else found()
     if not is_backend(made):

@@ -432,6 +432,13 @@ async def test_an_upstreams_error_becomes_a_status_without_its_text(error, statu
     assert "x-mellea-like-passed" not in answer.headers
 
 
+async def test_where_nothing_was_judged_there_is_no_best_failure():
+    config = {"when_nothing_passed": "best", "loop": 1}
+    async with calling(Recording(BackendUnavailable("x")), **config) as caller:
+        answer = await caller.chat()
+    assert (answer.status, answer.error["code"]) == (502, "upstream_failed")
+
+
 async def test_an_error_among_failures_leaves_it_at_a_422():
     backend = Recording(BackendUnavailable("x"), "a b c")
     async with calling(backend, checks=["words<=2"], loop=2) as caller:
