@@ -21,7 +21,7 @@ from journal_kit import copy_of
 
 from mellea_like.batch import read_items, read_run
 
-pytestmark = [pytest.mark.kill, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.kill, pytest.mark.timeout(900)]
 
 CYCLES = 100
 ITEMS = 3000

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from torn_kit import ITEMS, tear, write
 
-pytestmark = [pytest.mark.kill, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.kill, pytest.mark.timeout(600)]
 
 
 def test_a_journal_torn_at_every_97th_byte_has_all_that_was_committed_before(tmp_path, figures):
