@@ -92,6 +92,9 @@ async def serve(
 
     Returns:
         The signal that ended it, or None.
+
+    Raises:
+        RuntimeError: the app's lifespan did not start.
     """
     runner = _Server(_settings(app, server))
     ended_by: list[signal.Signals] = []
@@ -119,11 +122,16 @@ async def serve(
         with quiet_logs():
             try:
                 await runner.serve(sockets=[listening])
+            except SystemExit:
+                pass  # Uvicorn's way to say that the app did not start, in place of an error.
             finally:
                 listening.close()
                 with anyio.CancelScope(shield=True):
                     await runner.cut()
                 group.cancel_scope.cancel()
+    if not runner.started:
+        msg = "the gateway's application did not start: the log of uvicorn.error says why"
+        raise RuntimeError(msg)
     return ended_by[0] if ended_by else None
 
 

@@ -553,6 +553,15 @@ def test_a_signal_stops_the_server_and_answers_end_before(number):
     assert "Traceback" not in errors
 
 
+def test_an_app_that_does_not_start_is_an_error():
+    async def app(scope, receive, send) -> None:
+        await receive()
+        await send({"type": "lifespan.startup.failed", "message": "no"})
+
+    with pytest.raises(RuntimeError, match="did not start"), running(app):
+        pass
+
+
 def test_a_port_that_is_taken_is_an_error_of_the_system():
     first = listen(ServerConfig(port=0), has_keys=False)
     with first, pytest.raises(OSError):
