@@ -15,6 +15,9 @@ from http_server import Answer, OpenAIServer
 from rows_kit import asked, echo, records, write_rows
 
 from mellea_like.batch import read_items, read_run
+from mellea_like.cli.batch_source import RowSource
+from mellea_like.cli.exits import Problem
+from mellea_like.cli.template import PromptTemplate
 
 
 @pytest.fixture
@@ -272,6 +275,18 @@ def test_many_bad_lines_are_not_all_told(batch, tmp_path):
     assert "50 lines left out." in err
 
 
+def test_a_file_that_changes_meanwhile_ends_it_where_it_did(tmp_path):
+    file = write_rows(tmp_path / "in.jsonl", 3)
+    source = RowSource(str(file), None, PromptTemplate("{{ n }}"))
+    source.look_through()
+    assert len(source.rows()) == 3
+    file.write_text('{"n": 1}\nnonsense\n')
+    rows = iter(source.rows())
+    assert next(rows) == {"n": 1}
+    with pytest.raises(Problem, match="line 2 is no JSON"):
+        next(rows)
+
+
 @pytest.mark.parametrize(("skip", "code"), [([], 3), (["--on-bad-line", "skip"], 0)])
 def test_in_a_pipe_a_bad_line_ends_it_when_it_comes_or_is_left_out(skip, code):
     rows = '{"n": 1}\n{"n": 2}\nnonsense\n{"n": 4}\n'
@@ -363,6 +378,7 @@ def test_what_the_journal_has_is_not_asked_again_and_the_results_are_made_anew(
     assert batch(*journal, "--check", "ends:3", "--loop", "1")[0] == 1
     before = records(out)
     out.write_text("something else\n")
+    (tmp_path / ".out.jsonl.part").write_text("of a resumed run that was killed\n")
     code, _, err = batch(*journal, "--check", "ends:3", "--loop", "1", "--resume")
     assert (code, len(server.requests)) == (1, 5)
     assert records(out) == before

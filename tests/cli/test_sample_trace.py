@@ -68,25 +68,25 @@ def test_a_place_that_can_not_be_written_is_named_before_anything_is_sent(
     assert len(err.splitlines()) == 1
 
 
-def test_a_place_that_goes_meanwhile_costs_the_trace_and_not_the_reply(command, tmp_path):
-    place = tmp_path / "gone"
-    place.mkdir()
-    os.mkfifo(tmp_path / "corpus")  # ... while the corpus is read
+def test_a_place_that_is_taken_meanwhile_costs_the_trace_and_not_the_reply(command, tmp_path):
+    corpus, trace = tmp_path / "corpus", tmp_path / "trace.json"
+    os.mkfifo(corpus)
 
-    def feed():
-        with (tmp_path / "corpus").open("w") as file:
-            place.rmdir()
+    def take_it_while_the_corpus_is_read():
+        with corpus.open("w") as file:
+            trace.mkdir()
             file.write("The heron waits beside the water.\n")
 
-    feeder = threading.Thread(target=feed)
+    feeder = threading.Thread(target=take_it_while_the_corpus_is_read)
     feeder.start()
     code, out, err = command(
         *(*ARGUMENTS, "--check", "sentences==1"),
-        *("--corpus", str(tmp_path / "corpus"), "--trace", str(place / "t.json")),
+        *("--corpus", str(corpus), "--trace", str(trace)),
     )
     feeder.join()
     assert (code, out) == (3, "The heron waits beside the water.\n")
     assert err.startswith("mellea-like: --trace: can't write ")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus", "trace.json"]
 
 
 def test_json_has_the_keys_of_a_trace_and_its_own(command):
