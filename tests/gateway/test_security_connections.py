@@ -11,6 +11,7 @@ import textwrap
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import uvicorn
@@ -25,11 +26,22 @@ SHORT = 0.12
 """Seconds that a test's server waits; a promise that is kept is kept within a second more."""
 
 
+def waiting(seconds: float, **more: Any):
+    bounds = {"header_seconds": seconds, "body_seconds": seconds, "keep_alive_seconds": seconds}
+    return running(**bounds, max_body=1000, **more)
+
+
+@pytest.fixture(scope="module")
+def hasty():
+    """A gateway that waits for nobody."""
+    with waiting(SHORT) as running_:
+        yield running_
+
+
 @pytest.fixture(scope="module")
 def gateway():
-    with running(
-        header_seconds=SHORT, body_seconds=SHORT, keep_alive_seconds=SHORT, max_body=1000
-    ) as running_:
+    """A gateway that waits long enough for a test on a busy machine."""
+    with waiting(1) as running_:
         yield running_
 
 
@@ -40,19 +52,26 @@ def calls(gateway):
     return gateway.app.calls
 
 
+@pytest.fixture
+def hasty_calls(hasty):
+    """The same for the hasty one."""
+    hasty.app.calls.clear()
+    return hasty.app.calls
+
+
 # --- slow callers --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("begun", [b"", b"G", b"GET / HTTP/1.1\r\n", b"GET / HTTP/1.1\r\nA: b\r\n"])
-def test_a_head_that_does_not_end_is_given_up(gateway, calls, begun):
-    with gateway.connect() as caller:
+def test_a_head_that_does_not_end_is_given_up(hasty, hasty_calls, begun):
+    with hasty.connect() as caller:
         caller.send(begun)
         assert SHORT / 2 < caller.closed_after() < SHORT + 1
-    assert calls == []
+    assert hasty_calls == []
 
 
-def test_a_head_that_drips_is_given_up_however_often_some_of_it_comes(gateway, calls):
-    with gateway.connect() as caller:
+def test_a_head_that_drips_is_given_up_however_often_some_of_it_comes(hasty, hasty_calls):
+    with hasty.connect() as caller:
         caller.send(b"GET / HTTP/1.1\r\n")
         begun = time.monotonic()
         dripping = threading.Event()
@@ -67,19 +86,19 @@ def test_a_head_that_drips_is_given_up_however_often_some_of_it_comes(gateway, c
         assert time.monotonic() - begun < SHORT + 1
         dripping.set()
         thread.join()
-    assert calls == []
+    assert hasty_calls == []
 
 
-def test_a_second_head_that_does_not_end_is_given_up_too(gateway):
-    with gateway.connect() as caller:
+def test_a_second_head_that_does_not_end_is_given_up_too(hasty):
+    with hasty.connect() as caller:
         caller.send(request("/healthz"))
         assert caller.answer().status == 200
         caller.send(b"GET /healthz HT")
         assert caller.closed_after() < SHORT + 1
 
 
-def test_a_connection_between_requests_is_closed_after_a_while(gateway):
-    with gateway.connect() as caller:
+def test_a_connection_between_requests_is_closed_after_a_while(hasty):
+    with hasty.connect() as caller:
         for _ in range(3):
             caller.send(request("/healthz"))
             assert caller.answer().status == 200
@@ -87,31 +106,31 @@ def test_a_connection_between_requests_is_closed_after_a_while(gateway):
 
 
 @pytest.mark.parametrize("framing", [{"Content_Length": "100"}, {"Transfer_Encoding": "chunked"}])
-def test_a_body_that_does_not_come_is_given_up(gateway, calls, framing):
-    with gateway.connect() as caller:
+def test_a_body_that_does_not_come_is_given_up(hasty, hasty_calls, framing):
+    with hasty.connect() as caller:
         caller.send(request(method="POST", content_type="application/json", **framing))
         answer = caller.answer()
         assert (answer.status, answer.error["code"]) == (408, "body_timeout")
         assert caller.closed_after() < 1
-    assert calls == []
+    assert hasty_calls == []
 
 
-def test_a_caller_that_does_not_read_its_answer_is_cut_off(gateway):
-    with gateway.connect() as caller:
+def test_a_caller_that_does_not_read_its_answer_is_cut_off(hasty):
+    with hasty.connect() as caller:
         caller.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         caller.send(request("/big"))
-        left = gateway.app.left
-        wait_until(lambda: gateway.app.left == left + 1)
-        assert gateway.app.inside == 0
+        left = hasty.app.left
+        wait_until(lambda: hasty.app.left == left + 1)
+        assert hasty.app.inside == 0
 
 
-def test_ten_slow_callers_hold_up_no_other(gateway):
-    slow = [gateway.connect() for _ in range(10)]
+def test_ten_slow_callers_hold_up_no_other(hasty):
+    slow = [hasty.connect() for _ in range(10)]
     for caller in slow:
         caller.send(b"POST / HTTP/1.1\r\nX: ")
     begun = time.monotonic()
-    assert gateway.ask(request("/healthz")).status == 200
-    assert time.monotonic() - begun < 0.5
+    assert hasty.ask(request("/healthz")).status == 200
+    assert time.monotonic() - begun < 2
     for caller in slow:
         assert caller.closed_after() < SHORT + 1
         caller.socket.close()
@@ -269,6 +288,7 @@ class Pipe(asyncio.Transport):
         super().__init__()
         self.paused = False
         self.closed = False
+        self.aborted = False
         self.written = b""
 
     def write(self, data) -> None:
@@ -286,22 +306,47 @@ class Pipe(asyncio.Transport):
     def close(self) -> None:
         self.closed = True
 
+    def abort(self) -> None:
+        self.aborted = True
+
+
+def connection_to_nowhere(**server: Any):
+    config = uvicorn.Config(TinyApp(), log_config=None, lifespan="off")
+    kind = connection_class(ServerConfig(**server))
+    connection = kind(config=config, server_state=ServerState(), app_state={})
+    connection.connection_made(pipe := Pipe())
+    return connection, pipe
+
 
 @pytest.mark.parametrize("apart", [True, False])
 def test_what_is_sent_before_the_answer_takes_no_memory(apart):
     async def main() -> None:
-        config = uvicorn.Config(TinyApp(), log_config=None, lifespan="off")
-        kind = connection_class(ServerConfig())
-        connection = kind(config=config, server_state=ServerState(), app_state={})
-        connection.connection_made(pipe := Pipe())
+        connection, pipe = connection_to_nowhere()
         begun = [request("/healthz"), b"x" * 1000]
         for data in (*(begun if apart else [b"".join(begun)]), *[b"x" * 1000] * 1000):
             connection.data_received(data)
         assert len(connection.conn.trailing_data[0]) <= 1000
+        assert len(connection.cycle.scope["headers"]) == 2
         assert not pipe.paused
         while not pipe.closed:  # noqa: ASYNC110 (a few turns)
             await asyncio.sleep(0)
         assert pipe.written.count(b"HTTP/1.1") == 1
+        connection.connection_lost(None)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    "data", [b"nonsense\r\n\r\n", request("/healthz", connection="close"), b"GET /"]
+)
+def test_a_last_answer_that_nobody_reads_is_not_kept(data):
+    async def main() -> None:
+        connection, pipe = connection_to_nowhere(body_seconds=0.01, header_seconds=0.01)
+        connection.data_received(data)
+        async with asyncio.timeout(5):
+            while not pipe.aborted:  # noqa: ASYNC110 (see above)
+                await asyncio.sleep(0.002)
+        assert pipe.closed
         connection.connection_lost(None)
 
     asyncio.run(main())
@@ -575,3 +620,4 @@ def test_ipv6_is_listened_on():
         pytest.skip("this machine has no IPv6")
     with listening:
         assert listening.getsockname()[0] == "::1"
+        assert listening.getsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY)

@@ -125,4 +125,4 @@ def test_no_wish_keeps_the_gateway_from_others(gateway, body, statuses):
         other.send(request("/healthz"))
         assert other.answer().status == 200
         assert caller.answer().status in statuses
-        assert time.monotonic() - begun < 2
+        assert time.monotonic() - begun < 5

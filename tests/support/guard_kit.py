@@ -294,7 +294,7 @@ def request(
     return "\r\n".join([*lines, "", ""]).encode("latin-1") + content
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 3.0) -> float:
+def wait_until(condition: Callable[[], bool], seconds: float = 10.0) -> float:
     """Wait in this thread until a condition holds; return how long it took."""
     begun = time.monotonic()
     while not condition():
