@@ -157,7 +157,8 @@ async def test_a_caller_that_leaves_while_it_waits_gives_its_place_up(virtual_cl
         await anyio.sleep(1)
         group.start_soon(second.run, guard)
         await anyio.sleep(1)
-        assert (await Exchange().run(guard)).status == 429
+        # Before its body is read: that it is no JSON is not known.
+        assert (await Exchange().run(guard, parts=(b"no JSON",))).status == 429
         second.leave.set()
         await anyio.sleep(1)
         assert second.sent == []
@@ -260,6 +261,8 @@ async def test_the_rest_of_a_refused_body_is_read_but_not_for_ever(virtual_clock
     exchange = Exchange()
     await exchange.run(guarded(), parts=parts, content_encoding="gzip")
     assert (exchange.status, exchange.reads) == (415, 40)
+    # The server closes the connection when the answer ends: not before the rest is read.
+    assert [message.get("more_body") for message in exchange.sent[1:]] == [True, False]
     assert exchange.headers["connection"] == "close"
     begun = anyio.current_time()
     dripping = await Exchange().run(guarded(), parts=parts, pause=0.3, content_encoding="gzip")

@@ -596,6 +596,7 @@ def test_a_signal_stops_the_server_and_answers_end_before(number):
         output, errors = process.communicate(timeout=10)
     assert (process.returncode, output) == (0, f"{number.name}\n")
     assert "Traceback" not in errors
+    assert "Exception" not in errors
 
 
 def test_an_app_that_does_not_start_is_an_error():
