@@ -128,12 +128,13 @@ async def test_the_best_failure_comes_as_a_reply_where_that_is_wanted(by_model, 
 
 
 async def test_several_replies_are_sampled_at_a_time_and_all_have_passed():
-    backend = Recording("a b c", "a", "b", "c d e f", "g")
+    texts = ("a b c", "a", "b", "c d e f", "g")
+    backend = Recording(*(Generation(text, usage=Usage(1, 10, 1)) for text in texts))
     async with calling(backend, checks=["words<=2"], loop=3) as caller:
         body = (await caller.chat(n=3)).json
+    assert body["usage"]["total_tokens"] == 5 * 11
     assert [choice["index"] for choice in body["choices"]] == [0, 1, 2]
-    texts = {choice["message"]["content"] for choice in body["choices"]}
-    assert texts == {"a", "b", "g"}
+    assert {choice["message"]["content"] for choice in body["choices"]} == {"a", "b", "g"}
     assert body["mellea_like"]["iterations"] == 5
     ids = {choice["mellea_like"]["sampling_id"] for choice in body["choices"]}
     assert len(ids) == 3
@@ -475,6 +476,14 @@ async def test_replies_that_can_not_be_judged_are_a_502():
     async with calling(backend, requirements=["It rhymes."], loop=1) as caller:
         answer = await caller.chat()
     assert (answer.status, answer.error["code"]) == (502, "not_judged")
+
+
+async def test_an_error_of_one_reply_and_a_failure_of_another_are_a_422():
+    backend = Recording(BackendUnavailable("x"), "a b c")
+    async with calling(backend, checks=["words<=2"], loop=1) as caller:
+        answer = await caller.chat(n=2)
+    assert (answer.status, answer.error["code"]) == (422, "nothing_passed")
+    assert answer.error["mellea_like"]["best"]["content"] == "a b c"
 
 
 async def test_an_error_of_one_reply_does_not_take_the_others():

@@ -9,6 +9,7 @@ from gateway_kit import calling
 from mellea_like.backends.scripted import Reply, ScriptedBackend
 from mellea_like.core.generation import Generation, Usage
 from mellea_like.errors import BackendUnavailable
+from mellea_like.gateway.streaming import EventStream
 
 pytestmark = pytest.mark.anyio
 
@@ -58,6 +59,21 @@ async def test_no_comment_comes_once_the_reply_is_there(virtual_clock):
         await anyio.sleep(1)
     assert answer.ended
     assert answer.parts[-1][1] == b"data: [DONE]\n\n"
+
+
+async def test_a_reply_that_comes_while_a_comment_is_sent_waits_for_it(virtual_clock):
+    sent: list[str] = []
+
+    async def send(message) -> None:
+        await anyio.sleep(1)
+        sent.append(message["type"])
+
+    stream = EventStream(send)
+    async with stream.kept_alive(5):
+        await anyio.sleep(5.5)  # The first comment is on its way, with the headers before it.
+    await stream.end()
+    assert sent == ["http.response.start", "http.response.body", "http.response.body"]
+    assert virtual_clock.now == pytest.approx(8)
 
 
 async def test_usage_is_all_that_was_spent_and_comes_where_it_is_wanted():

@@ -39,6 +39,10 @@ async def test_the_key_and_the_address_come_from_the_configuration_alone(upstrea
     monkeypatch.setenv("OPENAI_API_KEY", "sk-of-the-environment")
     monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")
     monkeypatch.setenv("MY_KEY", "sk-mine")
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
     at = {"kind": "openai", "base_url": upstream.url, "model": "x"}
     configs = upstreams(
         none=at, given={**at, "api_key": "sk-given"}, named={**at, "api_key_env": "MY_KEY"}
@@ -58,7 +62,8 @@ async def test_openais_own_server_is_meant_where_no_address_is_given(monkeypatch
 
 
 async def test_redirects_are_not_followed(upstream):
-    with OpenAIServer(Answer(status=307, headers={"location": upstream.url})) as other:
+    there = f"{upstream.url}/chat/completions"
+    with OpenAIServer(Answer(status=307, headers={"location": there})) as other:
         configs = upstreams(main={"kind": "openai", "base_url": other.url, "model": "x"})
         async with open_upstreams(configs) as opened:
             with pytest.raises(BackendError):
