@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from mellea_like.batch.item import ItemResult
 from mellea_like.batch.ray.columns import (
     POSITION,
-    Outcome,
+    RowOutcome,
     outcome_of,
     prompt_maker,
     shard_name,
@@ -67,23 +67,23 @@ def test_a_shard_has_the_same_name_for_the_same_rows_and_keys_only():
 
 def test_results_stand_beside_the_rows_and_the_position_is_gone():
     table = pa.table({"id": [1, 2], POSITION: [7, 8]})
-    done = Outcome("yes", None, True, "passed", (), None, 1, 0.5, 1, 2, 3)
-    rows = with_results(table, [done, Outcome(reasons=("too long",))]).to_pylist()
+    done = RowOutcome("yes", None, True, "passed", (), None, 1, 0.5, 1, 2, 3)
+    rows = with_results(table, [done, RowOutcome(reasons=("too long",))]).to_pylist()
     assert rows[0] == {"id": 1, **done._asdict(), "reasons": []}
     assert rows[1]["status"] == "unfinished"
     assert rows[1]["reasons"] == ["too long"]
 
 
 def test_types_do_not_depend_on_the_rows_so_that_blocks_fit_together():
-    one = with_results(pa.table({"id": [1]}), [Outcome()])
-    two = with_results(pa.table({"id": [1]}), [Outcome("x", "1", True, "passed", ("r",), "e")])
+    one = with_results(pa.table({"id": [1]}), [RowOutcome()])
+    two = with_results(pa.table({"id": [1]}), [RowOutcome("x", "1", True, "passed", ("r",), "e")])
     empty = with_results(pa.table({"id": pa.array([], pa.int64())}), [])
     assert one.schema == two.schema == empty.schema
 
 
 def test_a_column_of_the_rows_keeps_its_name():
     table = pa.table({"output": ["mine"], "result_output": ["mine, too"]})
-    row = with_results(table, [Outcome("theirs")]).to_pylist()[0]
+    row = with_results(table, [RowOutcome("theirs")]).to_pylist()[0]
     assert (row["output"], row["result_output"], row["result_result_output"]) == (
         "mine",
         "mine, too",
@@ -103,5 +103,7 @@ class Person(BaseModel):
 
 
 def test_what_was_parsed_is_json():
-    row = with_results(pa.table({"id": [1]}), [Outcome(value=Person(name="é").model_dump_json())])
+    row = with_results(
+        pa.table({"id": [1]}), [RowOutcome(value=Person(name="é").model_dump_json())]
+    )
     assert json.loads(row.to_pylist()[0]["value"]) == {"name": "é"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import anyio
 import pytest
 
-from mellea_like.batch.ray.cluster import Room, shortage
+from mellea_like.batch.ray.room import Room, shortage
 from mellea_like.batch.ray.slots import Slots
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from mellea_like.batch.item import ItemResult
 
-__all__ = ["POSITION", "Outcome", "outcome_of", "prompt_maker", "shard_name", "with_results"]
+__all__ = ["POSITION", "RowOutcome", "outcome_of", "prompt_maker", "shard_name", "with_results"]
 
 POSITION = "__mellea_like_position"
 """The column that tells equal rows apart; it is not in the output."""
@@ -26,7 +26,7 @@ POSITION = "__mellea_like_position"
 _FIELD = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 
 
-class Outcome(NamedTuple):
+class RowOutcome(NamedTuple):
     """What came of a row: the columns that the output has besides those of the input.
 
     Attributes:
@@ -61,7 +61,7 @@ class Outcome(NamedTuple):
     replayed: bool = False
 
 
-def outcome_of(item: ItemResult[Any], *, parsed: bool) -> Outcome:
+def outcome_of(item: ItemResult[Any], *, parsed: bool) -> RowOutcome:
     """Turn what came of a row into columns.
 
     Args:
@@ -74,7 +74,7 @@ def outcome_of(item: ItemResult[Any], *, parsed: bool) -> Outcome:
     result, usage = item.result, item.usage
     best = None if result is None or result.best_index is None else result.best
     generation = None if best is None else best.generation
-    return Outcome(
+    return RowOutcome(
         output=None if generation is None else _storable(generation.text),
         value=_storable(_as_json(item.value)) if parsed and item.success else None,
         success=item.success,
@@ -103,7 +103,7 @@ def describe(error: BaseException | None) -> str:
     return _storable(f"{type(error).__name__}: {error}")
 
 
-def with_results(table: Any, outcomes: Sequence[Outcome]) -> Any:
+def with_results(table: Any, outcomes: Sequence[RowOutcome]) -> Any:
     """Put the results beside the rows.
 
     Args:
@@ -111,7 +111,7 @@ def with_results(table: Any, outcomes: Sequence[Outcome]) -> Any:
         outcomes: what came of each, in the same order.
 
     Returns:
-        The table with the columns of `Outcome`. One whose name the rows have already is called
+        The table with the columns of `RowOutcome`. One whose name the rows have already is called
         ``result_`` and its name.
     """
     pa: Any = importlib.import_module("pyarrow")
@@ -121,7 +121,7 @@ def with_results(table: Any, outcomes: Sequence[Outcome]) -> Any:
     if POSITION in table.column_names:
         table = table.drop_columns([POSITION])
     taken = set(table.column_names)
-    for index, field in enumerate(Outcome._fields):
+    for index, field in enumerate(RowOutcome._fields):
         name = field
         while name in taken:
             name = f"result_{name}"

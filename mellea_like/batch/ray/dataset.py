@@ -58,7 +58,7 @@ def sample_dataset(
     shards; with ``journal_dir``, it skips the rows that it had finished, and at most the calls that
     were under way are made again. Without, it samples the whole shard again.
 
-    The output has the columns of the input and those of `Outcome`: ``output``, ``value``,
+    The output has the columns of the input and those of `RowOutcome`: ``output``, ``value``,
     ``success``, ``status``, ``reasons``, ``error``, ``iterations``, ``elapsed``, ``requests``,
     ``input_tokens``, ``output_tokens``, ``unknown`` and ``replayed``.
 

@@ -223,7 +223,7 @@ class LeaseBook:
         """Return what nobody has leased; 0 where there is no limit."""
         held = Amounts()
         for entry in self.books.values():
-            held = held.plus(entry.held.most(entry.spent))
+            held = held.plus(entry.held)
         free = (
             0 if total == float("inf") else max(0, round(total) - taken)
             for total, taken in zip(self._total, held, strict=True)

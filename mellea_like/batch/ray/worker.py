@@ -11,7 +11,7 @@ import anyio
 from mellea_like.batch import sample_many
 from mellea_like.batch.ray.columns import (
     POSITION,
-    Outcome,
+    RowOutcome,
     describe,
     outcome_of,
     shard_name,
@@ -114,7 +114,7 @@ class ShardSampler:
             table: the rows, as a `pyarrow.Table`.
 
         Returns:
-            The same rows in the same order, with the columns of `Outcome`.
+            The same rows in the same order, with the columns of `RowOutcome`.
 
         Raises:
             MelleaError: ``make_strategy`` failed in this actor.
@@ -127,13 +127,13 @@ class ShardSampler:
         positions = [row.pop(POSITION, None) for row in rows]
         key = self._work.key
         keys = positions if key is None else [row[key] for row in rows]
-        outcomes: dict[int, Outcome] = {}
+        outcomes: dict[int, RowOutcome] = {}
         rank = self._slots.shard()
         async with AsyncExitStack() as stack:
             if self._lessee is not None:
                 await stack.enter_async_context(self._lessee.in_use())
             await self._sample(self._strategy, rows, keys, rank, outcomes)
-        return with_results(table, [outcomes.get(at, Outcome()) for at in range(len(rows))])
+        return with_results(table, [outcomes.get(at, RowOutcome()) for at in range(len(rows))])
 
     async def _sample(
         self,
@@ -141,7 +141,7 @@ class ShardSampler:
         rows: list[dict[str, Any]],
         keys: list[Any],
         rank: int,
-        outcomes: dict[int, Outcome],
+        outcomes: dict[int, RowOutcome],
     ) -> None:
         work, slots = self._work, self._slots
         under_way = 0
@@ -161,7 +161,7 @@ class ShardSampler:
                     under_way -= 1
                     outcomes[item.id] = outcome_of(item, parsed=work.format is not None)
             except LimitExceeded as exc:
-                unfinished = Outcome(error=describe(exc))
+                unfinished = RowOutcome(error=describe(exc))
                 for at in range(len(rows)):
                     outcomes.setdefault(at, unfinished)
             finally:
