@@ -307,7 +307,7 @@ class BatchRun(Generic[T]):
         """Cancel everything that is under way."""
         if not self._aborted:
             self._error = error
-        self._aborted = self._start_no_more = True
+        self._aborted = True
         self._crew.cancel("the batch ended with an error")
 
     def _interrupted(self, error: BaseException) -> None:

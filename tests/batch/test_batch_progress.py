@@ -119,6 +119,17 @@ async def test_an_async_function_is_awaited_and_keeps_nothing_waiting(virtual_cl
     assert begun == [(0, 0), (1.25, 2), (3, 3), (3.75, 3)]
 
 
+async def test_the_last_call_comes_before_the_iteration_ends(virtual_clock):
+    calls: list[Progress] = []
+    async with sample_many(
+        strategy(Plan({"x": 0.25})), ["x"], concurrency=1, on_progress=calls.append
+    ) as results:
+        assert len([item async for item in results]) == 1
+        assert calls[-1].handed_on == 1
+        told = len(calls)
+    assert len(calls) == told, "and not once more when the block is left"
+
+
 async def test_the_last_call_comes_when_the_block_is_left_early_too(virtual_clock):
     calls = []
     with anyio.move_on_after(2.25):

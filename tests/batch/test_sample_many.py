@@ -475,6 +475,29 @@ async def test_it_is_entered_once(virtual_clock):
         await batch.__aenter__()
 
 
+async def test_whoever_iterates_over_what_is_ready_lets_others_run(virtual_clock):
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            await anyio.lowlevel.checkpoint()
+            turns += 1
+
+    async with (
+        sample_many(strategy(), map(str, range(8)), concurrency=4) as results,
+        anyio.create_task_group() as tasks,
+    ):
+        await anyio.sleep(5)
+        tasks.start_soon(others)
+        await anyio.lowlevel.checkpoint()
+        before = turns
+        for _ in range(8):
+            await anext(results)
+        assert turns - before >= 7
+        tasks.cancel_scope.cancel()
+
+
 async def test_two_tasks_can_not_iterate_it_at_once(virtual_clock):
     async with (
         sample_many(strategy(), ["x"], concurrency=1) as results,

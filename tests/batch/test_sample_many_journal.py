@@ -105,6 +105,19 @@ async def test_replays_keep_to_the_window(virtual_clock):
         assert results.progress.replayed == 300
 
 
+async def test_items_are_looked_up_in_blocks_and_no_further_than_the_journal_goes(virtual_clock):
+    journal = MemoryJournal()
+    prompts = [str(n) for n in range(600)]
+    await results_of(strategy(), prompts[:300], concurrency=100, journal=journal)
+    assert journal.lookups == [(0, 128)]
+    journal.lookups.clear()
+    await results_of(strategy(), prompts[:300], concurrency=100, journal=journal)
+    assert journal.lookups == [(0, 128), (128, 128), (256, 128), (300, 1)]
+    journal.lookups.clear()
+    await results_of(strategy(), prompts, concurrency=100, journal=journal)
+    assert journal.lookups == [(0, 128), (128, 128), (256, 128), (384, 128)]
+
+
 async def test_equal_items_keep_separate_ids(virtual_clock):
     journal = MemoryJournal()
     await broken_off(journal, 2, ["same"] * 5)
@@ -252,6 +265,7 @@ async def test_what_a_budget_stopped_is_sampled_anew_with_a_larger_one(virtual_c
             strategy(), PROMPTS, concurrency=2, budget=Budget(requests=3), journal=journal
         )
     assert len(journal.finished) == 3
+    assert len(journal.items) <= 3 + 2, "no further item is begun"
     items = await results_of(
         strategy(), PROMPTS, concurrency=2, budget=Budget(requests=30), journal=journal
     )
@@ -360,7 +374,10 @@ async def test_a_journal_that_fails_stops_the_run_and_cancels_what_is_in_flight(
     assert sum(item.replayed for item in items) == 2
 
 
-async def test_a_journal_that_fails_while_an_item_is_sampled_stops_the_run(virtual_clock):
+@pytest.mark.parametrize("keep_errors", [True, False])
+async def test_a_journal_that_fails_while_an_item_is_sampled_stops_the_run(
+    virtual_clock, keep_errors
+):
     backend = Plan(lambda prompt: "no" if prompt == "a" else 50)
     seen: list[Any] = []
 
@@ -368,7 +385,13 @@ async def test_a_journal_that_fails_while_an_item_is_sampled_stops_the_run(virtu
         def slice(self, *args: Any) -> None:
             raise JournalError("the disk is full")
 
-    batch = sample_many(strategy(backend, loop_budget=3), PROMPTS, concurrency=4, journal=Full())
+    batch = sample_many(
+        strategy(backend, loop_budget=3),
+        PROMPTS,
+        concurrency=4,
+        journal=Full(),
+        keep_errors=keep_errors,
+    )
     with pytest.raises(JournalError, match="the disk is full"):
         await into(seen, batch)
     assert seen == []

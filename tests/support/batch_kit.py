@@ -128,6 +128,7 @@ class MemoryJournal:
         self.items: dict[int, SimpleNamespace] = {}
         self.slices: list[tuple[int, int, Any]] = []
         self.finished: list[int] = []
+        self.lookups: list[tuple[int, int]] = []
         self.opened = self.closed = 0
 
     @asynccontextmanager
@@ -144,6 +145,7 @@ class MemoryJournal:
 
     async def lookup(self, item_id: int, count: int) -> list[Any]:
         await anyio.lowlevel.checkpoint()
+        self.lookups.append((item_id, count))
         return [self.items[n] for n in range(item_id, item_id + count) if n in self.items]
 
     def begin(self, item_id: int, attempt: int, digest: str, label: str, data: Any) -> None:
