@@ -131,6 +131,11 @@ def test_a_slice_that_passed_after_the_winner_is_no_attempt():
     assert iterations_until(trace["slices"][0], trace["slices"]) == 1
 
 
+def test_what_was_cancelled_before_the_winner_passed_is_no_attempt():
+    trace = trace_of(("cancelled", 1), ("failed", 1), ("passed", 1), best=2)
+    assert iterations_until(trace["slices"][2], trace["slices"]) == 2
+
+
 def test_time_is_that_of_finished_items():
     made = figures(
         item(0, None, elapsed=2.0),
@@ -164,6 +169,20 @@ def test_money_is_tokens_times_price():
 def test_money_of_an_unknown_model_is_a_lower_bound():
     made = figures(item(0, trace_of(("passed", 5))), prices={"other": [1.0, 2.0], "n": [1.0, 1.0]})
     assert made.money == (0.0, False)
+
+
+def test_requests_of_no_model_have_a_price_only_where_there_is_one():
+    usage = {"requests": 1, "input_tokens": 0, "output_tokens": 1000, "unknown": 0}
+    items = [item(0, None, usage=usage)]
+    assert figures(*items, prices={"m": [0.0, 1.0]}).money == (pytest.approx(0.001), True)
+    assert figures(*items, prices={"m": [0.0, 1.0], "n": [0.0, 2.0]}).money == (0.0, False)
+
+
+def test_a_request_without_tokens_costs_nothing_only_where_its_cost_is_known():
+    usage = {"requests": 1, "input_tokens": 0, "output_tokens": 0, "unknown": 1}
+    two = {"m": [0.0, 1.0], "n": [0.0, 2.0]}
+    assert figures(item(0, None, usage=usage), prices=two).money == (0.0, False)
+    assert figures(item(0, None, usage=usage | {"unknown": 0}), prices=two).money == (0.0, True)
 
 
 def test_an_iteration_without_a_model_costs_what_the_calls_other_ones_do():
@@ -236,6 +255,16 @@ def test_more_items_take_no_more_memory():
     assert peak(3000) < peak(500) + 60_000
 
 
+def test_items_that_ended_in_an_error_are_listed_with_those_that_failed():
+    error = {"type": "HookError", "message": "no"}
+    items = [
+        item(0, None, error),
+        item(1, None, status="unfinished"),
+        item(2, None, status="failed"),
+    ]
+    assert [i["id"] for i in figures(*items).failed] == [0, 2]
+
+
 # --- a call -----------------------------------------------------------------------------------
 
 
@@ -271,6 +300,6 @@ def test_a_cut_trace_keeps_its_best():
 
 
 def test_the_winner_is_told_by_what_it_is_and_not_by_what_it_is_like():
-    first, second = trace_of(("passed", 1), ("passed", 1))["slices"]
-    second["iteration"] = first["iteration"]
-    assert fate_of(second, first) == "late"
+    winner = trace_of(("passed", 1))["slices"][0]
+    assert fate_of(winner, winner) == "won"
+    assert fate_of(dict(winner), winner) == "late"
