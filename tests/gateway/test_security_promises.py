@@ -459,6 +459,8 @@ def test_keys_and_prompts_are_in_no_log_error_or_metric(answer, stream, logged):
     assert [a.status_code for a in (asked, broken, unknown)] == [400, 400, 404]
     text = "\n".join(logged)
     assert "mellea_like.gateway" in text  # Something was logged, and all of it was looked at.
+    if answer is not ANSWERS["a reply"]:
+        assert "the upstream 'main' " in text
     for secret in (CANARY, UPSTREAM_KEY, TOKEN, DIGEST):
         assert secret not in text
         assert secret not in metrics

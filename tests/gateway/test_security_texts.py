@@ -251,7 +251,7 @@ async def test_a_cancelled_request_is_no_error():
 
 def test_what_others_log_loses_its_texts_at_any_level(caplog):
     caplog.set_level(0)
-    with quiet_logs():
+    with quiet_logs(), quiet_logs():
         for name in ("openai", "openai._base_client", "httpx2", "httpcore2.http11", "httpx"):
             logging.getLogger(name).setLevel(logging.DEBUG)
             logging.getLogger(name).debug("request %s", CANARY)
