@@ -293,5 +293,9 @@ def test_any_bytes_are_an_object_or_a_400(data):
 def test_the_cheap_check_counts_what_it_says():
     most = body_module.MOST_PARTS
     assert parse(b'{"a":[' + b"1," * (most - 5) + b"1]}", 4)
+    with pytest.raises(Refusal, match="strings"):
+        parse(b'{"a":' + b'""' * (most + 1) + b"}", 4)
+    escaped = '"' * 2 * most
+    assert parse(json.dumps({"a": escaped}).encode(), 4) == {"a": escaped}
     with pytest.raises(Refusal, match="brackets and commas"):
         parse(b'{"a":[' + b"1," * (most - 2) + b"1]}", 4)

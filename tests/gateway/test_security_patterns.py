@@ -34,6 +34,9 @@ BOMBS = [
     "(a|b)" * 20_000,
     "x" * 1001,
 ]
+SMALL_BOMB = "(a{1000}){900}"
+"""It takes half a second, and no more memory than there is."""
+
 FINE = [
     "",
     r"^\d{4}-\d{2}-\d{2}$",
@@ -104,15 +107,15 @@ def gateway():
 @pytest.mark.parametrize(
     ("body", "statuses"),
     [
-        (wish(checks=[f"regex:{BOMBS[0]}"]), {400}),
-        (wish(checks=[f" ReGex :{BOMBS[0]}"]), {400}),
+        (wish(checks=[f"regex:{SMALL_BOMB}"]), {400}),
+        (wish(checks=[f" ReGex :{SMALL_BOMB}"]), {400}),
         (wish(checks=["regex:^(a+)+$"]), {422, 502}),
         (wish(checks=["regex:(?e)(?:a{50}){e<=9}b"] * 3), {422, 502}),
         (wish(checks=["choice:" + "|".join(map(str, range(2000)))]), {400}),
         (wish(checks=["contains:" + "y" * 3_000_000]), {400}),
         (wish(requirements=["y" * 3_000_000]), {400}),
-        (schema({"type": "string", "pattern": BOMBS[0]}), {400}),
-        (schema({"properties": {"a": {"items": {"pattern": BOMBS[0]}}}}), {400}),
+        (schema({"type": "string", "pattern": SMALL_BOMB}), {400}),
+        (schema({"properties": {"a": {"items": {"pattern": SMALL_BOMB}}}}), {400}),
         (schema({"$ref": "#"}), {400}),
         (schema({"allOf": [{"$ref": "#"}, {"$ref": "#"}]}), {400}),
         (schema({"enum": ["x" * 9000] * 100}), {400}),
