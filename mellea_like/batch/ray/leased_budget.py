@@ -89,11 +89,6 @@ class LeasedBudget(Allowance):
         self._reserved_lately = Amounts()
         return self._limited(ahead.minus(self._spare()).most(Amounts()))
 
-    def is_idle(self) -> bool:
-        """Whether nothing was asked for lately."""
-        busy = self._line or self._account.reserved.requests or self._reserved_lately.requests
-        return not busy
-
     def give_back(self) -> None:
         """Give back what is leased and neither spent nor reserved."""
         self._returned = self._returned.plus(self._limited(self._spare()))
@@ -107,7 +102,7 @@ class LeasedBudget(Allowance):
         Args:
             entry: the worker's books, as the office has them.
         """
-        self._granted = self._granted.most(entry.granted)
+        self._granted = entry.granted
         self._fit()
 
     def deny(self) -> None:

@@ -216,9 +216,11 @@ class Lessee:
             weight += figures.waiting + figures.in_flight
         wants, needs, entry = Amounts(), None, Entry()
         if self._budget is not None:
-            if self._budget.is_idle():
+            if self._users:
+                wants = self._budget.wants()
+            else:
                 self._budget.give_back()
-            wants, needs, entry = self._budget.wants(), self._budget.needs(), self._budget.entry
+            needs, entry = self._budget.needs(), self._budget.entry
             weight += self._budget.waiting
         if self._users:
             weight = max(weight, 1.0)
