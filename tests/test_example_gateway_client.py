@@ -26,7 +26,7 @@ def url():
             yield found[0]
         finally:
             process.terminate()
-            process.communicate(timeout=20)
+            process.communicate(timeout=30)
 
 
 def run(url: str) -> subprocess.CompletedProcess[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 
 import anyio
 import pytest
@@ -386,6 +387,16 @@ async def test_a_schema_that_is_none_or_costs_too_much_is_refused(schema, said):
     assert (answer.status, answer.error["param"]) == (400, "response_format.json_schema.schema")
     assert said in answer.error["message"]
     assert backend.requests == []
+
+
+async def test_a_schema_of_exponential_cost_is_refused_within_its_steps():
+    parts = {f"n{n}": {"anyOf": [{"$ref": f"#/$defs/n{n + 1}"}] * 2} for n in range(60)}
+    schema = {"$defs": {**parts, "n60": {"type": "string"}}, "$ref": "#/$defs/n0"}
+    async with calling(Recording()) as caller:
+        began = time.process_time()
+        answer = await caller.chat(**of_schema(schema))
+    assert time.process_time() - began < 5
+    assert "too many steps" in answer.error["message"]
 
 
 # --- when the upstream fails --------------------------------------------------------------------

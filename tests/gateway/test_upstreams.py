@@ -171,6 +171,25 @@ def test_a_backend_for_no_upstream_is_a_mistake():
         make_app(config_for(), backends={"mian": FunctionBackend(lambda _: "a")})
 
 
+async def test_upstreams_that_are_open_are_not_opened_again():
+    made = []
+
+    def make() -> FunctionBackend:
+        made.append(1)
+        return FunctionBackend(lambda _: "a", inline=True)
+
+    module = types.ModuleType("backends_made_once")
+    module.make = make
+    sys.modules["backends_made_once"] = module
+    try:
+        gateway = Gateway(config_for(upstream={"backend": "backends_made_once:make"}))
+        async with gateway.open(), gateway.open():
+            assert (await Caller(gateway.app).chat()).status == 200
+        assert len(made) == 1
+    finally:
+        del sys.modules["backends_made_once"]
+
+
 async def test_a_lifespan_opens_the_upstreams():
     app = make_app(config_for(), backends={"main": FunctionBackend(lambda _: "a", inline=True)})
     sent: list[str] = []
