@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import anyio
 import pytest
 from lease_kit import FakeOffice, Server, Worker
@@ -115,6 +117,21 @@ async def test_who_is_cancelled_reserves_nothing(granted):
     assert budget._account.reserved == Amounts()
     budget.take(Entry(Amounts(0, 0, 60)))
     await acquire(budget, 60)
+
+
+async def test_who_is_cancelled_natively_at_the_moment_of_its_lease_reserves_nothing(
+    anyio_backend_name,
+):
+    if anyio_backend_name != "asyncio":
+        pytest.skip("only asyncio cancels natively")
+    budget, _ = leased(0)
+    waiting = asyncio.create_task(acquire(budget, 60))
+    await anyio.wait_all_tasks_blocked()
+    budget.take(Entry(Amounts(0, 0, 60)))
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert budget._account.reserved == Amounts()
 
 
 # --- with the office --------------------------------------------------------------------------

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import anyio
 import pytest
 
@@ -54,6 +56,21 @@ async def test_who_is_cancelled_while_it_waits_keeps_no_slot(granted):
         tasks.cancel_scope.cancel()
     if got or not granted:
         slots.release()
+    with anyio.fail_after(1):
+        await slots.acquire(1)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_who_is_cancelled_natively_at_the_moment_of_its_turn_passes_the_slot_on():
+    slots = Slots(1)
+    await slots.acquire(slots.shard())
+    waiting = asyncio.create_task(slots.acquire(slots.shard()))
+    await anyio.wait_all_tasks_blocked()
+    slots.release()
+    waiting.cancel()  # As Ray does with a block's task when another one has failed.
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
     with anyio.fail_after(1):
         await slots.acquire(1)
 

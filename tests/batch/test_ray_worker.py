@@ -52,6 +52,18 @@ async def test_shards_share_an_actors_calls_and_the_oldest_goes_first():
     assert anyio.current_time() - began == pytest.approx(8 * 0.25, abs=0.05)
 
 
+async def test_a_shard_that_is_broken_off_leaves_its_room_to_the_next():
+    calls = Calls()
+    actor = sampler(calls.strategy, calls=2)
+    with anyio.move_on_after(0.6):
+        await actor(block(0, 100))
+    assert calls.in_flight == 0
+    began = anyio.current_time()
+    with anyio.fail_after(10):
+        await actor(block(0, 4))
+    assert anyio.current_time() - began == pytest.approx(2 * 0.25, abs=0.05)
+
+
 async def test_a_row_that_fails_is_a_failed_row():
     @requirement("says no", inline=True)
     def says_no(candidate):

@@ -15,7 +15,7 @@ HERE = Path(__file__).parent
 def scene(tmp_path):
     """Run a scene, and return what it says."""
 
-    def play(name, seconds=100):
+    def play(name, seconds=130):
         run_in_namespace([HERE / "scenes.py", name, tmp_path], tmp_path, seconds)
         return json.loads((tmp_path / "outcome.json").read_text(encoding="utf-8"))
 
