@@ -52,7 +52,8 @@ class ShardWork:
         limit: the limit of the whole cluster.
         office: a handle of the limit's office, which keeps it alive.
         journal_wait: seconds that a shard waits for its journal where another process still has
-            it: one that is about to die, since Ray gave the shard to this one.
+            it: one that is dead or about to die, since Ray gave the shard to this one. A file
+            server may take 90 seconds to notice that a machine is gone (NFS 4).
     """
 
     make_strategy: Callable[..., BaseSamplingStrategy]
@@ -66,7 +67,7 @@ class ShardWork:
     settings: Mapping[str, Any] | None = None
     limit: ClusterLimit | None = None
     office: Any = None
-    journal_wait: float = 30.0
+    journal_wait: float = 120.0
 
     def __repr__(self) -> str:  # Ray tells one actor class from another by this.
         return f"<ShardWork of {self.calls} calls, {id(self):#x}>"
@@ -187,7 +188,8 @@ class ShardSampler:
                 msg = f"the journals' directory {directory} can't be made: {exc.strerror}"
                 raise JournalError(msg) from exc
             journal = f"{directory / shard_name(rows, keys)}.db"
-        until = anyio.current_time() + work.journal_wait
+        began = anyio.current_time()
+        told = False
         while True:
             run = sample_many(
                 strategy,
@@ -203,7 +205,10 @@ class ShardSampler:
             try:
                 return await stack.enter_async_context(run)
             except JournalError as exc:
-                if "is in use by" not in str(exc) or anyio.current_time() > until:
+                waited = anyio.current_time() - began
+                if "is in use by" not in str(exc) or waited > work.journal_wait:
                     raise
-                warn("a shard waits for its journal: %s", exc)
+                if not told:
+                    warn("a shard waits for its journal: %s", exc)
+                told = True
                 await anyio.sleep(JOURNAL_POLL)
