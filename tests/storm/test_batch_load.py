@@ -1,0 +1,90 @@
+"""Very many items: how quick a batch is, and how little of it stays in memory."""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import sys
+import time
+from collections.abc import Iterator
+
+import anyio
+import pytest
+from anyio.lowlevel import checkpoint
+
+from mellea_like import Generation, RejectionSamplingStrategy, Request, Usage
+from mellea_like.batch import sample_many
+
+pytestmark = [pytest.mark.anyio, pytest.mark.storm, pytest.mark.timeout(240)]
+
+REPLY = Generation("x", usage=Usage(1, 1, 1))
+
+
+class Instant:
+    """It answers after one checkpoint."""
+
+    async def generate(self, request: Request) -> Generation:
+        await checkpoint()
+        return REPLY
+
+
+STRATEGY = RejectionSamplingStrategy(Instant())
+CONCURRENCY = 64
+
+
+def prompts(items: int) -> Iterator[str]:
+    return (f"prompt {n}" for n in range(items))
+
+
+async def by_hand(items: int) -> int:
+    """A task for each item, and a semaphore."""
+    passed = 0
+    room = anyio.Semaphore(CONCURRENCY)
+
+    async def one(prompt: str) -> None:
+        nonlocal passed
+        try:
+            result = await STRATEGY.sample(prompt)
+            passed += result.success
+        finally:
+            room.release()
+
+    async with anyio.create_task_group() as tasks:
+        for prompt in prompts(items):
+            await room.acquire()
+            tasks.start_soon(one, prompt)
+    return passed
+
+
+async def batch(items: int) -> int:
+    passed = 0
+    async with sample_many(STRATEGY, prompts(items), concurrency=CONCURRENCY) as results:
+        async for item in results:
+            passed += item.success
+    return passed
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+async def test_memory_does_not_grow_with_the_items(ordered):
+    blocks = []
+    async with sample_many(
+        STRATEGY, prompts(20_000), concurrency=CONCURRENCY, ordered=ordered
+    ) as results:
+        async for item in results:
+            if results.progress.handed_on % 4_000 == 0:
+                del item
+                gc.collect()
+                blocks.append(sys.getallocatedblocks())
+    assert len(blocks) == 5
+    assert max(blocks[1:]) - blocks[0] < 5_000
+
+
+async def test_items_take_about_as_long_as_a_task_group_of_ones_own():
+    ratios = []
+    for _ in range(3):
+        began = time.process_time()
+        assert await by_hand(5_000) == 5_000
+        between = time.process_time()
+        assert await batch(5_000) == 5_000
+        ratios.append((time.process_time() - between) / (between - began))
+    assert statistics.median(ratios) < 1.35
