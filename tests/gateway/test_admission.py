@@ -221,6 +221,12 @@ def test_amounts_that_are_none_are_400(value, param):
     assert (caught.value.status, caught.value.param) == (400, param)
 
 
+@pytest.mark.parametrize("budget", [{}, {"requests": 0}, {"requests": True}, {"money": 1}])
+def test_a_budget_limits_something(budget):
+    with pytest.raises(ValueError):
+        KeyLimits(budget=budget)
+
+
 def test_a_spent_budget_is_no_rate_limit():
     refusal = budget_spent()
     assert (refusal.status, refusal.code) == (429, "insufficient_quota")

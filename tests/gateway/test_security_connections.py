@@ -352,6 +352,23 @@ def test_a_last_answer_that_nobody_reads_is_not_kept(data):
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("reads_on", [True, False])
+def test_a_caller_that_reads_on_in_time_is_not_cut_off(reads_on):
+    async def main() -> None:
+        connection, pipe = connection_to_nowhere(body_seconds=0.05)
+        connection.pause_writing()
+        if reads_on:
+            connection.resume_writing()
+        await asyncio.sleep(0.1)
+        assert pipe.aborted != reads_on
+        pipe.close()
+        connection.data_received(b"GET / HTTP/1.1\r\n\r\n")  # Too late.
+        assert not pipe.written
+        connection.connection_lost(None)
+
+    asyncio.run(main())
+
+
 def test_an_unread_body_never_becomes_the_next_request(gateway, calls):
     with gateway.connect() as caller:
         smuggled = request("/v1/x", {"smuggled": True})
