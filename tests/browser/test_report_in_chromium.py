@@ -133,6 +133,17 @@ def test_outcomes_differ_by_more_than_their_colour(opened, trace):
     assert len(set(map(tuple, rest))) == 4
 
 
+@pytest.mark.parametrize("name", ["run", "call"])
+def test_signs_have_their_size(opened, pages, name):
+    page = opened(pages[name])
+    small = """[...document.querySelectorAll(".sign rect")]
+        .filter((part) => part.checkVisibility())
+        .map((part) => part.getBoundingClientRect())
+        .filter((place) => Math.min(place.width, place.height) < 19).length"""
+    assert page.locator(".sign").count() > 5
+    assert page.evaluate(small) == 0
+
+
 def test_a_thousand_items_load_at_once(opened, some):
     items = many(some, 1000)
     page = opened(run_report(run_of(items), items))
@@ -298,6 +309,15 @@ def test_a_printed_call_has_all_its_replies_on_white(opened, pages, tmp_path):
     assert ink == "rgb(27, 36, 48)"
     paper = page.pdf(path=tmp_path / "report.pdf", format="A4")
     assert paper.startswith(b"%PDF-")
+
+
+def test_a_browser_that_prints_only_what_is_open_gets_it_opened(opened, pages):
+    page = opened(pages["call"])
+    page.locator(".panel > summary").first.click()
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert page.locator(".panel[open]").count() == page.locator(".panel").count() == 5
+    page.evaluate("dispatchEvent(new Event('afterprint'))")
+    assert page.locator(".panel[open]").count() == 1
 
 
 def test_nothing_moves_for_those_who_want_no_motion(opened, pages):

@@ -115,6 +115,9 @@ document.addEventListener("toggle", reach, true);
 document.addEventListener("focusin", reach);
 reach();
 // On paper nothing opens.
-const panels = document.querySelectorAll(".call .panel:not([open])");
-addEventListener("beforeprint", () => panels.forEach((panel) => (panel.open = true)));
-addEventListener("afterprint", () => panels.forEach((panel) => (panel.open = false)));
+let closed = [];
+addEventListener("beforeprint", () => {
+  closed = [...document.querySelectorAll(".call .panel:not([open])")];
+  closed.forEach((panel) => (panel.open = true));
+});
+addEventListener("afterprint", () => closed.forEach((panel) => (panel.open = false)));
