@@ -5,31 +5,25 @@ from __future__ import annotations
 import logging
 import time
 import traceback
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from mellea_like.gateway.admission import Door, budget_spent, check_amounts
+from mellea_like.gateway.admission import check_amounts
 from mellea_like.gateway.auth import Keys, check_host
 from mellea_like.gateway.body import CallerLeft, check_headers, parse, read_body
+from mellea_like.gateway.callers import IN_SCOPE, Admitted, KeyState, admitted
 from mellea_like.gateway.config_server import ANONYMOUS
 from mellea_like.gateway.forbidden import check_fields, check_query
 from mellea_like.gateway.quiet import quiet_logs
 from mellea_like.gateway.refusal import Refusal
 from mellea_like.gateway.safe_text import header_value
-from mellea_like.limits.budget import Budget
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
 
     from mellea_like.gateway.admission import Seat
-    from mellea_like.gateway.config_server import (
-        BudgetConfig,
-        KeyConfig,
-        KeyLimits,
-        ServerConfig,
-    )
+    from mellea_like.gateway.config_server import KeyConfig, KeyLimits, ServerConfig
     from mellea_like.gateway.metrics import Metrics
 
     Message = MutableMapping[str, Any]
@@ -51,13 +45,8 @@ VERSIONS = ("1.0", "1.1", "2", "3")
 TOKENS = ("max_tokens", "max_completion_tokens")
 """The old name and the new one; a request may have both."""
 
-IN_SCOPE = "mellea_like.gateway"
-
 CALLER_LEFT = 499
 """nginx's status for it, for the metrics; nobody is there to get it."""
-
-ASSUMED_OUTPUT_TOKENS = 512
-"""What a key's budget reserves for a reply of a judge that has no bound."""
 
 TOO_SLOW = 408
 
@@ -73,59 +62,6 @@ MOST_DRAINED = 16
 LONGEST_HEADER = 8192
 
 ALWAYS = ((b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff"))
-
-
-@dataclass(frozen=True, slots=True)
-class Admitted:
-    """A request that got through.
-
-    Args:
-        key: the name of the caller's key.
-        limits: the key's limits.
-        body: the parsed body of a POST; else empty.
-        budget: what the key may spend, or None.
-        n: how many replies are wanted.
-        max_tokens: the longest reply: what the request says, else the key's limit.
-    """
-
-    key: str
-    limits: KeyLimits
-    body: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False)
-    budget: Budget | None = None
-    n: int = 1
-    max_tokens: int = 0
-
-
-def admitted(scope: Mapping[str, Any]) -> Admitted:
-    """Return what the guard found out about a request.
-
-    Args:
-        scope: the request's ASGI scope.
-
-    Returns:
-        The same for all that ask.
-    """
-    found: Admitted = scope[IN_SCOPE]
-    return found
-
-
-@dataclass(slots=True)
-class _Key:
-    """What is kept of a key while the gateway runs."""
-
-    name: str
-    limits: KeyLimits
-    door: Door
-    budget: Budget | None
-
-    def check_budget(self) -> None:
-        if self.budget is not None and any(
-            limit is not None and spent >= limit
-            for spent, limit in zip(
-                self.budget.spent, self.budget.statistics().limits, strict=False
-            )
-        ):
-            raise budget_spent()
 
 
 class Guard:
@@ -157,10 +93,7 @@ class Guard:
         self.metrics = metrics
         self._tokens = Keys(keys, environ)
         limits: Mapping[str, KeyLimits] = keys or {ANONYMOUS: server.limits}
-        self.keys = {
-            name: _Key(name, each, Door(name, each), _budget(name, each.budget))
-            for name, each in limits.items()
-        }
+        self.keys = {name: KeyState.of(name, each) for name, each in limits.items()}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, as ASGI wants it.
@@ -178,7 +111,7 @@ class Guard:
         else:
             await send({"type": "websocket.close", "code": 1008})
 
-    def count(self, key: _Key) -> None:
+    def count(self, key: KeyState) -> None:
         """Put the numbers of a key into the metrics.
 
         Args:
@@ -186,7 +119,7 @@ class Guard:
         """
         self.metrics.occupied(key.name, key.door.line.inside, key.door.line.waiting)
 
-    def authorize(self, scope: Scope) -> _Key:
+    def authorize(self, scope: Scope) -> KeyState:
         """Find whose request it is, by its headers alone.
 
         Args:
@@ -211,7 +144,7 @@ class _Exchange:
         self._scope = scope
         self._receive = receive
         self._plain_send = send
-        self._key: _Key | None = None
+        self._key: KeyState | None = None
         self._model: object = None
         self._status: int | None = None
         self._unread = _has_body(scope["headers"])
@@ -282,7 +215,7 @@ class _Exchange:
         check_fields(body)
         return body
 
-    async def _through_the_door(self, key: _Key) -> None:
+    async def _through_the_door(self, key: KeyState) -> None:
         seat = key.door.join()
         try:
             self._guard.count(key)
@@ -294,7 +227,7 @@ class _Exchange:
             key.door.leave(seat)
             self._guard.count(key)
 
-    async def _wait_for_turn(self, key: _Key, seat: Seat) -> None:
+    async def _wait_for_turn(self, key: KeyState, seat: Seat) -> None:
         left = False
 
         async def watch(scope: anyio.CancelScope) -> None:
@@ -377,15 +310,3 @@ def _innermost(exc: BaseException) -> BaseException:
     # A task group wraps what one of its tasks raised.
     inside: tuple[BaseException, ...] = getattr(exc, "exceptions", ())
     return _innermost(inside[0]) if len(inside) == 1 else exc
-
-
-def _budget(name: str, config: BudgetConfig | None) -> Budget | None:
-    if config is None:
-        return None
-    return Budget(
-        requests=config.requests,
-        input_tokens=config.input_tokens,
-        output_tokens=config.output_tokens,
-        assume_output_tokens=ASSUMED_OUTPUT_TOKENS,
-        name=f"key {name}",
-    )
