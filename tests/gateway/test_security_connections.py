@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
-import subprocess
-import sys
 import textwrap
 import threading
 import time
@@ -15,7 +13,7 @@ from typing import Any
 
 import pytest
 import uvicorn
-from guard_kit import TOKEN, Caller, TinyApp, key, request, running, wait_until
+from guard_kit import TOKEN, Caller, TinyApp, key, process, request, running, wait_until
 from uvicorn.server import ServerState
 
 from mellea_like.gateway.config_server import ServerConfig
@@ -596,22 +594,16 @@ SERVER = """
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_stops_the_server_and_answers_end_before(number):
     support = str(Path(__file__).parents[1] / "support")
-    process = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(SERVER), support],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    with process:
-        assert process.stdout is not None
-        port = int(process.stdout.readline())
+    with process("-c", textwrap.dedent(SERVER), support) as server:
+        assert server.stdout is not None
+        port = int(server.stdout.readline())
         with Caller(port) as caller:
             caller.send(request("/wait", {"a": 1}))
-            assert process.stdout.readline() == "in\n"
-            process.send_signal(number)
+            assert server.stdout.readline() == "in\n"
+            server.send_signal(number)
             assert caller.closed_after() < 5
-        output, errors = process.communicate(timeout=10)
-    assert (process.returncode, output) == (0, f"{number.name}\n")
+        output, errors = server.communicate(timeout=10)
+    assert (server.returncode, output) == (0, f"{number.name}\n")
     assert "Traceback" not in errors
     assert "Exception" not in errors
 

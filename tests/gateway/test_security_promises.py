@@ -19,7 +19,7 @@ import threading
 import openai
 import pytest
 from gateway_kit import TOKEN, config_for, running, user
-from guard_kit import Caller, request, wait_until
+from guard_kit import Caller, process, request, wait_until
 from http_server import Answer, OpenAIServer
 
 from mellea_like.gateway.config_server import KeyConfig, KeyLimits, ServerConfig
@@ -102,9 +102,7 @@ def test_another_address_without_a_token_refuses_to_start(tmp_path, host):
 
 def test_another_address_with_a_token_starts_and_a_signal_stops_it(tmp_path):
     arguments = command(tmp_path, "--host", "0.0.0.0", "--port", "0", keys=key())
-    with subprocess.Popen(
-        arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as p:
+    with process(*arguments[1:]) as p:
         assert p.stdout is not None
         port = int(re.search(r":(\d+)/v1", p.stdout.readline())[1])
         with Caller(port) as caller:

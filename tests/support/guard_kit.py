@@ -6,6 +6,8 @@ import asyncio
 import hashlib
 import json
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -292,6 +294,19 @@ def request(
     verb = method or ("GET" if body is None and raw is None else "POST")
     lines = [f"{verb} {path} HTTP/1.1", *(f"{n}: {v}" for n, v in fields.items())]
     return "\r\n".join([*lines, "", ""]).encode("latin-1") + content
+
+
+@contextmanager
+def process(*arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """Run Python; what still runs when the test has failed is killed."""
+    command = [sys.executable, *arguments]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as running_:
+        try:
+            yield running_
+        finally:
+            running_.kill()
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = 10.0) -> float:
