@@ -24,7 +24,7 @@ from mellea_like.batch.ray import ClusterLimit, NoRoom, local_cluster, sample_da
 
 MEMORY = 100 * 2**20
 SESSION = f"{os.environ['RAY_TMPDIR']}/ray"  # Where Ray notes the address of a cluster, too.
-ROWS, WORK, ACTORS, CALLS = 2000, 0.25, 2, 12
+ROWS, WORK, ACTORS, CALLS = 2000, 0.25, 2, 14
 ONE_A_NODE = {"cpus_per_actor": 2.0}  # Of three; the third is for Ray Data's own tasks.
 
 
@@ -154,14 +154,14 @@ def a_worker_is_killed(directory):
 
 def the_office_is_killed(directory):
     limit = ClusterLimit(
-        requests_per_minute=2400, burst_seconds=0.25, requests=500, lease_seconds=1.0
+        requests_per_minute=2400, burst_seconds=0.25, requests=360, lease_seconds=1.0
     )
     with two_nodes():
-        dataset, log = sampled(directory, 540, actors=2, limits=limit, rows_per_shard=30)
+        dataset, log = sampled(directory, 400, actors=2, limits=limit, rows_per_shard=30)
         offices = []
 
         def kill():
-            for calls in (100, 250):
+            for calls in (80, 200):
                 while len(noted(log)) < calls:
                     time.sleep(0.05)
                 office = ray.get_actor(f"mellea-like-office-{limit.name}")

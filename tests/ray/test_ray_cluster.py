@@ -8,7 +8,7 @@ import pytest
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(160)]
 
-ROWS, CALLS = 2000, 12
+ROWS, CALLS = 2000, 14
 
 
 def test_two_thousand_rows_take_at_most_twice_the_ideal_time(scene):
@@ -34,11 +34,9 @@ def test_a_killed_worker_costs_at_most_its_calls_in_flight(scene):
 
 def test_the_limit_holds_when_its_office_is_killed_and_made_again(scene):
     said = scene("the_office_is_killed")
-    assert (said["rows"], said["ids"]) == (540, 540)
-    assert said["status"]["passed"] <= 500
-    assert sum(said["calls"].values()) <= 500
-    # What a worker had leased and could not spend is lost at most; here none has died.
-    assert said["status"]["passed"] == 500
+    assert (said["rows"], said["ids"]) == (400, 400)
+    assert said["status"] == {"passed": 360, "unfinished": 40}
+    assert sum(said["calls"].values()) == 360
     assert said["offices"] == 2
     assert said["most_in_4_seconds"] <= 160 + 2 * 10 + 2  # 40 a second; two workers' bursts.
     assert said["longest_pause"] < 6
