@@ -15,6 +15,7 @@ from pathlib import Path
 import anyio
 import anyio.to_thread
 import pytest
+from leftovers import children
 from pydantic import BaseModel
 from tiny_gguf import build_bigram_gguf, main
 
@@ -313,12 +314,6 @@ async def test_no_process_is_left_when_the_start_is_cancelled(model, seconds):
             await anyio.sleep(10)
     assert scope.cancelled_caught
     assert children() <= before
-
-
-def children() -> set[str]:
-    """The processes that this one has started and not yet waited for."""
-    lists = Path("/proc/self/task").glob("*/children")
-    return {pid for path in lists for pid in path.read_text(encoding="utf-8").split()}
 
 
 @pytest.mark.anyio

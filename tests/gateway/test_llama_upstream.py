@@ -10,6 +10,7 @@ from pathlib import Path
 import openai
 import pytest
 from gateway_kit import running, user
+from leftovers import children
 from tiny_gguf import build_bigram_gguf
 
 from mellea_like.gateway import read_config
@@ -111,11 +112,10 @@ def test_a_prompt_that_is_too_long_is_the_callers_mistake(client):
 
 def llama_servers() -> set[int]:
     found: set[int] = set()
-    for task in Path("/proc/self/task").iterdir():
-        for pid in (task / "children").read_text(encoding="utf-8").split():
-            with contextlib.suppress(OSError):  # It has ended.
-                if "llama" in Path(f"/proc/{pid}/cmdline").read_text(encoding="utf-8"):
-                    found.add(int(pid))
+    for pid in children():
+        with contextlib.suppress(OSError):  # It has ended.
+            if "llama" in Path(f"/proc/{pid}/cmdline").read_text(encoding="utf-8"):
+                found.add(pid)
     return found
 
 

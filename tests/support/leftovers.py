@@ -1,8 +1,10 @@
-"""What a call may leave behind: tasks and threads."""
+"""What a call may leave behind: tasks, threads and processes."""
 
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
+from pathlib import Path
 
 import anyio
 
@@ -18,3 +20,12 @@ def running() -> set[int]:
 def other_threads() -> set[threading.Thread]:
     """All threads but those that are kept for a while."""
     return {thread for thread in threading.enumerate() if not thread.name.startswith(KEPT)}
+
+
+def children() -> set[int]:
+    """The processes that this one has started and not yet waited for."""
+    found: set[int] = set()
+    for listed in Path("/proc/self/task").glob("*/children"):
+        with suppress(OSError):  # The thread has ended meanwhile.
+            found.update(map(int, listed.read_text(encoding="ascii").split()))
+    return found
