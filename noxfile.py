@@ -76,10 +76,11 @@ def tests(session: nox.Session) -> None:
     if session.posargs:
         environment.run("pytest", *session.posargs)
         return
+    many = ("--numprocesses=auto", "-m")
     quiet = ("--cov-report=", "--cov-fail-under=0")
-    environment.run(
-        "pytest", "--cov", "-m", f"not alone and {NOT_APART}", "--numprocesses=auto", *quiet
-    )
+    covered = f"not alone and not uncovered and {NOT_APART}"
+    environment.run("pytest", *many, covered, "--cov", *quiet)
+    environment.run("pytest", *many, f"uncovered and not alone and {NOT_APART}")
     alone = ("-m", f"alone and {NOT_APART}", "--cov-report=term")
     environment.run("pytest", "--cov", "--cov-append", *alone)
 

@@ -21,6 +21,8 @@ from mellea_like.errors import MelleaError
 from mellea_like.hooks.types import HookMode, HookType
 from mellea_like.testing.virtual_clock import run_virtual
 
+pytestmark = pytest.mark.uncovered
+
 STRATEGIES = [RejectionSamplingStrategy, RepairTemplateStrategy, MultiTurnStrategy]
 GOOD = Requirement("good", lambda candidate: candidate.text == "good", inline=True)
 BAD, NEVER = Draw("bad", 0.1), Draw("good", 9)

@@ -33,6 +33,8 @@ from mellea_like.sampling.schedules import (
 )
 from mellea_like.testing import run_virtual
 
+pytestmark = pytest.mark.uncovered
+
 CALLS, WARM_UP, MOST = 1000, 600, 64 * 1024
 
 
