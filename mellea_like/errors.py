@@ -23,7 +23,7 @@ MelleaError
 │   ├── MissingAnswer           a joint reply lacked this task's answer
 │   ├── QueueFull               no room for more work
 │   └── Expired                 the deadline passed in the queue
-└── JournalError                a batch journal can't be used
+└── JournalError(differences)   a batch journal can't be used
 ```
 
 Wrong arguments raise Python's own ``TypeError`` and ``ValueError``. An exception raised by a user's
@@ -35,6 +35,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from mellea_like.core.result import SamplingResult
 
 __all__ = [
@@ -230,4 +232,16 @@ class Expired(CoalescingError):
 
 
 class JournalError(MelleaError):
-    """A batch journal can't be read, written or resumed."""
+    """A batch journal can't be read, written or resumed.
+
+    Args:
+        message: what is wrong, and what to do.
+        differences: where the journal belongs to another run, each part that differs: its name,
+            what it was and what it is now, in short; None for what was not there, or is gone.
+    """
+
+    def __init__(
+        self, message: str, differences: Sequence[tuple[str, str | None, str | None]] = ()
+    ) -> None:
+        super().__init__(message)
+        self.differences = differences

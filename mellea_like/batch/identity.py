@@ -42,6 +42,9 @@ LABEL = 80
 HEX = 24
 """Hexadecimal digits of a digest: 96 bits, where nobody tries to make two the same."""
 
+OPAQUE = "<class>"
+"""The only name in what stands for an object that is no data: its class."""
+
 OWN = ("strategy", "requirements", "model", "options", "format")
 """What an identity says by itself; ``prompt`` and ``input`` the user may say better."""
 
@@ -120,7 +123,7 @@ def digest_of(item: object, action: Action[Any] | None) -> str:
     try:
         own = asked if item is action else _plain(item)
     except Exception:  # noqa: BLE001 (it holds itself, or can't be read; its prompt tells it)
-        own = {_OPAQUE: _name(type(item))}
+        own = {OPAQUE: _name(type(item))}
     return f"{_digest(own)}-{_digest(asked)}"
 
 
@@ -241,8 +244,6 @@ def _said(extra: Mapping[str, Any]) -> dict[str, Json]:
 
 # --- anything as plain data --------------------------------------------------------------------
 
-_OPAQUE = "<class>"
-
 
 def _plain(value: Any) -> Json:
     """Return data that is equal for equal values, in any process."""
@@ -271,7 +272,7 @@ def _plain_parts(value: Any) -> Json:
         return _name(cast("Any", value))
     if hasattr(value, "model_dump"):  # A pydantic model.
         return _plain(value.model_dump(mode="json"))
-    return _fields(value) if is_dataclass(value) else {_OPAQUE: _name(type(value))}
+    return _fields(value) if is_dataclass(value) else {OPAQUE: _name(type(value))}
 
 
 def _fields(value: Any) -> dict[str, Json]:
@@ -289,7 +290,7 @@ def _shown(value: object) -> Json:
 
 
 def _is_opaque(plain: Json) -> bool:
-    return isinstance(plain, dict) and plain.keys() == {_OPAQUE}
+    return isinstance(plain, dict) and plain.keys() == {OPAQUE}
 
 
 def _name(thing: Any) -> str:

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from mellea_like.batch import journal_schema as schema
+from mellea_like.batch.differences import differences, said
 from mellea_like.batch.journal_file import (
     connect,
     create,
@@ -30,10 +31,7 @@ if TYPE_CHECKING:
 
     from mellea_like.batch.journal_records import Row
 
-__all__ = ["JournalDisk", "identity_problem", "timestamp"]
-
-MOST_SHOWN = 200
-"""How many characters of a value an error quotes."""
+__all__ = ["JournalDisk", "timestamp"]
 
 
 class JournalDisk:
@@ -89,13 +87,13 @@ class JournalDisk:
         create(self._path, {name: written(value) for name, value in facts.items()})
 
     def _compare(self, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-        problem = identity_problem(before, json.loads(written(dict(now))))
-        if problem:
+        found = differences(before, json.loads(written(dict(now))))
+        if found:
             msg = (
-                f"journal {self._path} belongs to another run: {problem}. Resume it with what it"
-                " was begun with, or use another journal"
+                f"journal {self._path} belongs to another run: {'; '.join(said(found))}. Resume it"
+                " with what it was begun with, or use another journal"
             )
-            raise JournalError(msg)
+            raise JournalError(msg, found)
 
     def commit(self, rows: Mapping[str, Sequence[Row]]) -> None:
         """Write rows, all or none of them, and have them on the disk.
@@ -181,24 +179,6 @@ class JournalDisk:
                     self._note({"ended": timestamp()})
 
 
-def identity_problem(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """Say how two runs differ.
-
-    Args:
-        before: what the journal's run is, by name.
-        now: what this run is, as JSON gives it back.
-
-    Returns:
-        Each difference with both values; empty where there is none.
-    """
-    names = dict.fromkeys((*before, *now))
-    return "; ".join(
-        f"{name} is {_shown(now, name)} and was {_shown(before, name)}"
-        for name in names
-        if name not in before or name not in now or before[name] != now[name]
-    )
-
-
 def timestamp() -> str:
     """Return the time of day in UTC.
 
@@ -206,10 +186,3 @@ def timestamp() -> str:
         The time as ISO 8601 writes it.
     """
     return datetime.now(UTC).isoformat()
-
-
-def _shown(identity: Mapping[str, Any], name: str) -> str:
-    if name not in identity:
-        return "nothing"
-    text = json.dumps(identity[name], ensure_ascii=False, sort_keys=True)
-    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}…"

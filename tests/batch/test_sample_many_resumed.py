@@ -115,7 +115,7 @@ async def test_values_come_again_whatever_the_journal_keeps_of_texts(tmp_path, t
         ({"format": bool}, "format"),
         ({"action": str}, "prompt"),
         ({"settings": {"input": "another"}}, "input"),
-        ({"strategy": {"loop_budget": 5}}, "strategy"),
+        ({"strategy": {"loop_budget": 5}}, "loop_budget"),
     ],
 )
 async def test_another_run_is_refused_with_what_differs(tmp_path, changed, named):

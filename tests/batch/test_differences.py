@@ -1,0 +1,183 @@
+"""What two runs of a batch differ in is said in few words."""
+
+from __future__ import annotations
+
+import json
+import pickle
+
+import pytest
+
+from mellea_like.backends import LocalBackend, ScriptedBackend
+from mellea_like.batch.differences import differences, said
+from mellea_like.batch.identity import identity_of
+from mellea_like.core.requirement import Requirement
+from mellea_like.core.validation import Candidate
+from mellea_like.errors import JournalError
+from mellea_like.requirements import checks
+from mellea_like.sampling.giving_up import PerRequirement
+from mellea_like.sampling.rejection import RejectionSamplingStrategy
+from mellea_like.sampling.repair_template import RepairTemplateStrategy
+from mellea_like.sampling.schedules import Hedged, Staggered
+
+
+def short(candidate: Candidate) -> bool:
+    return len(candidate.text) < 9
+
+
+def brief(candidate: Candidate) -> bool:
+    return len(candidate.text) < 5
+
+
+def as_prompt(item: str) -> str:
+    return item
+
+
+def identity(strategy=RejectionSamplingStrategy, *, of=(), backend=None, extra=None, **settings):
+    given = {
+        name: settings.pop(name) for name in ("action", "format", "options") if name in settings
+    }
+    made = strategy(backend or LocalBackend(), **settings)
+    return json.loads(json.dumps(identity_of(made, of, extra=extra, **given)))
+
+
+WORDS = checks.word_count(at_most=20)
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "words"),
+    [
+        ({}, {}, []),
+        ({"loop_budget": 5}, {"loop_budget": 50}, ["loop_budget was 5 and is 50"]),
+        (
+            {},
+            {"strategy": RepairTemplateStrategy},
+            ["strategy was RejectionSamplingStrategy and is RepairTemplateStrategy"],
+        ),
+        (
+            {},
+            {"give_up": PerRequirement(threshold=0.5)},
+            ["give_up: PerRequirement(threshold=0.5,"],
+        ),
+        (
+            {"schedule": Staggered(1)},
+            {"schedule": Staggered(2)},
+            ["schedule.delay was 1 and is 2"],
+        ),
+        (
+            {"schedule": Staggered(1)},
+            {"schedule": Hedged()},
+            ["schedule was Staggered(delay=1) and is Hedged(quantile=0.8, extra=1, latency="],
+        ),
+        ({"options": {"seed": 1}}, {"options": {}}, ["options.seed: 1 is gone"]),
+        (
+            {"options": {"model": "small"}},
+            {"options": {"model": "large"}},
+            ['model was "small" and is "large"'],
+        ),
+        ({}, {"backend": ScriptedBackend(["a"])}, ['provider was "local"', "model was "]),
+        ({}, {"judge": ScriptedBackend(["a"])}, ["judge: "]),
+        ({}, {"format": int}, ['format: "builtins.int (schema ']),
+        ({}, {"action": as_prompt}, ["prompt: "]),
+        ({"extra": {"input": "a"}}, {"extra": {"input": "b"}}, ['input was "a" and is "b"']),
+        (
+            {"extra": {"schema": {"type": "object", "items": [1]}}},
+            {"extra": {"schema": {"type": "array", "items": [1]}}},
+            ['schema.type was "object" and is "array"'],
+        ),
+        ({"of": ["be kind"]}, {}, ['requirements: "be kind" is gone']),
+        (
+            {"of": ["be kind", WORDS]},
+            {"of": ["be kind", checks.word_count(at_most=9)]},
+            [
+                'requirements: "has at most 20 words" is gone',
+                'requirements: "has at most 9 words" is new',
+            ],
+        ),
+        (
+            {"of": ["a", "b"]},
+            {"of": ["b", "a"]},
+            ['requirements was "a", "b" and is "b", "a"'],
+        ),
+        (
+            {},
+            {"of": [WORDS & Requirement("kind")]},
+            ['requirements: and("has at most 20 words", "ki'],
+        ),
+    ],
+)
+def test_only_what_differs_is_named_in_few_words(before, now, words):
+    found = said(differences(identity(**before), identity(**now)))
+    assert len(found) == len(words)
+    for part, expected in zip(found, words, strict=True):
+        assert part.startswith(expected)
+        assert len(part) < 170
+
+
+def test_what_decides_is_told_where_a_requirement_says_the_same():
+    before = identity(of=[Requirement("is short", short), WORDS])
+    now = identity(of=[Requirement("is short", brief), Requirement("has at most 20 words", short)])
+    first, second = said(differences(before, now))
+    assert first.startswith('requirements was "is short" by ')
+    assert ".short and is " in first
+    assert first.endswith(".brief")
+    assert second.startswith('requirements was "has at most 20 words" by mellea_like and is ')
+    asked = identity(of=["is short", Requirement("kind", judge=ScriptedBackend(["yes"]))])
+    [one, two] = said(differences(identity(of=[Requirement("is short", short), "kind"]), asked))
+    assert one.endswith('and is "is short" by a judge')
+    assert 'was "kind" by a judge and is "kind" by ' in two
+
+
+def test_no_internal_name_is_shown():
+    before = identity(of=[WORDS, checks.contains("a")])
+    now = identity(RepairTemplateStrategy, of=[checks.line_count(at_most=3)], schedule=Staggered(1))
+    assert "mellea_like" not in "".join(said(differences(before, now)))
+    assert "<locals>" not in "".join(said(differences(before, now)))
+
+
+def test_two_things_of_one_name_are_told_apart():
+    before = {"x": {"class": "mellea_like.one.Thing"}}
+    now = {"x": {"class": "mellea_like.two.Thing"}}
+    assert said(differences(before, now)) == [
+        'x was {"class": "mellea_like.one.Thing"} and is {"class": "mellea_like.two.Thing"}'
+    ]
+
+
+def test_what_shows_itself_in_words_of_its_own_is_shown_in_them():
+    before = {"x": {"class": "app.Thing", "is": "<Thing of 3>"}}
+    assert said(differences(before, {"x": {"class": "app.Other", "is": {}}})) == [
+        "x was <Thing of 3> and is Other()"
+    ]
+    nameless = {"provider": "app.Backend", "model": None}
+    assert said(differences({"y": nameless}, {})) == ["y: Backend is gone"]
+
+
+def test_of_long_values_the_place_is_shown_where_they_begin_to_differ():
+    before = {"prompt": "x" * 5000 + "y" + "z" * 5000}
+    now = {"prompt": "x" * 5001 + "z" * 5000}
+    [only] = differences(before, now)
+    assert only.was == "…" + "x" * 15 + "y" + "z" * 44 + "…"
+    assert only.now == "…" + "x" * 16 + "z" * 44 + "…"
+    [longer] = differences(before, {"prompt": before["prompt"][:-1]})
+    assert (longer.was, longer.now) == ("…" + "z" * 15 + 'z"', "…" + "z" * 15 + '"')
+    assert said(differences({"prompt": "a" * 59}, {"prompt": "b"})) == [
+        f'prompt was "{"a" * 59}… and is "b"'
+    ]
+
+
+def test_null_is_taken_not_to_be_there():
+    assert differences({"input": None}, {"prompt": None}) == ()
+    assert said(differences({"input": None}, {"input": "a"})) == ['input: "a" is new']
+
+
+def test_of_very_many_differences_the_rest_is_counted():
+    found = said(differences({}, {str(n): n for n in range(11)}))
+    assert found[-2:] == ["7: 7 is new", "and 3 more"]
+    assert len(found) == 9
+
+
+def test_the_error_carries_what_differs_to_another_process():
+    error = JournalError("another run", differences({"a": 1}, {"a": 2}))
+    back = pickle.loads(pickle.dumps(error))
+    assert str(back) == "another run"
+    assert back.differences == (("a", "1", "2"),)
+    assert JournalError("locked").differences == ()
