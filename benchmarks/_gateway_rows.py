@@ -112,7 +112,8 @@ def _free_port() -> int:
 def _process(arguments: list[str], port: int) -> Iterator[None]:
     """Run a server until the block is left; begin when it listens."""
     environ = {k: v for k, v in os.environ.items() if not k.startswith(("OPENAI_", "COVERAGE_"))}
-    with subprocess.Popen([sys.executable, *arguments], env=environ) as process:
+    command = [sys.executable, *arguments]
+    with subprocess.Popen(command, env=environ, stdout=subprocess.DEVNULL) as process:
         try:
             for _ in range(300):
                 with socket.socket() as probe:
