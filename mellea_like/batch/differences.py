@@ -154,6 +154,8 @@ def _written(value: Any) -> str:
             return str(thing["model"] or _short(str(thing["provider"])))
     if isinstance(value, str) and _is_name(value):
         return _short(value)
+    if isinstance(value, float):
+        return f"{value:g}"
     return json.dumps(value, ensure_ascii=False, sort_keys=True)
 
 

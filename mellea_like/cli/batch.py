@@ -12,6 +12,7 @@ from mellea_like.batch.journal import Journal
 from mellea_like.batch.journal_reader import read_run
 from mellea_like.batch.run import sample_many
 from mellea_like.cli.arguments import BackendName, read_requirements, read_schema
+from mellea_like.cli.batch_identity import another_run, model_files
 from mellea_like.cli.batch_output import Output, ReaderLeft
 from mellea_like.cli.batch_progress import BatchView
 from mellea_like.cli.batch_record import record_of
@@ -26,7 +27,7 @@ from mellea_like.cli.schema import structured_type
 from mellea_like.cli.signals import terminable
 from mellea_like.cli.template import PromptTemplate
 from mellea_like.cli.terminal import is_terminal, one_line, warn
-from mellea_like.errors import LimitExceeded, SamplingFailed
+from mellea_like.errors import JournalError, LimitExceeded, SamplingFailed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -78,6 +79,9 @@ def run_batch(arguments: BatchArguments) -> int:
             warn("mellea-like: nobody reads the results any more")
             code = Exit.NOTHING_PASSED
         except Exception as error:  # noqa: BLE001 (said in a sentence; shown with --debug)
+            journal = arguments.journal
+            if isinstance(error, JournalError) and error.differences and journal is not None:
+                error = another_run(error, journal)
             report(error, debug=debug)
             code = code_of(error)
         if batch is not None and batch.begun:
@@ -121,6 +125,7 @@ class _Batch:
         self._check_places()
         self._source.look_through(quiet=sample.quiet)
         self._digest = self._source.digest() if arguments.journal is not None else None
+        self._model_files = {} if arguments.journal is None else model_files(sample)
         self._whole = self._finished == 0
         self._view = BatchView(
             self._limits.price,
@@ -254,6 +259,7 @@ class _Batch:
 
     def _settings(self) -> Mapping[str, Any]:
         said: dict[str, Any] = {"input": self._digest, "prompt": self._template.text}
+        said |= self._model_files
         if self._schema is not None:
             said["schema"] = self._schema
         return said

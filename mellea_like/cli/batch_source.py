@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import sys
 from enum import StrEnum
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from mellea_like.batch.rows import BadRow, Row, RowFormat, format_of, read_rows
 from mellea_like.cli.arguments import check_file
+from mellea_like.cli.batch_identity import digest_of
 from mellea_like.cli.exits import Exit, Problem
 from mellea_like.cli.terminal import one_line, warn
 from mellea_like.runtime.threads import run_in_thread
@@ -29,9 +29,6 @@ STANDARD = "-"
 
 MOST_WARNINGS = 10
 """How many bad lines are told one by one."""
-
-PIECE = 2**20
-"""Bytes that are read at a time for a digest."""
 
 LARGE = 20 * 2**20
 """Bytes of a file that is looked through for a second or more."""
@@ -115,11 +112,8 @@ class RowSource:
         """
         if self._piped:
             return None
-        digest = hashlib.sha256()
         with self._trouble(), self._open() as file:
-            while piece := file.read(PIECE):
-                digest.update(piece)
-            return f"{file.tell()} bytes, sha256 {digest.hexdigest()[:24]}"
+            return digest_of(file)
 
     def look_through(self, *, quiet: bool = False) -> None:
         """Read a file to its end, or a pipe to its first row, and find what is wrong.

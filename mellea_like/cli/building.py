@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from mellea_like.limits.budget import Budget
     from mellea_like.sampling.base import BaseSamplingStrategy
 
-__all__ = ["call_options", "make_budget", "make_strategy"]
+__all__ = ["STRATEGIES", "call_options", "make_budget", "make_strategy"]
 
-_STRATEGIES: dict[StrategyName, type[BaseSamplingStrategy]] = {
+STRATEGIES: dict[StrategyName, type[BaseSamplingStrategy]] = {
     StrategyName.REJECTION: RejectionSamplingStrategy,
     StrategyName.REPAIR: RepairTemplateStrategy,
     StrategyName.MULTI_TURN: MultiTurnStrategy,
@@ -48,7 +48,7 @@ def make_strategy(
         The strategy.
     """
     judge = opened.judge
-    return _STRATEGIES[arguments.strategy](
+    return STRATEGIES[arguments.strategy](
         limits.limited(opened.backend),
         judge=None if judge is None else limits.limited(judge),
         loop_budget=arguments.loop,

@@ -389,25 +389,25 @@ def test_what_the_journal_has_is_not_asked_again_and_the_results_are_made_anew(
 @pytest.mark.parametrize(
     ("what", "more"),
     [
-        ("prompt", {"prompt": "Tell {{ text }}"}),
-        ("requirements", ["--check", "words<=9"]),
-        ("strategy", ["--loop", "3"]),
-        ("options", ["--seed", "3"]),
-        ("input", {}),
+        ("--prompt", {"prompt": "Tell {{ text }}"}),
+        ("--check, --require", ["--check", "words<=9"]),
+        ("--loop", ["--loop", "3"]),
+        ("--seed", ["--seed", "3"]),
+        ("INPUT", {}),
     ],
 )
 def test_another_run_is_refused_and_says_what_differs(batch, server, tmp_path, what, more):
     journal, out = ("--journal", str(tmp_path / "run.db")), tmp_path / "out.jsonl"
     assert batch(*journal)[0] == 0
     before = out.read_bytes()
-    if what == "input":
+    if what == "INPUT":
         write_rows(tmp_path / "in.jsonl", 6)
     arguments = more if isinstance(more, list) else []
     code, _, err = batch(
         *journal, "--resume", *arguments, **(more if isinstance(more, dict) else {})
     )
     assert code == 3
-    assert what in err
+    assert f"\n  {what}" in err
     assert out.read_bytes() == before
     assert len(server.requests) == 5
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.jsonl", "out.jsonl", "run.db"]

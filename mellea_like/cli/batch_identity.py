@@ -1,0 +1,133 @@
+"""What makes two runs of the command the same run, and how it is said that they are not."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from typing import TYPE_CHECKING, Any
+
+from mellea_like.batch.differences import Difference, said
+from mellea_like.cli.building import STRATEGIES
+from mellea_like.cli.exits import Exit, Problem
+from mellea_like.cli.terminal import one_line, warn
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from typing import BinaryIO
+
+    from mellea_like.cli.arguments import SampleArguments
+    from mellea_like.errors import JournalError
+
+__all__ = ["another_run", "digest_of", "model_files"]
+
+PIECE = 2**20
+"""Bytes that are read at a time for a digest."""
+
+LARGE = 200 * 2**20
+"""Bytes of a model's file whose digest takes some time."""
+
+_OPTIONS = {
+    "concurrency_budget": "--concurrency",
+    "corpus": "--corpus",
+    "format": "--schema",
+    "gguf": "--gguf",
+    "give_up": "--give-up",
+    "input": "INPUT",
+    "judge": "--judge-model",
+    "loop_budget": "--loop",
+    "model": "--model",
+    "options.max_tokens": "--max-tokens",
+    "options.seed": "--seed",
+    "prompt": "--prompt",
+    "provider": "--backend",
+    "requirements": "--check, --require",
+    "schedule": "--schedule",
+    "schema": "--schema",
+    "strategy": "--strategy",
+}
+"""The options by the names that the library has for what they say."""
+
+_STRATEGIES = {made.__name__: name.value for name, made in STRATEGIES.items()}
+
+
+def digest_of(file: BinaryIO) -> str:
+    """Say what stands in a file, so that another run can tell whether it is the same.
+
+    Args:
+        file: the file, at its start.
+
+    Returns:
+        Its length and a digest.
+    """
+    digest = hashlib.sha256()
+    while piece := file.read(PIECE):
+        digest.update(piece)
+    return f"{file.tell()} bytes, sha256 {digest.hexdigest()[:24]}"
+
+
+def model_files(arguments: SampleArguments) -> dict[str, Any]:
+    """Say what stands in the files that the model is made of.
+
+    Args:
+        arguments: what the user asked for.
+
+    Returns:
+        Settings for the identity of the run: digests by the name of the option.
+
+    Raises:
+        Problem: a file can't be read, or is a pipe.
+    """
+    quiet = arguments.quiet
+    found: dict[str, Any] = {}
+    if arguments.corpus:
+        found["corpus"] = [_digest("--corpus", path, quiet=quiet) for path in arguments.corpus]
+    if arguments.gguf is not None:
+        found["gguf"] = _digest("--gguf", arguments.gguf, quiet=quiet)
+    return found
+
+
+def _digest(option: str, path: Path, *, quiet: bool) -> str:
+    if not path.is_file():
+        msg = f"{option}: {path} is a pipe, and a journal needs a file that can be read again"
+        raise Problem(msg, Exit.USAGE)
+    try:
+        with path.open("rb") as file:
+            if not quiet and os.fstat(file.fileno()).st_size > LARGE:
+                warn(f"Looking through {path} ...")
+            return digest_of(file)
+    except OSError as exc:
+        msg = f"{option}: can't read {path}: {exc.strerror or exc}"
+        raise Problem(msg) from exc
+
+
+def another_run(error: JournalError, path: Path) -> Problem:
+    """Say in options how the run differs from that of the journal.
+
+    Args:
+        error: what the journal said, with differences.
+        path: the journal.
+
+    Returns:
+        What to tell the user: a line for each difference.
+    """
+    found = tuple(_in_options(Difference(*one)) for one in error.differences)
+    lines = [
+        f"the journal {path} belongs to another run:",
+        *(f"  {one_line(line)}" for line in said(found)),
+        "Resume it by the command that it was begun with, or name another journal.",
+    ]
+    problem = Problem("\n".join(lines))
+    problem.__cause__ = error
+    return problem
+
+
+def _in_options(difference: Difference) -> Difference:
+    name, was, now = difference
+    known = next((n for n in (name, name.partition(".")[0]) if n in _OPTIONS), None)
+    if known is not None:
+        inside = name[len(known) + 1 :]
+        name = f"{_OPTIONS[known]} ({inside})" if inside else _OPTIONS[known]
+    if known == "give_up":
+        was, now = (value and "given" for value in (was, now))
+    was, now = (value and _STRATEGIES.get(value, value) for value in (was, now))
+    return Difference(name, was, now)
