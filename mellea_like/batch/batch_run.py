@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 import anyio
 from anyio.lowlevel import checkpoint
 
-from mellea_like.batch.identity import digest_of, label_of, row_of
+from mellea_like.batch.identity import digest_of
 from mellea_like.batch.item import ItemResult
+from mellea_like.batch.keeping import Keeping
+from mellea_like.batch.left_tasks import LeftTasks
 from mellea_like.batch.progress import Progress, Reporter
 from mellea_like.batch.resumed import Resumed, replayed
 from mellea_like.batch.source import END, Source
@@ -25,13 +27,10 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
     from types import TracebackType
 
-    from anyio.abc import TaskGroup
     from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
     from mellea_like.batch.progress import OnProgress
     from mellea_like.batch.store import Keeper, Store
-    from mellea_like.core.result import SamplingResult
-    from mellea_like.core.slice import Slice
 
 __all__ = ["BatchRun"]
 
@@ -108,10 +107,10 @@ class BatchRun(Generic[T]):
                 self._store = await stack.enter_async_context(self._journal.open(self._identity))
             self._began = anyio.current_time()
             if self._reporter is not None:
-                telling = await stack.enter_async_context(_Tasks())
+                telling = await stack.enter_async_context(LeftTasks())
                 telling.start_soon(self._reporter.run, name="tells how far the batch is")
                 stack.push_async_callback(self._reporter.close)
-            tasks = await stack.enter_async_context(_Tasks())
+            tasks = await stack.enter_async_context(LeftTasks())
             tasks.start_soon(self._run, name="runs the batch")
             self._stack = stack.pop_all()
         return self
@@ -255,7 +254,7 @@ class BatchRun(Generic[T]):
 
     async def _sample(self, job: Job) -> None:
         """Sample an item and keep what came of it, unless that is for another run to find out."""
-        keeping = None if self._store is None else _Keeping(self._store, job, self._abort)
+        keeping = None if self._store is None else Keeping(self._store, job, self._abort)
         on_slice = None if keeping is None else keeping.on_slice
         result, error = await self._work.sample(job, on_slice)
         if self._aborted:
@@ -339,47 +338,3 @@ class BatchRun(Generic[T]):
             replayed_usage=self._replayed_usage,
             elapsed=0.0 if self._stack is None else now - self._began,
         )
-
-
-class _Keeping:
-    """Writes an item that is being sampled into the journal."""
-
-    def __init__(self, store: Store, job: Job, abort: Callable[[JournalError], None]) -> None:
-        self._store = store
-        self._job = job
-        self._abort = abort
-        self.usage = Usage()
-        store.begin(job.id, job.attempt, job.digest, label_of(job.item), row_of(job.item))
-
-    def on_slice(self, slice_: Slice) -> None:
-        self.usage += slice_.usage
-        try:
-            self._store.slice(self._job.id, self._job.attempt, slice_)
-        except JournalError as exc:
-            self._abort(exc)  # The call may be won already, and would only log it.
-            raise
-
-    async def finish(self, result: SamplingResult[Any] | None, error: Exception | None) -> None:
-        await self._store.finish(self._job.id, self._job.attempt, result, error)
-
-
-class _Tasks:
-    """A task group that is cancelled when the block is left, whatever the block raises.
-
-    That is not said to it, for it would raise it again in a group.
-    """
-
-    def __init__(self) -> None:
-        self._group = anyio.create_task_group()
-
-    async def __aenter__(self) -> TaskGroup:
-        return await self._group.__aenter__()
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._group.cancel_scope.cancel("the batch was left")
-        await self._group.__aexit__(None, None, None)

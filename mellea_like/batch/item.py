@@ -30,7 +30,8 @@ class ItemResult(Generic[T]):
             the item was under way.
         replayed: whether it comes from the journal, and nothing was sampled for it now.
         usage: what its requests cost, as far as that is known. Of a call that raised, that is what
-            the journal or the error knows.
+            the journal or the error knows: nothing where there is no journal, and the error carries
+            no record. A `Budget` counts what such calls cost, too.
     """
 
     id: int
