@@ -20,9 +20,6 @@ MAX_CHARACTERS = 1_000_000
 EFFORT = 4 * MAX_CHARACTERS
 """Characters looked at in all, of whatever reply: a nasty one must not take for ever."""
 
-TOO_DEEP = 20_000
-"""What a value that is nested too deeply counts for."""
-
 DIGITS = 18
 """Whole numbers with more digits than this are none that we look for, and slow to read."""
 
@@ -123,7 +120,7 @@ def _values(text: str, keys: Sequence[str]) -> Iterable[Any]:
     Yields:
         An `_Array`, or an entry as it was decoded.
     """
-    position, effort = 0, 0
+    position, effort, leap = 0, 0, 1
     while effort < EFFORT and (start := START.search(text, position)) is not None:
         at = start.start()
         effort += at - position + 100
@@ -131,7 +128,9 @@ def _values(text: str, keys: Sequence[str]) -> Iterable[Any]:
         try:
             value, end = _decoder.raw_decode(text, at)
         except RecursionError:
-            effort += TOO_DEEP
+            # It is so next to here too, and how soon Python sees it differs between its versions.
+            position = at + leap
+            leap *= 2
             continue
         except json.JSONDecodeError as exc:
             # The error counts lines from the beginning, if quickly.
