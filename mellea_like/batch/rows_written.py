@@ -14,7 +14,15 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import BinaryIO
 
-__all__ = ["RESULT_FIELDS", "RowWriter", "as_json", "flat", "flat_names", "row_writer"]
+__all__ = [
+    "RESULT_FIELDS",
+    "RowWriter",
+    "as_json",
+    "begins_results",
+    "flat",
+    "flat_names",
+    "row_writer",
+]
 
 RESULT_FIELDS = (
     "id",
@@ -36,6 +44,9 @@ RESULT_FIELDS = (
 _NOT_ESCAPED_BY_JSON = re.compile(
     r"[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
+
+_RESULT_AS_JSON = re.compile(rb'\{"id": \d+, "line": ')
+_PARQUET = b"PAR1"
 
 
 class RowWriter(Protocol):
@@ -79,6 +90,28 @@ def row_writer(
     if format is RowFormat.JSONL:
         return _JsonlWriter(file)
     return _CsvWriter(file, columns, "," if format is RowFormat.CSV else "\t")
+
+
+def begins_results(start: bytes, format: RowFormat) -> bool:
+    """Say whether a file may be one of results, so that others may take its place.
+
+    Args:
+        start: the file's first line, or what there is of it.
+        format: how results stand in such a file.
+
+    Returns:
+        Whether it begins as one, or is empty.
+    """
+    if not start:
+        return True
+    if format is RowFormat.PARQUET:
+        return start.startswith(_PARQUET)
+    if format is RowFormat.JSONL:
+        return _RESULT_AS_JSON.match(start) is not None
+    delimiter = "," if format is RowFormat.CSV else "\t"
+    [names] = csv.reader([start.decode("utf-8", "replace").splitlines()[0]], delimiter=delimiter)
+    last = [name.removeprefix("result_") for name in names[-len(RESULT_FIELDS) :]]
+    return last == list(RESULT_FIELDS)
 
 
 def as_json(value: Any) -> str:

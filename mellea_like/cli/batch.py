@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -134,6 +135,7 @@ class _Batch:
             lines=sample.debug,  # Log records would run into a live view.
             every=arguments.every,
         )
+        self._handed_on = 0
         self._errors_in_a_row = 0
         self._told: set[str] = set()
 
@@ -160,12 +162,11 @@ class _Batch:
     def _make_outputs(self) -> list[Output]:
         arguments = self._arguments
         resumed = arguments.resume and arguments.journal is not None and arguments.journal.exists()
-        replace = arguments.force or resumed
         named = [("--output", arguments.output)]
         if arguments.failed is not None:
             named.append(("--failed", arguments.failed))
         outputs = [
-            Output(option, given, arguments.output_format, replace=replace)
+            Output(option, given, arguments.output_format, replace=arguments.force, renew=resumed)
             for option, given in named
         ]
         for output in outputs:
@@ -267,10 +268,15 @@ class _Batch:
     async def _take(self, item: ItemResult[Any]) -> None:
         arguments = self._arguments
         record = record_of(item, as_value=arguments.sample.schema is not None)
-        if item.success or (arguments.failed is None and not arguments.only_passed):
-            await self._outputs[0].write(record)
-        elif arguments.failed is not None:
-            await self._outputs[1].write(record)
+        self._handed_on += 1
+        try:
+            if item.success or (arguments.failed is None and not arguments.only_passed):
+                await self._outputs[0].write(record)
+            elif arguments.failed is not None:
+                await self._outputs[1].write(record)
+        except Problem:
+            self._handed_on -= 1
+            raise
         if item.replayed:
             self._finished -= 1
             if self._finished == 0 and not self._whole:
@@ -317,4 +323,6 @@ class _Batch:
             The end of a sentence, and another sentence.
         """
         journal = self._arguments.journal is not None
-        return so_far(self._view.progress, journal=journal) if self.begun else "."
+        # What is done and not handed on stands in no file; the journal may have it.
+        progress = replace(self._view.progress, done=self._handed_on)
+        return so_far(progress, journal=journal) if self.begun else "."

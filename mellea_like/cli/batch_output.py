@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mellea_like.batch.rows import RowFormat, format_of
-from mellea_like.batch.rows_written import row_writer
+from mellea_like.batch.rows_written import begins_results, row_writer
 from mellea_like.cli.batch_source import STANDARD
 from mellea_like.cli.exits import Exit, Problem
 from mellea_like.cli.terminal import is_terminal, printable, silence
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from mellea_like.batch.rows_written import RowWriter
 
 __all__ = ["Output", "ReaderLeft"]
+
+LONGEST_HEAD = 100_000
+"""How many bytes of a file's first line are looked at."""
 
 
 class ReaderLeft(Exception):
@@ -40,7 +43,8 @@ class Output:
         option: the option that names it, for errors.
         given: the file, or ``-`` for standard output.
         format: how results stand in it; None for what its name says.
-        replace: whether a file that is there may be replaced.
+        replace: whether a file that is there may be replaced, whatever is in it.
+        renew: whether it may be replaced if it is one of results.
 
     Attributes:
         path: the file; None for standard output.
@@ -52,7 +56,15 @@ class Output:
             and is not to be replaced.
     """
 
-    def __init__(self, option: str, given: str, format: RowFormat | None, *, replace: bool) -> None:
+    def __init__(
+        self,
+        option: str,
+        given: str,
+        format: RowFormat | None,
+        *,
+        replace: bool,
+        renew: bool = False,
+    ) -> None:
         self.path = None if given == STANDARD else Path(os.path.realpath(given))
         self._option = option
         self._name = "standard output" if self.path is None else given
@@ -68,7 +80,7 @@ class Output:
                 msg = f"{option}: Parquet can't be written to standard output: name a file"
                 raise Problem(msg, Exit.USAGE)
             return
-        self._check(self.path, replace=replace)
+        self._check(self.path, replace=replace, renew=renew)
 
     @property
     def whole_at_its_end(self) -> bool:
@@ -170,14 +182,15 @@ class Output:
             )
             raise Problem(msg, Exit.USAGE) from exc
 
-    def _check(self, path: Path, *, replace: bool) -> None:
+    def _check(self, path: Path, *, replace: bool, renew: bool) -> None:
         if path.is_dir():
             msg = f"{self._option}: {self._name} is a directory: name a file"
             raise Problem(msg)
-        if path.is_file() and not replace:
+        if path.is_file() and not replace and not (renew and self._is_of_results(path)):
+            what = " and holds no results of a batch" if renew else ""
             msg = (
-                f"{self._option}: {self._name} is there already: name another file, or replace it"
-                " with --force"
+                f"{self._option}: {self._name} is there already{what}: name another file, or"
+                " replace it with --force"
             )
             raise Problem(msg)
         with self._trouble():
@@ -189,6 +202,10 @@ class Output:
             ):
                 msg = f"{self._option}: {self._name} can't be written: Permission denied"
                 raise Problem(msg)
+
+    def _is_of_results(self, path: Path) -> bool:
+        with self._trouble(), path.open("rb") as file:
+            return begins_results(file.readline(LONGEST_HEAD), self.format)
 
     def _open(self) -> BinaryIO:
         if self.path is None:

@@ -133,6 +133,12 @@ def test_failing_fast_stops_at_the_first_that_does_not_pass(batch, server):
     )
 
 
+def test_rows_that_could_not_be_written_do_not_count_as_done(batch):
+    code, _, err = batch(to="/dev/full")
+    assert code == 3
+    assert "can't write /dev/full: No space left on device\nStopped after 0 of 5 rows." in err
+
+
 # Formats
 
 
@@ -377,7 +383,7 @@ def test_what_the_journal_has_is_not_asked_again_and_the_results_are_made_anew(
     journal, out = ("--journal", str(tmp_path / "run.db")), tmp_path / "out.jsonl"
     assert batch(*journal, "--check", "ends:3", "--loop", "1")[0] == 1
     before = records(out)
-    out.write_text("something else\n")
+    out.write_text(out.read_text()[:-20])  # As a kill may leave it.
     (tmp_path / ".out.jsonl.part").write_text("of a resumed run that was killed\n")
     code, _, err = batch(*journal, "--check", "ends:3", "--loop", "1", "--resume")
     assert (code, len(server.requests)) == (1, 5)
@@ -420,6 +426,31 @@ def test_another_schema_is_refused_too(batch, server, tmp_path):
         schema.write_text(text)
         assert batch(*journal, "--schema", str(schema), "--resume")[0] == code
     assert len(server.requests) == 5
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "replaced"),
+    [
+        ("out.jsonl", '{"id": 1, "text": "mine"}\n', False),
+        ("out.jsonl", "", True),
+        ("out.csv", "id,line,output\n1,2,mine\n", False),
+        ("out.tsv", "mine\n", False),
+        ("out.parquet", "mine\n", False),
+    ],
+)
+def test_a_resumed_run_replaces_results_and_nothing_else(
+    batch, server, tmp_path, name, text, replaced
+):
+    journal, out = ("--journal", str(tmp_path / "run.db")), tmp_path / name
+    assert batch(*journal)[0] == 0
+    out.write_text(text)
+    code, _, err = batch(*journal, "--resume", to=name)
+    assert (code, len(server.requests)) == (0 if replaced else 3, 5)
+    assert (out.read_text() == text) is not replaced
+    if not replaced:
+        assert f"{name} is there already and holds no results of a batch: name another" in err
+        assert batch(*journal, "--resume", "--force", to=name)[0] == 0
+    assert batch(*journal, "--resume", to=name)[0] == 0  # They are results now.
 
 
 def test_errors_are_not_final(batch, server, tmp_path):
