@@ -20,6 +20,7 @@ from mellea_like.report.draws import (
     winner_of,
 )
 from mellea_like.report.sketch import Sketch
+from mellea_like.report.spans import Spans
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -94,7 +95,7 @@ class RunFigures:
         self.outcomes: Counter[str] = Counter()
         self.latency = Sketch()
         self.costs = Sketch()
-        self.last: datetime | None = None
+        self._spans = Spans()
         self._slowest: list[tuple[float, int, Mapping[str, Any]]] = []
         self.failed: list[Mapping[str, Any]] = []
 
@@ -176,10 +177,8 @@ class RunFigures:
     def _ended(self, item: Mapping[str, Any]) -> None:
         if item["started"] is None:
             return
-        started = datetime.fromisoformat(item["started"])
-        ended = datetime.fromtimestamp(started.timestamp() + item["elapsed"], started.tzinfo)
-        if self.last is None or ended > self.last:
-            self.last = ended
+        started = datetime.fromisoformat(item["started"]).timestamp()
+        self._spans.add(started, started + item["elapsed"])
 
     @property
     def items(self) -> int:
@@ -203,14 +202,14 @@ class RunFigures:
 
     @property
     def elapsed(self) -> float | None:
-        """How long the run took, or has taken up to its last finished item; in seconds."""
-        if self.run["started"] is None:
+        """How long items were sampled, in seconds; None where nobody knows.
+
+        The time between a run that was interrupted and the one that went on with it is no part of
+        it; gaps of less than `PAUSE` are.
+        """
+        if self.run["started"] is None or not self._spans:
             return None
-        ended = self.run["ended"]
-        end = self.last if ended is None else datetime.fromisoformat(ended)
-        if end is None:
-            return None
-        return max(0.0, (end - datetime.fromisoformat(self.run["started"])).total_seconds())
+        return self._spans.total
 
     @property
     def by_requirement(self) -> list[tuple[str, Tally]]:

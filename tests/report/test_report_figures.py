@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import tracemalloc
+from datetime import timedelta
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from report_kit import BEGUN, calls, item, run_of, trace_of
 
 from mellea_like.core.generation import Usage
 from mellea_like.report import figures_of
 from mellea_like.report.draws import cut, fate_of, problems_of
 from mellea_like.report.figures import LISTED, MOST_NAMES, OTHERS, iterations_until, why, wilson
+from mellea_like.report.spans import Spans
 
 
 @pytest.fixture(scope="module")
@@ -145,17 +149,49 @@ def test_time_is_that_of_finished_items():
     assert (made.latency.count, made.latency.most) == (2, 4.0)
 
 
-def test_a_run_that_is_not_finished_has_lasted_to_its_last_item():
+def test_a_run_has_lasted_from_its_first_item_to_its_last():
     items = [item(0, None, begun=1.0, elapsed=2.0), item(1, None, begun=0.5, elapsed=9.0)]
-    assert figures(*items, ended=None).elapsed == 9.5
+    assert figures(*items, ended=None).elapsed == pytest.approx(9.0)
+    assert figures(*items).elapsed == pytest.approx(9.0)
     assert figures(ended=None).elapsed is None
     assert figures(*items, started=None).elapsed is None
     assert figures(item(0, None, started=None), ended=None).elapsed is None
 
 
-def test_a_finished_run_has_lasted_to_its_end():
-    ended = BEGUN.replace(minute=5).isoformat()
-    assert figures(ended=ended).elapsed == 300.0
+def test_the_night_before_a_run_was_resumed_is_no_part_of_its_time():
+    night = 8 * 3600.0
+    items = [
+        item(0, None, begun=0.0, elapsed=5.0),
+        item(1, None, begun=2.0 + night, elapsed=4.0),
+        item(2, None, begun=1.0, elapsed=6.0),
+        item(3, None, begun=night, elapsed=1.0),
+    ]
+    ended = (BEGUN + timedelta(seconds=night + 6)).isoformat()
+    assert figures(*items, ended=ended).elapsed == pytest.approx(7.0 + 6.0)
+
+
+def test_spans_cover_what_one_would_count_second_by_second():
+    spans = Spans()
+    for start, end in [(100, 101), (0, 5), (40, 60), (4, 8), (17, 18), (30.5, 30.5), (200, 200)]:
+        spans.add(start, end)
+    # 0 to 18 and 30.5 to 60 have no gap of ten seconds; 100 to 101 stands alone, and so does 200.
+    assert spans.total == pytest.approx(18 + 29.5 + 1 + 0)
+    assert len(spans) == 4
+    spans.add(8, 205)
+    assert (len(spans), spans.total) == (1, 205)
+
+
+@given(st.lists(st.tuples(st.integers(0, 300), st.integers(0, 40)), max_size=20))
+def test_spans_are_the_same_in_any_order(drawn):
+    seconds = {at for start, length in drawn for at in range(start, start + length)}
+    totals = []
+    for order in (drawn, sorted(drawn), drawn[::-1]):
+        spans = Spans()
+        for start, length in order:
+            spans.add(start, start + length)
+        totals.append((len(spans), spans.total))
+    assert totals[0] == totals[1] == totals[2]
+    assert totals[0][1] >= len(seconds)
 
 
 def test_money_is_tokens_times_price():
