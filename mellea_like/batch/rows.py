@@ -95,7 +95,10 @@ def format_of(path: str | Path) -> RowFormat:
 
 
 def read_rows(
-    file: BinaryIO, format: RowFormat, on_bad: Callable[[BadRow], object] | None = None
+    file: BinaryIO,
+    format: RowFormat,
+    on_bad: Callable[[BadRow], object] | None = None,
+    on_names: Callable[[list[str]], object] | None = None,
 ) -> Generator[Row]:
     """Read rows, one at a time; blank lines are none.
 
@@ -104,6 +107,7 @@ def read_rows(
         format: how rows stand in it.
         on_bad: is called for each row that can't be read, and may raise; by default such a row is
             an error.
+        on_names: is called with the names in the first line of CSV or TSV, before any row.
 
     Yields:
         The rows.
@@ -120,7 +124,7 @@ def read_rows(
     elif format is RowFormat.JSONL:
         rows = _jsonl(file)
     else:
-        rows = _csv(file, "," if format is RowFormat.CSV else "\t")
+        rows = _csv(file, "," if format is RowFormat.CSV else "\t", on_names)
     for row in rows:
         if isinstance(row, Row):
             yield row
@@ -253,7 +257,9 @@ class _Texts:
         return next(self.lines).decode("utf-8", "surrogateescape")
 
 
-def _csv(file: BinaryIO, delimiter: str) -> Generator[Row | BadRow]:
+def _csv(
+    file: BinaryIO, delimiter: str, on_names: Callable[[list[str]], object] | None
+) -> Generator[Row | BadRow]:
     texts = _Texts(file)
     reader = csv.reader(texts, delimiter=delimiter, strict=True)
     names: list[str] | None = None
@@ -265,6 +271,8 @@ def _csv(file: BinaryIO, delimiter: str) -> Generator[Row | BadRow]:
                 continue
             if names is None:
                 names = _names(fields)
+                if on_names is not None:
+                    on_names(names)
             else:
                 yield Row(_named(names, fields), first)
         except StopIteration:

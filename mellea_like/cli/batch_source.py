@@ -33,6 +33,11 @@ MOST_WARNINGS = 10
 LARGE = 20 * 2**20
 """Bytes of a file that is looked through for a second or more."""
 
+_NO_JSON = (
+    "Standard input is read as JSON lines: for other rows say --input-format csv, or --input-format"
+    " tsv"
+)
+
 _NO_ROW: Any = object()
 
 
@@ -85,6 +90,8 @@ class RowSource:
         self._name = "standard input" if self.path is None else str(self.path)
         if self.path is not None:
             check_file("INPUT", self.path)
+        self._assumed = format is None and self.path is None
+        self._hint = ""
         self.format = self._format(format)
         self._piped = self.path is None or not self.path.is_file()
         if self._piped and self.format is RowFormat.PARQUET:
@@ -143,7 +150,7 @@ class RowSource:
                 self._total = sum(1 for _ in self._good(file))
             found = self._total > 0
         if self.bad and not found:
-            msg = f"{self._name}: no {self._place} of it can be read"
+            msg = f"{self._name}: no {self._place} of it can be read{self._hint}"
             raise Problem(msg)
 
     def rows(self) -> _Rows | AsyncGenerator[Row]:
@@ -188,10 +195,11 @@ class RowSource:
             if not told or self._on_bad is OnBadLine.STOP:
                 self._bad(row)
 
+        def named(names: list[str]) -> None:
+            self.columns = dict.fromkeys(names, "string")
+
         taken = 0
-        for row in read_rows(file, self.format, bad):
-            if self.columns is None and self.format in {RowFormat.CSV, RowFormat.TSV}:
-                self.columns = dict.fromkeys(row, "string")
+        for row in read_rows(file, self.format, bad, named):
             try:
                 self._template.fill(row, self._place)
             except BadRow as exc:
@@ -204,8 +212,12 @@ class RowSource:
 
     def _bad(self, row: BadRow) -> None:
         said = one_line(f"{self._name}: {row}")
+        if self._assumed and str(row).startswith("line 1 is no JSON"):
+            self._hint = f"\n{_NO_JSON}"
         if self._on_bad is OnBadLine.STOP:
-            msg = f"{said}\nMend it, or leave out what can't be read: --on-bad-line skip"
+            msg = (
+                f"{said}{self._hint}\nMend it, or leave out what can't be read: --on-bad-line skip"
+            )
             raise Problem(msg)
         self.bad += 1
         if self.bad <= MOST_WARNINGS:

@@ -183,6 +183,27 @@ def test_a_pipe_in_and_a_pipe_out(tmp_path):
     assert "3 rows: 3 passed" in done.stderr
 
 
+@pytest.mark.parametrize("skip", [(), ("--on-bad-line", "skip")])
+def test_csv_in_a_pipe_is_told_how_it_is_read(tmp_path, skip):
+    asking = ("batch", "-", "-p", "Write {{ n }}", "-o", str(tmp_path / "o.csv"), *skip)
+    done = run(*asking, stdin="n,m\n1,2\n")
+    assert done.returncode == 3
+    assert "line 1 is no JSON" in done.stderr
+    assert "Standard input is read as JSON lines: for other rows say --input-format csv" in (
+        done.stderr
+    )
+    assert "--input-format" not in run(*asking, stdin="[1]\n").stderr
+    assert "--input-format" not in run(*asking, "--input-format", "jsonl", stdin="n,m\n").stderr
+
+
+@pytest.mark.parametrize(("suffix", "between"), [("csv", ","), ("tsv", "\t")])
+def test_a_header_alone_names_the_columns_of_the_results(batch, tmp_path, suffix, between):
+    source = tmp_path / f"in.{suffix}"
+    source.write_text(f"text{between}n\n")
+    assert batch(source=source, to=f"out.{suffix}")[0] == 0
+    assert (tmp_path / f"out.{suffix}").read_text().startswith(between.join(["text", "n", "id"]))
+
+
 def test_a_pipe_may_have_a_name(batch, tmp_path):
     os.mkfifo(tmp_path / "rows")
     rows = "".join(json.dumps({"text": str(n)}) + "\n" for n in range(3))
