@@ -162,8 +162,9 @@ class Door:
     def _check(self, *, full: bool = False) -> None:
         if full or self.line.full:
             limits = self._limits
+            requests = "1 request" if limits.concurrency == 1 else f"{limits.concurrency} requests"
             message = (
-                f"the key {self._name!r} has {limits.concurrency} requests under way and"
+                f"the key {self._name!r} has {requests} under way and"
                 f" {limits.queue} waiting, which is all that it may: try again later"
             )
             raise too_many(message, self.line.retry_after())

@@ -146,7 +146,7 @@ async def test_one_too_many_is_429_with_retry_after_at_once(virtual_clock):
     door = Door("team", KeyLimits(concurrency=1, queue=1))
     first, second = door.join(), door.join()
     for refuse in (lambda: door.reading().__enter__(), door.join):
-        with pytest.raises(Refusal, match="1 requests under way and 1 waiting") as caught:
+        with pytest.raises(Refusal, match="has 1 request under way and 1 waiting") as caught:
             refuse()
         assert caught.value.status == 429
         assert caught.value.headers["retry-after"] == "1"
