@@ -32,7 +32,7 @@ With --journal, a run that was interrupted or killed goes on with --resume: what
 [bold]Examples[/bold]
 
 \b
-mellea-like batch reviews.jsonl --prompt "One word for this review: {{ text }}" \\
+mellea-like batch reviews.jsonl --prompt "In one word: {{ text }}" \\
     --check "choice:good|bad" -o out.jsonl --journal run.db
 mellea-like batch letters.csv --prompt @letter.txt --schema invoice.json \\
     --model gpt-4.1-mini --parallel 32 --budget cost=5 --price 0.40,1.60 \\
@@ -41,7 +41,8 @@ mellea-like batch letters.csv --prompt @letter.txt --schema invoice.json \\
 
 EPILOG = (
     "Exit codes: 0 all rows passed, 1 some did not, or the budget was spent, 2 bad usage, 3 backend"
-    " or configuration error, or a file or the journal is at fault, 130 interrupted."
+    " or configuration error, or a file or the journal is at fault, 130 interrupted,"
+    " 143 told to end (SIGTERM)."
 )
 
 

@@ -134,6 +134,20 @@ def test_the_help_names_the_formats_and_the_exit_codes(command):
     assert code == 0
     assert "A file that ends in .jsonl, .csv, .tsv or .parquet, or - for standard output" in words
     assert "Exit codes: 0 all rows passed, 1 some did not" in words
+    assert "130 interrupted, 143 told to end (SIGTERM)." in words
+
+
+def test_no_example_of_the_help_wraps_within_80_columns(here):
+    done = subprocess.run(
+        [sys.executable, "-m", "mellea_like.cli.main", "batch", "--help"],
+        env=environment(COLUMNS="80"),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=50,
+    )
+    line = 'mellea-like batch reviews.jsonl --prompt "In one word: {{ text }}" \\'
+    assert line in [found.strip() for found in done.stdout.splitlines()]
 
 
 def test_a_missing_package_is_a_sentence_that_names_the_extra(here):
