@@ -42,6 +42,8 @@ SMALLEST = 512
 BUSY_SECONDS = 10.0
 """How long to wait where another connection holds SQLite's own locks; each does so only briefly."""
 
+_ADVICE = "restore a copy of it, or begin a new journal; `sqlite3 FILE .recover` may save rows"
+
 _WHY = {
     sqlite3.SQLITE_BUSY: "another program has locked it",
     sqlite3.SQLITE_CANTOPEN: "it can't be opened",
@@ -67,7 +69,8 @@ def explained(error: sqlite3.Error, path: Path) -> JournalError:
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     name = getattr(error, "sqlite_errorname", type(error).__name__)
     why = _WHY.get(code, "it can't be used")
-    return JournalError(f"journal {path}: {why} ({name}: {error})")
+    advice = f": {_ADVICE}" if code == sqlite3.SQLITE_CORRUPT else ""
+    return JournalError(f"journal {path}: {why} ({name}: {error}){advice}")
 
 
 @contextmanager
@@ -246,11 +249,9 @@ def check_tables(connection: sqlite3.Connection, path: Path) -> None:
         )
         answers = connection.execute("PRAGMA quick_check(1)").fetchall()
     if found != schema.TABLES:
-        msg = f"journal {path} is damaged: its tables are not those of a journal"
-        raise JournalError(msg)
+        raise damaged(path, "its tables are not those of a journal")
     if answers != [("ok",)]:
-        msg = f"journal {path} is damaged: {answers[0][0]}"
-        raise JournalError(msg)
+        raise damaged(path, answers[0][0])
 
 
 def sound_rows(
@@ -287,7 +288,7 @@ def damaged(path: Path, what: str) -> JournalError:
     Returns:
         The error to raise.
     """
-    return JournalError(f"journal {path} is damaged: {what}")
+    return JournalError(f"journal {path} is damaged: {what}: {_ADVICE}")
 
 
 def create(path: Path, run: Mapping[str, str]) -> None:

@@ -27,8 +27,9 @@ __all__ = ["EPILOG", "HELP", "report"]
 
 HELP = """Show what happened in a run of many items, or in a single call.
 
-Made of a journal of [bold]mellea-like batch[/bold], finished or not, or of the JSON of a result's\
- to_dict(). With -o, it is one HTML file that needs no network; without, a few lines of text.
+Made of a journal of [bold]mellea-like batch[/bold], finished or not, or of what\
+ [bold]mellea-like sample --trace[/bold] wrote.\
+ With -o, it is one HTML file that needs no network; without, a few lines of text.
 
 [bold]Examples[/bold]
 
@@ -43,6 +44,9 @@ EPILOG = "Exit codes: 0 done, 2 bad usage, 3 the source or the output is at faul
 SQLITE = b"SQLite format 3\0"
 MOST = 64 * 2**20
 """Bytes of a trace: no call has as many, and some files never end."""
+
+LONGEST_TEXT = 2000
+"""Characters of a prompt or a reply that are shown among lines; a page has more."""
 
 PIPE = "-"
 
@@ -132,11 +136,16 @@ def _of(arguments: Arguments) -> str:
         if source != PIPE and _is_journal(Path(source)):
             return _of_journal(Path(source), arguments, as_text=as_text)
         if arguments.item is not None:
-            msg = f"--item is for journals, and {source} is none"
+            msg = (
+                f"--item is for journals, and {source} is none"
+                if source != PIPE
+                else "--item is for journals, which can't be read from a pipe: name the file"
+            )
             raise Problem(msg, Exit.USAGE)
         return _of_trace(_read_trace(source), arguments.title, as_text=as_text)
     except (JournalError, ValueError) as exc:
-        msg = f"{source}: {one_line(str(exc))}"
+        said = one_line(str(exc))
+        msg = said if isinstance(exc, JournalError) and source in said else f"{source}: {said}"
         raise Problem(msg) from exc
     except ImportError as exc:
         raise Problem(str(exc)) from exc
@@ -150,7 +159,9 @@ def _of_journal(path: Path, arguments: Arguments, *, as_text: bool) -> str:
 
     run = read_run(path)
     if arguments.item is not None:
-        return _of_trace(_item(read_items(path), arguments), arguments.title, as_text=as_text)
+        trace = _item(read_items(path), arguments)
+        made = _of_trace(trace, arguments.title, as_text=as_text)
+        return f"{made}{printable(_exchange(trace))}" if as_text else made
     from mellea_like.report import run_text  # noqa: PLC0415 (few commands need it)
 
     if as_text:
@@ -170,6 +181,28 @@ def _item(items: Iterator[dict[str, Any]], arguments: Arguments) -> dict[str, An
             return trace
     msg = f"{arguments.source} has no item {arguments.item}"
     raise Problem(msg, Exit.USAGE)
+
+
+def _exchange(trace: Mapping[str, Any]) -> str:
+    """Write what was asked and what came of it: the reply that won, else the best, else any."""
+    slices: list[dict[str, Any]] = trace["slices"]
+    if not slices:
+        return ""
+    best = trace["best_index"]
+    shown = slices[-1 if best is None else best]
+    asked: list[dict[str, str]] = trace["prompts"][shown["prompt"]]
+    said = "\n".join(message["content"] for message in asked) or shown["action"]["text"]
+    return f"Prompt:\n{_indented(said)}Reply:\n{_indented(shown['text'])}"
+
+
+def _indented(text: str | None) -> str:
+    if not text:
+        return "  (none is kept)\n"
+    lines = text[:LONGEST_TEXT].replace("\r\n", "\n").split("\n")
+    more = len(text) - LONGEST_TEXT
+    if more > 0:
+        lines.append(f"... and {more:,} more characters: -o FILE writes a page")
+    return "".join(f"  {line}\n" for line in lines)
 
 
 def _of_trace(trace: Mapping[str, Any], title: str | None, *, as_text: bool) -> str:
@@ -195,6 +228,9 @@ def _read_trace(source: str) -> dict[str, Any]:
             msg = "standard input can't be read"
             raise ValueError(msg)
         raw = stdin.read(MOST + 1)
+        if raw.startswith(SQLITE):
+            msg = "a journal can't be read from a pipe: name its file"
+            raise Problem(msg, Exit.USAGE)
     else:
         with Path(source).open("rb") as file:
             raw = file.read(MOST + 1)
@@ -217,7 +253,7 @@ def _check_output(path: Path, arguments: Arguments) -> None:
     """Refuse to write over what is no report, before any work is done."""
     if path.is_dir():
         msg = f"{path} is a directory: name the file to write"
-        raise Problem(msg, Exit.USAGE)
+        raise Problem(msg)
     if not path.is_file():
         return
     source = Path(arguments.source)
@@ -227,7 +263,7 @@ def _check_output(path: Path, arguments: Arguments) -> None:
     if arguments.force or _is_ours(path):
         return
     msg = f"{path} exists and is no report: --force replaces it"
-    raise Problem(msg, Exit.USAGE)
+    raise Problem(msg)
 
 
 def _is_ours(path: Path) -> bool:

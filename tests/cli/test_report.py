@@ -17,6 +17,7 @@ from html_page import HtmlPage
 from report_kit import NASTY, nasty_trace, trace_of
 
 from mellea_like.cli.main import main
+from mellea_like.cli.report import _exchange
 from mellea_like.cli.terminal import UNSAFE
 
 
@@ -158,8 +159,54 @@ def test_a_damaged_journal_is_an_error(command, tmp_path):
     path.write_bytes(b"SQLite format 3\0" + b"x" * 5000)
     code, _, err = command("report", str(path))
     assert code == 3
-    assert err.startswith(f"mellea-like: {path}: ")
+    assert err.startswith(f"mellea-like: journal {path}: ")
+    assert err.count(str(path)) == 1
     assert len(err.splitlines()) == 1
+
+
+def test_a_journal_whose_pages_are_overwritten_says_what_to_do(command, journal, tmp_path):
+    path = tmp_path / "run.db"
+    path.write_bytes(journal.read_bytes()[:4096] + b"x" * 40_000)
+    code, _, err = command("report", str(path))
+    assert code == 3
+    assert "damaged" in err
+    assert err.endswith("begin a new journal; `sqlite3 FILE .recover` may save rows\n")
+    assert err.count(str(path)) == 1
+
+
+@pytest.mark.parametrize("item", [(), ("--item", "7")])
+def test_a_journal_in_a_pipe_is_to_be_named_as_a_file(command, journal, item):
+    kept, sys.stdin = sys.stdin, io.TextIOWrapper(io.BytesIO(journal.read_bytes()), "utf-8")
+    try:
+        code, _, err = command("report", "-", *item)
+    finally:
+        sys.stdin = kept
+    assert code == 2
+    assert "can't be read from a pipe: name " in err
+
+
+def test_the_lines_of_an_item_show_its_prompt_and_its_reply(command, journal):
+    out = command("report", str(journal), "--item", "7")[1]
+    assert "\nPrompt:\n  Harbour 7.\n" in out
+    [reply, said] = out.splitlines()[-2:]
+    assert reply == "Reply:"
+    assert said.startswith("  ")
+    assert said != "  (none is kept)"
+
+
+def test_long_and_missing_texts_of_an_item_are_cut_and_told():
+    trace = trace_of(("failed", 3), ("errored", 1), best=0)
+    trace["slices"][0]["text"] = "x" * 5000
+    assert len(_exchange(trace)) < 2200
+    assert _exchange(trace).endswith("  ... and 3,000 more characters: -o FILE writes a page\n")
+    trace["best_index"] = None
+    assert _exchange(trace) == "Prompt:\n  Say a word.\nReply:\n  (none is kept)\n"
+    assert _exchange(trace | {"slices": []}) == ""
+
+
+def test_the_help_says_what_a_report_is_made_of(command):
+    words = " ".join(command("report", "--help")[1].split())
+    assert "or of what mellea-like sample --trace wrote" in words
 
 
 # --- what is neither --------------------------------------------------------------------------
@@ -244,7 +291,7 @@ def test_another_file_is_replaced_only_by_force(command, trace, tmp_path):
     page = tmp_path / "mine.txt"
     page.write_text("mine", encoding="utf-8")
     code, _, err = command("report", str(trace), "-o", str(page))
-    assert (code, err) == (2, f"mellea-like: {page} exists and is no report: --force replaces it\n")
+    assert (code, err) == (3, f"mellea-like: {page} exists and is no report: --force replaces it\n")
     assert page.read_text(encoding="utf-8") == "mine"
     assert command("report", str(trace), "-o", str(page), "--force")[0] == 0
     assert "<!doctype html>" in page.read_text(encoding="utf-8")
@@ -287,7 +334,7 @@ def test_an_output_that_can_not_be_written_leaves_nothing_behind(command, trace,
     code, _, err = command("report", str(trace), "-o", str(tmp_path / "no" / "report.html"))
     assert (code, err.count("\n")) == (3, 1)
     assert "can't be written: No such file or directory" in err
-    assert command("report", str(trace), "-o", str(tmp_path))[0] == 2
+    assert command("report", str(trace), "-o", str(tmp_path))[0] == 3
     assert sorted(path.name for path in tmp_path.iterdir()) == ["trace.json"]
 
 
