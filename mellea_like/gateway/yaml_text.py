@@ -100,6 +100,8 @@ def parse(text: str, environ: Mapping[str, str]) -> Document:
         # The message alone: the mark would quote the line, which may hold a key.
         what = " ".join(filter(None, (exc.context, exc.problem))) or "it can't be read"
         message = f"it is no YAML: {_quiet(what)}"
+        if mark is not None and text[max(mark.index - 1, 0) : mark.index + 1] == "${":
+            message += _QUOTE_IT
         raise Mistake(message, None if mark is None else mark.line + 1) from None
     except (yaml.YAMLError, ValueError) as exc:
         message = f"it is no YAML: {type(exc).__name__}"
@@ -119,6 +121,7 @@ def _construct(text: str, walk: _Walk) -> Any:
         loader.dispose()
 
 
+_QUOTE_IT = '; inside {...} and [...] a variable needs quotes round it: "${NAME}"'
 _TOO_DEEP = f"it is nested more than {MAX_DEPTH} deep"
 
 
@@ -190,4 +193,13 @@ def _fail(message: str, line: int, path: Path) -> NoReturn:
 
 def _quiet(problem: str) -> str:
     """A message of the YAML package without what it quotes of the text, but for single signs."""
-    return re.sub(r"'[^']{3,}'", "it", problem)
+    # Names that the text's author chose may have quotes in them, so all after one is left out.
+    problem = re.sub(
+        r"\b(alias|anchor|tag|tag handle) ['\"].*", r"\1 there", problem, flags=re.DOTALL
+    )
+    return re.sub(r"'([^']*)'", _quiet_quote, problem)
+
+
+def _quiet_quote(match: re.Match[str]) -> str:
+    shown = len(match[1]) < 3 or re.fullmatch(r"<[a-z ]+>", match[1])  # noqa: PLR2004 ("\\t", say)
+    return match[0] if shown else "it"

@@ -159,6 +159,13 @@ OPENAI = "upstreams: {main: {kind: openai, base_url: 'http://127.0.0.1:9/v1', mo
         (ONE + "streaming: {keep_alive: 0}\n", "line 3: streaming.keep_alive: "),
         (ONE + "server: {port: 70000}\n", "line 3: server.port: "),
         (ONE + "a: [\n", "line 4: it is no YAML: "),
+        (
+            ONE + "a: {k: ${KEY}}\n",
+            "expected ',' or '}', but got '{'; inside {...} and [...] a variable",
+        ),
+        (ONE + "a: [k, ${KEY}]\n", 'needs quotes round it: "${NAME}"'),
+        (ONE + "a: [1, 2", "expected ',' or ']', but got '<stream end>'"),
+        (ONE + "a: *sk-alias\n", "found undefined alias there"),
         (ONE + "a: \x01\n", "it is no YAML: ReaderError"),
         (ONE + "a: !!python/object:os.system x\n", "it is no YAML: "),
         (ONE + "? [a]\n: b\n", "line 3: a name is a text here"),
