@@ -89,12 +89,14 @@ def _serve(path: Path, host: str | None, port: int | None, check: bool, quiet: b
     from mellea_like.gateway.auth import listening_address  # noqa: PLC0415
     from mellea_like.gateway.config import read_config  # noqa: PLC0415
     from mellea_like.gateway.server import listen  # noqa: PLC0415
+    from mellea_like.gateway.upstreams import check_upstreams  # noqa: PLC0415
 
     config = read_config(path)
     changes = {name: v for name, v in (("host", host), ("port", port)) if v is not None}
     server = config.server.model_copy(update=changes)
     config = config.model_copy(update={"server": server})
     gateway = Gateway(config)
+    check_upstreams(config.upstreams)
     if check:
         listening_address(server, has_keys=bool(config.keys))
         write(f"{path} can be used; its models: {_names(config)}\n", sys.stdout)

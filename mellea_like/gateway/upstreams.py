@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import urlsplit
 
 from mellea_like.core.backend import can_judge, is_backend
 from mellea_like.core.prices import Price
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     )
     from mellea_like.limits.base import Limit
 
-__all__ = ["Upstream", "open_upstreams"]
+__all__ = ["Upstream", "check_upstreams", "open_upstreams"]
 
 OPENAI = "https://api.openai.com/v1"
 
@@ -51,6 +52,22 @@ class Upstream:
     judges: bool
     constrains: bool
     price: Price | None
+
+
+def check_upstreams(configs: Mapping[str, UpstreamConfig]) -> None:
+    """Look whether upstreams could be opened, as far as that shows without opening any.
+
+    Args:
+        configs: the configuration's, by name.
+
+    Raises:
+        ValueError: a backend can't be imported, or the key of OpenAI's own server is missing.
+    """
+    for name, config in configs.items():
+        if config.kind == "python":
+            _import(name, config)
+        elif config.kind == "openai":
+            _check_key(name, config)
 
 
 @asynccontextmanager
@@ -118,17 +135,30 @@ def _limits(config: UpstreamConfig) -> list[Limit]:
     return limits
 
 
+def _key(config: OpenAIUpstream) -> str:
+    if config.api_key_env is not None:
+        return os.environ.get(config.api_key_env, "")
+    return "" if config.api_key is None else config.api_key.get_secret_value()
+
+
+def _check_key(name: str, config: OpenAIUpstream) -> None:
+    host = urlsplit(config.base_url or OPENAI).hostname
+    if host == urlsplit(OPENAI).hostname and not _key(config).strip():
+        msg = (
+            f"upstreams.{name}.api_key is missing, and OpenAI's own server wants one: write"
+            ' api_key: "${OPENAI_API_KEY}"'
+        )
+        raise ValueError(msg)
+
+
 def _openai(config: OpenAIUpstream) -> Any:
     from mellea_like.backends.openai import OpenAIBackend  # noqa: PLC0415 (an extra)
 
-    key = "" if config.api_key is None else config.api_key.get_secret_value()
-    if config.api_key_env is not None:
-        key = os.environ.get(config.api_key_env, "")
     # All is said here, so that no variable of the environment says anything else.
     return OpenAIBackend(
         config.model,
         base_url=config.base_url or OPENAI,
-        api_key=key,
+        api_key=_key(config),
         timeout=config.timeout,
         can_judge=config.can_judge,
         trust_env=config.trust_env,
@@ -156,7 +186,7 @@ def _local(config: LocalUpstream) -> Backend:
     return LocalBackend(config.corpus) if config.corpus else LocalBackend()
 
 
-def _python(name: str, config: PythonUpstream) -> Backend:
+def _import(name: str, config: PythonUpstream) -> Any:
     if config.backend is None:
         msg = f"upstreams.{name}.backend is missing: write backend: package.module:name"
         raise ValueError(msg)
@@ -171,8 +201,20 @@ def _python(name: str, config: PythonUpstream) -> Backend:
             " directory in PYTHONPATH?"
         )
         raise ValueError(msg) from exc
-    made = found if is_backend(found) or not callable(found) else found()
+    if not is_backend(found) and not callable(found):
+        raise _no_backend(name, config)
+    return found
+
+
+def _no_backend(name: str, config: PythonUpstream) -> ValueError:
+    return ValueError(
+        f"upstreams.{name}.backend: {config.backend} is no backend, nor a function making one"
+    )
+
+
+def _python(name: str, config: PythonUpstream) -> Backend:
+    found = _import(name, config)
+    made = found if is_backend(found) else found()
     if not is_backend(made):
-        msg = f"upstreams.{name}.backend: {config.backend} is no backend, nor a function making one"
-        raise ValueError(msg)
+        raise _no_backend(name, config)
     return made

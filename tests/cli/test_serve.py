@@ -169,6 +169,10 @@ def test_check_looks_and_opens_nothing(config, run, monkeypatch):
     [
         (CONFIG, (), "line 2: upstreams.main.api_key: the environment variable MY_KEY is not set"),
         (TOY + "modles: {}\n", (), "there is no 'modles'; did you mean models?"),
+        (TOY.replace("local", "openai, model: m"), (), 'write api_key: "${OPENAI_API_KEY}"'),
+        (TOY.replace("local", "python, backend: 'no_such:b'"), (), "no_such:b can't be imported"),
+        (TOY.replace("local", "python, backend: 'math:pi'"), (), "math:pi is no backend"),
+        (TOY.replace("local", "llama, gguf: no.gguf"), (), "no.gguf"),
         (TOY, ("--host", "0.0.0.0"), "can be reached from other machines"),
         (TOY, ("--host", "no.such.host.invalid"), "no.such.host.invalid"),
         (TOY + "keys: {a: {env: NOT_SET}}\n", (), "NOT_SET"),
