@@ -121,8 +121,19 @@ async def _run(gateway: Gateway, config: GatewayConfig, listening: socket) -> No
     def say() -> None:
         write(f"Listening on http://{shown}:{port}/v1 (models: {_names(config)})\n", sys.stdout)
 
+    def say_stop(under_way: int) -> None:
+        if under_way:
+            requests = "1 request" if under_way == 1 else f"{under_way} requests"
+            has, them = ("has", "it") if under_way == 1 else ("have", "them")
+            seconds = config.server.stop_seconds
+            write(
+                f"Stopping: {requests} under way {has} up to {seconds:g} s;"
+                f" Ctrl-C again cuts {them} off.\n",
+                sys.stderr,
+            )
+
     async with gateway.open():
-        await serve(gateway.app, config.server, listening, on_ready=say)
+        await serve(gateway.app, config.server, listening, on_ready=say, on_stop=say_stop)
 
 
 def _names(config: GatewayConfig) -> str:

@@ -46,7 +46,7 @@ class _WarningsOnly(logging.Filter):
 class _WithoutTraceback(logging.Filter):
     """Uvicorn logs what an app raises with its traceback: the errors' texts stand in it.
 
-    That a request is cut off when the server stops is no error, and uvicorn says so anyway.
+    That requests are cut off when the server stops is no error.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
@@ -54,7 +54,7 @@ class _WithoutTraceback(logging.Filter):
         if error is not None and not isinstance(error, Exception):
             return False
         record.exc_info = record.exc_text = record.stack_info = None
-        return True
+        return not str(record.msg).startswith("Cancel %s running task(s)")
 
 
 class _FirstWords(logging.Filter):

@@ -76,6 +76,7 @@ async def serve(
     listening: socket.socket,
     *,
     on_ready: Callable[[], object] | None = None,
+    on_stop: Callable[[int], object] | None = None,
     stop: anyio.Event | None = None,
 ) -> signal.Signals | None:
     """Answer requests until SIGTERM or SIGINT comes, or ``stop`` is set.
@@ -88,6 +89,7 @@ async def serve(
         server: the configuration.
         listening: the socket, from `listen`; it is closed in the end.
         on_ready: called once requests are answered.
+        on_stop: called with the number of requests under way at the first signal.
         stop: what ends it besides signals.
 
     Returns:
@@ -108,16 +110,9 @@ async def serve(
             await stop.wait()
             runner.should_exit = True
 
-    async def watch_signals() -> None:
-        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-            async for received in signals:
-                runner.force_exit = runner.should_exit
-                runner.should_exit = True
-                ended_by.append(received)
-
     async with anyio.create_task_group() as group:
         if threading.current_thread() is threading.main_thread():
-            group.start_soon(watch_signals)
+            group.start_soon(_watch_signals, runner, ended_by, on_stop)
         group.start_soon(watch)
         with quiet_logs():
             try:
@@ -150,6 +145,22 @@ class _Server(uvicorn.Server):
         with anyio.move_on_after(CUT_SECONDS):
             while self.server_state.tasks:  # noqa: ASYNC110 (nor for this)
                 await anyio.sleep(LOOK_SECONDS)
+        if self.force_exit and self.started:
+            # Uvicorn leaves it open then, and asyncio would break it off with a traceback.
+            with anyio.move_on_after(CUT_SECONDS):
+                await self.lifespan.shutdown()
+
+
+async def _watch_signals(
+    runner: _Server, ended_by: list[signal.Signals], on_stop: Callable[[int], object] | None
+) -> None:
+    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        async for received in signals:
+            runner.force_exit = runner.should_exit
+            runner.should_exit = True
+            ended_by.append(received)
+            if on_stop is not None and len(ended_by) == 1:
+                on_stop(len(runner.server_state.tasks))
 
 
 def _settings(app: App, server: ServerConfig) -> uvicorn.Config:

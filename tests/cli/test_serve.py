@@ -156,6 +156,38 @@ def test_one_that_takes_too_long_is_closed_with_its_upstreams_request(config):
     assert len(failed) == 1
 
 
+@pytest.mark.parametrize("signals", [1, 2])
+def test_ctrl_c_says_what_it_waits_for_and_a_second_one_cuts_it_off(config, signals):
+    with OpenAIServer(Answer("one two", seconds=60)) as upstream:
+        text = CONFIG.replace("URL", upstream.url)
+        path = config(text.replace("stop_seconds: 1", "stop_seconds: 30") if signals > 1 else text)
+        with serving("-c", path, MY_KEY=KEY) as (process, url):
+
+            def call() -> None:
+                with contextlib.suppress(httpx2.HTTPError):
+                    ask(url)
+
+            thread = threading.Thread(target=call)
+            thread.start()
+            until = time.monotonic() + 20
+            while not upstream.in_flight:
+                assert time.monotonic() < until
+                time.sleep(0.005)
+            process.send_signal(signal.SIGINT)
+            said = process.stderr.readline()
+            if signals > 1:
+                process.send_signal(signal.SIGINT)
+            _, err = process.communicate(timeout=15)
+            thread.join(30)
+    seconds = 30 if signals > 1 else 1
+    assert said == (
+        f"Stopping: 1 request under way has up to {seconds} s; Ctrl-C again cuts it off.\n"
+    )
+    assert process.returncode == 0
+    assert "Traceback" not in err
+    assert "ERROR" not in err
+
+
 def test_check_looks_and_opens_nothing(config, run, monkeypatch):
     monkeypatch.setenv("MY_KEY", KEY)
     path = config(CONFIG.replace("URL", "http://127.0.0.1:9/v1"))
