@@ -39,6 +39,10 @@ logger = logging.getLogger("mellea_like.gateway")
 OPEN_PATHS = ("/healthz",)
 """Answered without a key: they tell nothing."""
 
+METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
+PATHS = ("/v1/chat/completions", "/v1/models", "/v1/models/...", "/healthz", "/metrics")
+"""What the log names; the rest is ``other``."""
+
 VERSIONS = ("1.0", "1.1", "2", "3")
 """As ASGI writes them; the parser lets others through."""
 
@@ -136,6 +140,15 @@ class Guard:
         return self.keys[self._tokens.owner(scope["headers"])]
 
 
+def _shown(scope: Scope) -> str:
+    """A request's method and path, without any text of the caller's."""
+    method, path = scope["method"], scope["path"]
+    if path.startswith("/v1/models/"):
+        path = "/v1/models/..."
+    method = method if method in METHODS else "other"
+    return f"{method} {path if path in PATHS else 'other'}"
+
+
 class _Exchange:
     """One request and its answer."""
 
@@ -163,7 +176,11 @@ class _Exchange:
             name = None if self._key is None else self._key.name
             status = CALLER_LEFT if self._status is None else self._status
             self._guard.metrics.requested(self._model, name, status, seconds)
-            logger.info("answered %d to key %s in %.3f s", status, name or "-", seconds)
+            what = _shown(self._scope)
+            if self._model is not None:
+                what += f", model {self._guard.metrics.model_name(self._model)}"
+            shown = (what, status, name or "-", seconds)
+            logger.info("%s: answered %d to key %s in %.3f s", *shown)
 
     async def _handle(self) -> None:
         scope, guard = self._scope, self._guard

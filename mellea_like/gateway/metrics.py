@@ -92,7 +92,7 @@ class Metrics:
             status: the answer's status.
             seconds: how long it took.
         """
-        name = self._model(model)
+        name = self.model_name(model)
         shown = str(status) if status in STATUSES else OTHER
         self._requests.labels(name, self._key(key), shown).inc()
         self._seconds.labels(name).observe(seconds)
@@ -126,7 +126,7 @@ class Metrics:
             output_tokens: the tokens of its replies.
             outcome: ``passed``, ``failed``, ``errored`` or ``cancelled``.
         """
-        name = self._model(model)
+        name = self.model_name(model)
         self._calls.labels(name, outcome if outcome in OUTCOMES else OTHER).inc()
         self._iterations.labels(name).observe(iterations)
         self._tokens.labels(name, "input").inc(max(0, input_tokens))
@@ -136,7 +136,12 @@ class Metrics:
         """Return the metrics as text, and the text's content type."""
         return generate_latest(self.registry), CONTENT_TYPE_LATEST
 
-    def _model(self, model: object) -> str:
+    def model_name(self, model: object) -> str:
+        """Return a configured model's name, or ``other`` for anything else.
+
+        Args:
+            model: the model's name as a request has it, whatever that is.
+        """
         return model if isinstance(model, str) and model in self._models else OTHER
 
     def _key(self, key: str | None) -> str:

@@ -94,10 +94,14 @@ def test_it_serves_until_it_is_told_to_stop(config, number):
             assert url.startswith("http://127.0.0.1:")
             answer = ask(url)
             assert answer.json()["choices"][0]["message"]["content"] == "one two"
+            ask(f"{url}/secret-path")
+            ask(url, model="secret-model")
             process.send_signal(number)
             out, err = process.communicate(timeout=30)
     assert (process.returncode, out) == (0, "")
-    assert "answered 200 to key anonymous" in err
+    assert "POST /v1/chat/completions, model short: answered 200 to key anonymous" in err
+    assert "POST other, model short: answered 404" in err
+    assert "model other: answered 404" in err
     assert "secret" not in err
     assert "Traceback" not in err
 
