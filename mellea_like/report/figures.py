@@ -205,7 +205,7 @@ class RunFigures:
         """How long items were sampled, in seconds; None where nobody knows.
 
         The time between a run that was interrupted and the one that went on with it is no part of
-        it; gaps of less than `PAUSE` are.
+        it; gaps of less than ten seconds are.
         """
         if self.run["started"] is None or not self._spans:
             return None
