@@ -152,7 +152,8 @@ def check_gate(play: Play) -> None:
         return  # What waits in a line has passed the gate already.
     retrying = [s for s in play.rig.sent if play.runs[s.caller].call.retry is not None]
     for refusal in retrying:
-        seconds = {"told": 2.0, "told long": CAP}.get(refusal.kind, 0.0)
+        asked = {"told": 2.0, "told long": CAP}.get(refusal.kind, 0.0)
+        seconds = asked if refusal.answered else 0.0
         for other in retrying:
             late = other.at - (refusal.ended or 0.0)
             assert not TICK < late < seconds - TICK, "a request went through a closed gate"

@@ -78,6 +78,8 @@ class Sent:
     meter: RequestMeter
     estimated: int
     ended: float | None = None
+    answered: bool = False
+    """Whether its fault was told; not so where the request was closed before."""
 
 
 @dataclass
@@ -136,6 +138,7 @@ class Shared:
         await (anyio.sleep(lot.delay / 2) if lot.delay else checkpoint())
         if lot.kind in FAULTS:
             fault: BackendError | Foreign = FAULTS[lot.kind]()
+            sent.answered = True
             raise fault
         if sent.purpose == "judge":
             passed = "true" if lot.kind == "good" else "false"
