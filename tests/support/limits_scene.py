@@ -465,6 +465,10 @@ KNOWN = {
             a_call(concurrency=1, retry=Retry(), begins=1.5),
         ],
     ),
+    "a request is given up before its server can ask for patience": a_scene(
+        Lot("told", 2.0),
+        calls=[a_call(concurrency=1, loop_budget=3, retry=Retry(1), iteration_timeout=0.75)],
+    ),
     "every chain is broken": a_scene(
         Lot("permanent"), calls=[a_call(schedule=Eager(pool=True), loop_budget=3)]
     ),
