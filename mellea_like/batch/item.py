@@ -67,6 +67,7 @@ class ItemResult(Generic[T]):
 
         Raises:
             SamplingFailed: no slice passed.
+            ValueError: the item has neither a result nor an error.
             Exception: the call raised; this is what it raised.
         """
         if self.error is not None:

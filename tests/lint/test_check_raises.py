@@ -32,6 +32,8 @@ def work(x):
         raise {raised}
 '''
 
+ARGS = '"""Do it.\\n\\nArgs:\\n    x: it.\\n"""'
+
 METHOD = '''
 class Worker:
     """It works.
@@ -41,7 +43,11 @@ class Worker:
     """
 
     def {method}(self):
-        """Do it."""
+        """Do it.
+
+        Returns:
+            Nothing.
+        """
         for _ in ():
             raise {raised}("no")
 '''
@@ -57,6 +63,8 @@ class Worker:
         ("BackendError", 'RateLimited("no")', None),
         ("RateLimited", 'BackendError("no")', "BackendError"),
         ("Exception", "json.JSONDecodeError", "JSONDecodeError"),
+        ("Exception", 'ValueError("no")', "ValueError"),
+        ("Exception", 'Exception("no")', None),
         ("ValueError", "", None),
         ("ValueError", "error", None),
         ("ValueError", 'AssertionError("no")', None),
@@ -91,21 +99,24 @@ def test_constructor_is_documented_in_its_class_and_a_method_in_itself(
     [
         "def _private():\n    '''Do.'''\n    raise ValueError\n",
         "class _Private:\n    def run(self):\n        raise ValueError\n",
+        "def one_line():\n    '''Do it.'''\n    raise ValueError\n",
         "def outer():\n    def inner():\n        raise ValueError\n    return inner\n",
     ],
 )
-def test_private_and_inner_functions_are_left_alone(check, source):
+def test_private_and_inner_functions_and_docstrings_without_sections_are_left_alone(check, source):
     assert check.problems(source, "m.py") == []
 
 
 def test_functions_below_conditions_are_seen(check):
-    source = "if x:\n    def run():\n        raise ValueError\n"
+    source = f"if x:\n    def run():\n        {ARGS}\n        raise ValueError\n"
     assert len(check.problems(source, "m.py")) == 1
 
 
 def test_exit_code_says_whether_something_is_wrong(check, tmp_path, capsys):
     (tmp_path / "fine.py").write_text("x = 1\n", encoding="utf-8")
     assert check.main(str(tmp_path)) == 0
-    (tmp_path / "wrong.py").write_text("def f():\n    raise ValueError\n", encoding="utf-8")
+    (tmp_path / "wrong.py").write_text(
+        f"def f():\n    {ARGS}\n    raise ValueError\n", encoding="utf-8"
+    )
     assert check.main(str(tmp_path)) == 1
     assert "f does not say that it raises ValueError" in capsys.readouterr().out
