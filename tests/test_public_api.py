@@ -122,3 +122,17 @@ def test_every_module_says_what_it_is():
         if not ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
     ]
     assert not silent
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "argument", "warning"),
+    [
+        ("", "BaseSamplingStrategy", "concurrency_budget", "more is spent"),
+        ("", "BaseSamplingStrategy", "concurrency_budget", "rate limit"),
+        (".hooks", "Payload", "iteration", "aren't monotonic in time"),
+    ],
+)
+def test_what_surprises_stands_where_the_argument_is_explained(module, name, argument, warning):
+    docstring = inspect.getdoc(getattr(import_module(f"mellea_like{module}"), name))
+    said = re.search(rf"^    {argument}: (.*(?:\n {{5,}}.*)*)", docstring, re.MULTILINE)
+    assert warning in " ".join(said[1].split())
