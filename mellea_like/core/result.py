@@ -114,7 +114,10 @@ class SamplingResult(Generic[T]):
 
     @property
     def errors(self) -> tuple[BaseException, ...]:
-        """The errors of all slices, in the order they happened; beside a success too."""
+        """The errors of all slices, in the order they happened; beside a success too.
+
+        An error that a retry mended is none of them: it cost a request, and no slice.
+        """
         return tuple(s.error for s in self.slices if s.error is not None)
 
     @property

@@ -71,7 +71,8 @@ class Payload(BaseModel):
     Attributes:
         sampling_id: the call's id.
         strategy: the name of the strategy's class.
-        iteration: the iteration's id, 1-based; None outside one.
+        iteration: the iteration's id, 1-based; None outside one. Ids aren't monotonic in time: with
+            several subsamples, iteration 4 may end before iteration 1.
         subsample: the subsample's index, 0-based; None outside one.
     """
 

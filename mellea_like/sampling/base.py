@@ -61,7 +61,9 @@ class BaseSamplingStrategy:
     Args:
         backend: what generates; a call may name another.
         loop_budget: iterations of each subsample at most, at least 1.
-        concurrency_budget: number of subsamples that run at a time, at least 1.
+        concurrency_budget: number of subsamples that run at a time, at least 1. That many requests
+            are in flight for each call: the result comes sooner, more is spent on draws that lose,
+            and a provider's rate limit is met sooner.
         requirements: what every call's slices must meet, before the action's and the call's own.
         judge: decides requirements without a validator; by default the call's backend.
         plugins: hooks that run in every call of this strategy.
