@@ -4,7 +4,7 @@ Each row of a table is asked about with one strategy, eight rows at a time. The 
 is done: on the second day, those rows come again from it, marked ``replayed``, and only the rest is
 sampled. Then all results are written to a file, in the order of the rows.
 
-Nothing here needs a network: ``LocalBackend`` writes the sentences. For a real model, put its
+Nothing here needs a network: ``MarkovBackend`` writes the sentences. For a real model, put its
 backend there, and keep the journal in a place of your own.
 
 Run it: ``python examples/batch_run.py``
@@ -21,7 +21,7 @@ from typing import Any
 import anyio
 
 from mellea_like import RejectionSamplingStrategy
-from mellea_like.backends import LocalBackend
+from mellea_like.backends import MarkovBackend
 from mellea_like.batch import ItemResult, Progress, sample_many
 from mellea_like.errors import LimitExceeded
 from mellea_like.limits import Budget
@@ -65,7 +65,7 @@ async def one_day(
 
 async def main() -> None:
     checks = [sentence_count(exactly=1), word_count(at_most=20), contains("the")]
-    strategy = RejectionSamplingStrategy(LocalBackend(), loop_budget=50, requirements=checks)
+    strategy = RejectionSamplingStrategy(MarkovBackend(), loop_budget=50, requirements=checks)
     with tempfile.TemporaryDirectory() as directory:
         journal, output = Path(directory) / "run.db", Path(directory) / "sentences.jsonl"
 

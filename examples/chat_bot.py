@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 import anyio
 
 from mellea_like import Context, MelleaError, RejectionSamplingStrategy, Requirement
-from mellea_like.backends import LocalBackend
+from mellea_like.backends import MarkovBackend
 from mellea_like.coalescing import ChatDispatcher
 from mellea_like.requirements.checks import contains, sentence_count, word_count
 
@@ -46,7 +46,7 @@ class Bot:
         self.context = Context()
         self.said: list[str] = []
         self.strategy = RejectionSamplingStrategy(
-            LocalBackend(corpus=corpus),
+            MarkovBackend(corpus=corpus),
             loop_budget=50,
             concurrency_budget=4,
             requirements=[

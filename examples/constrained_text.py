@@ -1,6 +1,6 @@
 """New sentences in the style of one's own text, within constraints.
 
-`LocalBackend(corpus=FILE)` learns which words follow which in the file, in milliseconds, and draws
+`MarkovBackend(corpus=FILE)` learns which words follow which in the file, in milliseconds, and draws
 new text from that. Requirements make it useful: here, three short sentences of eight to twelve
 words, each about the sea or the harbour, and none of them copied from the file. That is a job for
 rejection sampling: draws are cheap, checks are exact, and a share of the draws passes.
@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 from mellea_like import MelleaError, RejectionSamplingStrategy, Requirement
-from mellea_like.backends import LocalBackend
+from mellea_like.backends import MarkovBackend
 from mellea_like.requirements.checks import contains, sentence_count, word_count
 
 CORPUS = Path(__file__).with_name("harbour_notes.txt")
@@ -36,7 +36,7 @@ def main(path: Path) -> int:
     try:
         corpus = path.read_text(encoding="utf-8")
         strategy = RejectionSamplingStrategy(
-            LocalBackend(corpus=path),
+            MarkovBackend(corpus=path),
             loop_budget=50,
             concurrency_budget=4,
             requirements=[

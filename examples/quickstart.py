@@ -1,8 +1,8 @@
 """Draw until a text meets its requirements: the smallest complete program.
 
-It needs nothing: no key, no model, no network. `LocalBackend` is a small statistical text generator
-that learnt which words follow which from Python's help pages. It understands nothing, and that is
-why it is a good first backend: most of its sentences fail, so you see the strategy at work.
+It needs nothing: no key, no model, no network. `MarkovBackend` is a small Markov chain text
+generator that learnt which words follow which from Python's help pages. It understands nothing, and
+that is why it is a good first backend: most of its sentences fail, so you see the strategy at work.
 
 Run it: ``python examples/quickstart.py``
 """
@@ -13,7 +13,7 @@ import sys
 from itertools import pairwise
 
 from mellea_like import MelleaError, RejectionSamplingStrategy, requirement
-from mellea_like.backends import LocalBackend
+from mellea_like.backends import MarkovBackend
 from mellea_like.requirements.checks import contains, sentence_count, word_count
 
 
@@ -25,7 +25,7 @@ def no_echo(candidate):
 
 
 def main() -> int:
-    strategy = RejectionSamplingStrategy(LocalBackend(), loop_budget=50, concurrency_budget=4)
+    strategy = RejectionSamplingStrategy(MarkovBackend(), loop_budget=50, concurrency_budget=4)
     checks = [sentence_count(exactly=1), word_count(at_least=8, at_most=14), contains("string")]
     try:
         result = strategy.sample_sync("Write a sentence about strings.", [*checks, no_echo])

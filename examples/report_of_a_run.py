@@ -14,7 +14,7 @@ from pathlib import Path
 import anyio
 
 from mellea_like import RejectionSamplingStrategy
-from mellea_like.backends import LocalBackend
+from mellea_like.backends import MarkovBackend
 from mellea_like.batch import Journal, read_items, read_run, sample_many
 from mellea_like.core.prices import Price
 from mellea_like.report import run_report, run_text
@@ -25,11 +25,11 @@ JOURNAL, PAGE = Path("run.db"), Path("report.html")
 
 
 async def sample() -> None:
-    strategy = RejectionSamplingStrategy(LocalBackend(), loop_budget=4, concurrency_budget=3)
+    strategy = RejectionSamplingStrategy(MarkovBackend(), loop_budget=4, concurrency_budget=3)
     checks = [sentence_count(exactly=1), word_count(at_least=6, at_most=16), contains("e")]
     items = [f"Write a sentence about {TOPICS[n % 6]}, number {n}." for n in range(60)]
-    # The local model costs nothing; these are the prices of one that does.
-    journal = Journal(JOURNAL, prices={"local-trigram": Price(0.15, 0.60)})
+    # The Markov chain costs nothing; these are the prices of one that does.
+    journal = Journal(JOURNAL, prices={"markov-trigram": Price(0.15, 0.60)})
     async with sample_many(
         strategy, items, requirements=checks, concurrency=8, journal=journal
     ) as results:

@@ -20,7 +20,7 @@ from pathlib import Path
 import anyio
 
 from mellea_like import MelleaError, RejectionSamplingStrategy
-from mellea_like.backends import LocalBackend
+from mellea_like.backends import MarkovBackend
 from mellea_like.coalescing import Changes, watch
 from mellea_like.requirements.checks import contains, sentence_count, word_count
 
@@ -38,7 +38,7 @@ class Sampler:
     def __init__(self, prompt: Path) -> None:
         self.prompt = prompt
         self.strategy = RejectionSamplingStrategy(
-            LocalBackend(), loop_budget=100, concurrency_budget=4
+            MarkovBackend(), loop_budget=100, concurrency_budget=4
         )
         self.runs = 0
         self.ran = anyio.Event()

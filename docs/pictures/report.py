@@ -1,7 +1,7 @@
 """Takes the pictures of reports: ``python docs/pictures/report.py``. Needs Chromium and playwright.
 
-Both are of a real run of 200 items through `sample_many` with a journal, by a model that is the
-local one with the latency and the faults of a server. A run takes real time, so that each one's
+Both are of a real run of 200 items through `sample_many` with a journal, by a model that is a
+Markov chain with the latency and the faults of a server. A run takes real time, so that each one's
 pictures differ a little; ``tests/browser/test_pictures_of_reports.py`` takes them again.
 """
 
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from mellea_like import Generation, RepairTemplateStrategy
-from mellea_like.backends import LocalBackend
+from mellea_like.backends import MarkovBackend
 from mellea_like.batch import Journal, read_items, read_run, sample_many
 from mellea_like.core.prices import Price
 from mellea_like.core.wrapping import BackendWrapper
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 HERE = Path(__file__).parent
 TOPICS = ("strings", "lists", "functions", "modules", "classes", "numbers", "files", "errors")
 ITEMS = 200
-MODEL = "local-trigram"
+MODEL = "markov-trigram"
 WIDTH = 1000
 MEDIAN, SLOW, BUSY = 0.04, 0.02, 0.04
 
@@ -58,7 +58,7 @@ class Distant(BackendWrapper):
 async def record(path: Path) -> None:
     """Run what the pictures show."""
     strategy = RepairTemplateStrategy(
-        Distant(LocalBackend()), loop_budget=3, concurrency_budget=3, retry=None
+        Distant(MarkovBackend()), loop_budget=3, concurrency_budget=3, retry=None
     )
     checks = [
         sentence_count(exactly=1),

@@ -6,7 +6,7 @@ What needs an extra is imported when first named.
 from typing import TYPE_CHECKING, Any
 
 from mellea_like.backends.function import FunctionBackend
-from mellea_like.backends.local import LocalBackend
+from mellea_like.backends.markov import MarkovBackend
 from mellea_like.backends.scripted import Reply, ScriptedBackend
 from mellea_like.backends.simulated import SimulatedBackend
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 __all__ = [
     "FunctionBackend",
     "LlamaCppBackend",
-    "LocalBackend",
     "MCPSamplingBackend",
+    "MarkovBackend",
     "OpenAIBackend",
     "Reply",
     "SamplingRounds",

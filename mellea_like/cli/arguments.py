@@ -49,7 +49,7 @@ class StrategyName(StrEnum):
 class BackendName(StrEnum):
     """What generates."""
 
-    LOCAL = "local"
+    MARKOV = "markov"
     OPENAI = "openai"
     LLAMA = "llama"
 

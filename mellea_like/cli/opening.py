@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Backends", "check_options", "choose_backend", "open_backends"]
 
-LOCAL = (
-    "local, a small statistical text generator that understands nothing;"
+MARKOV = (
+    "markov, a small Markov chain text generator that understands nothing;"
     " for a real model see --backend."
 )
 
@@ -48,7 +48,7 @@ def choose_backend(arguments: SampleArguments) -> BackendName:
 
     Returns:
         The backend: that of the first option that only one has, else ``openai`` if the environment
-        is set up for it, else ``local``.
+        is set up for it, else ``markov``.
     """
     if arguments.backend is not None:
         return arguments.backend
@@ -57,9 +57,9 @@ def choose_backend(arguments: SampleArguments) -> BackendName:
     if arguments.base_url is not None or arguments.model is not None:
         return BackendName.OPENAI
     if arguments.corpus:
-        return BackendName.LOCAL
+        return BackendName.MARKOV
     configured = os.environ.get("OPENAI_API_KEY") or os.environ.get("OPENAI_BASE_URL")
-    return BackendName.OPENAI if configured else BackendName.LOCAL
+    return BackendName.OPENAI if configured else BackendName.MARKOV
 
 
 def check_options(arguments: SampleArguments) -> None:
@@ -76,7 +76,7 @@ def check_options(arguments: SampleArguments) -> None:
         ("--model", arguments.model, BackendName.OPENAI),
         ("--base-url", arguments.base_url, BackendName.OPENAI),
         ("--gguf", arguments.gguf, BackendName.LLAMA),
-        ("--corpus", arguments.corpus, BackendName.LOCAL),
+        ("--corpus", arguments.corpus, BackendName.MARKOV),
     ):
         if given and name is not only:
             msg = f"{option} goes with --backend {only}, not with --backend {name}"
@@ -88,9 +88,9 @@ def check_options(arguments: SampleArguments) -> None:
         option = "--judge-base-url" if arguments.judge_model is None else "--judge-model"
         msg = f"{option} names a judge that has nothing to decide: add --require TEXT"
         raise Problem(msg, Exit.USAGE)
-    if arguments.require and name is BackendName.LOCAL and not _has_judge(arguments):
+    if arguments.require and name is BackendName.MARKOV and not _has_judge(arguments):
         msg = (
-            "--require needs a model that can judge, and the local text generator can't: add"
+            "--require needs a model that can judge, and the markov text generator can't: add"
             " --judge-model NAME, use --backend openai or llama, or say it as a --check"
         )
         raise Problem(msg)
@@ -131,8 +131,8 @@ async def open_backends(arguments: SampleArguments) -> AsyncGenerator[Backends]:
 
 async def _open(arguments: SampleArguments, stack: AsyncExitStack) -> tuple[Backend, str]:
     match choose_backend(arguments):
-        case BackendName.LOCAL:
-            return _local(arguments.corpus), LOCAL
+        case BackendName.MARKOV:
+            return _markov(arguments.corpus), MARKOV
         case BackendName.OPENAI:
             backend = _openai(arguments.model, arguments.base_url)
             stack.push_async_callback(backend.aclose)
@@ -146,13 +146,13 @@ async def _open(arguments: SampleArguments, stack: AsyncExitStack) -> tuple[Back
             return llama, f"llama, {arguments.gguf.name} in a llama.cpp server of its own."
 
 
-def _local(corpus: list[Path]) -> Backend:
-    from mellea_like.backends.local import LocalBackend  # noqa: PLC0415 (builds its model)
+def _markov(corpus: list[Path]) -> Backend:
+    from mellea_like.backends.markov import MarkovBackend  # noqa: PLC0415 (builds its model)
 
     if not corpus:
-        return LocalBackend()
+        return MarkovBackend()
     try:
-        return LocalBackend(corpus=corpus)
+        return MarkovBackend(corpus=corpus)
     except (OSError, ValueError) as exc:
         msg = f"--corpus: {exc}"
         raise Problem(msg) from exc

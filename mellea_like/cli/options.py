@@ -135,13 +135,26 @@ Tpm = Annotated[
     float | None,
     typer.Option(metavar="N", help="Tokens a minute, at most: your quota.", rich_help_panel=COSTS),
 ]
+
+
+def _read_backend(given: str) -> BackendName:
+    if given == "local":
+        msg = "local is now called markov"
+        raise typer.BadParameter(msg)
+    if given not in list(BackendName):
+        msg = f"{given!r} is not one of {', '.join(map(repr, map(str, BackendName)))}"
+        raise typer.BadParameter(msg)
+    return BackendName(given)
+
+
 Backend = Annotated[
     BackendName | None,
     typer.Option(
         metavar="NAME",
-        help="local, a small text generator in this process; openai, any OpenAI-compatible"
+        help="markov, a small text generator in this process; openai, any OpenAI-compatible"
         " server; or llama, a llama.cpp server started for a GGUF file. By default openai when"
-        " OPENAI_API_KEY or OPENAI_BASE_URL is set, else local.",
+        " OPENAI_API_KEY or OPENAI_BASE_URL is set, else markov.",
+        parser=_read_backend,
         rich_help_panel=BACKEND,
     ),
 ]
@@ -164,7 +177,7 @@ Gguf = Annotated[
 Corpus = Annotated[
     list[Path] | None,
     typer.Option(
-        metavar="FILE", help="Text to learn from (local); repeatable.", rich_help_panel=BACKEND
+        metavar="FILE", help="Text to learn from (markov); repeatable.", rich_help_panel=BACKEND
     ),
 ]
 JudgeModel = Annotated[

@@ -26,7 +26,7 @@ def structured_type(arguments: SampleArguments, schema: dict[str, Any] | None) -
         The type that stands for ``--schema``; None without one, on a backend that has no structured
         output, and for a schema with references, which servers then only see in the prompt.
     """
-    if schema is None or choose_backend(arguments) is BackendName.LOCAL:
+    if schema is None or choose_backend(arguments) is BackendName.MARKOV:
         return None
     return type_of_schema(schema)
 

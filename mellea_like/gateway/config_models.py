@@ -6,7 +6,14 @@ import json
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import Field, SecretStr, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    SecretStr,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from mellea_like.backends.openai_address import split_url
 from mellea_like.gateway.config_base import Seconds, Section, Text, Whole
@@ -18,7 +25,7 @@ __all__ = [
     "CallBudgetConfig",
     "CallersMay",
     "LlamaUpstream",
-    "LocalUpstream",
+    "MarkovUpstream",
     "ModelConfig",
     "OpenAIUpstream",
     "OptionsConfig",
@@ -153,15 +160,15 @@ class LlamaUpstream(_Upstream):
         return _existing(_at(info, str(given)))
 
 
-class LocalUpstream(_Upstream):
-    """The small statistical text generator in the gateway's own process; for trying things out.
+class MarkovUpstream(_Upstream):
+    """The small Markov chain text generator in the gateway's own process; for trying things out.
 
     Args:
-        kind: ``local``.
+        kind: ``markov``.
         corpus: files to learn from, from where the configuration's file is.
     """
 
-    kind: Literal["local"]
+    kind: Literal["markov"]
     corpus: tuple[Path, ...] = ()
 
     @property
@@ -195,8 +202,17 @@ class PythonUpstream(_Upstream):
         return self.can_judge
 
 
+def _check_kind(given: Any) -> Any:
+    if isinstance(given, dict) and given.get("kind") == "local":
+        msg = "kind: local is now called markov"
+        raise ValueError(msg)
+    return given
+
+
 UpstreamConfig: TypeAlias = Annotated[
-    OpenAIUpstream | LlamaUpstream | LocalUpstream | PythonUpstream, Field(discriminator="kind")
+    OpenAIUpstream | LlamaUpstream | MarkovUpstream | PythonUpstream,
+    Field(discriminator="kind"),
+    BeforeValidator(_check_kind),
 ]
 """What generates."""
 

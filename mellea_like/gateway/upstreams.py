@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from mellea_like.core.backend import Backend
     from mellea_like.gateway.config_models import (
         LlamaUpstream,
-        LocalUpstream,
+        MarkovUpstream,
         OpenAIUpstream,
         PythonUpstream,
         UpstreamConfig,
@@ -116,8 +116,8 @@ async def _open(name: str, config: UpstreamConfig, stack: AsyncExitStack) -> Bac
             return cast(
                 "Backend", await stack.enter_async_context(await run_in_thread(_llama, config))
             )
-        case "local":
-            return await run_in_thread(_local, config)
+        case "markov":
+            return await run_in_thread(_markov, config)
         case _:
             return await run_in_thread(_python, name, config)
 
@@ -180,10 +180,10 @@ def _llama(config: LlamaUpstream) -> Any:
     )
 
 
-def _local(config: LocalUpstream) -> Backend:
-    from mellea_like.backends.local import LocalBackend  # noqa: PLC0415 (builds its model)
+def _markov(config: MarkovUpstream) -> Backend:
+    from mellea_like.backends.markov import MarkovBackend  # noqa: PLC0415 (builds its model)
 
-    return LocalBackend(config.corpus) if config.corpus else LocalBackend()
+    return MarkovBackend(config.corpus) if config.corpus else MarkovBackend()
 
 
 def _import(name: str, config: PythonUpstream) -> Any:

@@ -7,7 +7,7 @@ import pickle
 
 import pytest
 
-from mellea_like.backends import LocalBackend, ScriptedBackend
+from mellea_like.backends import MarkovBackend, ScriptedBackend
 from mellea_like.batch.differences import differences, said
 from mellea_like.batch.identity import identity_of
 from mellea_like.core.requirement import Requirement
@@ -36,7 +36,7 @@ def identity(strategy=RejectionSamplingStrategy, *, of=(), backend=None, extra=N
     given = {
         name: settings.pop(name) for name in ("action", "format", "options") if name in settings
     }
-    made = strategy(backend or LocalBackend(), **settings)
+    made = strategy(backend or MarkovBackend(), **settings)
     return json.loads(json.dumps(identity_of(made, of, extra=extra, **given)))
 
 
@@ -74,7 +74,7 @@ WORDS = checks.word_count(at_most=20)
             {"options": {"model": "large"}},
             ['model was "small" and is "large"'],
         ),
-        ({}, {"backend": ScriptedBackend(["a"])}, ['provider was "local"', "model was "]),
+        ({}, {"backend": ScriptedBackend(["a"])}, ['provider was "markov"', "model was "]),
         ({}, {"judge": ScriptedBackend(["a"])}, ["judge: "]),
         ({}, {"format": int}, ['format: "builtins.int (schema ']),
         ({}, {"action": as_prompt}, ["prompt: "]),

@@ -219,7 +219,7 @@ def test_rows_may_be_typed():
     with Terminal("batch", "-", "-p", "Say {{ n }}", "-o", "-", "--check", "words>=1") as terminal:
         terminal.wait_for("Reading rows from the terminal: end them with Ctrl-D.")
         terminal.type('{"n": 1}\n')
-        terminal.wait_for("Backend: local")
+        terminal.wait_for("Backend: markov")
         terminal.type("\x04")
         code, out = terminal.finish()
     assert code == 0

@@ -142,7 +142,7 @@ import sys
 
 import anyio
 
-from mellea_like.backends import LocalBackend
+from mellea_like.backends import MarkovBackend
 from mellea_like.cli.main import main
 
 async def generate(self, request):
@@ -150,7 +150,7 @@ async def generate(self, request):
     with anyio.CancelScope(shield=True):
         await anyio.sleep(30)
 
-LocalBackend.generate = generate
+MarkovBackend.generate = generate
 sys.exit(main(sys.argv[1:]))
 """
 

@@ -26,7 +26,7 @@ models:
   other: {upstream: main}
 server: {port: 0, stop_seconds: 1}
 """
-TOY = "upstreams: {toy: {kind: local}}\nmodels: {mine: {upstream: toy}}\n"
+TOY = "upstreams: {toy: {kind: markov}}\nmodels: {mine: {upstream: toy}}\n"
 KEY = "sk-very-secret-key"
 
 
@@ -205,10 +205,10 @@ def test_check_looks_and_opens_nothing(config, run, monkeypatch):
     [
         (CONFIG, (), "line 2: upstreams.main.api_key: the environment variable MY_KEY is not set"),
         (TOY + "modles: {}\n", (), "there is no 'modles'; did you mean models?"),
-        (TOY.replace("local", "openai, model: m"), (), 'write api_key: "${OPENAI_API_KEY}"'),
-        (TOY.replace("local", "python, backend: 'no_such:b'"), (), "no_such:b can't be imported"),
-        (TOY.replace("local", "python, backend: 'math:pi'"), (), "math:pi is no backend"),
-        (TOY.replace("local", "llama, gguf: no.gguf"), (), "no.gguf"),
+        (TOY.replace("markov", "openai, model: m"), (), 'write api_key: "${OPENAI_API_KEY}"'),
+        (TOY.replace("markov", "python, backend: 'no_such:b'"), (), "no_such:b can't be imported"),
+        (TOY.replace("markov", "python, backend: 'math:pi'"), (), "math:pi is no backend"),
+        (TOY.replace("markov", "llama, gguf: no.gguf"), (), "no.gguf"),
         (TOY, ("--host", "0.0.0.0"), "can be reached from other machines"),
         (TOY, ("--host", "no.such.host.invalid"), "no.such.host.invalid"),
         (TOY + "keys: {a: {env: NOT_SET}}\n", (), "NOT_SET"),

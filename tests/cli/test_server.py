@@ -42,9 +42,9 @@ def test_the_environment_chooses_the_server(command, monkeypatch):
 
 def test_the_embedded_generator_can_be_asked_for_all_the_same(command, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
-    code, _, err = command("sample", "Write.", "--backend", "local")
+    code, _, err = command("sample", "Write.", "--backend", "markov")
     assert code == 0
-    assert err.startswith("Backend: local, ")
+    assert err.startswith("Backend: markov, ")
 
 
 def test_a_wrong_key_is_a_sentence_without_the_key(command, monkeypatch):

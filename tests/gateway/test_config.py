@@ -21,7 +21,7 @@ upstreams:
     requests_per_minute: 500
     tokens_per_minute: 100000
     price: [0.15, 0.60]
-  toy: {kind: local}
+  toy: {kind: markov}
   mine: {kind: python, backend: "package.module:name"}
 models:
   haiku:
@@ -65,13 +65,13 @@ def test_a_whole_configuration_is_read(tmp_path):
 
 
 def test_what_is_left_out_is_safe(tmp_path):
-    config = read(tmp_path, "upstreams: {toy: {kind: local}}\nmodels: {m: {upstream: toy}}\n")
+    config = read(tmp_path, "upstreams: {toy: {kind: markov}}\nmodels: {m: {upstream: toy}}\n")
     assert config.server.host == "127.0.0.1"
     assert config.models["m"].when_nothing_passed == "error"
     assert config.keys == {}
 
 
-TOY = "upstreams: {main: {kind: local}}\n"
+TOY = "upstreams: {main: {kind: markov}}\n"
 ONE = TOY + "models: {m: {upstream: main}}\n"
 MODEL = TOY + "models:\n  m:\n    upstream: main\n    "
 MONEY = "models: {m: {upstream: main, budget: {money: 1}}}\n"
@@ -122,6 +122,10 @@ OPENAI = "upstreams: {main: {kind: openai, base_url: 'http://127.0.0.1:9/v1', mo
         (TOY + "models: {'a b': {upstream: main}}\n", "line 2: models.a b: this is no name"),
         (TOY + "models: {m: }\n", "models.m: Input should be"),
         ("upstreams: {main: {}}\nmodels: {m: {upstream: main}}\n", "upstreams.main: Unable to"),
+        (
+            "upstreams: {main: {kind: local}}\nmodels: {m: {upstream: main}}\n",
+            "line 1: upstreams.main: kind: local is now called markov",
+        ),
         ("upstreams: {main: {kind: azure}}\nmodels: {m: {upstream: main}}\n", "'openai', 'llama'"),
         ("upstreams: {main: {kind: openai}}\nmodels: {m: {upstream: main}}\n", "model is missing"),
         (OPENAI + "modle: x}}\nmodels: {m: {upstream: main}}\n", "upstreams.main: there is no"),
@@ -145,7 +149,7 @@ OPENAI = "upstreams: {main: {kind: openai, base_url: 'http://127.0.0.1:9/v1', mo
             "upstreams.main.gguf: there is no file ",
         ),
         (
-            "upstreams: {main: {kind: local, corpus: [no.txt]}}\nmodels: {m: {upstream: main}}\n",
+            "upstreams: {main: {kind: markov, corpus: [no.txt]}}\nmodels: {m: {upstream: main}}\n",
             "upstreams.main.corpus: there is no file ",
         ),
         (
@@ -245,7 +249,7 @@ def test_a_part_may_be_used_again_by_an_alias(tmp_path):
 def test_files_are_looked_for_beside_the_configuration(tmp_path):
     (tmp_path / "words.txt").write_text("a b c.", encoding="utf-8")
     (tmp_path / "reply.json").write_text('{"type": "object"}', encoding="utf-8")
-    text = "upstreams: {main: {kind: local, corpus: [words.txt]}}\n"
+    text = "upstreams: {main: {kind: markov, corpus: [words.txt]}}\n"
     config = read(tmp_path, text + "models: {m: {upstream: main, json_schema: reply.json}}\n")
     assert config.upstreams["main"].corpus == (tmp_path / "words.txt",)
     assert config.models["m"].json_schema == {"type": "object"}
@@ -280,7 +284,7 @@ def test_a_key_comes_from_the_variable_that_is_named(tmp_path):
 
 def test_a_configuration_does_not_change():
     config = GatewayConfig.model_validate(
-        {"upstreams": {"toy": {"kind": "local"}}, "models": {"m": {"upstream": "toy"}}}
+        {"upstreams": {"toy": {"kind": "markov"}}, "models": {"m": {"upstream": "toy"}}}
     )
     with pytest.raises(ValueError, match="frozen"):
         config.models["m"].loop = 5

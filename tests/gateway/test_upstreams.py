@@ -91,9 +91,9 @@ async def test_an_error_of_an_upstream_says_nothing_of_what_it_said():
     assert "main" in str(caught.value)
 
 
-async def test_the_local_text_generator_needs_nothing():
+async def test_the_markov_text_generator_needs_nothing():
     config = GatewayConfig.model_validate(
-        {"upstreams": {"toy": {"kind": "local"}}, "models": {"mine": {"upstream": "toy"}}}
+        {"upstreams": {"toy": {"kind": "markov"}}, "models": {"mine": {"upstream": "toy"}}}
     )
     gateway = Gateway(config)
     async with gateway.open():
@@ -104,9 +104,9 @@ async def test_the_local_text_generator_needs_nothing():
 
 
 @pytest.mark.allow_blocking  # The configuration looks for its files.
-async def test_a_corpus_is_what_the_local_text_is_made_of(tmp_path):
+async def test_a_corpus_is_what_the_markov_text_is_made_of(tmp_path):
     (tmp_path / "corpus.txt").write_text("Ships sail. Ships sink.", encoding="utf-8")
-    configs = upstreams(toy={"kind": "local", "corpus": [str(tmp_path / "corpus.txt")]})
+    configs = upstreams(toy={"kind": "markov", "corpus": [str(tmp_path / "corpus.txt")]})
     async with open_upstreams(configs) as opened:
         reply = await opened["toy"].backend.generate(ASK)
     assert reply.text.startswith("Ships s")

@@ -10,7 +10,7 @@ import pytest
 from anyio.lowlevel import checkpoint
 
 from mellea_like.backends.function import FunctionBackend
-from mellea_like.backends.local import LocalBackend
+from mellea_like.backends.markov import MarkovBackend
 from mellea_like.backends.scripted import Reply, ScriptedBackend
 from mellea_like.backends.simulated import SimulatedBackend
 from mellea_like.core.backend import Request
@@ -107,7 +107,7 @@ async def test_functions_in_threads_conform():
 
 async def test_the_local_backend_conforms():
     checked = await check_backend(
-        lambda: LocalBackend(texts="One two three. Four five six."), failing_request=BAD_MODEL
+        lambda: MarkovBackend(texts="One two three. Four five six."), failing_request=BAD_MODEL
     )
     assert checked == (*BASIC, "stream", "errors")
 

@@ -1,4 +1,4 @@
-"""LocalBackend: a small statistical text generator that needs nothing but Python."""
+"""MarkovBackend: a small Markov chain text generator that needs nothing but Python."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import anyio
 import pytest
 from pydantic import BaseModel
 
-from mellea_like.backends.local import LocalBackend
-from mellea_like.backends.local_model import TrigramModel
-from mellea_like.backends.local_text import (
+from mellea_like.backends.markov import MarkovBackend
+from mellea_like.backends.markov_model import TrigramModel
+from mellea_like.backends.markov_text import (
     LARGEST,
     help_sentences,
     prose_of,
@@ -39,7 +39,7 @@ def ask(prompt: str = "Write a sentence about Python.", **options) -> Request:
     return Request((Message("user", prompt),), Options(**options))
 
 
-async def texts(backend: LocalBackend, prompt: str, count: int, **options) -> list[str]:
+async def texts(backend: MarkovBackend, prompt: str, count: int, **options) -> list[str]:
     return [
         (await backend.generate(ask(prompt, seed=seed, **options))).text for seed in range(count)
     ]
@@ -49,20 +49,20 @@ async def texts(backend: LocalBackend, prompt: str, count: int, **options) -> li
 
 
 async def test_it_writes_readable_sentences():
-    for text in await texts(LocalBackend(), "Tell me something.", 100):
+    for text in await texts(MarkovBackend(), "Tell me something.", 100):
         assert re.fullmatch(r"[A-Z][^\n]*[.!?]", text), text
         assert not re.search(r"[\"`_=<>(){}\[\]*:]|  ", text), text
         assert 2 <= len(text.split()) <= 150
 
 
 async def test_a_handful_of_draws_meets_simple_checks():
-    drawn = await texts(LocalBackend(), "Write a sentence about Python.", 100)
+    drawn = await texts(MarkovBackend(), "Write a sentence about Python.", 100)
     assert sum(len(text.split()) <= 20 for text in drawn) >= 40
     assert sum("Python" in text for text in drawn) >= 70
 
 
 async def test_words_of_the_instruction_steer_it():
-    backend = LocalBackend()
+    backend = MarkovBackend()
     about = await texts(backend, "Write about generators.", 50)
     other = await texts(backend, "Write about integers.", 50)
     assert sum("generator" in text.lower() for text in about) >= 35
@@ -70,7 +70,7 @@ async def test_words_of_the_instruction_steer_it():
 
 
 async def test_only_the_last_user_message_steers_it():
-    backend = LocalBackend()
+    backend = MarkovBackend()
     said = (Message("user", "generators"), Message("assistant", "integers"), Message("user", "x"))
     reply = await backend.generate(Request(said, Options(seed=1)))
     assert reply.text == (await texts(backend, "x", 2))[1]
@@ -78,11 +78,11 @@ async def test_only_the_last_user_message_steers_it():
 
 async def test_a_conversation_without_a_user_gets_a_reply():
     request = Request((Message("system", "Be brief."),), Options(seed=1))
-    assert (await LocalBackend().generate(request)).text
+    assert (await MarkovBackend().generate(request)).text
 
 
 async def test_every_three_words_in_a_row_stand_in_the_corpus():
-    for text in await texts(LocalBackend(texts=POEM), "anything", 30):
+    for text in await texts(MarkovBackend(texts=POEM), "anything", 30):
         for sentence in sentences_of(text):
             words = sentence.split()
             for triple in zip(words, words[1:], words[2:], strict=False):
@@ -93,12 +93,12 @@ async def test_it_writes_something_new():
     old = set(sentences_of(POEM))
     drawn = {
         line
-        for text in await texts(LocalBackend(texts=POEM), "x", 60)
+        for text in await texts(MarkovBackend(texts=POEM), "x", 60)
         for line in sentences_of(text)
     }
     corpus = set(help_sentences())
     assert drawn <= old | {"A dog slept.", "The fox slept at home.", "A dog ran home."}
-    new = [text for text in await texts(LocalBackend(), "x", 60) if text not in corpus]
+    new = [text for text in await texts(MarkovBackend(), "x", 60) if text not in corpus]
     assert len(new) > 20
 
 
@@ -106,13 +106,13 @@ async def test_it_writes_something_new():
 
 
 async def test_the_same_seed_gives_the_same_text():
-    first, second = [await texts(LocalBackend(), "Python", 20) for _ in range(2)]
+    first, second = [await texts(MarkovBackend(), "Python", 20) for _ in range(2)]
     assert first == second
     assert len(set(first)) > 10
 
 
 async def test_without_a_seed_texts_differ_whatever_the_global_seed():
-    backend = LocalBackend()
+    backend = MarkovBackend()
     drawn = set()
     for _ in range(10):
         random.seed(0)
@@ -124,13 +124,13 @@ async def test_it_leaves_the_global_randomness_alone():
     random.seed(5)
     expected = random.random()
     random.seed(5)
-    await LocalBackend().generate(ask())
-    await LocalBackend().generate(ask(seed=3))
+    await MarkovBackend().generate(ask())
+    await MarkovBackend().generate(ask(seed=3))
     assert random.random() == expected
 
 
 async def test_temperature_zero_always_takes_the_most_frequent_word():
-    backend = LocalBackend(texts="A b c.\n\nA b d.\n\nA b d.")
+    backend = MarkovBackend(texts="A b c.\n\nA b d.\n\nA b d.")
     assert set(await texts(backend, "x", 20, temperature=0)) == {"A b d."}
 
 
@@ -138,7 +138,9 @@ async def test_a_low_temperature_sharpens_and_a_high_one_flattens():
     corpus = "A b c.\n\n" + "\n\n".join(["A b d."] * 4)
 
     async def share(temperature: float) -> float:
-        drawn = " ".join(await texts(LocalBackend(texts=corpus), "x", 400, temperature=temperature))
+        drawn = " ".join(
+            await texts(MarkovBackend(texts=corpus), "x", 400, temperature=temperature)
+        )
         return drawn.count("c.") / drawn.count("A b")
 
     assert await share(0.3) < 0.05
@@ -148,18 +150,18 @@ async def test_a_low_temperature_sharpens_and_a_high_one_flattens():
 
 async def test_extreme_temperatures_do_no_harm():
     for temperature in (1e-9, 1e-320, 1e9):
-        assert (await LocalBackend().generate(ask(temperature=temperature, seed=1))).text
+        assert (await MarkovBackend().generate(ask(temperature=temperature, seed=1))).text
 
 
 async def test_top_p_leaves_out_what_is_unlikely():
     corpus = "A b c.\n\n" + "\n\n".join(["A b d."] * 4)
-    backend = LocalBackend(texts=corpus)
+    backend = MarkovBackend(texts=corpus)
     assert not any("c." in text for text in await texts(backend, "x", 100, top_p=0.8))
     assert any("c." in text for text in await texts(backend, "x", 100, top_p=0.81))
 
 
 async def test_max_tokens_are_words():
-    backend = LocalBackend()
+    backend = MarkovBackend()
     cut = await backend.generate(ask(seed=1, max_tokens=3))
     assert len(cut.text.split()) == 3
     assert cut.finish_reason == "length"
@@ -169,7 +171,7 @@ async def test_max_tokens_are_words():
 
 
 async def test_stop_texts_end_the_reply_and_are_not_part_of_it():
-    backend = LocalBackend(texts="one two three four")
+    backend = MarkovBackend(texts="one two three four")
     reply = await backend.generate(ask("x", stop=("four", "thr"), seed=0))
     assert reply.text == "one two "
     assert reply.finish_reason == "stop"
@@ -190,27 +192,27 @@ class Answer(BaseModel):
             "can't keep to a format: use OpenAIBackend or LlamaCppBackend",
         ),
         (Request((), meta=RequestMeta(purpose="judge")), "can't judge"),
-        (Request((), Options(model="gpt")), "one model, 'local-trigram', and no 'gpt'"),
+        (Request((), Options(model="gpt")), "one model, 'markov-trigram', and no 'gpt'"),
     ],
 )
 async def test_what_it_can_not_do_is_an_invalid_request(request_, message):
     with pytest.raises(InvalidRequest, match=message):
-        await LocalBackend().generate(request_)
+        await MarkovBackend().generate(request_)
     with pytest.raises(InvalidRequest, match=message):
-        async with LocalBackend().stream(request_) as pieces:
+        async with MarkovBackend().stream(request_) as pieces:
             [piece async for piece in pieces]
     assert not request_.meter.started
 
 
 def test_it_can_not_judge():
-    assert not can_judge(LocalBackend())
+    assert not can_judge(MarkovBackend())
 
 
 # --- streaming, cost, cancellation ------------------------------------------------------------
 
 
 async def test_a_stream_says_what_the_whole_says():
-    backend = LocalBackend()
+    backend = MarkovBackend()
     assert isinstance(backend, StreamingBackend)
     for seed in range(20):
         request = ask(seed=seed)
@@ -224,13 +226,13 @@ async def test_a_stream_says_what_the_whole_says():
 
 async def test_words_are_counted_as_tokens():
     request = ask("three words here", seed=1)
-    reply = await LocalBackend().generate(request)
+    reply = await MarkovBackend().generate(request)
     assert reply.usage == request.meter.usage == Usage(1, 3, len(reply.text.split()))
-    assert reply.model == "local-trigram"
+    assert reply.model == "markov-trigram"
 
 
 async def test_a_cancelled_caller_gets_no_reply():
-    backend = LocalBackend()
+    backend = MarkovBackend()
     await backend.generate(ask())
     with anyio.CancelScope() as scope:
         scope.cancel()
@@ -239,7 +241,7 @@ async def test_a_cancelled_caller_gets_no_reply():
 
 
 async def test_a_stream_can_be_cancelled_on_its_way():
-    backend = LocalBackend()
+    backend = MarkovBackend()
     request = ask(seed=4)
     seen = []
     with anyio.CancelScope() as scope:
@@ -255,7 +257,7 @@ async def test_a_stream_can_be_cancelled_on_its_way():
 
 
 async def test_many_first_requests_learn_once():
-    backend = LocalBackend(texts=POEM)
+    backend = MarkovBackend(texts=POEM)
     async with anyio.create_task_group() as tasks:
         for _ in range(10):
             tasks.start_soon(backend.generate, ask())
@@ -266,7 +268,7 @@ async def test_many_first_requests_learn_once():
 
 
 async def test_two_backends_share_what_the_help_pages_taught():
-    one, two = LocalBackend(), LocalBackend()
+    one, two = MarkovBackend(), MarkovBackend()
     await one.generate(ask())
     await two.generate(ask())
     assert one._model is two._model
@@ -280,8 +282,8 @@ async def test_it_learns_from_files_that_the_user_names(tmp_path):
     one, two = tmp_path / "one.txt", tmp_path / "two.txt"
     one.write_text("\ufeffDer Fuchs läuft.", encoding="utf-8")
     two.write_text("Die Katze schläft.", encoding="utf-8")
-    assert set(await texts(LocalBackend(one), "x", 5, max_tokens=3)) == {"Der Fuchs läuft."}
-    drawn = set(await texts(LocalBackend([str(one), two]), "x", 20, max_tokens=3))
+    assert set(await texts(MarkovBackend(one), "x", 5, max_tokens=3)) == {"Der Fuchs läuft."}
+    drawn = set(await texts(MarkovBackend([str(one), two]), "x", 20, max_tokens=3))
     assert drawn == {"Der Fuchs läuft.", "Die Katze schläft."}
 
 
@@ -289,23 +291,23 @@ async def test_it_learns_from_files_that_the_user_names(tmp_path):
 async def test_files_and_texts_go_together(tmp_path):
     file = tmp_path / "one.txt"
     file.write_text("One.", encoding="utf-8")
-    drawn = set(await texts(LocalBackend(file, texts=["Two."]), "x", 20, max_tokens=1))
+    drawn = set(await texts(MarkovBackend(file, texts=["Two."]), "x", 20, max_tokens=1))
     assert drawn == {"One.", "Two."}
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"can't read its corpus: No such file.*none\.txt"):
-        LocalBackend(tmp_path / "none.txt")
+        MarkovBackend(tmp_path / "none.txt")
 
 
 def test_a_directory_is_no_corpus(tmp_path):
     with pytest.raises(IsADirectoryError, match="can't read its corpus"):
-        LocalBackend(tmp_path)
+        MarkovBackend(tmp_path)
 
 
 def test_a_device_is_no_corpus():
     with pytest.raises(ValueError, match="/dev/zero is a device: name a file"):
-        LocalBackend("/dev/zero")
+        MarkovBackend("/dev/zero")
 
 
 def test_a_file_that_is_too_large_is_refused_unread(tmp_path):
@@ -313,7 +315,7 @@ def test_a_file_that_is_too_large_is_refused_unread(tmp_path):
     with huge.open("wb") as file:
         file.truncate(LARGEST + 1)
     with pytest.raises(ValueError, match=r"up to 256 MB, and .*huge\.txt has more: name a smaller"):
-        LocalBackend(huge)
+        MarkovBackend(huge)
 
 
 def test_a_pipe_that_gives_too_much_is_refused():
@@ -331,7 +333,7 @@ def test_a_binary_file_is_no_corpus(tmp_path):
     file = tmp_path / "image.png"
     file.write_bytes(b"\x89PNG\xff\xfe")
     with pytest.raises(ValueError, match=r"image\.png is no UTF-8 text"):
-        LocalBackend(file)
+        MarkovBackend(file)
 
 
 @pytest.mark.parametrize("content", ["", " \n\n "])
@@ -339,22 +341,22 @@ def test_an_empty_corpus_is_refused(tmp_path, content):
     file = tmp_path / "empty.txt"
     file.write_text(content, encoding="utf-8")
     with pytest.raises(ValueError, match=r"can't learn from an empty corpus: .*empty\.txt"):
-        LocalBackend(file)
+        MarkovBackend(file)
     with pytest.raises(ValueError, match="empty corpus: the texts"):
-        LocalBackend(texts=[content])
+        MarkovBackend(texts=[content])
     with pytest.raises(ValueError, match="empty corpus"):
-        LocalBackend([])
+        MarkovBackend([])
 
 
 async def test_lines_without_full_stops_are_lines():
-    backend = LocalBackend(texts="Anna Miller\nPaul Smith\nAnna Smith")
+    backend = MarkovBackend(texts="Anna Miller\nPaul Smith\nAnna Smith")
     drawn = {line for text in await texts(backend, "x", 50) for line in text.split("\n")}
     assert drawn <= {"Anna Miller", "Paul Smith", "Anna Smith"}
     assert len(drawn) == 3
 
 
 async def test_a_corpus_that_never_ends_is_cut():
-    drawn = await texts(LocalBackend(texts="round and " * 500), "x", 5)
+    drawn = await texts(MarkovBackend(texts="round and " * 500), "x", 5)
     assert all(len(text.split()) < 150 and text.endswith("and.") for text in drawn)
 
 
@@ -401,12 +403,12 @@ The "__exit__()" method is code here.  New in version 3.7 is this.  Read section
 
 
 def test_a_python_without_help_pages_says_so():
-    with pytest.raises(RuntimeError, match=r"without its help pages.*LocalBackend\('book.txt'\)"):
+    with pytest.raises(RuntimeError, match=r"without its help pages.*MarkovBackend\('book.txt'\)"):
         prose_of(["A page with hardly a sentence."])
 
 
 def test_it_reads_well():
-    assert repr(LocalBackend(texts="x", model="mine")) == "<LocalBackend mine>"
+    assert repr(MarkovBackend(texts="x", model="mine")) == "<MarkovBackend mine>"
 
 
 def test_the_help_pages_are_learnt_in_milliseconds():

@@ -21,7 +21,7 @@ def test_the_result_alone_goes_to_standard_output_and_passes_its_checks():
 
 def test_standard_error_says_which_backend_and_what_it_is(command):
     _, _, err = command("sample", "Write about lists.")
-    assert err.startswith("Backend: local, a small statistical text generator")
+    assert err.startswith("Backend: markov, a small Markov chain text generator")
     assert "understands nothing" in err.splitlines()[0]
 
 
@@ -61,7 +61,7 @@ def test_json_is_one_object_with_every_slice(command):
     assert record["success"] is True
     assert record["value"] == record["text"] == record["slices"][-1]["text"]
     assert record["stop_reason"] == "passed"
-    assert (record["strategy"], record["backend"]) == ("rejection", "local")
+    assert (record["strategy"], record["backend"]) == ("rejection", "markov")
     assert record["sampling_id"]
     assert record["elapsed"] >= 0
     assert record["usage"]["requests"] == 1

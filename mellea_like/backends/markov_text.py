@@ -74,8 +74,8 @@ def prose_of(pages: Iterable[str]) -> tuple[str, ...]:
                     found[sentence] = None
     if len(found) < FEWEST_SENTENCES:
         msg = (
-            "this Python comes without its help pages, from which LocalBackend learns by default:"
-            " name a text file, LocalBackend('book.txt')"
+            "this Python comes without its help pages, from which MarkovBackend learns by default:"
+            " name a text file, MarkovBackend('book.txt')"
         )
         raise RuntimeError(msg)
     return tuple(found)
@@ -124,7 +124,7 @@ def read_corpus(
     read += [texts] if isinstance(texts, str) else list(texts)
     if not any(text.strip() for text in read):
         where = ", ".join(map(str, paths)) or "the texts"
-        msg = f"LocalBackend can't learn from an empty corpus: {where}"
+        msg = f"MarkovBackend can't learn from an empty corpus: {where}"
         raise ValueError(msg)
     return tuple(read)
 
@@ -139,21 +139,21 @@ def _body(lines: list[str]) -> list[str]:
 def _read(path: Path, largest: int) -> str:
     try:
         if path.is_char_device() or path.is_block_device():
-            msg = f"LocalBackend learns from files, and {path} is a device: name a file"
+            msg = f"MarkovBackend learns from files, and {path} is a device: name a file"
             raise ValueError(msg)
         with path.open(encoding="utf-8-sig") as file:
             # A pipe has no size, so what it gives is counted too.
             text = file.read(largest + 1) if path.stat().st_size <= largest else None
         if text is None or len(text) > largest:
             msg = (
-                f"LocalBackend learns from files of up to {largest // 2**20} MB, and {path} has"
+                f"MarkovBackend learns from files of up to {largest // 2**20} MB, and {path} has"
                 " more: name a smaller one"
             )
             raise ValueError(msg)
     except OSError as exc:
-        reason = f"LocalBackend can't read its corpus: {exc.strerror}"
+        reason = f"MarkovBackend can't read its corpus: {exc.strerror}"
         raise OSError(exc.errno, reason, str(path)) from exc
     except UnicodeDecodeError as exc:
-        msg = f"LocalBackend can't read its corpus: {path} is no UTF-8 text ({exc.reason})"
+        msg = f"MarkovBackend can't read its corpus: {path} is no UTF-8 text ({exc.reason})"
         raise ValueError(msg) from exc
     return text

@@ -1,4 +1,4 @@
-"""The embedded default: a small statistical text generator, in pure Python, with no download."""
+"""A small Markov chain text generator, in pure Python, with no download."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from anyio.lowlevel import checkpoint
 
 from mellea_like.backends.counting import count_words, word_pieces
-from mellea_like.backends.local_model import TrigramModel
-from mellea_like.backends.local_text import help_sentences, read_corpus, sentences_of
+from mellea_like.backends.markov_model import TrigramModel
+from mellea_like.backends.markov_text import help_sentences, read_corpus, sentences_of
 from mellea_like.core.generation import Generation
 from mellea_like.errors import InvalidRequest
 from mellea_like.runtime.threads import run_in_thread
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from mellea_like.core.backend import Request
     from mellea_like.core.generation import RequestMeter
 
-__all__ = ["LocalBackend"]
+__all__ = ["MarkovBackend"]
 
 WORDS_A_STEP = 4
 """Words of a stream between two checkpoints."""
@@ -32,8 +32,8 @@ _training = threading.Lock()
 _of_help_pages: list[TrigramModel] = []
 
 
-class LocalBackend:
-    """A small statistical text generator, for trying things out and for constrained text.
+class MarkovBackend:
+    """A small Markov chain text generator, for trying things out and for constrained text.
 
     It is not a model that understands: it knows which word followed which two others in the text
     that it learnt from, by default the plain English sentences of Python's own help pages, and
@@ -61,7 +61,7 @@ class LocalBackend:
             corpus.
     """
 
-    provider = "local"
+    provider = "markov"
     can_judge = False
 
     def __init__(
@@ -69,7 +69,7 @@ class LocalBackend:
         corpus: str | os.PathLike[str] | Iterable[str | os.PathLike[str]] | None = None,
         *,
         texts: str | Iterable[str] | None = None,
-        model: str = "local-trigram",
+        model: str = "markov-trigram",
     ) -> None:
         own = corpus is not None or texts is not None
         self._texts = read_corpus(corpus or (), texts or ()) if own else None
@@ -147,13 +147,13 @@ class LocalBackend:
         wanted = request.options.model
         if request.format is not None:
             msg = (
-                "LocalBackend writes plain text only, so it can't keep to a format:"
+                "MarkovBackend writes plain text only, so it can't keep to a format:"
                 " use OpenAIBackend or LlamaCppBackend for structured output"
             )
         elif request.meta.purpose == "judge":
-            msg = "LocalBackend can't judge: give the strategy another judge, or use checks"
+            msg = "MarkovBackend can't judge: give the strategy another judge, or use checks"
         elif wanted not in {None, self.model}:
-            msg = f"LocalBackend has one model, {self.model!r}, and no {wanted!r}"
+            msg = f"MarkovBackend has one model, {self.model!r}, and no {wanted!r}"
         else:
             return
         raise InvalidRequest(msg)
@@ -176,4 +176,4 @@ class LocalBackend:
         return Generation(text, usage=meter.usage, model=self.model, finish_reason=reason)
 
     def __repr__(self) -> str:
-        return f"<LocalBackend {self.model}>"
+        return f"<MarkovBackend {self.model}>"
