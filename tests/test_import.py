@@ -272,6 +272,17 @@ def test_what_needs_no_extra_imports_without_them(errors_without_extras):
     assert errors_without_extras["mellea_like.cli.main"] == ""
 
 
+@pytest.mark.parametrize("package", ["backends", "report"])
+def test_a_star_import_gives_what_is_installed(package):
+    code = f"""
+    from mellea_like.{package} import *
+    print([name for name in ("OpenAIBackend", "call_report") if name in globals()])
+    """
+    assert python(WITHOUT_EXTRAS + code, " ".join(OPTIONAL)) == "[]\n"
+    there = {"backends": "OpenAIBackend", "report": "call_report"}[package]
+    assert python(code) == f"{[there]}\n"
+
+
 def test_the_command_line_without_its_extra_says_what_to_install():
     code = """
     import contextlib, io

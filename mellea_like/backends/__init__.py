@@ -3,12 +3,13 @@
 What needs an extra is imported when first named.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mellea_like.backends.function import FunctionBackend
 from mellea_like.backends.markov import MarkovBackend
 from mellea_like.backends.scripted import Reply, ScriptedBackend
 from mellea_like.backends.simulated import SimulatedBackend
+from mellea_like.runtime.later import imported_later, keep_installed
 
 if TYPE_CHECKING:
     from mellea_like.backends.llama import LlamaCppBackend
@@ -28,22 +29,20 @@ __all__ = [
     "SimulatedBackend",
 ]
 
-_NEEDS_AN_EXTRA = {
-    "LlamaCppBackend": "mellea_like.backends.llama",
-    "MCPSamplingBackend": "mellea_like.backends.mcp",
-    "OpenAIBackend": "mellea_like.backends.openai",
-    "SamplingRounds": "mellea_like.backends.mcp_rounds",
-}
+keep_installed(
+    __all__,
+    LlamaCppBackend="xllamacpp",
+    MCPSamplingBackend="mcp",
+    OpenAIBackend="openai",
+    SamplingRounds="mcp",
+)
 
-
-def __getattr__(name: str) -> Any:
-    if name in _NEEDS_AN_EXTRA:
-        from importlib import import_module  # noqa: PLC0415
-
-        return getattr(import_module(_NEEDS_AN_EXTRA[name]), name)
-    msg = f"module {__name__!r} has no attribute {name!r}"
-    raise AttributeError(msg)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = imported_later(
+    {
+        "LlamaCppBackend": "mellea_like.backends.llama",
+        "MCPSamplingBackend": "mellea_like.backends.mcp",
+        "OpenAIBackend": "mellea_like.backends.openai",
+        "SamplingRounds": "mellea_like.backends.mcp_rounds",
+    },
+    globals(),
+)

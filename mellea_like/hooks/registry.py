@@ -121,6 +121,9 @@ def hook(
 class Plugin:
     """Base class of plugins whose handlers share state: async methods marked with `hook`.
 
+    A subclass that overrides a handler need not mark it again: it runs at the same hooks, in the
+    same way. Marked anew, it runs as the new mark says; set to None, it doesn't run.
+
     Attributes:
         name: how errors and logs call it; by default the class's name.
     """
@@ -311,16 +314,23 @@ def handlers_of(item: Pluggable) -> tuple[Handler, ...]:
         msg = f"plugin {item.__name__} is a class: make an instance of it"
         raise TypeError(msg)
     if isinstance(item, Plugin):
-        names = dict.fromkeys(name for cls in reversed(type(item).__mro__) for name in vars(cls))
-        functions = [
-            getattr(item, name) for name in names if hasattr(getattr(type(item), name, None), _MARK)
+        marked: dict[str, tuple[_Mark, ...]] = {}
+        for cls in reversed(type(item).__mro__):
+            for name, member in vars(cls).items():
+                if name in marked or hasattr(member, _MARK):
+                    marked[name] = getattr(member, _MARK, marked.get(name, ()))
+        handlers = [
+            handler
+            for name, marks in marked.items()
+            if (function := getattr(item, name)) is not None
+            for handler in _bound(item.name, function, marks)
         ]
-        if not functions:
+        if not handlers:
             msg = f"plugin {item.name} has no handler: mark its async methods with @hook(...)"
             raise ValueError(msg)
-        return tuple(h for function in functions for h in _bound(item.name, function))
+        return tuple(handlers)
     if hasattr(item, _MARK):
-        return _bound(getattr(item, "__qualname__", repr(item)), item)
+        return _bound(getattr(item, "__qualname__", repr(item)), item, getattr(item, _MARK))
     msg = (
         f"{item!r} is no plugin: give an instance of a Plugin subclass, a PluginSet,"
         " or an async function marked with @hook(...)"
@@ -332,7 +342,13 @@ def _is_plugin(item: object) -> bool:
     return isinstance(item, Plugin) or hasattr(item, _MARK)
 
 
-def _bound(plugin: str, function: Callable[[Any], Awaitable[Any]]) -> tuple[Handler, ...]:
+def _bound(
+    plugin: str, function: Callable[[Any], Awaitable[Any]], marks: tuple[_Mark, ...]
+) -> tuple[Handler, ...]:
+    if not inspect.iscoroutinefunction(function):
+        name = getattr(function, "__name__", repr(function))
+        msg = f"plugin {plugin}: {name!r} overrides a handler and is no async function"
+        raise TypeError(msg)
     try:
         inspect.signature(function).bind(object())
     except TypeError:
@@ -341,7 +357,6 @@ def _bound(plugin: str, function: Callable[[Any], Awaitable[Any]]) -> tuple[Hand
             " one argument, the payload"
         )
         raise TypeError(msg) from None
-    marks: tuple[_Mark, ...] = getattr(function, _MARK)
     from mellea_like.hooks.payloads import build  # noqa: PLC0415 (only plugins need pydantic)
 
     build(mark.hook for mark in marks)

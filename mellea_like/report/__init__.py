@@ -9,7 +9,7 @@ Path("report.html").write_text(call_report(result.to_dict()), encoding="utf-8")
 
 from typing import TYPE_CHECKING
 
-from mellea_like.runtime.later import imported_later
+from mellea_like.runtime.later import imported_later, keep_installed
 
 if TYPE_CHECKING:
     from mellea_like.report.call_facts import call_text
@@ -29,6 +29,8 @@ __all__ = [
     "run_report",
     "run_text",
 ]
+
+keep_installed(__all__, call_report="jinja2", run_report="jinja2")
 
 __getattr__, __dir__ = imported_later(
     {

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ["imported_later"]
+__all__ = ["imported_later", "keep_installed"]
 
 
 def imported_later(
@@ -34,3 +35,20 @@ def imported_later(
         return sorted({*names, *places})
 
     return attribute, listed
+
+
+def keep_installed(exports: list[str], **needs: str) -> None:
+    """Take out of an ``__all__`` what needs a package that isn't installed, for ``import *``.
+
+    Args:
+        exports: the list, which is changed.
+        **needs: for each name that needs an extra, the extra's package.
+    """
+    exports[:] = [name for name in exports if name not in needs or _installed(needs[name])]
+
+
+def _installed(package: str) -> bool:
+    try:
+        return find_spec(package) is not None
+    except ImportError:
+        return False

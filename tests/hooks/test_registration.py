@@ -163,7 +163,7 @@ def test_a_plugins_handlers_stand_in_the_order_written_its_bases_first():
     assert [h.function.__name__ for h in handlers_of(Child())] == ["a", "c", "b"]
 
 
-def test_an_overridden_handler_is_taken_once_and_one_without_a_mark_is_none():
+def test_an_overridden_handler_is_taken_once():
     class Child(Recorder):
         @hook(END)
         async def start(self, payload):
@@ -172,12 +172,43 @@ def test_an_overridden_handler_is_taken_once_and_one_without_a_mark_is_none():
     [handler] = handlers_of(Child())
     assert handler.hook is END
 
-    class Silent(Recorder):
-        async def start(self, payload):
+
+def test_a_handler_that_is_overridden_without_a_mark_keeps_its_base_classes():
+    class Base(Plugin):
+        @hook(START, mode="observe", priority=7)
+        @hook(END)
+        async def note(self, payload):
             pass
 
-    with pytest.raises(ValueError, match="plugin Silent has no handler"):
-        handlers_of(Silent())
+    class Child(Base):
+        async def note(self, payload):
+            return payload
+
+    class Grandchild(Child):
+        async def note(self, payload):
+            return None
+
+    plugin = Grandchild()
+    before, after = handlers_of(Base()), handlers_of(plugin)
+    assert [(h.hook, h.mode, h.priority) for h in after] == [
+        (h.hook, h.mode, h.priority) for h in before
+    ]
+    assert all(h.function == plugin.note for h in after)
+
+
+def test_a_handler_may_be_left_out_but_not_be_overridden_by_what_is_not_async():
+    class Without(Recorder):
+        start = None
+
+    with pytest.raises(ValueError, match="plugin Without has no handler"):
+        handlers_of(Without())
+
+    class Sync(Recorder):
+        def start(self, payload):
+            pass
+
+    with pytest.raises(TypeError, match="plugin Sync: 'start' overrides a handler and is no async"):
+        handlers_of(Sync())
 
 
 class TwoArguments(Plugin):
