@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import sys
+from contextvars import Context, copy_context
 from typing import TYPE_CHECKING, Any, cast
 
 import anyio
@@ -23,6 +24,7 @@ __all__ = [
     "call_soon",
     "cancel_requested",
     "clock",
+    "context_for_thread",
     "loop_runs",
     "native_cancel_requests",
     "scope_cancelled",
@@ -75,6 +77,19 @@ def clock() -> Callable[[], float]:
     """
     task = _asyncio_task()
     return anyio.current_time if task is None else task.get_loop().time
+
+
+def context_for_thread() -> Context:
+    """Copy the context for a function that runs in another thread.
+
+    Returns:
+        All variables but sniffio's, which says that an event loop runs: none does in that thread.
+    """
+    context = copy_context()
+    sniffio: Any = sys.modules.get("sniffio")  # anyio asks it, where it is installed.
+    if sniffio is not None:
+        context.run(sniffio.current_async_library_cvar.set, None)
+    return context
 
 
 def native_cancel_requests() -> int:

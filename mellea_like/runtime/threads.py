@@ -3,6 +3,9 @@
 anyio's own worker threads are not used, for two reasons: a thread that never ends must not keep the
 process from exiting, and a function that was abandoned must go on holding its slot, or stuck ones
 would pile up without bound.
+
+A function may wait for a call that needs threads in turn. Each level of such nesting has threads of
+its own, so that functions only ever wait for threads that their callers can't hold.
 """
 
 from __future__ import annotations
@@ -10,14 +13,14 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from contextvars import copy_context
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import anyio
 from anyio.lowlevel import EventLoopToken, current_token
 
 from mellea_like.runtime.logs import logger
-from mellea_like.runtime.native import call_soon
+from mellea_like.runtime.native import call_soon, context_for_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,7 +31,7 @@ __all__ = ["ThreadStatistics", "run_in_thread", "thread_statistics"]
 T = TypeVar("T")
 
 MAX_THREADS = 64
-"""Threads at most, in the whole process; further functions wait for one to be free."""
+"""Threads at most, at each level of nesting; further functions wait for one to be free."""
 
 IDLE_SECONDS = 10.0
 """How long a thread waits for more work before it ends."""
@@ -83,7 +86,7 @@ class _Job(Generic[T]):
 
 
 class _Threads:
-    """The threads of this process."""
+    """The threads of one level."""
 
     def __init__(self) -> None:
         self.condition = threading.Condition()
@@ -134,16 +137,12 @@ class _Threads:
             return None
 
 
-_threads = _Threads()
-
-
-def _forget_threads() -> None:
-    global _threads  # noqa: PLW0603 (a forked child has none of its parent's threads)
-    _threads = _Threads()
-
+_levels: dict[int, _Threads] = {}
+_level: ContextVar[int] = ContextVar("mellea_like_thread_level", default=0)
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_threads)
+    # A forked child has none of its parent's threads.
+    os.register_at_fork(after_in_child=_levels.clear)
 
 
 async def run_in_thread(function: Callable[..., T], *args: object) -> T:
@@ -163,9 +162,11 @@ async def run_in_thread(function: Callable[..., T], *args: object) -> T:
     Raises:
         BaseException: whatever the function raised.
     """
-    context = copy_context()
+    level = _level.get()
+    context = context_for_thread()
+    context.run(_level.set, level + 1)
     job: _Job[T] = _Job(lambda: function(*args), context, current_token())
-    threads = _threads
+    threads = _levels.setdefault(level, _Threads())
     threads.submit(job)
     try:
         await job.done.wait()
@@ -187,12 +188,15 @@ def thread_statistics() -> ThreadStatistics:
     Returns:
         The numbers of this moment.
     """
-    threads = _threads
-    with threads.condition:
-        return ThreadStatistics(
-            threads.threads,
-            threads.idle,
-            len(threads.jobs),
-            threads.abandoned,
-            threads.abandoned_total,
-        )
+    total = ThreadStatistics(0, 0, 0, 0, 0)
+    for threads in list(_levels.values()):
+        with threads.condition:
+            now = (
+                threads.threads,
+                threads.idle,
+                len(threads.jobs),
+                threads.abandoned,
+                threads.abandoned_total,
+            )
+        total = ThreadStatistics(*map(sum, zip(total, now, strict=True)))
+    return total

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 import threading
@@ -12,6 +13,7 @@ import pytest
 from engine_kit import yes
 
 from mellea_like import RejectionSamplingStrategy, Requirement, requirement
+from mellea_like.backends.function import FunctionBackend
 from mellea_like.backends.scripted import ScriptedBackend
 from mellea_like.requirements import checks
 from mellea_like.runtime import threads
@@ -130,7 +132,7 @@ async def test_rule_13_threads_are_capped_and_a_stuck_one_holds_its_slot():
                         await anyio.sleep(0.005)
                 tasks.cancel_scope.cancel()
         during = threads.thread_statistics()
-        assert during.threads == during.abandoned == cap
+        assert during.threads - during.idle == during.abandoned == cap
         ran = []
         with anyio.move_on_after(0.1):
             await threads.run_in_thread(ran.append, "no slot is free")
@@ -142,6 +144,48 @@ async def test_rule_13_threads_are_capped_and_a_stuck_one_holds_its_slot():
             await anyio.sleep(0.01)
         await threads.run_in_thread(ran.append, "free again")
     assert ran == ["free again"]
+
+
+@pytest.mark.parametrize("runs", ["sample_sync", "anyio.run", "asyncio.run"])
+async def test_rule_13_a_function_in_a_thread_may_run_an_event_loop_of_its_own(runs):
+    inner = RejectionSamplingStrategy(ScriptedBackend(["yes"], cycle=True))
+
+    def ask(_):
+        match runs:
+            case "sample_sync":
+                result = inner.sample_sync("inner")
+            case "anyio.run":
+                result = anyio.run(inner.sample, "inner")
+            case _:
+                result = asyncio.run(inner.sample("inner"))
+        return result.success
+
+    backend = FunctionBackend(lambda request: str(ask(request)))
+    result = await RejectionSamplingStrategy(backend, loop_budget=1).sample(
+        "outer", [Requirement("ask", ask)]
+    )
+    assert result.unwrap() == "True"
+
+
+async def test_rule_13_as_many_validators_as_there_are_threads_may_each_wait_for_a_threaded_one():
+    meet = threading.Barrier(threads.MAX_THREADS, timeout=20)
+    inner = RejectionSamplingStrategy(ScriptedBackend(["yes"], cycle=True))
+
+    def ask(candidate):
+        meet.wait()  # Now all threads are taken.
+        return inner.sample_sync("inner", [Requirement("inner", lambda candidate: True)]).success
+
+    outer = RejectionSamplingStrategy(ScriptedBackend(["yes"], cycle=True), loop_budget=1)
+    results = []
+
+    async def sample():
+        results.append(await outer.sample("outer", [Requirement("outer", ask)]))
+
+    with anyio.fail_after(20):
+        async with anyio.create_task_group() as tasks:
+            for _ in range(threads.MAX_THREADS):
+                tasks.start_soon(sample)
+    assert all(result.success for result in results)
 
 
 SCRIPT = """
