@@ -75,6 +75,7 @@ class LlamaCppBackend:
     Attributes:
         provider: ``"llama.cpp"``, for telemetry.
         can_judge: as given.
+        defaults: ``options``, as given.
         model: the file's name without its ending.
 
     Raises:
@@ -118,7 +119,7 @@ class LlamaCppBackend:
         }
         self._startup_timeout = startup_timeout
         self._timeout = timeout
-        self._options = Options.of(options)
+        self.defaults = Options.of(options)
         self._running: _Running | None = None
         self._entered = False
 
@@ -214,7 +215,7 @@ class LlamaCppBackend:
             base_url=f"{address}/v1",
             api_key=key,
             timeout=self._timeout,
-            options=self._options,
+            options=self.defaults,
             trust_env=False,
         )
         return _Running(process, backend)

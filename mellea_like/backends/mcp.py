@@ -5,6 +5,7 @@ A tool of an MCP server may ask its client to sample; the client shows the reque
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 import anyio
@@ -94,6 +95,7 @@ class MCPSamplingBackend:
 
     Attributes:
         provider: ``"mcp"``, for telemetry.
+        defaults: ``options``, with ``max_tokens``.
         model: the hint; None where there is none.
 
     Raises:
@@ -122,13 +124,13 @@ class MCPSamplingBackend:
         self._session = context.session
         self._request_id = context.request_id
         self._fallback = fallback
-        self._max_tokens = max_tokens
         self._timeout = timeout
-        self._options = Options.of(options)
+        given = Options.of(options)
+        self.defaults = replace(given, max_tokens=given.max_tokens or max_tokens)
         self._can_judge = can_judge
         self._asker: Asker | None = None
         self._way: SamplingWay | None = _way_of(context.session)
-        self.model = self._options.model
+        self.model = self.defaults.model
 
     @property
     def can_judge(self) -> bool:
@@ -136,6 +138,11 @@ class MCPSamplingBackend:
         if self._fallback is not None and not self.offered:
             return judges(self._fallback)
         return self._can_judge
+
+    @property
+    def can_coalesce(self) -> bool:
+        """Whether requests go to the client, who approves each: a fallback's need nobody."""
+        return self.offered
 
     @property
     def way(self) -> SamplingWay | None:
@@ -174,7 +181,7 @@ class MCPSamplingBackend:
         """
         if not self.offered:
             return await self._without(request)
-        params = sampling_params(request, request.options.over(self._options), self._max_tokens)
+        params = sampling_params(request, request.options.over(self.defaults))
         counted = request.meter.start()
         if self._way == "rounds" and self._asker is not None:
             return generation_of(await self._asker.ask(params), counted.usage)

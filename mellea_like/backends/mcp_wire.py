@@ -47,9 +47,7 @@ FINISH_REASONS = {"endTurn": "stop", "stopSequence": "stop", "maxTokens": "lengt
 FORM = "Reply with JSON that fits this JSON Schema, and with nothing else:\n"
 
 
-def sampling_params(
-    request: Request, options: Options, max_tokens: int
-) -> types.CreateMessageRequestParams:
+def sampling_params(request: Request, options: Options) -> types.CreateMessageRequestParams:
     """Write a request for sampling.
 
     System messages become the system prompt, wherever they stand. A seed is left out: it is a wish
@@ -57,8 +55,7 @@ def sampling_params(
 
     Args:
         request: what is wanted.
-        options: its options, with what was left open filled in.
-        max_tokens: the longest reply where the options say nothing; the protocol wants a number.
+        options: its options, with what was left open filled in; the protocol wants ``max_tokens``.
 
     Returns:
         The request's parameters.
@@ -87,7 +84,7 @@ def sampling_params(
         for message in request.messages
         if message.role != "system"
     ]
-    said["max_tokens"] = options.max_tokens or max_tokens
+    said["max_tokens"] = options.max_tokens
     said["system_prompt"] = "\n\n".join(system) or None
     said["temperature"] = options.temperature
     said["stop_sequences"] = list(options.stop) or None

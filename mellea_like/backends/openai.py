@@ -96,6 +96,7 @@ class OpenAIBackend:
     Attributes:
         provider: ``"openai"``, for telemetry.
         can_judge: as given.
+        defaults: ``options``, as given.
 
     Raises:
         TypeError: ``client`` is no `openai.AsyncOpenAI`, or ``max_connections`` no int.
@@ -141,7 +142,7 @@ class OpenAIBackend:
         self._key = None if api_key is None else Secret(api_key)
         self._given = client
         self._bounds = Bounds(timeout, total_timeout, max_characters)
-        self._options = Options.of(options)
+        self.defaults = Options.of(options)
         self._trust_env = trust_env
         self._keep_alive = keep_alive
         self._follow_redirects = follow_redirects
@@ -218,7 +219,7 @@ class OpenAIBackend:
 
     @asynccontextmanager
     async def _stream(self, request: Request) -> AsyncGenerator[OpenReply, None]:
-        options = request.options.over(self._options)
+        options = request.options.over(self.defaults)
         async with self._clients.hold() as held:
             model = options.model or self._model or await self._first_model(held)
             reply = await self._send(held.client, request, options, model)

@@ -150,7 +150,7 @@ class Batch:
 
     async def _ask(self, members: list[Pending], retry: int) -> list[Pending]:
         """Ask for several at once; return those whose answers are missing."""
-        requests = [member.request for member in members]
+        requests = [member.task for member in members]
         keys = [token_hex(KEY_BYTES) for _ in members]
         request = joint_request(requests, keys, retry=retry)
         cost = SharedCost(request.meter, weights_of(requests))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import count
 from secrets import token_hex
 from typing import TYPE_CHECKING, Literal, NoReturn, Self, TypeAlias
@@ -68,8 +69,9 @@ class SamplingCoordinator(BackendWrapper, Component):
         result = await strategy.sample("Write a haiku.", [three_lines])
     ```
 
-    Requests share a batch if `batching.share_key` says so. A request that is alone when its time
-    has come is passed on as it is, the same object. What fails, fails for all that share it, and
+    Requests share a batch if `batching.share_key` says so, and the backend's ``can_coalesce``:
+    where nobody approves them, each goes by itself. A request that is alone when its time has come
+    is passed on as it is, the same object. What fails, fails for all that share it, and
     is never tried again: to have it tried again, put a `RetryBackend` inside. Replies are not
     streamed.
 
@@ -80,8 +82,8 @@ class SamplingCoordinator(BackendWrapper, Component):
             takes nearly all of the wait from a burst of requests.
         max_batch: requests of a batch at most; when they are there it is sent at once.
         max_joint_tokens: the longest reply that a batch may ask for, in tokens, going by its
-            requests' ``max_tokens``; what is more goes in another one. A request that is longer
-            by itself goes alone.
+            requests' ``max_tokens`` or else the backend's; what is more goes in another one. A
+            request that is longer by itself goes alone.
         max_inflight: batches that are under way at one time. What waits for one to end goes on
             gathering.
         max_pending: requests that wait to be sent, at most.
@@ -243,8 +245,10 @@ class SamplingCoordinator(BackendWrapper, Component):
         caller = self._caller(request) if self._caller else request.meta.sampling_id
         scope = self._scope(request) if self._scope else None
         hash((scope, caller))  # What can't be hashed shall fail before it is on record.
+        task = replace(request, options=request.options.over(self.defaults))
         pending = Pending(
             request,
+            task,
             request_id=f"{self._name}-{next(self._request_numbers)}",
             asked_at=anyio.current_time(),
             span=caller_span(),
@@ -256,7 +260,9 @@ class SamplingCoordinator(BackendWrapper, Component):
         self._tell(pending, RequestStatus.ASKED)
         try:
             self._check_open()
-            key = None if alone else share_key(request, scope)
+            # A joint request can't do without stop texts that the backend adds.
+            alone = alone or not self.can_coalesce or bool(self.defaults.stop)
+            key = None if alone else share_key(task, scope)
             self._queue.add(pending, key, caller, pending.asked_at)
         except CoalescingError as exc:
             pending.fail(exc)

@@ -26,8 +26,8 @@ DEFAULT_COALESCE_MAX_BATCH = 10
 DEFAULT_MAX_INFLIGHT = 4
 """Batches that are under way at one time."""
 
-DEFAULT_MAX_JOINT_TOKENS = 8192
-"""The longest joint reply that is asked for, in tokens."""
+DEFAULT_MAX_JOINT_TOKENS = 16_384
+"""The longest joint reply that is asked for, in tokens; ten of 1,000 go together."""
 
 DEFAULT_MAX_PENDING = 1000
 """Requests that wait to be sent."""

@@ -61,9 +61,10 @@ def weights_of(requests: Iterable[Request]) -> list[int]:
 def joint_request(requests: Sequence[Request], keys: Sequence[str], *, retry: int = 0) -> Request:
     """Make one request for several, which may share a batch (`batching.share_key`).
 
-    Its ``max_tokens`` is the sum of theirs and an overhead. It has no ``stop`` texts, which would
-    end the whole reply: each answer is cut at its own afterwards. Nor has it a seed: with random
-    keys in it, nothing is repeatable. It may take as long as the most patient of them.
+    Its ``max_tokens`` is the sum of theirs and an overhead; None where they set none. It has no
+    ``stop`` texts, which would end the whole reply: each answer is cut at its own afterwards. Nor
+    has it a seed: with random keys in it, nothing is repeatable. It may take as long as the most
+    patient of them.
 
     Args:
         requests: the requests, at least one.

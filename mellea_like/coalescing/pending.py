@@ -28,6 +28,7 @@ class Pending:
 
     Args:
         request: the request.
+        task: the same as a joint request asks for it: with the backend's defaults.
         request_id: its id.
         asked_at: when it came, on the event loop's clock.
         span: its caller's.
@@ -56,11 +57,13 @@ class Pending:
         "request_id",
         "sent",
         "span",
+        "task",
     )
 
     def __init__(
         self,
         request: Request,
+        task: Request,
         *,
         request_id: str,
         asked_at: float,
@@ -70,6 +73,7 @@ class Pending:
         ended: Callable[[Pending, Generation | BaseException], None],
     ) -> None:
         self.request = request
+        self.task = task
         self.request_id = request_id
         self.asked_at = asked_at
         self.span = span

@@ -67,7 +67,7 @@ class RequestQueue:
             QueueFull: there is no room, and nobody waits for it.
         """
         if len(self._inside) < self._max_pending:
-            self._inside.add(pending, key, caller, now, tokens_of(pending.request))
+            self._inside.add(pending, key, caller, now, tokens_of(pending.task))
         elif self._full == "wait":
             self._outside.add(pending, None, caller, now)
             self._keys[pending] = key, caller
@@ -128,7 +128,7 @@ class RequestQueue:
         while self._outside and len(self._inside) < self._max_pending:
             for pending in self._outside.take(now):
                 key, caller = self._keys.pop(pending)
-                self._inside.add(pending, key, caller, now, tokens_of(pending.request))
+                self._inside.add(pending, key, caller, now, tokens_of(pending.task))
 
     def look_again_at(self, *, room: bool) -> float:
         """Tell when something is to be done.

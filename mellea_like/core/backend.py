@@ -23,6 +23,7 @@ __all__ = [
     "Request",
     "RequestMeta",
     "StreamingBackend",
+    "can_coalesce",
     "can_judge",
     "checked_reply",
     "is_backend",
@@ -83,6 +84,9 @@ class Backend(Protocol):
     What a backend may have besides:
 
     - ``can_judge`` (bool, default True): False refuses requirements that need a judge.
+    - ``can_coalesce`` (bool, default True): False while nobody approves or prices its requests one
+      by one, so that a `SamplingCoordinator` passes each on by itself.
+    - ``defaults`` (`Options`): what it takes where a request's options leave something open.
     - ``model`` (str or None) and ``provider`` (str): names for telemetry.
     - ``stream(request)``: see `StreamingBackend`.
     - ``async aclose()``: closes idle connections. The backend may be used again afterwards.
@@ -137,6 +141,18 @@ def can_judge(backend: Backend) -> bool:
         Its ``can_judge``, or True where it does not say.
     """
     return bool(getattr(backend, "can_judge", True))
+
+
+def can_coalesce(backend: Backend) -> bool:
+    """Tell whether a backend's requests may be put together.
+
+    Args:
+        backend: the backend.
+
+    Returns:
+        Its ``can_coalesce`` at this moment, or True where it does not say.
+    """
+    return bool(getattr(backend, "can_coalesce", True))
 
 
 def is_backend(candidate: object) -> TypeIs[Backend]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from mellea_like.core.backend import Backend, can_judge, is_backend
+from mellea_like.core.backend import Backend, can_coalesce, can_judge, is_backend
+from mellea_like.core.options import Options
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
     from mellea_like.core.generation import Generation
 
 __all__ = ["BackendWrapper", "innermost"]
+
+
+_NONE = Options()
 
 
 class BackendWrapper:
@@ -45,6 +49,17 @@ class BackendWrapper:
     def provider(self) -> str:
         """The inner backend's provider, for records."""
         return str(getattr(self.inner, "provider", type(self.inner).__name__))
+
+    @property
+    def can_coalesce(self) -> bool:
+        """Whether the inner backend's requests may be put together."""
+        return can_coalesce(self.inner)
+
+    @property
+    def defaults(self) -> Options:
+        """What the inner backend takes where a request's options leave something open."""
+        defaults: Options = getattr(self.inner, "defaults", _NONE)
+        return defaults
 
     async def generate(self, request: Request) -> Generation:
         """Answer one request.

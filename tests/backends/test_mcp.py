@@ -99,7 +99,7 @@ def test_a_request_is_written_with_all_that_the_protocol_has_words_for():
         seed=3,
         extra={"metadata": {"a": 1}, "modelPreferences": {"hints": [{"name": "other"}]}},
     )
-    params = sampling_params(request, options, 1000)
+    params = sampling_params(request, options)
     assert params.model_dump(by_alias=True, mode="json", exclude_none=True) == {
         "messages": [
             {"role": "user", "content": {"type": "text", "text": "Hi."}},
@@ -117,7 +117,7 @@ def test_a_request_is_written_with_all_that_the_protocol_has_words_for():
 
 
 def test_what_nobody_said_is_left_out_but_for_the_longest_reply():
-    params = sampling_params(ask(), Options(), 1000)
+    params = sampling_params(ask(), Options(max_tokens=1000))
     assert params.model_dump(by_alias=True, mode="json", exclude_none=True) == {
         "messages": [{"role": "user", "content": {"type": "text", "text": "hello"}}],
         "includeContext": "none",
@@ -127,7 +127,7 @@ def test_what_nobody_said_is_left_out_but_for_the_longest_reply():
 
 def test_a_format_is_asked_for_in_the_system_prompt():
     request = Request((Message("system", "Count."), Message("user", "Go.")), format=list[int])
-    prompt = sampling_params(request, Options(), 9).system_prompt
+    prompt = sampling_params(request, Options(max_tokens=9)).system_prompt
     assert prompt is not None
     assert prompt.startswith("Count.\n\n")
     assert json.loads(prompt.splitlines()[-1]) == {"items": {"type": "integer"}, "type": "array"}
@@ -144,7 +144,7 @@ def test_a_format_is_asked_for_in_the_system_prompt():
 )
 def test_what_the_protocol_has_no_word_for_is_an_invalid_request(request_, options, match):
     with pytest.raises(InvalidRequest, match=match):
-        sampling_params(request_, options, 9)
+        sampling_params(request_, options.over(Options(max_tokens=9)))
 
 
 # --- what comes back ---------------------------------------------------------------------------
@@ -473,7 +473,7 @@ class ByHand:
         self.asker = asker
 
     async def generate(self, request: Request) -> Any:
-        return await self.asker.ask(sampling_params(request, Options(), 9))
+        return await self.asker.ask(sampling_params(request, Options(max_tokens=9)))
 
 
 async def one_question(backend):

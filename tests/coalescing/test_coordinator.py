@@ -21,6 +21,7 @@ from mellea_like.coalescing.joint_prompt import BATCH_OVERHEAD, TASK_OVERHEAD
 from mellea_like.core.backend import Request
 from mellea_like.core.generation import Generation, Meter, Usage
 from mellea_like.core.message import Message
+from mellea_like.core.options import Options
 from mellea_like.errors import (
     AuthenticationFailed,
     BackendUnavailable,
@@ -165,6 +166,18 @@ async def test_the_sum_of_the_lengths_is_asked_for_and_a_cap_splits_the_batch():
         == 1000
     )
     assert person.times[0] == 0.0  # It is too long to share, so it waits for nobody.
+
+
+async def test_what_the_backend_takes_for_what_a_request_leaves_open_counts_as_said():
+    person = Person()
+    person.defaults = Options(max_tokens=100)
+    async with SamplingCoordinator(person) as coordinator:
+        await gather(coordinator, ask("a"), ask("b", max_tokens=7))
+        person.defaults = Options(stop=("\n",))  # It would end a joint reply.
+        await gather(coordinator, ask("c"), ask("d"))
+    assert person.sizes == [2, 1, 1]
+    assert person.requests[0].options.max_tokens == 107 + 2 * TASK_OVERHEAD + BATCH_OVERHEAD
+    assert person.requests[1].options == Options()  # What goes alone goes as it is.
 
 
 async def test_callers_take_turns_and_each_keeps_his_order():

@@ -24,6 +24,9 @@ from mcp_kit import (
     refuse,
 )
 
+from mellea_like.backends.mcp import DEFAULT_MAX_TOKENS
+from mellea_like.backends.scripted import ScriptedBackend
+
 pytestmark = pytest.mark.anyio
 
 ALL = {"one": "ONE (stop)", "two": "TWO (stop)", "three": "THREE (stop)"}
@@ -51,6 +54,29 @@ async def test_three_samples_make_one_approval(mode):
         assert answers_of(await client.call_tool("three")) == ALL
     assert len(person.prompts) == 1
     assert books.statuses == ["ok"] * 3
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_each_member_of_a_joint_prompt_has_the_room_that_it_would_have_alone(mode):
+    books, person = Books(), Person()
+    server = make_server(books, texts=[f"task {number}" for number in range(10)])
+    async with Client(server, mode=mode, sampling_callback=person) as client:
+        await client.call_tool("three")
+    (prompt,) = person.prompts
+    assert prompt.max_tokens >= 10 * DEFAULT_MAX_TOKENS
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_what_nobody_approves_goes_to_the_fallback_one_by_one_and_at_once(mode):
+    books = Books()
+    direct = ScriptedBackend(replies=["an answer"] * 2)
+    server = make_server(books, texts=("one", "two"), fallback=direct)
+    async with Client(server, mode=mode) as client:
+        with anyio.fail_after(4):  # No window is waited for.
+            answers = answers_of(await client.call_tool("three"))
+    assert {text.split(" (")[0] for text in answers.values()} == {"an answer"}
+    asked = [[message.content for message in request.messages] for request in direct.requests]
+    assert sorted(asked) == [["one"], ["two"]]
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -63,6 +63,7 @@ class Person:
 
     model = "person"
     provider = "test"
+    defaults = Options()
 
     def __init__(
         self,

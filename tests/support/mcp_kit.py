@@ -10,8 +10,9 @@ import json
 import socket
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -51,8 +52,10 @@ class Books:
             self.path.write_text(json.dumps(self.statuses), encoding="utf-8")
 
 
-async def three_answers(backend: Any, books: Books, *, again: bool = False) -> str:
-    """Sample three times through a coordinator; give what each request got."""
+async def answers(
+    backend: Any, books: Books, texts: Sequence[str] = THREE, *, again: bool = False
+) -> str:
+    """Sample several times through a coordinator; give what each request got."""
     got: dict[str, str] = {}
 
     async def one(coordinator: SamplingCoordinator, text: str) -> None:
@@ -66,11 +69,15 @@ async def three_answers(backend: Any, books: Books, *, again: bool = False) -> s
     try:
         async with (
             SamplingCoordinator(
-                backend, window=5.0, max_batch=3, audit=books.record, retry_missing=again
+                backend,
+                window=5.0,
+                max_batch=max(3, len(texts)),
+                audit=books.record,
+                retry_missing=again,
             ) as shared,
             anyio.create_task_group() as tasks,
         ):
-            for text in THREE:
+            for text in texts:
                 tasks.start_soon(one, shared, text)
     finally:
         books.end()
@@ -78,7 +85,12 @@ async def three_answers(backend: Any, books: Books, *, again: bool = False) -> s
 
 
 def make_server(
-    books: Books, *, patience: float = 600.0, again: bool = False, **options: Any
+    books: Books,
+    *,
+    texts: Sequence[str] = THREE,
+    patience: float = 600.0,
+    again: bool = False,
+    **options: Any,
 ) -> MCPServer:
     """Make the server; ``again`` asks again for what is missing, options are the backend's."""
 
@@ -93,13 +105,14 @@ def make_server(
     async def three(context: Context) -> str | types.InputRequiredResult:
         backend = MCPSamplingBackend(context, **options)
         rounds = context.request_context.lifespan_context
-        return await rounds.run(backend, context, lambda to: three_answers(to, books, again=again))
+        work = partial(answers, books=books, texts=texts, again=again)
+        return await rounds.run(backend, context, work)
 
     @server.tool()
     async def plainly(context: Context) -> str:
         """Sample without rounds."""
         backend = MCPSamplingBackend(context, **options)
-        return await three_answers(backend, books)
+        return await answers(backend, books)
 
     return server
 
