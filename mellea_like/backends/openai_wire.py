@@ -77,7 +77,7 @@ def request_body(
     """
     body: dict[str, Any] = {
         "model": model,
-        "messages": [{"role": m.role, "content": m.content} for m in request.messages],
+        "messages": [message.as_dict() for message in request.messages],
         "stream": True,
         "stream_options": {"include_usage": True},
     }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, get_args
 
 from mellea_like.core.shown import fields_shown
@@ -25,6 +25,8 @@ class Message:
     Args:
         role: ``"system"``, ``"user"`` or ``"assistant"``.
         content: the text.
+        name: who of those with this role said it; servers of OpenAI's protocol are told. None where
+            there is only one.
 
     Raises:
         ValueError: the role is none of the three.
@@ -33,6 +35,7 @@ class Message:
 
     role: Role
     content: str
+    name: str | None = field(default=None, repr=False)
 
     __repr__ = fields_shown
 
@@ -43,6 +46,15 @@ class Message:
         if not isinstance(self.content, str):
             msg = f"a message's content is a str, not {type(self.content).__name__}"
             raise TypeError(msg)
+
+    def as_dict(self) -> dict[str, str]:
+        """Return the message as plain data, as chat protocols have it.
+
+        Returns:
+            Its role and its content, and its name where it has one.
+        """
+        named = {} if self.name is None else {"name": self.name}
+        return {"role": self.role, "content": self.content, **named}
 
     def render(self, context: Context) -> tuple[Message, ...]:
         """Return the conversation with this message at its end.

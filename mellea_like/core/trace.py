@@ -76,7 +76,7 @@ def to_dict(result: SamplingResult[Any]) -> dict[str, Any]:
         "undelivered": result.undelivered,
         "best_index": result.best_index,
         "usage": usage_to_dict(result.usage),
-        "prompts": [[{"role": m.role, "content": m.content} for m in ms] for ms in prompts],
+        "prompts": [[m.as_dict() for m in ms] for ms in prompts],
         "slices": slices,
     }
 
@@ -210,7 +210,7 @@ class _Reader:
     def result(self) -> SamplingResult[Any]:
         data = self.data
         prompts: list[tuple[Message, ...]] = [
-            tuple(Message(m["role"], m["content"]) for m in ms) for ms in data["prompts"]
+            tuple(Message(**m) for m in ms) for ms in data["prompts"]
         ]
         contexts = [Context(messages) for messages in prompts]
         requirements: dict[tuple[str, str, float], Requirement] = {}

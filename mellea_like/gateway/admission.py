@@ -235,11 +235,8 @@ def check_amounts(n: object, max_tokens: object, limits: KeyLimits) -> None:
         if isinstance(given, bool) or not isinstance(given, int) or given < 1:
             raise Refusal(400, f"{name} is a whole number, 1 or more", param=name)
         if given > most:
-            refusal = too_many(
-                f"{name} is {given}, and this key may ask for {most} at most", LONGEST_WAIT
-            )
-            refusal.param = name
-            raise _for_good(refusal)
+            message = f"{name} is {given}, and this key may ask for {most} at most"
+            raise Refusal(400, message, param=name)
 
 
 def budget_spent() -> Refusal:
@@ -248,10 +245,7 @@ def budget_spent() -> Refusal:
     Returns:
         The refusal.
     """
-    return _for_good(too_many("this key's budget is spent", BUDGET_WAIT, "insufficient_quota"))
-
-
-def _for_good(refusal: Refusal) -> Refusal:
+    refusal = too_many("this key's budget is spent", BUDGET_WAIT, "insufficient_quota")
     # The same request will be refused again: OpenAI's clients need not try it.
     refusal.headers["x-should-retry"] = "false"
     return refusal

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections import Counter
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import anyio
 
 from mellea_like.gateway.refusal import Refusal
+from mellea_like.gateway.safe_text import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, MutableMapping
@@ -26,6 +28,9 @@ MOST_PARTS = 50_000
 MOST_QUOTES = 2 * MOST_PARTS
 
 ONCE = (b"content-encoding", b"content-length", b"content-type", b"transfer-encoding")
+
+LONGEST_NAME = 60
+"""Characters of a name that an error shows."""
 
 MOST_DIGITS = 20
 """Of a whole number; 64 bits have 20."""
@@ -191,7 +196,9 @@ def _whole(text: str) -> int:
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     members = dict(pairs)
     if len(members) != len(pairs):
-        _malformed("an object in it has the same name twice")
+        names = Counter(name for name, _ in pairs)
+        twice = one_line(names.most_common(1)[0][0], LONGEST_NAME)
+        _malformed(f"an object in it has the name {twice!r} twice")
     return members
 
 

@@ -170,12 +170,14 @@ def read_chat(body: Mapping[str, Any], pass_on: tuple[str, ...] = ()) -> ChatReq
     model = model_of(body)
     fields.take("model")
     stream = fields.flag("stream") or False
-    passed_on = {
+    passed_on: dict[str, Any] = {
         name: value
         for name in ("frequency_penalty", "presence_penalty")
         if name not in pass_on
         and (value := fields.real(name, least=-PENALTY, most=PENALTY)) is not None
     }
+    if "reasoning_effort" not in pass_on and (effort := fields.text("reasoning_effort")):
+        passed_on["reasoning_effort"] = effort
     passed_on |= {name: value for name in pass_on if (value := fields.take(name)) is not None}
     request = ChatRequest(
         model=model,
@@ -242,9 +244,10 @@ def _message(given: Any, path: str) -> Message:
         text = refusal if text is None else text
     if text is None:
         refuse(f"{path}.content", "this is a text, or a list of parts of type text")
-    for name in fields.rest():
-        refuse(fields.at(name), "not supported in a message", "unsupported_parameter")
-    return Message(ROLES[role], text)
+    name = fields.text("name")
+    for other in fields.rest():
+        refuse(fields.at(other), "not supported in a message", "unsupported_parameter")
+    return Message(ROLES[role], text, name)
 
 
 def _content(given: Any, path: str) -> str | None:

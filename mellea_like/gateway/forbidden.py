@@ -18,8 +18,15 @@ ANYWHERE = frozenset(
     f"{owner}{name}"
     for owner in ("", "x", "openai", "azure", "azureopenai", "litellm", "upstream")
     for name in ("baseurl", "apibase", "apikey", "apiurl", "apihost", "apiendpoint", "apitype")
-) | frozenset({"apiversion", "azureendpoint", "azureadtoken", "azuredeployment"})
-"""At any depth, written with or without dashes, in any case."""
+) | frozenset({"azureendpoint", "azureadtoken", "azuredeployment"})
+"""Written with or without dashes, in any case."""
+
+IN_BODIES = ANYWHERE | {"apiversion"}
+"""In a query, ``api-version`` is how AzureOpenAI's client greets any server."""
+
+OWN = frozenset({"extra_body", "mellea_like", "messages", "metadata"})
+"""Fields that are looked into at any depth. What stands deeper in others is a name in a JSON Schema
+(``response_format``), not supported, or passed on because the configuration says so."""
 
 NEAR_THE_TOP = frozenset(
     {
@@ -43,7 +50,7 @@ NEAR_THE_TOP = frozenset(
         "url",
     }
 )
-"""Only beside ``model`` and in ``extra_body``: deeper they may be names in a JSON Schema."""
+"""Only beside ``model`` and in ``extra_body``: deeper they are names of something else."""
 
 LONGEST_PATH = 200
 
@@ -59,8 +66,8 @@ def forbidden_path(body: object) -> str | None:
     """
     for path, name in _fields(body):
         plain = _plain(name)
-        near = not path or (len(path) == 1 and path[0] == "extra_body")
-        if plain in ANYWHERE or (near and plain in NEAR_THE_TOP):
+        near = path in {(), ("extra_body",)}
+        if plain in IN_BODIES or (near and plain in NEAR_THE_TOP):
             return one_line(_shown((*path, name)), LONGEST_PATH)
     return None
 
@@ -123,7 +130,7 @@ def _fields(body: object) -> Iterator[tuple[tuple[str | int, ...], str]]:
             pending += [
                 ((*path, name), inside)
                 for name, inside in members.items()
-                if isinstance(inside, dict | list)
+                if isinstance(inside, dict | list) and (path or name in OWN)
             ]
         elif isinstance(value, list):
             pending += [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from mellea_like.core.action import Instruction
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from mellea_like.core.action import Action
+    from mellea_like.core.message import Message
     from mellea_like.core.prices import Price
     from mellea_like.core.requirement import Requirement
     from mellea_like.gateway.chat import ChatRequest, ResponseFormat
@@ -77,6 +78,17 @@ class Plan:
     best: bool
 
 
+@dataclass(frozen=True, slots=True)
+class _Told(Instruction):
+    """A caller's last message, with what must hold below it."""
+
+    name: str | None = None
+
+    def render(self, context: Context) -> tuple[Message, ...]:
+        *before, last = Instruction.render(self, context)
+        return (*before, replace(last, name=self.name))
+
+
 class ServedModel:
     """One model of the configuration.
 
@@ -122,7 +134,7 @@ class ServedModel:
         best = request.wishes.when_nothing_passed or self.config.when_nothing_passed
         return Plan(
             strategy=self._strategy_for(request),
-            action=Instruction(last.content) if told else last,
+            action=_Told(last.content, name=last.name) if told else last,
             context=Context(before),
             requirements=self._further(request),
             options=self._options(request, max_tokens),

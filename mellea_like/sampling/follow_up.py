@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from mellea_like.core.action import Instruction
-from mellea_like.core.message import Message
 
 if TYPE_CHECKING:
     from mellea_like.core.action import Action
     from mellea_like.core.context import Context
+    from mellea_like.core.message import Message
 
 __all__ = ["FollowUp", "Repaired"]
 
@@ -40,7 +40,7 @@ class Repaired(Generic[T]):
         """
         *earlier, last = self.action.render(context)
         prompt = Instruction(last.content, repair=self.problems).prompt
-        return (*earlier, Message(last.role, prompt))
+        return (*earlier, replace(last, content=prompt))
 
     def parse(self, text: str) -> T:
         """Read the reply as the action does.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from mellea_like.core.action import Action, Instruction, as_action
@@ -106,7 +106,7 @@ def plan_call(
         check_requirements(requirements, "requirements"),
     )
     if isinstance(asked, Instruction) and asked.requirements != merged:
-        asked = Instruction(asked.description, asked.system, merged, asked.repair)
+        asked = replace(asked, requirements=merged)
     for name, given in (("context", context), ("validation_context", validation_context)):
         if given is not None and not isinstance(given, Context):
             msg = f"{name} is a Context, not {type(given).__name__}: Context([Message(...), ...])"

@@ -149,7 +149,7 @@ def test_what_asks_for_nothing_is_let_be(fields):
         ({"store": True}, "store"),
         ({"web_search_options": {"x": 1}}, "web_search_options"),
         ({"top_k": 20}, "top_k"),
-        ({"reasoning_effort": "low"}, "reasoning_effort"),
+        ({"reasoning_effort": 3}, "reasoning_effort"),
         ({"mellea_like": []}, "mellea_like"),
         ({"mellea_like": {"lop": 3}}, "mellea_like.lop"),
         ({"mellea_like": {"loop": 0}}, "mellea_like.loop"),
@@ -211,7 +211,7 @@ def test_a_field_that_is_wrong_or_not_supported_is_named(fields, param):
         ),
         ([{"role": "user", "content": [{"type": "input_audio"}]}], "messages.0.content.0"),
         ([{"role": "user", "content": [{"type": "file", "file": {}}]}], "messages.0.content.0"),
-        ([{"role": "user", "content": "x", "name": "Ann"}], "messages.0.name"),
+        ([{"role": "user", "content": "x", "name": 3}], "messages.0.name"),
         ([{"role": "user", "content": "x", "refusal": "no"}], "messages.0.refusal"),
         (
             [{"role": "assistant", "content": "", "tool_calls": [{"id": "1"}]}, *USER],

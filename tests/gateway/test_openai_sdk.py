@@ -294,3 +294,29 @@ def test_a_stream_is_flushed_as_it_goes():
         assert next(lines) == ": keep-alive"
         assert time.monotonic() - began < 0.5
         assert list(lines)[-2:] == ["data: [DONE]", ""]
+
+
+def test_the_ordinary_fields_of_a_request_reach_the_upstream():
+    names = {"apiVersion": {"type": "string"}, "api_key": {"type": "string"}}
+    schema = {"name": "manifest", "schema": {"type": "object", "properties": names}}
+    manifest = '{"apiVersion": "v1"}'
+    messages = [
+        {"role": "user", "content": "Hi.", "name": "Ann"},
+        {"role": "assistant", "content": "Hello."},
+        {"role": "user", "content": "A manifest, please.", "name": "Bob"},
+    ]
+    with (
+        OpenAIServer(Answer("{}"), Answer(manifest)) as upstream,
+        running(config_for(upstream.url, checks=["contains:v1"], strategy="repair")) as gateway,
+        gateway.client(default_query={"api-version": "2024-06-01"}) as client,
+    ):
+        reply = client.chat.completions.create(
+            model="mine",
+            messages=messages,
+            reasoning_effort="low",
+            response_format={"type": "json_schema", "json_schema": schema},
+        )
+    assert reply.choices[0].message.content == manifest
+    for sent in upstream.requests:
+        assert [m.get("name") for m in sent["messages"]] == ["Ann", None, "Bob"]
+        assert sent["reasoning_effort"] == "low"

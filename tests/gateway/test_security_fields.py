@@ -21,11 +21,7 @@ NAMES = ["base_url", "api_base", "api_key"]
         (lambda n: {"extra_body": {"extra_body": {n: "canary"}}}, "extra_body.extra_body.{}"),
         (lambda n: {"messages": [{"role": "user", n: "canary"}]}, "messages[0].{}"),
         (lambda n: {"messages": [{}, {"content": [{}, {n: 1}]}]}, "messages[1].content[1].{}"),
-        (
-            lambda n: {"tools": [{"function": {"parameters": {n: {}}}}]},
-            "tools[0].function.parameters.{}",
-        ),
-        (lambda n: {"a": [[[[{n: None}]]]]}, "a[0][0][0][0].{}"),
+        (lambda n: {"mellea_like": [[[[{n: None}]]]]}, "mellea_like[0][0][0][0].{}"),
         (lambda n: {"metadata": {n: ""}}, "metadata.{}"),
     ],
 )
@@ -67,16 +63,23 @@ def test_at_any_depth_it_is_400_that_names_where_but_not_what(name, body, path):
     ],
 )
 def test_however_it_is_written(name):
-    assert forbidden_path({"deep": [{"er": {name: 1}}]}) is not None
+    assert forbidden_path({"metadata": [{"er": {name: 1}}]}) is not None
 
 
 @pytest.mark.parametrize(
     "name", ["Authorization", "headers", "extra_headers", "proxy", "http_client", "endpoint", "url"]
 )
-def test_what_may_be_a_name_in_a_schema_is_refused_near_the_top_only(name):
+def test_common_names_are_refused_near_the_top_only(name):
     assert forbidden_path({name: 1}) == name
     assert forbidden_path({"extra_body": {name: 1}}) == f"extra_body.{name}"
-    assert forbidden_path({"tools": [{"parameters": {"properties": {name: {}}}}]}) is None
+    assert forbidden_path({"metadata": {"a": {name: 1}}}) is None
+
+
+@pytest.mark.parametrize("name", [*NAMES, "apiVersion", "apiHost"])
+@pytest.mark.parametrize("field", ["response_format", "tools", "guided_json"])
+def test_a_name_in_a_schema_chooses_nothing(field, name):
+    schema = {"type": "object", "properties": {name: {"type": "string"}}}
+    assert forbidden_path({field: {"json_schema": {"schema": schema}}}) is None
 
 
 @pytest.mark.parametrize(
@@ -96,7 +99,7 @@ def test_texts_and_other_names_may_say_it(body):
 
 
 def test_the_path_is_one_short_line():
-    path = forbidden_path({"x\r\nSet-Cookie: y" * 100: {"api_key": 1}})
+    path = forbidden_path({"metadata": {"x\r\nSet-Cookie: y" * 100: {"api_key": 1}}})
     assert path is not None
     assert len(path) < 300
     assert path.isprintable()
@@ -133,6 +136,8 @@ def test_an_endless_query_is_refused():
         check_query(b"&".join([b"a=b"] * 101))
 
 
-@pytest.mark.parametrize("query", [b"", b"a=b", b"stream=true&a", b"\xff=%ff", b"a=api_key"])
+@pytest.mark.parametrize(
+    "query", [b"", b"a=b", b"api-version=2024-06-01", b"stream=true&a", b"\xff=%ff", b"a=api_key"]
+)
 def test_other_queries_pass(query):
     check_query(query)
