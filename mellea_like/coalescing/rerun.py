@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Generic, Literal, Self, TypeVar, cast
 
 import anyio
-from anyio.lowlevel import checkpoint
+from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
 
 from mellea_like.coalescing.component import Component
 from mellea_like.coalescing.rerun_queue import (
@@ -34,6 +34,7 @@ from mellea_like.coalescing.rerun_status import (
 from mellea_like.coalescing.ticket import Ticket
 from mellea_like.core.callables import takes
 from mellea_like.errors import CoalescingError, Expired, Refused, ShutdownError
+from mellea_like.runtime.logs import warn
 from mellea_like.runtime.native import cancel_requested
 from mellea_like.telemetry.shared import caller_span, shared_span
 
@@ -73,7 +74,7 @@ class RerunGate(Component, Generic[T]):
         full: what becomes of a request that finds no room: it waits for the tick after with
             ``"wait"``, and raises `QueueFull` with ``"raise"``.
         state: numbers of an earlier process: a `GateState`, or the name of the file that keeps it,
-            which is read when the gate is entered and written after each tick.
+            which is read when the gate is entered, and written before and after each tick.
         name: the gate's name in logs and spans.
 
     Raises:
@@ -110,6 +111,7 @@ class RerunGate(Component, Generic[T]):
         self._max_wait = max_wait
         self._name = name
         self._file = Path(state) if isinstance(state, str | Path) else None
+        self._unsaved = False
         self._submissions: Submissions[T] = Submissions(max_pending, full)
         self._batch: Batch[T] | None = None
         self._scope: anyio.CancelScope | None = None
@@ -304,9 +306,7 @@ class RerunGate(Component, Generic[T]):
 
     async def _answer(self, batch: Batch[T]) -> None:
         numbers = self._numbers
-        numbers.ticks += 1
-        numbers.last_tick, numbers.last_trigger = time.time(), next(iter(batch.reasons), "")
-        batch.number = numbers.ticks
+        batch.number = numbers.begin(batch)
         self._not_before = anyio.current_time() + self._min_interval
         attributes: dict[str, str | int] = {
             "mellea_like.gate": self._name,
@@ -314,8 +314,11 @@ class RerunGate(Component, Generic[T]):
         }
         members = [asked.span for asked in batch.asked]
         try:
-            with self._flight(batch) as scope, shared_span("rerun_tick", attributes, members):
-                batch.settle(await self._call(batch))
+            with self._flight(batch) as scope:
+                await self._save()  # A tick that ends its process has begun all the same.
+                await checkpoint_if_cancelled()
+                with shared_span("rerun_tick", attributes, members):
+                    batch.settle(await self._call(batch))
         except Exception as error:  # noqa: BLE001 (it goes to who requested the tick, or is logged)
             numbers.failed += 1
             if not batch.fail(error):
@@ -324,15 +327,12 @@ class RerunGate(Component, Generic[T]):
             batch.refuse(ShutdownError(f"{self._name} was cancelled before it answered"))
             raise
         else:
-            if scope.cancelled_caught:
-                if not batch.refused:  # Restarted, not closed.
-                    numbers.restarted += 1
-                    self._submissions.put_back(batch)
-                return
+            if scope.cancelled_caught and not batch.refused:  # Restarted, not closed.
+                numbers.restart(batch)
+                self._submissions.put_back(batch)
         finally:
-            await self._save()
-        numbers.submissions += batch.count
-        numbers.coalesced += batch.count - 1
+            with anyio.CancelScope(shield=True):
+                await self._save()
 
     async def _call(self, batch: Batch[T]) -> T:
         tick = Tick(batch.number, batch.reasons, batch.count)
@@ -364,8 +364,11 @@ class RerunGate(Component, Generic[T]):
 
     async def _save(self) -> None:
         if self._file is not None:
-            with anyio.CancelScope(shield=True):
-                await anyio.to_thread.run_sync(replace(self._numbers).save, self._file, self._name)
+            error = await anyio.to_thread.run_sync(replace(self._numbers).save, self._file)
+            if error is not None and not self._unsaved:
+                what = f"{type(error).__name__}: {error}"
+                warn("%s could not write its state: %s", self._name, what, gate=self._name)
+            self._unsaved = error is not None
 
     # --- the end ------------------------------------------------------------------------------
 

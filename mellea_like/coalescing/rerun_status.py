@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -87,7 +88,7 @@ class Numbers:
         last_trigger: the first reason of the last tick.
         ticks: ticks that began.
         failed: ticks that raised.
-        submissions: requests and pokes that ticks answered.
+        submissions: requests and pokes that ticks were begun for.
         coalesced: those that cost no tick of their own.
         requests: accepted requests.
         pokes: accepted pokes.
@@ -107,6 +108,31 @@ class Numbers:
     refused: int = 0
     expired: int = 0
     restarted: int = 0
+
+    def begin(self, batch: Batch[Any]) -> int:
+        """Count a tick that begins.
+
+        Args:
+            batch: what it is to answer.
+
+        Returns:
+            Its number.
+        """
+        self.last_tick, self.last_trigger = time.time(), next(iter(batch.reasons), "")
+        self.ticks += 1
+        self.submissions += batch.count
+        self.coalesced += batch.count - 1
+        return self.ticks
+
+    def restart(self, batch: Batch[Any]) -> None:
+        """Count a tick that was cancelled for a newer submission; the next one answers it all.
+
+        Args:
+            batch: what it was to answer.
+        """
+        self.restarted += 1
+        self.submissions -= batch.count
+        self.coalesced -= batch.count - 1
 
     def remember(self, state: GateState) -> None:
         """Go on from what an earlier process counted.
@@ -146,19 +172,20 @@ class Numbers:
             pending=pending,
         )
 
-    def save(self, file: Path, name: str) -> None:
-        """Write the state to a file; where that fails, it is logged.
+    def save(self, file: Path) -> Exception | None:
+        """Write the state to a file.
 
         Args:
             file: the file's name.
-            name: the gate's.
+
+        Returns:
+            Why that failed: a full disk is no reason to stop.
         """
         try:
             self.state().save(file)
-        except Exception as error:  # noqa: BLE001 (a full disk is no reason to stop)
-            warn(
-                "%s could not write its state: %s: %s", name, type(error).__name__, error, gate=name
-            )
+        except Exception as error:  # noqa: BLE001 (the gate logs it)
+            return error
+        return None
 
     def statistics(self, waiting: int) -> RerunStatistics:
         """Return numbers to look at.

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 import time
 from datetime import UTC, datetime, timedelta
 
@@ -161,11 +164,55 @@ async def test_a_gate_keeps_its_state_in_a_file(tmp_path):
     for number in (1, 2):
         async with RerunGate(nothing, state=file) as gate:
             await gate.request(f"run {number}")
-        saved = await anyio.to_thread.run_sync(GateState.load, file)
+            saved = await anyio.to_thread.run_sync(GateState.load, file)
         assert (saved.ticks, saved.last_trigger) == (number, f"run {number}")
+        assert saved.submissions == number
 
 
-async def test_the_state_is_written_after_a_tick_that_fails_or_is_cancelled(tmp_path):
+async def test_a_tick_is_on_record_before_it_begins(tmp_path):
+    file = tmp_path / "gate.json"
+
+    async def tick():
+        return await anyio.to_thread.run_sync(GateState.load, file)
+
+    async with RerunGate(tick, state=file) as gate:
+        saved = await gate.request("a.txt")
+    assert saved == gate.state()
+    assert (saved.ticks, saved.submissions, saved.last_trigger) == (1, 1, "a.txt")
+
+
+DEADLY = """
+import os, signal, sys
+import anyio
+from mellea_like.coalescing import RerunGate
+
+async def tick():
+    print("tick", flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+async def main():
+    async with RerunGate(tick, min_interval=60, state=sys.argv[1]) as gate:
+        gate.poke()
+        await anyio.sleep(0.1)
+        print("not yet", gate.status().window > 50)
+        await gate.abort()
+
+anyio.run(main, backend=sys.argv[2])
+"""
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="there is no such signal here")
+def test_a_tick_that_kills_its_process_counts_for_the_interval_of_the_next(tmp_path):
+    command = (sys.executable, "-c", DEADLY, str(tmp_path / "gate.json"))
+    runs = [
+        subprocess.run((*command, backend), capture_output=True, text=True, check=False, timeout=50)
+        for backend in ("asyncio", "trio", "asyncio")
+    ]
+    assert [run.stdout for run in runs] == ["tick\n", "not yet True\n", "not yet True\n"]
+    assert [run.returncode for run in runs] == [-signal.SIGKILL, 0, 0]
+
+
+async def test_the_state_is_written_when_a_tick_fails_or_is_cancelled(tmp_path):
     file = tmp_path / "gate.json"
     began = anyio.Event()
 
@@ -181,7 +228,7 @@ async def test_the_state_is_written_after_a_tick_that_fails_or_is_cancelled(tmp_
         gate.poke()
         await began.wait()
         saved = await anyio.to_thread.run_sync(GateState.load, file)
-        assert (saved.ticks, saved.failed) == (1, 1)
+        assert (saved.ticks, saved.failed) == (2, 1)
         await gate.abort()
     saved = await anyio.to_thread.run_sync(GateState.load, file)
     assert (saved.ticks, saved.failed, saved.in_flight) == (2, 1, False)
@@ -205,7 +252,7 @@ async def test_a_state_that_cannot_be_written_stops_nothing(tmp_path, caplog):
         directory.rmdir()
         await gate.request()
         await gate.request()
-    (first, _) = caplog.records
+    (first,) = caplog.records  # Once, and not for each tick.
     assert first.getMessage().startswith("mine could not write its state: FileNotFoundError")
 
 
