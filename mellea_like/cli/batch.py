@@ -22,7 +22,12 @@ from mellea_like.cli.batch_source import STANDARD, RowSource
 from mellea_like.cli.building import call_options, make_budget, make_strategy
 from mellea_like.cli.exits import Exit, Interrupted, Problem
 from mellea_like.cli.limits import Limits, in_options
-from mellea_like.cli.opening import check_options, choose_backend, open_backends
+from mellea_like.cli.opening import (
+    check_options,
+    choose_backend,
+    named_backend,
+    open_backends,
+)
 from mellea_like.cli.reporting import code_of, logs, report, sentence
 from mellea_like.cli.schema import structured_type
 from mellea_like.cli.signals import terminable
@@ -112,6 +117,13 @@ class _Batch:
         self._schema = schema = None if sample.schema is None else read_schema(sample.schema)
         self._requirements: list[Requirement] = read_requirements(sample, schema)
         self._wanted = structured_type(sample, schema)
+        if named_backend(sample) is None:
+            msg = (
+                "batch takes no backend that was not named: add --model NAME, --base-url URL or"
+                " --gguf FILE; --backend markov, which understands nothing, is for trying things"
+                " out"
+            )
+            raise Problem(msg, Exit.USAGE)
         check_options(sample)
         self._template = PromptTemplate.given(arguments.prompt)
         self._source = RowSource(

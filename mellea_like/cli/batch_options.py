@@ -33,7 +33,7 @@ With --journal, a run that was interrupted or killed goes on with --resume: what
 
 \b
 mellea-like batch reviews.jsonl --prompt "In one word: {{ text }}" \\
-    --check "choice:good|bad" -o out.jsonl --journal run.db
+    --model gpt-4.1-mini --check "choice:good|bad" -o out.jsonl --journal run.db
 mellea-like batch letters.csv --prompt @letter.txt --schema invoice.json \\
     --model gpt-4.1-mini --parallel 32 --budget cost=5 --price 0.40,1.60 \\
     --max-tokens 400 -o out.csv --failed failed.csv --journal run.db --resume

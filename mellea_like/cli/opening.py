@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from mellea_like.cli.arguments import SampleArguments
     from mellea_like.core.backend import Backend
 
-__all__ = ["Backends", "check_options", "choose_backend", "open_backends"]
+__all__ = ["Backends", "check_options", "choose_backend", "named_backend", "open_backends"]
 
 MARKOV = (
     "markov, a small Markov chain text generator that understands nothing;"
@@ -40,15 +40,15 @@ class Backends:
     name: str
 
 
-def choose_backend(arguments: SampleArguments) -> BackendName:
-    """Say which backend is meant where ``--backend`` does not.
+def named_backend(arguments: SampleArguments) -> BackendName | None:
+    """Say which backend the user named.
 
     Args:
         arguments: what the user asked for.
 
     Returns:
-        The backend: that of the first option that only one has, else ``openai`` if the environment
-        is set up for it, else ``markov``.
+        The backend: ``--backend``'s, else that of the first option that only one has, else
+        ``openai`` if the environment is set up for it, else None.
     """
     if arguments.backend is not None:
         return arguments.backend
@@ -59,7 +59,12 @@ def choose_backend(arguments: SampleArguments) -> BackendName:
     if arguments.corpus:
         return BackendName.MARKOV
     configured = os.environ.get("OPENAI_API_KEY") or os.environ.get("OPENAI_BASE_URL")
-    return BackendName.OPENAI if configured else BackendName.MARKOV
+    return BackendName.OPENAI if configured else None
+
+
+def choose_backend(arguments: SampleArguments) -> BackendName:
+    """Return the backend that the user named, or the one for trying things out."""
+    return named_backend(arguments) or BackendName.MARKOV
 
 
 def check_options(arguments: SampleArguments) -> None:
@@ -172,7 +177,7 @@ def _openai(
         raise Problem(msg, Exit.USAGE) from exc
     if official and model is None:
         msg = f"the openai backend needs the name of a model at {backend.base_url}: {named} NAME"
-        raise Problem(msg)
+        raise Problem(msg, Exit.USAGE)
     if official and not os.environ.get("OPENAI_API_KEY", "").strip():
         msg = f"no API key for {backend.base_url}: set OPENAI_API_KEY"
         raise Problem(msg)

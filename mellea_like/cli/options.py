@@ -153,7 +153,7 @@ Backend = Annotated[
         metavar="NAME",
         help="markov, a small text generator in this process; openai, any OpenAI-compatible"
         " server; or llama, a llama.cpp server started for a GGUF file. By default openai when"
-        " OPENAI_API_KEY or OPENAI_BASE_URL is set, else markov.",
+        " OPENAI_API_KEY or OPENAI_BASE_URL is set; else sample takes markov.",
         parser=_read_backend,
         rich_help_panel=BACKEND,
     ),

@@ -19,7 +19,12 @@ from mellea_like.cli.building import call_options, make_budget, make_strategy
 from mellea_like.cli.exits import Exit, Interrupted, Problem
 from mellea_like.cli.limits import Limits
 from mellea_like.cli.live import LiveView, make_console, slices_table
-from mellea_like.cli.opening import check_options, choose_backend, open_backends
+from mellea_like.cli.opening import (
+    check_options,
+    choose_backend,
+    named_backend,
+    open_backends,
+)
 from mellea_like.cli.output import as_record, summary, why, write_record, write_text
 from mellea_like.cli.progress import Progress
 from mellea_like.cli.reporting import code_of, logs, report
@@ -103,7 +108,7 @@ async def _sample(
         strategy = make_strategy(
             arguments, limits, opened, budget=make_budget(limits, opened), plugins=[progress]
         )
-        if not arguments.quiet:
+        if not arguments.quiet or named_backend(arguments) is None:
             warn(f"Backend: {opened.name}")
         with _watched(arguments, progress):
             return await strategy.sample(

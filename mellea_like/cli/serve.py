@@ -37,7 +37,8 @@ mellea-like serve --config gateway.yaml --port 8080
 """
 
 EPILOG = (
-    "Exit codes: 0 it was stopped, 2 bad usage, 3 the configuration or an upstream is at fault."
+    "Exit codes: 0 it was stopped, 2 bad usage or a mistake in the configuration, 3 an upstream,"
+    " the address or a missing extra is at fault."
 )
 
 
@@ -87,11 +88,14 @@ def serve(
 def _serve(path: Path, host: str | None, port: int | None, check: bool, quiet: bool) -> int:  # noqa: FBT001
     from mellea_like.gateway.app import Gateway  # noqa: PLC0415 (an extra)
     from mellea_like.gateway.auth import listening_address  # noqa: PLC0415
-    from mellea_like.gateway.config import read_config  # noqa: PLC0415
+    from mellea_like.gateway.config import ConfigError, read_config  # noqa: PLC0415
     from mellea_like.gateway.server import listen  # noqa: PLC0415
     from mellea_like.gateway.upstreams import check_upstreams  # noqa: PLC0415
 
-    config = read_config(path)
+    try:
+        config = read_config(path)
+    except ConfigError as exc:
+        raise Problem(str(exc), Exit.USAGE) from exc
     changes = {name: v for name, v in (("host", host), ("port", port)) if v is not None}
     server = config.server.model_copy(update=changes)
     config = config.model_copy(update={"server": server})

@@ -203,6 +203,12 @@ class PythonUpstream(_Upstream):
 
 
 def _check_kind(given: Any) -> Any:
+    if isinstance(given, dict) and "kind" not in given:
+        msg = (
+            "kind is missing: write kind: openai, llama or python; kind: markov, which understands"
+            " nothing, is for trying things out"
+        )
+        raise ValueError(msg)
     if isinstance(given, dict) and given.get("kind") == "local":
         msg = "kind: local is now called markov"
         raise ValueError(msg)

@@ -177,7 +177,7 @@ def test_parquet_of_a_run_that_was_stopped_can_be_read(batch, tmp_path):
 
 def test_a_pipe_in_and_a_pipe_out(tmp_path):
     rows = "".join(json.dumps({"n": n}) + "\n" for n in range(3))
-    done = run("batch", "-", "-p", "Write {{ n }}", "-o", "-", "--check", "words>=1", stdin=rows)
+    done = run("batch", "-", "--backend", "markov", "-p", "Write {{ n }}", "-o", "-", stdin=rows)
     assert done.returncode == 0, done.stderr
     assert [one["input"] for one in records(done.stdout)] == [{"n": 0}, {"n": 1}, {"n": 2}]
     assert "3 rows: 3 passed" in done.stderr
@@ -185,7 +185,8 @@ def test_a_pipe_in_and_a_pipe_out(tmp_path):
 
 @pytest.mark.parametrize("skip", [(), ("--on-bad-line", "skip")])
 def test_csv_in_a_pipe_is_told_how_it_is_read(tmp_path, skip):
-    asking = ("batch", "-", "-p", "Write {{ n }}", "-o", str(tmp_path / "o.csv"), *skip)
+    asking = ("batch", "-", "--backend", "markov", "-p", "Write {{ n }}", *skip)
+    asking = (*asking, "-o", str(tmp_path / "o.csv"))
     done = run(*asking, stdin="n,m\n1,2\n")
     assert done.returncode == 3
     assert "line 1 is no JSON" in done.stderr
@@ -216,7 +217,7 @@ def test_a_pipe_may_have_a_name(batch, tmp_path):
 
 
 def test_rows_may_be_typed():
-    with Terminal("batch", "-", "-p", "Say {{ n }}", "-o", "-", "--check", "words>=1") as terminal:
+    with Terminal("batch", "-", "--backend", "markov", "-p", "Say {{ n }}", "-o", "-") as terminal:
         terminal.wait_for("Reading rows from the terminal: end them with Ctrl-D.")
         terminal.type('{"n": 1}\n')
         terminal.wait_for("Backend: markov")
@@ -318,7 +319,7 @@ def test_a_file_that_changes_meanwhile_ends_it_where_it_did(tmp_path):
 def test_in_a_pipe_a_bad_line_ends_it_when_it_comes_or_is_left_out(skip, code):
     rows = '{"n": 1}\n{"n": 2}\nnonsense\n{"n": 4}\n'
     arguments = ("-p", "Write {{ n }}", "-o", "-", "--check", "words>=1", "--loop", "50")
-    done = run("batch", "-", *arguments, *skip, stdin=rows)
+    done = run("batch", "-", "--backend", "markov", *arguments, *skip, stdin=rows)
     assert done.returncode == code, done.stderr
     assert [one["line"] for one in records(done.stdout)] == ([1, 2] if code else [1, 2, 4])
     if code:

@@ -158,7 +158,14 @@ sys.exit(main(sys.argv[1:]))
 def test_a_second_interrupt_is_quicker(arguments, tmp_path):
     command = [COMMAND[0], "-c", STUBBORN]
     given = ("batch", str(tmp_path / "in.jsonl"), "-p", "Say {{ text }}")
-    more = ("-o", str(tmp_path / "out.jsonl"), "--journal", str(tmp_path / "run.db"))
+    more = (
+        "-o",
+        str(tmp_path / "out.jsonl"),
+        "--journal",
+        str(tmp_path / "run.db"),
+        "--backend",
+        "markov",
+    )
     with Terminal(*given, *more, command=command) as terminal:
         terminal.wait_for("asked")
         terminal.process.send_signal(signal.SIGINT)
@@ -191,7 +198,16 @@ def test_a_reader_that_leaves_stops_it(tmp_path):
     done = subprocess.run(
         [
             *("bash", "-c", '"$@" | head -2; echo ${PIPESTATUS[0]}', "bash", *COMMAND),
-            *("batch", str(tmp_path / "in.jsonl"), "-p", "Say {{ text }}", "-o", "-"),
+            *(
+                "batch",
+                str(tmp_path / "in.jsonl"),
+                "-p",
+                "Say {{ text }}",
+                "-o",
+                "-",
+                "--backend",
+                "markov",
+            ),
         ],
         capture_output=True,
         text=True,
@@ -210,7 +226,7 @@ def test_a_reader_that_leaves_stops_it(tmp_path):
 
 def test_waiting_for_a_pipe_can_be_interrupted(tmp_path):
     process = subprocess.Popen(
-        [*COMMAND, "batch", "-", "-p", "Say {{ n }}", "-o", "-", "--check", "words>=1"],
+        [*COMMAND, "batch", "-", "-p", "Say {{ n }}", "-o", "-", "--backend", "markov"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -19,6 +19,7 @@ def here(tmp_path, monkeypatch):
 
 
 BASE = ("in.jsonl", "-p", "Say {{ text }}", "-o", "out.jsonl")
+MARKOV = ("--backend", "markov")
 
 
 @pytest.mark.parametrize(
@@ -93,12 +94,23 @@ def test_a_mistake_is_a_sentence_and_costs_nothing(command, here, arguments, cod
     (here / "dir.csv").mkdir()
     (here / "link.jsonl").symlink_to(here / "in.jsonl")
     before = {path.name: path.is_file() and path.read_bytes() for path in here.iterdir()}
-    found, out, err = command("batch", *arguments)
+    found, out, err = command("batch", *MARKOV, *arguments)
     assert (found, out) == (code, "")
     assert sentence in err
     assert "mellea-like: " in err
     assert "Traceback" not in err
     assert {path.name: path.is_file() and path.read_bytes() for path in here.iterdir()} == before
+
+
+@pytest.mark.parametrize("given", [(), ("--require", "is kind"), ("-q",)])
+def test_without_a_model_named_nothing_runs(command, here, given):
+    code, out, err = command("batch", *BASE, *given)
+    assert (code, out) == (2, "")
+    assert err == (
+        "mellea-like: batch takes no backend that was not named: add --model NAME, --base-url URL"
+        " or --gguf FILE; --backend markov, which understands nothing, is for trying things out\n"
+    )
+    assert not (here / "out.jsonl").exists()
 
 
 def test_a_server_that_is_not_there_is_told_once_even_quietly(command, here):
@@ -113,17 +125,17 @@ def test_a_server_that_is_not_there_is_told_once_even_quietly(command, here):
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_a_directory_that_is_not_ours_is_named(command, here):
     (here / "shut").mkdir(mode=0o500)
-    code, _, err = command("batch", *BASE[:4], "shut/out.csv")
+    code, _, err = command("batch", *MARKOV, *BASE[:4], "shut/out.csv")
     assert (code, "--output: shut/out.csv can't be written: Permission denied" in err) == (3, True)
 
 
 def test_results_may_go_nowhere(command, here):
-    code, _, err = command("batch", *BASE[:4], "/dev/null", "--check", "words>=1", "--loop", "50")
+    code, _, err = command("batch", *MARKOV, *BASE[:4], "/dev/null", "--check", "words>=1")
     assert (code, "3 rows: 3 passed" in err) == (0, True)
 
 
 def test_a_disk_that_is_full_stops_it(command, here):
-    code, _, err = command("batch", *BASE[:4], "/dev/full")
+    code, _, err = command("batch", *MARKOV, *BASE[:4], "/dev/full")
     assert code == 3
     assert "mellea-like: can't write /dev/full: No space left on device\nStopped after " in err
 
@@ -159,7 +171,7 @@ def test_a_missing_package_is_a_sentence_that_names_the_extra(here):
         (here / "in.parquet").touch()
         code = f"{hide.format(package)}; sys.exit(main(['batch', '{source}', *sys.argv[1:]]))"
         done = subprocess.run(
-            [sys.executable, "-c", code, *BASE[1:]],
+            [sys.executable, "-c", code, *BASE[1:], *MARKOV],
             capture_output=True,
             text=True,
             env=environment(),
@@ -173,7 +185,7 @@ def test_a_missing_package_is_a_sentence_that_names_the_extra(here):
 def test_a_closed_standard_input_is_a_sentence(here):
     done = subprocess.run(
         ["bash", "-c", '"$@" <&-', "bash", sys.executable, "-m", "mellea_like.cli.main", "batch",
-         "-", *BASE[1:]],
+         "-", *BASE[1:], *MARKOV],
         capture_output=True, text=True, env=environment(), check=False,
     )  # fmt: skip
     assert done.returncode == 2

@@ -35,15 +35,32 @@ def test_without_a_terminal_progress_is_plain_lines(command):
 
 
 def test_quiet_silences_all_but_the_result(command):
-    code, out, err = command("sample", "Write.", "--check", "words>=1", "--quiet")
+    code, out, err = command("sample", "Write.", "--check", "words>=1", "-q", "--backend", "markov")
     assert code == 0
     assert out.strip()
     assert err == ""
 
 
+def test_a_generator_that_nobody_named_is_told_even_quietly(command):
+    code, _, err = command("sample", "Write.", "-q")
+    assert code == 0
+    [line] = err.splitlines()
+    assert line.startswith(
+        "Backend: markov, a small Markov chain text generator that understands n"
+    )
+
+
 def test_nothing_passed_exits_with_1_the_best_failure_and_why(command):
     code, out, err = command(
-        "sample", "Write.", "--check", "words>=1", "--check", "contains:\u2603", "-q", "--loop", "1"
+        "sample",
+        "Write.",
+        "--check",
+        "words>=1",
+        "--check",
+        "contains:\u2603",
+        "-q",
+        "--backend=markov",
+        "--loop=1",
     )
     assert code == 1
     assert out.strip()
@@ -84,7 +101,7 @@ def test_json_of_a_failure_has_the_reasons(command):
 
 def test_explain_shows_a_table_of_all_slices_on_standard_error(command):
     code, out, err = command(
-        "sample", "Write.", "--check", "chars<1", "--explain", "--loop", "2", "--quiet"
+        "sample", "Write.", "--check", "chars<1", "--explain", "--loop=2", "-q", "--backend=markov"
     )
     assert code == 1
     assert "outcome" not in out

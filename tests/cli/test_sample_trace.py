@@ -10,7 +10,7 @@ import pytest
 
 from mellea_like import SamplingResult
 
-ARGUMENTS = ("sample", "Write.", "--check", "words>=1", "--loop", "20", "-q")
+ARGUMENTS = ("sample", "Write.", "--check", "words>=1", "--loop", "20", "-q", "--backend", "markov")
 
 
 def test_the_record_of_a_call_is_written_for_its_owner_alone(command, tmp_path):
@@ -42,7 +42,7 @@ def test_and_one_that_ended_in_an_error(command, tmp_path):
     file = tmp_path / "trace.json"
     code, _, err = command(
         *("sample", "Write.", "--budget", "cost=0.00001", "--price", "1,2", "--max-tokens", "50"),
-        *("-q", "--trace", str(file)),
+        *("-q", "--backend", "markov", "--trace", str(file)),
     )
     assert code == 1
     assert len(err.splitlines()) == 1

@@ -203,12 +203,9 @@ def test_check_looks_and_opens_nothing(config, run, monkeypatch):
 @pytest.mark.parametrize(
     ("text", "arguments", "said"),
     [
-        (CONFIG, (), "line 2: upstreams.main.api_key: the environment variable MY_KEY is not set"),
-        (TOY + "modles: {}\n", (), "there is no 'modles'; did you mean models?"),
         (TOY.replace("markov", "openai, model: m"), (), 'write api_key: "${OPENAI_API_KEY}"'),
         (TOY.replace("markov", "python, backend: 'no_such:b'"), (), "no_such:b can't be imported"),
         (TOY.replace("markov", "python, backend: 'math:pi'"), (), "math:pi is no backend"),
-        (TOY.replace("markov", "llama, gguf: no.gguf"), (), "no.gguf"),
         (TOY, ("--host", "0.0.0.0"), "can be reached from other machines"),
         (TOY, ("--host", "no.such.host.invalid"), "no.such.host.invalid"),
         (TOY + "keys: {a: {env: NOT_SET}}\n", (), "NOT_SET"),
@@ -220,6 +217,23 @@ def test_what_can_not_be_used_is_said_in_a_sentence(config, run, text, arguments
     assert (done.returncode, done.stdout) == (3, "")
     assert said in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (CONFIG, "line 2: upstreams.main.api_key: the environment variable MY_KEY is not set"),
+        (TOY + "modles: {}\n", "there is no 'modles'; did you mean models?"),
+        (TOY.replace("kind: markov", ""), "line 1: upstreams.toy: kind is missing: write kind: op"),
+        (TOY.replace("markov", "llama, gguf: no.gguf"), "no.gguf"),
+        (TOY.replace("kind: markov", "kind: openai"), "upstreams.toy: model is missing"),
+    ],
+)
+@pytest.mark.parametrize("check", [(), ("--check",)])
+def test_a_mistake_in_the_configuration_is_bad_usage(config, run, text, said, check):
+    done = run("serve", "-c", config(text), *check)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert said in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -238,7 +252,7 @@ def test_bad_usage_is_exit_code_2(run, arguments, said):
 
 def test_a_file_that_is_not_there_is_named(run, tmp_path):
     done = run("serve", "-c", str(tmp_path / "no.yaml"))
-    assert done.returncode == 3
+    assert done.returncode == 2
     assert "no.yaml: can't be read: No such file or directory" in done.stderr
 
 

@@ -21,6 +21,14 @@ from command_line import COMMAND, environment, run
         (["--check", "regex:("], "check 'regex:(': `(` is no regular expression"),
         (["--backend", "other"], "'other' is not one of 'markov', 'openai', 'llama'"),
         (["--backend", "local"], "'--backend': local is now called markov"),
+        (
+            ["--backend", "openai"],
+            "needs the name of a model at https://api.openai.com/v1: --model",
+        ),
+        (
+            ["--judge-base-url", "https://api.openai.com/v1", "--require", "is kind"],
+            "needs the name of a model at https://api.openai.com/v1: --judge-model NAME",
+        ),
         (["--strategy", "other"], "'other' is not one of 'rejection', 'repair', 'multi-turn'"),
         (["--loop", "0"], "Invalid value for '--loop'"),
         (["--loop", "many"], "Invalid value for '--loop'"),
@@ -100,15 +108,7 @@ def test_an_unknown_command_is_bad_usage(command):
         (["--corpus", "/dev/zero"], "--corpus: /dev/zero is a device: name a file"),
         (["--gguf", "/dev/zero"], "--gguf: /dev/zero is a device: name a file"),
         (["--schema", "/dev/zero"], "--schema: /dev/zero is a device: name a file"),
-        (
-            ["--backend", "openai"],
-            "needs the name of a model at https://api.openai.com/v1: --model",
-        ),
         (["--model", "m"], "no API key for https://api.openai.com/v1: set OPENAI_API_KEY\n"),
-        (
-            ["--judge-base-url", "https://api.openai.com/v1", "--require", "is kind"],
-            "needs the name of a model at https://api.openai.com/v1: --judge-model NAME",
-        ),
         (["--model", "m", "--base-url", "http://127.0.0.1:9/v1"], "can't reach http://127.0.0.1:9"),
     ],
 )

@@ -121,7 +121,10 @@ OPENAI = "upstreams: {main: {kind: openai, base_url: 'http://127.0.0.1:9/v1', mo
         (MODEL + "when_nothing_passed: shrug\n", "Input should be 'error' or 'best'"),
         (TOY + "models: {'a b': {upstream: main}}\n", "line 2: models.a b: this is no name"),
         (TOY + "models: {m: }\n", "models.m: Input should be"),
-        ("upstreams: {main: {}}\nmodels: {m: {upstream: main}}\n", "upstreams.main: Unable to"),
+        (
+            "upstreams: {main: {}}\nmodels: {m: {upstream: main}}\n",
+            "upstreams.main: kind is missing: write kind: openai, llama or python;",
+        ),
         (
             "upstreams: {main: {kind: local}}\nmodels: {m: {upstream: main}}\n",
             "line 1: upstreams.main: kind: local is now called markov",
