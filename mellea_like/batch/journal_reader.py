@@ -58,11 +58,13 @@ class StoredItem(NamedTuple):
     result: dict[str, Any] | None
 
 
-def read_run(path: str | Path) -> dict[str, Any]:
+def read_run(path: str | Path, *, check: bool = True) -> dict[str, Any]:
     """Read what a journal says of its run.
 
     Args:
         path: the journal's path. It may be in use.
+        check: whether to check all of the file, which takes seconds for each gigabyte. False is
+            for those who read all items too, for that checks it.
 
     Returns:
         ``format`` (``"mellea_like.run"``), ``version``, ``identity`` (what the run was begun with),
@@ -72,7 +74,7 @@ def read_run(path: str | Path) -> dict[str, Any]:
     Raises:
         JournalError: it is no journal, one of another format version, or damaged.
     """
-    with opened(Path(path)) as connection, _snapshot(connection):
+    with opened(Path(path), whole=check) as connection, _snapshot(connection):
         facts = run_facts(connection, Path(path))
         counts: dict[str, int] = {"passed": 0, "failed": 0, "errored": 0}
         counts |= dict(connection.execute(schema.COUNT_RESULTS))
@@ -89,12 +91,16 @@ def read_run(path: str | Path) -> dict[str, Any]:
     }
 
 
-def read_items(path: str | Path, *, traces: bool = True) -> Iterator[dict[str, Any]]:
+def read_items(
+    path: str | Path, *, traces: bool = True, only: int | None = None
+) -> Iterator[dict[str, Any]]:
     """Read what a journal knows of each item, a block at a time.
 
     Args:
         path: the journal's path. It may be in use: each block is as of when it is read.
         traces: whether to read the record of each call (``trace``), with all its slices.
+        only: the id of a single item to read; the rest of the file is neither read nor checked,
+            unless the item isn't there.
 
     Yields:
         For each item that was begun, in the order of the input: ``id`` (its position there, from
@@ -107,12 +113,14 @@ def read_items(path: str | Path, *, traces: bool = True) -> Iterator[dict[str, A
         JournalError: it is no journal, one of another format version, or damaged.
     """
     path = Path(path)
-    first = 0
-    with opened(path) as connection:
-        while block := read_block(connection, path, (first, EVER, BLOCK), traces=traces):
+    first, end = (0, EVER) if only is None else (only, only + 1)
+    with opened(path, whole=only is None) as connection:
+        while block := read_block(connection, path, (first, end, BLOCK), traces=traces):
             for _, record in block:
                 yield record
             first = block[-1][1]["id"] + 1
+        if first == only:
+            check_tables(connection, path, whole=True)
 
 
 def read_block(
@@ -186,11 +194,12 @@ def run_facts(connection: sqlite3.Connection, path: Path) -> dict[str, Any]:
 
 
 @contextmanager
-def opened(path: Path) -> Generator[sqlite3.Connection]:
+def opened(path: Path, *, whole: bool = True) -> Generator[sqlite3.Connection]:
     """Open a journal to read it, and make sure that it is one and holds together.
 
     Args:
         path: its path.
+        whole: whether to check all of the file; else whoever reads a part finds the damage there.
 
     Yields:
         The connection.
@@ -204,7 +213,7 @@ def opened(path: Path) -> Generator[sqlite3.Connection]:
     check(path)
     with problems(path), closing(_connected(path)) as connection:
         connection.execute("PRAGMA query_only = ON")
-        check_tables(connection, path)
+        check_tables(connection, path, whole=whole)
         yield connection
 
 

@@ -65,6 +65,7 @@ def run_batch(arguments: BatchArguments) -> int:
     """
     debug = arguments.sample.debug
     batch: _Batch | None = None
+    goes_on = True
     with logs(debug=debug), terminable() as terminated, ExitStack() as stack:
         try:
             batch = _Batch(arguments)
@@ -86,12 +87,14 @@ def run_batch(arguments: BatchArguments) -> int:
             code = Exit.NOTHING_PASSED
         except Exception as error:  # noqa: BLE001 (said in a sentence; shown with --debug)
             journal = arguments.journal
-            if isinstance(error, JournalError) and error.differences and journal is not None:
-                error = another_run(error, journal)
+            if isinstance(error, JournalError):
+                goes_on = False  # Whether it can, and how, is what the error says.
+                if error.differences and journal is not None:
+                    error = another_run(error, journal)
             report(error, debug=debug)
             code = code_of(error)
         if batch is not None and batch.begun:
-            warn(f"Stopped{batch.so_far()}")
+            warn(f"Stopped{batch.so_far(goes_on=goes_on)}")
         return code
 
 
@@ -162,13 +165,14 @@ class _Batch:
         arguments, path = self._arguments, self._arguments.journal
         if path is None or not path.exists():
             return 0
+        run = read_run(path, check=not arguments.resume)  # Resuming it checks it.
         if not arguments.resume:
             msg = (
                 f"the journal {path} is there already: go on with its run by the same command and"
                 " --resume, or name another file"
             )
             raise Problem(msg)
-        counts: dict[str, int] = read_run(path)["counts"]
+        counts: dict[str, int] = run["counts"]
         return sum(n for status, n in counts.items() if status != "unfinished")
 
     def _make_outputs(self) -> list[Output]:
@@ -328,8 +332,11 @@ class _Batch:
             return Exit.SETUP
         return Exit.PASSED if good else Exit.NOTHING_PASSED
 
-    def so_far(self) -> str:
+    def so_far(self, *, goes_on: bool = True) -> str:
         """Say how far a run came that was stopped, and how to go on.
+
+        Args:
+            goes_on: whether it can.
 
         Returns:
             The end of a sentence, and another sentence.
@@ -337,4 +344,5 @@ class _Batch:
         journal = self._arguments.journal is not None
         # What is done and not handed on stands in no file; the journal may have it.
         progress = replace(self._view.progress, done=self._handed_on)
-        return so_far(progress, journal=journal) if self.begun else "."
+        said = so_far(progress, journal=journal, goes_on=goes_on)
+        return said if self.begun else "."

@@ -45,18 +45,21 @@ def summary(progress: Progress, price: Price | None, *, left_out: int = 0) -> st
     return "; ".join(said) + "."
 
 
-def so_far(progress: Progress, *, journal: bool) -> str:
+def so_far(progress: Progress, *, journal: bool, goes_on: bool = True) -> str:
     """Say how far a run came that was stopped, and how to go on.
 
     Args:
         progress: its last numbers.
         journal: whether it has a journal.
+        goes_on: whether the run can go on with it.
 
     Returns:
         The end of a sentence, and another sentence.
     """
     total = "" if progress.total is None else f" of {progress.total:,}"
     said = f" after {_rows(f'{progress.done:,}{total}')}."
+    if not goes_on:
+        return said
     if journal:
         return f"{said} The same command with --resume goes on."
     return f"{said} A run with --journal FILE could be resumed."

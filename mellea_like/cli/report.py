@@ -157,13 +157,13 @@ def _of(arguments: Arguments) -> str:
 def _of_journal(path: Path, arguments: Arguments, *, as_text: bool) -> str:
     from mellea_like.batch import read_items, read_run  # noqa: PLC0415 (needs sqlite3)
 
-    run = read_run(path)
     if arguments.item is not None:
-        trace = _item(read_items(path), arguments)
+        trace = _item(read_items(path, only=arguments.item), arguments)
         made = _of_trace(trace, arguments.title, as_text=as_text)
         return f"{made}{printable(_exchange(trace))}" if as_text else made
     from mellea_like.report import run_text  # noqa: PLC0415 (few commands need it)
 
+    run = read_run(path, check=False)  # Reading its items checks it.
     if as_text:
         return printable(f"{run_text(run, read_items(path))}\n")
     from mellea_like.report import run_report  # noqa: PLC0415 (an extra)
@@ -173,12 +173,11 @@ def _of_journal(path: Path, arguments: Arguments, *, as_text: bool) -> str:
 
 def _item(items: Iterator[dict[str, Any]], arguments: Arguments) -> dict[str, Any]:
     for item in items:
-        if item["id"] == arguments.item:
-            if item["trace"] is None:
-                msg = f"{arguments.source} has no trace of item {arguments.item}: {item['status']}"
-                raise Problem(msg)
-            trace: dict[str, Any] = item["trace"]
-            return trace
+        if item["trace"] is None:
+            msg = f"{arguments.source} has no trace of item {arguments.item}: {item['status']}"
+            raise Problem(msg)
+        trace: dict[str, Any] = item["trace"]
+        return trace
     msg = f"{arguments.source} has no item {arguments.item}"
     raise Problem(msg, Exit.USAGE)
 

@@ -399,6 +399,21 @@ def test_a_journal_is_not_taken_up_unasked(batch, tmp_path):
     )
 
 
+def test_a_damaged_journal_is_not_said_to_go_on(batch, tmp_path):
+    path = tmp_path / "run.db"
+    journal = ("--journal", str(path))
+    assert batch(*journal)[0] == 0
+    whole = path.read_bytes()
+    path.write_bytes(whole.replace(b"number 1", b"number X"))  # A row that can't be trusted.
+    _, _, err = batch(*journal, "--resume")
+    assert "is damaged" in err
+    assert "Stopped after 0 of 5 rows.\n" in err
+    assert "goes on" not in err
+    path.write_bytes(whole[:4096] + b"x" * (len(whole) - 4096))
+    code, _, err = batch(*journal, "--force")
+    assert (code, "damaged" in err, "--resume" in err) == (3, True, False)
+
+
 def test_what_the_journal_has_is_not_asked_again_and_the_results_are_made_anew(
     batch, server, tmp_path
 ):

@@ -174,6 +174,20 @@ def test_a_journal_whose_pages_are_overwritten_says_what_to_do(command, journal,
     assert err.count(str(path)) == 1
 
 
+def test_an_item_is_read_without_a_look_at_the_rest_of_the_journal(command, journal, tmp_path):
+    path = tmp_path / "run.db"
+    pages = bytearray(journal.read_bytes())
+    page = pages.rindex(b"Harbour 20.") // 4096 * 4096
+    assert b"Harbour 7." not in pages[page : page + 4096]
+    pages[page : page + 4096] = b"x" * 4096
+    path.write_bytes(pages)
+    assert command("report", str(path), "--item", "7")[0] == 0
+    for damaged in (("--item", "20"), ("--item", "99"), ()):  # One that isn't there may be lost.
+        code, _, err = command("report", str(path), *damaged)
+        assert code == 3
+        assert "damaged" in err
+
+
 @pytest.mark.parametrize("item", [(), ("--item", "7")])
 def test_a_journal_in_a_pipe_is_to_be_named_as_a_file(command, journal, item):
     kept, sys.stdin = sys.stdin, io.TextIOWrapper(io.BytesIO(journal.read_bytes()), "utf-8")
