@@ -12,7 +12,7 @@ from anyio.lowlevel import checkpoint
 from mellea_like.coalescing.flush import Window, due_at
 from mellea_like.core.numbers import real_number, whole_number
 from mellea_like.errors import CoalescingError
-from mellea_like.runtime.native import cancel_requested
+from mellea_like.runtime.native import cancel_requested, check_loop, running_loop
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterable, Callable
@@ -138,6 +138,9 @@ class Gathering(Generic[T]):
 class BurstStream(Generic[T]):
     """Bursts of a source; made by `bursts`, entered with ``async with``, then iterated.
 
+    It belongs to the event loop that it was entered in; a thread stops it by
+    ``anyio.from_thread.run_sync(stream.stop, token=token)``.
+
     Attributes:
         cursor: the position up to which everything is processed: that of the last burst after which
             another one was asked for, or `processed` was called. None before that.
@@ -156,6 +159,7 @@ class BurstStream(Generic[T]):
         self._urgent = urgent
         self._position = position
         self._tasks: TaskGroup | None = None
+        self._loop: object = None
         self._reading: anyio.CancelScope | None = None
         self._handed: Burst[T] | None = None
         self._closed: Literal["end", "shutdown"] | None = None
@@ -169,6 +173,7 @@ class BurstStream(Generic[T]):
             msg = "a stream of bursts is entered once: make another one with bursts(...)"
             raise RuntimeError(msg)
         self._reading = anyio.CancelScope()
+        self._loop = running_loop()
         if self._closed is not None:
             self._reading.cancel("the stream of bursts was stopped before")
         self._tasks = await anyio.create_task_group().__aenter__()
@@ -217,6 +222,7 @@ class BurstStream(Generic[T]):
 
     def stop(self) -> None:
         """Read no more of the source; what was gathered is delivered, and then the stream ends."""
+        self._check_loop()
         self._close("shutdown")
         if self._reading is not None:
             self._reading.cancel("the stream of bursts was stopped")
@@ -226,6 +232,7 @@ class BurstStream(Generic[T]):
 
         Asking for the next burst says so too; this is for the last one before a ``break``.
         """
+        self._check_loop()
         if self._handed is not None:
             self.cursor, self._handed = self._handed.cursor, None
 
@@ -237,6 +244,10 @@ class BurstStream(Generic[T]):
         """
         gathered = len(self._gathering)
         return BurstStatistics(self._came, self._delivered, self._dropped, gathered)
+
+    def _check_loop(self) -> None:
+        if self._reading is not None:
+            check_loop(self._loop, type(self).__name__)
 
     async def _until_due(self) -> None:
         while self._closed is None and anyio.current_time() < (due := self._gathering.due_at()):

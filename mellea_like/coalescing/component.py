@@ -11,6 +11,7 @@ from opentelemetry import context as otel_context
 
 from mellea_like.core.current import ITERATION
 from mellea_like.errors import ShutdownError
+from mellea_like.runtime.native import check_loop, running_loop
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -27,12 +28,16 @@ class Component(ABC):
     Leaving the block drains: what was accepted is served, with no time limit; call `drain` before
     to set one, or `abort`. An exception or a cancellation aborts. Either way everyone who waits is
     settled before the block is left.
+
+    It belongs to the event loop that it was entered in. Other threads call it through
+    ``anyio.from_thread.run`` and ``run_sync``; calls that don't are refused by a `RuntimeError`.
     """
 
     def __init__(self) -> None:
         self._tasks: TaskGroup | None = None
         self._closing = False
         self._context = Context()
+        self._loop: object = None
 
     @property
     def closing(self) -> bool:
@@ -45,6 +50,7 @@ class Component(ABC):
             raise RuntimeError(msg)
         self._closing = False
         self._context = copy_context()
+        self._loop = running_loop()
         self._tasks = await anyio.create_task_group().__aenter__()
         return self
 
@@ -74,6 +80,7 @@ class Component(ABC):
             deadline: until when, on ``anyio.current_time``'s clock; what is not served by then gets
                 `ShutdownError`. None for no limit.
         """
+        self._check_loop()
         self._closing = True
         with anyio.CancelScope(deadline=float("inf") if deadline is None else deadline):
             await self._serve_the_rest()
@@ -81,6 +88,7 @@ class Component(ABC):
 
     async def abort(self) -> None:
         """Accept nothing more, cancel what runs, and give everyone else `ShutdownError`."""
+        self._check_loop()
         self._shut()
         await self._until_idle()
 
@@ -104,12 +112,18 @@ class Component(ABC):
         """Refuse a submission that comes too late.
 
         Raises:
+            RuntimeError: it comes from another thread or event loop.
             ShutdownError: the component is closing or closed.
         """
+        self._check_loop()
         if self._tasks is None or self._closing:
             state = "is closing" if self._tasks is not None else "is not open: use `async with`"
             msg = f"this {type(self).__name__} {state}"
             raise ShutdownError(msg)
+
+    def _check_loop(self) -> None:
+        if self._tasks is not None:
+            check_loop(self._loop, type(self).__name__)
 
     def _start(self, work: Callable[..., Awaitable[object]], *args: Any, name: str) -> None:
         """Start work that belongs to no caller.

@@ -9,7 +9,6 @@ from secrets import token_hex
 from typing import TYPE_CHECKING, Literal, NoReturn, Self, TypeAlias
 
 import anyio
-from anyio.lowlevel import current_token
 
 from mellea_like.coalescing.audit import Auditor, AuditRecord, RequestStatus, listening, status_of
 from mellea_like.coalescing.batch import Batch, Manner
@@ -39,8 +38,6 @@ from mellea_like.telemetry.shared import caller_span
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable
     from types import TracebackType
-
-    from anyio.lowlevel import EventLoopToken
 
     from mellea_like.coalescing.audit import AuditCallback
     from mellea_like.core.backend import Backend, Request
@@ -146,7 +143,6 @@ class SamplingCoordinator(BackendWrapper, Component):
         self._manner = Manner(retry_missing, ask_singly, self._counts.called)
         self._auditor = Auditor(audit)
         self._handlers = handlers_in(plugins)
-        self._loop: EventLoopToken | None = None
         self._name = token_hex(4)
         self._request_numbers = count(1)
         self._batch_numbers = count(1)
@@ -174,7 +170,6 @@ class SamplingCoordinator(BackendWrapper, Component):
 
     async def __aenter__(self) -> Self:
         await super().__aenter__()
-        self._loop = current_token()
         self._auditor.open(self._open_tasks())
         self._start(self._auditor.work, name="coordinator: audit")
         self._start(self._keep, name="coordinator: batches")
@@ -225,9 +220,7 @@ class SamplingCoordinator(BackendWrapper, Component):
         )
 
     async def _ask(self, request: Request, *, alone: bool) -> Generation:
-        if self._tasks is not None and current_token() != self._loop:
-            msg = "this SamplingCoordinator was entered in another event loop: use one in each"
-            raise RuntimeError(msg)
+        self._check_loop()
         pending = self._accept(request, alone=alone)
         try:
             return await pending.wait()

@@ -48,7 +48,8 @@ class ChatDispatcher(ChatWork[M, R]):
     if no run has it yet. A run is never cancelled because no one waits for it; if it fails and no
     one does, the error is logged. Keys of sessions stand in logs and spans.
 
-    It serves one event loop at a time, and is no use from other threads.
+    It belongs to the event loop that it was entered in. A thread goes through that:
+    ``anyio.from_thread.run_sync(dispatcher.submit, key, message, token=token)``.
 
     Args:
         run: an async function that gets the list of messages and returns what each of their tickets
@@ -201,6 +202,7 @@ class ChatDispatcher(ChatWork[M, R]):
             What it did. If the run has not ended within ``stop_grace``, the session is stuck.
         """
         await checkpoint_if_cancelled()
+        self._check_loop()
         known = self._sessions.get(session_key) is not None or session_key in self._lobby
         active = self._active.get(session_key)
         discarded = self._discard(session_key, Stopped(f"session {session_key!r} was stopped"))

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import anyio
 from anyio.lowlevel import checkpoint_if_cancelled
 
+from mellea_like.runtime.native import check_loop, running_loop
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
@@ -26,10 +28,11 @@ class Ticket(Generic[T]):
         abandoned: called, at most once, when a waiter was cancelled and none is left.
     """
 
-    __slots__ = ("_abandoned", "_error", "_settled", "_value", "_waiters", "seen")
+    __slots__ = ("_abandoned", "_error", "_loop", "_settled", "_value", "_waiters", "seen")
 
     def __init__(self, abandoned: Callable[[Ticket[T]], object] | None = None) -> None:
         self._abandoned = abandoned
+        self._loop = running_loop()
         self._settled: anyio.Event | None = None
         self._value: Any = None
         self._error: BaseException | None = None
@@ -78,9 +81,11 @@ class Ticket(Generic[T]):
             The result.
 
         Raises:
+            RuntimeError: it is waited for in another event loop.
             BaseException: what it failed with.
         """
         if not self.done:
+            check_loop(self._loop, "ticket's component")
             self._waiters += 1
             try:
                 await self._event().wait()
