@@ -61,11 +61,15 @@ class Request:
 
     Args:
         messages: the conversation, oldest first; the reply to it is wanted.
-        options: how to generate.
+        options: how to generate; a mapping becomes `Options`.
         format: the type that the reply's text should parse to, as JSON: a pydantic model, or any
             other type that pydantic can validate. None for free text.
         meta: where the request comes from.
         meter: what the backend updates as it learns what the request costs.
+
+    Raises:
+        TypeError: the options are neither, or an option is of the wrong type.
+        ValueError: an option is unknown, or out of its range.
     """
 
     messages: tuple[Message, ...]
@@ -75,6 +79,10 @@ class Request:
     meter: Meter = field(default_factory=Meter, compare=False)
 
     __repr__ = fields_shown
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "messages", tuple(self.messages))
+        object.__setattr__(self, "options", Options.of(self.options))
 
 
 @runtime_checkable

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 from types import BuiltinFunctionType, FunctionType, MethodType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -15,11 +15,41 @@ __all__ = ["check_format", "json_schema", "parse_json", "parse_value", "strip_fe
 _FENCE = re.compile(r"\A\s*```[A-Za-z0-9_-]*[ \t]*\r?\n(.*?)\r?\n?```\s*\Z", re.DOTALL)
 
 
-@lru_cache(maxsize=256)
+class _Known:
+    """A format as the key of a cache: ``P | Q`` equals ``Q | P``, and reads other values."""
+
+    __slots__ = ("format", "parts")
+
+    def __init__(self, format: Any) -> None:
+        self.format = format
+        self.parts = _parts(format)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Known) and self.parts == other.parts
+
+    def __hash__(self) -> int:
+        return hash(self.parts)
+
+
+def _parts(format: Any) -> object:
+    inside = get_args(format)
+    if not inside:
+        return id(format)
+    origin = get_origin(format)
+    if origin is Literal:
+        return origin, tuple((type(word), word) for word in inside)
+    return origin, tuple(map(_parts, inside))
+
+
 def _adapter(format: Any) -> TypeAdapter[Any]:
+    return _adapter_of(format if isinstance(format, type) else _Known(format))
+
+
+@lru_cache(maxsize=256)
+def _adapter_of(known: type | _Known) -> TypeAdapter[Any]:
     from pydantic import TypeAdapter  # noqa: PLC0415 (half of this package's import time)
 
-    return TypeAdapter(format)
+    return TypeAdapter(known.format if isinstance(known, _Known) else known)
 
 
 def check_format(format: Any) -> None:
@@ -44,7 +74,6 @@ def check_format(format: Any) -> None:
         raise TypeError(msg) from exc
 
 
-@lru_cache(maxsize=256)
 def json_schema(format: Any) -> dict[str, Any]:
     """Return the JSON Schema of a format.
 
@@ -54,7 +83,12 @@ def json_schema(format: Any) -> dict[str, Any]:
     Returns:
         The schema (draft 2020-12); shared, not to be changed.
     """
-    return _adapter(format).json_schema()
+    return _schema_of(_Known(format))
+
+
+@lru_cache(maxsize=256)
+def _schema_of(known: _Known) -> dict[str, Any]:
+    return _adapter_of(known).json_schema()
 
 
 def strip_fence(text: str) -> str:

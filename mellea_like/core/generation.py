@@ -52,10 +52,12 @@ class Generation:
 
     Args:
         text: the output's text.
-        value: the parsed output; None where the text itself is the value.
+        value: the parsed output; None where the text itself is the value, unless ``parsed``.
         usage: what it cost.
         model: the model that answered, where it is known.
         finish_reason: why the output ended, in OpenAI's words: ``"stop"`` or ``"length"``, say.
+        parsed: whether the value was read from the text, by a ``format`` or an action's ``parse``:
+            None is a value then.
     """
 
     text: str
@@ -63,8 +65,14 @@ class Generation:
     usage: Usage = Usage()
     model: str | None = None
     finish_reason: str | None = None
+    parsed: bool = False
 
     __repr__ = fields_shown
+
+    @property
+    def has_value(self) -> bool:
+        """Whether there is a value besides the text."""
+        return self.parsed or self.value is not None
 
 
 @dataclass(frozen=True, slots=True)

@@ -178,8 +178,8 @@ class Requirement:
     def __deepcopy__(self, memo: object) -> Self:
         return self
 
-    def __setstate__(self, state: tuple[object, dict[str, object]]) -> None:
-        self._set(**state[1])
+    def __setstate__(self, state: tuple[dict[str, object] | None, dict[str, object]]) -> None:
+        self._set(**(state[0] or {}), **state[1])
 
     @classmethod
     def _combined(cls, operator: Operator, parts: tuple[Requirement, ...]) -> Requirement:

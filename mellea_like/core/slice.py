@@ -114,7 +114,7 @@ class Slice:
         """The parsed value, or the text where that is the value; None without an output."""
         if self.generation is None:
             return None
-        return self.generation.text if self.generation.value is None else self.generation.value
+        return self.generation.value if self.generation.has_value else self.generation.text
 
     @property
     def duration(self) -> float:

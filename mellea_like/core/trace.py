@@ -139,8 +139,9 @@ def slice_to_dict(s: Slice) -> dict[str, Any]:
         "reason": s.reason,
         "error": None if s.error is None else error_to_dict(s.error),
     }
-    if reply is not None and reply.value is not None:
+    if reply is not None and reply.has_value:
         written["value"] = _plain(reply.value)
+        written["parsed"] = reply.parsed
     return written
 
 
@@ -264,10 +265,15 @@ class _Reader:
         if s["text"] is None:
             return None
         value = s.get("value")
-        if value is not None and self.format is not None:
+        if "value" in s and self.format is not None:
             value = parse_json(self.format, json.dumps(value))
         return Generation(
-            s["text"], value, _usage(s["generation_usage"]), s["model"], s["finish_reason"]
+            s["text"],
+            value,
+            _usage(s["generation_usage"]),
+            s["model"],
+            s["finish_reason"],
+            parsed=s.get("parsed", "value" in s),
         )
 
 

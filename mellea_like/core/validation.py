@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, SupportsFloat, TypeAlias
 
 from mellea_like.core.shown import fields_shown
 
@@ -36,15 +37,16 @@ class ValidationResult:
     Args:
         passed: whether the requirement is met.
         reason: why, or why not; it goes into the next attempt's prompt. Write it for the model.
-        score: how well it is met, from 0.0 to 1.0, or None. Scores choose the best failure.
+        score: how well it is met, from 0.0 to 1.0, or None. Scores choose the best failure. Any
+            real number becomes a float: a `Decimal`, a `Fraction`, one of numpy's.
 
     Attributes:
         status: passed, failed, errored or skipped.
         error: the exception, where the status is errored, or failed because ``on_error`` says so.
 
     Raises:
-        TypeError: ``passed`` is no bool, or ``reason`` no str.
-        ValueError: the score is out of its range.
+        TypeError: ``passed`` is no bool, ``reason`` no str, or the score no number.
+        ValueError: the score is out of its range, or not a number (NaN).
     """
 
     status: ValidationStatus
@@ -58,7 +60,7 @@ class ValidationResult:
         self,
         passed: bool,  # noqa: FBT001 (ValidationResult(True, "why") reads well)
         reason: str = "",
-        score: float | None = None,
+        score: SupportsFloat | None = None,
     ) -> None:
         if not isinstance(passed, bool):
             msg = f"a validation result's passed is a bool, not {passed!r}"
@@ -66,9 +68,18 @@ class ValidationResult:
         if not isinstance(reason, str):
             msg = f"a validation result's reason is a str, not {reason!r}"
             raise TypeError(msg)
-        if score is not None and not (0.0 <= score <= 1.0):
-            msg = f"a validation result's score lies between 0 and 1, not {score!r}"
-            raise ValueError(msg)
+        if score is not None:
+            if isinstance(score, bool) or not hasattr(score, "__float__"):
+                msg = f"a validation result's score is a number, not {score!r}"
+                raise TypeError(msg)
+            try:
+                number = float(score)
+            except OverflowError:
+                number = math.inf
+            if not 0.0 <= number <= 1.0:
+                msg = f"a validation result's score lies between 0 and 1, not {score!r}"
+                raise ValueError(msg)
+            score = number
         status = ValidationStatus.PASSED if passed else ValidationStatus.FAILED
         self._set(status, reason, score, None)
 

@@ -228,7 +228,7 @@ class Iteration:
         if call.watched and generation.finish_reason == REJECTED and self._reject(generation):
             return None
         try:
-            if plan.format is None and generation.value is None:
+            if plan.format is None and not (generation.parsed or generation.value is not None):
                 value = self.action.parse(generation.text)
             else:
                 value = _given_value(generation, plan.format)
@@ -237,9 +237,14 @@ class Iteration:
             self.reason = str(exc) or type(exc).__name__
             return None
         text = generation.text
-        if value is not text and value is not generation.value:
+        if value is not text and (value is not generation.value or value is None):
             self.generation = generation = Generation(
-                text, value, generation.usage, generation.model, generation.finish_reason
+                text,
+                value,
+                generation.usage,
+                generation.model,
+                generation.finish_reason,
+                parsed=True,
             )
         seen = self.context if plan.validation_context is None else plan.validation_context
         candidate: Candidate = _new_candidate(text, value, generation, seen, self.action)
@@ -341,6 +346,6 @@ def _given_value(generation: Generation, wanted: Any) -> Any:
     """Return the value that the backend gave or the format asks for."""
     if wanted is None:
         return generation.value
-    if generation.value is not None:
+    if generation.has_value:
         return parse_value(wanted, generation.value)
     return parse_json(wanted, generation.text)

@@ -38,8 +38,10 @@ class MultiTurnStrategy(BaseSamplingStrategy):
         wanted = "That was not accepted. Put this right, and give the whole answer again:"
         message = Message("user", f"{wanted}\n{problems}")
         first = history[0].action
-        # The reply to an instruction or a message is its text, as the reply to this message is.
-        action = message if isinstance(first, Instruction | Message) else FollowUp(message, first)
+        # The reply to an instruction or a message is its text, as the reply to this message is;
+        # a subclass of theirs may read it in another way.
+        plain = type(first) in {Instruction, Message}
+        action = message if plain else FollowUp(message, first)
         return action, history[-1].context_after
 
     def select_from_failure(self, slices: Sequence[Slice]) -> int:

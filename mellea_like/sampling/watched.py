@@ -86,4 +86,6 @@ class WatchedBackend(BackendWrapper):
         fault: Exception | None,
     ) -> EarlyRejection:
         usage = cost_of(request.meter, None)
-        return EarlyRejection(text, None, usage, self.model, REJECTED, verdicts, fault)
+        return EarlyRejection(
+            text, None, usage, self.model, REJECTED, verdicts=verdicts, fault=fault
+        )

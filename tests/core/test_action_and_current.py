@@ -12,6 +12,7 @@ from mellea_like.core.context import Context
 from mellea_like.core.current import ITERATION, current_iteration
 from mellea_like.core.generation import Generation
 from mellea_like.core.message import Message
+from mellea_like.core.options import Options
 from mellea_like.core.requirement import Requirement
 
 
@@ -80,6 +81,13 @@ def test_requests_have_meters_of_their_own():
     one.meter.start()
     assert not two.meter.started
     assert one == two
+
+
+def test_a_request_takes_options_as_a_mapping():
+    request = Request([Message("user", "hi")], {"temperature": 1})
+    assert request == Request((Message("user", "hi"),), Options(temperature=1))
+    with pytest.raises(ValueError, match="unknown option heat"):
+        Request((), {"heat": 1})
 
 
 def test_a_backend_is_whatever_generates():

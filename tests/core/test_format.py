@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import pytest
+from annotated_types import Gt
 from pydantic import BaseModel, Field
 
-from mellea_like.core.format import check_format, json_schema, parse_json, parse_value, strip_fence
+from mellea_like.core.format import (
+    _adapter_of,
+    check_format,
+    json_schema,
+    parse_json,
+    parse_value,
+    strip_fence,
+)
 
 
 class Line(BaseModel):
@@ -102,3 +110,42 @@ def test_a_value_is_read_as_its_type():
     assert parse_value(int, "3") == 3
     with pytest.raises(ValueError, match="integer"):
         parse_value(int, "three")
+
+
+# --- formats that are equal, and not the same ---------------------------------------------------
+
+
+class Cat(BaseModel):
+    age: int = 1
+
+
+class Dog(BaseModel):
+    age: int = 1
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "text", "read", "also"),
+    [
+        (Cat | Dog, Dog | Cat, "{}", Cat(), Dog()),
+        (list[Cat | Dog], list[Dog | Cat], "[{}]", [Cat()], [Dog()]),
+        (Literal[1], Literal[True], "1", 1, True),
+        (Annotated[int, Gt(0)], Annotated[int, Gt(False)], "1", 1, 1),
+    ],
+)
+def test_formats_that_are_equal_read_as_each_is_written(first, second, text, read, also):
+    for format_, value in ((first, read), (second, also), (first, read)):
+        assert repr(parse_json(format_, text)) == repr(value)
+
+
+def test_the_schema_of_a_union_keeps_its_order():
+    def names(format_):
+        return [branch["$ref"] for branch in json_schema(format_)["anyOf"]]
+
+    assert names(Cat | Dog) == names(Dog | Cat)[::-1]
+
+
+def test_a_format_that_is_written_again_is_not_made_again():
+    before = _adapter_of.cache_info().misses
+    for _ in range(3):
+        parse_json(list[Cat | None], "[null]")
+    assert _adapter_of.cache_info().misses <= before + 1

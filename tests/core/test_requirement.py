@@ -6,7 +6,10 @@ import functools
 import math
 import pickle
 import threading
+from decimal import Decimal
+from fractions import Fraction
 
+import numpy as np
 import pytest
 
 from mellea_like.backends.scripted import ScriptedBackend
@@ -70,12 +73,25 @@ def test_a_reason_is_a_text():
         ValidationResult(True, None)
 
 
-@pytest.mark.parametrize("score", [-0.1, 1.1, math.nan])
+@pytest.mark.parametrize("score", [-0.1, 1.1, math.nan, Decimal("NaN"), Fraction(3, 2), 10**400])
 def test_a_score_lies_between_0_and_1(score):
     with pytest.raises(ValueError, match="between 0 and 1"):
         ValidationResult(True, score=score)
     assert ValidationResult(True, score=0).score == 0
     assert ValidationResult(True, score=1).score == 1
+
+
+@pytest.mark.parametrize("score", [Decimal("0.5"), Fraction(1, 2), np.float32(0.5), np.array(0.5)])
+def test_a_score_of_any_kind_of_number_becomes_a_float(score):
+    verdict = ValidationResult(False, "half", score)
+    assert type(verdict.score) is float
+    assert verdict.score == 0.5
+
+
+@pytest.mark.parametrize("score", ["0.5", True, 1j, [0.5]])
+def test_a_score_is_a_number(score):
+    with pytest.raises(TypeError, match="score is a number"):
+        ValidationResult(True, score=score)
 
 
 # --- construction -----------------------------------------------------------------------------
@@ -329,3 +345,13 @@ def test_a_combination_streams_if_any_part_does():
 
 def test_a_pickled_requirement_keeps_its_stream_check():
     assert pickle.loads(pickle.dumps(Requirement("e", yes, stream=watches))).stream is watches
+
+
+class WithOwners(Requirement):
+    def __init__(self, description, owner):
+        super().__init__(description)
+        self._set(owner=owner)
+
+
+def test_a_pickled_requirement_keeps_what_a_subclass_added():
+    assert pickle.loads(pickle.dumps(WithOwners("it is short", "Anna"))).owner == "Anna"

@@ -215,6 +215,28 @@ async def test_a_candidate_is_all_there_is_to_know(virtual_clock):
     assert candidate.context == Context()
 
 
+class NullIsNone(Instruction):  # A subclass keeps its own parse where requirements are given.
+    def parse(self, text):
+        return None if text == "null" else text
+
+
+@pytest.mark.parametrize(
+    ("action", "format_"), [("do", int | None), (NullIsNone("do"), None)], ids=["format", "parse"]
+)
+async def test_none_is_a_value(action, format_, virtual_clock):
+    seen = []
+    check = Requirement("look", lambda c: seen.append(c.value) or True, inline=True)
+    strategy = RejectionSamplingStrategy(ScriptedBackend(["null"]))
+    result = await strategy.sample(action, [check], format=format_)
+    for known in (result, SamplingResult.from_dict(result.to_dict(), format_)):
+        assert known.success
+        assert known.value is None
+        assert known.unwrap() is None
+        assert known.best.text == "null"
+    assert seen == [None]
+    assert result.to_dict()["slices"][0]["value"] is None
+
+
 async def test_one_strategy_serves_many_tasks_at_once(virtual_clock):
     backend = ScriptedBackend(
         lambda request: "yes" if request.meta.iteration == 2 else "no", delay=1

@@ -171,6 +171,17 @@ async def test_an_action_of_ones_own_is_parsed_and_its_value_validated():
     assert result.slices[0].problems == ("over 9: 3 is not over 9",)
 
 
+class Number(Instruction):
+    def parse(self, text):
+        return int(text)
+
+
+@pytest.mark.parametrize("strategy", [RepairTemplateStrategy, MultiTurnStrategy])
+async def test_a_subclass_of_instruction_keeps_its_parser_in_repairs(strategy):
+    _, result = await run(strategy, ["3", "12"], action=Number("do"), requirements=[big])
+    assert [s.value for s in result.slices] == [3, 12]
+
+
 async def test_repair_of_an_action_of_ones_own_keeps_its_parser():
     backend, result = await run(
         RepairTemplateStrategy, ["3", "what?", "12"], action=Sum((5, 7)), requirements=[big]
