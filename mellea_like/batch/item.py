@@ -19,7 +19,7 @@ ItemStatus = Literal["passed", "failed", "errored"]
 
 @dataclass(frozen=True, slots=True)
 class ItemResult(Generic[T]):
-    """What came of one item. Generic in the parsed value.
+    """What came of one item; true if it is a `success`. Generic in the parsed value.
 
     Args:
         id: the item's position in the source, from 0.
@@ -53,6 +53,9 @@ class ItemResult(Generic[T]):
     def success(self) -> bool:
         """Whether a slice passed."""
         return self.error is None and self.result is not None and self.result.success
+
+    def __bool__(self) -> bool:
+        return self.success
 
     @property
     def value(self) -> T | None:

@@ -8,7 +8,7 @@ __all__ = ["ChatStatistics", "StopReport"]
 
 
 class StopReport(NamedTuple):
-    """What stopping a session did.
+    """What stopping a session did; true where it ended a run or discarded messages.
 
     Attributes:
         known: whether the session was known: it had work, or had some within ``idle_ttl``.
@@ -20,6 +20,9 @@ class StopReport(NamedTuple):
     known: bool
     cancelled: bool
     discarded: int
+
+    def __bool__(self) -> bool:
+        return self.cancelled or self.discarded > 0
 
 
 class ChatStatistics(NamedTuple):

@@ -20,7 +20,7 @@ from mellea_like.errors import (
     ShutdownError,
     Stopped,
 )
-from mellea_like.runtime.logs import warn
+from mellea_like.runtime.logs import logger, warn
 from mellea_like.runtime.native import clock
 
 if TYPE_CHECKING:
@@ -101,6 +101,9 @@ class ChatWork(Component, Generic[M, R]):
         if admission is Admission.STUCK:
             return self._stuck(key)
         self._accepted += 1
+        depth = len(session.pending)
+        message = "session %r is %s: %d messages wait"
+        logger.debug(message, key, session.phase, depth, extra={"session": key, "depth": depth})
         if admission is Admission.INTERRUPTS:
             self._active[key].scope.cancel()
         return None

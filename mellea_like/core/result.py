@@ -52,6 +52,8 @@ class StopReason(StrEnum):
 class SamplingResult(Generic[T]):
     """All that happened in one call, and the best of it. Generic in the parsed value.
 
+    It is true if it is a `success`.
+
     Args:
         slices: the record of each iteration that started, in the order they ended.
         best_index: where in ``slices`` the winner stands, else the best failure; None where no
@@ -79,6 +81,9 @@ class SamplingResult(Generic[T]):
     def success(self) -> bool:
         """Whether a slice passed."""
         return self.best_index is not None and self.slices[self.best_index].passed
+
+    def __bool__(self) -> bool:
+        return self.success
 
     @property
     def best(self) -> Slice:

@@ -190,6 +190,7 @@ async def test_an_item_that_fails_is_a_failed_item(virtual_clock):
     assert errored.error is wrong
     assert (errored.result, errored.value, failed.value) == (None, None, None)
     assert passed.success
+    assert [bool(item) for item in items] == [False, False, True]
     with pytest.raises(SamplingFailed, match="it says no"):
         failed.unwrap()
     with pytest.raises(AuthenticationFailed, match="the key is missing"):

@@ -269,6 +269,15 @@ async def test_stopping_what_is_not_known_says_so():
         assert await dispatcher.stop("a") == StopReport(known=True, cancelled=False, discarded=0)
 
 
+async def test_a_report_is_true_if_something_was_stopped():
+    async with chat(Bot()) as dispatcher:
+        assert not await dispatcher.stop("a")
+        dispatcher.submit("a", 1)
+        assert await dispatcher.stop("a")
+        assert not await dispatcher.stop("a")
+    assert StopReport(known=True, cancelled=True, discarded=0)
+
+
 async def test_a_stop_waits_for_the_end_of_the_run_and_its_tickets_do_not():
     bot = Bot(1, cleanup=2)
     async with chat(bot) as dispatcher:
@@ -602,6 +611,16 @@ async def test_sessions_may_be_forgotten_at_once():
 
 
 # --- errors that no one sees ------------------------------------------------------------------
+
+
+async def test_a_message_that_is_queued_is_logged_with_its_session_and_the_depth(caplog):
+    caplog.set_level("DEBUG", "mellea_like")
+    async with chat(Bot(1)) as dispatcher:
+        await say(dispatcher, (0, "one"), (0.6, "two"), (0.7, "three"))
+    records = [record for record in caplog.records if hasattr(record, "depth")]
+    assert [(record.session, record.depth) for record in records] == [("a", 1), ("a", 1), ("a", 2)]
+    assert {record.levelname for record in records} == {"DEBUG"}
+    assert records[2].getMessage() == "session 'a' is running: 2 messages wait"
 
 
 async def test_the_error_of_a_run_that_no_one_waits_for_is_logged(caplog):

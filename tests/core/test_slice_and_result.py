@@ -118,6 +118,7 @@ def test_the_context_after_has_a_system_message_that_was_put_first():
 def test_a_success_gives_its_value():
     won = result(cut(), cut(Outcome.PASSED, generation=Generation("3", value=3)), best=1)
     assert won.success
+    assert won
     assert won.best is won.slices[1]
     assert won.value == won.unwrap() == 3
 
@@ -131,6 +132,7 @@ def test_a_passing_value_may_be_false():
 def test_a_failure_has_a_best_slice_but_no_value():
     lost = result(cut(), best=0)
     assert not lost.success
+    assert not lost
     assert lost.best.value == "text"
     assert lost.value is None
 
