@@ -18,6 +18,7 @@ from mellea_like.batch.source import END, Source
 from mellea_like.batch.window import Window
 from mellea_like.batch.work import Job, Work, budget_spent, first_failure
 from mellea_like.core.generation import Usage
+from mellea_like.core.shown import add_note
 from mellea_like.errors import JournalError
 from mellea_like.runtime.collector import relaxed_gc
 from mellea_like.runtime.logs import warn
@@ -295,8 +296,8 @@ class BatchRun(Generic[T]):
     def _out_of_budget(self, error: Exception) -> None:
         """Start no further item, for none could be paid for; those in flight may go on."""
         if not self._start_no_more:
-            error.add_note(
-                "the budget is shared by the items of a batch, and so it ended the batch"
+            add_note(
+                error, "the budget is shared by the items of a batch, and so it ended the batch"
             )
             self._error = error  # A source that failed before is not why items are missing.
         self._start_no_more = True

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from mellea_like.batch.identity import identity_of
 from mellea_like.core.action import as_action
 from mellea_like.core.result import SamplingResult, StopReason
+from mellea_like.core.shown import add_note
 from mellea_like.errors import LimitExceeded, MelleaError, SamplingFailed
 from mellea_like.runtime.native import cancel_requested, split_cancellation
 
@@ -171,5 +172,5 @@ def first_failure(outcome: ItemResult[Any]) -> Exception:
         except SamplingFailed as exc:
             error = exc
     assert error is not None  # noqa: S101 (it failed)
-    error.add_note(f"this is item {outcome.id} of the batch, which fail_fast=True ended")
+    add_note(error, f"this is item {outcome.id} of the batch, which fail_fast=True ended")
     return error

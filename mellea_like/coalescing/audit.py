@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import anyio
 
 from mellea_like.core.generation import Generation, Usage
+from mellea_like.core.shown import error_text
 from mellea_like.errors import Expired, MissingAnswer, QueueFull, Refused, ShutdownError, Stopped
 from mellea_like.hooks.dispatch import HookRun
 from mellea_like.hooks.types import HookType
@@ -138,7 +139,7 @@ class Auditor:
             try:
                 self._callback(record)
             except Exception as exc:  # noqa: BLE001 (the user's)
-                what = f"{type(exc).__name__}: {exc}"
+                what = f"{type(exc).__name__}: {error_text(exc)}"
                 warn("the audit callback failed at request %s: %s", record.request_id, what)
         if handlers and self._tasks is not None:
             self._queue.append((handlers, record))

@@ -15,6 +15,7 @@ from mellea_like.coalescing.pending import own_copy
 from mellea_like.coalescing.shares import SharedCost
 from mellea_like.core.backend import checked_reply
 from mellea_like.core.generation import Generation
+from mellea_like.core.shown import error_text
 from mellea_like.errors import (
     BackendUnavailable,
     Expired,
@@ -223,7 +224,7 @@ class Batch:
             error = BackendUnavailable(f"{name} raised a cancellation that no one asked for")
             error.__cause__ = cancellation
         if error is not None and not self._waiting():
-            what = f"{type(error).__name__}: {error}"
+            what = f"{type(error).__name__}: {error_text(error)}"
             warn("batch %s failed when nobody waited any more: %s", self.batch_id, what)
             return not isinstance(error, Exception)
         if error is not None:

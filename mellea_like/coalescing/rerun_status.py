@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from mellea_like.core.shown import error_text
 from mellea_like.runtime.logs import warn
 
 if TYPE_CHECKING:
@@ -237,7 +238,7 @@ def log_unseen(name: str, batch: Batch[Any]) -> None:
     error, number, batch.error = batch.error, batch.number, None
     reasons, text = (
         ", ".join(batch.reasons) or "no reason given",
-        f"{type(error).__name__}: {error}",
+        f"{type(error).__name__}: {error_text(error)}",
     )
     message = "tick %d of %s (%s) failed: %s"
     warn(message, number, name, reasons, text, gate=name, tick=number)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from mellea_like import errors
 from mellea_like.core.message import Message
 from mellea_like.core.requirement import Requirement
-from mellea_like.core.shown import fields_shown
+from mellea_like.core.shown import add_note, error_text, fields_shown
 from mellea_like.errors import BackendError, MelleaError, RequirementError
 
 if TYPE_CHECKING:
@@ -131,14 +131,14 @@ def error_from_dict(written: Mapping[str, Any]) -> Exception:
     name, message = written["type"], written["message"]
     error = _made(name, message, written) or RecordedError(message, type=name)
     for note in written.get("notes", ()):
-        error.add_note(note)
+        add_note(error, note)
     if "cause" in written:
         error.__cause__ = error_from_dict(written["cause"])
     return error
 
 
 def _described(error: BaseException, causes: int) -> dict[str, Any]:
-    described: dict[str, Any] = {"type": _type_name(error), "message": str(error)}
+    described: dict[str, Any] = {"type": _type_name(error), "message": error_text(error)}
     if isinstance(error, BackendError):
         described.update({name: getattr(error, name) for name in _OF_BACKENDS})
     notes = getattr(error, "__notes__", None)

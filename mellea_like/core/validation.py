@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, SupportsFloat, TypeAlias
 
-from mellea_like.core.shown import fields_shown
+from mellea_like.core.shown import error_text, fields_shown
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -106,7 +106,7 @@ class ValidationResult:
             A verdict that is neither a pass nor a failure.
         """
         result = cls.__new__(cls)
-        result._set(ValidationStatus.ERRORED, str(error), None, error)
+        result._set(ValidationStatus.ERRORED, error_text(error), None, error)
         return result
 
     @classmethod

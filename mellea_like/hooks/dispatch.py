@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import anyio
 
+from mellea_like.core.shown import error_text
 from mellea_like.errors import Blocked, HookError
 from mellea_like.hooks.types import HookMode, HookType
 from mellea_like.runtime.logs import warn
@@ -137,10 +138,11 @@ class HookRun:
                 return payload
             changed = _checked(handler, payload, answer)
         except Blocked as exc:
-            msg = f"plugin {handler.plugin} blocked the call at {handler.hook}: {exc}"
+            msg = f"plugin {handler.plugin} blocked the call at {handler.hook}: {error_text(exc)}"
             raise Blocked(msg, plugin=handler.plugin, hook=handler.hook) from exc
         except Exception as exc:
-            msg = f"plugin {handler.plugin} failed at {handler.hook}: {type(exc).__name__}: {exc}"
+            what = f"{type(exc).__name__}: {error_text(exc)}"
+            msg = f"plugin {handler.plugin} failed at {handler.hook}: {what}"
             raise HookError(msg, plugin=handler.plugin, hook=handler.hook) from exc
         return changed if amend is None else amend(payload, changed, handler.plugin)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 import anyio
 
 from mellea_like.core.generation import Generation
+from mellea_like.core.shown import add_note, error_text
 from mellea_like.errors import BackendError, BackendUnavailable, RateLimited
 from mellea_like.limits.gate import come_back_in, draw, spread_after
 from mellea_like.runtime.logs import inform
@@ -194,7 +195,7 @@ class _Tries(Generic[T]):
             return False
         error = _error_of(state)
         if why not in getattr(error, "__notes__", ()):
-            error.add_note(why)
+            add_note(error, why)
         return True
 
 
@@ -235,7 +236,7 @@ def _error_of(state: RetryCallState) -> BackendError:
 def _too_long(error: BackendError, wait: float, cap: float) -> BackendError:
     kind = RateLimited if is_refusal(error) else BackendUnavailable
     msg = (
-        f"{error}; {come_back_in(wait)}: that is longer than this request may wait"
+        f"{error_text(error)}; {come_back_in(wait)}: that is longer than this request may wait"
         f" (max_retry_after={cap:g})"
     )
     return kind(msg, status=error.status, retryable=False, retry_after=wait)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, cast
 
 from mellea_like.core.quick import quick
+from mellea_like.core.shown import add_note, error_text
 from mellea_like.core.validation import ValidationResult, ValidationStatus
 from mellea_like.errors import RequirementError
 
@@ -59,9 +60,10 @@ def errored(requirement: Requirement, exc: BaseException) -> ValidationResult:
         BaseException: the exception itself, with a note, if ``on_error`` is ``"raise"``.
     """
     if requirement.on_error == "raise":
-        exc.add_note(f"raised by requirement {requirement.name!r}, whose on_error is 'raise'")
+        add_note(exc, f"raised by requirement {requirement.name!r}, whose on_error is 'raise'")
         raise exc
-    what = f"{type(exc).__name__}: {exc}" if str(exc) else type(exc).__name__
+    said = error_text(exc)
+    what = f"{type(exc).__name__}: {said}" if said else type(exc).__name__
     if "'Candidate'" in what:
         what += " (a validator takes a Candidate: its text is candidate.text)"
     if requirement.on_error == "fail":

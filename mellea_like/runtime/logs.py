@@ -6,6 +6,7 @@ import logging
 from typing import Any
 
 from mellea_like.core.current import ITERATION
+from mellea_like.core.shown import error_text
 
 __all__ = ["IterationFilter", "inform", "logger", "warn"]
 
@@ -57,7 +58,8 @@ def warn(
     if ids is not None and sampling_id is None:
         sampling_id, iteration, subsample = ids.sampling_id, ids.iteration, ids.subsample
     extra = {"sampling_id": sampling_id, "iteration": iteration, "subsample": subsample, **more}
-    logger.warning(message, *args, extra=extra, stacklevel=2)
+    said = (error_text(arg) if isinstance(arg, BaseException) else arg for arg in args)
+    logger.warning(message, *said, extra=extra, stacklevel=2)
 
 
 def inform(message: str, *args: object) -> None:

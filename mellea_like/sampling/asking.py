@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from mellea_like.core.shown import add_note
 from mellea_like.errors import LimitExceeded
 from mellea_like.limits.gate import gate_of
 from mellea_like.limits.retry import retries
@@ -105,7 +106,7 @@ async def try_again(
             return await policy.again(backend.generate, request, first, gate)
         except LimitExceeded as exc:
             call.race.out_of_budget(exc)
-            first.add_note(f"not tried again: {exc}")
+            add_note(first, f"not tried again: {exc}")
         # Outside the handler: what ends the call may be raised from this error, not it from that.
         raise first
     finally:

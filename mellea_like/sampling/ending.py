@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from mellea_like.core.result import StopReason
+from mellea_like.core.shown import add_note
 from mellea_like.core.slice import Outcome, Slice
 from mellea_like.errors import HookError, SamplingFailed, SamplingTimeout
 from mellea_like.sampling.selection import winner
@@ -168,8 +169,9 @@ def _noted(errors: Sequence[BaseException], sampling_id: str) -> BaseException:
         return SamplingFailed(stopped)
     first = errors[0]
     count = "1 iteration" if len(errors) == 1 else f"{len(errors)} iterations"
-    first.add_note(
+    add_note(
+        first,
         f"sampling {sampling_id}: no slice was judged; {count} errored,"
-        " and this was the first error"
+        " and this was the first error",
     )
     return first

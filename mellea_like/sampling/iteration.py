@@ -16,6 +16,7 @@ from mellea_like.core.current import ITERATION
 from mellea_like.core.format import parse_json, parse_value
 from mellea_like.core.generation import Generation, Meter, Usage, cost_of
 from mellea_like.core.quick import quick
+from mellea_like.core.shown import error_text
 from mellea_like.core.slice import Outcome, Slice
 from mellea_like.core.streaming import REJECTED
 from mellea_like.core.validation import Candidate, ValidationResult, ValidationStatus
@@ -234,7 +235,7 @@ class Iteration:
                 value = _given_value(generation, plan.format)
         except ValueError as exc:
             self.outcome = _FAILED
-            self.reason = str(exc) or type(exc).__name__
+            self.reason = error_text(exc) or type(exc).__name__
             return None
         text = generation.text
         if value is not text and (value is not generation.value or value is None):

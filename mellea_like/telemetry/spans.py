@@ -8,6 +8,7 @@ from opentelemetry import context as otel_context
 from opentelemetry import trace
 from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, Tracer
 
+from mellea_like.core.shown import error_text
 from mellea_like.runtime.logs import warn
 from mellea_like.telemetry.names import ERROR_TYPE
 
@@ -97,7 +98,9 @@ class SpanScope:
         try:
             if error is not None:
                 span.set_attribute(ERROR_TYPE, type_name(error))
-                span.set_status(Status(StatusCode.ERROR, str(error) if self._capture else None))
+                span.set_status(
+                    Status(StatusCode.ERROR, error_text(error) if self._capture else None)
+                )
             span.end()
         except Exception as exc:  # noqa: BLE001 (the application's processors)
             _complain("end", self._name, exc)

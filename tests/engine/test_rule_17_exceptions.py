@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 
 import anyio
 import pytest
@@ -268,3 +269,68 @@ async def test_rule_17_a_timeout_answered_with_a_stray_cancellation_is_a_timeout
     )
     with pytest.raises(BackendTimeout, match=r"iteration 1 took longer than 0\.5 s"):
         await strategy.sample("do", [yes])
+
+
+@dataclasses.dataclass(frozen=True)
+class Frozen(Exception):
+    """Allows no new attributes, and so no notes."""
+
+    code: int = 3
+
+
+class Mute(Exception):
+    """Can't be shown."""
+
+    def __str__(self):
+        raise TypeError("no text")
+
+
+@dataclasses.dataclass(frozen=True)
+class FrozenOutage(BackendUnavailable):
+    retryable: bool = True
+    retry_after: float | None = None
+    status: int = 503
+
+
+def raising(error):
+    def check(candidate):
+        raise error
+
+    return check
+
+
+@pytest.mark.parametrize(
+    "error", [Frozen(), Mute(), FrozenOutage()], ids=lambda e: type(e).__name__
+)
+async def test_rule_17_an_exception_that_takes_no_notes_or_has_no_text_comes_out_all_the_same(
+    error,
+):
+    kind = type(error)
+    with pytest.raises(kind) as backends:
+        await RejectionSamplingStrategy(FunctionBackend(raising(error))).sample("do")
+    assert any("no slice was judged" in note for note in backends.value.__notes__)
+    strategy = RejectionSamplingStrategy(by_iteration({}), loop_budget=1)
+
+    async def with_check(on_error):
+        check = Requirement("it is fine", raising(error), on_error=on_error)
+        return await strategy.sample("do", [check])
+
+    with pytest.raises(kind) as raised:
+        await with_check("raise")
+    assert any("'raise'" in note for note in raised.value.__notes__)
+    with pytest.raises(RequirementError, match=kind.__name__) as errored:
+        await with_check("error")
+    assert errored.value.__cause__ is error
+    failed = await with_check("fail")
+    assert f"it could not be checked: {kind.__name__}" in failed.best.problems[0]
+    assert failed.best.verdicts[0].error is error
+    back = type(failed).from_dict(failed.to_dict())
+    assert kind.__name__ in str(back.best.verdicts[0].error.type)
+
+    @hook("generation_pre_call")
+    async def breaks(payload):
+        raise error
+
+    with pytest.raises(HookError, match=kind.__name__) as hooked:
+        await RejectionSamplingStrategy(by_iteration({}), plugins=[breaks]).sample("do")
+    assert hooked.value.__cause__ is error

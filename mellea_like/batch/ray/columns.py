@@ -12,6 +12,7 @@ import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mellea_like.batch.identity import row_of
+from mellea_like.core.shown import error_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -100,7 +101,7 @@ def describe(error: BaseException | None) -> str:
     Returns:
         Its class and its message.
     """
-    return _storable(f"{type(error).__name__}: {error}")
+    return _storable(f"{type(error).__name__}: {error_text(error)}")
 
 
 def with_results(table: Any, outcomes: Sequence[RowOutcome]) -> Any:
