@@ -255,7 +255,9 @@ class BatchRun(Generic[T]):
 
     async def _sample(self, job: Job) -> None:
         """Sample an item and keep what came of it, unless that is for another run to find out."""
-        keeping = None if self._store is None else Keeping(self._store, job, self._abort)
+        keeping = None
+        if self._store is not None:
+            keeping = Keeping(self._store, job, self._work.format, self._abort)
         on_slice = None if keeping is None else keeping.on_slice
         result, error = await self._work.sample(job, on_slice)
         if self._aborted:

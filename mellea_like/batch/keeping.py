@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from mellea_like.batch.identity import label_of, row_of
 from mellea_like.core.generation import Usage
+from mellea_like.core.trace import check_readable
 from mellea_like.errors import JournalError
 
 if TYPE_CHECKING:
@@ -25,15 +26,19 @@ class Keeping:
     Args:
         store: the open journal.
         job: the item.
+        format: the type of the parsed values, or None.
         abort: ends the batch, where the journal has failed.
 
     Attributes:
         usage: what the item's slices have cost so far.
     """
 
-    def __init__(self, store: Store, job: Job, abort: Callable[[JournalError], None]) -> None:
+    def __init__(
+        self, store: Store, job: Job, format: Any, abort: Callable[[JournalError], None]
+    ) -> None:
         self._store = store
         self._job = job
+        self._format = format
         self._abort = abort
         self.usage = Usage()
         store.begin(job.id, job.attempt, job.digest, label_of(job.item), row_of(job.item))
@@ -45,14 +50,28 @@ class Keeping:
             slice_: its record.
 
         Raises:
-            JournalError: the journal has failed, or is closed.
+            JournalError: the journal has failed, or is closed; or a parsed value could not be read
+                from it again.
         """
         self.usage += slice_.usage
         try:
+            self._check(slice_)
             self._store.slice(self._job.id, self._job.attempt, slice_)
         except JournalError as exc:
             self._abort(exc)  # The call may be won already, and would only log it.
             raise
+
+    def _check(self, slice_: Slice) -> None:
+        if self._format is None or slice_.generation is None:
+            return
+        try:
+            check_readable(slice_.generation, self._format)
+        except ValueError as exc:
+            msg = (
+                f"item {self._job.id} can't be kept in a journal: {exc}; have the backend give the"
+                " reply as the text that the format reads, or run without a journal"
+            )
+            raise JournalError(msg) from exc
 
     async def finish(self, result: SamplingResult[Any] | None, error: Exception | None) -> None:
         """Keep what came of the item; return when it can't be lost any more.

@@ -118,7 +118,7 @@ def replayed(
 def _parsed(result: SamplingResult[Any], action: Action[Any]) -> SamplingResult[Any]:
     """Read the winner's text as the action reads it: JSON has no words for what it makes of it."""
     reply = result.best.generation if result.success else None
-    if reply is None or reply.value is None or result.best_index is None:
+    if reply is None or not reply.parsed or result.best_index is None:
         return result
     try:
         value = action.parse(reply.text)

@@ -28,7 +28,15 @@ if TYPE_CHECKING:
     from mellea_like.core.action import Action
     from mellea_like.core.requirement import Requirement
 
-__all__ = ["FORMAT", "VERSION", "from_dict", "slice_to_dict", "to_dict", "usage_to_dict"]
+__all__ = [
+    "FORMAT",
+    "VERSION",
+    "check_readable",
+    "from_dict",
+    "slice_to_dict",
+    "to_dict",
+    "usage_to_dict",
+]
 
 FORMAT = "mellea_like.trace"
 """What a record says that it is, under ``format``."""
@@ -88,7 +96,9 @@ def from_dict(data: Mapping[str, Any], format: Any = None) -> SamplingResult[Any
 
     Args:
         data: what `to_dict` wrote, through JSON or not.
-        format: the type of the parsed values; None leaves them as JSON has them.
+        format: the type of the parsed values; None leaves them as JSON has them. A value is what
+            the reply's text is read as, if that is written as this one was: JSON has no words for
+            secrets, excluded fields or which alias is whose. Else it is read from what was written.
 
     Returns:
         The record: `to_dict` writes it as it was.
@@ -145,6 +155,29 @@ def slice_to_dict(s: Slice) -> dict[str, Any]:
     return written
 
 
+def check_readable(reply: Generation, format: Any) -> None:
+    """Make sure that a parsed value can be read again from what is written of it.
+
+    Args:
+        reply: the reply that it was parsed from, or that a backend gave it with.
+        format: its type.
+
+    Raises:
+        ValueError: it can't, or comes back as another value.
+    """
+    if not reply.has_value:
+        return
+    written = _plain(reply.value)
+    again = _value(format, reply.text, written)
+    # A value that differs from itself each time it is read (a NaN in it) can't be compared.
+    if again != reply.value and again == _value(format, reply.text, written):
+        msg = (
+            f"a {type(reply.value).__name__} comes back as another value: its JSON hides something"
+            " (a secret, an excluded field), and the reply's text does not say it either"
+        )
+        raise ValueError(msg)
+
+
 def usage_to_dict(usage: Usage) -> dict[str, int]:
     """Write a usage as plain data.
 
@@ -188,6 +221,24 @@ def _plain(value: object) -> Json:
         return _in_json(to_jsonable_python(value, fallback=repr))
     except ValueError:  # It holds itself, or bytes that are no text.
         return repr(value)
+
+
+def _value(format: Any, text: str, written: Json) -> Any:
+    """Read a value from a reply's text or from its own JSON: whichever is written in that way."""
+    read: list[Any] = []
+    problem = None
+    for source in (text, json.dumps(written)):
+        try:
+            value = parse_json(format, source)
+        except ValueError as exc:
+            problem = exc
+        else:
+            if _plain(value) == written:
+                return value
+            read.append(value)
+    if problem is not None and not read:
+        raise problem
+    return read[0]
 
 
 def _in_json(plain: Json) -> Json:
@@ -266,7 +317,7 @@ class _Reader:
             return None
         value = s.get("value")
         if "value" in s and self.format is not None:
-            value = parse_json(self.format, json.dumps(value))
+            value = _value(self.format, s["text"], value)
         return Generation(
             s["text"],
             value,

@@ -9,8 +9,10 @@ import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 from batch_kit import Plan, ids, results_of, strategy
+from typed_values import Aliased, Computed, Doubling, Excluded, Login, Stamped, shown
 
 from mellea_like import Generation, Request, Requirement, Usage
+from mellea_like.backends import FunctionBackend
 from mellea_like.batch import Journal, read_items, read_run, sample_many
 from mellea_like.errors import InvalidRequest, JournalError, SamplingFailed
 
@@ -93,6 +95,45 @@ async def test_a_finished_run_comes_again_as_it_was(tmp_path):
     assert again[2].error.status == 400
     with pytest.raises(SamplingFailed, match="it says no"):
         again[1].unwrap()
+
+
+TYPED = [
+    (Computed, '{"width": 3}'),
+    (Aliased, '{"dueDate": 3}'),
+    (Excluded, '{"name": "a", "token": "b"}'),
+    (Doubling, '{"number": 3}'),
+    (Login, '{"user": "a", "password": "b"}'),
+    (Stamped, '{"text": "a"}'),
+    (Doubling | None, "null"),
+]
+
+
+@pytest.mark.parametrize(("format_", "reply"), TYPED)
+async def test_a_value_comes_again_as_it_was_sampled_whatever_its_json_hides(
+    tmp_path, format_, reply
+):
+    typed = strategy(Quick({"x": reply}), requirements=[])
+    first, again = [
+        await results_of(typed, ["x"], concurrency=1, journal=tmp_path / "run.db", format=format_)
+        for _ in range(2)
+    ]
+    assert again[0].replayed
+    assert shown(again[0].unwrap()) == shown(first[0].unwrap())
+
+
+async def test_a_value_that_a_function_gave_comes_again_unless_its_text_hides_it(tmp_path):
+    async def values(made, format_=None):
+        typed = strategy(FunctionBackend(lambda request: made), requirements=[])
+        arguments = {"concurrency": 1, "journal": tmp_path / f"{made!r}.db", "format": format_}
+        return [(await results_of(typed, ["x"], **arguments))[0].unwrap() for _ in range(2)]
+
+    given, again = await values({"a": [1]})
+    assert given == again == {"a": [1]}
+    given, again = await values({"user": "a", "password": "b"}, Login)
+    assert given == again
+    assert again.password.get_secret_value() == "b"
+    with pytest.raises(JournalError, match="item 0 can't be kept in a journal: a Login comes back"):
+        await values(Login(user="a", password="b"), Login)
 
 
 @pytest.mark.parametrize("text", ["all", "best", "none"])

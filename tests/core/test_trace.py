@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
+from typed_values import replies, shown
 
 from mellea_like import (
     Blocked,
@@ -33,7 +34,7 @@ from mellea_like import (
     ValidationResult,
     requirement,
 )
-from mellea_like.backends import ScriptedBackend
+from mellea_like.backends import FunctionBackend, ScriptedBackend
 from mellea_like.core.recorded import (
     RecordedAction,
     RecordedError,
@@ -184,6 +185,19 @@ def test_without_the_type_it_comes_back_as_json_has_it():
 def test_a_value_of_another_type_is_refused():
     with pytest.raises(ValueError, match="damaged: number:"):
         SamplingResult.from_dict(won({"number": "x"}).to_dict(), Invoice)
+
+
+@given(replies(), st.booleans())
+def test_a_value_comes_back_as_it_was_sampled_whatever_its_json_hides(reply, given_as_data):
+    format_, text, data = reply
+    if data is None or not given_as_data:
+        backend = FunctionBackend(lambda request: text, inline=True)
+    else:
+        backend = FunctionBackend(lambda request: data, inline=True)
+    result = RejectionSamplingStrategy(backend).sample_sync("do", format=format_)
+    back = SamplingResult.from_dict(through_json(result), format_)
+    assert shown(back.unwrap()) == shown(result.unwrap())
+    assert back.to_dict() == result.to_dict()
 
 
 class Odd:
