@@ -18,6 +18,7 @@ import anyio
 from mellea_like.cli.exits import Exit, Interrupted, Problem
 from mellea_like.cli.signals import terminable
 from mellea_like.cli.terminal import is_terminal, one_line, warn, write
+from mellea_like.errors import CoalescingError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,8 +26,9 @@ if TYPE_CHECKING:
     from anyio.abc import Process
 
     from mellea_like.coalescing.files import Changes
+    from mellea_like.coalescing.rerun_status import RerunStatus
 
-__all__ = ["OnBusyName", "Runs", "WatchArguments", "ending", "run_watch"]
+__all__ = ["OnBusyName", "Runs", "WatchArguments", "ending", "in_words", "run_watch"]
 
 CLEAR = "\x1b[H\x1b[2J\x1b[3J"
 
@@ -56,6 +58,9 @@ class WatchArguments:
     postpone: bool = False
     clear: bool = False
     grace: float = 5.0
+    min_interval: float = 0.0
+    state: Path | None = None
+    status: bool = False
     quiet: bool = False
 
     def __post_init__(self) -> None:
@@ -63,7 +68,8 @@ class WatchArguments:
             msg = "watch what for? Give the command after two dashes: watch PATHS -- COMMAND"
             raise Problem(msg, Exit.USAGE)
         seconds = {"quiet-seconds": self.quiet_seconds, "max-wait": self.max_wait}
-        for name, given in {**seconds, "grace": self.grace}.items():
+        seconds |= {"grace": self.grace, "min-interval": self.min_interval}
+        for name, given in seconds.items():
             if not 0 <= given < math.inf:
                 msg = f"--{name} takes seconds, not {given:g}"
                 raise Problem(msg, Exit.USAGE)
@@ -80,7 +86,8 @@ def run_watch(arguments: WatchArguments) -> int:
 
     Raises:
         Interrupted: Ctrl-C was pressed, or the process was told to end.
-        Problem: a path or the command is missing, or an extra is not installed.
+        Problem: a path or the command is missing, no state can be kept, or an extra is not
+            installed.
     """
     if shutil.which(arguments.command[0]) is None:
         msg = f"can't run {arguments.command[0]}: there is no such command"
@@ -100,7 +107,7 @@ def run_watch(arguments: WatchArguments) -> int:
             runs.kill()  # Pressed twice: no more grace.
             code = Exit.TERMINATED if terminated else Exit.INTERRUPTED
             raise Interrupted(runs.last_words(), code) from None
-        except ImportError as error:
+        except (CoalescingError, ImportError) as error:
             raise Problem(str(error)) from error
         except OSError as error:
             msg = str(error) if error.strerror is None else f"can't watch: {error.strerror}"
@@ -119,7 +126,33 @@ async def _watch(arguments: WatchArguments, runs: Runs) -> None:
         on_busy=arguments.on_busy.value,
         at_start=not arguments.postpone,
         ignore=arguments.ignore,
+        min_interval=arguments.min_interval,
+        state=arguments.state,
+        on_status=_tell if arguments.status else None,
     )
+
+
+def _tell(status: RerunStatus) -> None:
+    warn(one_line(f"status: {in_words(status)}"))
+
+
+def in_words(status: RerunStatus) -> str:
+    """Say what a watch is doing.
+
+    Args:
+        status: its gate's status.
+
+    Returns:
+        The words.
+    """
+    words = [f"running ({status.last_trigger})" if status.in_flight else "idle"]
+    if status.pending:
+        soon = f" for {status.window:.1f} s" if status.window else ""
+        words.append(f"{status.pending} waiting{soon}")
+    words += [f"{status.ticks} runs", f"{status.coalesced} coalesced"]
+    if status.last_event is not None:
+        words.append(f"last change {status.last_event.astimezone():%Y-%m-%d %H:%M:%S}")
+    return ", ".join(words)
 
 
 class Runs:

@@ -27,7 +27,8 @@ mellea-like watch corpus.txt prompts --on-busy restart -- \\
 """
 
 EPILOG = (
-    "Exit codes: 130 interrupted, 143 told to end, 2 bad usage, 3 a path or the command is missing."
+    "Exit codes: 130 interrupted, 143 told to end, 2 bad usage, 3 a path or the command is missing,"
+    " or the state can't be kept."
 )
 
 
@@ -105,6 +106,26 @@ def watch(
             help="How long a run that is to stop has after SIGINT, and again after SIGTERM.",
         ),
     ] = 5.0,
+    min_interval: Annotated[
+        float,
+        typer.Option(metavar="SECONDS", help="From the beginning of a run to that of the next."),
+    ] = 0.0,
+    state: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Keep the counts and the time of the last run in this file, so that"
+            " --min-interval holds when the command is started anew. It doesn't count as changed.",
+        ),
+    ] = None,
+    status: Annotated[
+        bool,
+        typer.Option(
+            "--status",
+            help="A line whenever something changed, a run begins or has ended: what runs, what"
+            " waits and for how long, how many runs there were, and when the last change was.",
+        ),
+    ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No line for each run.")] = False,
 ) -> int:
     """Run a command again when files change: once for many changes, one run at a time.
@@ -119,6 +140,9 @@ def watch(
         postpone: no run before the first change.
         clear: clear the screen before each run.
         grace: seconds between the signals that stop a run.
+        min_interval: seconds from the beginning of a run to that of the next, at least.
+        state: the file that keeps counts and times from one process to the next.
+        status: whether to tell of each change of the status.
         quiet: no line for each run.
 
     Returns:
@@ -135,6 +159,9 @@ def watch(
             postpone=postpone,
             clear=clear,
             grace=grace,
+            min_interval=min_interval,
+            state=state,
+            status=status,
             quiet=quiet,
         )
     )

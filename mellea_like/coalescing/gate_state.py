@@ -27,6 +27,7 @@ class GateState(BaseModel):
     a file says it.
 
     Attributes:
+        last_event: when something was submitted last.
         last_tick: when the last tick began.
         last_trigger: the first reason of the last tick.
         ticks: how many ticks began.
@@ -39,6 +40,7 @@ class GateState(BaseModel):
 
     model_config = ConfigDict(extra="ignore")
 
+    last_event: AwareDatetime | None = None
     last_tick: AwareDatetime | None = None
     last_trigger: str = ""
     ticks: int = Field(default=0, ge=0)

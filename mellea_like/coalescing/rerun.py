@@ -6,6 +6,7 @@ import math
 import time
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import UTC, datetime
 from inspect import isawaitable
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic, Literal, Self, TypeVar, cast
@@ -33,6 +34,7 @@ from mellea_like.coalescing.rerun_status import (
 )
 from mellea_like.coalescing.ticket import Ticket
 from mellea_like.core.callables import takes
+from mellea_like.core.shown import error_text
 from mellea_like.errors import CoalescingError, Expired, Refused, ShutdownError
 from mellea_like.runtime.logs import warn
 from mellea_like.runtime.native import cancel_requested
@@ -75,10 +77,12 @@ class RerunGate(Component, Generic[T]):
             ``"wait"``, and raises `QueueFull` with ``"raise"``.
         state: numbers of an earlier process: a `GateState`, or the name of the file that keeps it,
             which is read when the gate is entered, and written before and after each tick.
+        on_status: a plain function that is told the `RerunStatus` when something was submitted,
+            when a tick begins, and when it has ended. What it raises is logged.
         name: the gate's name in logs and spans.
 
     Raises:
-        TypeError: the tick can't be called, or the state is none.
+        TypeError: the tick can't be called, the state is none, or ``on_status`` no plain function.
         ValueError: an argument is out of its range.
     """
 
@@ -92,6 +96,7 @@ class RerunGate(Component, Generic[T]):
         max_pending: int = 1000,
         full: Literal["wait", "raise"] = "wait",
         state: GateState | str | Path | None = None,
+        on_status: Callable[[RerunStatus], object] | None = None,
         name: str = "rerun",
     ) -> None:
         super().__init__()
@@ -103,12 +108,14 @@ class RerunGate(Component, Generic[T]):
             max_pending=max_pending,
             full=full,
             state=state,
+            on_status=on_status,
         )
         self._tick = cast("Callable[..., Awaitable[T]]", tick)
         self._wants_tick = not takes(tick, 0)
         self._min_interval = min_interval
         self._on_busy: OnBusy = on_busy
         self._max_wait = max_wait
+        self._on_status = on_status
         self._name = name
         self._file = Path(state) if isinstance(state, str | Path) else None
         self._unsaved = False
@@ -134,7 +141,7 @@ class RerunGate(Component, Generic[T]):
             self._numbers.remember(await anyio.to_thread.run_sync(load, self._file))
         await super().__aenter__()
         last = self._numbers.last_tick
-        since = math.inf if last is None else max(0.0, time.time() - last)
+        since = math.inf if last is None else max(0.0, time.time() - last.timestamp())
         self._not_before = anyio.current_time() + self._min_interval - since
         return self
 
@@ -176,7 +183,7 @@ class RerunGate(Component, Generic[T]):
         asked = Asked(reason, now, ticket, until, caller_span())
         self._submissions.add(ticket, asked)
         self._numbers.requests += 1
-        self._go()
+        self._submitted()
         try:
             return await self._result(asked, ticket)
         finally:
@@ -200,7 +207,7 @@ class RerunGate(Component, Generic[T]):
         if accepted:
             self._submissions.poke(Asked(reason, now, span=caller_span()))
             self._numbers.pokes += 1
-            self._go()
+            self._submitted()
         return accepted
 
     def status(self) -> RerunStatus:
@@ -209,10 +216,17 @@ class RerunGate(Component, Generic[T]):
         Returns:
             The coalescing state of this moment; to be asked within an event loop.
         """
-        pending, numbers = self._submissions.count, self._numbers
-        window = max(0.0, self._not_before - anyio.current_time()) if pending else 0.0
+        pending, numbers, now = self._submissions.count, self._numbers, anyio.current_time()
+        restarted = self._batch if self._on_busy == "restart" else None
         return RerunStatus(
-            self.in_flight, pending, window, numbers.coalesced, numbers.ticks, numbers.last_trigger
+            self.in_flight,
+            pending,
+            max(0.0, self._not_before - now) if pending else 0.0,
+            numbers.coalesced,
+            numbers.ticks,
+            numbers.last_trigger,
+            numbers.last_event,
+            0.0 if restarted is None else max(0.0, restarted.first + self._max_wait - now),
         )
 
     def statistics(self) -> RerunStatistics:
@@ -275,10 +289,20 @@ class RerunGate(Component, Generic[T]):
 
     # --- ticks --------------------------------------------------------------------------------
 
-    def _go(self) -> None:
+    def _submitted(self) -> None:
+        self._numbers.last_event = datetime.now(UTC)
+        self._tell()
         if not self._running:
             self._running = True
             self._start(self._run, name=f"ticks of {self._name}")
+
+    def _tell(self) -> None:
+        if self._on_status is not None:
+            try:
+                self._on_status(self.status())
+            except Exception as error:  # noqa: BLE001 (the user's)
+                what = error_text(error)
+                warn("on_status of %s failed: %s", self._name, what, gate=self._name)
 
     async def _run(self) -> None:
         """Run ticks until nothing is pending."""
@@ -315,6 +339,7 @@ class RerunGate(Component, Generic[T]):
         members = [asked.span for asked in batch.asked]
         try:
             with self._flight(batch) as scope:
+                self._tell()
                 await self._save()  # A tick that ends its process has begun all the same.
                 await checkpoint_if_cancelled()
                 with shared_span("rerun_tick", attributes, members):
@@ -333,6 +358,7 @@ class RerunGate(Component, Generic[T]):
         finally:
             with anyio.CancelScope(shield=True):
                 await self._save()
+            self._tell()
 
     async def _call(self, batch: Batch[T]) -> T:
         tick = Tick(batch.number, batch.reasons, batch.count)
@@ -366,7 +392,7 @@ class RerunGate(Component, Generic[T]):
         if self._file is not None:
             error = await anyio.to_thread.run_sync(replace(self._numbers).save, self._file)
             if error is not None and not self._unsaved:
-                what = f"{type(error).__name__}: {error}"
+                what = error_text(error)
                 warn("%s could not write its state: %s", self._name, what, gate=self._name)
             self._unsaved = error is not None
 

@@ -7,12 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic, Literal, TypeVar, get_args
 
+from mellea_like.core.callables import is_async
 from mellea_like.core.numbers import real_number, whole_number
 from mellea_like.errors import Expired, QueueFull
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from opentelemetry.trace import SpanContext
 
+    from mellea_like.coalescing.rerun_status import RerunStatus
     from mellea_like.coalescing.ticket import Ticket
     from mellea_like.errors import ShutdownError
 
@@ -304,6 +308,7 @@ def check(
     max_pending: int,
     full: str,
     state: object,
+    on_status: Callable[[RerunStatus], object] | None,
 ) -> None:
     """Check a gate's arguments.
 
@@ -315,9 +320,10 @@ def check(
         max_pending: how many requests one tick answers.
         full: what becomes of one more.
         state: what it goes on from.
+        on_status: what is told of its status.
 
     Raises:
-        TypeError: the tick can't be called, or the state is none.
+        TypeError: the tick can't be called, the state is none, or ``on_status`` no plain function.
         ValueError: another argument is out of its range.
     """
     if not callable(tick):
@@ -334,4 +340,7 @@ def check(
     whole_number("RerunGate: max_pending", max_pending)
     if not (state is None or isinstance(state, str | Path) or hasattr(state, "last_tick")):
         msg = f"state is a GateState or the name of a file, not {state!r}"
+        raise TypeError(msg)
+    if on_status is not None and (not callable(on_status) or is_async(on_status)):
+        msg = f"RerunGate: on_status is a plain function, not {on_status!r}"
         raise TypeError(msg)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mellea_like.core.shown import error_text
+from mellea_like.errors import CoalescingError
 from mellea_like.runtime.logs import warn
 
 if TYPE_CHECKING:
@@ -44,6 +44,9 @@ class RerunStatus(NamedTuple):
         coalesced: how many submissions cost no tick of their own.
         ticks: how many ticks began.
         last_trigger: the first reason of the last tick.
+        last_event: when something was submitted last; with a state, an earlier process's counts.
+        restart_window: for how many seconds a submission would still restart the tick under way, as
+            ``max_wait`` has it; 0 where none would.
     """
 
     in_flight: bool
@@ -52,6 +55,8 @@ class RerunStatus(NamedTuple):
     coalesced: int
     ticks: int
     last_trigger: str
+    last_event: datetime | None
+    restart_window: float
 
 
 class RerunStatistics(NamedTuple):
@@ -82,10 +87,11 @@ class RerunStatistics(NamedTuple):
 
 @dataclass(slots=True)
 class Numbers:
-    """What a gate counts; the first six are what its state keeps.
+    """What a gate counts; the first seven are what its state keeps.
 
     Attributes:
-        last_tick: when the last tick began, in seconds since the epoch.
+        last_event: when something was submitted last.
+        last_tick: when the last tick began.
         last_trigger: the first reason of the last tick.
         ticks: ticks that began.
         failed: ticks that raised.
@@ -98,7 +104,8 @@ class Numbers:
         restarted: ticks that were cancelled for a newer submission.
     """
 
-    last_tick: float | None = None
+    last_event: datetime | None = None
+    last_tick: datetime | None = None
     last_trigger: str = ""
     ticks: int = 0
     failed: int = 0
@@ -119,7 +126,7 @@ class Numbers:
         Returns:
             Its number.
         """
-        self.last_tick, self.last_trigger = time.time(), next(iter(batch.reasons), "")
+        self.last_tick, self.last_trigger = datetime.now(UTC), next(iter(batch.reasons), "")
         self.ticks += 1
         self.submissions += batch.count
         self.coalesced += batch.count - 1
@@ -141,8 +148,8 @@ class Numbers:
         Args:
             state: its state.
         """
-        last = state.last_tick
-        self.last_tick = None if last is None else last.timestamp()
+        self.last_event = state.last_event
+        self.last_tick = state.last_tick
         self.last_trigger = state.last_trigger
         self.ticks = state.ticks
         self.failed = state.failed
@@ -161,9 +168,9 @@ class Numbers:
         """
         from mellea_like.coalescing.gate_state import GateState  # noqa: PLC0415 (pydantic's model)
 
-        last = self.last_tick
         return GateState(
-            last_tick=None if last is None else datetime.fromtimestamp(last, UTC),
+            last_event=self.last_event,
+            last_tick=self.last_tick,
             last_trigger=self.last_trigger,
             ticks=self.ticks,
             failed=self.failed,
@@ -220,12 +227,17 @@ def load(file: Path) -> GateState:
         The state.
 
     Raises:
-        CoalescingError: the file is damaged.
-        OSError: it can't be read.
+        CoalescingError: the file is damaged, or no state can be kept there.
     """
     from mellea_like.coalescing.gate_state import GateState  # noqa: PLC0415 (pydantic's model)
 
-    return GateState.load(file)
+    try:
+        state = GateState.load(file)
+        state.save(file)
+    except OSError as error:
+        msg = f"a gate's state can't be kept in {file}: {error.strerror or error}"
+        raise CoalescingError(msg) from error
+    return state
 
 
 def log_unseen(name: str, batch: Batch[Any]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import threading
+from glob import escape
 from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, cast
@@ -33,7 +34,9 @@ if TYPE_CHECKING:
 
     from anyio.abc import TaskGroup
 
+    from mellea_like.coalescing.gate_state import GateState
     from mellea_like.coalescing.rerun_queue import OnBusy
+    from mellea_like.coalescing.rerun_status import RerunStatus
 
 __all__ = ["IGNORED", "Changes", "FileChange", "watch"]
 
@@ -58,6 +61,8 @@ async def watch(
     at_start: bool = False,
     ignore: Iterable[str] = (),
     stop: anyio.Event | None = None,
+    state: GateState | str | Path | None = None,
+    on_status: Callable[[RerunStatus], object] | None = None,
 ) -> None:
     """Run a function again when files change: once for a burst of changes, and one at a time.
 
@@ -78,12 +83,17 @@ async def watch(
         ignore: shell patterns of names of files and directories that do not count, besides
             `IGNORED`. They say nothing about the names in ``paths`` themselves.
         stop: once it is set, the changes made before are dealt with, and the function returns.
+        state: numbers of an earlier process, as for `RerunGate`: with the name of a file,
+            ``min_interval`` outlives the process. Files of that name do not count as changed.
+        on_status: a plain function that is told the gate's `RerunStatus` whenever that changes. A
+            submission is a burst of changes, or the start.
 
     Raises:
+        CoalescingError: the state's file is damaged, or no state can be kept there.
         FileNotFoundError: a path is not there.
         ImportError: watchfiles is not installed.
         OSError: the system can't watch so many files.
-        TypeError: the tick can't be called.
+        TypeError: the tick can't be called, the state is none, or ``on_status`` no plain function.
         ValueError: there is no path, or a number is out of its range.
     """
     todo = Todo(MAX_CHANGES)
@@ -103,9 +113,12 @@ async def watch(
         min_interval=min_interval,
         on_busy=on_busy,
         max_wait=math.inf,
+        state=state,
+        on_status=on_status,
         name="watch",
     )
-    files = _Files(paths, (*IGNORED, *ignore), quiet, stop)
+    ignored = (*IGNORED, *ignore, *(_names_of(state) if isinstance(state, str | Path) else ()))
+    files = _Files(paths, ignored, quiet, stop)
     stream = bursts(files.changes(), quiet=quiet, max_wait=max_wait, max_items=MAX_CHANGES)
     async with files, gate, stream:
         if at_start:
@@ -269,6 +282,12 @@ class _Files:
     def _rescan(self) -> list[FileChange]:
         before, self._seen = self._seen, scan(self._roots, self._ignored)
         return differences(before, self._seen)
+
+
+def _names_of(state: str | Path) -> set[str]:
+    """Return patterns of what is written when a state is: the file, its link and its drafts."""
+    names = {escape(Path(state).name), escape(Path(state).resolve().name)}
+    return names | {f".{name}.*" for name in names}
 
 
 def _is_in(path: str, directory: str) -> bool:

@@ -259,6 +259,36 @@ def test_the_command_gets_no_input_and_its_own_dashes(tmp_path):
     assert watch.out == ["['--clear', '--', '-x'] ''\n"]
 
 
+def test_it_keeps_its_state_and_tells_its_status(tmp_path):
+    kept = ("--state", tmp_path / "watch.json", "--min-interval", "60", "--status")
+    with Watch(tmp_path, *kept, command=SAY) as watch:
+        watch.until("1 runs, 0 coalesced", times=2)
+        watch.end()
+    when = r", last change \d{4}-\d\d-\d\d \d\d:\d\d:\d\d"
+    told = [re.sub(when, ", TIME", line) for line in watch.err if line.startswith("status: ")]
+    assert told == [
+        "status: idle, 1 waiting, 0 runs, 0 coalesced, TIME\n",
+        "status: running (start), 1 runs, 0 coalesced, TIME\n",
+        "status: idle, 1 runs, 0 coalesced, TIME\n",
+    ]
+    with Watch(tmp_path, *kept, command=SAY) as watch:  # It is soon after the first run.
+        watch.until("status: idle, 1 waiting for 5")
+        watch.end()
+    assert watch.out == []
+
+
+def test_a_state_that_can_not_be_kept_is_told_in_a_sentence(tmp_path, command):
+    damaged = tmp_path / "watch.json"
+    damaged.write_text("?", encoding="utf-8")
+    for file, says in (
+        (damaged, f"the gate's state in {damaged} is damaged"),
+        (tmp_path, f"a gate's state can't be kept in {tmp_path}: Is a directory"),
+    ):
+        code, out, err = command("watch", str(tmp_path), "-q", "--state", str(file), "--", "true")
+        assert (code, out) == (3, "")
+        assert err.startswith(f"mellea-like: {says}")
+
+
 @pytest.mark.parametrize("pipe", [True, False])
 def test_clear_clears_a_terminal_and_nothing_else(tmp_path, pipe):
     arguments = ("watch", str(tmp_path), "--clear", "--", *SAY)
@@ -289,6 +319,7 @@ def test_how_a_run_ended_is_said_in_words(status, says):
         (["watch", ".", "--", "missing"], 3, "can't run missing: there is no such command"),
         (["watch", ".", "--max-wait", "-1", "--", "true"], 2, "--max-wait takes seconds, not -1"),
         (["watch", ".", "--grace", "nan", "--", "true"], 2, "--grace takes seconds, not nan"),
+        (["watch", ".", "--min-interval", "inf", "--", "true"], 2, "--min-interval takes seconds"),
         (["watch", ".", "--on-busy", "x", "--", "true"], 2, "'x'"),
     ],
 )

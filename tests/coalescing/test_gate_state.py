@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,7 +20,13 @@ pytestmark = pytest.mark.anyio
 
 LAST = datetime(2026, 5, 4, 3, 2, 1, tzinfo=UTC)
 FULL = GateState(
-    last_tick=LAST, last_trigger="a.txt", ticks=7, failed=2, submissions=30, coalesced=23
+    last_event=LAST,
+    last_tick=LAST,
+    last_trigger="a.txt",
+    ticks=7,
+    failed=2,
+    submissions=30,
+    coalesced=23,
 )
 
 
@@ -62,6 +69,7 @@ def test_what_is_transient_is_never_written(tmp_path):
     file = tmp_path / "gate.json"
     GateState(ticks=1, in_flight=True, pending=3).save(file)
     assert set(json.loads(file.read_text(encoding="utf-8"))) == {
+        "last_event",
         "last_tick",
         "last_trigger",
         "ticks",
@@ -127,7 +135,7 @@ def test_a_link_stays_one(tmp_path):
 
 async def test_a_gate_goes_on_from_a_state_and_says_its_own():
     async with RerunGate(nothing, state=FULL) as gate:
-        assert gate.status() == (False, 0, 0, 23, 7, "a.txt")
+        assert gate.status() == (False, 0, 0, 23, 7, "a.txt", LAST, 0)
         gate.poke("b.txt")
         gate.poke("c.txt")
         pending = gate.state()
@@ -139,6 +147,7 @@ async def test_a_gate_goes_on_from_a_state_and_says_its_own():
     assert before <= state.last_tick <= datetime.now(UTC)
     assert state == FULL.model_copy(
         update={
+            "last_event": state.last_event,
             "last_tick": state.last_tick,
             "last_trigger": "b.txt",
             "ticks": 8,
@@ -245,11 +254,22 @@ async def test_a_damaged_file_is_told_when_the_gate_is_entered(tmp_path):
         await gate.request()
 
 
+@pytest.mark.parametrize(
+    ("place", "why"),
+    [("no directory/gate.json", "No such file or directory"), ("", "Is a directory")],
+)
+async def test_a_place_where_no_state_can_be_kept_is_told_when_the_gate_is_entered(
+    place, why, tmp_path
+):
+    with pytest.raises(CoalescingError, match=rf"state can't be kept in {tmp_path / place}: {why}"):
+        await RerunGate(nothing, state=tmp_path / place).__aenter__()
+
+
 async def test_a_state_that_cannot_be_written_stops_nothing(tmp_path, caplog):
     directory = tmp_path / "gone"
     directory.mkdir()
     async with RerunGate(nothing, state=directory / "gate.json", name="mine") as gate:
-        directory.rmdir()
+        shutil.rmtree(directory)
         await gate.request()
         await gate.request()
     (first,) = caplog.records  # Once, and not for each tick.

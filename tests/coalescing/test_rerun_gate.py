@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+from datetime import UTC, datetime
 
 import anyio
 import pytest
@@ -454,19 +455,52 @@ async def test_a_tick_gets_what_it_is_run_for_if_it_needs_an_argument(virtual_cl
 async def test_the_status_shows_the_coalescing_state(virtual_clock):
     tick = Ticks(seconds=1)
     async with RerunGate(tick, min_interval=5) as gate:
-        assert gate.status() == (False, 0, 0, 0, 0, "")
+        assert gate.status() == (False, 0, 0, 0, 0, "", None, 0)
+        began = datetime.now(UTC)
         gate.poke("a")
-        assert gate.status() == (False, 1, 0, 0, 0, "")
+        assert gate.status()[:6] == (False, 1, 0, 0, 0, "")
         await anyio.sleep(0.5)
-        assert gate.status() == (True, 0, 0, 0, 1, "a")
+        assert gate.status()[:6] == (True, 0, 0, 0, 1, "a")
         assert gate.in_flight
+        first = gate.status().last_event
         gate.poke("b")
         gate.poke("c")
-        assert gate.status() == (True, 2, 4.5, 0, 1, "a")
+        assert gate.status()[:6] == (True, 2, 4.5, 0, 1, "a")
+        assert began <= first <= gate.status().last_event <= datetime.now(UTC)
         await anyio.sleep(2)
-        assert gate.status() == (False, 2, 2.5, 0, 1, "a")
+        assert gate.status()[:6] == (False, 2, 2.5, 0, 1, "a")
         await anyio.sleep(5)
-        assert gate.status() == (False, 0, 0, 1, 2, "b")
+        assert gate.status()[:6] == (False, 0, 0, 1, 2, "b")
+
+
+async def test_the_status_shows_how_long_a_tick_may_still_be_restarted(virtual_clock):
+    async with RerunGate(Ticks(seconds=10), on_busy="restart", max_wait=3) as gate:
+        gate.poke()
+        assert gate.status().restart_window == 0
+        await anyio.sleep(1)
+        assert gate.status().restart_window == 2
+        await anyio.sleep(4)
+        assert gate.status().restart_window == 0
+
+
+async def test_the_status_is_told_when_something_is_submitted_begins_and_ends(
+    virtual_clock, caplog
+):
+    told = []
+
+    def tell(status):
+        told.append((status.in_flight, status.pending, status.ticks))
+        raise ValueError("the listener is broken")
+
+    async with RerunGate(Ticks(seconds=1), on_status=tell) as gate:
+        gate.poke("a")
+        await anyio.sleep(0.5)
+        await gate.request("b")
+    submitted, ended = (False, 1, 0), (False, 0, 2)
+    assert told == [submitted, (True, 0, 1), (True, 1, 1), (False, 1, 1), (True, 0, 2), ended]
+    assert "on_status of rerun failed: ValueError: the listener is broken" in caplog.text
+    with pytest.raises(TypeError, match="on_status is a plain function"):
+        RerunGate(Ticks(), on_status=gate.request)
 
 
 async def test_reasons_are_bounded(virtual_clock):

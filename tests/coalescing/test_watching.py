@@ -285,6 +285,25 @@ async def test_without_a_quiet_time_a_change_is_told_at_once(tmp_path):
         assert anyio.current_time() - written < 0.3
 
 
+async def test_it_keeps_its_state_beside_the_files_and_tells_its_status(tmp_path):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link.json").symlink_to(tmp_path / "real" / "gate.json")
+    tick, told = Ticks(), []
+    kept = {"state": tmp_path / "link.json", "on_status": told.append}
+    async with watching(tmp_path, tick, **kept):
+        write(tmp_path / "a.txt")
+        await tick.until(2)
+        await anyio.sleep(3 * QUIET + 0.2)
+    assert len(tick.changes) == 2  # What it writes itself is no change.
+    assert [status.in_flight for status in told] == [False, True, False] * 2
+    assert told[-1].last_trigger == "a.txt added"
+    again = Ticks()
+    with anyio.move_on_after(0.5):
+        await watch(tmp_path, again, at_start=True, min_interval=60, **kept)
+    assert not again.changes
+    assert (told[-1].ticks, round(told[-1].window, -1)) == (2, 60)
+
+
 async def test_what_cannot_be_watched_is_told_at_once(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"can't watch .*/missing: there is no such file"):
         await watch(tmp_path / "missing", Ticks())
