@@ -301,7 +301,7 @@ class RerunGate(Component, Generic[T]):
             try:
                 self._on_status(self.status())
             except Exception as error:  # noqa: BLE001 (the user's)
-                what = error_text(error)
+                what = f"{type(error).__name__}: {error_text(error)}"
                 warn("on_status of %s failed: %s", self._name, what, gate=self._name)
 
     async def _run(self) -> None:
@@ -392,7 +392,7 @@ class RerunGate(Component, Generic[T]):
         if self._file is not None:
             error = await anyio.to_thread.run_sync(replace(self._numbers).save, self._file)
             if error is not None and not self._unsaved:
-                what = error_text(error)
+                what = f"{type(error).__name__}: {error_text(error)}"
                 warn("%s could not write its state: %s", self._name, what, gate=self._name)
             self._unsaved = error is not None
 
