@@ -6,6 +6,7 @@ MelleaError
 │   ├── RateLimited             too many requests; come back after ``retry_after`` seconds
 │   ├── BackendTimeout          no answer in time
 │   ├── BackendUnavailable      5xx, a broken connection, a backend that gave up by itself
+│   │   └── CircuitOpen         ... so often in a row that this request was not sent
 │   ├── AuthenticationFailed    401 or 403: the key is missing, wrong or not allowed to do this
 │   ├── InvalidRequest          another 4xx: the request itself is at fault
 │   └── MalformedResponse       an answer that can't be read
@@ -46,6 +47,7 @@ __all__ = [
     "BackendUnavailable",
     "BadVerdict",
     "Blocked",
+    "CircuitOpen",
     "CoalescingError",
     "Expired",
     "HookError",
@@ -112,6 +114,12 @@ class BackendUnavailable(BackendError):
     """The backend can't be reached, broke off, or answered with a 5xx."""
 
     default_retryable = True
+
+
+class CircuitOpen(BackendUnavailable):
+    """So many requests in a row have failed that this one was not sent; see ``retry_after``."""
+
+    default_retryable = False
 
 
 class AuthenticationFailed(BackendError):

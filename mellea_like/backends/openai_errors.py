@@ -5,7 +5,7 @@
 | 401, 403, no credentials | `AuthenticationFailed` |
 | 429 | `RateLimited`; not retryable when the quota is used up |
 | 408, no answer in time | `BackendTimeout` |
-| 5xx, no connection, a broken one | `BackendUnavailable` |
+| 5xx, no connection (in time), a broken one | `BackendUnavailable` |
 | any other status | `InvalidRequest`; retryable for 409, a conflict that passes |
 | an answer that can't be read, or is cut off | `MalformedResponse` |
 """
@@ -158,6 +158,8 @@ class Translator:
                 error = self._of_status(exc)
             case openai.OpenAIError() if not isinstance(exc, openai.APIConnectionError):
                 error = self._of_sdk(exc)
+            case _ if any(type(cause).__name__ == "ConnectTimeout" for cause in _causes(exc)):
+                error = self._of_connection(exc)
             case _ if isinstance(exc, openai.APITimeoutError) or _is_timeout(exc):
                 error = self.silent()
             case openai.APIConnectionError() if isinstance(exc.__cause__, RuntimeError):
@@ -276,6 +278,8 @@ class Translator:
             why = "connection refused; is the server running?"
         elif any(isinstance(cause, socket.gaierror) for cause in causes):
             why = "its name can't be resolved; check the base URL and the network"
+        elif any(type(cause).__name__ == "ConnectTimeout" for cause in causes):
+            why = "no connection in time; check the base URL and the network"
         else:
             why = next((self.clean(str(c)) for c in reversed(causes) if str(c)), "")
             why = f"the connection failed ({why or type(causes[-1]).__name__})"

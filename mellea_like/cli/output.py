@@ -12,6 +12,7 @@ from mellea_like.cli.limits import in_options
 from mellea_like.cli.progress import problems_of, rejected_early
 from mellea_like.cli.terminal import is_terminal, one_line, printable, write
 from mellea_like.core.trace import slice_to_dict, usage_to_dict
+from mellea_like.errors import CircuitOpen
 
 if TYPE_CHECKING:
     from mellea_like.core.ledger import Ledger
@@ -175,7 +176,8 @@ def refused(error: BackendError) -> str:
         A sentence.
     """
     message = str(error) or type(error).__name__
-    if error.retry_after is not None and "come back in" not in message:
+    told = isinstance(error, CircuitOpen) or "come back in" in message
+    if error.retry_after is not None and not told:
         message += f"; come back in {error.retry_after:.6g} s"
     notes: list[str] = getattr(error, "__notes__", [])
     tries = [note for note in notes if note.startswith(("tried ", "refused "))]

@@ -1,25 +1,34 @@
-"""One gate for each backend and key: when one request is told to wait, all others wait too."""
+"""One gate for each backend and key: what one request learns of the server, all others obey.
+
+When one is told to wait, all wait; when many in a row fail, a circuit breaker lets none through.
+"""
 
 from __future__ import annotations
 
 import math
 import random
-from typing import TYPE_CHECKING, Any, NamedTuple
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from weakref import WeakValueDictionary, ref
 
 import anyio
+from anyio.lowlevel import EventLoopToken, current_token
 
 from mellea_like.core.wrapping import innermost
 from mellea_like.errors import RateLimited
+from mellea_like.limits.breaker import Breaker, answers
+from mellea_like.runtime.logs import inform
 from mellea_like.runtime.timeline import Timeline
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
+    from collections.abc import Awaitable, Callable, Hashable
 
     from mellea_like.core.backend import Backend, Request
+    from mellea_like.errors import BackendError
     from mellea_like.limits.retry import Retry
 
 __all__ = [
+    "PATIENT",
     "Gate",
     "GateStatistics",
     "come_back_in",
@@ -37,8 +46,19 @@ MAX_SPREAD = 1.0
 
 TOO_MANY_REQUESTS = 429
 
+TRIP_AFTER = 8
+"""Requests in a row that may fail before a backend is left alone."""
+
 EXACT = 100.0
 """Seconds; of longer times, nobody reads a fraction of a second."""
+
+LOOK_AGAIN = 1.0
+"""Seconds after which a probe is looked for that another thread's event loop sends."""
+
+PATIENT: ContextVar[bool] = ContextVar("mellea_like_patient", default=False)
+"""Whether requests wait for a backend that is not reachable, as those of a batch do."""
+
+T = TypeVar("T")
 
 
 class GateStatistics(NamedTuple):
@@ -49,34 +69,47 @@ class GateStatistics(NamedTuple):
         waiting: requests that wait for it now.
         waited: requests that ever waited for it.
         refused: requests that would have had to wait for too long, and failed unsent.
+        failures: requests in a row that did not reach the backend, or got a 5xx.
+        unsent: requests that failed unsent since too many in a row had failed.
     """
 
     closings: int
     waiting: int
     waited: int
     refused: int
+    failures: int = 0
+    unsent: int = 0
 
 
 class Gate:
-    """Stands before a backend, and is closed while its server wants to be left alone.
+    """Stands before a backend, and is closed while its server wants to be left alone or is down.
 
     A gate outlives event loops. Requests that waited for it do not arrive all at once: each adds a
     random part of a tenth of the time that the gate was closed, at most of a second.
+
+    Args:
+        where: the backend's name, for errors.
     """
 
     __slots__ = (
         "__weakref__",
         "_back",
+        "_breaker",
         "_closings",
         "_opens",
+        "_probe_awaited",
         "_refused",
         "_spread",
         "_timeline",
         "_waited",
         "_waiting",
+        "_where",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, where: str = "this backend") -> None:
+        self._where = where
+        self._breaker = Breaker()
+        self._probe_awaited: set[tuple[EventLoopToken, anyio.Event]] = set()
         self._timeline = Timeline()
         self._opens: float | None = None
         self._back = 0.0
@@ -90,7 +123,60 @@ class Gate:
     def closed(self) -> bool:
         """Whether a request has to wait now. Cheap while it is open: ask before each request."""
         opens = self._opens  # Another thread's event loop may open it meanwhile.
-        return opens is not None and self._still_closed(opens)
+        return (opens is not None and self._still_closed(opens)) or not self._breaker.closed
+
+    @property
+    def failing(self) -> bool:
+        """Whether the last requests failed, so that `answered` wants to know of an answer."""
+        return self._breaker.failures > 0
+
+    async def send(
+        self, send: Callable[[Request], Awaitable[T]], request: Request, policy: Retry | None
+    ) -> T:
+        """Send a request as soon as it may be sent.
+
+        Args:
+            send: sends a request; what it raises is for `heard`.
+            request: the request.
+            policy: how long it may wait; None for not at all.
+
+        Returns:
+            What ``send`` returns.
+
+        Raises:
+            RateLimited: the server asks to wait for longer than the request may.
+            CircuitOpen: the backend is not reachable, and the request may not wait for it.
+        """
+        if self.closed:
+            await self.wait(request, policy)
+        try:
+            reply = await send(request)
+            if self.failing:
+                self.answered()
+            return reply
+        finally:
+            if self._breaker.ended(request):
+                self._probe_has_ended()
+
+    def answered(self) -> None:
+        """Hear that the backend has answered a request."""
+        self._breaker.answered(self._timeline.now())
+        self._probe_has_ended()
+
+    def heard(self, error: BackendError, policy: Retry | None) -> None:
+        """Hear what a request failed with: too many failures in a row open the circuit breaker.
+
+        Args:
+            error: the error.
+            policy: says how many are too many; the default does where it is None.
+        """
+        most = TRIP_AFTER if policy is None else policy.trip_after
+        answer = answers(error)
+        now = self._timeline.now()
+        if answer and self.failing:
+            self.answered()
+        elif answer is False and most is not None and self._breaker.failed(now, error, most):
+            inform("%s", self._breaker.state(now, self._where))
 
     def close(self, seconds: float, *, told: float | None = None) -> None:
         """Close the gate, or keep it closed for longer; never for less than it is already.
@@ -110,23 +196,29 @@ class Gate:
         self._spread = spread_after(back - now)
         self._closings += 1
 
-    async def wait(self, request: Request, policy: Retry) -> None:
+    async def wait(self, request: Request, policy: Retry | None) -> None:
         """Wait until the gate is open, if a request may wait so long; else fail now.
 
         Args:
             request: the request that is to be sent. If it is not, its meter says so.
-            policy: how long it may wait at most, besides its deadline.
+            policy: how long it may wait at most, besides its deadline. None does not obey what
+                the server told others.
 
         Raises:
             RateLimited: the wait would end too late; ``retry_after`` says when to come back.
+            CircuitOpen: the backend is not reachable.
         """
         self._waiting += 1
         self._waited += 1
         try:
-            turn = 0
-            while self.closed:
-                await self._wait_once(request, policy, turn)
-                turn += 1
+            turn, began = 0, self._timeline.now()
+            while True:
+                opens = self._opens
+                if policy is not None and opens is not None and self._still_closed(opens):
+                    await self._wait_once(request, policy, turn)
+                    turn += 1
+                elif await self._passes_breaker(request, policy, began):
+                    return
         except BaseException:
             request.meter.sent_nothing()
             raise
@@ -139,7 +231,15 @@ class Gate:
         Returns:
             The numbers of this moment.
         """
-        return GateStatistics(self._closings, self._waiting, self._waited, self._refused)
+        breaker = self._breaker
+        return GateStatistics(
+            self._closings,
+            self._waiting,
+            self._waited,
+            self._refused,
+            breaker.failures,
+            breaker.unsent,
+        )
 
     async def _wait_once(self, request: Request, policy: Retry, turn: int) -> None:
         left = self._back - self._timeline.now()
@@ -155,6 +255,38 @@ class Gate:
                 msg, status=TOO_MANY_REQUESTS, retryable=False, retry_after=max(left, 0.0)
             )
         await anyio.sleep_until(self._timeline.on_loop(until))
+
+    async def _passes_breaker(self, request: Request, policy: Retry | None, began: float) -> bool:
+        """Tell whether a request may be sent now; if not, wait until that may have changed."""
+        if policy is not None and policy.trip_after is None:
+            return True
+        now = self._timeline.now()
+        wait = self._breaker.ask(now, request)
+        if not wait:
+            return True
+        if wait < math.inf:
+            deadline = request.meta.deadline
+            time_left = math.inf if deadline is None else deadline - anyio.current_time()
+            patience = 0.0
+            if policy is not None and PATIENT.get():
+                patience = began + policy.max_retry_after - now
+            if wait > min(patience, time_left):
+                late = f"; the call's time is up in {time_left:.3g} s" if wait > time_left else ""
+                raise self._breaker.refusal(now, self._where, late)
+        mine = current_token(), anyio.Event()
+        self._probe_awaited.add(mine)
+        try:
+            with anyio.move_on_after(min(wait, LOOK_AGAIN)):
+                await mine[1].wait()
+        finally:
+            self._probe_awaited.discard(mine)
+        return False
+
+    def _probe_has_ended(self) -> None:
+        here = current_token()
+        for loop, event in self._probe_awaited:
+            if loop == here:
+                event.set()
 
     def _still_closed(self, opens: float) -> bool:
         if self._timeline.now() < opens:
@@ -246,7 +378,7 @@ def gate_of(backend: Backend) -> Gate:
     found = _by_backend.get(id(backend))
     if found is not None and found[0]() is backend:
         return found[1]
-    gate = _shared(getattr(backend, "limit_key", None))
+    gate = _shared(getattr(backend, "limit_key", None), _where(backend))
     number = id(backend)
 
     def forget(dead: ref[Any], gates: dict[int, tuple[ref[Any], Gate]] = _by_backend) -> None:
@@ -261,10 +393,20 @@ def gate_of(backend: Backend) -> Gate:
     return gate
 
 
-def _shared(key: object) -> Gate:
+def _shared(key: object, where: str) -> Gate:
+    gate = Gate(where)
     if key is None:
-        return Gate()
+        return gate
     try:
-        return _by_key.setdefault(key, Gate())
+        return _by_key.setdefault(key, gate)
     except TypeError:  # It can't be hashed.
-        return Gate()
+        return gate
+
+
+def _where(backend: Backend) -> str:
+    name = getattr(backend, "provider", type(backend).__name__)
+    try:
+        url = getattr(backend, "base_url", None)
+    except ValueError:  # There is none that makes sense, as the first request will say.
+        url = None
+    return str(name) if url is None else f"{name} at {url}"

@@ -11,7 +11,7 @@ from mellea_like.core.generation import Generation
 from mellea_like.core.numbers import real_number, whole_number
 from mellea_like.core.wrapping import BackendWrapper
 from mellea_like.errors import BackendError, MalformedResponse
-from mellea_like.limits.gate import gate_of
+from mellea_like.limits.gate import TRIP_AFTER, gate_of
 from mellea_like.limits.tries import try_again
 
 if TYPE_CHECKING:
@@ -39,6 +39,14 @@ class Retry:
     Architecture Blog, 2015). A server's ``Retry-After`` takes the place of that, and holds for all
     requests to that backend. No wait is begun that would end after the call's deadline.
 
+    A backend that can't be reached, or answers nothing but 5xx, is left alone: after ``trip_after``
+    such failures in a row, whoever's requests they were, nothing is sent to it for a second, and
+    requests fail at once with a `CircuitOpen`. Then one request is let through as a probe. If it is
+    answered, all may go; if not, the next is let through after twice the time, 30 s at most. Items
+    of a batch wait for that, for ``max_retry_after`` at most. A server that has answered between
+    failures less than 10 s ago is flaky rather than down, and is given three times as many. A
+    reply that takes too long (`BackendTimeout`) counts neither as a failure nor as an answer.
+
     Args:
         attempts: how often in all a request may fail otherwise than by a 429, the first try
             included; 1 never tries again.
@@ -47,6 +55,7 @@ class Retry:
         maximum: the longest wait, in seconds.
         max_retry_after: the longest wait that a server may ask for, in seconds; if it asks for
             more, the request fails at once.
+        trip_after: after how many failures in a row the backend is left alone; None never does.
 
     Raises:
         TypeError: a number of attempts is no whole number, or another argument no number.
@@ -58,10 +67,13 @@ class Retry:
     initial: float = field(default=0.5, kw_only=True)
     maximum: float = field(default=8.0, kw_only=True)
     max_retry_after: float = field(default=120.0, kw_only=True)
+    trip_after: int | None = field(default=TRIP_AFTER, kw_only=True)
 
     def __post_init__(self) -> None:
         for name in ("attempts", "rate_limit_attempts"):
             whole_number(f"Retry: {name}, which counts the first try too,", getattr(self, name))
+        if self.trip_after is not None:
+            whole_number("Retry: trip_after", self.trip_after)
         for name in ("initial", "maximum"):
             real_number(f"Retry: {name}", getattr(self, name), least=0, unit="seconds")
         real_number(
@@ -180,10 +192,8 @@ class RetryBackend(BackendWrapper):
 
     async def _tried(self, send: Callable[[Request], Awaitable[T]], request: Request) -> T:
         gate = gate_of(self.inner)
-        if gate.closed:
-            await gate.wait(request, self.policy)
         try:
-            return await send(request)
+            return await gate.send(send, request, self.policy)
         except BackendError as exc:
             first = exc
         # Outside the handler, so that the first error is not the context of all others.

@@ -54,6 +54,8 @@ async def try_again(
         BackendError: the last try's error.
     """
     try:
+        if gate is not None:
+            gate.heard(first, policy)
         if not policy.transient(first):
             raise first
         tries = _Tries(policy, send, request, first, gate)
@@ -148,8 +150,11 @@ class _Tries(Generic[T]):
                 raise first
             finally:
                 del first
-        if gate is not None and gate.closed:
-            await gate.wait(request, self.policy)
+        if gate is None:
+            return await self.attempt(request)
+        return await gate.send(self.attempt, request, self.policy)
+
+    async def attempt(self, request: Request) -> T:
         meter = request.meter.attempt()
         meta = replace(request.meta, retry=request.meta.retry + self.failures)
         reply: T | None = None
@@ -157,7 +162,11 @@ class _Tries(Generic[T]):
         try:
             reply = await self.send(replace(request, meter=meter, meta=meta))
             failed = False
-            return reply
+            return reply  # noqa: TRY300 (it is the method's end)
+        except BackendError as exc:
+            if self.gate is not None:
+                self.gate.heard(exc, self.policy)
+            raise
         finally:
             if failed or isinstance(reply, Generation):
                 meter.finish(reply if isinstance(reply, Generation) else None)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from mellea_like.limits.gate import Gate
     from mellea_like.sampling.call import Call
 
-__all__ = ["retried_by_call", "surrounded", "try_again", "wait_at"]
+__all__ = ["gate_before", "send_at", "surrounded", "try_again"]
 
 
 def surrounded(backend: Backend, call: Call, *, watched: bool = False) -> Backend:
@@ -49,35 +49,35 @@ def surrounded(backend: Backend, call: Call, *, watched: bool = False) -> Backen
     return observed(backend, call)
 
 
-def retried_by_call(backend: Backend, call: Call) -> Gate | None:
-    """Return the gate at which requests to a backend wait after a refusal.
+def gate_before(backend: Backend) -> Gate | None:
+    """Return the gate at which requests to a backend wait, or are refused.
 
     Args:
         backend: the user's.
-        call: the call.
 
     Returns:
-        The gate; None where the call does not retry, or the backend does so itself.
+        The gate; None where the backend itself sees to it, for it retries.
     """
-    if call.strategy.settings.retry is None or retries(backend):
-        return None
-    return gate_of(backend)
+    return None if retries(backend) else gate_of(backend)
 
 
-async def wait_at(gate: Gate, request: Request, call: Call) -> None:
-    """Wait until requests may be sent again after one was refused.
+async def send_at(gate: Gate, backend: Backend, request: Request, call: Call) -> Generation:
+    """Send a request as soon as its gate lets it through.
 
     Args:
         gate: the backend's.
+        backend: what answers it, as `surrounded` returned it.
         request: what is to be sent.
         call: the call.
 
+    Returns:
+        The reply.
+
     Raises:
         RateLimited: it would have to wait too long.
+        BackendError: there is no reply.
     """
-    policy = call.strategy.settings.retry
-    if policy is not None:
-        await gate.wait(request, policy)
+    return await gate.send(backend.generate, request, call.strategy.settings.retry)
 
 
 async def try_again(
@@ -100,7 +100,10 @@ async def try_again(
     """
     try:
         policy = call.strategy.settings.retry
-        if policy is None or gate is None:
+        if gate is None:
+            raise first
+        if policy is None:
+            gate.heard(first, None)
             raise first
         try:
             return await policy.again(backend.generate, request, first, gate)

@@ -24,7 +24,7 @@ from mellea_like.requirements.validate import Checklist
 from mellea_like.runtime.logs import warn
 from mellea_like.runtime.native import clock, scope_cancelled, split_cancellation
 from mellea_like.sampling import events
-from mellea_like.sampling.asking import retried_by_call, surrounded
+from mellea_like.sampling.asking import gate_before, surrounded
 from mellea_like.sampling.delivery import Delivery
 from mellea_like.sampling.ending import Ending, Stop, conclude
 from mellea_like.sampling.race import Race
@@ -101,8 +101,7 @@ class Call:
         )
         self.watched = any(r.streams for r in plan.requirements) and hasattr(plan.backend, "stream")
         self.backend = surrounded(plan.backend, self, watched=self.watched)
-        if settings.retry is not None:
-            self.gate = retried_by_call(plan.backend, self)
+        self.gate = gate_before(plan.backend)
         if settings.give_up is not None:
             self.tally = settings.give_up.begin(plan.requirements)
         self.checklist = Checklist(plan.requirements)

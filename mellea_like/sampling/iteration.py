@@ -31,7 +31,7 @@ from mellea_like.hooks.types import HookType
 from mellea_like.requirements.validate import Checklist
 from mellea_like.runtime.native import cancel_requested, split_cancellation
 from mellea_like.sampling import events
-from mellea_like.sampling.asking import try_again, wait_at
+from mellea_like.sampling.asking import send_at, try_again
 from mellea_like.sampling.judging import ask_judge
 from mellea_like.sampling.turns import derive_seed
 
@@ -185,7 +185,7 @@ class Iteration:
             )
         self.error.__cause__ = exc
 
-    async def _attempt(self) -> None:
+    async def _attempt(self) -> None:  # noqa: C901 (the hot path, in one piece)
         call = self.call
         plan = call.plan
         messages = call.rendered
@@ -198,10 +198,13 @@ class Iteration:
             options = options.with_seed(derive_seed(options.seed, self.turn.iteration))
         request = _new_request(messages, options, plan.format, self.meta, meter)
         gate = call.gate
-        if gate is not None and gate.closed:
-            await wait_at(gate, request, call)
         try:
-            generation = await call.backend.generate(request)
+            if gate is not None and gate.closed:
+                generation = await send_at(gate, call.backend, request, call)
+            else:
+                generation = await call.backend.generate(request)
+                if gate is not None and gate.failing:
+                    gate.answered()
         except BackendError as exc:
             if call.iteration_timeout is not None:
                 self.tried = exc

@@ -11,7 +11,7 @@ from mellea_like.core.backend import Request, checked_reply
 from mellea_like.core.generation import Meter
 from mellea_like.errors import BackendError, LimitExceeded
 from mellea_like.requirements.judge import judge_messages, read_verdict
-from mellea_like.sampling.asking import retried_by_call, try_again, wait_at
+from mellea_like.sampling.asking import gate_before, send_at, try_again
 from mellea_like.sampling.turns import derive_seed
 
 if TYPE_CHECKING:
@@ -63,12 +63,13 @@ async def ask_judge(
 async def _ask(requirement: Requirement, request: Request, call: Call) -> Generation:
     judge = call.plan.judge if requirement.judge is None else requirement.judge
     backend = call.surrounded_judge(judge)
-    gate = retried_by_call(judge, call)
+    gate = gate_before(judge)
     try:
-        if gate is not None and gate.closed:
-            await wait_at(gate, request, call)
         try:
-            reply = await backend.generate(request)
+            if gate is None:
+                reply = await backend.generate(request)
+            else:
+                reply = await send_at(gate, backend, request, call)
         except BackendError as exc:
             reply = await try_again(backend, gate, request, exc, call)
     except LimitExceeded as exc:

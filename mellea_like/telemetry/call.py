@@ -132,9 +132,10 @@ class CallTelemetry:
     def ended(self, span: SpanScope | None, slice_: Slice) -> None:
         """Record the outcome of an iteration, and close its span."""
         if self._instruments is not None:
-            self._instruments.slices.add(
-                1, {STRATEGY: self._strategy, OUTCOME: slice_.outcome.value}
-            )
+            counted = {STRATEGY: self._strategy, OUTCOME: slice_.outcome.value}
+            if slice_.error is not None:
+                counted[ERROR_TYPE] = type_name(slice_.error)
+            self._instruments.slices.add(1, counted)
             for requirement, _ in slice_.failures:
                 self._instruments.failures.add(
                     1, {STRATEGY: self._strategy, REQUIREMENT: requirement.name}

@@ -22,6 +22,7 @@ from mellea_like.errors import (
     AuthenticationFailed,
     BackendTimeout,
     BackendUnavailable,
+    CircuitOpen,
     InvalidRequest,
     RateLimited,
     SamplingTimeout,
@@ -70,15 +71,16 @@ async def test_a_503_and_then_a_reply_passes_inside_the_iteration_and_two_reques
     assert result.errors == ()
 
 
-async def test_a_503_without_end_errors_each_turn_and_the_first_is_raised():
+async def test_after_a_503_without_end_the_circuit_breaker_ends_the_call():
     with Billing(Answer.error(503)) as server:
         backend = openai(server)
         async with aftermath(backend, server) as after:
             with pytest.raises(BackendUnavailable) as caught:
                 await after.sample(strategy(backend), "Say won.", [SAYS_WON])
         assert caught.value is after.slices[0].error
-    assert server.started == 2 * 2 * QUICK.attempts
-    assert any("4 iterations errored" in note for note in caught.value.__notes__)
+        assert isinstance(after.slices[-1].error, CircuitOpen)
+    assert server.started == QUICK.trip_after < 2 * 2 * QUICK.attempts
+    assert any("iterations errored" in note for note in caught.value.__notes__)
 
 
 async def test_retries_of_siblings_within_a_limit_and_a_budget_are_all_paid_for():

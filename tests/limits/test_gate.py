@@ -113,10 +113,10 @@ async def test_all_wait_and_do_not_arrive_at_once(virtual_clock):
         for _ in range(50):
             group.start_soon(one)
         await anyio.sleep(1)
-        assert gate.statistics() == (1, 50, 50, 0)
+        assert gate.statistics()[:4] == (1, 50, 50, 0)
     assert 10 <= min(arrived) < max(arrived) <= 11
     assert len(set(arrived)) == 50
-    assert gate.statistics() == (1, 0, 50, 0)
+    assert gate.statistics()[:4] == (1, 0, 50, 0)
 
 
 async def test_waiters_go_on_waiting_when_it_is_closed_for_longer(virtual_clock):
