@@ -64,7 +64,9 @@ class OpenAIBackend:
     and in one event loop after another.
 
     A refusal is a reply: its text is the refusal's, its ``finish_reason`` is ``"refusal"``. So is a
-    reply that a content filter cut short (``"content_filter"``).
+    reply that a content filter cut short (``"content_filter"``). The text of a reply that calls
+    tools (``options.extra["tools"]``) is the calls as JSON, as the protocol writes a message's
+    ``tool_calls``; its ``finish_reason`` is ``"tool_calls"``.
 
     Args:
         model: the model's name. None asks the server once for its models and takes the first;

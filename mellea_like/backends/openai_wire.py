@@ -233,6 +233,7 @@ class Reply:
     """
 
     __slots__ = (
+        "_calls",
         "_characters",
         "_joined",
         "_max_characters",
@@ -249,6 +250,7 @@ class Reply:
     def __init__(self, meter: RequestMeter, max_characters: float = math.inf) -> None:
         self._meter = meter
         self._max_characters = max_characters
+        self._calls: dict[object, _ToolCall] = {}
         self._characters = 0
         self._joined = 0
         self._tokens = 0
@@ -285,7 +287,7 @@ class Reply:
         """
         if data.strip() == "[DONE]":
             self.done = True
-            return ""
+            return self._calls_as_text()
         chunk: Any = json.loads(data)
         try:
             if chunk.get("error"):
@@ -317,8 +319,36 @@ class Reply:
             self._meter.update(output_tokens=self._tokens)
             self._keep(piece, len(thought) if isinstance(thought, str) else 0)
         self._refused = self._refused or bool(refusal)
+        for call in delta.get("tool_calls") or ():
+            self._read_call(call.get("index", len(self._calls)), call, call["function"])
+        if delta.get("function_call"):
+            self._read_call(None, {}, delta["function_call"])
         if choice.get("finish_reason") is not None:
             self.finish_reason = "refusal" if self._refused else str(choice["finish_reason"])
+            piece += self._calls_as_text()
+        return piece
+
+    def _read_call(self, index: object, call: Mapping[str, Any], part: Mapping[str, Any]) -> None:
+        """Take a piece of a tool call: the first has its id and name, all have arguments."""
+        begun = self._calls.setdefault(index, _ToolCall())
+        begun.id = begun.id or call.get("id")
+        begun.name += _text(part.get("name"))
+        begun.arguments.append(_text(part.get("arguments")))
+        self._tokens += 1
+        self._meter.update(output_tokens=self._tokens)
+        self._keep("", len(begun.arguments[-1]))
+
+    def _calls_as_text(self) -> str:
+        """Return the tool calls as JSON, once the reply has ended: they are its text."""
+        if not self._calls:
+            return ""
+        calls = [call.as_sent() for call in self._calls.values()]
+        self._calls = {}
+        # A forced call ends with "stop", and some servers end all of them so.
+        if self.finish_reason in (None, "stop"):
+            self.finish_reason = "tool_calls"
+        piece = ("\n" if self.text else "") + json.dumps(calls, ensure_ascii=False)
+        self._keep(piece, 0)
         return piece
 
     def _keep(self, piece: str, unseen: int) -> None:
@@ -344,6 +374,21 @@ class Reply:
             self._meter.update(input_tokens=sent, output_tokens=received)
         else:
             self._meter.settle(input_tokens=sent, output_tokens=received)
+
+
+class _ToolCall:
+    """A tool call, as far as it has arrived."""
+
+    __slots__ = ("arguments", "id", "name")
+
+    def __init__(self) -> None:
+        self.id: object = None
+        self.name = ""
+        self.arguments: list[str] = []
+
+    def as_sent(self) -> dict[str, Any]:
+        function = {"name": self.name, "arguments": "".join(self.arguments)}
+        return {"id": self.id, "type": "function", "function": function}
 
 
 def _text(value: Any) -> str:

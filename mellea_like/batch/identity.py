@@ -191,6 +191,7 @@ def _strategy(strategy: BaseSamplingStrategy) -> Json:
         "validate_all": settings.validate_all,
         "schedule": _shown(settings.schedule),
         "give_up": _shown(settings.give_up),
+        "accept_incomplete": settings.accept_incomplete or None,
     }
     # What a strategy of one's own keeps besides: its template, say.
     own = {name: value for name, value in vars(strategy).items() if value is not settings}

@@ -89,6 +89,7 @@ def sample(  # noqa: PLR0913 (an option each)
     schedule: options.Schedule = "eager",
     early: options.Early = False,
     give_up: options.GiveUp = False,
+    accept_incomplete: options.AcceptIncomplete = False,
     budget: options.Budget = None,
     price: options.Price = None,
     max_tokens: options.MaxTokens = None,

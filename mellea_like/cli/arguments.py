@@ -79,6 +79,7 @@ class SampleArguments:
     seed: int | None = None
     timeout: float | None = None
     early: bool = False
+    accept_incomplete: bool = False
     limits: LimitArguments = field(default_factory=LimitArguments)
     as_json: bool = False
     trace: Path | None = None

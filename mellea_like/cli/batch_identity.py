@@ -27,6 +27,7 @@ LARGE = 200 * 2**20
 """Bytes of a model's file whose digest takes some time."""
 
 _OPTIONS = {
+    "accept_incomplete": "--accept-incomplete",
     "concurrency_budget": "--concurrency",
     "corpus": "--corpus",
     "format": "--schema",

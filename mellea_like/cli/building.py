@@ -59,6 +59,7 @@ def make_strategy(
         schedule=limits.schedule,
         budget=budget,
         give_up=limits.give_up,
+        accept_incomplete=arguments.accept_incomplete,
         plugins=plugins,
     )
 

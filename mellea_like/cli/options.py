@@ -96,6 +96,14 @@ GiveUp = Annotated[
         rich_help_panel=DRAWS,
     ),
 ]
+AcceptIncomplete = Annotated[
+    bool,
+    typer.Option(
+        "--accept-incomplete",
+        help="Take a reply that was cut off or refused for an answer, as text completion wants it.",
+        rich_help_panel=DRAWS,
+    ),
+]
 Budget = Annotated[
     list[str] | None,
     typer.Option(
@@ -242,6 +250,7 @@ _AS_THEY_ARE = (
     "seed",
     "timeout",
     "early",
+    "accept_incomplete",
     "backend",
     "base_url",
     "gguf",

@@ -206,7 +206,7 @@ def problems_of(slice_: Slice) -> list[str]:
     Returns:
         A line for each problem, and one for its error.
     """
-    problems = [f"the reply does not parse: {slice_.reason}"] if slice_.reason else []
+    problems = [slice_.reason] if slice_.reason else []
     problems += [
         f"{requirement.name}: {verdict.reason}" if verdict.reason else requirement.name
         for requirement, verdict in slice_.failures

@@ -7,10 +7,12 @@ from functools import lru_cache
 from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
-if TYPE_CHECKING:
-    from pydantic import TypeAdapter
+from mellea_like.core.shown import bounded, error_text, first_few
 
-__all__ = ["check_format", "json_schema", "parse_json", "parse_value", "strip_fence"]
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter, ValidationError
+
+__all__ = ["check_format", "json_schema", "parse_json", "parse_value", "strip_fence", "why_unread"]
 
 _FENCE = re.compile(r"\A\s*```[A-Za-z0-9_-]*[ \t]*\r?\n(.*?)\r?\n?```\s*\Z", re.DOTALL)
 
@@ -142,8 +144,36 @@ def _validated(validate: Any, value: object) -> Any:
     try:
         return validate(value)
     except ValidationError as exc:
-        problems = "; ".join(
-            ": ".join(filter(None, (".".join(map(str, e["loc"])), e["msg"])))
-            for e in exc.errors(include_url=False, include_context=False, include_input=False)
-        )
-        raise ValueError(problems) from exc
+        raise ValueError(_problems(exc)) from exc
+
+
+def _problems(error: ValidationError) -> str:
+    """Name the fields and rules that a value breaks: of many the first."""
+    problems = (
+        ": ".join(filter(None, (".".join(map(str, e["loc"])), e["msg"])))
+        for e in error.errors(include_url=False, include_context=False, include_input=False)
+    )
+    return "; ".join(first_few(problems))
+
+
+def why_unread(error: ValueError) -> str:
+    """Say why a reply could not be read, for people and for the model.
+
+    Args:
+        error: what reading it raised: pydantic's error, or one that comes of it, or a parser's own.
+
+    Returns:
+        That it does not parse, or which fields and rules of its type it breaks.
+    """
+    from pydantic import ValidationError  # noqa: PLC0415
+
+    broken = error.__cause__ if isinstance(error.__cause__, ValidationError) else error
+    if isinstance(broken, ValidationError) and not _no_json(broken):
+        return f"the reply isn't a valid {bounded(broken.title, 100)}: {_problems(broken)}"
+    why = _problems(broken) if isinstance(broken, ValidationError) else error_text(error)
+    return f"the reply does not parse: {bounded(why or type(error).__name__)}"
+
+
+def _no_json(error: ValidationError) -> bool:
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    return first["type"] == "json_invalid" and not first["loc"]

@@ -5,9 +5,27 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from mellea_like.core.shown import fields_shown
+from mellea_like.core.shown import bounded, fields_shown
 
-__all__ = ["Cost", "Generation", "Meter", "RequestMeter", "Usage", "cost_of"]
+__all__ = [
+    "INCOMPLETE",
+    "Cost",
+    "Generation",
+    "Meter",
+    "RequestMeter",
+    "Usage",
+    "cost_of",
+    "why_incomplete",
+]
+
+CUT = frozenset({"length", "max_tokens", "model_length"})
+"""The finish reasons of replies that reached their longest length, as servers call them."""
+
+CALLS = frozenset({"tool_calls", "function_call"})
+"""The finish reasons of replies that call tools."""
+
+INCOMPLETE = CUT | CALLS | {"content_filter", "refusal"}
+"""The finish reasons of what may be no whole answer: `why_incomplete` tells."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +73,8 @@ class Generation:
         value: the parsed output; None where the text itself is the value, unless ``parsed``.
         usage: what it cost.
         model: the model that answered, where it is known.
-        finish_reason: why the output ended, in OpenAI's words: ``"stop"`` or ``"length"``, say.
+        finish_reason: why the output ended, in OpenAI's words: ``"stop"``, ``"length"``,
+            ``"content_filter"``, ``"refusal"`` or ``"tool_calls"``; None where it is not known.
         parsed: whether the value was read from the text, by a ``format`` or an action's ``parse``:
             None is a value then.
     """
@@ -73,6 +92,31 @@ class Generation:
     def has_value(self) -> bool:
         """Whether there is a value besides the text."""
         return self.parsed or self.value is not None
+
+
+def why_incomplete(reply: Generation, *, tools: bool = False) -> str:
+    """Say why a reply is no whole answer, and what to do; for people and for the model.
+
+    Args:
+        reply: the reply.
+        tools: whether tools were asked for, so that calling one is an answer.
+
+    Returns:
+        The reason; empty for a whole answer.
+    """
+    ended = reply.finish_reason
+    if ended in CUT:
+        tokens = reply.usage.output_tokens
+        after = f" after {tokens} token{'' if tokens == 1 else 's'}" if tokens else ""
+        return f"the reply was cut off{after}: raise max_tokens, or ask for a shorter one"
+    if ended == "content_filter":
+        return "the reply was withheld by the server's content filter: ask in other words"
+    if ended == "refusal":
+        said = f" ({bounded(reply.text, 200)})" if reply.text.strip() else ""
+        return f"the model refused{said}: ask in other words, or another model"
+    if ended in CALLS and not tools:
+        return "the reply calls a tool, and no tools were asked for: answer with text"
+    return ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, overload
 
 from mellea_like.core.generation import Usage
+from mellea_like.core.shown import bounded
 from mellea_like.errors import SamplingFailed
 
 if TYPE_CHECKING:
@@ -22,9 +23,6 @@ __all__ = ["SamplingResult", "StopReason"]
 
 T = TypeVar("T")
 V = TypeVar("V")
-
-MOST_CHARACTERS = 2000
-"""What the message of `SamplingFailed` quotes of the best failure's problems."""
 
 
 class StopReason(StrEnum):
@@ -194,9 +192,7 @@ class SamplingResult(Generic[T]):
         tried = f"none of {len(self.slices)} iterations passed (stopped: {self.stop_reason})"
         if self.best_index is None:
             return tried
-        lacks = "; ".join(self.best.problems)
-        if len(lacks) > MOST_CHARACTERS:
-            lacks = f"{lacks[:MOST_CHARACTERS]}…"
+        lacks = bounded("; ".join(self.best.problems))
         return f"{tried}; the best, iteration {self.best.iteration}: {lacks}"
 
     def _repr_html_(self) -> str:

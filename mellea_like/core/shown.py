@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import reprlib
 from dataclasses import fields
-from typing import Any
+from itertools import islice
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["add_note", "error_text", "fields_shown", "shown"]
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["add_note", "bounded", "error_text", "fields_shown", "first_few", "shown"]
 
 CHARACTERS = 200
+
+MOST_CHARACTERS = 2000
+"""Of one reason, where it goes into a prompt or a log."""
+
+MOST_REASONS = 20
+"""In one prompt or message."""
 
 _short = reprlib.Repr()
 _short.maxstring = _short.maxother = CHARACTERS
@@ -25,6 +35,36 @@ def shown(value: object) -> str:
         Its `repr`, with ``...`` in the middle of a long one.
     """
     return _short.repr(value)
+
+
+def bounded(text: str, most: int = MOST_CHARACTERS) -> str:
+    """Return a text as it goes into prompts, logs and messages: its beginning, if it is long.
+
+    Args:
+        text: the text.
+        most: characters to keep.
+
+    Returns:
+        The text, or its beginning and how many characters more there are.
+    """
+    more = len(text) - most
+    return text if more <= 0 else f"{text[:most]}… ({more:,} more characters)"
+
+
+def first_few(reasons: Iterable[str], most: int = MOST_REASONS) -> tuple[str, ...]:
+    """Return reasons as they go into prompts and messages: the first few, each `bounded`.
+
+    Args:
+        reasons: the reasons; all are counted.
+        most: how many to keep.
+
+    Returns:
+        The first, and a last line that says how many more there are.
+    """
+    left = iter(reasons)
+    kept = tuple(bounded(reason) for reason in islice(left, most))
+    more = sum(1 for _ in left)
+    return (*kept, f"… and {more:,} more") if more else kept
 
 
 def fields_shown(self: Any) -> str:

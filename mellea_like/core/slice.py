@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from mellea_like.core.context import Context
 from mellea_like.core.generation import Usage
 from mellea_like.core.message import Message
-from mellea_like.core.shown import fields_shown
+from mellea_like.core.shown import fields_shown, first_few
 from mellea_like.core.validation import ValidationStatus
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ class Outcome(StrEnum):
     PASSED = "passed"
     """Every requirement was met."""
     FAILED = "failed"
-    """A requirement was not met, or the reply did not parse."""
+    """A requirement was not met, or the reply was cut off, refused or not of its format."""
     ERRORED = "errored"
     """An exception: the backend's, a validator's, or a hook's."""
     CANCELLED = "cancelled"
@@ -52,7 +52,8 @@ class Slice:
         outcome: how it ended.
         error: the exception behind an errored outcome, or what failed while a cancelled iteration
             cleaned up; else None.
-        reason: why a reply did not parse; empty otherwise.
+        reason: why the reply was no answer that could be checked: it was cut off or refused, does
+            not parse, or breaks a rule of its format; empty otherwise.
         started_at: when it started, in seconds since the call began.
         ended_at: when it ended, in seconds since the call began.
         usage: what it cost, its judge calls included.
@@ -129,9 +130,14 @@ class Slice:
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """What was wrong, a line each: why it did not parse, or the failed requirements."""
-        unparsed = (f"the reply does not parse: {self.reason}",) if self.reason else ()
-        return unparsed + tuple(
+        """What was wrong, a line each: why it was no answer, or the failed requirements.
+
+        As prompts and messages want it: the first few, each of bounded length; ``verdicts`` has
+        all of it.
+        """
+        if self.reason:
+            return first_few((self.reason,))
+        return first_few(
             f"{requirement.description}: {result.reason}"
             if result.reason
             else requirement.description

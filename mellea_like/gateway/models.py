@@ -182,6 +182,7 @@ class ServedModel:
             retry=retry,
             schedule=self._schedule,
             give_up=PerRequirement() if config.give_up else None,
+            accept_incomplete=config.accept_incomplete,
         )
 
     # --- what must hold ------------------------------------------------------------------------

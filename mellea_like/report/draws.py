@@ -152,14 +152,14 @@ def problems_of(slice_: Mapping[str, Any]) -> list[str]:
         slice_: its record.
 
     Returns:
-        A line for each problem: an error, why the reply did not parse, or what it did not meet.
+        A line for each problem: an error, why the reply was no answer, or what it did not meet.
     """
     lines: list[str] = []
     error = slice_["error"]
     if error is not None:
         lines.append(f"{error['type']}: {error['message']}")
     if slice_["reason"]:
-        lines.append(f"the reply does not parse: {slice_['reason']}")
+        lines.append(slice_["reason"])
     lines += [
         f"{v['description']}: {v['reason']}" if v["reason"] else v["description"]
         for v in slice_["validations"]

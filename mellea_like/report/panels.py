@@ -128,7 +128,7 @@ def _body(slice_: Mapping[str, Any], trace: Mapping[str, Any], limit: int, *, sa
         written = json.dumps(slice_["value"], indent=2, ensure_ascii=False)
         parts.append(_block("Value", text_block(written, limit)))
     if slice_["reason"]:
-        parts.append(_block("It does not parse", text_block(slice_["reason"], limit)))
+        parts.append(_block("Why it was no answer", text_block(slice_["reason"], limit)))
     if slice_["validations"]:
         parts.append(_block("Validations", _validations(slice_["validations"])))
     if not same:

@@ -6,7 +6,7 @@ import logging
 from typing import Any
 
 from mellea_like.core.current import ITERATION
-from mellea_like.core.shown import error_text
+from mellea_like.core.shown import bounded, error_text
 
 __all__ = ["IterationFilter", "inform", "logger", "warn"]
 
@@ -58,8 +58,14 @@ def warn(
     if ids is not None and sampling_id is None:
         sampling_id, iteration, subsample = ids.sampling_id, ids.iteration, ids.subsample
     extra = {"sampling_id": sampling_id, "iteration": iteration, "subsample": subsample, **more}
-    said = (error_text(arg) if isinstance(arg, BaseException) else arg for arg in args)
-    logger.warning(message, *said, extra=extra, stacklevel=2)
+    logger.warning(message, *map(_short, args), extra=extra, stacklevel=2)
+
+
+def _short(arg: object) -> object:
+    """Return what goes into a log record: of a long text or error message its beginning."""
+    if isinstance(arg, BaseException):
+        arg = error_text(arg)
+    return bounded(arg) if isinstance(arg, str) else arg
 
 
 def inform(message: str, *args: object) -> None:
@@ -74,4 +80,4 @@ def inform(message: str, *args: object) -> None:
         name: None if ids is None else getattr(ids, name)
         for name in ("sampling_id", "iteration", "subsample")
     }
-    logger.info(message, *args, extra=extra, stacklevel=2)
+    logger.info(message, *map(_short, args), extra=extra, stacklevel=2)

@@ -89,6 +89,10 @@ class BaseSamplingStrategy:
             besides.
         give_up: when to stop because a requirement fails too often, as in ``PerRequirement()``;
             None uses all turns.
+        accept_incomplete: whether a reply is an answer that was cut off at its longest length,
+            refused, withheld by a content filter, or calls a tool that nobody asked for. By default
+            such a slice has failed, its reason says so, and the repair begins. Text completion
+            wants True: then such a reply is parsed and checked like any other.
         telemetry: where spans and metrics go; by default the process's providers, without content.
 
     Attributes:
@@ -123,6 +127,7 @@ class BaseSamplingStrategy:
         schedule: Schedule | None = None,
         budget: Budget | None = None,
         give_up: GiveUp | None = None,
+        accept_incomplete: bool = False,
         telemetry: Telemetry | None = None,
     ) -> None:
         whole_number("max_iterations", max_iterations)
@@ -140,6 +145,9 @@ class BaseSamplingStrategy:
             raise ValueError(msg)
         if telemetry is not None and not isinstance(telemetry, Telemetry):
             msg = f"telemetry is a Telemetry, not {telemetry!r}"
+            raise TypeError(msg)
+        if not isinstance(accept_incomplete, bool):
+            msg = f"accept_incomplete is a bool, not {accept_incomplete!r}"
             raise TypeError(msg)
         check_retry(retry)
         judging = {"temperature": 0.0} if judge_options is None else judge_options
@@ -163,6 +171,7 @@ class BaseSamplingStrategy:
             budget=None if budget is None else check_budget(budget),
             give_up=give_up,
             telemetry=_SILENT if telemetry is None else telemetry,
+            accept_incomplete=accept_incomplete,
         )
         self.__settings.check_loop_budget(loop_budget, "loop_budget is set")
 
@@ -251,7 +260,7 @@ class BaseSamplingStrategy:
             backend: what generates, instead of the strategy's backend.
             format: the type to parse replies to, as JSON: a pydantic model, or any other type that
                 pydantic can validate. The result's ``value`` is then of that type. A reply that
-                does not parse is a failed slice.
+                does not parse, or breaks a rule of the type, is a failed slice.
             options: how to generate, instead of the strategy's options.
             validation_context: what validators and judges see as the conversation, instead of the
                 one that the draw was generated in.

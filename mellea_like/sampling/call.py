@@ -14,8 +14,11 @@ import anyio
 from anyio.lowlevel import checkpoint_if_cancelled
 
 from mellea_like.core.action import Instruction
+from mellea_like.core.generation import why_incomplete
 from mellea_like.core.message import Message
+from mellea_like.core.options import Options
 from mellea_like.core.result import SamplingResult, StopReason
+from mellea_like.core.wrapping import innermost
 from mellea_like.errors import HookError, LimitExceeded, SamplingFailed
 from mellea_like.hooks.dispatch import HookRun
 from mellea_like.hooks.registry import snapshot
@@ -36,6 +39,7 @@ if TYPE_CHECKING:
     from mellea_like.core.action import Action
     from mellea_like.core.backend import Backend
     from mellea_like.core.context import Context
+    from mellea_like.core.generation import Generation
     from mellea_like.core.slice import Slice
     from mellea_like.limits.gate import Gate
     from mellea_like.sampling.base import BaseSamplingStrategy
@@ -153,6 +157,15 @@ class Call:
         if own and isinstance(action, Instruction | Message):
             self.rendered = messages
         return messages
+
+    def why_incomplete(self, reply: Generation) -> str:
+        """Say why a reply is no whole answer; empty for one that is, or that is accepted."""
+        if self.strategy.settings.accept_incomplete:
+            return ""
+        asked = (self.plan.options, getattr(innermost(self.plan.backend), "defaults", None))
+        extras = [options.extra for options in asked if isinstance(options, Options)]
+        tools = any(extra.get("tools") or extra.get("functions") for extra in extras)
+        return why_incomplete(reply, tools=tools)
 
     def surrounded_judge(self, judge: Backend) -> Backend:
         """Return a judge as the call's producers use it."""

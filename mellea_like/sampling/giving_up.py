@@ -61,8 +61,8 @@ class PerRequirement:
     posterior with a uniform prior. At the defaults six failures without a pass are enough, or ten
     with one.
 
-    Only verdicts count: not requirements that were skipped or errored. That replies parse counts as
-    one more requirement.
+    Only verdicts count: not requirements that were skipped or errored. That a reply is whole
+    and of its format counts as one more requirement.
 
     Args:
         threshold: the pass rate under which further turns are not worth it, between 0 and 1.
@@ -105,22 +105,22 @@ class _Count:
 class _Tally:
     """The verdicts of one call, requirement by requirement."""
 
-    __slots__ = ("_confidence", "_counts", "_parsing", "_threshold")
+    __slots__ = ("_confidence", "_counts", "_threshold", "_usable")
 
     def __init__(self, threshold: float, confidence: float) -> None:
         self._threshold = threshold
         self._confidence = confidence
-        self._parsing = _Count(None)
+        self._usable = _Count(None)
         self._counts: dict[int, _Count] = {}  # By identity: a requirement need not be hashable.
 
     def add(self, slice_: Slice) -> str | None:
         """Count the verdicts on a slice."""
         if slice_.reason and slice_.outcome is Outcome.FAILED:
-            self._parsing.failed += 1
-            if self._hopeless(self._parsing):
-                return self._sentence("a reply parsed", self._parsing)
+            self._usable.failed += 1
+            if self._hopeless(self._usable):
+                return self._sentence("a reply was usable", self._usable)
         elif slice_.verdicts:
-            self._parsing.passed += 1
+            self._usable.passed += 1
         hopeless = None
         for requirement, verdict in zip(slice_.requirements, slice_.verdicts, strict=False):
             passed = verdict.status is ValidationStatus.PASSED

@@ -13,10 +13,9 @@ import anyio
 
 from mellea_like.core.backend import Request, RequestMeta, checked_reply
 from mellea_like.core.current import ITERATION
-from mellea_like.core.format import parse_json, parse_value
-from mellea_like.core.generation import Generation, Meter, Usage, cost_of
+from mellea_like.core.format import parse_json, parse_value, why_unread
+from mellea_like.core.generation import INCOMPLETE, Generation, Meter, Usage, cost_of
 from mellea_like.core.quick import quick
-from mellea_like.core.shown import error_text
 from mellea_like.core.slice import Outcome, Slice
 from mellea_like.core.streaming import REJECTED
 from mellea_like.core.validation import Candidate, ValidationResult, ValidationStatus
@@ -226,10 +225,13 @@ class Iteration:
             self._conclude(call.checklist.requirements, verdicts)
 
     def _read(self, generation: Generation) -> Candidate | None:
-        """Parse a reply; None where it does not parse, or was rejected before its end."""
+        """Parse a reply; None where it is no whole answer, or does not parse."""
         call, plan = self.call, self.call.plan
         self.generation = generation
         if call.watched and generation.finish_reason == REJECTED and self._reject(generation):
+            return None
+        if generation.finish_reason in INCOMPLETE and (why := call.why_incomplete(generation)):
+            self.outcome, self.reason = _FAILED, why
             return None
         try:
             if plan.format is None and not (generation.parsed or generation.value is not None):
@@ -237,8 +239,7 @@ class Iteration:
             else:
                 value = _given_value(generation, plan.format)
         except ValueError as exc:
-            self.outcome = _FAILED
-            self.reason = error_text(exc) or type(exc).__name__
+            self.outcome, self.reason = _FAILED, why_unread(exc)
             return None
         text = generation.text
         if value is not text and (value is not generation.value or value is None):

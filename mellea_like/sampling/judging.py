@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from anyio.lowlevel import checkpoint_if_cancelled
 
 from mellea_like.core.backend import Request, checked_reply
-from mellea_like.core.generation import Meter
+from mellea_like.core.generation import INCOMPLETE, Meter, why_incomplete
 from mellea_like.errors import BackendError, LimitExceeded
 from mellea_like.requirements.judge import judge_messages, read_verdict
 from mellea_like.sampling.asking import gate_before, send_at, try_again
@@ -40,6 +40,7 @@ async def ask_judge(
     Raises:
         BackendError: the judge did not answer.
         LimitExceeded: a budget is spent.
+        ValueError: its reply is no verdict.
     """
     # A backend that ignores its cancellation may reply after a sibling has won.
     await checkpoint_if_cancelled()
@@ -57,6 +58,9 @@ async def ask_judge(
     iteration.judged.append((meter, None))
     reply = await _ask(requirement, request, call)
     iteration.judged[position] = (meter, reply)
+    if reply.finish_reason in INCOMPLETE and (why := why_incomplete(reply)):
+        msg = f"the judge gave no verdict: {why}"
+        raise ValueError(msg)
     return read_verdict(reply.text)
 
 

@@ -47,6 +47,7 @@ class Settings:
     budget: Budget | None
     give_up: GiveUp | None
     telemetry: Telemetry
+    accept_incomplete: bool
 
     def check_loop_budget(self, loop_budget: object, what: str) -> None:
         """Make sure that a loop budget can be.

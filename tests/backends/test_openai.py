@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import time
 
 import anyio
@@ -166,6 +167,28 @@ async def test_a_reply_cut_short_by_a_filter_or_by_its_length_says_so():
         reasons = [(await backend.generate(ask())).finish_reason for _ in range(2)]
         await backend.aclose()
     assert reasons == ["content_filter", "length"]
+
+
+async def test_tool_calls_are_the_text_as_json():
+    events = tuple(
+        json.dumps({"choices": [{"index": 0, "delta": delta, "finish_reason": reason}]})
+        for delta, reason in [
+            ({"tool_calls": [{"index": 0, "id": "a", "function": {"name": "f"}}]}, None),
+            ({"tool_calls": [{"index": 0, "function": {"arguments": '{"x":'}}]}, None),
+            ({"tool_calls": [{"index": 0, "function": {"arguments": " 1}"}}]}, None),
+            ({"tool_calls": [{"index": 1, "id": "b", "function": {"name": "g"}}]}, None),
+            ({}, "stop"),
+        ]
+    )
+    with OpenAIServer(Answer(events=events, finish_reason=None)) as server:
+        backend = OpenAIBackend("m", base_url=server.url)
+        generation = await backend.generate(ask())
+        await backend.aclose()
+    assert generation.finish_reason == "tool_calls"
+    assert json.loads(generation.text) == [
+        {"id": "a", "type": "function", "function": {"name": "f", "arguments": '{"x": 1}'}},
+        {"id": "b", "type": "function", "function": {"name": "g", "arguments": ""}},
+    ]
 
 
 async def test_reasoning_is_counted_but_is_no_text():

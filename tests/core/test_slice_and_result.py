@@ -81,7 +81,7 @@ def test_failures_are_the_failed_requirements_in_order():
 
 
 def test_a_reply_that_does_not_parse_is_a_problem():
-    assert cut(reason="no JSON").problems == ("the reply does not parse: no JSON",)
+    assert cut(reason="no JSON").problems == ("no JSON",)
 
 
 def test_the_context_after_has_the_prompt_and_the_output():

@@ -191,7 +191,7 @@ async def test_repair_of_an_action_of_ones_own_keeps_its_parser():
     assert [messages[-1][1] for messages in sent(backend)] == [
         "Add (5, 7).",
         f"Add (5, 7).{repair}over 9: 3 is not over 9",
-        f"Add (5, 7).{repair}the reply does not parse: {result.slices[1].reason}",
+        f"Add (5, 7).{repair}{result.slices[1].reason}",
     ]
 
 
@@ -261,11 +261,13 @@ async def test_a_reply_that_does_not_parse_is_a_failure_whose_reason_goes_into_t
     )
     [failed, passed] = result.slices
     assert failed.validations == ()
-    assert failed.reason.startswith("legs: Input should be a valid integer")
-    assert failed.problems == (f"the reply does not parse: {failed.reason}",)
+    assert failed.reason.startswith(
+        "the reply isn't a valid Pet: legs: Input should be a valid int"
+    )
+    assert failed.problems == (failed.reason,)
     assert failed.error is None
     assert failed.text == '{"name": "Rex", "legs": "many"}'
-    assert f"- the reply does not parse: {failed.reason}" in sent(backend)[1][-1][1]
+    assert f"- {failed.reason}" in sent(backend)[1][-1][1]
     assert passed.passed
 
 

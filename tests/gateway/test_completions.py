@@ -56,7 +56,8 @@ class Recording(FunctionBackend):
 async def test_a_reply_has_openais_shape_and_what_it_took():
     counted = Generation("a b c d", usage=Usage(1, 10, 4))
     last = Generation("a b", usage=Usage(1, 10, 2), finish_reason="length")
-    async with calling(Recording(counted, last), checks=["words<=2"]) as caller:
+    answered = calling(Recording(counted, last), checks=["words<=2"], accept_incomplete=True)
+    async with answered as caller:
         answer = await caller.chat()
     body = answer.json
     assert (answer.status, answer.headers["x-mellea-like-passed"]) == (200, "true")
@@ -83,13 +84,28 @@ async def test_a_reply_has_openais_shape_and_what_it_took():
     [("stop", "stop"), ("content_filter", "content_filter"), ("odd\r\n", "stop"), (None, "stop")],
 )
 async def test_reasons_are_openais(reason, shown):
-    async with calling(Recording(Generation("a", finish_reason=reason))) as caller:
+    backend = Recording(Generation("a", finish_reason=reason))
+    async with calling(backend, accept_incomplete=True) as caller:
         answer = await caller.chat()
     assert answer.json["choices"][0]["finish_reason"] == shown
 
 
+async def test_a_reply_that_was_cut_off_is_told_to_the_caller_and_comes_where_it_is_wanted():
+    cut = Generation("a b", usage=Usage(1, 10, 2), finish_reason="length")
+    async with calling(Recording(cut), loop=2) as caller:
+        refused = await caller.chat()
+        shown = await caller.chat(mellea_like={"when_nothing_passed": "best"})
+    told = refused.error["mellea_like"]
+    assert (refused.status, told["iterations"], told["best"]["finish_reason"]) == (422, 2, "length")
+    [problem] = told["problems"]
+    assert problem.startswith("the reply was cut off after 2 tokens: raise max_tokens")
+    assert (shown.status, shown.headers["x-mellea-like-passed"]) == (200, "false")
+    assert shown.json["choices"][0]["finish_reason"] == "length"
+
+
 async def test_a_refusal_is_no_content():
-    async with calling(Recording(Generation("I can't.", finish_reason="refusal"))) as caller:
+    backend = Recording(Generation("I can't.", finish_reason="refusal"))
+    async with calling(backend, accept_incomplete=True) as caller:
         message = (await caller.chat()).json["choices"][0]["message"]
     assert message == {"role": "assistant", "content": None, "refusal": "I can't."}
 

@@ -134,7 +134,7 @@ async def test_an_empty_reply_is_a_whole_stream():
 
 async def test_a_refusal_streams_as_one():
     refused = Generation("I can't.", finish_reason="refusal")
-    async with calling(ScriptedBackend([refused])) as caller:
+    async with calling(ScriptedBackend([refused]), accept_incomplete=True) as caller:
         answer = await caller.chat(stream=True)
     deltas = [e["choices"][0]["delta"] for e in answer.events[:-1]]
     assert deltas[1:] == [{"refusal": "I can't."}, {}]

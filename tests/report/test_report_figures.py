@@ -319,7 +319,7 @@ def test_problems_are_errors_what_did_not_parse_and_what_was_not_met():
     slice_["validations"].append({**verdict("terse", "failed"), "description": "it is terse"})
     assert problems_of(slice_) == [
         "E: m",
-        "the reply does not parse: no JSON",
+        "no JSON",
         "it says a word: it is missing",
         "it is terse",
     ]

@@ -1,0 +1,150 @@
+"""A reply that is no whole answer has failed, and its reason says why and what to do."""
+
+from __future__ import annotations
+
+import pytest
+from pydantic import BaseModel, model_validator
+
+from mellea_like import (
+    Generation,
+    Message,
+    MultiTurnStrategy,
+    RejectionSamplingStrategy,
+    RepairTemplateStrategy,
+    Requirement,
+    Usage,
+)
+from mellea_like.backends.openai import OpenAIBackend
+from mellea_like.backends.scripted import ScriptedBackend
+from mellea_like.errors import RequirementError
+
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
+
+CUT = Generation("one two", usage=Usage(1, 3, 256), finish_reason="length")
+TOOLS = {"extra": {"tools": [{"type": "function", "function": {"name": "f"}}]}}
+
+
+@pytest.mark.parametrize(
+    ("reply", "reason"),
+    [
+        (CUT, "the reply was cut off after 256 tokens: raise max_tokens"),
+        (Generation("", finish_reason="content_filter"), "the server's content filter"),
+        (Generation("I can't.", finish_reason="refusal"), "the model refused (I can't.)"),
+        (Generation("", finish_reason="tool_calls"), "calls a tool, and no tools were asked for"),
+    ],
+    ids=lambda given: getattr(given, "finish_reason", ""),
+)
+@pytest.mark.parametrize("strategy", [RepairTemplateStrategy, MultiTurnStrategy])
+async def test_what_is_no_answer_fails_and_its_reason_reaches_the_repair(strategy, reply, reason):
+    backend = ScriptedBackend([reply, "whole"])
+    result = await strategy(backend).sample("do")
+    assert result.value == "whole"
+    [failed, _] = result.slices
+    assert failed.outcome == "failed"
+    assert reason in failed.reason
+    assert failed.problems == (failed.reason,)
+    assert failed.reason in backend.requests[1].messages[-1].content
+
+
+async def test_what_is_no_answer_is_not_validated_and_may_be_the_best_failure():
+    asked = []
+
+    class First(RejectionSamplingStrategy):
+        def select_from_failure(self, slices):
+            asked.append([s.reason for s in slices])
+            return 0
+
+    checked = []
+    check = Requirement("c", lambda c: bool(checked.append(c.text)), inline=True)
+    result = await First(ScriptedBackend([CUT]), loop_budget=1).sample("do", [check])
+    assert (result.success, result.best.text, checked) == (False, "one two", [])
+    assert asked == [[result.best.reason]]
+
+
+async def test_accept_incomplete_takes_it_for_an_answer():
+    strategy = RejectionSamplingStrategy(ScriptedBackend([CUT]), accept_incomplete=True)
+    assert (await strategy.sample("do")).unwrap() == "one two"
+
+
+@pytest.mark.parametrize("asked", ["call", "backend"])
+async def test_tools_that_were_asked_for_may_be_called(asked):
+    reply = Generation('[{"id": "1"}]', finish_reason="tool_calls")
+    backend = ScriptedBackend([reply])
+    if asked == "backend":
+        backend.defaults = OpenAIBackend("m", base_url="http://x", options=TOOLS).defaults
+    options = TOOLS if asked == "call" else None
+    result = await RejectionSamplingStrategy(backend).sample("do", options=options)
+    assert result.unwrap() == '[{"id": "1"}]'
+
+
+async def test_a_judges_reply_that_was_cut_off_is_no_verdict():
+    verdict = Generation('{"passed": true, "reason": "ok"}', finish_reason="length")
+    strategy = RejectionSamplingStrategy(
+        ScriptedBackend(["x"]), loop_budget=1, judge=ScriptedBackend([verdict])
+    )
+    with pytest.raises(Exception, match="the judge gave no verdict: the reply was cut off"):
+        await strategy.sample("do", ["it is good"])
+
+
+# --- the reason is true -------------------------------------------------------------------------
+
+
+class Trip(BaseModel):
+    start: int
+    end: int
+
+    @model_validator(mode="after")
+    def ordered(self):
+        if self.end < self.start:
+            raise ValueError("end lies before start")
+        return self
+
+
+class OwnParser:
+    def render(self, context):
+        return (*context.messages, Message("user", "do"))
+
+    def parse(self, text):
+        return Trip.model_validate_json(text)
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["format", "action"])
+async def test_a_rule_across_fields_is_named_and_nothing_is_said_not_to_parse(own):
+    replies = ["no JSON", '{"start": "x", "end": 1}', '{"start": 2, "end": 1}']
+    strategy = RejectionSamplingStrategy(ScriptedBackend(replies))
+    if own:
+        result = await strategy.sample(OwnParser())
+    else:
+        result = await strategy.sample("do", format=Trip)
+    text, field, rule = (s.reason for s in result.slices)
+    assert text.startswith("the reply does not parse: Invalid JSON")
+    assert field.startswith("the reply isn't a valid Trip: start: Input should be a valid integer")
+    assert rule == "the reply isn't a valid Trip: Value error, end lies before start"
+
+
+async def test_of_many_reasons_the_first_few_reach_the_prompt():
+    backend = ScriptedBackend([f"[{'1.5,' * 5000}0]", "[]"])
+    await RepairTemplateStrategy(backend).sample("do", format=list[int])
+    prompt = backend.requests[1].messages[-1].content
+    assert len(prompt) < 4000
+    assert "… and 4,980 more" in prompt
+
+
+async def test_a_long_reason_is_shortened_in_the_prompt_and_whole_in_the_record():
+    said = "x" * 100_000
+    check = Requirement("short", lambda c: (c.text == "yes", said), inline=True)
+    backend = ScriptedBackend(["no", "yes"])
+    result = await RepairTemplateStrategy(backend).sample("do", [check])
+    assert result.slices[0].verdicts[0].reason == said
+    assert len(backend.requests[1].messages[-1].content) < 3000
+    assert "more characters" in backend.requests[1].messages[-1].content
+
+
+async def test_a_validators_error_that_quotes_a_long_reply_is_short_in_the_log(caplog):
+    def broken(candidate):
+        raise LookupError("x" * 10**6)
+
+    check = Requirement("c", broken, inline=True)
+    with pytest.raises(RequirementError):
+        await RejectionSamplingStrategy(ScriptedBackend(["a"] * 9)).sample("do", [check])
+    assert 0 < max(len(record.getMessage()) for record in caplog.records) < 3000
