@@ -14,12 +14,12 @@ except ImportError as exc:  # pragma: no cover
     msg = "the gateway needs starlette, uvicorn and more: pip install 'mellea-like[serve]'"
     raise ImportError(msg) from exc
 
-from mellea_like.gateway.callers_schema import warm_up
+from mellea_like.gateway.callers_checks import Workers
 from mellea_like.gateway.completions import ChatCompletions, unknown_model
 from mellea_like.gateway.config_server import ANONYMOUS
 from mellea_like.gateway.guard import Guard
 from mellea_like.gateway.metrics import Metrics
-from mellea_like.gateway.models import ServedModel
+from mellea_like.gateway.models import ServedModel, warm_up
 from mellea_like.gateway.refusal import Refusal
 from mellea_like.gateway.upstreams import open_upstreams
 from mellea_like.runtime.threads import run_in_thread
@@ -90,12 +90,13 @@ class Gateway:
         self._metrics = Metrics(config.models, config.keys or (ANONYMOUS,))
         self._models: dict[str, ServedModel] = {}
         self._created = int(time.time())
+        self._workers = Workers()
         keep_alive = config.streaming.keep_alive
         routes = Router(
             [
                 Route(
                     "/v1/chat/completions",
-                    ChatCompletions(self._models, self._metrics, keep_alive),
+                    ChatCompletions(self._models, self._metrics, keep_alive, self._workers),
                     methods=["POST"],
                 ),
                 Route("/v1/models", self._list_models),
@@ -127,7 +128,10 @@ class Gateway:
         if self._models:
             yield
             return
-        async with open_upstreams(self._config.upstreams, self._backends) as upstreams:
+        async with (
+            self._workers,
+            open_upstreams(self._config.upstreams, self._backends) as upstreams,
+        ):
             self._models |= await run_in_thread(self._make_models, upstreams)
             try:
                 yield

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from mellea_like.gateway.callers_checks import CallersChecks
 from mellea_like.gateway.calls import run_plan, usage_of, while_here
 from mellea_like.gateway.chat import model_of, read_chat
 from mellea_like.gateway.failures import refusal_of
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from mellea_like.core.slice import Slice
+    from mellea_like.gateway.callers_checks import Workers
     from mellea_like.gateway.calls import Draw
     from mellea_like.gateway.chat import ChatRequest
     from mellea_like.gateway.guard import Receive, Scope, Send
@@ -36,12 +38,18 @@ class ChatCompletions:
         models: all models, by name; may be filled later.
         metrics: where calls are counted.
         keep_alive: seconds between two comments of a stream in which nothing has passed.
+        workers: what runs the checks that come with requests.
     """
 
     def __init__(
-        self, models: Mapping[str, ServedModel], metrics: Metrics, keep_alive: float
+        self,
+        models: Mapping[str, ServedModel],
+        metrics: Metrics,
+        keep_alive: float,
+        workers: Workers,
     ) -> None:
         self._models = models
+        self._workers = workers
         self._metrics = metrics
         self._keep_alive = keep_alive
 
@@ -63,11 +71,18 @@ class ChatCompletions:
         if model is None:
             raise unknown_model()
         request = read_chat(caller.body, model.config.callers_may.pass_on)
-        plan = model.plan(request, max_tokens=caller.limits.max_tokens, budget=caller.budget)
-        if request.stream:
-            await while_here(receive, lambda: self._stream(name, request, plan, send))
-        else:
-            await while_here(receive, lambda: self._whole(name, plan, send))
+        callers = CallersChecks(self._workers, caller.key)
+
+        async def answer() -> None:
+            plan = await model.plan(
+                request, callers, max_tokens=caller.limits.max_tokens, budget=caller.budget
+            )
+            if request.stream:
+                await self._stream(name, request, plan, send)
+            else:
+                await self._whole(name, plan, send)
+
+        await while_here(receive, answer)
 
     async def _whole(self, name: str, plan: Plan, send: Send) -> None:
         draws = self._chosen(plan, await self._run(name, plan))

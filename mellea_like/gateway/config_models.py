@@ -272,6 +272,8 @@ class CallersMay(Section):
     Args:
         requirements: how many requirements in words a request may add.
         checks: how many checks a request may add.
+        check_seconds: processor time that its checks and its schema may take, in seconds: on all of
+            its draws together.
         loop: draws in a row that a request may ask for, at most; None for the model's own number.
         concurrency: draws at a time that a request may ask for, at most; None for the model's own.
         pass_on: names of further fields that go to the upstream as they are: ``top_k``, say.
@@ -279,6 +281,7 @@ class CallersMay(Section):
 
     requirements: Annotated[int, Field(ge=0, strict=True)] = 8
     checks: Annotated[int, Field(ge=0, strict=True)] = 16
+    check_seconds: Seconds = 2.0
     loop: Whole | None = None
     concurrency: Whole | None = None
     pass_on: tuple[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")], ...] = ()

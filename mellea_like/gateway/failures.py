@@ -15,6 +15,7 @@ from mellea_like.errors import (
     SamplingTimeout,
 )
 from mellea_like.gateway.admission import budget_spent
+from mellea_like.gateway.callers_checks import TooCostly
 from mellea_like.gateway.models import CALL
 from mellea_like.gateway.refusal import Refusal, too_many
 
@@ -79,6 +80,9 @@ def _of_error(error: Exception) -> Refusal:
         refusal = too_many(message, error.retry_after or 1.0, "upstream_rate_limit")
         refusal.headers |= {} if error.retryable else NO_RETRY
         return refusal
+    if isinstance(error, TooCostly):
+        message = "the request's checks take too long on a reply: make its patterns simpler"
+        return Refusal(422, message, code="checks_too_costly")
     if isinstance(error, LimitExceeded):
         return _of_budget(error)
     if isinstance(error, InvalidRequest) and error.status in CALLERS_FAULT:

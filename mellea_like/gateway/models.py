@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from mellea_like.core.action import Instruction
 from mellea_like.core.context import Context
+from mellea_like.core.generation import Generation
 from mellea_like.core.options import Options
-from mellea_like.gateway.callers_pattern import problem_with_pattern
-from mellea_like.gateway.callers_schema import callers_schema
-from mellea_like.gateway.fields import refuse, wrong
+from mellea_like.core.validation import Candidate
+from mellea_like.gateway.fields import refuse
 from mellea_like.limits.budget import Budget
 from mellea_like.limits.retry import Retry
 from mellea_like.requirements.checks import json_schema
@@ -28,12 +28,13 @@ if TYPE_CHECKING:
     from mellea_like.core.message import Message
     from mellea_like.core.prices import Price
     from mellea_like.core.requirement import Requirement
-    from mellea_like.gateway.chat import ChatRequest, ResponseFormat
+    from mellea_like.gateway.callers_checks import CallersChecks
+    from mellea_like.gateway.chat import ChatRequest
     from mellea_like.gateway.config_models import ModelConfig
     from mellea_like.gateway.upstreams import Upstream
     from mellea_like.sampling.base import BaseSamplingStrategy
 
-__all__ = ["CALL", "Plan", "ServedModel"]
+__all__ = ["CALL", "Plan", "ServedModel", "warm_up"]
 
 STRATEGIES: Mapping[str, type[BaseSamplingStrategy]] = {
     "rejection": RejectionSamplingStrategy,
@@ -78,6 +79,13 @@ class Plan:
     best: bool
 
 
+def warm_up() -> None:
+    """Load what the first JSON Schema would load from the disk, and hold everybody up for."""
+    requirement = json_schema({"$ref": "#/$defs/any", "$defs": {"any": {"pattern": "."}}})
+    assert requirement.validator is not None  # noqa: S101 (a ready-made check has one)
+    requirement.validator(Candidate("{}", "{}", Generation("{}"), Context(), Instruction("{}")))
+
+
 @dataclass(frozen=True, slots=True)
 class _Told(Instruction):
     """A caller's last message, with what must hold below it."""
@@ -113,13 +121,19 @@ class ServedModel:
         )
         self._strategy = self._make(config.loop, config.concurrency, config.timeout)
 
-    def plan(
-        self, request: ChatRequest, *, max_tokens: int | None = None, budget: Budget | None = None
+    async def plan(
+        self,
+        request: ChatRequest,
+        callers: CallersChecks,
+        *,
+        max_tokens: int | None = None,
+        budget: Budget | None = None,
     ) -> Plan:
         """Make a request ready to be sampled.
 
         Args:
             request: the request.
+            callers: makes requirements of its checks.
             max_tokens: the most tokens of a reply that its sender may have; None for no limit.
             budget: what its sender may spend; None for no limit.
 
@@ -136,7 +150,7 @@ class ServedModel:
             strategy=self._strategy_for(request),
             action=_Told(last.content, name=last.name) if told else last,
             context=Context(before),
-            requirements=self._further(request),
+            requirements=await self._further(request, callers),
             options=self._options(request, max_tokens),
             budget=self._budget(budget),
             n=request.n,
@@ -187,7 +201,9 @@ class ServedModel:
 
     # --- what must hold ------------------------------------------------------------------------
 
-    def _further(self, request: ChatRequest) -> tuple[Requirement | str, ...]:
+    async def _further(
+        self, request: ChatRequest, callers: CallersChecks
+    ) -> tuple[Requirement | str, ...]:
         wishes, may = request.wishes, self.config.callers_may
         for name, given, most in (
             ("checks", wishes.checks, may.checks),
@@ -203,27 +219,22 @@ class ServedModel:
         if wishes.requirements and not self._judge.judges:
             what = "this model's upstream can't judge; say it as checks"
             refuse("mellea_like.requirements", what)
-        checks: list[Requirement] = []
-        for position, expression in enumerate(wishes.checks):
-            kind, _, pattern = expression.partition(":")
-            if kind.strip().lower() == "regex" and (problem := problem_with_pattern(pattern)):
-                refuse(f"mellea_like.checks.{position}", problem)
-            try:
-                checks.append(parse_check(expression, early=self.config.early))
-            except ValueError as exc:
-                where = f"mellea_like.checks.{position}"
-                raise wrong(where, str(exc)) from None
-        if request.format is not None:
-            checks.append(self._of_format(request.format))
-        return (*checks, *wishes.requirements)
-
-    def _of_format(self, format: ResponseFormat) -> Requirement:
-        if format.schema is None:
-            return self._of_schema(ANY_OBJECT)
-        # An upstream that is told the schema by a field need not read it in the prompt.
-        return callers_schema(
-            format.schema, early=self.config.early, check_only=self._upstream.constrains
+        given_checks: dict[str, str | Mapping[str, Any]] = {
+            f"mellea_like.checks.{position}": text for position, text in enumerate(wishes.checks)
+        }
+        format = request.format
+        if format is not None and format.schema is not None:
+            given_checks["response_format.json_schema.schema"] = format.schema
+        checks = await callers.make(
+            given_checks,
+            seconds=may.check_seconds,
+            early=self.config.early,
+            # An upstream that is told the schema by a field need not read it in the prompt.
+            check_only=self._upstream.constrains,
         )
+        if format is not None and format.schema is None:
+            checks.append(self._of_schema(ANY_OBJECT))
+        return (*checks, *wishes.requirements)
 
     def _of_schema(self, schema: Mapping[str, Any]) -> Requirement:
         return json_schema(schema, early=self.config.early, check_only=self._upstream.constrains)
