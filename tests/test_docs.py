@@ -179,6 +179,24 @@ def test_every_public_name_stands_in_the_api_reference():
 # --- commands ---------------------------------------------------------------------------------
 
 
+def quoted_figures() -> list[tuple[str, str]]:
+    """Find the numbers in each paragraph that refers to the page of benchmarks."""
+    found: list[tuple[str, str]] = []
+    for page in PAGES:
+        for paragraph in page.read_text(encoding="utf-8").split("\n\n"):
+            if "benchmarks.md" in paragraph:
+                words = re.sub(r"\]\([^)]*\)|`[^`]*`", "", paragraph)
+                numbers = re.findall(r"(?<![\w.])\d[\d,]*(?:\.\d+)?", words)
+                found += [(str(page.relative_to(ROOT)), number) for number in numbers]
+    return found
+
+
+@pytest.mark.parametrize(("page", "figure"), quoted_figures())
+def test_a_figure_beside_a_link_to_the_benchmarks_stands_there(page, figure):
+    benchmarks = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
+    assert re.search(rf"(?<![\d.,]){re.escape(figure)}(?![\d]|[.,]\d)", benchmarks), page
+
+
 def commands_of(page: Path) -> list[list[str]]:
     commands = []
     for block in blocks_of(page):

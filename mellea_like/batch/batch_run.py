@@ -20,7 +20,6 @@ from mellea_like.batch.work import Job, Work, budget_spent, first_failure
 from mellea_like.core.generation import Usage
 from mellea_like.core.shown import add_note
 from mellea_like.errors import JournalError
-from mellea_like.runtime.collector import relaxed_gc
 from mellea_like.runtime.logs import warn
 from mellea_like.runtime.native import split_cancellation
 
@@ -102,7 +101,6 @@ class BatchRun(Generic[T]):
             raise RuntimeError(msg)
         self._stack = AsyncExitStack()
         async with AsyncExitStack() as stack:
-            stack.enter_context(relaxed_gc())
             stack.enter_context(self._scope)
             if self._journal is not None:
                 self._store = await stack.enter_async_context(self._journal.open(self._identity))

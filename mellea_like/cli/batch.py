@@ -34,6 +34,7 @@ from mellea_like.cli.signals import terminable
 from mellea_like.cli.template import PromptTemplate
 from mellea_like.cli.terminal import is_terminal, one_line, warn
 from mellea_like.errors import JournalError, LimitExceeded, SamplingFailed
+from mellea_like.runtime.collector import relaxed_gc
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -66,7 +67,7 @@ def run_batch(arguments: BatchArguments) -> int:
     debug = arguments.sample.debug
     batch: _Batch | None = None
     goes_on = True
-    with logs(debug=debug), terminable() as terminated, ExitStack() as stack:
+    with logs(debug=debug), terminable() as terminated, relaxed_gc(), ExitStack() as stack:
         try:
             batch = _Batch(arguments)
             stack.callback(batch.close)

@@ -244,11 +244,10 @@ async def test_nothing_is_sampled_for_a_journal_that_refuses_the_run(virtual_clo
     assert backend.asked == []
 
 
-async def test_the_garbage_collector_is_as_before(virtual_clock):
+async def test_the_process_s_garbage_collector_is_left_alone(virtual_clock):
     before = gc.get_threshold()
     async with sample_many(strategy(), PROMPTS, concurrency=5):
-        assert gc.get_threshold()[0] > before[0]
-    assert gc.get_threshold() == before
+        assert gc.get_threshold() == before
 
 
 class Messy(BaseSamplingStrategy):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import gc
 import json
 import os
 import threading
@@ -252,6 +253,19 @@ def test_a_reply_by_a_schema_stands_as_its_value(batch, server, tmp_path):
     assert (first["output"], first["success"]) == ({}, False)
     assert (second["output"], second["success"]) == ({"a": 1}, True)
     assert (third["output"], fourth["output"]) == ('{"a": NaN}', "no JSON")
+
+
+def test_the_garbage_collector_runs_less_often_meanwhile(batch):
+    before, during = gc.get_threshold(), []
+
+    def choose(number, request):
+        during.append(gc.get_threshold()[0])
+        return echo(number, request)
+
+    with OpenAIServer(choose=choose) as watched:
+        assert batch("--base-url", watched.url)[0] == 0
+    assert min(during) > before[0]
+    assert gc.get_threshold() == before
 
 
 def test_no_rows_are_no_results(batch, tmp_path):
