@@ -28,6 +28,7 @@ from mellea_like.sampling.base import BaseSamplingStrategy
 from mellea_like.sampling.multi_turn import MultiTurnStrategy
 from mellea_like.sampling.rejection import RejectionSamplingStrategy
 from mellea_like.sampling.repair_template import RepairTemplateStrategy
+from mellea_like.sampling.sync import SyncSampler
 from mellea_like.telemetry import Telemetry
 
 __all__ = [
@@ -61,6 +62,7 @@ __all__ = [
     "SamplingTimeout",
     "Slice",
     "StopReason",
+    "SyncSampler",
     "Telemetry",
     "Usage",
     "ValidationResult",

@@ -115,16 +115,19 @@ def clock() -> Callable[[], float]:
     return anyio.current_time if task is None else task.get_loop().time
 
 
-def context_for_thread() -> Context:
+def context_for_thread(library: str | None = None) -> Context:
     """Copy the context for a function that runs in another thread.
 
+    Args:
+        library: the async library whose event loop runs in that thread, if one does.
+
     Returns:
-        All variables but sniffio's, which says that an event loop runs: none does in that thread.
+        The context; sniffio's variable in it tells which library runs there, not here.
     """
     context = copy_context()
     sniffio: Any = sys.modules.get("sniffio")  # anyio asks it, where it is installed.
     if sniffio is not None:
-        context.run(sniffio.current_async_library_cvar.set, None)
+        context.run(sniffio.current_async_library_cvar.set, library)
     return context
 
 

@@ -339,10 +339,17 @@ class BaseSamplingStrategy:
         requirements: Sequence[Requirement | str] = (),
         **arguments: Any,
     ) -> SamplingResult[Any]:
-        """Do what `sample` does, for scripts: run an event loop for this one call.
+        """Do what `sample` does, for scripts and notebooks: run an event loop for this one call.
 
-        It may be called again and again with the same backend. Ctrl-C cancels the requests in
-        flight and raises ``KeyboardInterrupt``.
+        It may be called again and again with the same backend, limiters and budgets. Ctrl-C cancels
+        the requests in flight and raises ``KeyboardInterrupt``.
+
+        In an async function, write ``await strategy.sample(...)``. Where an event loop runs in this
+        thread already, as in a notebook, the call's own runs in another thread; this one blocks
+        until the call has ended, and everything else on its event loop stands still. A limiter or
+        budget that requests of that event loop are using is refused meanwhile.
+
+        For many threads at a time there is `SyncSampler`.
 
         Args:
             action: see `sample`.
@@ -353,7 +360,7 @@ class BaseSamplingStrategy:
             The result.
 
         Raises:
-            RuntimeError: an event loop is running already: ``await strategy.sample(...)`` there.
+            RuntimeError: a limiter or a budget is in use on another event loop.
             Exception: what `sample` raises.
         """
         settings = self.__settings

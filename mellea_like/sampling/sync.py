@@ -1,29 +1,166 @@
-"""Running one call where no event loop runs."""
+"""Sampling from code that is not async: one call, or many threads that share an event loop."""
 
 from __future__ import annotations
 
+import signal
+import threading
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from concurrent.futures import CancelledError, Future, wait
+from contextlib import contextmanager, nullcontext
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, overload
 
 import anyio
 from anyio.lowlevel import current_token
 
+from mellea_like.core.numbers import real_number
 from mellea_like.core.requirement import Requirement
 from mellea_like.runtime.logs import warn
+from mellea_like.runtime.native import call_soon, context_for_thread
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
+    from types import FrameType
+    from typing import Self, Unpack
 
-__all__ = ["judges_of", "run_once"]
+    from anyio.abc import TaskGroup
+
+    from mellea_like.core.action import Action, Instruction
+    from mellea_like.core.message import Message
+    from mellea_like.core.result import SamplingResult
+    from mellea_like.sampling.base import Arguments, BaseSamplingStrategy
+
+__all__ = ["SyncSampler", "judges_of", "run_once"]
 
 T = TypeVar("T")
+F = TypeVar("F")
+
+LIBRARY = "asyncio"
+"""Whose event loop a thread of ours runs."""
 
 CLOSE_SECONDS = 2.0
 """How long closing idle connections may take."""
 
 
+class SyncSampler:
+    """Samples for threads: all their calls run on one event loop, in a thread of its own.
+
+    For programs whose parallel work is threads, such as a Flask or Django server. Any number of
+    threads may call `sample` at a time. Since one event loop serves them all, they may share
+    limiters and budgets, and connections are kept open from call to call::
+
+        with SyncSampler(strategy) as sampler, ThreadPoolExecutor(32) as pool:
+            results = list(pool.map(sampler.sample, prompts))
+
+    The thread starts with the first call, so that a server may fork before that; not after it.
+    Leaving the block is `close`. Without a block, call `close` at the end of the program.
+
+    Args:
+        strategy: how to sample; a call may name another.
+    """
+
+    def __init__(self, strategy: BaseSamplingStrategy) -> None:
+        settings = strategy.settings
+        self._strategy = strategy
+        self._thread = _LoopThread(
+            [settings.backend, settings.judge, *judges_of(settings.requirements)]
+        )
+
+    @overload
+    def sample(
+        self,
+        action: str | Message | Instruction,
+        requirements: Sequence[Requirement | str] = (),
+        *,
+        format: None = None,
+        strategy: BaseSamplingStrategy | None = None,
+        timeout: float | None = None,
+        **arguments: Unpack[Arguments],
+    ) -> SamplingResult[str]: ...
+    @overload
+    def sample(
+        self,
+        action: str | Action[Any],
+        requirements: Sequence[Requirement | str] = (),
+        *,
+        format: type[F],
+        strategy: BaseSamplingStrategy | None = None,
+        timeout: float | None = None,
+        **arguments: Unpack[Arguments],
+    ) -> SamplingResult[F]: ...
+    @overload
+    def sample(
+        self,
+        action: Action[T],
+        requirements: Sequence[Requirement | str] = (),
+        *,
+        format: None = None,
+        strategy: BaseSamplingStrategy | None = None,
+        timeout: float | None = None,
+        **arguments: Unpack[Arguments],
+    ) -> SamplingResult[T]: ...
+    def sample(
+        self,
+        action: str | Action[Any],
+        requirements: Sequence[Requirement | str] = (),
+        *,
+        strategy: BaseSamplingStrategy | None = None,
+        timeout: float | None = None,
+        **arguments: Any,
+    ) -> SamplingResult[Any]:
+        """Do what the strategy's `sample` does, and wait for it; from any thread.
+
+        The call sees the context variables of the thread, such as a `PluginSet`'s scope. Ctrl-C
+        cancels its requests and raises ``KeyboardInterrupt``.
+
+        Args:
+            action: see `BaseSamplingStrategy.sample`.
+            requirements: see `BaseSamplingStrategy.sample`.
+            strategy: how to sample, instead of the sampler's strategy. It may share the limiters
+                and budgets of others.
+            timeout: the longest to wait, in seconds; past it the call is cancelled, its requests
+                are closed, and nothing of it is returned. A strategy's ``timeout`` and a budget's
+                ``seconds`` return what there is instead.
+            **arguments: see `BaseSamplingStrategy.sample`.
+
+        Returns:
+            The result.
+
+        Raises:
+            TimeoutError: it took longer than ``timeout``.
+            concurrent.futures.CancelledError: the sampler was closed meanwhile.
+            RuntimeError: the sampler is closed; or this is its own event loop's thread, where an
+                inline or async function of a call would wait for itself.
+            ValueError: ``timeout`` is not over 0.
+            Exception: what `BaseSamplingStrategy.sample` raises.
+        """
+        if timeout is not None:
+            real_number("timeout", timeout, over=0, unit="seconds")
+        chosen = self._strategy if strategy is None else strategy
+
+        async def call() -> SamplingResult[Any]:
+            with anyio.move_on_after(timeout):
+                return await chosen.sample(action, requirements, **arguments)
+            msg = f"the call took longer than {timeout:g} s and was cancelled"
+            raise TimeoutError(msg)
+
+        return self._thread.run(call)
+
+    def close(self) -> None:
+        """Cancel the calls in flight, close idle connections, and end the event loop's thread."""
+        self._thread.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+
 def run_once(call: Callable[[], Awaitable[T]], backends: Iterable[Any]) -> T:
     """Run a call in an event loop of its own, and close the loop's idle connections at the end.
+
+    Where an event loop runs in this thread already, the call's runs in a thread of its own.
 
     Args:
         call: what to run.
@@ -31,28 +168,19 @@ def run_once(call: Callable[[], Awaitable[T]], backends: Iterable[Any]) -> T:
 
     Returns:
         What the call returned.
-
-    Raises:
-        RuntimeError: an event loop is running already in this thread.
     """
     if _loop_is_running():
-        msg = (
-            "sample_sync was called while an event loop is running in this thread:"
-            " use `await strategy.sample(...)` there"
-        )
-        raise RuntimeError(msg)
-    closers: dict[int, Any] = {id(b): b.aclose for b in backends if hasattr(b, "aclose")}
+        thread = _LoopThread(backends)
+        try:
+            return thread.run(call)
+        finally:
+            thread.close()
 
     async def main() -> T:
         try:
             return await call()
         finally:
-            with anyio.move_on_after(CLOSE_SECONDS, shield=True):
-                for close in closers.values():
-                    try:
-                        await close()
-                    except Exception as exc:  # noqa: BLE001 (the call's outcome stands)
-                        warn("closing idle connections: %s: %s", type(exc).__name__, exc)
+            await _close_idle(backends)
 
     return anyio.run(main)
 
@@ -73,6 +201,152 @@ def judges_of(requirements: object) -> list[Any]:
         if isinstance(requirement, Requirement):
             judges += [requirement.judge, *judges_of(requirement.parts)]
     return judges
+
+
+async def _close_idle(backends: Iterable[Any]) -> None:
+    closers: dict[int, Any] = {id(b): b.aclose for b in backends if hasattr(b, "aclose")}
+    with anyio.move_on_after(CLOSE_SECONDS, shield=True):
+        for close in closers.values():
+            try:
+                await close()
+            except Exception as exc:  # noqa: BLE001 (the call's outcome stands)
+                warn("closing idle connections: %s: %s", type(exc).__name__, exc)
+
+
+class _LoopThread:
+    """An event loop in a thread of its own, which starts when the first call comes."""
+
+    def __init__(self, backends: Iterable[Any]) -> None:
+        self._backends = list(backends)
+        self._lock = threading.Lock()
+        self._closed = False
+        self._thread: threading.Thread | None = None
+        self._tasks: TaskGroup
+        self._stop: anyio.Event
+
+    def run(self, function: Callable[[], Awaitable[T]]) -> T:
+        """Run a call on the event loop and wait for its end; cancel it when the wait is broken."""
+        if threading.current_thread() is self._thread:
+            msg = (
+                "a function on a SyncSampler's event loop would wait for itself: call the sampler"
+                " from a plain function, without inline=True, or `await strategy.sample(...)`"
+            )
+            raise RuntimeError(msg)
+        call = _Call(function)
+        started = False
+        with _interruptible() if _loop_is_running() else nullcontext():
+            try:
+                with self._lock:
+                    self._start(call)
+                started = True
+                return call.future.result()
+            except BaseException:
+                if started and not call.future.done():
+                    call_soon(self._token, call.cancel)
+                    wait([call.future])
+                raise
+
+    def _start(self, call: _Call[Any]) -> None:
+        if self._closed:
+            msg = "the SyncSampler is closed: make a new one"
+            raise RuntimeError(msg)
+        if self._thread is None:
+            ready: Future[None] = Future()
+            run = partial(self._run, ready)
+            thread = threading.Thread(target=run, name="mellea_like loop", daemon=True)
+            thread.start()
+            ready.result()
+            self._thread = thread
+        # In the context of the caller, whose variables the task then has.
+        start = partial(self._tasks.start_soon, call.run)
+        context_for_thread(LIBRARY).run(call_soon, self._token, start)
+
+    def _run(self, ready: Future[None]) -> None:
+        try:
+            anyio.run(self._serve, ready, backend=LIBRARY)
+        except BaseException as exc:
+            if ready.done():
+                raise
+            ready.set_exception(exc)
+
+    async def _serve(self, ready: Future[None]) -> None:
+        try:
+            async with anyio.create_task_group() as self._tasks:
+                self._token = current_token()
+                self._stop = anyio.Event()
+                ready.set_result(None)
+                await self._stop.wait()
+                self._tasks.cancel_scope.cancel("the sampler is closed")
+        finally:
+            await _close_idle(self._backends)
+
+    def close(self) -> None:
+        """Cancel what runs, close idle connections, end the event loop, and wait for its thread."""
+        with self._lock:
+            self._closed = True
+        if self._thread is not None and self._thread.is_alive():
+            call_soon(self._token, self._stop.set)
+            self._thread.join()
+
+
+class _Call(Generic[T]):
+    """One call, from the thread that waits for it to the event loop."""
+
+    __slots__ = ("cancelled", "function", "future", "scope")
+
+    def __init__(self, function: Callable[[], Awaitable[T]]) -> None:
+        self.function = function
+        self.future: Future[T] = Future()
+        self.cancelled = False
+        self.scope: anyio.CancelScope | None = None
+
+    async def run(self) -> None:
+        with anyio.CancelScope() as self.scope:
+            if self.cancelled:
+                self.scope.cancel()
+            try:
+                value = await self.function()
+            except anyio.get_cancelled_exc_class():
+                msg = "the call was cancelled: its SyncSampler was closed"
+                self.future.set_exception(CancelledError(msg))
+                raise
+            except BaseException as exc:  # noqa: BLE001 (handed to the thread that waits)
+                self.future.set_exception(exc)
+            else:
+                self.future.set_result(value)
+
+    def cancel(self) -> None:
+        """Cancel it; on the event loop."""
+        self.cancelled = True
+        if self.scope is not None:
+            self.scope.cancel()
+
+
+@contextmanager
+def _interruptible() -> Generator[None, None, None]:
+    """Let Ctrl-C break a wait that blocks an event loop; then give the loop's handler its turn.
+
+    The handler of asyncio's runner (or of a server) only makes a note for the event loop, which
+    stands still.
+    """
+    handler = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(handler):
+        yield
+        return
+    interrupted = False
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        nonlocal interrupted
+        interrupted = True
+        signal.default_int_handler(number, frame)
+
+    signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        if interrupted:
+            signal.raise_signal(signal.SIGINT)
 
 
 def _loop_is_running() -> bool:

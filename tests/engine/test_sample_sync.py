@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import anyio
 import pytest
+from anyio.lowlevel import checkpoint
 from engine_kit import by_iteration, outcomes, yes
 
-from mellea_like import Generation, RejectionSamplingStrategy, Requirement
-from mellea_like.backends.scripted import ScriptedBackend
+from mellea_like import (
+    Generation,
+    HookType,
+    PluginSet,
+    RejectionSamplingStrategy,
+    Requirement,
+    hook,
+)
+from mellea_like.backends.scripted import Reply, ScriptedBackend
+from mellea_like.limits import Budget, ConcurrencyLimiter, LimitedBackend
 
 
 def test_it_returns_what_sample_returns():
@@ -54,11 +64,42 @@ def test_threads_may_block_in_it():
 
 
 @pytest.mark.anyio
-async def test_inside_a_running_loop_it_says_what_to_do_instead():
-    backend = by_iteration({})
-    with pytest.raises(RuntimeError, match=r"use `await strategy.sample\(...\)` there"):
-        RejectionSamplingStrategy(backend).sample_sync("do", [yes])
-    assert backend.requests == []
+@pytest.mark.allow_blocking
+async def test_where_a_loop_runs_already_it_works_with_the_same_objects_and_in_the_same_scope():
+    seen = []
+
+    @hook(HookType.SAMPLING_LOOP_START)
+    async def look(payload):
+        seen.append(payload.sampling_id)
+
+    budget = Budget(requests=6)
+    limited = LimitedBackend(ScriptedBackend(["no", "yes"], cycle=True), ConcurrencyLimiter(1))
+    strategy = RejectionSamplingStrategy(limited, budget=budget)
+    with PluginSet("scope", [look]):
+        results = [
+            await strategy.sample("do", [yes]),
+            strategy.sample_sync("do", [yes]),
+            await strategy.sample("do", [yes]),
+        ]
+    assert [result.success for result in results] == [True] * 3
+    assert seen == [result.sampling_id for result in results]
+    assert budget.statistics().spent.requests == 6
+    assert "mellea_like loop" not in [thread.name for thread in threading.enumerate()]
+
+
+@pytest.mark.anyio
+@pytest.mark.allow_blocking
+async def test_where_a_loop_runs_already_a_limiter_in_use_there_is_refused_not_waited_for():
+    limiter = ConcurrencyLimiter(1)
+    slow = ScriptedBackend([Reply("yes", delay=math.inf)])
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(RejectionSamplingStrategy(LimitedBackend(slow, limiter)).sample, "do")
+        while not limiter.statistics().in_flight:
+            await checkpoint()
+        other = RejectionSamplingStrategy(LimitedBackend(ScriptedBackend(["yes"]), limiter))
+        with pytest.raises(RuntimeError, match="serves another event loop"):
+            other.sample_sync("do")
+        tasks.cancel_scope.cancel()
 
 
 @pytest.mark.anyio

@@ -173,24 +173,48 @@ async def test_a_loser_in_a_blocking_validator_is_abandoned_and_its_thread_ends(
 
 
 SCRIPT = """
+import asyncio
 import sys
-from mellea_like import RejectionSamplingStrategy
+import anyio
+from mellea_like import RejectionSamplingStrategy, SyncSampler
 from mellea_like.backends.openai import OpenAIBackend
 
 strategy = RejectionSamplingStrategy(OpenAIBackend("m", base_url=sys.argv[1]), concurrency_budget=4)
-try:
+
+def call():
     strategy.sample_sync("Say something.", ["is good"])
+
+def call_with_sampler():
+    with SyncSampler(strategy) as sampler:
+        sampler.sample("Say something.", ["is good"])
+
+async def in_loop():
+    call()
+
+async def in_task():
+    await asyncio.create_task(in_loop())
+
+ways = {
+    "script": call,
+    "sampler": call_with_sampler,
+    "asyncio": lambda: anyio.run(in_loop),
+    "a task of asyncio's": lambda: anyio.run(in_task),
+    "trio": lambda: anyio.run(in_loop, backend="trio"),
+}
+try:
+    ways[sys.argv[2]]()
 except KeyboardInterrupt:
     print("interrupted", flush=True)
     raise
 """
 
 
+@pytest.mark.parametrize("where", ["script", "sampler", "asyncio", "a task of asyncio's", "trio"])
 @pytest.mark.skipif(sys.platform == "win32", reason="sends a signal")
-def test_ctrl_c_in_sample_sync_closes_every_request_and_raises_keyboard_interrupt():
+def test_ctrl_c_in_synchronous_code_closes_every_request_and_raises_keyboard_interrupt(where):
     with OpenAIServer(SLOW) as server:
         script = subprocess.Popen(
-            [sys.executable, "-c", SCRIPT, server.url],
+            [sys.executable, "-c", SCRIPT, server.url, where],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

@@ -25,6 +25,7 @@ from mellea_like import (
     SamplingResult,
     Slice,
     StopReason,
+    SyncSampler,
     Usage,
     ValidationResult,
     current_iteration,
@@ -112,6 +113,10 @@ def scripts_get_the_same(strategy: BaseSamplingStrategy) -> None:
     assert_type(strategy.sample_sync("x"), SamplingResult[str])
     assert_type(strategy.sample_sync("x", format=Invoice), SamplingResult[Invoice])
     assert_type(strategy.sample_sync(Dice(6)), SamplingResult[int])
+    with SyncSampler(strategy) as sampler:
+        assert_type(sampler.sample("x", timeout=5), SamplingResult[str])
+        assert_type(sampler.sample("x", format=Invoice, strategy=strategy), SamplingResult[Invoice])
+        assert_type(sampler.sample(Dice(6)), SamplingResult[int])
 
 
 async def what_a_call_takes(

@@ -1,0 +1,140 @@
+"""`SyncSampler`: many threads, one event loop."""
+
+from __future__ import annotations
+
+import math
+import threading
+from concurrent.futures import CancelledError, ThreadPoolExecutor
+
+import pytest
+from anyio.lowlevel import checkpoint
+from engine_kit import by_iteration, yes
+
+from mellea_like import (
+    HookType,
+    PluginSet,
+    RejectionSamplingStrategy,
+    Requirement,
+    SyncSampler,
+    hook,
+)
+from mellea_like.backends.scripted import Reply, ScriptedBackend
+from mellea_like.limits import Budget, ConcurrencyLimiter, LimitedBackend
+
+NEVER = Reply("yes", delay=math.inf)
+
+
+def loop_threads():
+    return [t for t in threading.enumerate() if t.name == "mellea_like loop"]
+
+
+def test_32_threads_share_one_limiter_and_one_budget():
+    in_flight = []
+
+    def reply(request):
+        in_flight.append(backend.statistics().in_flight)
+        return Reply("yes", delay=0.001)
+
+    backend = ScriptedBackend(reply)
+    limiter, budget = ConcurrencyLimiter(4), Budget(requests=40)
+    one = RejectionSamplingStrategy(LimitedBackend(backend, limiter), budget=budget)
+    other = RejectionSamplingStrategy(LimitedBackend(backend, limiter), budget=budget)
+    ready = threading.Barrier(32, timeout=20)
+
+    def ask(i):
+        ready.wait()
+        return sampler.sample(f"do {i}", [yes], strategy=other if i % 2 else None)
+
+    with SyncSampler(one) as sampler, ThreadPoolExecutor(32) as pool:
+        results = list(pool.map(ask, range(32)))
+        assert len(loop_threads()) == 1
+    assert [r.best.action.description for r in results] == [f"do {i}" for i in range(32)]
+    assert all(result.success for result in results)
+    assert max(in_flight) == 4
+    assert budget.statistics().spent.requests == 32
+    assert loop_threads() == []
+
+
+def test_a_timeout_cancels_the_call_and_frees_what_it_held():
+    backend = ScriptedBackend([NEVER, NEVER, "yes"])
+    limiter = ConcurrencyLimiter(2)
+    strategy = RejectionSamplingStrategy(LimitedBackend(backend, limiter), concurrency_budget=2)
+    with SyncSampler(strategy) as sampler:
+        with pytest.raises(TimeoutError, match=r"longer than 0\.05 s"):
+            sampler.sample("do", [yes], timeout=0.05)
+        assert backend.statistics().in_flight == limiter.statistics().in_flight == 0
+        assert sampler.sample("do", [yes], timeout=20).success
+
+
+def test_closing_cancels_the_calls_in_flight_and_ends_the_thread():
+    started = threading.Semaphore(0)
+
+    def reply(request):
+        started.release()
+        return NEVER
+
+    backend = ScriptedBackend(reply)
+    with ThreadPoolExecutor(3) as pool:
+        with SyncSampler(RejectionSamplingStrategy(backend)) as sampler:
+            calls = [pool.submit(sampler.sample, "do") for _ in range(3)]
+            for _ in calls:
+                assert started.acquire(timeout=20)
+        assert loop_threads() == []
+        assert backend.statistics().in_flight == 0
+        for call in calls:
+            with pytest.raises(CancelledError, match="was closed"):
+                call.result(20)
+    with pytest.raises(RuntimeError, match="is closed"):
+        sampler.sample("do")
+
+
+def test_a_call_has_the_context_of_its_thread_and_raises_what_sample_raises():
+    seen = []
+
+    @hook(HookType.SAMPLING_LOOP_START)
+    async def look(payload):
+        seen.append(payload.action.description)
+
+    backend = ScriptedBackend(["a", LookupError("x")])
+    with SyncSampler(RejectionSamplingStrategy(backend, loop_budget=1)) as sampler:
+        assert sampler.sample("before").success
+        with PluginSet("scope", [look]), pytest.raises(LookupError):
+            sampler.sample("inside")
+        with pytest.raises(ValueError, match="timeout"):
+            sampler.sample("do", timeout=0)
+    assert seen == ["inside"]
+
+
+def test_a_validator_in_a_thread_may_use_the_sampler_and_an_inline_one_is_refused():
+    inner = RejectionSamplingStrategy(by_iteration({}, default="yes"))
+
+    def ask(candidate):
+        return sampler.sample("inner", strategy=inner).success
+
+    with SyncSampler(RejectionSamplingStrategy(by_iteration({}), loop_budget=1)) as sampler:
+        assert sampler.sample("do", [Requirement("ask", ask)]).success
+        with pytest.raises(Exception, match="would wait for itself"):
+            sampler.sample("do", [Requirement("ask", ask, inline=True)])
+
+
+def test_connections_stay_open_between_calls_and_are_closed_at_the_end():
+    class Closing(ScriptedBackend):
+        closed = 0
+
+        async def aclose(self):
+            self.closed += 1
+
+    backend = Closing(["yes"], cycle=True)
+    with SyncSampler(RejectionSamplingStrategy(backend)) as sampler:
+        sampler.sample("do", [yes])
+        sampler.sample("do", [yes])
+        assert backend.closed == 0
+    assert backend.closed == 1
+
+
+@pytest.mark.anyio
+@pytest.mark.allow_blocking
+async def test_it_works_where_a_loop_runs():
+    with SyncSampler(RejectionSamplingStrategy(by_iteration({}, default="yes"))) as sampler:
+        assert sampler.sample("do", [yes]).success
+    await checkpoint()
