@@ -24,7 +24,8 @@ MelleaError
 │   ├── MissingAnswer           a joint reply lacked this task's answer
 │   ├── QueueFull               no room for more work
 │   └── Expired                 the deadline passed in the queue
-└── JournalError(differences)   a batch journal can't be used
+├── JournalError(differences)   a batch journal can't be used
+└── ClientDisconnected          a web application's client left before its response was ready
 ```
 
 Wrong arguments raise Python's own ``TypeError`` and ``ValueError``. An exception raised by a user's
@@ -48,6 +49,7 @@ __all__ = [
     "BadVerdict",
     "Blocked",
     "CircuitOpen",
+    "ClientDisconnected",
     "CoalescingError",
     "Expired",
     "HookError",
@@ -253,3 +255,7 @@ class JournalError(MelleaError):
     ) -> None:
         super().__init__(message)
         self.differences = differences
+
+
+class ClientDisconnected(MelleaError):
+    """A web application's client closed its connection before its response was ready."""

@@ -160,7 +160,7 @@ def test_no_python_block_hides_under_another_name(page):
 
 
 FRONT_DOORS = ["", *(f".{name}" for name in ("errors", "hooks", "requirements", "testing"))]
-FRONT_DOORS += [".backends", ".gateway", ".requirements.checks", ".sampling", ".telemetry"]
+FRONT_DOORS += [".backends", ".gateway", ".requirements.checks", ".sampling", ".telemetry", ".web"]
 
 
 def test_every_public_name_stands_in_the_api_reference():

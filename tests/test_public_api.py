@@ -28,6 +28,7 @@ FRONT_DOORS = [
     ".sampling",
     ".sampling.schedules",
     ".testing",
+    ".web",
 ]
 MODULES = [f"mellea_like{name}" for name in FRONT_DOORS]
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import anyio
 
+from mellea_like.errors import ClientDisconnected
 from mellea_like.gateway.refusal import Refusal
 from mellea_like.gateway.safe_text import one_line
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
     Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
-__all__ = ["CallerLeft", "check_headers", "parse", "read_body"]
+__all__ = ["check_headers", "parse", "read_body"]
 
 MOST_PARTS = 50_000
 """How many brackets and commas a body may have: what makes JSON slow to read, other than size."""
@@ -41,10 +42,6 @@ STRINGS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
 OTHERS = bytes(set(range(256)) - set(b"[]{},"))
 BRACKETS = bytes.maketrans(b"[]{}", b"()()")
 LONE_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
-
-
-class CallerLeft(Exception):
-    """The caller closed the connection before its request was complete."""
 
 
 def check_headers(headers: Iterable[tuple[bytes, bytes]], server: ServerConfig) -> None:
@@ -96,7 +93,7 @@ async def read_body(receive: Receive, server: ServerConfig) -> bytes:
 
     Raises:
         Refusal: it is too long or takes too long.
-        CallerLeft: the caller left.
+        ClientDisconnected: the client left.
     """
     parts: list[bytes] = []
     size = 0
@@ -105,7 +102,7 @@ async def read_body(receive: Receive, server: ServerConfig) -> bytes:
         while more:
             message = await receive()
             if message["type"] == "http.disconnect":
-                raise CallerLeft
+                raise ClientDisconnected
             part = message.get("body", b"")
             size += len(part)
             if size > server.max_body:

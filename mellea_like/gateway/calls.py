@@ -1,27 +1,24 @@
-"""Running a plan, and stopping it when its caller leaves."""
+"""Running a plan: sampling its replies."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import anyio
 
 from mellea_like.core.generation import Usage
 from mellea_like.errors import HookError, LimitExceeded, SamplingFailed
-from mellea_like.gateway.body import CallerLeft
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from mellea_like.core.result import SamplingResult
     from mellea_like.core.slice import Slice
     from mellea_like.gateway.models import Plan
 
-__all__ = ["Draw", "run_plan", "usage_of", "while_here"]
-
-T = TypeVar("T")
+__all__ = ["Draw", "run_plan", "usage_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,44 +101,3 @@ def usage_of(draws: Sequence[Draw]) -> Usage:
         All of it, as far as it is known.
     """
     return sum((draw.result.usage for draw in draws if draw.result is not None), Usage())
-
-
-async def while_here(
-    receive: Callable[[], Awaitable[Mapping[str, Any]]], work: Callable[[], Awaitable[T]]
-) -> T:
-    """Do something for as long as the caller is there.
-
-    Args:
-        receive: the application's ``receive``; the request was read from it already.
-        work: what to do; cancelled when the caller leaves.
-
-    Returns:
-        What it returned.
-
-    Raises:
-        CallerLeft: the caller left before it was done.
-        Exception: what the work raised.
-    """
-    done: list[T] = []
-    error: Exception | None = None
-
-    async def watch() -> None:
-        while (await receive())["type"] != "http.disconnect":
-            pass
-        tasks.cancel_scope.cancel("the caller left")
-
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(watch, name="waits for the caller to leave")
-        try:
-            done.append(await work())
-        except Exception as exc:  # noqa: BLE001 (raised below, outside of the group)
-            error = exc
-        tasks.cancel_scope.cancel("done")
-    if error is not None:
-        try:
-            raise error
-        finally:
-            del error  # A frame that holds its own exception waits for the collector.
-    if not done:
-        raise CallerLeft
-    return done[0]

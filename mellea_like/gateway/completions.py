@@ -6,13 +6,14 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from mellea_like.gateway.callers_checks import CallersChecks
-from mellea_like.gateway.calls import run_plan, usage_of, while_here
+from mellea_like.gateway.calls import run_plan, usage_of
 from mellea_like.gateway.chat import model_of, read_chat
 from mellea_like.gateway.failures import refusal_of
 from mellea_like.gateway.guard import admitted
 from mellea_like.gateway.refusal import Refusal
 from mellea_like.gateway.replies import Reply, answerable, failure
 from mellea_like.gateway.streaming import EventStream
+from mellea_like.web import while_here
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -63,7 +64,7 @@ class ChatCompletions:
 
         Raises:
             Refusal: there is no reply, and no answer has begun.
-            CallerLeft: the caller left before.
+            ClientDisconnected: the caller left before.
         """
         caller = admitted(scope)
         name = model_of(caller.body)

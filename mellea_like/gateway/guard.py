@@ -9,20 +9,21 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
+from mellea_like.errors import ClientDisconnected
 from mellea_like.gateway.admission import check_amounts
 from mellea_like.gateway.auth import Keys, check_host
-from mellea_like.gateway.body import CallerLeft, check_headers, parse, read_body
+from mellea_like.gateway.body import check_headers, parse, read_body
 from mellea_like.gateway.callers import IN_SCOPE, Admitted, KeyState, admitted
 from mellea_like.gateway.config_server import ANONYMOUS
 from mellea_like.gateway.forbidden import check_fields, check_query
 from mellea_like.gateway.quiet import quiet_logs
 from mellea_like.gateway.refusal import Refusal
 from mellea_like.gateway.safe_text import header_value
+from mellea_like.web import while_here
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
 
-    from mellea_like.gateway.admission import Seat
     from mellea_like.gateway.config_server import KeyConfig, KeyLimits, ServerConfig
     from mellea_like.gateway.metrics import Metrics
 
@@ -167,7 +168,7 @@ class _Exchange:
         began = time.perf_counter()
         try:
             await self._handle()
-        except CallerLeft:
+        except ClientDisconnected:
             pass
         except Exception as exc:  # noqa: BLE001 (a caller gets an answer, whatever happens)
             await self._answer(_innermost(exc))
@@ -237,31 +238,13 @@ class _Exchange:
         try:
             self._guard.count(key)
             if not seat.inside:
-                await self._wait_for_turn(key, seat)
+                if not await while_here(self._receive, lambda: key.door.turn(seat)):
+                    raise key.door.too_late()
                 self._guard.count(key)
             await self._guard.app(self._scope, self._receive, self._send)
         finally:
             key.door.leave(seat)
             self._guard.count(key)
-
-    async def _wait_for_turn(self, key: KeyState, seat: Seat) -> None:
-        left = False
-
-        async def watch(scope: anyio.CancelScope) -> None:
-            nonlocal left
-            while (await self._receive())["type"] != "http.disconnect":
-                pass
-            left = True
-            scope.cancel()
-
-        async with anyio.create_task_group() as group:
-            group.start_soon(watch, group.cancel_scope)
-            await key.door.turn(seat)
-            group.cancel_scope.cancel()
-        if left:
-            raise CallerLeft
-        if not seat.inside:
-            raise key.door.too_late()
 
     async def _answer(self, problem: BaseException) -> None:
         if isinstance(problem, Refusal):

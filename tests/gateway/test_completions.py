@@ -22,6 +22,8 @@ from mellea_like.errors import (
 )
 from mellea_like.gateway import make_app
 from mellea_like.gateway.app import Gateway
+from mellea_like.gateway.calls import Draw
+from mellea_like.gateway.failures import refusal_of
 
 pytestmark = pytest.mark.anyio
 
@@ -654,3 +656,9 @@ async def test_a_gateway_is_healthy_while_its_upstreams_are_open():
     async with calling(Recording()) as caller:
         answer = await caller.ask("/healthz", method="GET")
     assert (answer.status, answer.json) == (200, {"status": "ok"})
+
+
+async def test_an_error_of_the_gateways_own_is_raised_for_the_guard_to_log():
+    error = ZeroDivisionError()
+    with pytest.raises(ZeroDivisionError):
+        refusal_of([Draw(None, error)], {})

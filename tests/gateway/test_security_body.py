@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mellea_like.errors import ClientDisconnected
 from mellea_like.gateway import body as body_module
-from mellea_like.gateway.body import CallerLeft, check_headers, parse, read_body
+from mellea_like.gateway.body import check_headers, parse, read_body
 from mellea_like.gateway.config_server import ServerConfig
 from mellea_like.gateway.refusal import Refusal
 
@@ -124,7 +125,7 @@ async def test_a_body_that_drips_is_given_up_however_often_some_of_it_comes(virt
 
 @pytest.mark.anyio
 async def test_a_caller_that_leaves_amid_its_body_is_no_error(virtual_clock):
-    with pytest.raises(CallerLeft):
+    with pytest.raises(ClientDisconnected):
         await read_body(sending(part(b"x"), {"type": "http.disconnect"}), ServerConfig())
 
 

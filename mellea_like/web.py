@@ -1,0 +1,63 @@
+"""For web applications: what is sampled for a client ends when the client leaves."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import anyio
+
+from mellea_like.errors import ClientDisconnected
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+
+__all__ = ["while_here"]
+
+T = TypeVar("T")
+
+
+async def while_here(
+    receive: Callable[[], Awaitable[Mapping[str, Any]]], work: Callable[[], Awaitable[T]]
+) -> T:
+    """Do something for as long as a request's client is there.
+
+    When the client closes its connection, the work is cancelled, and with it every request to a
+    model that it has in flight. Without this, a web application learns of that only when it sends
+    its response.
+
+    Args:
+        receive: the request's ``receive``, as ASGI defines it; in Starlette and FastAPI
+            ``request.receive``. Read the request's body before: what is left of it is discarded.
+        work: what to do: an async function without arguments.
+
+    Returns:
+        What the work returned.
+
+    Raises:
+        ClientDisconnected: the client left before the work was done.
+        Exception: what the work raised.
+    """
+    done: list[T] = []
+    error: Exception | None = None
+
+    async def watch() -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        tasks.cancel_scope.cancel("the client left")
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(watch, name="waits for the client to leave")
+        try:
+            done.append(await work())
+        except Exception as exc:  # noqa: BLE001 (raised below, outside of the group)
+            error = exc
+        tasks.cancel_scope.cancel("done")
+    if error is not None:
+        try:
+            raise error
+        finally:
+            del error  # A frame that holds its own exception waits for the collector.
+    if not done:
+        msg = "the client closed its connection before its response was ready"
+        raise ClientDisconnected(msg)
+    return done[0]
