@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterable, Callable, Iterable, Mapping, Sequence
     from typing import TypedDict, Unpack
 
+    from typing_extensions import TypeForm
+
     from mellea_like.batch.journal import Journal
     from mellea_like.batch.progress import OnProgress
     from mellea_like.batch.store import Keeper
@@ -71,6 +73,16 @@ def sample_many(
 @overload
 def sample_many(
     strategy: BaseSamplingStrategy,
+    items: Iterable[str | Action[Any]] | AsyncIterable[str | Action[Any]],
+    *,
+    concurrency: int,
+    action: None = None,
+    format: TypeForm[F],
+    **arguments: Unpack[Arguments],
+) -> BatchRun[F]: ...
+@overload
+def sample_many(
+    strategy: BaseSamplingStrategy,
     items: Iterable[Action[T]] | AsyncIterable[Action[T]],
     *,
     concurrency: int,
@@ -104,6 +116,16 @@ def sample_many(
     items: Iterable[I] | AsyncIterable[I],
     *,
     concurrency: int,
+    action: Callable[[I], str | Action[Any]],
+    format: TypeForm[F],
+    **arguments: Unpack[Arguments],
+) -> BatchRun[F]: ...
+@overload
+def sample_many(
+    strategy: BaseSamplingStrategy,
+    items: Iterable[I] | AsyncIterable[I],
+    *,
+    concurrency: int,
     action: Callable[[I], Action[T]],
     format: None = None,
     **arguments: Unpack[Arguments],
@@ -115,7 +137,7 @@ def sample_many(
     concurrency: int,
     action: Callable[[Any], Any] | None = None,
     requirements: Sequence[Requirement | str] = (),
-    format: type[Any] | None = None,
+    format: Any = None,
     options: Options | Mapping[str, Any] | None = None,
     budget: Budget | None = None,
     ordered: bool = False,
@@ -209,7 +231,7 @@ def sample_many(
 def _check_calls(
     strategy: BaseSamplingStrategy,
     requirements: Sequence[Requirement | str],
-    format: type[Any] | None,
+    format: Any,
     options: Options | Mapping[str, Any] | None,
     budget: Budget | None,
 ) -> None:

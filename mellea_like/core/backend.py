@@ -74,7 +74,7 @@ class Request:
 
     messages: tuple[Message, ...]
     options: Options = Options()
-    format: type[Any] | None = None
+    format: Any = None
     meta: RequestMeta = RequestMeta()
     meter: Meter = field(default_factory=Meter, compare=False)
 

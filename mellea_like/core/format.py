@@ -34,7 +34,7 @@ class _Known:
 
 
 def _parts(format: Any) -> object:
-    inside = get_args(format)
+    inside: tuple[object, ...] = get_args(format)
     if not inside:
         return id(format)
     origin = get_origin(format)

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime
 
+    from typing_extensions import TypeForm
+
     from mellea_like.core.ledger import Ledger
     from mellea_like.core.prices import Price
     from mellea_like.core.slice import Outcome, Slice
@@ -165,6 +167,9 @@ class SamplingResult(Generic[T]):
     @overload
     @staticmethod
     def from_dict(data: Mapping[str, Any], format: type[V]) -> SamplingResult[V]: ...
+    @overload
+    @staticmethod
+    def from_dict(data: Mapping[str, Any], format: TypeForm[V]) -> SamplingResult[V]: ...
     @overload
     @staticmethod
     def from_dict(data: Mapping[str, Any], format: Any = None) -> SamplingResult[Any]: ...

@@ -27,6 +27,8 @@ from mellea_like.requirements.early_checks import json_only
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from typing_extensions import TypeForm
+
     from mellea_like.core.requirement import Requirement
     from mellea_like.core.validation import Candidate
 
@@ -131,7 +133,7 @@ def json_schema(
 
 
 def parses_as(
-    model: type[Any], *, early: bool = False, **settings: Unpack[Settings]
+    model: TypeForm[Any], *, early: bool = False, **settings: Unpack[Settings]
 ) -> Requirement:
     """Require a reply that is JSON of a pydantic model, or of another type pydantic can validate.
 

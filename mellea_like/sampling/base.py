@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
     from typing import Unpack
 
+    from typing_extensions import TypeForm
+
     from mellea_like.core.action import Action, Instruction
     from mellea_like.core.backend import Backend
     from mellea_like.core.context import Context
@@ -231,6 +233,15 @@ class BaseSamplingStrategy:
     @overload
     async def sample(
         self,
+        action: str | Action[Any],
+        requirements: Sequence[Requirement | str] = (),
+        *,
+        format: TypeForm[F],
+        **arguments: Unpack[Arguments],
+    ) -> SamplingResult[F]: ...
+    @overload
+    async def sample(
+        self,
         action: Action[T],
         requirements: Sequence[Requirement | str] = (),
         *,
@@ -244,7 +255,7 @@ class BaseSamplingStrategy:
         *,
         context: Context | None = None,
         backend: Backend | None = None,
-        format: type[Any] | None = None,
+        format: Any = None,
         options: Options | Mapping[str, Any] | None = None,
         validation_context: Context | None = None,
         on_slice: Callable[[Slice], Awaitable[None] | None] | None = None,
@@ -322,6 +333,15 @@ class BaseSamplingStrategy:
         requirements: Sequence[Requirement | str] = (),
         *,
         format: type[F],
+        **arguments: Unpack[Arguments],
+    ) -> SamplingResult[F]: ...
+    @overload
+    def sample_sync(
+        self,
+        action: str | Action[Any],
+        requirements: Sequence[Requirement | str] = (),
+        *,
+        format: TypeForm[F],
         **arguments: Unpack[Arguments],
     ) -> SamplingResult[F]: ...
     @overload

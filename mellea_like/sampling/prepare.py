@@ -50,7 +50,7 @@ class Plan:
     requirements: tuple[Requirement, ...]
     backend: Backend
     judge: Backend
-    format: type[Any] | None
+    format: Any
     options: Options
     validation_context: Context | None
     budgets: tuple[Budget, ...] = ()
@@ -69,7 +69,7 @@ def plan_call(
     context: Context | None,
     backend: Backend | None,
     judge: Backend | None,
-    format: type[Any] | None,
+    format: Any,
     options: Options | Mapping[str, Any] | None,
     validation_context: Context | None,
     budgets: Sequence[Budget | None] = (),

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, assert_type
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Optional, TypeVar, assert_type
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from mellea_like import (
     Action,
@@ -44,9 +44,14 @@ from mellea_like.hooks import (
     SamplingLoopStartPayload,
     hook,
 )
+from mellea_like.requirements.checks import parses_as
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from typing_extensions import TypeForm
+
+T = TypeVar("T")
 
 
 class Invoice(BaseModel):
@@ -101,6 +106,47 @@ async def format_gives_its_type(strategy: RepairTemplateStrategy) -> None:
     assert_type(await strategy.sample(Dice(6), format=Invoice), SamplingResult[Invoice])
     assert_type(await strategy.sample("x", format=list[int]), SamplingResult[list[int]])
     assert_type(await strategy.sample("x", format=bool), SamplingResult[bool])
+
+
+class Credit(BaseModel):
+    kind: Literal["credit"]
+
+
+class Debit(BaseModel):
+    kind: Literal["debit"]
+
+
+Entry = Annotated[Credit | Debit, Field(discriminator="kind")]
+
+
+async def format_is_any_type_that_is_read_at_run_time(
+    strategy: BaseSamplingStrategy, data: dict[str, Any]
+) -> None:
+    either = await strategy.sample("x", format=Invoice | Credit)
+    assert_type(either.unwrap(), Invoice | Credit)
+    assert_type(either.value, Invoice | Credit | None)
+    assert_type((await strategy.sample("x", format=int | None)).unwrap(), int | None)
+    assert_type((await strategy.sample("x", format=Optional[int])).unwrap(), int | None)  # noqa: UP045
+    assert_type((await strategy.sample("x", format=Entry)).unwrap(), Credit | Debit)
+    assert_type((await strategy.sample("x", format=list[Entry])).unwrap(), list[Credit | Debit])
+    assert_type((await strategy.sample("x", format=Literal["a", "b"])).unwrap(), Literal["a", "b"])
+    assert_type((await strategy.sample("x", format=Annotated[int, Field(gt=0)])).unwrap(), int)
+    assert_type(
+        (await strategy.sample(Dice(6), format=list[int] | None)).unwrap(), list[int] | None
+    )
+    assert_type(strategy.sample_sync("x", format=Entry), SamplingResult[Credit | Debit])
+    assert_type(strategy.sample_sync("x", format=int | str), SamplingResult[int | str])
+    assert_type(SamplingResult.from_dict(data, Entry), SamplingResult[Credit | Debit])
+    assert_type(SamplingResult.from_dict(data, int | None), SamplingResult[int | None])
+    parses_as(Entry)
+
+
+def format_may_be_passed_on(strategy: BaseSamplingStrategy, format: type[T]) -> T:
+    return strategy.sample_sync("x", format=format).unwrap()
+
+
+def any_type_may_be_passed_on(strategy: BaseSamplingStrategy, format: TypeForm[T]) -> T:
+    return strategy.sample_sync("x", format=format).unwrap()
 
 
 async def action_gives_what_it_parses(strategy: MultiTurnStrategy) -> None:

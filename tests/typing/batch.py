@@ -78,6 +78,13 @@ def format_gives_its_type(strategy: BaseSamplingStrategy) -> None:
     )
 
 
+def format_is_any_type_that_is_read_at_run_time(strategy: BaseSamplingStrategy) -> None:
+    either = sample_many(strategy, ["x"], concurrency=2, format=Invoice | list[int])
+    assert_type(either, BatchRun[Invoice | list[int]])
+    maybe = sample_many(strategy, [6, 20], concurrency=2, action=throw, format=int | None)
+    assert_type(maybe, BatchRun[int | None])
+
+
 def actions_give_what_they_parse(strategy: BaseSamplingStrategy) -> None:
     assert_type(sample_many(strategy, [Dice(6), Dice(20)], concurrency=2), BatchRun[int])
     assert_type(sample_many(strategy, [6, 20], concurrency=2, action=throw), BatchRun[int])
