@@ -83,7 +83,7 @@ def identity_of(
         ValueError: ``extra`` has a name that the identity says by itself.
     """
     settings = strategy.settings
-    asked = Options.of(settings.options if options is None else options)
+    asked = Options.of(options, settings.options)
     if settings.backend is None:
         model: dict[str, Json] = {}
     else:

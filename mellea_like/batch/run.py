@@ -11,6 +11,7 @@ from mellea_like.batch.source import Source
 from mellea_like.batch.work import Work
 from mellea_like.core.callables import is_async, takes
 from mellea_like.core.numbers import whole_number
+from mellea_like.core.options import Options
 from mellea_like.sampling.base import BaseSamplingStrategy
 from mellea_like.sampling.prepare import plan_call
 
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from mellea_like.batch.store import Keeper
     from mellea_like.core.action import Action, Instruction
     from mellea_like.core.message import Message
-    from mellea_like.core.options import Options
     from mellea_like.core.requirement import Requirement
     from mellea_like.limits.budget import Budget
 
@@ -173,7 +173,7 @@ def sample_many(
         action: makes the text or the action of an item. What it raises is what came of the item.
         requirements: what each item must meet besides the strategy's.
         format: the type to parse replies to, as in `BaseSamplingStrategy.sample`.
-        options: how to generate, instead of the strategy's options.
+        options: how to generate; what they leave open is as the strategy's options say.
         budget: what all items together may cost. When it is spent, no further item begins; those
             in flight end, and then the iteration raises `LimitExceeded`. With a journal, the items
             that were stopped are sampled anew when the run is resumed.
@@ -245,7 +245,7 @@ def _check_calls(
         backend=settings.backend,
         judge=settings.judge,
         format=format,
-        options=settings.options if options is None else options,
+        options=Options.of(options, settings.options),
         validation_context=None,
         budgets=(settings.budget, budget),
         judge_options=settings.judge_options,

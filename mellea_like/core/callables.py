@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["is_async", "takes"]
+__all__ = ["is_async", "takes", "yields"]
 
 
 def is_async(function: Callable[..., object]) -> bool:
@@ -21,12 +21,27 @@ def is_async(function: Callable[..., object]) -> bool:
     Returns:
         Whether it is async.
     """
+    return any(map(inspect.iscoroutinefunction, _bodies(function)))
+
+
+def yields(function: Callable[..., object]) -> bool:
+    """Tell whether calling something gives a generator, and so runs nothing.
+
+    Args:
+        function: a function, an object with a ``__call__``, or a partial of either.
+
+    Returns:
+        Whether it is a generator function, sync or async.
+    """
+    bodies = _bodies(function)
+    return any(inspect.isgeneratorfunction(b) or inspect.isasyncgenfunction(b) for b in bodies)
+
+
+def _bodies(function: object) -> tuple[Any, Any]:
     inner: Any = function
     while isinstance(inner, partial):
         inner = inner.func
-    return inspect.iscoroutinefunction(inner) or inspect.iscoroutinefunction(
-        getattr(inner, "__call__", None)  # noqa: B004 (an object with an async __call__)
-    )
+    return inner, getattr(inner, "__call__", None)  # noqa: B004 (an object with an async __call__)
 
 
 def takes(function: Callable[..., object], number: int) -> bool:

@@ -69,8 +69,11 @@ class Options:
             defaults: what holds where these say nothing.
 
         Returns:
-            The options; ``extra`` fields of both.
+            The options; ``extra`` fields of both. These options themselves where there are no
+            defaults.
         """
+        if defaults == _OPEN:
+            return self
         return Options(
             model=self.model or defaults.model,
             temperature=defaults.temperature if self.temperature is None else self.temperature,
@@ -93,11 +96,15 @@ class Options:
         return self if seed == self.seed else replace(self, seed=seed)
 
     @classmethod
-    def of(cls, options: Options | Mapping[str, Any] | None) -> Options:
+    def of(
+        cls, options: Options | Mapping[str, Any] | None, defaults: Options | None = None
+    ) -> Options:
         """Make options from what a user gives.
 
         Args:
             options: options, a mapping with the names of the fields, or None for all defaults.
+            defaults: what holds for the fields that are left open, as in `over`. A field that a
+                mapping names with None is left to the backend, whatever the defaults say.
 
         Returns:
             The options.
@@ -107,9 +114,9 @@ class Options:
             ValueError: the mapping has an unknown name; provider-specific ones go into ``extra``.
         """
         if options is None:
-            return cls()
+            return cls() if defaults is None else defaults
         if isinstance(options, Options):
-            return options
+            return options if defaults is None else options.over(defaults)
         try:
             given = dict(options)
         except (TypeError, ValueError):
@@ -123,4 +130,11 @@ class Options:
                 " fields of one provider go into extra={...}"
             )
             raise ValueError(msg)
-        return cls(**given)
+        made = cls(**{name: value for name, value in given.items() if value is not None})
+        if defaults is None:
+            return made
+        unset = {name: getattr(_OPEN, name) for name, value in given.items() if value is None}
+        return made.over(replace(defaults, **unset))
+
+
+_OPEN = Options()

@@ -11,6 +11,8 @@ from mellea_like.core.message import Message
 from mellea_like.core.validation import ValidationResult
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from mellea_like.core.requirement import Requirement
     from mellea_like.core.validation import Candidate
 
@@ -28,7 +30,9 @@ requirement"}\
 """
 
 
-def judge_messages(requirement: Requirement, candidate: Candidate) -> tuple[Message, ...]:
+def judge_messages(
+    requirement: Requirement, candidate: Candidate, sent: Sequence[Message] = ()
+) -> tuple[Message, ...]:
     """Return the question that is put to a judge.
 
     The text under judgement is delimited, and escaped so that it can't end its own delimiter.
@@ -36,11 +40,13 @@ def judge_messages(requirement: Requirement, candidate: Candidate) -> tuple[Mess
     Args:
         requirement: what must hold.
         candidate: what is judged.
+        sent: the conversation that it answers; where there is none, the candidate's action as it
+            is rendered in the candidate's context.
 
     Returns:
         A system message and a user message.
     """
-    asked = candidate.action.render(candidate.context)
+    asked = sent or candidate.action.render(candidate.context)
     conversation = "\n".join(
         f'<message role="{message.role}">{escape(message.content, quote=False)}</message>'
         for message in asked

@@ -12,7 +12,7 @@ from mellea_like.core.validation import ValidationResult, ValidationStatus
 from mellea_like.errors import BadVerdict
 from mellea_like.requirements.verdicts import combined, errored, read
 from mellea_like.runtime.logs import warn
-from mellea_like.runtime.native import cancel_requested, split_cancellation
+from mellea_like.runtime.native import cancel_requested, cancellations, split_cancellation
 from mellea_like.runtime.threads import run_in_thread
 
 if TYPE_CHECKING:
@@ -193,8 +193,8 @@ async def _decide(
         raise TimeoutError(msg)
     except BadVerdict:
         raise
-    except anyio.get_cancelled_exc_class() as exc:
-        if cancel_requested():
+    except cancellations() as exc:
+        if cancel_requested() and isinstance(exc, anyio.get_cancelled_exc_class()):
             raise
         return errored(requirement, exc)
     except Exception as exc:  # noqa: BLE001 (a validator's)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = [
     "call_soon",
     "cancel_requested",
+    "cancellations",
     "check_loop",
     "clock",
     "context_for_thread",
@@ -154,12 +155,20 @@ def split_cancellation(
     """
     if isinstance(error, BaseExceptionGroup):
         group = cast("BaseExceptionGroup[BaseException]", error)
-        cancellation, rest = group.split(anyio.get_cancelled_exc_class())
+        cancellation, rest = group.split(cancellations())
         # A split gives a new group even where nothing was taken out of it.
         return (None, group) if cancellation is None else (cancellation, rest)
-    if isinstance(error, anyio.get_cancelled_exc_class()):
+    if isinstance(error, cancellations()):
         return error, None
     return None, error
+
+
+def cancellations() -> tuple[type[BaseException], ...]:
+    """Return the types of cancellations: on trio asyncio's too, which a thread's code may raise."""
+    native = anyio.get_cancelled_exc_class()
+    if "asyncio" not in sys.modules:
+        return (native,)
+    return native, sys.modules["asyncio"].CancelledError
 
 
 def scope_cancelled() -> bool:

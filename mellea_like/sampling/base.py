@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, ClassVar, TypedDict, TypeVar, overload
 
+from mellea_like.core.callables import yields
 from mellea_like.core.numbers import real_number, whole_number
 from mellea_like.core.options import Options
 from mellea_like.hooks.registry import handlers_in
@@ -272,7 +273,9 @@ class BaseSamplingStrategy:
             format: the type to parse replies to, as JSON: a pydantic model, or any other type that
                 pydantic can validate. The result's ``value`` is then of that type. A reply that
                 does not parse, or breaks a rule of the type, is a failed slice.
-            options: how to generate, instead of the strategy's options.
+            options: how to generate; what they leave open is as the strategy's options say. To
+                leave a field to the backend that the strategy sets, name it with None in a
+                mapping: ``options={"max_tokens": None}``.
             validation_context: what validators and judges see as the conversation, instead of the
                 one that the draw was generated in.
             on_slice: called with each slice, in the order they end; sync or async. An exception in
@@ -307,13 +310,16 @@ class BaseSamplingStrategy:
             backend=settings.backend if backend is None else backend,
             judge=settings.judge,
             format=format,
-            options=settings.options if options is None else options,
+            options=Options.of(options, settings.options),
             validation_context=validation_context,
             budgets=(settings.budget, budget),
             judge_options=settings.judge_options,
         )
         if on_slice is not None and not callable(on_slice):
             msg = f"on_slice is a function of one slice, not {on_slice!r}"
+            raise TypeError(msg)
+        if on_slice is not None and yields(on_slice):
+            msg = f"on_slice is a generator function, which would never run: {on_slice!r} yields"
             raise TypeError(msg)
         return await Call(self, plan, on_slice).run()
 

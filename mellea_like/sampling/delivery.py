@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import anyio
 
+from mellea_like.core.backend import RequestMeta
+from mellea_like.core.current import ITERATION
 from mellea_like.hooks.types import HookType
 from mellea_like.runtime.native import cancel_requested, split_cancellation
 
@@ -60,6 +62,7 @@ class Delivery:
 
     async def _hand_over(self, slice_: Slice) -> None:
         call = self._call
+        ITERATION.set(RequestMeta(call.sampling_id, slice_.iteration, slice_.subsample))
         try:
             if HookType.SAMPLING_ITERATION in call.hooks:
                 from mellea_like.hooks.payloads import SamplingIterationPayload  # noqa: PLC0415

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from operator import index
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mellea_like.core.result import StopReason
 from mellea_like.core.shown import add_note
@@ -149,17 +150,19 @@ def _best_failure(
     failed = [i for i, slice_ in enumerate(slices) if slice_.outcome is Outcome.FAILED]
     if not failed:
         return None
-    chosen = select_from_failure([slices[i] for i in failed])
-    if isinstance(chosen, bool) or not isinstance(chosen, int):
+    chosen: Any = select_from_failure([slices[i] for i in failed])
+    try:
+        position = index(None if isinstance(chosen, bool) else chosen)
+    except TypeError:
         msg = f"{strategy}.select_from_failure returned {chosen!r}, not an int"
-        raise TypeError(msg)
-    if not 0 <= chosen < len(failed):
+        raise TypeError(msg) from None
+    if not 0 <= position < len(failed):
         msg = (
             f"{strategy}.select_from_failure returned {chosen}, which is no position among"
             f" {len(failed)} failed slices: 0 to {len(failed) - 1}"
         )
         raise ValueError(msg)
-    return failed[chosen]
+    return failed[position]
 
 
 def _noted(errors: Sequence[BaseException], sampling_id: str) -> BaseException:

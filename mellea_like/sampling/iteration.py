@@ -133,7 +133,8 @@ class Iteration:
                 self.call.race.out_of_budget(error)
         elif cancel_requested():
             self.outcome = _CANCELLED
-            raise cancellation
+            if isinstance(cancellation, anyio.get_cancelled_exc_class() | BaseExceptionGroup):
+                raise cancellation
         else:
             self._fail_on_stray_cancellation(error)
 

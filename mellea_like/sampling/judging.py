@@ -51,7 +51,10 @@ async def ask_judge(
         options = options.with_seed(derive_seed(seed, iteration.turn.iteration, purpose))
     meter = Meter()
     meta = replace(iteration.meta, purpose="judge")
-    request = Request(judge_messages(requirement, candidate), options, None, meta, meter)
+    # What was sent, also by an action that renders otherwise the next time.
+    sent = iteration.messages if call.plan.validation_context is None else ()
+    messages = judge_messages(requirement, candidate, sent)
+    request = Request(messages, options, None, meta, meter)
     if iteration.judged is None:
         iteration.judged = []
     position = len(iteration.judged)

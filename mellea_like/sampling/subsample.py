@@ -101,9 +101,12 @@ def may_go_on(slice_: Slice) -> bool:
     Returns:
         False after a permanent error: an error of a backend that is not retryable, or any exception
         that is neither a backend's nor a requirement's. What a verdict says went wrong, whatever it
-        is, is a requirement's. An answer that is missing in a joint reply costs its turn only.
+        is, is a requirement's, but for a permanent error of the judge. An answer that is missing in
+        a joint reply costs its turn only.
     """
     error = slice_.error
+    if isinstance(error, RequirementError) and isinstance(error.__cause__, BackendError):
+        return error.__cause__.retryable
     if error is None or slice_.verdicts or isinstance(error, RequirementError | MissingAnswer):
         return True
     return isinstance(error, BackendError) and error.retryable

@@ -57,6 +57,14 @@ async def test_rule_06_a_permanent_error_ends_its_subsample_and_no_other(error):
     assert outcomes(result) == {1: "errored", 4: "failed", 5: "failed", 6: "failed"}
 
 
+async def test_rule_06_a_permanent_error_of_the_judge_ends_its_subsample_too():
+    backend, judge = by_iteration({}), by_iteration({}, default=AuthenticationFailed("401"))
+    strategy = RejectionSamplingStrategy(backend, loop_budget=25, concurrency_budget=4, judge=judge)
+    with pytest.raises(RequirementError, match="401"):
+        await strategy.sample("do", ["be kind"])
+    assert (len(backend.requests), len(judge.requests)) == (4, 4)
+
+
 async def test_rule_06_a_transient_error_keeps_the_repair_that_was_under_way():
     backend = ScriptedBackend(["no", BackendUnavailable("503"), "yes"])
     strategy = RejectionSamplingStrategy(backend, loop_budget=3, retry=None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import anyio
+import numpy as np
 import pytest
 from engine_kit import after, by_iteration, outcomes, yes
 
@@ -215,6 +216,15 @@ async def test_rule_08_an_exception_in_repair_cancels_the_siblings_and_is_raised
 async def test_rule_08_repair_is_not_asked_when_no_turn_is_left_for_it():
     result = await Repairing(by_iteration({}), loop_budget=1).sample("do", [yes])
     assert not result.success
+
+
+async def test_rule_08_select_from_failure_may_return_what_is_an_index():
+    class Last(RejectionSamplingStrategy):
+        def select_from_failure(self, slices):
+            return np.int64(len(slices) - 1)
+
+    result = await Last(by_iteration({})).sample("do", [yes])
+    assert result.best.iteration == 3
 
 
 async def test_rule_08_an_exception_in_select_from_failure_is_raised():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import anyio
@@ -173,9 +174,17 @@ async def test_the_calls_backend_options_and_context_come_before_the_strategys(v
     await strategy.sample("do", [yes], backend=given, options={"seed": 1}, context=context)
     assert standing.requests == []
     [request] = given.requests
-    assert request.options.temperature is None  # instead of, not besides
+    assert (request.options.temperature, request.options.max_tokens) == (0.1, 5)
     assert request.options.seed is not None
     assert request.messages[0].content == "earlier"
+
+
+async def test_an_option_that_a_mapping_names_with_none_is_left_to_the_backend(virtual_clock):
+    backend = by_iteration({})
+    standing = {"max_tokens": 5, "stop": "x", "temperature": 0.5, "extra": {"a": 1}}
+    strategy = RejectionSamplingStrategy(backend, options=standing, loop_budget=1)
+    await strategy.sample("do", [yes], options={"max_tokens": None, "stop": None, "extra": None})
+    assert backend.requests[0].options == Options(temperature=0.5)
 
 
 async def test_the_validation_context_is_what_validators_and_judges_see(virtual_clock):
@@ -199,6 +208,25 @@ async def test_the_validation_context_is_what_validators_and_judges_see(virtual_
     assert "the source text" in first
     assert "what was asked in" not in first
     assert "what was asked in" in second
+
+
+async def test_a_judge_sees_what_was_sent_and_no_fresh_rendering(virtual_clock):
+    @dataclasses.dataclass
+    class Counting:
+        rendered: int = 0
+
+        def render(self, context):
+            self.rendered += 1
+            return (*context.messages, Message("user", f"rendering {self.rendered}"))
+
+        def parse(self, text):
+            return text
+
+    judge = ScriptedBackend(['{"passed": true, "reason": ""}'])
+    backend = by_iteration({})
+    await RejectionSamplingStrategy(backend, judge=judge).sample(Counting(), ["be kind"])
+    sent = backend.requests[0].messages[-1].content
+    assert f'<message role="user">{sent}</message>' in judge.requests[0].messages[-1].content
 
 
 async def test_a_candidate_is_all_there_is_to_know(virtual_clock):

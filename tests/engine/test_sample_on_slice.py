@@ -8,7 +8,13 @@ import anyio
 import pytest
 from engine_kit import after, by_iteration, yes
 
-from mellea_like import HookType, RejectionSamplingStrategy, StopReason, hook
+from mellea_like import (
+    HookType,
+    RejectionSamplingStrategy,
+    StopReason,
+    current_iteration,
+    hook,
+)
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
 
@@ -113,10 +119,39 @@ async def test_what_is_no_function_is_refused_before_the_first_request():
     assert backend.requests == []
 
 
-async def test_a_cancellation_that_no_one_asked_for_is_an_error_of_the_callback(anyio_backend):
-    if anyio_backend[0] == "trio":
-        pytest.skip("on trio a cancellation can't come from code that does not wait")
+@pytest.mark.parametrize("form", ["async", "sync", "object"])
+async def test_a_generator_would_never_run_and_is_refused_before_the_first_request(form):
+    async def asynchronous(slice_):
+        yield slice_
 
+    class Callable:
+        def __call__(self, slice_):
+            yield slice_
+
+    odd = {"async": asynchronous, "sync": Callable.__call__.__get__(0), "object": Callable()}[form]
+    backend = by_iteration({})
+    with pytest.raises(TypeError, match="on_slice is a generator function, which would never run"):
+        await RejectionSamplingStrategy(backend).sample("do", [yes], on_slice=odd)
+    assert backend.requests == []
+
+
+async def test_it_runs_as_part_of_its_slice_as_hooks_do():
+    seen = []
+
+    @hook(HookType.SAMPLING_ITERATION)
+    async def look(payload):
+        seen.append((payload.iteration, current_iteration()))
+
+    backend = by_iteration({5: "yes"})
+    strategy = RejectionSamplingStrategy(backend, concurrency_budget=2, plugins=[look])
+    result = await strategy.sample(
+        "do", [yes], on_slice=lambda s: seen.append((s.iteration, current_iteration()))
+    )
+    assert len(seen) == 2 * len(result.slices)
+    assert all(own == current for own, current in seen)
+
+
+async def test_a_cancellation_that_no_one_asked_for_is_an_error_of_the_callback():
     def odd(slice_):
         raise asyncio.CancelledError
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import pytest
-from engine_kit import by_iteration, outcomes, says, yes
+from engine_kit import after, by_iteration, outcomes, says, yes
 from pydantic import BaseModel
 
 from mellea_like import (
@@ -400,3 +400,17 @@ async def test_needs_all_reasons_is_the_classs_and_validate_all_the_instances():
         ran.clear()
         await strategy.sample("do", checks)
         assert ran == expected
+
+
+async def test_multi_turn_returns_the_deepest_of_the_nearest_failures_of_several_subsamples():
+    # Iterations 1 to 3 are subsample 0's, 4 to 6 subsample 1's; two requirements, one met at most.
+    met = {2: "yes 1", 3: "1", 4: "yes 1", 5: "yes 2", 6: "2"}
+    delays = {2: 9, 5: 1}
+    backend = by_iteration({i: after(delays.get(i, 0), text) for i, text in met.items()})
+    strategy = MultiTurnStrategy(backend, loop_budget=3, concurrency_budget=2)
+    result = await strategy.sample("Answer.", [yes, no_digits])
+    assert result.stop_reason == "exhausted"
+    assert outcomes(result) == dict.fromkeys(range(1, 7), "failed")
+    # 1 ("no", without a digit), 2, 4 and 5 met one; 2 and 5 are deepest, and 2 has the lower id.
+    assert result.best.iteration == 2
+    assert [m.content for m in result.best.context_after.messages][-1] == "yes 1"
