@@ -33,6 +33,7 @@ from mellea_like.backends.openai_bounds import Bounds, bound_body
 from mellea_like.backends.openai_clients import LoopClient, LoopClients
 from mellea_like.backends.openai_errors import Translator
 from mellea_like.backends.openai_reply import OpenReply
+from mellea_like.backends.openai_sent import SENDING, Sending, tell_when_sent
 from mellea_like.backends.openai_wire import Reply, request_body
 
 for _module in ("openai.resources.chat", "httpcore2"):
@@ -222,13 +223,20 @@ class OpenAIBackend:
     @asynccontextmanager
     async def _stream(self, request: Request) -> AsyncGenerator[OpenReply, None]:
         options = request.options.over(self.defaults)
-        async with self._clients.hold() as held:
-            model = options.model or self._model or await self._first_model(held)
-            reply = await self._send(held.client, request, options, model)
-            try:
-                yield reply
-            finally:
-                await reply.close()
+        sending = Sending(request)
+        try:
+            async with self._clients.hold() as held:
+                model = options.model or self._model or await self._first_model(held)
+                reply = await self._send(held.client, request, options, model, sending)
+                try:
+                    yield reply
+                finally:
+                    await reply.close()
+        except BackendError as exc:
+            sending.failed(exc)
+            raise
+        finally:
+            sending.ended()
 
     async def aclose(self) -> None:
         """Close the running event loop's connections; the backend may be used again.
@@ -243,15 +251,16 @@ class OpenAIBackend:
         request: Request,
         options: Options,
         model: str,
+        sending: Sending,
     ) -> OpenReply:
         if "stream" in options.extra:
             msg = "option extra can't set stream: this backend always streams, to be cancellable"
             raise InvalidRequest(msg)
         body = request_body(request, options, model, official=self._is_official())
-        meter = request.meter.start()
         create: Any = client.chat.completions.create
         error: BackendError
         ends = self._bounds.end()
+        token = SENDING.set(sending)
         with anyio.CancelScope(deadline=ends):
             try:
                 stream: Any = await create(**body, extra_headers=self._headers())
@@ -261,8 +270,10 @@ class OpenAIBackend:
                 error = self._translator(client, model).of(exc)
             else:
                 translator = self._translator(client, model)
-                reply = Reply(meter, self._bounds.max_characters)
+                reply = Reply(sending.sent(), self._bounds.max_characters)
                 return OpenReply(stream.response, reply, model, translator, self._bounds, ends)
+            finally:
+                SENDING.reset(token)
             # Outside the handler, so that the SDK's exception does not hang on as the context.
             raise error
         raise self._translator(client, model).late()
@@ -293,7 +304,9 @@ class OpenAIBackend:
 
     def _make_client(self) -> openai.AsyncOpenAI:
         if self._given is not None:
-            return self._given.with_options(max_retries=0)
+            given = self._given.with_options(max_retries=0)
+            tell_when_sent(given)
+            return given
         try:
             url = split_url(self._url(), "OPENAI_BASE_URL")
         except ValueError as exc:
@@ -326,6 +339,7 @@ class OpenAIBackend:
         )
         # The SDK would ask for it in a thread, and keep that thread, to tell the server.
         client._platform = "Unknown"  # pyright: ignore[reportPrivateUsage]
+        tell_when_sent(client)
         return client
 
     def _url(self) -> str:

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import anyio
 from anyio.lowlevel import EventLoopToken, current_token
 
+from mellea_like.core.estimate import estimate_input_tokens
 from mellea_like.errors import LimitExceeded
 from mellea_like.limits.account import Claim, Standing
 from mellea_like.limits.allowance import Allowance, amounts, in_money
 from mellea_like.limits.budget_figures import BudgetLimits, BudgetStatistics
 from mellea_like.limits.charging import charged_tokens
-from mellea_like.limits.estimate import estimate_input_tokens
 from mellea_like.runtime.timeline import Timeline
 
 if TYPE_CHECKING:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from mellea_like.core.estimate import BYTES_PER_TOKEN
 from mellea_like.errors import BackendError, BackendTimeout, MalformedResponse
-from mellea_like.limits.estimate import BYTES_PER_TOKEN
 
 if TYPE_CHECKING:
     from mellea_like.limits.base import RequestEnd

@@ -143,7 +143,7 @@ async def test_while_streaming_the_meter_estimates_and_without_usage_the_cost_st
         async with backend.stream(request) as reply:
             seen = [request.meter.usage async for _ in reply]
         await backend.aclose()
-    assert seen == [Usage(1, 0, 1, 1), Usage(1, 0, 2, 1), Usage(1, 0, 3, 1), Usage(1, 0, 3, 1)]
+    assert seen == [Usage(1, 8, 1, 1), Usage(1, 8, 2, 1), Usage(1, 8, 3, 1), Usage(1, 8, 3, 1)]
 
 
 async def test_a_refusal_is_the_reply():

@@ -18,6 +18,7 @@ from anyio.lowlevel import checkpoint
 from storm import Foreign
 
 from mellea_like.core.backend import Request
+from mellea_like.core.estimate import estimate_input_tokens
 from mellea_like.core.generation import Generation, RequestMeter, Usage
 from mellea_like.core.slice import Slice
 from mellea_like.core.streaming import Verdict
@@ -29,7 +30,6 @@ from mellea_like.errors import (
     MalformedResponse,
     RateLimited,
 )
-from mellea_like.limits.estimate import estimate_input_tokens
 from mellea_like.sampling.schedules.base import CallFacts, Go, Progress
 from mellea_like.sampling.subsample import may_go_on
 

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import anyio
 
 from mellea_like.batch.ray.leases import Entry
+from mellea_like.core.estimate import estimate_input_tokens
 from mellea_like.errors import LimitExceeded
 from mellea_like.limits.account import Amounts, Claim
 from mellea_like.limits.allowance import Allowance, amounts
 from mellea_like.limits.charging import charged_tokens
-from mellea_like.limits.estimate import estimate_input_tokens
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,0 +1,108 @@
+"""What OpenAIBackend counts as sent is what has left: that, and nothing else, may be billed."""
+
+from __future__ import annotations
+
+import socket
+
+import anyio
+import httpx2
+import openai
+import pytest
+from http_server import Answer, OpenAIServer
+
+from mellea_like import RejectionSamplingStrategy, Usage
+from mellea_like.backends.openai import OpenAIBackend
+from mellea_like.core.backend import Request
+from mellea_like.core.estimate import estimate_input_tokens
+from mellea_like.core.message import Message
+from mellea_like.errors import BackendUnavailable
+from mellea_like.limits import Budget
+
+pytestmark = pytest.mark.anyio
+
+PROMPT = "Say something. " * 100
+ESTIMATE = estimate_input_tokens(Request((Message("user", PROMPT),)))
+
+
+def strategy(backend: OpenAIBackend, budget: Budget) -> RejectionSamplingStrategy:
+    return RejectionSamplingStrategy(backend, loop_budget=1, concurrency_budget=8, budget=budget)
+
+
+async def test_what_waited_for_a_connection_in_vain_costs_nothing():
+    budget = Budget(requests=100)
+    with OpenAIServer(Answer(wait=0.05, usage=(401, 4))) as server:
+        backend = OpenAIBackend("m", base_url=server.url, max_connections=1)
+        result = await strategy(backend, budget).sample(PROMPT)
+        await backend.aclose()
+    assert server.started == 1
+    assert result.usage == Usage(1, 401, 4)
+    assert budget.spent[:3] == (1, 401, 4)
+    assert result.ledger().total.requests == 1
+
+
+async def test_losers_that_were_sent_have_the_estimate_of_their_prompt():
+    budget = Budget(requests=100)
+
+    def choose(number, body):
+        return Answer(usage=(401, 4), until=lambda: server.started == 8) if number == 1 else SLOW
+
+    with OpenAIServer(choose=choose) as server:
+        backend = OpenAIBackend("m", base_url=server.url)
+        result = await strategy(backend, budget).sample(PROMPT)
+        await backend.aclose()
+    assert result.usage == Usage(8, 401 + 7 * ESTIMATE, 4, 7)
+    assert budget.spent[:3] == (8, 401 + 7 * ESTIMATE, 4)
+
+
+SLOW = Answer(wait=5.0)
+
+
+@pytest.mark.parametrize("losers", [40])
+async def test_losers_that_were_still_connecting_are_not_counted(losers):
+    def choose(number, body):
+        return Answer() if number == 1 else SLOW
+
+    with OpenAIServer(choose=choose) as server:
+        backend = OpenAIBackend("m", base_url=server.url)
+        call = RejectionSamplingStrategy(backend, loop_budget=1, concurrency_budget=losers + 1)
+        result = await call.sample(PROMPT)
+        await backend.aclose()
+        await server.wait_until(lambda: server.in_flight == 0)
+    assert result.usage.requests == server.started
+
+
+async def test_a_refused_connection_is_no_request():
+    budget = Budget(requests=100)
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        port = listening.getsockname()[1]
+    backend = OpenAIBackend("m", base_url=f"http://127.0.0.1:{port}/v1")
+    slices = []
+    with pytest.raises(BackendUnavailable):
+        await strategy(backend, budget).sample(PROMPT, on_slice=slices.append)
+    assert {slice_.usage for slice_ in slices} == {Usage()}
+    assert budget.spent[:3] == (0, 0, 0)
+    await backend.aclose()
+
+
+async def test_what_a_server_refuses_is_a_request_that_costs_no_tokens():
+    request = Request((Message("user", PROMPT),))
+    with OpenAIServer(Answer.error(503)) as server:
+        backend = OpenAIBackend("m", base_url=server.url)
+        with pytest.raises(BackendUnavailable):
+            await backend.generate(request)
+        await backend.aclose()
+    assert request.meter.usage == Usage(1, 0, 0, 1)
+
+
+async def test_with_a_transport_that_can_not_tell_what_is_begun_counts_as_sent():
+    async def never(_: httpx2.Request) -> httpx2.Response:
+        await anyio.sleep_forever()
+        raise NotImplementedError
+
+    http = httpx2.AsyncClient(transport=httpx2.MockTransport(never))
+    async with openai.AsyncOpenAI(api_key="k", base_url="http://x/v1", http_client=http) as client:
+        request = Request((Message("user", PROMPT),))
+        with anyio.move_on_after(0.05):
+            await OpenAIBackend("m", client=client).generate(request)
+    assert request.meter.usage == Usage(1, ESTIMATE, 0, 1)
