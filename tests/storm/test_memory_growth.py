@@ -36,6 +36,8 @@ from mellea_like.testing import run_virtual
 pytestmark = pytest.mark.uncovered
 
 CALLS, WARM_UP, MOST = 1000, 600, 64 * 1024
+ROUNDS = 3
+"""What leaks does so in each round; what a thread or a cache takes once is no leak."""
 
 
 def everything() -> list[dict[str, Any]]:
@@ -61,7 +63,7 @@ def _no_logs():
 
 
 async def grown(backend: Any, settings: list[dict[str, Any]], budgets: bool) -> int:
-    """Return by how many bytes a thousand calls have grown the process."""
+    """Return by how many bytes a thousand calls grow the process, each time."""
     strategies = [
         RejectionSamplingStrategy(backend, loop_budget=3, concurrency_budget=4, **its)
         for its in settings
@@ -85,10 +87,13 @@ async def grown(backend: Any, settings: list[dict[str, Any]], budgets: bool) -> 
     try:
         await some(200)  # What is measured from here on is freed from here on.
         gc.collect()
-        before, _ = tracemalloc.get_traced_memory()
-        await some(CALLS)
-        gc.collect()
-        return tracemalloc.get_traced_memory()[0] - before
+        growths: list[int] = []
+        while not growths or (min(growths) >= MOST and len(growths) < ROUNDS):
+            before, _ = tracemalloc.get_traced_memory()
+            await some(CALLS)
+            gc.collect()
+            growths.append(tracemalloc.get_traced_memory()[0] - before)
+        return min(growths)
     finally:
         tracemalloc.stop()
 
