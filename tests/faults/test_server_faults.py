@@ -8,11 +8,16 @@ everything is at rest again afterwards.
 from __future__ import annotations
 
 import time
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any
 
 import anyio
 import pytest
 from aftermath import Billing, aftermath
+from anyio.lowlevel import current_token
 from http_server import Answer
+from trio.lowlevel import current_clock
 
 from mellea_like import RejectionSamplingStrategy, Requirement
 from mellea_like.backends.openai import OpenAIBackend
@@ -46,6 +51,25 @@ def openai(server: Billing, **arguments) -> OpenAIBackend:
 def strategy(backend, **settings) -> RejectionSamplingStrategy:
     settings = {"loop_budget": 2, "concurrency_budget": 2, "retry": QUICK, **settings}
     return RejectionSamplingStrategy(backend, **settings)
+
+
+@asynccontextmanager
+async def hour_passes_after(requests: int, server: Billing) -> AsyncGenerator[None]:
+    """Put the event loop's clock forward when so many requests have reached the server."""
+
+    async def pass_hour() -> None:
+        await server.wait_until(lambda: server.started == requests, seconds=20)
+        loop: Any = current_token().native_token
+        if hasattr(loop, "time"):
+            clock = loop.time
+            loop.time = lambda: clock() + 3600
+        else:
+            trio_clock: Any = current_clock()  # It is frozen.
+            object.__setattr__(trio_clock, "offset", trio_clock.offset + 3600)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(pass_hour)
+        yield
 
 
 def busy(**headers: str) -> Answer:
@@ -244,9 +268,9 @@ async def test_of_a_hang_the_request_is_tried_again_inside_its_iteration(limits)
 async def test_the_iterations_time_is_up_however_often_it_was_tried():
     with Billing(Answer.error(503), HANG) as server:
         backend = openai(server)
-        async with aftermath(backend, server) as after:
-            call = strategy(backend, loop_budget=1, concurrency_budget=1, iteration_timeout=0.4)
-            with pytest.raises(BackendTimeout, match=r"longer than 0\.4 s") as caught:
+        async with aftermath(backend, server) as after, hour_passes_after(2, server):
+            call = strategy(backend, loop_budget=1, concurrency_budget=1, iteration_timeout=60)
+            with pytest.raises(BackendTimeout, match="longer than 60 s") as caught:
                 await after.sample(call, "Say won.", [SAYS_WON])
     assert server.started == 2
     assert isinstance(caught.value.__cause__, BackendUnavailable)
@@ -255,17 +279,17 @@ async def test_the_iterations_time_is_up_however_often_it_was_tried():
 async def test_of_a_hang_the_calls_time_is_up():
     with Billing(HANG) as server:
         backend = openai(server)
-        async with aftermath(backend, server) as after:
+        async with aftermath(backend, server) as after, hour_passes_after(2, server):
             with pytest.raises(SamplingTimeout):
-                await after.sample(strategy(backend, timeout=0.2), "Say won.", [SAYS_WON])
+                await after.sample(strategy(backend, timeout=60), "Say won.", [SAYS_WON])
     assert server.disconnected == 2
 
 
 async def test_of_a_hang_after_a_failure_the_calls_time_is_up_and_the_failure_comes_back():
     with Billing(Answer("lost"), HANG) as server:
         backend = openai(server)
-        async with aftermath(backend, server) as after:
-            call = strategy(backend, timeout=0.3)
+        async with aftermath(backend, server) as after, hour_passes_after(3, server):
+            call = strategy(backend, timeout=60)
             result = await after.sample(call, "Say won.", [SAYS_WON])
     assert (result.stop_reason, result.best.text) == (StopReason.TIMEOUT, "lost")
     assert (result.usage.requests, result.usage.unknown) == (3, 2)
