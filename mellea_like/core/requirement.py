@@ -48,7 +48,8 @@ class Requirement:
         name: a short name for records and metrics; by default the validator's, or the description.
         inline: run a plain function on the event loop itself: for quick checks, under 1 ms or so.
         timeout: the longest the validator or judge may take, in seconds; past it the requirement
-            has errored. A thread can't be stopped: it is abandoned and counted.
+            has errored. A thread can't be stopped: it is abandoned and counted. Nor can an inline
+            validator: its verdict comes too late.
         weight: how much the requirement counts when the best failure is chosen; over 0.
         check_only: check it, but do not tell the model of it in the prompt.
         on_error: what an exception in the validator means: ``"error"``, the slice has errored and

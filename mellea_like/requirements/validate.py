@@ -18,7 +18,7 @@ from mellea_like.runtime.threads import run_in_thread
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from mellea_like.core.validation import Candidate
+    from mellea_like.core.validation import Candidate, Validator
 
 __all__ = ["Checklist", "Judge"]
 
@@ -28,6 +28,8 @@ Judge: TypeAlias = "Callable[[Requirement, Candidate], Awaitable[ValidationResul
 _INLINE, _THREAD = Stage.INLINE, Stage.THREAD
 _PASS = ValidationStatus.PASSED
 _SKIPPED = ValidationResult.skipped("an earlier requirement was not met")
+_UNASKED: object = object()
+"""In place of what a validator returned, before it was called."""
 
 
 class Checklist:
@@ -45,12 +47,14 @@ class Checklist:
 
     def __init__(self, requirements: Sequence[Requirement]) -> None:
         self.requirements = tuple(requirements)
-        inline: list[tuple[int, Requirement]] = []
+        inline: list[tuple[int, Requirement, Validator | None]] = []
         thread: list[int] = []
         awaited: list[int] = []
         for i, requirement in enumerate(self.requirements):
             if requirement.stage is _INLINE:
-                inline.append((i, requirement))
+                # What has parts or a time limit of its own is decided by `_decide`.
+                at_once = None if requirement.timeout else requirement.validator
+                inline.append((i, requirement, at_once))
             else:
                 (thread if requirement.stage is _THREAD else awaited).append(i)
         self._inline = inline
@@ -73,9 +77,8 @@ class Checklist:
         """
         verdicts: list[Any] = [_SKIPPED] * len(self.requirements)
         passed = settled = True
-        for i, requirement in self._inline:
-            validator = requirement.validator
-            verdict: object = None  # A combined requirement has parts instead.
+        for i, requirement, validator in self._inline:
+            verdict = _UNASKED
             if validator is not None:
                 try:
                     verdict = validator(candidate)
@@ -115,10 +118,10 @@ class Checklist:
             Exception: what a validator raised whose requirement has ``on_error="raise"``.
         """
         results: list[Any] = verdicts
-        for i, requirement in self._inline:
+        for i, requirement, _ in self._inline:
             if not isinstance(results[i], ValidationResult):
                 results[i] = await _decide(requirement, candidate, judge, results[i])
-        if not check_all and not all(results[i] for i, _ in self._inline):
+        if not check_all and not all(results[i] for i, *_ in self._inline):
             return results
         for members in self._later:
             if len(members) == 1:
@@ -169,7 +172,7 @@ async def _decide_together(
 
 
 async def _decide(
-    requirement: Requirement, candidate: Candidate, judge: Judge, verdict: object = None
+    requirement: Requirement, candidate: Candidate, judge: Judge, verdict: object = _UNASKED
 ) -> ValidationResult:
     """Decide one requirement, and turn an exception into what ``on_error`` says.
 
@@ -183,14 +186,7 @@ async def _decide(
         The verdict.
     """
     try:
-        if requirement.timeout is None:
-            return await _ask(requirement, candidate, judge, verdict)
-        with anyio.move_on_after(requirement.timeout):
-            return await _ask(requirement, candidate, judge, verdict)
-        msg = f"it took longer than {requirement.timeout:g} s"
-        if requirement.stage is Stage.THREAD:
-            warn("requirement %r was abandoned: %s; its thread goes on", requirement.name, msg)
-        raise TimeoutError(msg)
+        return await _in_time(requirement, candidate, judge, verdict)
     except BadVerdict:
         raise
     except cancellations() as exc:
@@ -201,18 +197,50 @@ async def _decide(
         return errored(requirement, exc)
 
 
-async def _ask(
+async def _in_time(
     requirement: Requirement, candidate: Candidate, judge: Judge, verdict: object
+) -> ValidationResult:
+    """Decide one requirement within its time limit; a thread that is left behind is logged."""
+    begun = ended = False
+
+    def validate(candidate: Candidate) -> Any:
+        nonlocal begun, ended
+        begun = True
+        try:
+            return requirement.validator(candidate)  # type: ignore[misc]
+        finally:
+            ended = True
+
+    if requirement.timeout is None:
+        return await _ask(requirement, candidate, judge, verdict, validate)
+    with anyio.move_on_after(requirement.timeout) as scope:
+        result = await _ask(requirement, candidate, judge, verdict, validate)
+        if anyio.current_time() <= scope.deadline:
+            return result
+    msg = f"it took longer than {requirement.timeout:g} s"
+    if requirement.stage is _THREAD:
+        if not begun:
+            msg = f"no thread was free for it within {requirement.timeout:g} s"
+        elif not ended:
+            warn("requirement %r was abandoned: %s; its thread goes on", requirement.name, msg)
+    raise TimeoutError(msg)
+
+
+async def _ask(
+    requirement: Requirement,
+    candidate: Candidate,
+    judge: Judge,
+    verdict: object,
+    validate: Validator,
 ) -> ValidationResult:
     if requirement.parts:
         return await _ask_parts(requirement, candidate, judge)
-    validator = requirement.validator
-    if validator is None:
+    if requirement.validator is None:
         return await judge(requirement, candidate)
-    if requirement.stage is Stage.THREAD:
-        verdict = await run_in_thread(validator, candidate)
-    elif requirement.stage is Stage.AWAITED:
-        verdict = validator(candidate)
+    if requirement.stage is _THREAD:
+        verdict = await run_in_thread(validate, candidate)
+    elif verdict is _UNASKED:
+        verdict = validate(candidate)
     if inspect.isawaitable(verdict):
         verdict = await verdict
     result = read(verdict)

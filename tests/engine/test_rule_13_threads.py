@@ -15,6 +15,7 @@ from engine_kit import yes
 from mellea_like import RejectionSamplingStrategy, Requirement, requirement
 from mellea_like.backends.function import FunctionBackend
 from mellea_like.backends.scripted import ScriptedBackend
+from mellea_like.errors import RequirementError
 from mellea_like.requirements import checks
 from mellea_like.runtime import threads
 
@@ -186,6 +187,35 @@ async def test_rule_13_as_many_validators_as_there_are_threads_may_each_wait_for
             for _ in range(threads.MAX_THREADS):
                 tasks.start_soon(sample)
     assert all(result.success for result in results)
+
+
+async def test_rule_13_a_validator_that_found_no_thread_in_time_is_not_said_to_go_on_in_one(
+    monkeypatch, caplog
+):
+    monkeypatch.setattr(threads, "_levels", {})
+    monkeypatch.setattr(threads, "MAX_THREADS", 0)
+    check = Requirement("waits", lambda candidate: True, timeout=0.01)
+    with pytest.raises(RequirementError, match=r"no thread was free for it within 0\.01 s"):
+        await where_it_runs(check)
+    assert "goes on" not in caplog.text
+
+
+@pytest.mark.parametrize("combined", [False, True])
+async def test_rule_13_an_inline_validator_is_late_like_any_other(combined):
+    def slow(candidate):
+        began = time.monotonic()
+        while time.monotonic() - began < 0.03:
+            pass
+        return True
+
+    def requirement(timeout):
+        check = Requirement("slow", slow, inline=True, timeout=timeout)
+        return check & yes if combined else check
+
+    strategy = RejectionSamplingStrategy(ScriptedBackend(["yes"], cycle=True), loop_budget=1)
+    assert (await strategy.sample("do", [requirement(20)])).success
+    with pytest.raises(RequirementError, match=r"it took longer than 0\.01 s"):
+        await strategy.sample("do", [requirement(0.01)])
 
 
 SCRIPT = """
