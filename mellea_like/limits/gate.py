@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from mellea_like.limits.retry import Retry
 
 __all__ = [
+    "JITTER",
     "PATIENT",
     "Gate",
     "GateStatistics",
     "come_back_in",
-    "draw",
     "gate_of",
     "spread_after",
     "why_not_wait",
@@ -57,6 +57,10 @@ LOOK_AGAIN = 1.0
 
 PATIENT: ContextVar[bool] = ContextVar("mellea_like_patient", default=False)
 """Whether requests wait for a backend that is not reachable, as those of a batch do."""
+
+JITTER = random.Random()
+"""Chooses the moments of retries. A call's seed has no say in it: it is about replies, and calls
+with the same one are not to retry at the same time. A virtual clock seeds it."""
 
 T = TypeVar("T")
 
@@ -211,12 +215,11 @@ class Gate:
         self._waiting += 1
         self._waited += 1
         try:
-            turn, began = 0, self._timeline.now()
+            began = self._timeline.now()
             while True:
                 opens = self._opens
                 if policy is not None and opens is not None and self._still_closed(opens):
-                    await self._wait_once(request, policy, turn)
-                    turn += 1
+                    await self._wait_once(request, policy)
                 elif await self._passes_breaker(request, policy, began):
                     return
         except BaseException:
@@ -241,9 +244,9 @@ class Gate:
             breaker.unsent,
         )
 
-    async def _wait_once(self, request: Request, policy: Retry, turn: int) -> None:
+    async def _wait_once(self, request: Request, policy: Retry) -> None:
         left = self._back - self._timeline.now()
-        until = self._back + self._spread * draw(request, f"gate {turn}")
+        until = self._back + self._spread * JITTER.random()
         deadline = request.meta.deadline
         time_left = math.inf if deadline is None else deadline - anyio.current_time()
         late = until - self._timeline.now()
@@ -337,23 +340,6 @@ def come_back_in(seconds: float) -> str:
         Words for a message.
     """
     return f"come back in {seconds:.0f} s" if seconds >= EXACT else f"come back in {seconds:.3g} s"
-
-
-def draw(request: Request, purpose: str) -> float:
-    """Draw a random number for a request.
-
-    Args:
-        request: the request; with a seed in its options the number is the same each time.
-        purpose: what the number is for; other purposes, other numbers.
-
-    Returns:
-        A number from 0 to below 1.
-    """
-    seed = request.options.seed
-    if seed is None:
-        return random.random()
-    meta = request.meta
-    return random.Random(f"{seed} {meta.iteration} {meta.purpose} {purpose}").random()
 
 
 _by_key: WeakValueDictionary[Hashable, Gate] = WeakValueDictionary()

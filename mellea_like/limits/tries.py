@@ -11,7 +11,7 @@ import anyio
 from mellea_like.core.generation import Generation
 from mellea_like.core.shown import add_note, error_text
 from mellea_like.errors import BackendError, BackendUnavailable, RateLimited
-from mellea_like.limits.gate import come_back_in, draw, spread_after
+from mellea_like.limits.gate import JITTER, come_back_in, spread_after
 from mellea_like.runtime.logs import inform
 
 if TYPE_CHECKING:
@@ -175,7 +175,7 @@ class _Tries(Generic[T]):
         """Say how long to wait before the next try, and have others wait too."""
         error = _error_of(state)
         wait = told_to_wait(error)
-        chance = draw(self.request, f"retry {self.failures}")
+        chance = JITTER.random()
         if wait is None:
             wait = late = self.policy.backoff(self.failures, chance)
             closes = is_refusal(error)

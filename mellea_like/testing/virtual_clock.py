@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
 
 import anyio
 
+from mellea_like.limits.gate import JITTER
+
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
@@ -31,9 +33,12 @@ class VirtualClock:
 
     A run in which every task waits and no timer is set ends with a `DeadlockError` instead of
     hanging (a task that waits inside a shielded scope can't be freed on trio, and hangs).
+
+    The random waits of retries are the same in each run, too.
     """
 
     def __init__(self) -> None:
+        JITTER.seed(0)
         self._scope: anyio.CancelScope | None = None
         self._stuck: list[str] = []
 

@@ -96,13 +96,18 @@ async def test_what_a_server_refuses_is_a_request_that_costs_no_tokens():
 
 
 async def test_with_a_transport_that_can_not_tell_what_is_begun_counts_as_sent():
+    begun = anyio.Event()
+
     async def never(_: httpx2.Request) -> httpx2.Response:
+        begun.set()
         await anyio.sleep_forever()
         raise NotImplementedError
 
     http = httpx2.AsyncClient(transport=httpx2.MockTransport(never))
     async with openai.AsyncOpenAI(api_key="k", base_url="http://x/v1", http_client=http) as client:
         request = Request((Message("user", PROMPT),))
-        with anyio.move_on_after(0.05):
-            await OpenAIBackend("m", client=client).generate(request)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(OpenAIBackend("m", client=client).generate, request)
+            await begun.wait()
+            tasks.cancel_scope.cancel()
     assert request.meter.usage == Usage(1, ESTIMATE, 0, 1)

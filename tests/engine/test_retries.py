@@ -241,15 +241,6 @@ async def test_a_budget_that_ends_the_retries_leaves_the_error_to_be_seen():
     assert ended.stop_reason is StopReason.BUDGET
 
 
-async def test_with_a_seed_the_waits_are_the_same_each_time():
-    async def elapsed() -> float:
-        backend = failing_first(BackendUnavailable("down"), 2)
-        result = await strategy(backend).sample("do", [yes], options={"seed": 7})
-        return result.elapsed
-
-    assert await elapsed() == pytest.approx(await elapsed())
-
-
 @pytest.mark.parametrize("wrong", [3, True, "twice", Retry])
 async def test_what_is_no_retry_policy_is_refused(wrong):
     with pytest.raises(TypeError, match="retry is a Retry"):

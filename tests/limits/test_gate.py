@@ -19,7 +19,7 @@ from mellea_like.core.options import Options
 from mellea_like.core.wrapping import BackendWrapper
 from mellea_like.errors import BackendUnavailable, RateLimited
 from mellea_like.limits import gate as module
-from mellea_like.limits.gate import Gate, come_back_in, draw, gate_of, spread_after, why_not_wait
+from mellea_like.limits.gate import JITTER, Gate, come_back_in, gate_of, spread_after, why_not_wait
 from mellea_like.limits.retry import Retry, RetryBackend
 from mellea_like.testing import run_virtual
 
@@ -66,14 +66,6 @@ def test_arrivals_are_spread_over_a_tenth_of_the_wait_and_a_second_at_most(close
 )
 def test_times_are_said_as_people_read_them(seconds, says):
     assert come_back_in(seconds) == f"come back in {says} s"
-
-
-def test_draws_follow_from_the_seed():
-    one = draw(ask(seed=1), "a")
-    assert one == draw(ask(seed=1), "a")
-    others = [ask(seed=2), ask(seed=1, iteration=2), ask(), ask()]
-    assert len({one, draw(ask(seed=1), "b"), *(draw(other, "a") for other in others)}) == 6
-    assert all(0 <= draw(ask(), "a") < 1 for _ in range(100))
 
 
 # --- waiting --------------------------------------------------------------------------------------
@@ -162,7 +154,9 @@ async def test_a_wait_beyond_the_deadline_is_not_begun(virtual_clock):
 async def test_the_spread_counts_against_the_deadline(virtual_clock):
     gate = Gate()
     gate.close(10)
-    request = ask(deadline=10 + draw(ask(seed=3), "gate 0") - 1e-6, seed=3)
+    spread = JITTER.random()
+    JITTER.seed(0)
+    request = ask(deadline=10 + spread - 1e-6)
     with pytest.raises(RateLimited):
         await gate.wait(request, POLICY)
 
@@ -303,9 +297,10 @@ async def test_a_refusal_without_a_time_has_all_others_wait_too(virtual_clock):
     backend = RetryBackend(server, Retry(initial=8))
     gate = gate_of(server)
     async with anyio.create_task_group() as group:
-        group.start_soon(backend.generate, ask(seed=1))
+        group.start_soon(backend.generate, ask())
         await anyio.sleep(0.11)
-        opens = 0.1 + 8 * draw(ask(seed=1), "retry 1")
+        JITTER.seed(0)
+        opens = 0.1 + 8 * JITTER.random()
         assert gate.closed
         group.start_soon(backend.generate, ask())
     assert len(server.came) == 3

@@ -290,18 +290,31 @@ async def test_waits_are_between_nothing_and_the_doubled_time(virtual_clock, cha
     assert len(set(waits)) == 7
 
 
-@pytest.mark.parametrize("backend", ["asyncio", "trio"])
-def test_waits_follow_from_the_seed(backend):
-    def waited(seed, iteration=1, purpose="generate"):
-        async def run():
-            request = ask(seed=seed, iteration=iteration)
-            await failure(ScriptedBackend([DOWN], cycle=True), request)
-            return anyio.current_time()
+@pytest.mark.parametrize("error", [DOWN("503"), RateLimited("429", retry_after=5)])
+async def test_calls_with_the_same_seed_retry_at_different_times(virtual_clock, error):
+    """A seed is about replies: with it, a hundred calls do not come back in one instant."""
+    came: list[float] = []
 
-        return run_virtual(run, backend=backend)
+    async def fail_once(request):
+        if request.meta.retry == 0:
+            raise error
+        came.append(anyio.current_time())
+        return "good"
 
-    assert waited(1) == waited(1)
-    assert len({waited(1), waited(2), waited(1, 2), waited(None), waited(None)}) == 5
+    async with anyio.create_task_group() as calls:
+        for _ in range(100):  # Each has a backend of its own, as another process has.
+            calls.start_soon(RetryBackend(FunctionBackend(fail_once)).generate, ask(seed=42))
+    assert len(set(came)) == 100
+    for at in came:
+        assert sum(abs(at - other) < 0.01 for other in came) <= 12
+
+
+def test_in_virtual_time_the_waits_are_the_same_in_each_run():
+    async def run():
+        await failure(ScriptedBackend([DOWN], cycle=True), ask())
+        return anyio.current_time()
+
+    assert len({run_virtual(run) for _ in range(3)}) == 1
 
 
 # --- the deadline ------------------------------------------------------------------------------
