@@ -146,7 +146,7 @@ class Batch:
         member.sent = True
         self._manner.calls(1, True)
         with self._span([member], 0):
-            reply = await self._backend.generate(member.request)
+            reply = checked_reply(self._backend, await self._backend.generate(member.request))
         member.answer(reply)
 
     async def _ask(self, members: list[Pending], retry: int) -> list[Pending]:

@@ -38,6 +38,7 @@ class Component(ABC):
         self._closing = False
         self._context = Context()
         self._loop: object = None
+        self._workers: set[int] = set()
 
     @property
     def closing(self) -> bool:
@@ -79,8 +80,15 @@ class Component(ABC):
         Args:
             deadline: until when, on ``anyio.current_time``'s clock; what is not served by then gets
                 `ShutdownError`. None for no limit.
+
+        Raises:
+            RuntimeError: its own work would wait for its end; or the call comes from another thread
+                or event loop.
         """
         self._check_loop()
+        if self._at_work():
+            msg = f"work of this {type(self).__name__} can't wait for its own end: use abort()"
+            raise RuntimeError(msg)
         self._closing = True
         with anyio.CancelScope(deadline=float("inf") if deadline is None else deadline):
             await self._serve_the_rest()
@@ -139,18 +147,28 @@ class Component(ABC):
         tasks = self._open_tasks()
 
         def start() -> None:
-            tasks.start_soon(_detached, work, args, name=name)
+            tasks.start_soon(self._detached, work, args, name=name)
 
         self._context.copy().run(start)
+
+    async def _detached(
+        self, work: Callable[..., Awaitable[object]], args: tuple[Any, ...]
+    ) -> None:
+        ITERATION.set(None)
+        otel_context.attach(otel_context.Context())
+        worker = anyio.get_current_task().id
+        self._workers.add(worker)
+        try:
+            await work(*args)
+        finally:
+            self._workers.discard(worker)
+
+    def _at_work(self) -> bool:
+        """Tell whether the running task is one of those that do the work."""
+        return anyio.get_current_task().id in self._workers
 
     def _open_tasks(self) -> TaskGroup:
         if self._tasks is None:
             msg = f"this {type(self).__name__} is not open: use `async with`"
             raise RuntimeError(msg)
         return self._tasks
-
-
-async def _detached(work: Callable[..., Awaitable[object]], args: tuple[Any, ...]) -> None:
-    ITERATION.set(None)
-    otel_context.attach(otel_context.Context())
-    await work(*args)

@@ -252,7 +252,7 @@ class ChatDispatcher(ChatWork[M, R]):
         run: Callable[[list[M]], Awaitable[R]] | None,
         deadline: float | None,
     ) -> Submission[M, R]:
-        hash(key)  # No key of a dictionary: say so before anything is done.
+        hash(key), repr(key)  # No key of a dictionary or a log: say so before anything is done.
         until = (
             math.inf
             if deadline is None

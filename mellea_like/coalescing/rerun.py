@@ -21,6 +21,7 @@ from mellea_like.coalescing.rerun_queue import (
     OnBusy,
     Submissions,
     check,
+    check_submission,
     expired,
     when_busy,
 )
@@ -124,7 +125,6 @@ class RerunGate(Component, Generic[T]):
         self._scope: anyio.CancelScope | None = None
         self._not_before = -math.inf
         self._running = False
-        self._runner: int | None = None
         self._idle: anyio.Event | None = None
         self._changed: anyio.Event | None = None
         self._numbers = Numbers()
@@ -165,11 +165,14 @@ class RerunGate(Component, Generic[T]):
             Refused: a tick is under way, with ``on_busy="ignore"``.
             RuntimeError: the tick requests another and would wait for its own end.
             ShutdownError: the gate is closing or closed.
+            TypeError: the reason is no text, or the deadline no number.
+            ValueError: the deadline is not a number (``nan``).
             Exception: what the tick raised.
         """
         self._check_open()
+        check_submission(reason, deadline)
         now, until = anyio.current_time(), math.inf if deadline is None else deadline
-        if self._in_tick():
+        if self._at_work():
             msg = f"the tick of {self._name} can't wait for the one after it: use poke()"
             raise RuntimeError(msg)
         if until <= now:
@@ -200,8 +203,10 @@ class RerunGate(Component, Generic[T]):
 
         Raises:
             ShutdownError: the gate is closing or closed.
+            TypeError: the reason is no text.
         """
         self._check_open()
+        check_submission(reason)
         now = anyio.current_time()
         accepted = self._admit(now)
         if accepted:
@@ -244,9 +249,6 @@ class RerunGate(Component, Generic[T]):
             The state of this moment.
         """
         return self._numbers.state(in_flight=self.in_flight, pending=self._submissions.count)
-
-    def _in_tick(self) -> bool:
-        return self._batch is not None and anyio.get_current_task().id == self._runner
 
     # --- submissions --------------------------------------------------------------------------
 
@@ -306,7 +308,6 @@ class RerunGate(Component, Generic[T]):
 
     async def _run(self) -> None:
         """Run ticks until nothing is pending."""
-        self._runner = anyio.get_current_task().id
         try:
             while self._submissions:
                 await checkpoint()  # What comes at the same time shares the tick.
@@ -318,7 +319,7 @@ class RerunGate(Component, Generic[T]):
             self._shut()
             raise
         finally:
-            self._running, self._runner = False, None
+            self._running = False
             if self._idle is not None:
                 self._idle.set()
 
@@ -399,9 +400,6 @@ class RerunGate(Component, Generic[T]):
     # --- the end ------------------------------------------------------------------------------
 
     async def _serve_the_rest(self) -> None:
-        if self._in_tick():
-            msg = f"the tick of {self._name} can't wait for its own end: use abort()"
-            raise RuntimeError(msg)
         await self._until_idle()
 
     async def _until_idle(self) -> None:

@@ -20,7 +20,16 @@ if TYPE_CHECKING:
     from mellea_like.coalescing.ticket import Ticket
     from mellea_like.errors import ShutdownError
 
-__all__ = ["Asked", "Batch", "OnBusy", "Submissions", "check", "expired", "when_busy"]
+__all__ = [
+    "Asked",
+    "Batch",
+    "OnBusy",
+    "Submissions",
+    "check",
+    "check_submission",
+    "expired",
+    "when_busy",
+]
 
 T = TypeVar("T")
 
@@ -297,6 +306,24 @@ def expired() -> Expired:
         The error.
     """
     return Expired("the request's deadline passed before a tick answered it")
+
+
+def check_submission(reason: str, deadline: float | None = None) -> None:
+    """Check what somebody submits.
+
+    Args:
+        reason: why.
+        deadline: until when to wait; None for no limit.
+
+    Raises:
+        TypeError: the reason is no text, or the deadline no number.
+        ValueError: the deadline is not a number (``nan``).
+    """
+    if not isinstance(reason, str):
+        msg = f"a reason is a text, not {reason!r}"
+        raise TypeError(msg)
+    if deadline is not None:
+        real_number("a request's deadline", deadline, least=-math.inf, most=math.inf)
 
 
 def check(

@@ -126,7 +126,9 @@ class Numbers:
         Returns:
             Its number.
         """
-        self.last_tick, self.last_trigger = datetime.now(UTC), next(iter(batch.reasons), "")
+        self.last_tick = datetime.now(UTC)
+        reason = next(iter(batch.reasons), "")  # A file's name need not be Unicode.
+        self.last_trigger = reason.encode(errors="backslashreplace").decode()
         self.ticks += 1
         self.submissions += batch.count
         self.coalesced += batch.count - 1

@@ -11,6 +11,7 @@ from mellea_like.runtime.native import check_loop, running_loop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
+    from types import TracebackType
 
 __all__ = ["Ticket"]
 
@@ -28,7 +29,16 @@ class Ticket(Generic[T]):
         abandoned: called, at most once, when a waiter was cancelled and none is left.
     """
 
-    __slots__ = ("_abandoned", "_error", "_loop", "_settled", "_value", "_waiters", "seen")
+    __slots__ = (
+        "_abandoned",
+        "_error",
+        "_loop",
+        "_settled",
+        "_traceback",
+        "_value",
+        "_waiters",
+        "seen",
+    )
 
     def __init__(self, abandoned: Callable[[Ticket[T]], object] | None = None) -> None:
         self._abandoned = abandoned
@@ -36,6 +46,7 @@ class Ticket(Generic[T]):
         self._settled: anyio.Event | None = None
         self._value: Any = None
         self._error: BaseException | None = None
+        self._traceback: TracebackType | None = None
         self._waiters = 0
         self.seen = False
 
@@ -102,7 +113,8 @@ class Ticket(Generic[T]):
         self.seen = True
         try:
             if self._error is not None:
-                raise self._error
+                # Not with the frames of those who raised it before.
+                raise self._error.with_traceback(self._traceback)
             value: T = self._value
             return value
         finally:
@@ -117,5 +129,6 @@ class Ticket(Generic[T]):
         if self.done:
             return False
         self._value, self._error, self._abandoned = value, error, None
+        self._traceback = None if error is None else error.__traceback__
         self._event().set()
         return True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import traceback
 from functools import partial
 from typing import Any
 
@@ -13,7 +14,7 @@ from chat_kit import Bot, chat, outcome, outcomes, say, until
 from mellea_like.coalescing import ChatDispatcher, ChatPhase, StopReport, Ticket, joined
 from mellea_like.coalescing.runs import ChatRun
 from mellea_like.coalescing.session import Submission
-from mellea_like.errors import QueueFull, Refused, Stopped
+from mellea_like.errors import QueueFull, Refused, ShutdownError, Stopped
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
 
@@ -708,3 +709,42 @@ async def test_wrong_submissions_are_refused(arguments, error, says):
         with pytest.raises(error, match=says):
             await dispatcher.submit_wait(**{"session_key": "a", "message": 1, **arguments})
         assert dispatcher.statistics().accepted == 0
+
+
+async def test_a_run_that_waits_for_its_own_end_is_told_so():
+    async def reply(messages):
+        await (dispatcher.drain() if messages == ["bye"] else dispatcher.abort())
+
+    async with ChatDispatcher(reply, quiet=0) as dispatcher:
+        with anyio.fail_after(60), pytest.raises(RuntimeError, match="its own end: use abort"):
+            await dispatcher.submit("a", "bye")
+        with anyio.fail_after(60), pytest.raises(ShutdownError):
+            await dispatcher.submit("a", "quit")
+
+
+async def test_an_error_that_several_wait_for_has_the_frames_of_its_own_way_only():
+    frames = []
+    bot = Bot()
+    bot.error = ValueError("broken")
+
+    async def wait(ticket):
+        try:
+            await ticket
+        except ValueError as error:
+            frames.append(len(traceback.extract_tb(error.__traceback__)))
+
+    async with chat(bot) as dispatcher:
+        for ticket in [dispatcher.submit("a", number) for number in range(3)] * 2:
+            await wait(ticket)
+    assert len(set(frames)) == 1
+
+
+async def test_a_key_that_can_not_be_shown_is_refused():
+    class Key:
+        def __repr__(self):
+            raise ValueError("it is detached")
+
+    async with chat(Bot()) as dispatcher:
+        with pytest.raises(ValueError, match="it is detached"):
+            dispatcher.submit(Key(), "hi")
+        assert await dispatcher.submit("a", "hi") == ("hi",)

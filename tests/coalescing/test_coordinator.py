@@ -690,3 +690,27 @@ async def test_a_system_prompt_and_an_assistants_last_word_are_kept_apart():
         await gather(coordinator, prefilled, *asks(2))
     assert person.requests[0] is prefilled
     assert person.sizes == [1, 2]
+
+
+async def test_a_backend_that_returns_no_generation_is_an_error_that_counts():
+    class Wrong:
+        async def generate(self, request):
+            return "a text"
+
+    async with SamplingCoordinator(Wrong(), idle=0) as coordinator:
+        for requests in (asks(1), asks(2)):
+            for error in await gather(coordinator, *requests):
+                assert isinstance(error, TypeError)
+                assert "returned str, not a Generation" in str(error)
+        assert coordinator.statistics().failed == 3
+
+
+async def test_work_that_waits_for_its_own_end_is_told_so():
+    class Wrong(Person):
+        async def generate(self, request):
+            await coordinator.drain()
+
+    async with SamplingCoordinator(Wrong(), idle=0) as coordinator:
+        with anyio.fail_after(60), pytest.raises(RuntimeError, match="its own end: use abort"):
+            await coordinator.generate(ask("x"))
+        assert not coordinator.closing

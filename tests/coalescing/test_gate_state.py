@@ -178,6 +178,14 @@ async def test_a_gate_keeps_its_state_in_a_file(tmp_path):
         assert saved.submissions == number
 
 
+async def test_a_reason_that_is_no_unicode_is_kept_as_far_as_that_goes(tmp_path):
+    file = tmp_path / "gate.json"  # Of a file whose name is not UTF-8, say.
+    async with RerunGate(nothing, state=file) as gate:
+        await gate.request("\udcff.txt")
+    saved = await anyio.to_thread.run_sync(GateState.load, file)
+    assert (saved.ticks, saved.last_trigger) == (1, "\\udcff.txt")
+
+
 async def test_a_tick_is_on_record_before_it_begins(tmp_path):
     file = tmp_path / "gate.json"
 

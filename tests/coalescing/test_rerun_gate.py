@@ -185,7 +185,7 @@ async def test_a_tick_cannot_drain_its_gate_and_can_abort_it(virtual_clock):
             ended.append(gate.closing)
 
     async with RerunGate(drain, name="mine") as gate:
-        with pytest.raises(RuntimeError, match=r"the tick of mine can't wait for its own end"):
+        with pytest.raises(RuntimeError, match="RerunGate can't wait for its own end"):
             await gate.request()
     async with RerunGate(abort) as gate:
         with pytest.raises(ShutdownError):
@@ -428,6 +428,26 @@ async def test_a_tick_that_is_no_async_function_says_so(virtual_clock):
     async with RerunGate(lambda: 3) as gate:  # type: ignore[arg-type, return-value]
         with pytest.raises(TypeError, match="must be an async function; it returned 3"):
             await gate.request()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "says"),
+    [
+        ({"reason": ["a.txt"]}, TypeError, "a reason is a text, not \\['a.txt'\\]"),
+        ({"deadline": "soon"}, TypeError, "a request's deadline is a number"),
+        ({"deadline": math.nan}, ValueError, "a request's deadline"),
+    ],
+)
+async def test_a_wrong_request_is_refused_and_nothing_comes_of_it(
+    virtual_clock, arguments, kind, says
+):
+    async with RerunGate(Ticks()) as gate:
+        with pytest.raises(kind, match=says):
+            await gate.request(**arguments)
+        with pytest.raises(TypeError, match="a reason is a text"):
+            gate.poke(3)
+        assert gate.statistics() == (0,) * 9
+        assert await gate.request("a.txt") == 1
 
 
 # --- how it is called, and what it shows --------------------------------------------------------
