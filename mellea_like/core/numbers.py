@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import math
+import sys
 
-__all__ = ["real_number", "whole_number"]
+__all__ = ["LARGEST", "real_number", "whole_number"]
+
+LARGEST = sys.float_info.max
+"""An int may be larger, and then can't be made a float."""
 
 
 def whole_number(name: str, value: object, *, least: float = 1, most: float = math.inf) -> int:
@@ -66,7 +70,8 @@ def real_number(
         msg = f"{name} is a number{of_unit}, not {value!r}"
         raise TypeError(msg)
     enough = value > over if least is None else value >= least
-    if not (enough and (value < under if most is None else value <= most)):
+    finite = value <= LARGEST or value == math.inf
+    if not (enough and finite and (value < under if most is None else value <= most)):
         bounds = " and ".join(_bounds(over, least, under, most, unit and f" {unit}"))
         msg = f"{name} is {bounds}, not {value!r}"
         raise ValueError(msg)

@@ -6,7 +6,7 @@ from fractions import Fraction
 from math import inf
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from mellea_like.core.numbers import real_number, whole_number
+from mellea_like.core.numbers import LARGEST, real_number, whole_number
 from mellea_like.core.prices import PER, checked_prices, price_for
 from mellea_like.errors import LimitExceeded
 from mellea_like.limits.account import Account, Amounts
@@ -128,7 +128,7 @@ class Allowance:
             if name in {"money", "seconds"}:
                 real_number(f"a budget's {name}", most, over=0)
             else:
-                whole_number(f"a budget's {name}", most)
+                whole_number(f"a budget's {name}", most, most=LARGEST)
         if limits.money is not None and self._prices is None:
             msg = (
                 f"budget {self.name!r} limits money and needs to know what that buys:"

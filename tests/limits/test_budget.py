@@ -95,6 +95,12 @@ def test_a_limit_is_above_zero(name, bad):
         Budget(**{"requests": 1, "prices": PRICES, name: bad})
 
 
+@pytest.mark.parametrize("name", ["requests", "input_tokens", "output_tokens", "seconds"])
+def test_a_number_that_fits_into_no_float_is_refused(name):
+    with pytest.raises(ValueError, match=f"a budget's {name} is "):
+        Budget(**{name: 10**400})
+
+
 @pytest.mark.parametrize("name", NUMBERS)
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_money_and_seconds_are_finite(name, bad):
