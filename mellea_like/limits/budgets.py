@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from mellea_like.core.wrapping import BackendWrapper
+from mellea_like.limits.base import LimitedBackend
 from mellea_like.limits.budget import Budget
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from mellea_like.core.backend import Backend, Request
     from mellea_like.limits.base import Permit
 
-__all__ = ["Budgets"]
+__all__ = ["Budgets", "within_budgets"]
 
 
 class Budgets:
@@ -43,3 +47,30 @@ class Budgets:
             RuntimeError: a budget is in use in another event loop.
         """
         return await Budget.reserve(self.budgets, request, backend)
+
+
+def within_budgets(backend: Backend, budgets: Sequence[Budget]) -> Backend:
+    """Return a backend that keeps to budgets.
+
+    Those that the backend keeps to by itself are left out: they would be charged twice, and at the
+    last request wait for themselves.
+
+    Args:
+        backend: the backend.
+        budgets: the budgets, at least one.
+
+    Returns:
+        A backend round it, or itself.
+    """
+    outside = Budgets(*budgets)
+    inside: set[Budget] = set()
+    inner = backend
+    while isinstance(inner, BackendWrapper):
+        for limit in inner.limits if isinstance(inner, LimitedBackend) else ():
+            if isinstance(limit, Budget):
+                inside.update(limit.chain)
+            elif isinstance(limit, Budgets):
+                inside.update(limit.budgets)
+        inner = inner.inner
+    outside.budgets = tuple(budget for budget in outside.budgets if budget not in inside)
+    return LimitedBackend(backend, outside) if outside.budgets else backend

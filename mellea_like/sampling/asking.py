@@ -42,10 +42,9 @@ def surrounded(backend: Backend, call: Call, *, watched: bool = False) -> Backen
 
         backend = WatchedBackend(backend, call.plan.requirements)
     if call.plan.budgets:
-        from mellea_like.limits.base import LimitedBackend  # noqa: PLC0415
-        from mellea_like.limits.budgets import Budgets  # noqa: PLC0415
+        from mellea_like.limits.budgets import within_budgets  # noqa: PLC0415
 
-        backend = LimitedBackend(backend, Budgets(*call.plan.budgets))
+        backend = within_budgets(backend, call.plan.budgets)
     return observed(backend, call)
 
 

@@ -263,3 +263,15 @@ async def test_of_two_budgets_the_time_of_each_counts_while_a_request_waits(firs
     for budget in budgets:
         assert budget.statistics().reserved.requests == 0
         assert budget.statistics().spent.requests == 1
+
+
+async def test_a_budget_that_the_backend_keeps_to_itself_is_charged_once():
+    tenant = Budget(requests=3)
+    mine = tenant.child(requests=3)
+    inner = ScriptedBackend(["no"], cycle=True)
+    backend = LimitedBackend(inner, tenant)
+    with anyio.fail_after(60):
+        result = await strategy(backend, budget=tenant).sample("do", [yes], budget=mine)
+    assert result.stop_reason is StopReason.BUDGET
+    assert inner.statistics().started == 3
+    assert tenant.spent.requests == mine.spent.requests == 3
