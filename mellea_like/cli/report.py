@@ -16,9 +16,10 @@ import typer
 
 from mellea_like.cli.arguments import as_text
 from mellea_like.cli.exits import Exit, Problem
-from mellea_like.cli.terminal import one_line, printable, write
+from mellea_like.cli.terminal import one_line, printable, warn, write
 from mellea_like.core.trace import FORMAT, from_dict
 from mellea_like.errors import JournalError
+from mellea_like.report.words import plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -110,11 +111,13 @@ def _run(arguments: Arguments) -> int:
         except OSError as exc:
             msg = f"{output} can't be written: {exc.strerror or exc}"
             raise Problem(msg) from exc
-    made = _of(arguments)
+    made, about = _of(arguments)
     if output is None or output == PIPE:
         _print(made)
     else:
         _save(made, Path(output))
+        size = len(made.encode("utf-8"))
+        warn(f"Wrote {output}: {about}, {max(1, round(size / 1000)):,} KB.")
     return Exit.PASSED
 
 
@@ -129,7 +132,8 @@ def _print(made: str) -> None:
         raise Problem(msg) from exc
 
 
-def _of(arguments: Arguments) -> str:
+def _of(arguments: Arguments) -> tuple[str, str]:
+    """Make the report, and say what it is about."""
     as_text = arguments.text or arguments.output is None
     source = arguments.source
     try:
@@ -142,7 +146,7 @@ def _of(arguments: Arguments) -> str:
                 else "--item is for journals, which can't be read from a pipe: name the file"
             )
             raise Problem(msg, Exit.USAGE)
-        return _of_trace(_read_trace(source), arguments.title, as_text=as_text)
+        return _of_trace(_read_trace(source), arguments.title, as_text=as_text), "a call"
     except (JournalError, ValueError) as exc:
         said = one_line(str(exc))
         msg = said if isinstance(exc, JournalError) and source in said else f"{source}: {said}"
@@ -154,21 +158,23 @@ def _of(arguments: Arguments) -> str:
         raise Problem(msg) from exc
 
 
-def _of_journal(path: Path, arguments: Arguments, *, as_text: bool) -> str:
+def _of_journal(path: Path, arguments: Arguments, *, as_text: bool) -> tuple[str, str]:
     from mellea_like.batch import read_items, read_run  # noqa: PLC0415 (needs sqlite3)
 
     if arguments.item is not None:
         trace = _item(read_items(path, only=arguments.item), arguments)
         made = _of_trace(trace, arguments.title, as_text=as_text)
-        return f"{made}{printable(_exchange(trace))}" if as_text else made
+        about = f"item {arguments.item}"
+        return (f"{made}{printable(_exchange(trace))}" if as_text else made), about
     from mellea_like.report import run_text  # noqa: PLC0415 (few commands need it)
 
     run = read_run(path, check=False)  # Reading its items checks it.
+    about = plural(sum(run["counts"].values()), "item")
     if as_text:
-        return printable(f"{run_text(run, read_items(path))}\n")
+        return printable(f"{run_text(run, read_items(path))}\n"), about
     from mellea_like.report import run_report  # noqa: PLC0415 (an extra)
 
-    return run_report(run, read_items(path), arguments.title)
+    return run_report(run, read_items(path), arguments.title), about
 
 
 def _item(items: Iterator[dict[str, Any]], arguments: Arguments) -> dict[str, Any]:

@@ -39,9 +39,11 @@ def test_without_an_output_it_prints_a_few_lines(command, trace):
     assert len(out.splitlines()) < 12
 
 
-def test_with_an_output_it_writes_a_page_and_says_nothing(command, trace, tmp_path):
+def test_with_an_output_it_writes_a_page_and_says_what_and_where(command, trace, tmp_path):
     page = tmp_path / "report.html"
-    assert command("report", str(trace), "-o", str(page)) == (0, "", "")
+    code, out, err = command("report", str(trace), "-o", str(page))
+    assert (code, out) == (0, "")
+    assert err == f"Wrote {page}: a call, {round(page.stat().st_size / 1000)} KB.\n"
     assert "Passed: iteration 2 won" in HtmlPage(page.read_text(encoding="utf-8")).text
 
 
@@ -126,7 +128,9 @@ anyio.run(main)
 
 def test_a_journal_has_a_report(command, journal, tmp_path):
     page = tmp_path / "report.html"
-    assert command("report", str(journal), "-o", str(page)) == (0, "", "")
+    code, out, err = command("report", str(journal), "-o", str(page))
+    assert (code, out) == (0, "")
+    assert err == f"Wrote {page}: 30 items, {round(page.stat().st_size / 1000)} KB.\n"
     text = HtmlPage(page.read_text(encoding="utf-8")).text
     assert "Run of 30 items" in text
     assert "RejectionSamplingStrategy" in text
@@ -353,7 +357,7 @@ def test_an_output_that_can_not_be_written_leaves_nothing_behind(command, trace,
 
 
 def test_an_output_that_is_no_file_is_written_to(command, trace):
-    assert command("report", str(trace), "-o", "/dev/null") == (0, "", "")
+    assert command("report", str(trace), "-o", "/dev/null")[:2] == (0, "")
     assert Path("/dev/null").is_char_device()
 
 
