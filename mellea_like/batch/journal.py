@@ -107,7 +107,7 @@ class Journal:
         """
         prices = None
         if self._prices is not None:
-            prices = {model: [p.input, p.output] for model, p in self._prices.items()}
+            prices = {model: [p.input, p.output, p.currency] for model, p in self._prices.items()}
         notes = {"text": self._text, "prices": prices}
         return OpenJournal(self._path, identity, resume=self._resume, text=self._text, notes=notes)
 

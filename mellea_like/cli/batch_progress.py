@@ -14,6 +14,7 @@ from rich.text import Text
 from mellea_like.batch.progress import Progress
 from mellea_like.cli.live import make_console
 from mellea_like.cli.terminal import is_terminal, one_line, warn
+from mellea_like.core.prices import with_currency
 
 if TYPE_CHECKING:
     from typing import Self
@@ -92,7 +93,7 @@ def money(usage: Usage, price: Price) -> str:
         The amount, with a ``≥`` where a server did not say all.
     """
     amount = (usage.input_tokens * price.input + usage.output_tokens * price.output) / 1e6
-    return f"{'≥' if usage.unknown else ''}{amount:.6f}"
+    return ("≥" if usage.unknown else "") + with_currency(f"{amount:.6f}", price.currency)
 
 
 def parts_of(progress: Progress, price: Price | None, since: float = 0.0) -> list[Part]:

@@ -98,8 +98,8 @@ class Limits:
             raise Problem(msg, Exit.USAGE) from exc
         if "money" in budget and price is None:
             msg = (
-                "--budget cost needs the price of tokens: add --price IN,OUT, money per million"
-                " tokens of prompts and of replies"
+                "--budget cost needs the price of tokens: add --price IN,OUT, dollars (or another"
+                " currency: IN,OUT,EUR) per million tokens of prompts and of replies"
             )
             raise Problem(msg, Exit.USAGE)
         bounded = next((kind for kind in ("cost", "output-tokens") if BUDGETS[kind] in budget), "")
@@ -206,7 +206,8 @@ def parse_price(text: str) -> Price:
     """Read what tokens cost.
 
     Args:
-        text: what the user wrote: two numbers with a comma between them.
+        text: what the user wrote: two numbers with a comma between them, and perhaps another one
+            and a currency.
 
     Returns:
         The price.
@@ -214,17 +215,19 @@ def parse_price(text: str) -> Price:
     Raises:
         ValueError: it is none.
     """
+    *parts, last = text.split(",")
+    currency = last.strip().upper() if len(parts) == 2 else "USD"  # noqa: PLR2004
     try:
-        amounts = [float(part) for part in text.split(",")]
+        sent, received = map(float, parts if len(parts) == 2 else [*parts, last])  # noqa: PLR2004
+        if max(sent, received) <= MOST_MONEY:
+            return Price(sent, received, currency)
     except ValueError:
-        amounts = []
-    if len(amounts) != 2 or not all(0 <= amount <= MOST_MONEY for amount in amounts):  # noqa: PLR2004
-        msg = (
-            "price takes two amounts of at least 0, of money per million tokens of prompts and of"
-            f" replies: 0.15,0.60 say, not {text!r}"
-        )
-        raise ValueError(msg)
-    return Price(*amounts)
+        pass
+    msg = (
+        "price takes two amounts of at least 0, of money per million tokens of prompts and of"
+        f" replies, and perhaps the currency's code: 0.15,0.60 or 0.15,0.60,EUR, not {text!r}"
+    )
+    raise ValueError(msg)
 
 
 def in_options(sentence: str) -> str:

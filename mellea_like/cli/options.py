@@ -116,7 +116,7 @@ Price = Annotated[
     str | None,
     typer.Option(
         metavar="IN,OUT",
-        help="Money for a million tokens of prompts, and of replies: 0.15,0.60 say.",
+        help="Dollars for a million tokens of prompts, and of replies; 0.15,0.60,EUR for euros.",
         rich_help_panel=COSTS,
     ),
 ]

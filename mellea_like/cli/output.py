@@ -11,6 +11,7 @@ from mellea_like.cli.exits import Problem
 from mellea_like.cli.limits import in_options
 from mellea_like.cli.progress import problems_of, rejected_early
 from mellea_like.cli.terminal import is_terminal, one_line, printable, write
+from mellea_like.core.prices import with_currency
 from mellea_like.core.trace import slice_to_dict, usage_to_dict
 from mellea_like.errors import CircuitOpen
 
@@ -105,6 +106,7 @@ def as_record(
         "ledger": {
             "rows": [row._asdict() for row in ledger.rows],
             "total": ledger.total._asdict(),
+            "currency": ledger.currency,
         },
         "slices": [_slice(s) for s in result.slices],
     }
@@ -188,7 +190,7 @@ def _cost(result: SamplingResult[Any], ledger: Ledger) -> str:
     ran = len(result.slices)
     plural = "" if ran == 1 else "s"
     money = ledger.total.cost
-    cost = "" if money is None else f", cost {money:.6f}"
+    cost = "" if money is None else f", cost {with_currency(f'{money:.6f}', ledger.currency)}"
     return f"{ran} iteration{plural} run, {result.usage}{cost}, {result.elapsed:.2f} s"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from mellea_like.core.prices import cost, price_for
+from mellea_like.core.prices import cost, currency_of, price_for
 from mellea_like.core.streaming import REJECTED
 
 if TYPE_CHECKING:
@@ -83,10 +83,12 @@ class Ledger:
     Args:
         rows: one for each iteration, in the order of the slices.
         winner: the winning row's place in ``rows``; None where none won.
+        currency: the code of the currency of the costs.
     """
 
     rows: tuple[LedgerRow, ...]
     winner: int | None = None
+    currency: str = "USD"
 
     @property
     def total(self) -> LedgerTotal:
@@ -105,6 +107,7 @@ class Ledger:
     def __str__(self) -> str:
         total = self.total
         heads = ["iteration", "outcome", *(name.removesuffix("_tokens") for name in total._fields)]
+        heads[-1] += f" {self.currency}"
         lines = [heads]
         for index, row in enumerate(self.rows):
             mark = "*" if index == self.winner else ""
@@ -155,7 +158,7 @@ def ledger(
             _cost(usage, common if reply is None else reply.model, prices),
         )
         rows.append(row)
-    return Ledger(tuple(rows), winner)
+    return Ledger(tuple(rows), winner, currency_of(prices))
 
 
 def _usual_length(replies: Iterable[Generation]) -> float | None:

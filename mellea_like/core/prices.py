@@ -13,7 +13,7 @@ from mellea_like.core.numbers import real_number
 if TYPE_CHECKING:
     from mellea_like.core.generation import Usage
 
-__all__ = ["Price", "checked_prices", "cost", "price_for"]
+__all__ = ["Price", "checked_prices", "cost", "currency_of", "price_for", "with_currency"]
 
 PER = 1_000_000
 """Prices are for so many tokens."""
@@ -26,23 +26,27 @@ SNAPSHOT = re.compile(r"(?P<model>.+)[-@](?:\d{4}-\d{2}-\d{2}|\d{8})")
 class Price:
     """What a model's tokens cost: money per million of them.
 
-    The money is in whatever currency the user counts in; nothing here converts it.
-
     Args:
         input: for a million tokens of prompts.
         output: for a million tokens of replies.
+        currency: the code of the currency (ISO 4217), three capitals. Nothing is converted, so all
+            prices of a table are in the same one.
 
     Raises:
         TypeError: a price is no number.
-        ValueError: a price is negative or not finite.
+        ValueError: a price is negative or not finite, or the currency no such code.
     """
 
     input: float
     output: float
+    currency: str = "USD"
 
     def __post_init__(self) -> None:
         for name, price in (("input", self.input), ("output", self.output)):
             real_number(f"a price's {name}, in money per million tokens,", price, least=0)
+        if not re.fullmatch("[A-Z]{3}", str(self.currency)):
+            msg = f"a price's currency is its code, as in 'USD' or 'EUR', not {self.currency!r}"
+            raise ValueError(msg)
 
 
 def checked_prices(prices: Mapping[str, Price] | None) -> Mapping[str, Price] | None:
@@ -56,6 +60,7 @@ def checked_prices(prices: Mapping[str, Price] | None) -> Mapping[str, Price] | 
 
     Raises:
         TypeError: it is no mapping of names to prices.
+        ValueError: the prices are in several currencies.
     """
     if prices is None:
         return None
@@ -66,7 +71,21 @@ def checked_prices(prices: Mapping[str, Price] | None) -> Mapping[str, Price] | 
         if not isinstance(model, str) or not isinstance(price, Price):
             msg = f"prices map a model's name to a Price(input, output), not {model!r} to {price!r}"
             raise TypeError(msg)
+    currencies = sorted({price.currency for price in prices.values()})
+    if len(currencies) > 1:
+        msg = f"prices are in one currency, for nothing converts them, not {', '.join(currencies)}"
+        raise ValueError(msg)
     return MappingProxyType(dict(prices))
+
+
+def currency_of(prices: Mapping[str, Price] | None) -> str:
+    """Return the code of the currency of a table's prices."""
+    return next(iter(prices.values())).currency if prices else "USD"
+
+
+def with_currency(amount: str, currency: str) -> str:
+    """Write an amount of money with its currency: ``$0.50``, ``0.50 EUR``."""
+    return f"${amount}" if currency == "USD" else f"{amount} {currency}"
 
 
 def price_for(model: str | None, prices: Mapping[str, Price]) -> Price | None:

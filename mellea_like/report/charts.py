@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 __all__ = ["columns", "distribution", "rate_bar", "stacked"]
 
-WIDTH, HEIGHT = 360, 190
-LEFT, RIGHT, TOP, BOTTOM = 34, 8, 30, 160
+WIDTH, HEIGHT = 360, 196
+LEFT, RIGHT, TOP, BOTTOM = 44, 8, 30, 160
 MOST_BINS = 32
 _MOST_COLUMNS = 12
-_FLAG, _EDGE = 38, 24
+_FLAG, _EDGE = 38, 36
 """How wide a quantile's name is; how near to the edge a label sticks out."""
 
 
@@ -200,7 +200,7 @@ def _base(left: float) -> Html:
 
 
 def _along(words: str) -> Html:
-    return _text(WIDTH / 2, HEIGHT - 2, words)
+    return _text(WIDTH / 2, HEIGHT - 6, words)
 
 
 def _text(x: float, y: float, words: str, class_: str | None = None, side: str = "middle") -> Html:

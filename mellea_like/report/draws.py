@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mellea_like.core.generation import Usage
-from mellea_like.core.prices import Price, cost, price_for
+from mellea_like.core.prices import Price, cost, currency_of, price_for
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -51,6 +51,11 @@ class Prices:
     """
 
     of: Mapping[str, Price]
+
+    @property
+    def currency(self) -> str:
+        """The code of their currency."""
+        return currency_of(self.of)
 
     def cost(self, usage: Usage, model: str | None) -> Money:
         """Return what requests cost.

@@ -14,7 +14,7 @@ from mellea_like.report.words import count, plural, seconds
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["FULL", "Room", "conversation", "panels"]
+__all__ = ["FULL", "Room", "block", "conversation", "panels"]
 
 
 class Room(NamedTuple):
@@ -118,28 +118,29 @@ def _body(slice_: Mapping[str, Any], trace: Mapping[str, Any], limit: int, *, sa
     error = slice_["error"]
     if error is not None:
         words = f"{error['type']}: {error['message']}"
-        parts.append(_block("Error", text_block(words, limit)))
+        parts.append(block("Error", text_block(words, limit)))
     if slice_["text"] is not None:
         nothing = tag("p", "Empty, or its text was not kept.", class_="note")
         parts.append(
-            _block("Reply", text_block(slice_["text"], limit) if slice_["text"] else nothing)
+            block("Reply", text_block(slice_["text"], limit) if slice_["text"] else nothing)
         )
     if slice_.get("value") is not None:
         written = json.dumps(slice_["value"], indent=2, ensure_ascii=False)
-        parts.append(_block("Value", text_block(written, limit)))
+        parts.append(block("Value", text_block(written, limit)))
     if slice_["reason"]:
-        parts.append(_block("Why it was no answer", text_block(slice_["reason"], limit)))
+        parts.append(block("Why it was no answer", text_block(slice_["reason"], limit)))
     if slice_["validations"]:
-        parts.append(_block("Validations", _validations(slice_["validations"])))
+        parts.append(block("Validations", _validations(slice_["validations"])))
     if not same:
         parts.append(
-            _block("What was sent", conversation(trace["prompts"][slice_["prompt"]], limit))
+            block("What was sent", conversation(trace["prompts"][slice_["prompt"]], limit))
         )
     parts.append(_facts(slice_))
     return joined(*parts)
 
 
-def _block(title: str, inside: Html) -> Html:
+def block(title: str, inside: Html) -> Html:
+    """Put a heading above something."""
     return tag("section", tag("h4", title), inside)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, cast
 
+from mellea_like.core.prices import with_currency
 from mellea_like.report.draws import FATES
 from mellea_like.report.figures import figures_of, why, wilson
 from mellea_like.report.markup import clip
@@ -14,6 +15,7 @@ from mellea_like.report.words import amount, count, moment, money, percent, plur
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from mellea_like.core.prices import Price
     from mellea_like.report.figures import RunFigures
 
 __all__ = [
@@ -90,8 +92,13 @@ def headline(figures: RunFigures) -> list[tuple[str, str, str]]:
     rate = f"{done / elapsed:.3g} items/s" if elapsed and done else ""
     cost = ("cost", "–", "no prices given")
     if figures.prices is not None:
-        each = f"{money(known / passed, at_least=not complete)} per passed item" if passed else ""
-        cost = ("cost", money(known, at_least=not complete), each)
+
+        def written(cost: float) -> str:
+            return money(cost, currency, at_least=not complete)
+
+        currency = figures.prices.currency
+        each = f"{written(known / passed)} per passed item" if passed else ""
+        cost = ("cost", written(known), each)
     per_item = f"{usage.requests / done:.3g} per item" if done else ""
     return [
         ("items", count(figures.items), f"{count(done)} finished" if done < figures.items else ""),
@@ -163,15 +170,19 @@ def identity_of(figures: RunFigures) -> list[tuple[str, str]]:
     ]
     if figures.prices is not None:
         lines += [
-            (
-                f"price of {clip(model, _NAME)}",
-                f"{price.input:g} in, {price.output:g} out, per million tokens",
-            )
+            (f"price of {clip(model, _NAME)}", _written(price))
             for model, price in figures.prices.of.items()
         ]
     if figures.repeated:
         lines.append(("begun again", plural(figures.repeated, "item")))
     return lines
+
+
+def _written(price: Price) -> str:
+    sent, received = (
+        with_currency(f"{amount:g}", price.currency) for amount in (price.input, price.output)
+    )
+    return f"{sent} in, {received} out, per million tokens"
 
 
 def run_text(run: Mapping[str, Any], items: Iterable[Mapping[str, Any]]) -> str:

@@ -12,11 +12,11 @@ from mellea_like.report.charts import (
     stacked,
     told_columns,
 )
-from mellea_like.report.draws import FATES, cut, winner_of
+from mellea_like.report.draws import FATES, cut, problems_of, winner_of
 from mellea_like.report.figures import figures_of, iterations_until, why
-from mellea_like.report.markup import Html, clip, joined
+from mellea_like.report.markup import Html, clip, joined, tag, text_block
 from mellea_like.report.page import SCOPE, page
-from mellea_like.report.panels import Room, panels
+from mellea_like.report.panels import Room, block, conversation, panels
 from mellea_like.report.parts import told_parts, whole_of
 from mellea_like.report.run_facts import (
     STATUSES,
@@ -48,9 +48,11 @@ ROOM = Room(panels=20, texts=5_000, text=1_000)
 """How much of an item's call is shown."""
 
 MOST_DETAIL = 180_000
-"""Bytes of markup for all items' calls together; items beyond that have a line only."""
+"""Bytes of markup for all items' calls together; beyond that, items that failed have their gist."""
 
 _LABEL, _WHY = 120, 240
+_GIST, _MESSAGES = 400, 2
+"""Characters of a text, and messages of what was sent, that each item that failed shows."""
 
 
 def run_report(
@@ -80,7 +82,7 @@ def run_report(
 def _content(figures: RunFigures, title: str | None) -> dict[str, Any]:
     room = _Detail()
     statuses = statuses_of(figures)
-    failed = [room.item(item, "f") for item in figures.failed]
+    failed = [room.item(item, "f", gist=True) for item in figures.failed]
     slowest = [room.item(item, "s") for item in figures.slowest]
     failures = figures.done - figures.passed
     return {
@@ -101,7 +103,7 @@ def _content(figures: RunFigures, title: str | None) -> dict[str, Any]:
         "errors_note": f"{plural(figures.errors.total(), 'error')} in iterations and items.",
         "failed": failed,
         "failed_note": _some("item", len(failed), failures, "the first")
-        + (" Open one to see its call." if room.opened else ""),
+        + " Open one to see what was asked, what came, and what was wrong with it.",
         "slowest": slowest,
         "slowest_note": f"The {plural(len(slowest), 'item')} that took longest."
         if len(slowest) > 1
@@ -182,17 +184,22 @@ def _cost(figures: RunFigures) -> dict[str, Any]:
     sketch = figures.costs
     if figures.prices is None:
         return {"cost_note": "No prices were given to the run.", "cost_chart": None}
+    currency = figures.prices.currency
     known, complete = figures.money
-    words = f"Half the items cost at most {money(sketch.quantile(0.5))}, 95 % at most"
-    words += f" {money(sketch.quantile(0.95))}."
+
+    def written(cost: float) -> str:
+        return money(cost, currency)
+
+    words = f"Half the items cost at most {written(sketch.quantile(0.5))}, 95 % at most"
+    words += f" {written(sketch.quantile(0.95))}."
     if figures.passed:
-        words += f" An item that passed cost {money(known / figures.passed, at_least=not complete)}"
-        words += ", failures included."
+        each = money(known / figures.passed, currency, at_least=not complete)
+        words += f" An item that passed cost {each}, failures included."
     if not complete:
         words += " Requests of unknown cost are missing from that."
     return {
         "cost_note": words,
-        "cost_chart": distribution(sketch, money, words, "cost per item, logarithmic")
+        "cost_chart": distribution(sketch, written, words, "cost per item, logarithmic")
         if sketch.most > 0
         else None,
     }
@@ -211,7 +218,7 @@ class _Detail:
         self._left = MOST_DETAIL
         self.opened: set[int] = set()
 
-    def item(self, item: Mapping[str, Any], scope: str) -> dict[str, Any]:
+    def item(self, item: Mapping[str, Any], scope: str, *, gist: bool = False) -> dict[str, Any]:
         trace = item["trace"]
         slices: Sequence[Any] = [] if trace is None else trace["slices"]
         return {
@@ -221,7 +228,10 @@ class _Detail:
             "why": f"see above: {_how(item)}" if item["id"] in self.opened else _how(item),
             "took": seconds(item["elapsed"]),
             "iterations": plural(len(slices), "iteration"),
-            "inside": self._call(item, f"{scope}{item['id']}") if slices else None,
+            "inside": joined(
+                _gist(item) if gist else None,
+                self._call(item, f"{scope}{item['id']}") if slices else None,
+            ),
         }
 
     def _call(self, item: Mapping[str, Any], scope: str) -> Html | None:
@@ -239,6 +249,28 @@ class _Detail:
         self._left -= size
         self.opened.add(item["id"])
         return picture
+
+
+def _gist(item: Mapping[str, Any]) -> Html:
+    """Say what was asked, what came of it, and what was wrong, of the best failure or the last."""
+    trace: Mapping[str, Any] | None = item["trace"]
+    asked: Sequence[Mapping[str, str]] = []
+    label: str = item["label"]
+    problems, reply = [why(item)], None
+    if trace is not None and trace["slices"]:
+        best = trace["best_index"]
+        slice_ = trace["slices"][-1 if best is None else best]
+        asked = trace["prompts"][slice_["prompt"]]
+        problems, reply = problems_of(slice_) or problems, slice_["text"]
+        label = slice_["action"]["text"] or label
+    sent = conversation(asked[-_MESSAGES:], _GIST) if asked else text_block(label, _GIST)
+    return tag(
+        "div",
+        block("What was asked", sent),
+        block("The reply", text_block(reply, _GIST)) if reply else None,
+        block("What was wrong with it", text_block("\n".join(problems), _GIST)),
+        class_="gist",
+    )
 
 
 def _how(item: Mapping[str, Any]) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from datetime import UTC, datetime
 
+from mellea_like.core.prices import with_currency
+
 __all__ = ["amount", "count", "moment", "money", "percent", "plural", "seconds"]
 
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
@@ -106,11 +108,12 @@ def _two(whole: int, unit: int, name: str, part: int, smaller: str) -> str:
     return f"{whole // unit:,} {name}" + (f" {rest} {smaller}" if rest else "")
 
 
-def money(cost: float | None, *, at_least: bool = False) -> str:
-    """Write an amount of money, in whatever currency the prices are.
+def money(cost: float | None, currency: str = "USD", *, at_least: bool = False) -> str:
+    """Write an amount of money: ``$12.50``, ``≥ 0.000123 EUR``.
 
     Args:
         cost: the amount; None where it is not known.
+        currency: the code of its currency.
         at_least: whether it is a lower bound.
 
     Returns:
@@ -119,12 +122,11 @@ def money(cost: float | None, *, at_least: bool = False) -> str:
     if cost is None:
         return "–"
     bound = "≥ " if at_least else ""
-    if cost == 0:
-        return f"{bound}0"
     if cost >= 1:
-        return f"{bound}{cost:,.2f}"
-    # Three digits that say something, and no exponent.
-    return f"{bound}{cost:.{2 - math.floor(math.log10(cost))}f}".rstrip("0")
+        written = f"{cost:,.2f}"
+    else:  # Three digits that say something, and no exponent.
+        written = f"{cost:.{2 - math.floor(math.log10(cost))}f}".rstrip("0") if cost else "0"
+    return bound + with_currency(written, currency)
 
 
 def moment(stamp: str | None) -> str:

@@ -276,7 +276,7 @@ async def test_the_run_says_when_it_began_and_ended_and_what_came_of_it(path):
     assert running["identity"] == IDENTITY
     assert running["ended"] is None
     assert running["counts"] == {"passed": 1, "failed": 1, "errored": 1, "unfinished": 1}
-    assert running["prices"] == {"m": [1.0, 2.0]}
+    assert running["prices"] == {"m": [1.0, 2.0, "USD"]}
     over = await run_of(path)
     assert over["ended"] > over["started"] == running["started"]
     async with Journal(path).open(IDENTITY):

@@ -116,6 +116,19 @@ def test_nothing_needs_scrolling_sideways(opened, keep, pages, name, width):
     assert page.evaluate(wide) == []
 
 
+def test_no_words_of_a_drawing_are_cut_off(opened, some):
+    prices = {name: [4e-5, 1.6e-4, "USD"] for name in run_of(some)["prices"]}
+    items = many(some, 30_000)  # Long figures at every axis.
+    page = opened(run_report(run_of(items) | {"prices": prices}, items))
+    cut = """[...document.querySelectorAll(".chart text")].filter((words) => {
+        const [inner, outer] = [words, words.ownerSVGElement].map((e) => e.getBoundingClientRect());
+        return inner.left < outer.left || inner.right > outer.right
+            || inner.top < outer.top || inner.bottom > outer.bottom;
+    }).map((words) => words.textContent)"""
+    assert page.locator(".chart text").count() > 20
+    assert page.evaluate(cut) == []
+
+
 def test_outcomes_differ_by_more_than_their_colour(opened, trace):
     page = opened(call_report(trace))
     signs = page.locator("a.bar").evaluate_all(

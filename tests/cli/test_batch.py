@@ -75,7 +75,7 @@ def test_all_passed_exits_with_0(batch, tmp_path):
     assert [one["output"] for one in records(tmp_path / "out.jsonl")] == [
         f"re Say number {n}" for n in range(5)
     ]
-    assert "5 rows: 5 passed; 5 requests, 55 tokens, cost 0.000075, 0:0" in err
+    assert "5 rows: 5 passed; 5 requests, 55 tokens, cost $0.000075, 0:0" in err
 
 
 def test_quiet_says_nothing_where_all_is_well(batch):
@@ -538,7 +538,7 @@ def test_but_does_not_replace_results_that_are_there(batch, server, tmp_path):
 def test_the_journal_keeps_rows_prices_and_as_many_words_as_asked(batch, tmp_path):
     arguments = ("--journal", str(tmp_path / "run.db"), "--journal-text", "none", "--price", "1,2")
     assert batch(*arguments, "--check", "words<1", "--loop", "1")[0] == 1
-    assert read_run(tmp_path / "run.db")["prices"] == {"m": [1.0, 2.0]}
+    assert read_run(tmp_path / "run.db")["prices"] == {"m": [1.0, 2.0, "USD"]}
     first = next(iter(read_items(tmp_path / "run.db")))
     assert first["data"] == {"text": "number 0", "n": 0}
     assert first["trace"]["slices"][0]["text"] is None

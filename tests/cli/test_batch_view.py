@@ -66,8 +66,8 @@ def test_a_number_in_short(number, text):
 
 def test_money_is_a_lower_bound_where_not_all_is_known():
     usage = Usage(requests=2, input_tokens=1_000_000, output_tokens=500_000)
-    assert money(usage, Price(1, 2)) == "2.000000"
-    assert money(usage + Usage(requests=1, unknown=1), Price(1, 2)) == "≥2.000000"
+    assert money(usage, Price(1, 2)) == "$2.000000"
+    assert money(usage + Usage(requests=1, unknown=1), Price(1, 2)) == "≥$2.000000"
 
 
 def said(progress, price=None, since=0.0):
@@ -81,7 +81,7 @@ def test_the_line_says_how_many_how_quickly_how_well_at_what_cost_and_how_long()
         "89% passed",
         "4 errors",
         "1.2M tokens",
-        "cost 1.469134",
+        "cost $1.469134",
         "7:18 left",
     ]
     assert said(BUSY, since=30.0)[-1] == "6:48 left"
@@ -119,9 +119,9 @@ def test_the_line_says_what_is_known(progress, parts):
 @pytest.mark.parametrize(
     ("columns", "line"),
     [
-        (200, "1,234/10,000  20.0/s  89% passed  4 errors  1.2M tokens  cost 1.469134  7:18 left"),
-        (82, "1,234/10,000  20.0/s  89% passed  4 errors  1.2M tokens  cost 1.469134  7:18 left"),
-        (76, "1,234/10,000  20.0/s  89% passed  4 errors  cost 1.469134  7:18 left"),
+        (200, "1,234/10,000  20.0/s  89% passed  4 errors  1.2M tokens  cost $1.469134  7:18 left"),
+        (82, "1,234/10,000  20.0/s  89% passed  4 errors  1.2M tokens  cost $1.469134  7:18 left"),
+        (76, "1,234/10,000  20.0/s  89% passed  4 errors  cost $1.469134  7:18 left"),
         (50, "1,234/10,000  89% passed  4 errors  7:18 left"),
         (40, "1,234/10,000  4 errors  7:18 left"),
         (24, "1,234/10,000  4 errors"),
@@ -148,7 +148,7 @@ def test_a_bar_stands_where_there_is_room(columns, bar):
 def test_a_summary_says_what_came_of_the_rows():
     assert summary(BUSY, Price(1, 2), left_out=1) == (
         "1,234 rows: 1,100 passed, 130 failed, 4 ended in an error; 2,000 requests, 1.2M tokens,"
-        " cost 1.469134, 1:00; 34 came from the journal; 1 line left out."
+        " cost $1.469134, 1:00; 34 came from the journal; 1 line left out."
     )
     one = Progress(done=1, passed=1, usage=Usage(requests=1))
     assert summary(one, None, left_out=2) == (
@@ -216,7 +216,7 @@ def test_a_terminal_gets_one_line_that_fits_and_goes_at_the_end(tmp_path, column
     assert max(map(cell_len, view)) <= columns - 2
     if columns == 80:
         assert any("75% passed  1 error  " in line for line in view)
-        assert any("cost 0.0000" in line for line in view)
+        assert any("cost $0.0000" in line for line in view)
     assert terminal.seen.count("\x1b[?25l") == terminal.seen.count("\x1b[?25h")
     assert "Interrupted after 4 of 6 rows." in " ".join(terminal.plain.split())
 
@@ -243,7 +243,7 @@ def test_a_pipe_gets_plain_lines(tmp_path):
         done = run(*arguments(tmp_path, server, rows=4), "--every", "0.01")
     assert done.returncode == 0, done.stderr
     lines = [line for line in done.stderr.splitlines() if "/4  " in line]
-    line = r"\d/4  [\d.]+/(s|min)  100% passed  \d+ tokens  cost [\d.]+  \d:\d\d left"
+    line = r"\d/4  [\d.]+/(s|min)  100% passed  \d+ tokens  cost \$[\d.]+  \d:\d\d left"
     assert re.fullmatch(line, lines[-1])
     assert "\x1b" not in done.stderr
     assert done.stderr.splitlines()[-1].startswith("4 rows: 4 passed; ")

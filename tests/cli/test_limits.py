@@ -113,10 +113,17 @@ def test_a_price_is_two_amounts():
     assert parse_price("0.15, 0.60") == Price(0.15, 0.6)
 
 
-@pytest.mark.parametrize("text", ["", "1", "1,2,3", "-1,2", "a,b", "nan,1", "1,inf", "1,1e300"])
+@pytest.mark.parametrize(
+    "text", ["", "1", "1,2,3", "-1,2", "a,b", "nan,1", "1,inf", "1,1e300", "1,2,$"]
+)
 def test_what_is_no_price_is_a_sentence_that_says_what_to_write(text):
-    with pytest.raises(ValueError, match=r"price takes two amounts .* 0.15,0.60 say, not"):
+    with pytest.raises(ValueError, match=r"price takes two amounts .* 0.15,0.60,EUR, not"):
         parse_price(text)
+
+
+def test_a_price_may_name_its_currency():
+    assert parse_price("1,2") == Price(1, 2, "USD")
+    assert parse_price("1, 2, eur") == Price(1, 2, "EUR")
 
 
 def test_a_budget_of_money_prices_the_generator_and_the_judge():
@@ -327,8 +334,8 @@ def test_with_a_price_money_is_shown(command):
     cost = (usage["input_tokens"] * 1000 + usage["output_tokens"] * 2000) / 1e6
     assert record["ledger"]["total"]["cost"] == pytest.approx(cost)
     assert record["ledger"]["rows"][0]["cost"] == pytest.approx(cost)
-    assert f", cost {cost:.6f}, " in err
-    assert err.splitlines()[2].split()[-1] == "cost"
+    assert f", cost ${cost:.6f}, " in err
+    assert err.splitlines()[2].endswith("cost USD")
 
 
 # Retries and refusals

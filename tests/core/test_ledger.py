@@ -15,6 +15,7 @@ from mellea_like.core.result import SamplingResult, StopReason
 from mellea_like.core.slice import Outcome, Slice
 
 PRICES = {"m": Price(1, 2), "dear": Price(100, 100)}
+EUROS = {"m": Price(1, 2, "EUR")}
 
 
 def cut(outcome=Outcome.FAILED, usage=Usage(1, 10, 20), *, iteration=1, model="m", **reply):
@@ -138,8 +139,8 @@ def test_an_empty_ledger_sums_to_nothing():
 
 def test_it_prints_as_an_aligned_table_with_the_winner_marked():
     slices = [cut(Outcome.FAILED, iteration=11), cut(Outcome.PASSED, iteration=2)]
-    assert str(ledger(slices, 1, PRICES)).splitlines() == [
-        "iteration  outcome  requests  input  output  wasted  unknown  saved      cost",
+    assert str(ledger(slices, 1, EUROS)).splitlines() == [
+        "iteration  outcome  requests  input  output  wasted  unknown  saved  cost EUR",
         "       11  failed          1     10      20      30        0      0  0.000050",
         "       2*  passed          1     10      20       0        0      0  0.000050",
         "    total                  2     20      40      30        0      0  0.000100",

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from mellea_like.core.generation import Usage
-from mellea_like.core.prices import Price, checked_prices, cost, price_for
+from mellea_like.core.prices import Price, checked_prices, cost, currency_of, price_for
 
 CHEAP, DEAR = Price(0.5, 1), Price(3, 15)
 PRICES = {"m": CHEAP, "m-2026-02-01": DEAR}
@@ -82,3 +82,11 @@ def test_a_checked_table_is_a_copy_that_does_not_change():
 def test_what_is_no_price_table_is_refused(bad):
     with pytest.raises(TypeError, match="Price"):
         checked_prices(bad)
+
+
+def test_a_table_has_one_currency():
+    with pytest.raises(ValueError, match="nothing converts them, not EUR, USD"):
+        checked_prices({"here": Price(1, 2), "there": Price(1, 2, "EUR")})
+    with pytest.raises(ValueError, match="a price's currency is its code, as in 'USD'"):
+        Price(1, 2, "$")
+    assert currency_of({"there": Price(1, 2, "EUR")}) == "EUR"

@@ -240,11 +240,23 @@ def test_a_run_without_prices_says_so():
     assert "No prices were given to the run." in page
 
 
-def test_items_without_a_trace_are_listed_but_do_not_open():
+def test_each_item_that_failed_opens_to_what_was_asked_what_came_and_what_was_wrong():
     items = [item(0, None)]
+    for number in range(1, 10):  # More iterations than there is room for.
+        trace = trace_of(*[("failed", 1)] * 60, best=40)
+        trace["slices"][40] |= {"text": f"reply {number}"}
+        trace["slices"][40]["validations"][0] |= {"reason": f"reason {number}"}
+        trace["prompts"] = [[{"role": "user", "content": f"prompt {number}"}]] * 60
+        items.append(item(number, trace))
     page = run_report(run_of(items), items)
-    assert "nothing passed" in page
-    assert '<details class="item">' not in page
+    opened = page[page.index('id="h-failed"') : page.index('id="h-slowest"')]
+    opened = opened.split('<details class="item">')[1:]
+    assert len(opened) == 10
+    assert '<pre dir="auto">nothing passed</pre>' in opened[0]
+    for number, inside in enumerate(opened[1:], 1):
+        for said in ("prompt", "reply", "reason"):
+            assert f"{said} {number}</pre>" in inside
+    assert sum('class="waterfall"' in inside for inside in opened) in range(1, 9)
 
 
 @pytest.mark.parametrize(

@@ -84,20 +84,20 @@ def test_seconds(duration, text):
     ("cost", "text"),
     [
         (None, "–"),
-        (0, "0"),
-        (1234.5, "1,234.50"),
-        (0.5, "0.5"),
-        (0.01234, "0.0123"),
-        (0.0000918, "0.0000918"),
+        (0, "$0"),
+        (1234.5, "$1,234.50"),
+        (0.5, "$0.5"),
+        (0.01234, "$0.0123"),
+        (0.0000918, "$0.0000918"),
     ],
 )
 def test_money_has_no_exponent(cost, text):
     assert money(cost) == text
 
 
-def test_a_lower_bound_of_money_says_so():
-    assert money(0.0, at_least=True) == "≥ 0"
-    assert money(2.0, at_least=True) == "≥ 2.00"
+def test_money_has_its_currency_and_a_lower_bound_says_so():
+    assert money(0.0, at_least=True) == "≥ $0"
+    assert money(2.0, "EUR", at_least=True) == "≥ 2.00 EUR"
 
 
 @pytest.mark.parametrize(
