@@ -67,16 +67,15 @@ def run_batch(arguments: BatchArguments) -> int:
     debug = arguments.sample.debug
     batch: _Batch | None = None
     goes_on = True
-    with logs(debug=debug), terminable() as terminated, relaxed_gc(), ExitStack() as stack:
+    with logs(debug=debug), terminable() as ending, relaxed_gc(), ExitStack() as stack:
         try:
             batch = _Batch(arguments)
             stack.callback(batch.close)
-            anyio.run(batch.run)
+            ending.run(batch.run)
             return batch.finish()
         except KeyboardInterrupt:
-            code = Exit.TERMINATED if terminated else Exit.INTERRUPTED
             said = "Interrupted." if batch is None else f"Interrupted{batch.so_far()}"
-            raise Interrupted(said, code) from None
+            raise Interrupted(said, ending.code) from None
         except LimitExceeded as error:
             warn(f"mellea-like: {in_options(str(error))}")
             code = Exit.NOTHING_PASSED

@@ -6,6 +6,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from mellea_like.cli.exits import Exit, Interrupted, Problem
+from mellea_like.cli.signals import terminable
 from mellea_like.cli.terminal import ready_streams, silence, warn
 
 if TYPE_CHECKING:
@@ -27,11 +28,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     if sys.stdout is None:  # pyright: ignore[reportUnnecessaryComparison]
         warn("mellea-like: standard output is closed: there is nowhere to write to")
         return Exit.SETUP
-    try:
-        return _run(sys.argv[1:] if argv is None else argv)
-    except KeyboardInterrupt:
-        warn("Interrupted.")
-        return Exit.INTERRUPTED
+    with terminable() as ending:
+        try:
+            return _run(sys.argv[1:] if argv is None else argv)
+        except KeyboardInterrupt:
+            warn("Interrupted.")
+            return ending.code
 
 
 def _run(argv: Sequence[str]) -> int:
@@ -53,7 +55,7 @@ def _run(argv: Sequence[str]) -> int:
         warn(str(interrupted))
         return interrupted.code
     except typer.Abort:
-        code = Exit.INTERRUPTED
+        raise KeyboardInterrupt from None
     except OSError as error:  # Help was written to a full disk, say.
         silence(sys.stdout)
         warn(f"mellea-like: can't write to standard output: {error.strerror or error}")
@@ -65,7 +67,7 @@ def _run(argv: Sequence[str]) -> int:
             raise
         return _usage(error, message())
     if code == Exit.INTERRUPTED:  # Typer was, while it read the arguments.
-        warn("Interrupted.")
+        raise KeyboardInterrupt
     return code if isinstance(code, int) else 0
 
 
@@ -81,4 +83,6 @@ def _usage(error: Any, message: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    from _mellea_like_entry import main as run
+
+    sys.exit(run())

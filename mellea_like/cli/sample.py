@@ -6,7 +6,6 @@ import contextlib
 import sys
 from typing import TYPE_CHECKING, Any
 
-import anyio
 from rich.text import Text
 
 from mellea_like.cli.arguments import (
@@ -29,7 +28,7 @@ from mellea_like.cli.output import as_record, summary, why, write_record, write_
 from mellea_like.cli.progress import Progress
 from mellea_like.cli.reporting import code_of, logs, report
 from mellea_like.cli.schema import structured_type
-from mellea_like.cli.signals import terminable
+from mellea_like.cli.signals import Ending, terminable
 from mellea_like.cli.terminal import is_terminal, one_line, silence, warn
 from mellea_like.cli.trace_file import check_trace, write_trace
 from mellea_like.errors import BackendError, LimitExceeded, MelleaError, SamplingTimeout
@@ -57,23 +56,22 @@ def run_sample(arguments: SampleArguments) -> int:
         Interrupted: Ctrl-C was pressed, or the process was told to end.
     """
     progress = Progress(arguments.loop, arguments.concurrency)
-    with logs(debug=arguments.debug), terminable() as terminated:
+    with logs(debug=arguments.debug), terminable() as ending:
         try:
             limits = Limits.of(arguments.limits)
             schedule = limits.schedule
             progress.follow(pooled=schedule.pooled, extra=schedule.extra)
-            return _run(arguments, limits, progress)
+            return _run(arguments, limits, progress, ending)
         except KeyboardInterrupt:
             calls = "" if progress.cancelled == 1 else "s"
             what = f"{progress.cancelled} call{calls} in flight cancelled."
             message = f"Interrupted: {what}" if progress.cancelled else "Interrupted."
-            code = Exit.TERMINATED if terminated else Exit.INTERRUPTED
-            raise Interrupted(message, code) from None
+            raise Interrupted(message, ending.code) from None
         except Exception as error:  # noqa: BLE001 (said in a sentence; shown with --debug)
             return _report(arguments, error)
 
 
-def _run(arguments: SampleArguments, limits: Limits, progress: Progress) -> int:
+def _run(arguments: SampleArguments, limits: Limits, progress: Progress, ending: Ending) -> int:
     schema = None if arguments.schema is None else read_schema(arguments.schema)
     requirements = read_requirements(arguments, schema)
     wanted = structured_type(arguments, schema)
@@ -82,7 +80,7 @@ def _run(arguments: SampleArguments, limits: Limits, progress: Progress) -> int:
         check_trace(arguments.trace)
     instruction = read_instruction(arguments.instruction)
     try:
-        result = anyio.run(_sample, arguments, limits, instruction, requirements, wanted, progress)
+        result = ending.run(_sample, arguments, limits, instruction, requirements, wanted, progress)
     except SamplingTimeout as timeout:
         if timeout.result is None:
             raise

@@ -7,11 +7,11 @@ import sys
 from pathlib import Path  # noqa: TC003 (typer reads the annotations)
 from typing import TYPE_CHECKING, Annotated
 
-import anyio
 import typer
 
 from mellea_like.cli.arguments import as_text
-from mellea_like.cli.exits import Exit, Problem
+from mellea_like.cli.exits import Exit, Interrupted, Problem
+from mellea_like.cli.signals import terminable
 from mellea_like.cli.terminal import one_line, write
 from mellea_like.errors import MelleaError
 
@@ -38,7 +38,7 @@ mellea-like serve --config gateway.yaml --port 8080
 
 EPILOG = (
     "Exit codes: 0 it was stopped, 2 bad usage or a mistake in the configuration, 3 an upstream,"
-    " the address or a missing extra is at fault."
+    " the address or a missing extra is at fault, 130 or 143 interrupted before it could answer."
 )
 
 
@@ -77,6 +77,7 @@ def serve(
         The exit code.
 
     Raises:
+        Interrupted: it was stopped before it could answer requests.
         Problem: the configuration or an upstream is at fault, or an extra is not installed.
     """
     try:
@@ -111,8 +112,12 @@ def _serve(path: Path, host: str | None, port: int | None, check: bool, quiet: b
         msg = f"can't listen on {server.host}, port {server.port}: {exc.strerror or exc}"
         raise Problem(msg) from exc
     _show_log(quiet=quiet)
-    with listening:
-        anyio.run(_run, gateway, config, listening)
+    with listening, terminable() as ending:
+        try:
+            ending.run(_run, gateway, config, listening)
+        except KeyboardInterrupt:  # Before it answered requests, or after.
+            msg = "Interrupted."
+            raise Interrupted(msg, ending.code) from None
     return Exit.PASSED
 
 

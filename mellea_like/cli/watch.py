@@ -100,13 +100,12 @@ def run_watch(arguments: WatchArguments) -> int:
     runs = Runs(arguments)
     if not arguments.quiet:
         warn(f"Watching {', '.join(map(str, arguments.paths))}; Ctrl-C ends it.")
-    with terminable(*others) as terminated:
+    with terminable(*others, at_once=runs.kill) as ending:
         try:
-            anyio.run(_watch, arguments, runs)
+            ending.run(_watch, arguments, runs)
         except KeyboardInterrupt:
             runs.kill()  # Pressed twice: no more grace.
-            code = Exit.TERMINATED if terminated else Exit.INTERRUPTED
-            raise Interrupted(runs.last_words(), code) from None
+            raise Interrupted(runs.last_words(), ending.code) from None
         except (CoalescingError, ImportError) as error:
             raise Problem(str(error)) from error
         except OSError as error:

@@ -154,13 +154,19 @@ class _Server(uvicorn.Server):
 async def _watch_signals(
     runner: _Server, ended_by: list[signal.Signals], on_stop: Callable[[int], object] | None
 ) -> None:
-    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-        async for received in signals:
-            runner.force_exit = runner.should_exit
-            runner.should_exit = True
-            ended_by.append(received)
-            if on_stop is not None and len(ended_by) == 1:
-                on_stop(len(runner.server_state.tasks))
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    ours = [number for number, handler in before.items() if handler is not signal.SIG_IGN]
+    try:
+        with anyio.open_signal_receiver(*ours) as signals:
+            async for received in signals:
+                runner.force_exit = runner.should_exit
+                runner.should_exit = True
+                ended_by.append(received)
+                if on_stop is not None and len(ended_by) == 1:
+                    on_stop(len(runner.server_state.tasks))
+    finally:
+        for number in ours:  # The event loop puts Python's own there.
+            signal.signal(number, before[number])
 
 
 def _settings(app: App, server: ServerConfig) -> uvicorn.Config:

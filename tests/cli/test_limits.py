@@ -240,7 +240,9 @@ def test_a_schema_rejects_early_too(command, tmp_path):
 
 
 def test_a_spent_budget_ends_the_call_with_what_there_is(command):
-    code, out, err = command("sample", "Write.", *HARD, "--budget", "requests=3", "-q")
+    code, out, err = command(
+        "sample", "Write.", *HARD, "--budget", "requests=3", "-q", "--backend=markov"
+    )
     assert code == 1
     assert out.strip()
     assert err.startswith(
@@ -265,7 +267,7 @@ def test_json_says_which_budget_is_spent(command):
 def test_a_budget_too_small_for_one_reply_has_failed_and_says_so(command):
     code, out, err = command(
         *("sample", "Write.", "--budget", "cost=0.00001", "--price", "1,2", "--max-tokens", "50"),
-        *("-q", "--json"),
+        *("-q", "--json", "--backend", "markov"),
     )
     assert code == 1
     assert err.startswith("mellea-like: nothing passed: the budget of this call: 0 of 1e-05 money")
@@ -314,7 +316,9 @@ def test_what_a_judge_costs_counts(command):
 
 
 def test_the_ledger_is_a_table_on_standard_error(command):
-    code, out, err = command("sample", "Write.", "-q", "--ledger", "--concurrency", "1")
+    code, out, err = command(
+        "sample", "Write.", "-q", "--backend=markov", "--ledger", "--concurrency", "1"
+    )
     assert code == 0
     assert "wasted" not in out
     heads, row, total = err.splitlines()

@@ -96,7 +96,11 @@ def test_a_missing_package_is_a_sentence_that_names_the_extra(tmp_path, package,
 def test_an_error_that_nobody_foresaw_is_a_sentence_too():
     hide = "import sys; sys.modules['pydoc_data'] = None; from mellea_like.cli.main import main"
     done = subprocess.run(
-        [sys.executable, "-c", f"{hide}; sys.exit(main(['sample', 'x', '-q']))"],
+        [
+            sys.executable,
+            "-c",
+            f"{hide}; sys.exit(main(['sample', 'x', '-q', '--backend', 'markov']))",
+        ],
         capture_output=True,
         env=environment(),
         check=False,
@@ -121,7 +125,14 @@ def shell(script, **env):
 
 
 @pytest.mark.parametrize(
-    "arguments", ["sample x -q", "sample x -q --json", "--help", "sample --help", "--version"]
+    "arguments",
+    [
+        "sample x -q --backend markov",
+        "sample x --backend markov -q --json",
+        "--help",
+        "sample --help",
+        "--version",
+    ],
 )
 def test_a_full_disk_is_a_sentence(arguments):
     done = shell(f'"$@" {arguments} > /dev/full')
@@ -149,7 +160,7 @@ def test_a_closed_standard_output_is_a_sentence_before_anything_runs(arguments):
 
 
 def test_a_closed_standard_input_does_not_matter_unless_it_is_read():
-    done = shell('"$@" sample x -q <&-')
+    done = shell('"$@" sample x -q --backend markov <&-')
     assert (done.returncode, done.stderr) == (0, "")
     done = shell('"$@" sample - -q <&-')
     assert done.returncode == 2
@@ -202,7 +213,7 @@ def interrupt(frame, event, _):
         raise KeyboardInterrupt
 
 sys.setprofile(interrupt)
-sys.exit(main(["sample", "x", "-q"]))
+sys.exit(main(["sample", "x", "-q", "--backend", "markov"]))
 """
 
 
