@@ -10,6 +10,7 @@ import anyio
 from anyio.lowlevel import checkpoint
 
 from mellea_like.coalescing.flush import Window, due_at
+from mellea_like.core.callables import check_plain
 from mellea_like.core.numbers import real_number, whole_number
 from mellea_like.errors import CoalescingError
 from mellea_like.runtime.native import cancel_requested, check_loop, running_loop
@@ -338,12 +339,14 @@ def bursts(
         The stream of bursts.
 
     Raises:
-        TypeError: the source is no async iterable.
+        TypeError: the source is no async iterable, or ``urgent`` or ``position`` no plain function.
         ValueError: an argument is out of its range.
     """
     if not hasattr(source, "__aiter__"):
         msg = f"bursts(...) takes an async iterable, not {source!r}"
         raise TypeError(msg)
+    check_plain("bursts: urgent", urgent)
+    check_plain("bursts: position", position)
     for name, seconds in (("quiet", quiet), ("max_wait", max_wait)):
         real_number(f"bursts: {name}", seconds, least=0, unit="seconds")
     whole_number("bursts: max_items", max_items)

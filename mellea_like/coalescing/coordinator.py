@@ -27,7 +27,7 @@ from mellea_like.coalescing.flush import Window
 from mellea_like.coalescing.joint_prompt import BATCH_OVERHEAD
 from mellea_like.coalescing.pending import Pending, own_copy
 from mellea_like.coalescing.request_queue import RequestQueue
-from mellea_like.core.callables import is_async
+from mellea_like.core.callables import check_plain
 from mellea_like.core.generation import Usage, cost_of
 from mellea_like.core.numbers import real_number, whole_number
 from mellea_like.core.wrapping import BackendWrapper
@@ -128,9 +128,7 @@ class SamplingCoordinator(BackendWrapper, Component):
             msg = f'SamplingCoordinator: full is "wait" or "raise", not {full!r}'
             raise ValueError(msg)
         for name, function in (("scope", scope), ("caller", caller), ("audit", audit)):
-            if function is not None and (not callable(function) or is_async(function)):
-                msg = f"SamplingCoordinator: {name} is a plain function, not {function!r}"
-                raise TypeError(msg)
+            check_plain(f"SamplingCoordinator: {name}", function)
         quiet = math.inf if idle is None else _seconds("idle", idle)
         gather = Window(quiet, _seconds("window", window), _count("max_batch", max_batch))
         room = max(_count("max_joint_tokens", max_joint_tokens) - BATCH_OVERHEAD, 0)

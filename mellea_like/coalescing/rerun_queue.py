@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic, Literal, TypeVar, get_args
 
-from mellea_like.core.callables import is_async
+from mellea_like.core.callables import check_plain
 from mellea_like.core.numbers import real_number, whole_number
 from mellea_like.errors import Expired, QueueFull
 
@@ -368,6 +368,4 @@ def check(
     if not (state is None or isinstance(state, str | Path) or hasattr(state, "last_tick")):
         msg = f"state is a GateState or the name of a file, not {state!r}"
         raise TypeError(msg)
-    if on_status is not None and (not callable(on_status) or is_async(on_status)):
-        msg = f"RerunGate: on_status is a plain function, not {on_status!r}"
-        raise TypeError(msg)
+    check_plain("RerunGate: on_status", on_status)

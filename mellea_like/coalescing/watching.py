@@ -6,6 +6,7 @@ import math
 import os
 import threading
 from glob import escape
+from inspect import isawaitable
 from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, cast
@@ -103,7 +104,11 @@ async def watch(
     async def run() -> None:
         changes = todo.take()
         try:
-            await (function(changes) if wants_changes else function())
+            given = function(changes) if wants_changes else function()
+            if not isawaitable(given):
+                msg = f"the tick of watch must be an async function; it returned {given!r}"
+                raise TypeError(msg)
+            await given
         except BaseException:
             todo.put_back(changes)
             raise

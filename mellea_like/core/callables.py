@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["is_async", "takes", "yields"]
+__all__ = ["check_plain", "is_async", "takes", "yields"]
 
 
 def is_async(function: Callable[..., object]) -> bool:
@@ -35,6 +35,21 @@ def yields(function: Callable[..., object]) -> bool:
     """
     bodies = _bodies(function)
     return any(inspect.isgeneratorfunction(b) or inspect.isasyncgenfunction(b) for b in bodies)
+
+
+def check_plain(name: str, function: Callable[..., object] | None) -> None:
+    """Refuse what does nothing when it is called and not awaited or iterated.
+
+    Args:
+        name: whose argument it is, and which.
+        function: a function; None is fine.
+
+    Raises:
+        TypeError: it can't be called, is async, or a generator.
+    """
+    if function is not None and (not callable(function) or is_async(function) or yields(function)):
+        msg = f"{name} is a plain function, not {function!r}"
+        raise TypeError(msg)
 
 
 def _bodies(function: object) -> tuple[Any, Any]:

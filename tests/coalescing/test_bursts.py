@@ -289,6 +289,8 @@ async def test_two_tasks_at_once_are_told(virtual_clock):
             "max_wait is at least 0 seconds and finite, not inf",
         ),
         ("source", {"max_items": 0}, ValueError, "max_items is at least 1"),
+        ("source", {"urgent": gathered}, TypeError, "urgent is a plain function"),
+        ("source", {"position": 3}, TypeError, "position is a plain function"),
     ],
 )
 async def test_wrong_arguments_are_told(source, wrong, error, says):

@@ -6,7 +6,7 @@ from functools import partial
 
 import anyio
 import pytest
-from anyio.from_thread import run, run_sync
+from anyio.from_thread import run, run_sync, start_blocking_portal
 from anyio.lowlevel import current_token
 from joint_kit import Person, ask
 
@@ -84,3 +84,13 @@ async def test_a_thread_that_goes_through_the_event_loop_is_served_at_once():
     async with ChatDispatcher(reply, quiet=0) as dispatcher, RerunGate(tick) as gate:
         with anyio.fail_after(5):
             assert await in_thread(work) == ("message", "ran")
+
+
+def test_a_program_without_an_event_loop_has_one_in_a_thread(anyio_backend_name):
+    with (
+        start_blocking_portal(anyio_backend_name) as portal,
+        portal.wrap_async_context_manager(ChatDispatcher(reply, quiet=0)) as dispatcher,
+    ):
+        assert portal.call(dispatcher.submit, "key", "message") == "message"
+        with pytest.raises(RuntimeError, match="another event loop"):
+            dispatcher.submit("key", "message")

@@ -304,13 +304,16 @@ async def test_it_keeps_its_state_beside_the_files_and_tells_its_status(tmp_path
     assert (told[-1].ticks, round(told[-1].window, -1)) == (2, 60)
 
 
-async def test_what_cannot_be_watched_is_told_at_once(tmp_path):
+async def test_what_cannot_be_watched_is_told_at_once(tmp_path, caplog):
     with pytest.raises(FileNotFoundError, match=r"can't watch .*/missing: there is no such file"):
         await watch(tmp_path / "missing", Ticks())
     with pytest.raises(ValueError, match="at least one path"):
         await watch([], Ticks())
     with pytest.raises(TypeError, match="a tick is an async function, not 3"):
         await watch(tmp_path, 3)  # type: ignore[arg-type]
+    stop = anyio.Event()
+    await watch(tmp_path, stop.set, at_start=True, stop=stop)  # type: ignore[arg-type]
+    assert "the tick of watch must be an async function; it returned None" in caplog.text
     with pytest.raises(ValueError, match="quiet is at least 0 seconds and finite, not -1"):
         await watch(tmp_path, Ticks(), quiet=-1)
 
