@@ -13,10 +13,13 @@ if TYPE_CHECKING:
 
     from mellea_like.gateway.config_server import BudgetConfig, KeyLimits
 
-__all__ = ["IN_SCOPE", "Admitted", "KeyState", "admitted"]
+__all__ = ["IN_SCOPE", "IS_KNOWN", "Admitted", "KeyState", "admitted"]
 
 IN_SCOPE = "mellea_like.gateway"
 """Where the guard leaves it in a request's ASGI scope."""
+
+IS_KNOWN = "mellea_like.gateway.is_known"
+"""In a scope, too: what the guard calls once it knows whose the request is."""
 
 ASSUMED_OUTPUT_TOKENS = 512
 """What a key's budget reserves for a reply of a judge that has no bound."""

@@ -13,7 +13,7 @@ from mellea_like.errors import ClientDisconnected
 from mellea_like.gateway.admission import check_amounts
 from mellea_like.gateway.auth import Keys, check_host
 from mellea_like.gateway.body import check_headers, parse, read_body
-from mellea_like.gateway.callers import IN_SCOPE, Admitted, KeyState, admitted
+from mellea_like.gateway.callers import IN_SCOPE, IS_KNOWN, Admitted, KeyState, admitted
 from mellea_like.gateway.config_server import ANONYMOUS
 from mellea_like.gateway.forbidden import check_fields, check_query
 from mellea_like.gateway.quiet import quiet_logs
@@ -196,6 +196,8 @@ class _Exchange:
             await guard.app(scope, self._receive, self._send)
             return
         self._key = key = guard.authorize(scope)
+        if IS_KNOWN in scope:  # Another server than ours has no such thing.
+            scope[IS_KNOWN]()
         if not asks and scope["method"] != "POST":
             raise Refusal(
                 405,

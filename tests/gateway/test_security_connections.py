@@ -8,6 +8,7 @@ import socket
 import textwrap
 import threading
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -175,9 +176,10 @@ def test_the_answer_to_a_long_body_arrives_while_the_caller_still_sends(gateway)
 
 def test_no_more_connections_than_configured():
     with running(max_connections=3) as gateway:
-        callers = [gateway.connect() for _ in range(3)]
-        for caller in callers:
-            caller.send(request("/healthz"))
+        callers: list[Caller] = []
+        for _ in range(3):
+            callers.append(caller := gateway.connect())
+            caller.send(request("/v1/models"))
             assert caller.answer().status == 200
         refused = gateway.ask(request("/healthz"))
         assert (refused.status, refused.headers["retry-after"]) == (503, "1")
@@ -185,6 +187,34 @@ def test_no_more_connections_than_configured():
         wait_until(lambda: gateway.ask(request("/healthz")).status == 200)
         for caller in callers:
             caller.socket.close()
+
+
+def test_strangers_make_room_for_those_with_a_key():
+    with (
+        running(max_connections=40, keys={"team": key()}, header_seconds=30) as gateway,
+        ExitStack() as stack,
+    ):
+        known = stack.enter_context(gateway.connect())
+        known.send(request("/v1/models", token=TOKEN))
+        assert known.answer().status == 200
+        strangers = [stack.enter_context(gateway.connect()) for _ in range(50)]
+        assert gateway.ask(request("/v1/models", token=TOKEN)).status == 200
+        assert strangers[0].answer().status == 503
+        known.send(request("/v1/models", token=TOKEN))
+        assert known.answer().status == 200
+
+
+def test_who_closes_its_half_of_the_connection_after_the_request_gets_the_answer(gateway):
+    with gateway.connect() as caller:
+        caller.send(request("/wait", method="GET"))
+        wait_until(lambda: gateway.app.inside == 1)
+        caller.socket.shutdown(socket.SHUT_WR)
+        time.sleep(0.1)
+        gateway.app.release.set()
+        assert caller.answer().status == 100  # Asks whether it is there.
+        assert caller.answer().status == 200
+        assert caller.closed_after() < 1
+    gateway.app.release.clear()
 
 
 # --- shapes that two servers may read in two ways ------------------------------------------------
