@@ -9,6 +9,7 @@ such generators before a loop ends. A backend that was dropped without `aclose` 
 from __future__ import annotations
 
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakKeyDictionary
 
@@ -99,6 +100,9 @@ class LoopClients:
         self._make = make
         self._close = close
         self._clients: WeakKeyDictionary[object, LoopClient] = WeakKeyDictionary()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(LoopClients, close=self._close), (self._make,)  # Clients are made anew.
 
     @asynccontextmanager
     async def hold(self) -> AsyncGenerator[LoopClient, None]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mellea_like.core.message import Message
 
@@ -64,6 +64,10 @@ class Context:
             prefix = node._messages if node._messages is not None else node._tail
             self._messages = (*prefix, *(m for tail in reversed(tails) for m in tail))
         return self._messages
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Not as a chain of parents, which a conversation of 400 turns makes too deep to follow.
+        return Context, (self.messages,)
 
     def __len__(self) -> int:
         return self._length

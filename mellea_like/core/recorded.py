@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import builtins
-from dataclasses import dataclass
+import pickle
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from mellea_like import errors
@@ -13,9 +14,11 @@ from mellea_like.core.shown import add_note, error_text, fields_shown
 from mellea_like.errors import BackendError, MelleaError, RequirementError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
+    from mellea_like.core.action import Action
     from mellea_like.core.context import Context
+    from mellea_like.core.slice import Slice
     from mellea_like.core.validation import Candidate, ValidatorAnswer
 
 __all__ = [
@@ -23,6 +26,7 @@ __all__ = [
     "RecordedError",
     "error_from_dict",
     "error_to_dict",
+    "picklable",
     "recorded_requirement",
 ]
 
@@ -45,6 +49,21 @@ class RecordedAction:
     text: str
 
     __repr__ = fields_shown
+
+    @classmethod
+    def of(cls, action: Action[Any]) -> RecordedAction:
+        """Describe an action.
+
+        Args:
+            action: any; a recorded one comes back as it is.
+
+        Returns:
+            Its type's name, and its text or else its `repr`.
+        """
+        if isinstance(action, RecordedAction):
+            return action
+        text = getattr(action, "description", None) or getattr(action, "content", None)
+        return cls(type(action).__name__, text if isinstance(text, str) else repr(action))
 
     def render(self, context: Context) -> tuple[Message, ...]:
         """Return the conversation with the text at its end.
@@ -93,13 +112,65 @@ def recorded_requirement(name: str, description: str, weight: float) -> Requirem
     Returns:
         A requirement that can't be checked: how to is not in the record.
     """
+    return Requirement(description, _Unknown(name), name=name, weight=weight, inline=True)
 
-    def unknown(candidate: Candidate) -> ValidatorAnswer:
+
+@dataclass(frozen=True, slots=True)
+class _Unknown:
+    """Stands for the validator of a recorded requirement."""
+
+    name: str
+
+    def __call__(self, candidate: Candidate) -> ValidatorAnswer:
         del candidate
-        msg = f"requirement {name!r} is out of a record, which does not say how to check it"
-        raise RequirementError(msg, requirement=name)
+        msg = f"requirement {self.name!r} is out of a record, which does not say how to check it"
+        raise RequirementError(msg, requirement=self.name)
 
-    return Requirement(description, unknown, name=name, weight=weight, inline=True)
+
+def picklable(slices: Sequence[Slice]) -> tuple[Slice, ...]:
+    """Return slices whose actions, requirements and errors pickle.
+
+    Args:
+        slices: the slices of a call.
+
+    Returns:
+        The same, with what does not pickle replaced as in a record that was read again.
+    """
+    known: dict[int, Any] = {}
+
+    def kept(thing: Any, instead: Callable[[Any], Any]) -> Any:
+        if id(thing) not in known:
+            known[id(thing)] = thing if _pickles(thing) else instead(thing)
+        return known[id(thing)]
+
+    def error(raised: BaseException | None) -> Any:
+        return kept(raised, lambda lost: error_from_dict(error_to_dict(lost)))
+
+    return tuple(
+        replace(
+            s,
+            action=kept(s.action, RecordedAction.of),
+            requirements=tuple(
+                kept(r, lambda lost: recorded_requirement(lost.name, lost.description, lost.weight))
+                for r in s.requirements
+            ),
+            verdicts=tuple(
+                v if v.error is None else v.recorded(v.status, v.reason, v.score, error(v.error))
+                for v in s.verdicts
+            ),
+            error=error(s.error),
+        )
+        for s in slices
+    )
+
+
+def _pickles(thing: object) -> bool:
+    try:
+        again = pickle.loads(pickle.dumps(thing))  # noqa: S301 (just written)
+    except Exception:  # noqa: BLE001 (a user's class may raise anything)
+        return False
+    # An exception may come back and say something else: its class is given its message anew.
+    return not isinstance(thing, BaseException) or error_text(again) == error_text(thing)
 
 
 def error_to_dict(error: BaseException) -> dict[str, Any]:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+import sys
 from enum import IntEnum
-from typing import TYPE_CHECKING, Literal, overload
+from importlib import import_module
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from mellea_like.core.callables import is_async, takes
 from mellea_like.core.numbers import real_number
@@ -12,7 +15,8 @@ from mellea_like.core.shown import shown
 from mellea_like.core.streaming import check_stream
 
 if TYPE_CHECKING:
-    from typing import Self
+    from collections.abc import Callable
+    from typing import Self, SupportsIndex
 
     from mellea_like.core.backend import Backend
     from mellea_like.core.streaming import StreamCheck
@@ -79,6 +83,7 @@ class Requirement:
         "name",
         "on_error",
         "operator",
+        "origin",
         "parts",
         "stage",
         "stream",
@@ -99,6 +104,7 @@ class Requirement:
     stream: StreamCheck | None
     parts: tuple[Requirement, ...]
     operator: Operator | None
+    origin: Callable[[], Requirement] | None
     stage: Stage
 
     def __init__(
@@ -159,6 +165,7 @@ class Requirement:
             stream=stream,
             parts=(),
             operator=None,
+            origin=None,
             stage=_stage_of(validator, inline=inline),
         )
 
@@ -178,6 +185,12 @@ class Requirement:
 
     def __deepcopy__(self, memo: object) -> Self:
         return self
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> str | tuple[Any, ...]:
+        if self.origin is not None:
+            return self.origin, ()
+        place = _place_of(self)
+        return super().__reduce_ex__(protocol) if place is None else (_found, place)
 
     def __setstate__(self, state: tuple[dict[str, object] | None, dict[str, object]]) -> None:
         self._set(**(state[0] or {}), **state[1])
@@ -200,6 +213,7 @@ class Requirement:
             stream=None,
             parts=parts,
             operator=operator,
+            origin=None,
             stage=max(part.stage for part in parts),
         )
         return whole
@@ -342,6 +356,26 @@ def requirement(
         judge=judge,
         stream=stream,
     )
+
+
+def _place_of(requirement: Requirement) -> tuple[str, str] | None:
+    """Return the module and the name of a requirement that a decorator made of a function there.
+
+    Its validator does not pickle as functions do, since the function's name is the requirement's.
+    """
+    module = getattr(requirement.validator, "__module__", None)
+    name = getattr(requirement.validator, "__qualname__", "<locals>")
+    carried = any(carrier in sys.modules for carrier in ("cloudpickle", "ray.cloudpickle"))
+    if not isinstance(module, str) or "<" in name or (module == "__main__" and carried):
+        return None  # cloudpickle takes functions of the main program along.
+    try:
+        return (module, name) if _found(module, name) is requirement else None
+    except (AttributeError, ImportError):
+        return None
+
+
+def _found(module: str, name: str) -> object:
+    return attrgetter(name)(import_module(module))
 
 
 def _stage_of(validator: Validator | None, *, inline: bool) -> Stage:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from copy import deepcopy
+from dataclasses import dataclass, fields
 from enum import StrEnum
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, overload
@@ -51,6 +52,9 @@ class StopReason(StrEnum):
 @dataclass(frozen=True, slots=True)
 class SamplingResult(Generic[T]):
     """All that happened in one call, and the best of it. Generic in the parsed value.
+
+    It pickles: an action, a requirement or an error that does not is described in the copy, as in
+    one that `from_dict` reads. The parsed values have to pickle.
 
     It is true if it is a `success`.
 
@@ -192,6 +196,17 @@ class SamplingResult(Generic[T]):
         from mellea_like.core.trace import from_dict  # noqa: PLC0415 (few programs need it)
 
         return from_dict(data, format)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        from mellea_like.core.recorded import picklable  # noqa: PLC0415 (few programs need it)
+
+        given = (getattr(self, f.name) for f in fields(self) if f.name != "slices")
+        return SamplingResult, (picklable(self.slices), *given)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> SamplingResult[T]:
+        for s in self.slices:  # An exception's class need not know how to make a second one.
+            memo.update((id(e), e) for e in (s.error, *(v.error for v in s.verdicts)))
+        return SamplingResult(*(deepcopy(getattr(self, f.name), memo) for f in fields(self)))
 
     def _why(self) -> str:
         tried = f"none of {len(self.slices)} iterations passed (stopped: {self.stop_reason})"

@@ -191,13 +191,8 @@ def usage_to_dict(usage: Usage) -> dict[str, int]:
 
 
 def _action(action: Action[Any]) -> dict[str, str]:
-    if isinstance(action, RecordedAction):
-        return {"type": action.type, "text": action.text}
-    text = getattr(action, "description", None) or getattr(action, "content", None)
-    return {
-        "type": type(action).__name__,
-        "text": text if isinstance(text, str) else repr(action),
-    }
+    recorded = RecordedAction.of(action)
+    return {"type": recorded.type, "text": recorded.text}
 
 
 def _validation(requirement: Requirement, verdict: ValidationResult) -> dict[str, Any]:

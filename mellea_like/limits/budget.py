@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anyio
 from anyio.lowlevel import EventLoopToken, current_token
@@ -322,6 +322,9 @@ class Budget(Allowance):
             self._account.denied += 1
             msg = f"budget {self.name!r}: its {self.seconds:g} seconds are over"
             raise LimitExceeded(msg)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_loop": None}
 
     def _enter_loop(self) -> None:
         root, loop = self._root, current_token()

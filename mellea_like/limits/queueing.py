@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anyio
 from anyio.lowlevel import checkpoint, checkpoint_if_cancelled, current_token
@@ -238,6 +238,9 @@ class Queueing(ABC):
             return current_token() == self._loop
         except anyio.NoEventLoopError:
             return False
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_loop": None, "_line": Line(), "_keeper": None}
 
     def _enter_loop(self) -> None:
         token = current_token()

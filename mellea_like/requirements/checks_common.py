@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import unicodedata
-from typing import TYPE_CHECKING, TypedDict
+from functools import partial, wraps
+from typing import TYPE_CHECKING, ParamSpec, TypedDict
 
 from mellea_like.core.requirement import Requirement
 
@@ -15,7 +16,19 @@ if TYPE_CHECKING:
     from mellea_like.core.streaming import StreamCheck
     from mellea_like.core.validation import Candidate, ValidationResult
 
-__all__ = ["Settings", "check", "clipped", "folded", "given_texts", "listed", "quoted"]
+__all__ = [
+    "Settings",
+    "check",
+    "clipped",
+    "folded",
+    "given_texts",
+    "listed",
+    "quoted",
+    "ready_made",
+]
+
+
+P = ParamSpec("P")
 
 
 class Settings(TypedDict, total=False):
@@ -55,6 +68,25 @@ def check(
     """
     asked: Settings = {"name": name, **settings}
     return Requirement(description, validator, inline=True, stream=stream, **asked)
+
+
+def ready_made(make: Callable[P, Requirement]) -> Callable[P, Requirement]:
+    """Have a check pickle as the call that makes it, for its validator is a closure.
+
+    Args:
+        make: what makes the check; a function of a module.
+
+    Returns:
+        The same, as a decorator gives it back.
+    """
+
+    @wraps(make)
+    def made(*args: P.args, **settings: P.kwargs) -> Requirement:
+        requirement = make(*args, **settings)
+        object.__setattr__(requirement, "origin", partial(made, *args, **settings))
+        return requirement
+
+    return made
 
 
 def folded(text: str, *, ignore_case: bool) -> str:

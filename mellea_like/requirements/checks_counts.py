@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple, Unpack
 
 from mellea_like.core.numbers import whole_number
 from mellea_like.core.validation import ValidationResult
-from mellea_like.requirements.checks_common import Settings, check
+from mellea_like.requirements.checks_common import Settings, check, ready_made
 from mellea_like.requirements.early_checks import at_most, characters, lines, words
 
 if TYPE_CHECKING:
@@ -71,6 +71,7 @@ class _Range(NamedTuple):
         return 1.0
 
 
+@ready_made
 def word_count(
     *,
     at_least: int | None = None,
@@ -105,6 +106,7 @@ def word_count(
     return _counted("word_count", "word", allowed, count_words, settings, words if early else None)
 
 
+@ready_made
 def char_count(
     *,
     at_least: int | None = None,
@@ -140,6 +142,7 @@ def char_count(
     )
 
 
+@ready_made
 def line_count(
     *,
     at_least: int | None = None,
@@ -172,6 +175,7 @@ def line_count(
     return _counted("line_count", "line", allowed, count_lines, settings, lines if early else None)
 
 
+@ready_made
 def sentence_count(
     *,
     at_least: int | None = None,

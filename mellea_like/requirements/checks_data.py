@@ -21,6 +21,7 @@ from mellea_like.requirements.checks_common import (
     given_texts,
     listed,
     quoted,
+    ready_made,
 )
 from mellea_like.requirements.early_checks import json_only
 
@@ -40,6 +41,7 @@ MAX_DIGITS = 1_000
 """A longer text is no number that anyone meant."""
 
 
+@ready_made
 def is_json(*, early: bool = False, **settings: Unpack[Settings]) -> Requirement:
     """Require a reply that is one JSON value (RFC 8259: no comments, no NaN).
 
@@ -70,6 +72,7 @@ def is_json(*, early: bool = False, **settings: Unpack[Settings]) -> Requirement
     )
 
 
+@ready_made
 def json_schema(
     schema: Mapping[str, Any],
     *,
@@ -132,6 +135,7 @@ def json_schema(
     )
 
 
+@ready_made
 def parses_as(
     model: TypeForm[Any], *, early: bool = False, **settings: Unpack[Settings]
 ) -> Requirement:
@@ -171,6 +175,7 @@ def parses_as(
     )
 
 
+@ready_made
 def one_of(
     choices: Iterable[str], *, ignore_case: bool = False, **settings: Unpack[Settings]
 ) -> Requirement:
@@ -208,6 +213,7 @@ def one_of(
     return check("one_of", f"is {listed(allowed, 'or')}, and nothing else", validate, settings)
 
 
+@ready_made
 def number_between(
     low: float | None = None, high: float | None = None, **settings: Unpack[Settings]
 ) -> Requirement:

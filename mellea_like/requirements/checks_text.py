@@ -16,6 +16,7 @@ from mellea_like.requirements.checks_common import (
     given_texts,
     listed,
     quoted,
+    ready_made,
 )
 from mellea_like.requirements.checks_counts import sentences_of
 from mellea_like.requirements.early_text import anchored, excluding, is_plain, matching, starting
@@ -41,6 +42,7 @@ _SMALL_WORDS = frozenset(
 )
 
 
+@ready_made
 def contains(*texts: str, ignore_case: bool = False, **settings: Unpack[Settings]) -> Requirement:
     """Require texts, all of them, anywhere in the reply; inside a longer word too.
 
@@ -73,6 +75,7 @@ def contains(*texts: str, ignore_case: bool = False, **settings: Unpack[Settings
     return check("contains", f"contains {listed(wanted)}{case}", validate, settings)
 
 
+@ready_made
 def excludes(
     *texts: str, ignore_case: bool = False, early: bool = False, **settings: Unpack[Settings]
 ) -> Requirement:
@@ -112,6 +115,7 @@ def excludes(
     return check("excludes", words, validate, settings, stream)
 
 
+@ready_made
 def starts_with(
     *texts: str, ignore_case: bool = False, early: bool = False, **settings: Unpack[Settings]
 ) -> Requirement:
@@ -150,6 +154,7 @@ def starts_with(
     return check("starts_with", words, validate, settings, stream)
 
 
+@ready_made
 def ends_with(*texts: str, ignore_case: bool = False, **settings: Unpack[Settings]) -> Requirement:
     """Require one of some texts at the end; white space after it is passed over.
 
@@ -181,6 +186,7 @@ def ends_with(*texts: str, ignore_case: bool = False, **settings: Unpack[Setting
     return check("ends_with", f"ends with {listed(wanted, 'or')}{case}", validate, settings)
 
 
+@ready_made
 def matches(
     pattern: str,
     *,
@@ -262,6 +268,7 @@ def matches(
     return check("matches", words, validate, settings, stream)
 
 
+@ready_made
 def casing(kind: Casing, **settings: Unpack[Settings]) -> Requirement:
     """Require a casing. What has no case, such as digits and most scripts of Asia, always passes.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import anyio
 from anyio.lowlevel import EventLoopToken, current_token
@@ -24,6 +25,9 @@ class Timeline:
         # In one piece: event loops in several threads may ask at once, and must not mix their
         # clocks up. The last time of one may be lost to the other then, which is no harm.
         self._state: tuple[EventLoopToken | None, float, float, float] = None, 0.0, 0.0, 0.0
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Timeline, (), (None, {"_state": (None, 0.0, self._state[2], 0.0)})
 
     def now(self) -> float:
         """Return the time in seconds; in one thread never less than the time before.
