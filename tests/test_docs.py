@@ -7,6 +7,9 @@ directory of their own; a block may ``await`` at its top level. Comments in the 
   prints, where ``...`` stands for anything;
 - ``<!-- needs: a server -->`` above a Python block: it is compiled but not run, for that reason.
 
+The tutorial's pages run as notebooks, in a Jupyter kernel. They and the README also run as scripts,
+with nothing installed but what these pages say to install.
+
 Lines of ```` ```bash ```` blocks that call ``mellea-like`` are run too, unless the block ``needs``
 something, on a machine without keys: their options exist, and something comes out.
 """
@@ -28,13 +31,22 @@ from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import anyio
+import nbformat
 import pytest
+from nbclient import NotebookClient
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from nbformat import NotebookNode
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
 PAGES = [page for page in PAGES if "_build" not in page.parts]
+TUTORIAL = [page for page in PAGES if re.fullmatch(r"\d\d-.*", page.stem)]
 
 FENCE = re.compile(r"^(?P<indent> *)(?P<ticks>`{3,})(?P<info>[^`]*)$")
 MARKER = re.compile(r"^ *<!-- *(?P<text>.*?) *-->$")
@@ -122,12 +134,10 @@ def run_in_process(page: Path, directory: Path) -> subprocess.CompletedProcess[s
 
 
 def run_python(arguments: list[str], directory: Path) -> subprocess.CompletedProcess[str]:
-    secret = ("OPENAI_", "OTEL_", "MELLEA_")
-    environ = {name: text for name, text in os.environ.items() if not name.startswith(secret)}
     return subprocess.run(
         [sys.executable, "-W", "error", *arguments],
         cwd=directory,
-        env=environ,
+        env=without_keys(),
         capture_output=True,
         text=True,
         check=False,
@@ -136,20 +146,78 @@ def run_python(arguments: list[str], directory: Path) -> subprocess.CompletedPro
     )
 
 
+def without_keys() -> dict[str, str]:
+    secret = ("OPENAI_", "OTEL_", "MELLEA_")
+    return {name: text for name, text in os.environ.items() if not name.startswith(secret)}
+
+
 def has_examples(page: Path) -> bool:
     return any(block.language == "python" for block in blocks_of(page))
 
 
-@pytest.mark.parametrize(
-    "page",
-    [pytest.param(page, id=str(page.relative_to(ROOT))) for page in PAGES if has_examples(page)],
-)
+def each(pages: Iterable[Path]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize(
+        "page", [pytest.param(page, id=str(page.relative_to(ROOT))) for page in pages]
+    )
+
+
+@each(page for page in PAGES if has_examples(page) and page not in TUTORIAL)
 def test_examples_of_a_page_run(page, tmp_path):
     done = run_in_process(page, tmp_path)
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("page", [pytest.param(p, id=str(p.relative_to(ROOT))) for p in PAGES])
+# --- the tutorial, as a newcomer runs it -------------------------------------------------------
+
+# What is installed here, and is not by ``pip install '.[cli]'``.
+NOT_IN_CLI = ["mcp", "openai", "opentelemetry.sdk", "prometheus_client", "pytest", "sniffio"]
+NOT_IN_CLI += ["starlette", "trio", "uvicorn", "uvloop", "watchfiles", "xllamacpp", "yaml"]
+RUN_WITHOUT = """
+import runpy, sys
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name in sys.argv[2:]:
+            raise ModuleNotFoundError(name)
+sys.meta_path.insert(0, Absent())
+runpy.run_path(sys.argv[1], run_name="__main__")
+"""
+
+
+@each([ROOT / "README.md", *TUTORIAL])
+def test_a_page_for_newcomers_is_a_script_that_runs_in_the_environment_it_prescribes(
+    page, tmp_path
+):
+    blocks = [block for block in blocks_of(page) if block.language == "python" and not block.needs]
+    script = tmp_path / "script.py"
+    script.write_text("\n".join(block.text for block in blocks), encoding="utf-8")
+    done = run_python(["-c", RUN_WITHOUT, str(script), *NOT_IN_CLI], tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_seven_pages_of_the_tutorial_run_as_notebooks(tmp_path):
+    assert len(TUTORIAL) == 7
+    cells: list[NotebookNode] = []
+    prints: list[tuple[NotebookNode, Block]] = []
+    for page in TUTORIAL:  # In one kernel: starting one takes longer than running a page.
+        cells.append(nbformat.v4.new_code_cell("%reset -f"))
+        for block in blocks_of(page):
+            if block.prints:
+                prints.append((cells[-1], block))
+            elif block.language == "python":
+                compiled(block, page)
+                if not block.needs:
+                    cells.append(nbformat.v4.new_code_cell(block.text))
+    place = {"metadata": {"path": str(tmp_path)}}
+    client = NotebookClient(nbformat.v4.new_notebook(cells=cells), timeout=50, resources=place)
+    client.execute(env=without_keys())
+    checker = doctest.OutputChecker()
+    for cell, block in prints:
+        printed = "".join(output.text for output in cell.outputs if output.get("name") == "stdout")
+        message = f"{cell.source}\nis said to print\n{block.text}\nand prints\n{printed}"
+        assert checker.check_output(block.text, printed, doctest.ELLIPSIS), message
+
+
+@each(PAGES)
 def test_no_python_block_hides_under_another_name(page):
     hidden = [
         f"{page.name}:{block.line}: {block.language}"

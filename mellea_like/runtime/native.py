@@ -81,9 +81,10 @@ def running_loop() -> object:
     if "asyncio" in sys.modules:
         with suppress(RuntimeError):
             return sys.modules["asyncio"].get_running_loop()
-    if "trio" in sys.modules:
+    trio: Any = sys.modules.get("trio")
+    if trio is not None:
         with suppress(RuntimeError):
-            return sys.modules["trio"].lowlevel.current_trio_token()
+            return trio.lowlevel.current_trio_token()
     return None
 
 

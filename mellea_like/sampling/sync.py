@@ -16,7 +16,7 @@ from anyio.lowlevel import current_token
 from mellea_like.core.numbers import real_number
 from mellea_like.core.requirement import Requirement
 from mellea_like.runtime.logs import warn
-from mellea_like.runtime.native import call_soon, context_for_thread
+from mellea_like.runtime.native import call_soon, context_for_thread, running_loop
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
@@ -169,7 +169,7 @@ def run_once(call: Callable[[], Awaitable[T]], backends: Iterable[Any]) -> T:
     Returns:
         What the call returned.
     """
-    if _loop_is_running():
+    if running_loop() is not None:
         thread = _LoopThread(backends)
         try:
             return thread.run(call)
@@ -234,7 +234,7 @@ class _LoopThread:
             raise RuntimeError(msg)
         call = _Call(function)
         started = False
-        with _interruptible() if _loop_is_running() else nullcontext():
+        with nullcontext() if running_loop() is None else _interruptible():
             try:
                 with self._lock:
                     self._start(call)
@@ -347,11 +347,3 @@ def _interruptible() -> Generator[None, None, None]:
         signal.signal(signal.SIGINT, handler)
         if interrupted:
             signal.raise_signal(signal.SIGINT)
-
-
-def _loop_is_running() -> bool:
-    try:
-        current_token()
-    except anyio.NoEventLoopError:
-        return False
-    return True

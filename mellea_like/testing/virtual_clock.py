@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
 
 import anyio
 
 from mellea_like.limits.gate import JITTER
+from mellea_like.runtime.native import context_for_thread, running_loop
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -109,7 +112,9 @@ def run_virtual(
 ) -> T:
     """Run an async function in virtual time on an event loop of its own.
 
-    For property tests and scripts; a test that is a coroutine takes the ``virtual_clock`` fixture.
+    For property tests, scripts and notebooks; a test that is a coroutine takes the
+    ``virtual_clock`` fixture. Where an event loop runs already, this one runs in another thread,
+    and the other stands still.
 
     Args:
         function: takes no argument.
@@ -123,7 +128,11 @@ def run_virtual(
     """
     clock = VirtualClock()
     name, options = clock.backend(backend)
-    return anyio.run(clock.run, function, backend=name, backend_options=options)
+    run = partial(anyio.run, clock.run, function, backend=name, backend_options=options)
+    if running_loop() is None:
+        return run()
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(context_for_thread().run, run).result()
 
 
 def others_may_wake_it() -> bool:
