@@ -82,9 +82,13 @@ class BackendError(MelleaError):
         status: the HTTP status, where there was one.
         retryable: whether the same request may succeed later; by default what the class says.
         retry_after: seconds to wait first, as the server asked, or None.
+
+    Attributes:
+        retried: whether a call inside this one has tried again already, so that nobody else should.
     """
 
     default_retryable: ClassVar[bool] = False
+    retried = False
 
     def __init__(
         self,

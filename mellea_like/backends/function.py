@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from anyio.lowlevel import checkpoint
 
 from mellea_like.core.callables import is_async
+from mellea_like.core.current import SPENDS_ON
 from mellea_like.core.generation import Generation, Usage
 from mellea_like.runtime.threads import run_in_thread
 
@@ -34,7 +35,8 @@ class FunctionBackend:
     `mellea_like.errors.BackendError` to say that trying again may help.
 
     A function costs one request and no tokens, unless the generation that it returns has a usage,
-    or the function passes the request on to another backend.
+    or the function passes the request on to another backend, or calls a strategy: then it costs
+    what that does, and an error that the strategy has retried is not tried again.
 
     Args:
         function: an async function, or a plain one, which runs in a thread so that it may block.
@@ -88,12 +90,15 @@ class FunctionBackend:
         """
         meter = request.meter
         before = meter.usage
+        token = SPENDS_ON.set(meter)
         try:
             generation = self._generation(await self._call(request))
         except BaseException:
             if meter.usage == before:
                 _count(meter, Usage())
             raise
+        finally:
+            SPENDS_ON.reset(token)
         if meter.usage == before:
             _count(meter, generation.usage)
         if generation.usage.requests == 0:

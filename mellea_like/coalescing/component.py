@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 import anyio
 from opentelemetry import context as otel_context
 
-from mellea_like.core.current import ITERATION
+from mellea_like.core.current import ITERATION, SPENDS_ON
 from mellea_like.errors import ShutdownError
 from mellea_like.runtime.native import check_loop, running_loop
 
@@ -155,6 +155,7 @@ class Component(ABC):
         self, work: Callable[..., Awaitable[object]], args: tuple[Any, ...]
     ) -> None:
         ITERATION.set(None)
+        SPENDS_ON.set(None)
         otel_context.attach(otel_context.Context())
         worker = anyio.get_current_task().id
         self._workers.add(worker)

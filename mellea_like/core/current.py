@@ -1,4 +1,4 @@
-"""Which iteration the running code belongs to."""
+"""Which iteration the running code belongs to, and on which meter it spends."""
 
 from __future__ import annotations
 
@@ -7,11 +7,15 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from mellea_like.core.backend import RequestMeta
+    from mellea_like.core.generation import Meter
 
-__all__ = ["ITERATION", "current_iteration"]
+__all__ = ["ITERATION", "SPENDS_ON", "current_iteration"]
 
 ITERATION: ContextVar[RequestMeta | None] = ContextVar("mellea_like_iteration", default=None)
 """Set by the engine round the generation and validation of each slice."""
+
+SPENDS_ON: ContextVar[Meter | None] = ContextVar("mellea_like_spends_on", default=None)
+"""The meter of the request or slice under way: what a call inside it costs is part of its cost."""
 
 
 def current_iteration() -> int | None:

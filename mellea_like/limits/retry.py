@@ -87,11 +87,13 @@ class Retry:
             error: what was raised.
 
         Returns:
-            Whether it is a retryable `BackendError` other than `MalformedResponse`.
+            Whether it is a retryable `BackendError` other than `MalformedResponse`, and no call
+            inside has retried it.
         """
         return (
             isinstance(error, BackendError)
             and bool(error.retryable)
+            and not error.retried
             and not isinstance(error, MalformedResponse)
         )
 

@@ -107,6 +107,8 @@ async def try_again(
         try:
             return await policy.again(backend.generate, request, first, gate)
         except LimitExceeded as exc:
+            if exc.result is not None:
+                raise  # It ended a call inside this one.
             call.race.out_of_budget(exc)
             add_note(first, f"not tried again: {exc}")
         # Outside the handler: what ends the call may be raised from this error, not it from that.

@@ -14,12 +14,13 @@ import anyio
 from anyio.lowlevel import checkpoint_if_cancelled
 
 from mellea_like.core.action import Instruction
+from mellea_like.core.current import SPENDS_ON
 from mellea_like.core.generation import why_incomplete
 from mellea_like.core.message import Message
 from mellea_like.core.options import Options
 from mellea_like.core.result import SamplingResult, StopReason
 from mellea_like.core.wrapping import innermost
-from mellea_like.errors import HookError, LimitExceeded, SamplingFailed
+from mellea_like.errors import BackendError, HookError, LimitExceeded, SamplingFailed
 from mellea_like.hooks.dispatch import HookRun
 from mellea_like.hooks.registry import snapshot
 from mellea_like.hooks.types import HookType
@@ -116,6 +117,9 @@ class Call:
         self.started = self.clock()
         self._started_utc = datetime.now(UTC)
         self.race = Race(self.sampling_id, settings)
+        self._inside = SPENDS_ON.get()
+        if self._inside is not None:
+            self._inside.add(self.race)
         self.deadline = None if settings.timeout is None else self.started + settings.timeout
         if settings.schedule is not None or plan.budgets:
             self._bring_deadline_forward(settings.schedule)
@@ -270,6 +274,8 @@ class Call:
                 and error.result is None
             ):
                 error.result = self._result(ending)
+            if self._inside is not None and isinstance(error, BackendError):
+                error.retried = self.strategy.settings.retry is not None
             raise error
         return self._result(ending)
 

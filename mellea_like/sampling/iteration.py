@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from mellea_like.core.backend import Request, RequestMeta, checked_reply
-from mellea_like.core.current import ITERATION
+from mellea_like.core.current import ITERATION, SPENDS_ON
 from mellea_like.core.format import parse_json, parse_value, why_unread
 from mellea_like.core.generation import INCOMPLETE, Generation, Meter, Usage, cost_of
 from mellea_like.core.quick import quick
@@ -127,7 +127,7 @@ class Iteration:
         if cancellation is None:
             if self.validating or not isinstance(error, Exception):
                 raise error
-            if isinstance(error, LimitExceeded):
+            if isinstance(error, LimitExceeded) and error.result is None:
                 # Nothing was sent and nothing went wrong: it was stopped before it began.
                 self.outcome, self.error = _CANCELLED, None
                 self.call.race.out_of_budget(error)
@@ -185,7 +185,7 @@ class Iteration:
             )
         self.error.__cause__ = exc
 
-    async def _attempt(self) -> None:  # noqa: C901 (the hot path, in one piece)
+    async def _attempt(self) -> None:  # noqa: C901, PLR0912 (the hot path, in one piece)
         call = self.call
         plan = call.plan
         messages = call.rendered
@@ -197,6 +197,7 @@ class Iteration:
         if options.seed is not None:
             options = options.with_seed(derive_seed(options.seed, self.turn.iteration))
         request = _new_request(messages, options, plan.format, self.meta, meter)
+        SPENDS_ON.set(meter)
         gate = call.gate
         try:
             if gate is not None and gate.closed:
@@ -214,6 +215,8 @@ class Iteration:
         candidate = self._read(generation)
         if candidate is None:
             return
+        if not meter.started:
+            meter.finish(generation)  # A validator may spend on it, too.
         self.validating = True
         if call.validation_observed:
             await self._validate_observed(candidate)

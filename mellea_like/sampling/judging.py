@@ -80,6 +80,7 @@ async def _ask(requirement: Requirement, request: Request, call: Call) -> Genera
         except BackendError as exc:
             reply = await try_again(backend, gate, request, exc, call)
     except LimitExceeded as exc:
-        call.race.out_of_budget(exc)
+        if exc.result is None:
+            call.race.out_of_budget(exc)
         raise
     return checked_reply(judge, reply)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
+from mellea_like.core.generation import Usage
 from mellea_like.core.result import StopReason
 from mellea_like.core.slice import Outcome, Slice
 from mellea_like.runtime.logs import warn
@@ -97,6 +98,11 @@ class Race:
             return False
         self._running[turn.subsample] = turn
         return True
+
+    @property
+    def usage(self) -> Usage:
+        """What the slices recorded so far have cost."""
+        return sum((slice_.usage for slice_ in self.slices), Usage())
 
     def record(self, slice_: Slice) -> None:
         """Keep a finished slice and tell the consumer: one synchronous step."""
