@@ -70,7 +70,7 @@ def real_number(
         msg = f"{name} is a number{of_unit}, not {value!r}"
         raise TypeError(msg)
     enough = value > over if least is None else value >= least
-    finite = value <= LARGEST or value == math.inf
+    finite = abs(value) <= LARGEST or abs(value) == math.inf
     if not (enough and finite and (value < under if most is None else value <= most)):
         bounds = " and ".join(_bounds(over, least, under, most, unit and f" {unit}"))
         msg = f"{name} is {bounds}, not {value!r}"

@@ -50,7 +50,7 @@ def test_a_whole_number_out_of_its_bounds_is_refused(value, bounds, says):
     [
         (0, {}),
         (-1e300, {}),
-        (10**400, {}),
+        (10**300, {}),
         (5e-324, {"over": 0}),
         (0, {"least": 0}),
         (0.5, {"over": 0, "under": 1}),
@@ -80,7 +80,7 @@ def test_an_error_says_what_the_number_counts():
 @pytest.mark.parametrize(
     ("bounds", "wrong", "says"),
     [
-        ({}, [math.inf, -math.inf], "finite"),
+        ({}, [math.inf, -math.inf, 10**400, -(10**400)], "finite"),
         ({"over": 0}, [0, -1, -0.0, math.inf], "over 0 and finite"),
         ({"least": 0}, [-5e-324, math.inf], "at least 0 and finite"),
         ({"least": 0, "most": math.inf}, [-1, -math.inf], "at least 0"),
