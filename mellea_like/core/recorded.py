@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from mellea_like import errors
 from mellea_like.core.message import Message
 from mellea_like.core.requirement import Requirement
-from mellea_like.core.shown import add_note, error_text, fields_shown
+from mellea_like.core.shown import add_note, error_text, fields_shown, safe_repr
 from mellea_like.errors import BackendError, MelleaError, RequirementError
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class RecordedAction:
         if isinstance(action, RecordedAction):
             return action
         text = getattr(action, "description", None) or getattr(action, "content", None)
-        return cls(type(action).__name__, text if isinstance(text, str) else repr(action))
+        return cls(type(action).__name__, text if isinstance(text, str) else safe_repr(action))
 
     def render(self, context: Context) -> tuple[Message, ...]:
         """Return the conversation with the text at its end.

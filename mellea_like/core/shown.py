@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["add_note", "bounded", "error_text", "fields_shown", "first_few", "shown"]
+__all__ = ["add_note", "bounded", "error_text", "fields_shown", "first_few", "safe_repr", "shown"]
 
 CHARACTERS = 200
 
@@ -78,6 +78,21 @@ def fields_shown(self: Any) -> str:
     """
     inside = ", ".join(f"{f.name}={shown(getattr(self, f.name))}" for f in fields(self) if f.repr)
     return f"{type(self).__name__}({inside})"
+
+
+def safe_repr(value: object) -> str:
+    """Return a whole `repr`; Python's default one where an object's own raises.
+
+    Args:
+        value: anything.
+
+    Returns:
+        The `repr`.
+    """
+    try:
+        return repr(value)
+    except Exception:  # noqa: BLE001 (the object's own)
+        return object.__repr__(value)
 
 
 def error_text(error: BaseException | None) -> str:

@@ -19,6 +19,7 @@ from mellea_like.core.recorded import (
     recorded_requirement,
 )
 from mellea_like.core.result import SamplingResult, StopReason
+from mellea_like.core.shown import safe_repr
 from mellea_like.core.slice import Outcome, Slice
 from mellea_like.core.validation import ValidationResult, ValidationStatus
 
@@ -187,7 +188,7 @@ def usage_to_dict(usage: Usage) -> dict[str, int]:
     Returns:
         Its fields by name.
     """
-    return {name: getattr(usage, name) for name in USAGE}
+    return {name: int(getattr(usage, name)) for name in USAGE}  # A backend's may be numpy's.
 
 
 def _action(action: Action[Any]) -> dict[str, str]:
@@ -213,9 +214,9 @@ def _plain(value: object) -> Json:
     from pydantic_core import to_jsonable_python  # noqa: PLC0415 (few programs need it)
 
     try:
-        return _in_json(to_jsonable_python(value, fallback=repr))
+        return _in_json(to_jsonable_python(value, fallback=safe_repr))
     except ValueError:  # It holds itself, or bytes that are no text.
-        return repr(value)
+        return safe_repr(value)
 
 
 def _value(format: Any, text: str, written: Json) -> Any:

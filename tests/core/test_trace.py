@@ -8,6 +8,7 @@ from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -231,6 +232,31 @@ def test_any_value_becomes_plain_data(value, written):
     data = through_json(won(value))
     assert data["slices"][0]["value"] == written
     assert SamplingResult.from_dict(data).to_dict() == data
+
+
+class Unshowable:
+    def __repr__(self):
+        raise RuntimeError("no")
+
+
+def nested() -> dict:
+    deep: dict = {}
+    for _ in range(5000):
+        deep = {"a": deep}
+    return deep
+
+
+@pytest.mark.parametrize("value", [Unshowable(), [Unshowable()], {1: Unshowable()}, nested()])
+def test_a_value_that_can_not_be_shown_spoils_no_record(value):
+    data = through_json(won(value))
+    assert " at 0x" in str(data["slices"][0]["value"])
+    assert SamplingResult.from_dict(data).to_dict() == data
+
+
+def test_tokens_of_any_kind_of_integer_become_ints():
+    usage = Usage(np.int64(1), np.int32(5), np.uint8(7))
+    data = through_json(record(cut(usage=usage, generation=Generation("x", usage=usage))))
+    assert data["usage"] == {"requests": 1, "input_tokens": 5, "output_tokens": 7, "unknown": 0}
 
 
 # --- errors -----------------------------------------------------------------------------------
