@@ -36,6 +36,10 @@ __all__ = [
 ]
 
 
+_NO_LOOP = (RuntimeError, AttributeError)
+"""Raised where no loop runs, and by a module that is missing or half imported by another thread."""
+
+
 def call_soon(token: EventLoopToken, function: Callable[[], object]) -> None:
     """Have a function called in an event loop, from another thread, without waiting for it.
 
@@ -78,13 +82,12 @@ def running_loop() -> object:
 
     anyio's ``current_token`` knows it in tasks only, and takes ten times as long.
     """
-    if "asyncio" in sys.modules:
-        with suppress(RuntimeError):
-            return sys.modules["asyncio"].get_running_loop()
+    asyncio: Any = sys.modules.get("asyncio")
+    with suppress(*_NO_LOOP):
+        return asyncio.get_running_loop()
     trio: Any = sys.modules.get("trio")
-    if trio is not None:
-        with suppress(RuntimeError):
-            return trio.lowlevel.current_trio_token()
+    with suppress(*_NO_LOOP):
+        return trio.lowlevel.current_trio_token()
     return None
 
 
@@ -197,9 +200,8 @@ def _nothing() -> None:
 
 def _asyncio_task() -> asyncio.Task[object] | None:
     """Return asyncio's running task; None on trio, also where asyncio is trio's host."""
-    if "asyncio" not in sys.modules:
-        return None
+    asyncio: Any = sys.modules.get("asyncio")
     try:
-        return sys.modules["asyncio"].current_task()  # type: ignore[no-any-return]
-    except RuntimeError:
+        return asyncio.current_task()  # type: ignore[no-any-return]
+    except _NO_LOOP:
         return None

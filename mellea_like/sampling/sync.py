@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from typing import Self, Unpack
 
     from anyio.abc import TaskGroup
+    from typing_extensions import TypeForm
 
     from mellea_like.core.action import Action, Instruction
     from mellea_like.core.message import Message
@@ -84,6 +85,17 @@ class SyncSampler:
         requirements: Sequence[Requirement | str] = (),
         *,
         format: type[F],
+        strategy: BaseSamplingStrategy | None = None,
+        timeout: float | None = None,
+        **arguments: Unpack[Arguments],
+    ) -> SamplingResult[F]: ...
+    @overload
+    def sample(
+        self,
+        action: str | Action[Any],
+        requirements: Sequence[Requirement | str] = (),
+        *,
+        format: TypeForm[F],
         strategy: BaseSamplingStrategy | None = None,
         timeout: float | None = None,
         **arguments: Unpack[Arguments],

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
 
 import anyio
@@ -128,7 +127,10 @@ def run_virtual(
     """
     clock = VirtualClock()
     name, options = clock.backend(backend)
-    run = partial(anyio.run, clock.run, function, backend=name, backend_options=options)
+
+    def run() -> T:
+        return anyio.run(clock.run, function, backend=name, backend_options=options)
+
     if running_loop() is None:
         return run()
     with ThreadPoolExecutor(1) as thread:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import sys
+from types import ModuleType
 
 import anyio
 import pytest
@@ -13,6 +15,7 @@ from mellea_like.runtime.native import (
     clock,
     loop_runs,
     native_cancel_requests,
+    running_loop,
 )
 
 pytestmark = pytest.mark.anyio
@@ -94,3 +97,10 @@ def test_an_event_loop_runs_until_it_has_ended(library):
         return token
 
     assert not loop_runs(anyio.run(look, backend=library))
+
+
+def test_no_loop_runs_here_while_another_thread_is_still_importing_its_library(monkeypatch):
+    for name in ("asyncio", "trio"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    assert running_loop() is None
+    assert native_cancel_requests() == 0

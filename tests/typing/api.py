@@ -162,6 +162,7 @@ def scripts_get_the_same(strategy: BaseSamplingStrategy) -> None:
     with SyncSampler(strategy) as sampler:
         assert_type(sampler.sample("x", timeout=5), SamplingResult[str])
         assert_type(sampler.sample("x", format=Invoice, strategy=strategy), SamplingResult[Invoice])
+        assert_type(sampler.sample("x", format=int | None), SamplingResult[int | None])
         assert_type(sampler.sample(Dice(6)), SamplingResult[int])
 
 
