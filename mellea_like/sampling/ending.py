@@ -151,8 +151,9 @@ def _best_failure(
     if not failed:
         return None
     chosen: Any = select_from_failure([slices[i] for i in failed])
+    wanted: Any = "a bool" if isinstance(chosen, bool) else chosen
     try:
-        position = index(None if isinstance(chosen, bool) else chosen)
+        position = index(wanted)
     except TypeError:
         msg = f"{strategy}.select_from_failure returned {chosen!r}, not an int"
         raise TypeError(msg) from None

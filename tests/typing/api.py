@@ -164,6 +164,7 @@ def scripts_get_the_same(strategy: BaseSamplingStrategy) -> None:
         assert_type(sampler.sample("x", format=Invoice, strategy=strategy), SamplingResult[Invoice])
         assert_type(sampler.sample("x", format=int | None), SamplingResult[int | None])
         assert_type(sampler.sample(Dice(6)), SamplingResult[int])
+        assert_type(sampler.sample("x", format=Entry), SamplingResult[Credit | Debit])
 
 
 async def what_a_call_takes(
