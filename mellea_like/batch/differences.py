@@ -104,8 +104,10 @@ def _name(whole: str, part: str) -> str:
 
 
 def _of_requirements(was: list[Any], now: list[Any]) -> list[Difference]:
-    old = [one for one in was if one not in now]
-    new = [one for one in now if one not in was]
+    if len(was) == len(now) and all(map(_same, was, now)):
+        return []
+    old = [one for one in was if not any(_same(one, other) for other in now)]
+    new = [one for one in now if not any(_same(one, other) for other in was)]
     if not (old or new):
         return [_difference("requirements", was, now, _requirements)]  # In another order.
     found: list[Difference] = []
@@ -113,10 +115,37 @@ def _of_requirements(was: list[Any], now: list[Any]) -> list[Difference]:
         same = next((other for other in new if _requirement(other) == _requirement(one)), None)
         if same is not None:
             new.remove(same)
-            found.append(_difference("requirements", one, same, _decided))
+            found.append(_of_requirement(one, same))
         else:
             found.append(_difference("requirements", one, None, _requirement))
     return found + [_difference("requirements", None, one, _requirement) for one in new]
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Compare two requirements; where one's source is not known, all but the source."""
+    if not (isinstance(one, dict) and isinstance(other, dict)):
+        return bool(one == other)
+    was, now = cast("Object", one), cast("Object", other)
+    if was.keys() == now.keys() and "description" not in was:
+        [(mine, theirs)] = [(was[operator], now[operator]) for operator in was]
+        return len(mine) == len(theirs) and all(map(_same, mine, theirs))
+    unknown = {"code"} if None in {was.get("code"), now.get("code")} else set[str]()
+    names = (was.keys() | now.keys()) - unknown
+    return all(was.get(name) == now.get(name) for name in names)
+
+
+def _of_requirement(was: Any, now: Any) -> Difference:
+    """Say how two requirements differ that say the same."""
+    if _decided(was) != _decided(now) or "validator" not in was:
+        return _difference("requirements", was, now, _decided)
+    name = f"the code of {was['validator']}, which decides {_cut(_requirement(was), 0)},"
+    return Difference(name, *map(_version, (was, now)))
+
+
+def _version(requirement: Object) -> str:
+    if "version" in requirement:
+        return f"version {requirement['version']}"
+    return str(requirement.get("code", "without a version"))
 
 
 def _difference(

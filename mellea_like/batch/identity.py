@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
+from mellea_like.batch.validator_code import code_of
 from mellea_like.core.action import is_action
 from mellea_like.core.context import Context
 from mellea_like.core.format import json_schema
@@ -209,7 +210,13 @@ def _requirement(requirement: Requirement | str) -> Json:
         return {str(requirement.operator): [_requirement(part) for part in requirement.parts]}
     decided: dict[str, Json] = {"description": requirement.description}
     if requirement.validator is not None:
-        decided["validator"] = _name(requirement.validator)
+        decided["validator"] = name = _name(requirement.validator)
+        if requirement.version is not None:
+            decided["version"] = requirement.version
+        elif not name.startswith("mellea_like."):  # Those of this library say all in words.
+            code = code_of(requirement.validator)
+            if code is not None:
+                decided["code"] = _digest(code)[:8]
     if requirement.judge is not None:
         decided["judge"] = _model(requirement.judge)
     return decided

@@ -68,6 +68,8 @@ class Requirement:
             exception in it means what ``on_error`` says. Of a combination, ``a & b`` fails early
             when a part has, ``a | b`` when all parts have, and ``~a`` when its part has said
             ``PASS``: it will be met, whatever follows.
+        version: what a journal goes by, in place of the validator's source, to tell whether a run
+            that is resumed decides as it did before.
 
     Raises:
         TypeError: the description is no str, the timeout no number, the validator can't be called
@@ -89,6 +91,7 @@ class Requirement:
         "stream",
         "timeout",
         "validator",
+        "version",
         "weight",
     )
 
@@ -102,6 +105,7 @@ class Requirement:
     on_error: OnError
     judge: Backend | None
     stream: StreamCheck | None
+    version: str | None
     parts: tuple[Requirement, ...]
     operator: Operator | None
     origin: Callable[[], Requirement] | None
@@ -120,6 +124,7 @@ class Requirement:
         on_error: OnError = "error",
         judge: Backend | None = None,
         stream: StreamCheck | None = None,
+        version: str | None = None,
     ) -> None:
         if not isinstance(description, str):
             msg = f"a requirement's description is a str, not {type(description).__name__}"
@@ -163,6 +168,7 @@ class Requirement:
             on_error=on_error,
             judge=judge,
             stream=stream,
+            version=version,
             parts=(),
             operator=None,
             origin=None,
@@ -211,6 +217,7 @@ class Requirement:
             on_error="error",
             judge=None,
             stream=None,
+            version=None,
             parts=parts,
             operator=operator,
             origin=None,
@@ -271,6 +278,7 @@ class _Undecided(Requirement):
             on_error=self.on_error,
             judge=self.judge,
             stream=self.stream,
+            version=self.version,
         )
 
 
@@ -287,6 +295,7 @@ def requirement(
     on_error: OnError = "error",
     judge: Backend | None = None,
     stream: StreamCheck | None = None,
+    version: str | None = None,
 ) -> _Undecided: ...
 @overload
 def requirement(
@@ -301,6 +310,7 @@ def requirement(
     on_error: OnError = "error",
     judge: Backend | None = None,
     stream: StreamCheck | None = None,
+    version: str | None = None,
 ) -> Requirement: ...
 def requirement(
     description: str,
@@ -314,6 +324,7 @@ def requirement(
     on_error: OnError = "error",
     judge: Backend | None = None,
     stream: StreamCheck | None = None,
+    version: str | None = None,
 ) -> Requirement:
     """Make a requirement, as a decorator of its validator or as a plain constructor.
 
@@ -332,6 +343,7 @@ def requirement(
         on_error: what an exception in the validator means.
         judge: the backend that decides this requirement.
         stream: checks a reply while it streams in.
+        version: what a journal goes by in place of the validator's source.
 
     Returns:
         The requirement; called with a validator, it returns one that the validator decides.
@@ -355,6 +367,7 @@ def requirement(
         on_error=on_error,
         judge=judge,
         stream=stream,
+        version=version,
     )
 
 

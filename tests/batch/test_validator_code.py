@@ -1,0 +1,143 @@
+"""What a validator does tells one run from another, as far as its source says it."""
+
+from __future__ import annotations
+
+import json
+
+import anyio
+import pytest
+
+from mellea_like import RejectionSamplingStrategy, Requirement
+from mellea_like.backends import MarkovBackend, ScriptedBackend
+from mellea_like.batch import Journal, sample_many
+from mellea_like.batch.differences import differences, said
+from mellea_like.batch.identity import identity_of
+from mellea_like.errors import JournalError
+
+PLAIN = "def check(candidate):\n    return len(candidate.text) < 9\n"
+REWRITTEN = """
+# A comment.
+def check( candidate: object )->bool :  # here
+    'Words.'
+    return (len(candidate.text)
+            < 9)
+"""
+FACTORY = """
+def make(limit):
+    def inner(candidate):
+        return len(candidate.text) < limit
+    return inner
+check = make({})
+"""
+CLASS = """
+class Check:
+    def __call__(self, candidate):
+        return {}
+check = Check()
+"""
+
+
+@pytest.fixture
+def written(tmp_path):
+    """Make a requirement of a module with ``check`` in it, as an edited file would."""
+
+    def make(source, **settings):
+        file = tmp_path / "rules.py"
+        file.write_text(source, encoding="utf-8")
+        namespace = {"__name__": "rules"}
+        exec(compile(source, str(file), "exec"), namespace)
+        return Requirement("is short", namespace["check"], **settings)
+
+    return make
+
+
+def identity(requirement):
+    made = identity_of(RejectionSamplingStrategy(MarkovBackend()), [requirement])
+    return json.loads(json.dumps(made))
+
+
+@pytest.mark.parametrize(
+    ("before", "now"),
+    [
+        (PLAIN, PLAIN.replace("9", "5")),
+        (PLAIN, "async " + PLAIN),
+        ("check = lambda c: len(c.text) < 9\n", "check = lambda c: len(c.text) < 5\n"),
+        (
+            "f, check = (lambda c: 1), (lambda c: 2)\n",
+            "f, check = (lambda c: 1), (lambda c: 3)\n",
+        ),
+        (FACTORY.format(9), FACTORY.format(5)),
+        (CLASS.format("True"), CLASS.format("False")),
+        ("LIMIT = 9\n" + PLAIN.replace("9", "LIMIT"), "LIMIT = 5\n" + PLAIN.replace("9", "LIMIT")),
+        (
+            "def most():\n    return 9\n" + PLAIN.replace("9", "most()"),
+            "def most():\n    return 5\n" + PLAIN.replace("9", "most()"),
+        ),
+        (PLAIN.replace("(c", "(c", 1).replace("candidate)", "candidate, n=1)", 1), PLAIN),
+    ],
+)
+def test_a_validator_that_does_something_else_is_another_run(written, before, now):
+    [difference] = said(differences(identity(written(before)), identity(written(now))))
+    assert '"is short"' in difference
+    assert "the code of rules." in difference
+
+
+@pytest.mark.parametrize(
+    ("before", "now"),
+    [
+        (PLAIN, PLAIN),
+        (PLAIN, REWRITTEN),
+        (FACTORY.format(9), FACTORY.format("4 + 5")),
+        ("COUNT = 0\ndef check(c):\n    global COUNT\n    COUNT += 1\n    return True\n",
+         "COUNT = 7\ndef check(c):\n    global COUNT\n    COUNT += 1\n    return True\n"),
+        ("seen = []\ndef check(c):\n    return not seen.append(c)\n",
+         "seen = [1]\ndef check(c):\n    return not seen.append(c)\n"),
+    ],
+)  # fmt: skip
+def test_what_only_reads_otherwise_is_the_same_run(written, before, now):
+    assert identity(written(before)) == identity(written(now))
+
+
+def test_a_version_takes_the_place_of_the_source(written):
+    other = PLAIN.replace("9", "5")
+    one = identity(written(PLAIN, version="1"))
+    assert one == identity(written(other, version="1"))
+    assert said(differences(one, identity(written(other, version="2")))) == [
+        'the code of rules.check, which decides "is short", was version 1 and is version 2'
+    ]
+
+
+def test_where_one_of_two_sources_is_not_known_the_name_decides(written):
+    known = identity(written(PLAIN))
+    unknown = json.loads(json.dumps(known))
+    del unknown["requirements"][0]["code"]
+    assert differences(known, unknown) == differences(unknown, known) == ()
+    combined = identity(written(PLAIN) & written(PLAIN))
+    assert differences(identity(written(PLAIN) & written(PLAIN.replace("9", "5"))), combined)
+
+
+def test_what_has_no_source_goes_by_its_name():
+    namespace = {"__name__": "typed"}
+    exec("def check(candidate): return check", namespace)
+    for validator in (namespace["check"], bool):
+        [one] = identity(Requirement("is so", validator))["requirements"]
+        assert one.keys() == {"description", "validator"}
+
+
+@pytest.mark.anyio
+async def test_a_journal_is_refused_when_the_body_of_a_validator_has_changed(tmp_path, written):
+    async def run(source):
+        requirement = await anyio.to_thread.run_sync(written, source)
+        strategy = RejectionSamplingStrategy(ScriptedBackend(["short"] * 4), loop_budget=1)
+        journal = Journal(tmp_path / "run.db")
+        async with sample_many(
+            strategy, ["a", "b"], concurrency=1, requirements=[requirement], journal=journal
+        ) as results:
+            return [item.replayed async for item in results]
+
+    assert await run(PLAIN) == [False, False]
+    assert await run("# Better.\n" + PLAIN) == [True, True]
+    with pytest.raises(
+        JournalError, match=r'the code of rules\.check, which decides "is short", was'
+    ):
+        await run(PLAIN.replace("9", "5"))
