@@ -142,7 +142,9 @@ async def _run(gateway: Gateway, config: GatewayConfig, listening: socket) -> No
             )
 
     async with gateway.open():
-        await serve(gateway.app, config.server, listening, on_ready=say, on_stop=say_stop)
+        await serve(
+            gateway.app, config.server, listening, on_ready=say, on_stop=say_stop, quiet=True
+        )
 
 
 def _names(config: GatewayConfig) -> str:

@@ -16,7 +16,6 @@ from mellea_like.gateway.body import check_headers, parse, read_body
 from mellea_like.gateway.callers import IN_SCOPE, IS_KNOWN, Admitted, KeyState, admitted
 from mellea_like.gateway.config_server import ANONYMOUS
 from mellea_like.gateway.forbidden import check_fields, check_query
-from mellea_like.gateway.quiet import quiet_logs
 from mellea_like.gateway.refusal import Refusal
 from mellea_like.gateway.safe_text import header_value
 from mellea_like.web import while_here
@@ -109,8 +108,7 @@ class Guard:
             send: takes the answer.
         """
         if scope["type"] == "lifespan":
-            with quiet_logs():
-                await self.app(scope, receive, send)
+            await self.app(scope, receive, send)
         elif scope["type"] == "http":
             await _Exchange(self, scope, receive, send).run()
         else:

@@ -1,4 +1,4 @@
-"""While a gateway runs, no log has a prompt, a reply or a key in it, at any level.
+"""While ``mellea-like serve`` runs, no log has a prompt, a reply or a key in it, at any level.
 
 What the gateway itself logs is made of names from its configuration, numbers and classes. Here is
 what others log in its process, and would log texts with.

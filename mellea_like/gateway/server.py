@@ -78,6 +78,7 @@ async def serve(
     on_ready: Callable[[], object] | None = None,
     on_stop: Callable[[int], object] | None = None,
     stop: anyio.Event | None = None,
+    quiet: bool = False,
 ) -> signal.Signals | None:
     """Answer requests until SIGTERM or SIGINT comes, or ``stop`` is set.
 
@@ -91,6 +92,8 @@ async def serve(
         on_ready: called once requests are answered.
         on_stop: called with the number of requests under way at the first signal.
         stop: what ends it besides signals.
+        quiet: keep texts out of the logs of the whole process meanwhile, as the command does; see
+            `mellea_like.gateway.quiet.quiet_logs`.
 
     Returns:
         The signal that ended it, or None.
@@ -114,7 +117,7 @@ async def serve(
         if threading.current_thread() is threading.main_thread():
             group.start_soon(_watch_signals, runner, ended_by, on_stop)
         group.start_soon(watch)
-        with quiet_logs():
+        with quiet_logs() if quiet else contextlib.nullcontext():
             try:
                 await runner.serve(sockets=[listening])
             except SystemExit:

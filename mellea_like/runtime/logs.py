@@ -64,7 +64,8 @@ def warn(
 def _short(arg: object) -> object:
     """Return what goes into a log record: of a long text or error message its beginning."""
     if isinstance(arg, BaseException):
-        arg = error_text(arg)
+        text = bounded(error_text(arg))
+        return arg if arg.args == (text,) else text  # A filter may ask for its class.
     return bounded(arg) if isinstance(arg, str) else arg
 
 

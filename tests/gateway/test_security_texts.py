@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import logging
 
 import anyio
 import h11
 import pytest
+from gateway_kit import config_for, running, user
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mellea_like.backends import FunctionBackend
 from mellea_like.core.backend import Request
 from mellea_like.core.generation import Generation
 from mellea_like.core.message import Message
@@ -297,6 +300,17 @@ def test_afterwards_loggers_are_as_they_were(caplog):
     assert {n: list(logging.getLogger(n).filters) for n in filters} == filters
     logging.getLogger("openai").debug("again")
     assert "again" in caplog.text
+
+
+def test_a_gateway_in_someone_s_program_leaves_its_logs_and_its_collector_alone():
+    names = ["openai", "asyncio", "uvicorn.error", "mellea_like", "httpx2"]
+    before = [list(logging.getLogger(n).filters) for n in names], gc.get_threshold()
+    backends = {"main": FunctionBackend(lambda _: "a", inline=True)}
+    with running(config_for(), backends=backends, quiet=False) as gateway:
+        with gateway.client() as client:
+            client.chat.completions.create(model="mine", messages=user())
+        now = [list(logging.getLogger(n).filters) for n in names], gc.get_threshold()
+        assert now == before
 
 
 # --- metrics -------------------------------------------------------------------------------------

@@ -94,13 +94,14 @@ class Running:
 
 @contextmanager
 def running(
-    config: GatewayConfig, *, backends: Mapping[str, Backend] | None = None
+    config: GatewayConfig, *, backends: Mapping[str, Backend] | None = None, quiet: bool = True
 ) -> Iterator[Running]:
     """Run a gateway while the block runs.
 
     Args:
         config: its configuration.
         backends: what stands for its upstreams.
+        quiet: whether texts are kept out of logs, as by the command.
     """
     listening = listen(config.server, has_keys=bool(config.keys))
     host, port = listening.getsockname()[:2]
@@ -112,7 +113,7 @@ def running(
         stop = anyio.Event()
         loops.append((asyncio.get_running_loop(), stop))
         app = make_app(config, backends=backends)
-        await serve(app, config.server, listening, on_ready=ready.set, stop=stop)
+        await serve(app, config.server, listening, on_ready=ready.set, stop=stop, quiet=quiet)
 
     def run() -> None:
         try:

@@ -171,7 +171,7 @@ def in_thread(app: Any, config: ServerConfig, *, has_keys: bool) -> Iterator[int
         stop = anyio.Event()
         loop = asyncio.get_running_loop()
         stops.append(lambda: loop.call_soon_threadsafe(stop.set))
-        await serve(app, config, listening, on_ready=ready.set, stop=stop)
+        await serve(app, config, listening, on_ready=ready.set, stop=stop, quiet=True)
 
     def run() -> None:
         try:
