@@ -55,6 +55,7 @@ napoleon_attr_annotations = False
 # may be an alias, a type variable or another project's.
 nitpick_ignore_regex = [
     (r"py:class", r".*"),
+    (r"py:exc", r"concurrent\.futures\..*"),
     (r"py:obj", r"(?!mellea_like).*\..*"),
     (r"py:obj", r"mellea_like\..*\.[A-Z](_co)?"),
 ]

@@ -87,7 +87,7 @@ class SamplingCoordinator(BackendWrapper, Component):
         full: what happens to further ones: ``"wait"``, or ``"raise"`` for a `QueueFull`.
         scope: says which requests may meet at all: connection, principal, trust domain. It is
             called where the request is made, so it may read context variables. None: all may.
-        caller: says whose a request is; callers take turns. None: the `sample` call's.
+        caller: says whose a request is; callers take turns. None: the call's of ``sample``.
         retry_missing: whether requests whose answers are missing in a joint reply are asked once
             more, together.
         ask_singly: whether those that are missing then are asked one by one. That brings their

@@ -37,7 +37,7 @@ class RequestMeta:
     """Where a request comes from; limiters and records go by it.
 
     Args:
-        sampling_id: the `sample` call's id; empty for a request made outside one.
+        sampling_id: the id of the call of ``sample``; empty for a request made outside one.
         iteration: the iteration's id, 1-based; None outside one.
         subsample: the subsample's index, 0-based; None outside one.
         call_started: when the call began, in seconds on the event loop's clock.

@@ -38,7 +38,7 @@ class ValidationResult:
         passed: whether the requirement is met.
         reason: why, or why not; it goes into the next attempt's prompt. Write it for the model.
         score: how well it is met, from 0.0 to 1.0, or None. Scores choose the best failure. Any
-            real number becomes a float: a `Decimal`, a `Fraction`, one of numpy's.
+            real number becomes a float: a ``Decimal``, a ``Fraction``, one of numpy's.
 
     Attributes:
         status: passed, failed, errored or skipped.

@@ -35,7 +35,7 @@ class HookType(StrEnum):
 
 
 CALL_HOOKS: Final = tuple(hook for hook in HookType if hook is not HookType.COALESCED_REQUEST)
-"""The hooks that a `sample` call fires itself."""
+"""The hooks that a call of ``sample`` fires itself."""
 
 
 class HookMode(StrEnum):

@@ -1,4 +1,4 @@
-"""The strategies' common base: configuration, and `sample`."""
+"""The strategies' common base: configuration, and ``sample``."""
 
 from __future__ import annotations
 
