@@ -110,9 +110,10 @@ def shoot(browser: Browser, made: dict[str, str], directory: Path) -> None:
             page.locator("a.bar.failed").first.click()
             page.mouse.move(0, 0)
             page.evaluate("scrollTo(0, 0)")
-            below = page.locator(".legend").bounding_box()
-            height = 0 if below is None else below["y"] + below["height"] + 62
-            page.set_viewport_size({"width": WIDTH, "height": round(height)})
+        last, more = (".legend", 62) if name == "waterfall" else ("section:has(#h-cost)", 14)
+        below = page.locator(last).bounding_box()
+        height = 0 if below is None else below["y"] + below["height"] + more
+        page.set_viewport_size({"width": WIDTH, "height": round(height)})
         page.screenshot(path=directory / f"{name}.png")
     context.close()
 

@@ -58,7 +58,7 @@ class RecordedAction:
             action: any; a recorded one comes back as it is.
 
         Returns:
-            Its type's name, and its text or else its `repr`.
+            Its type's name, and its text or else its ``repr``.
         """
         if isinstance(action, RecordedAction):
             return action
