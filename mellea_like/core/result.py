@@ -104,7 +104,7 @@ class SamplingResult(Generic[T]):
 
     @property
     def value(self) -> T | None:
-        """The winner's parsed value; None unless a slice passed."""
+        """The winner's parsed value, which may be None; None too unless a slice passed."""
         return cast("T", self.best.value) if self.success else None
 
     def unwrap(self) -> T:
