@@ -70,13 +70,11 @@ def make(
     return Scene(
         rig,
         told,
-        # With a seed, the waits before retries are the same each time.
         partial(
             chosen.sample,
             Ask(),
             requirements,
             on_slice=on_slice,
-            options={"seed": 1},
             budget=budget,
         ),
         loop_after or loop,

@@ -14,7 +14,7 @@ from steps import Stepper
 from storm import Rig, Told, check_nothing_left, running
 
 from mellea_like.core.result import SamplingResult
-from mellea_like.limits.gate import gate_of
+from mellea_like.limits.gate import JITTER, gate_of
 
 
 @dataclass
@@ -56,6 +56,7 @@ async def run_scene(  # noqa: C901, PLR0915 (one run, from its start to its end)
 ) -> Ran:
     """Run a scene and cancel it at a step; check what it left at the very moment it ended."""
     ran = Ran(0, False, 0, False)
+    JITTER.seed(0)  # The waits before retries are the same in each run.
     before = running()
     host: list[Any] = []
     started = anyio.current_time()
