@@ -40,7 +40,8 @@ class StopReason(StrEnum):
     BUDGET = "budget"
     """A budget of requests, tokens, cost or time is spent."""
     HOPELESS = "hopeless"
-    """A requirement fails so often that further turns would not help (``give_up=``)."""
+    """Further turns would not help: a requirement fails too often (``give_up=``), or its validator
+    raises the same error with every reply."""
     ERROR = "error"
     """An error ended the call, or every subsample of it."""
     HOOK = "hook"

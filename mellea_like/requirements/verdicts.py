@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from traceback import walk_tb
 from typing import TYPE_CHECKING, Any, cast
 
 from mellea_like.core.quick import quick
@@ -14,7 +16,9 @@ if TYPE_CHECKING:
 
     from mellea_like.core.requirement import Requirement
 
-__all__ = ["combined", "errored", "read"]
+__all__ = ["combined", "errored", "line_of", "read"]
+
+_PACKAGE = str(Path(__file__).parents[1])
 
 _PASS, _FAIL = ValidationStatus.PASSED, ValidationStatus.FAILED
 _PASSED = ValidationResult(True)
@@ -74,7 +78,27 @@ def errored(requirement: Requirement, exc: BaseException) -> ValidationResult:
         requirement=requirement.name,
     )
     error.__cause__ = exc
+    if line := line_of(exc):
+        error.add_note(f"raised at {line}")
     return ValidationResult.errored(error)
+
+
+def line_of(exc: BaseException) -> str:
+    """Return the file and line of a validator that raised: the deepest in the validator's file.
+
+    Args:
+        exc: what it raised.
+
+    Returns:
+        As in ``/home/me/rules.py:12``; empty where no code but this package's is to blame.
+    """
+    users = [
+        (frame.f_code.co_filename, line)
+        for frame, line in walk_tb(exc.__traceback__)
+        if not frame.f_code.co_filename.startswith(_PACKAGE)
+    ]
+    lines = [line for file, line in users if file == users[0][0]]
+    return f"{users[0][0]}:{lines[-1]}" if users else ""
 
 
 def combined(whole: Requirement, results: Sequence[ValidationResult | None]) -> ValidationResult:

@@ -66,7 +66,9 @@ class BaseSamplingStrategy:
         loop_budget: iterations of each subsample at most, at least 1.
         concurrency_budget: number of subsamples that run at a time, at least 1. That many requests
             are in flight for each call: the result comes sooner, more is spent on draws that lose,
-            and a provider's rate limit is met sooner.
+            and a provider's rate limit is met sooner. Where a draw can fail by its backend only (no
+            requirement, plain text, no hook of the validation, no schedule), one subsample runs at
+            a time, for there is nothing to race.
         requirements: what every call's slices must meet, before the action's and the call's own.
         judge: decides requirements without a validator; by default the call's backend.
         plugins: hooks that run in every call of this strategy.
@@ -87,7 +89,8 @@ class BaseSamplingStrategy:
             where it stands. It is waited for all the same.
         retry: how a request is tried again within its iteration after a transient error; None turns
             that off, and such an error then costs its turn.
-        schedule: when iterations may start; None, like ``Eager()``, starts all subsamples at once.
+        schedule: when iterations may start; None, like ``Eager()``, starts all subsamples at once
+            where a draw can fail.
         budget: what all calls of this strategy together may cost; a call can have one of its own
             besides.
         give_up: when to stop because a requirement fails too often, as in ``PerRequirement()``;

@@ -56,6 +56,8 @@ DRAIN_SECONDS = 2.0
 
 
 _NO_HOOKS = HookRun((), "")
+_TEXT = (Instruction.parse, Message.parse)
+"""Parsers that take any text."""
 
 
 class Call:
@@ -110,6 +112,14 @@ class Call:
         if settings.give_up is not None:
             self.tally = settings.give_up.begin(plan.requirements)
         self.checklist = Checklist(plan.requirements)
+        # Only by its backend, or by being cut off: no verdict and no parser can fail it.
+        self.can_fail = bool(
+            plan.requirements
+            or plan.format is not None
+            or HookType.VALIDATION_PRE_CHECK in self.hooks
+            or HookType.VALIDATION_POST_CHECK in self.hooks
+            or getattr(type(plan.action), "parse", None) not in _TEXT
+        )
         self._judges: dict[int, Backend] = {}
         self._on_slice = on_slice
 

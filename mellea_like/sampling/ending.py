@@ -108,9 +108,9 @@ def _without_a_pass(
     best: int | None, stopped: Stop | None, errors: Sequence[BaseException], sampling_id: str
 ) -> Ending:
     """Decide how a call ended that no slice has passed in, and that nothing ended by force."""
+    if best is None and (stopped is None or stopped.error is None):
+        return Ending(None, StopReason.ERROR, _noted(errors, sampling_id))
     if stopped is None:
-        if best is None:
-            return Ending(None, StopReason.ERROR, _noted(errors, sampling_id))
         return Ending(best, StopReason.EXHAUSTED, None)
     error = None if best is not None else stopped.error
     if error is not None and errors and error.__cause__ is None:
@@ -151,12 +151,10 @@ def _best_failure(
     if not failed:
         return None
     chosen: Any = select_from_failure([slices[i] for i in failed])
-    wanted: Any = "a bool" if isinstance(chosen, bool) else chosen
-    try:
-        position = index(wanted)
-    except TypeError:
+    if isinstance(chosen, bool) or not hasattr(chosen, "__index__"):
         msg = f"{strategy}.select_from_failure returned {chosen!r}, not an int"
-        raise TypeError(msg) from None
+        raise TypeError(msg)
+    position = index(chosen)
     if not 0 <= position < len(failed):
         msg = (
             f"{strategy}.select_from_failure returned {chosen}, which is no position among"
@@ -178,4 +176,6 @@ def _noted(errors: Sequence[BaseException], sampling_id: str) -> BaseException:
         f"sampling {sampling_id}: no slice was judged; {count} errored,"
         " and this was the first error",
     )
+    notes = first.__notes__  # What became of the call stands before where a validator raised.
+    notes.insert(0, notes.pop())
     return first

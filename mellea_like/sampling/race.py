@@ -7,6 +7,7 @@ must end the call is handed to `Call.abort`, and raised when every producer has 
 
 from __future__ import annotations
 
+import re
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ import anyio
 
 from mellea_like.core.generation import Usage
 from mellea_like.core.result import StopReason
+from mellea_like.core.shown import bounded, error_text
 from mellea_like.core.slice import Outcome, Slice
 from mellea_like.runtime.logs import warn
 from mellea_like.runtime.native import scope_cancelled
@@ -35,6 +37,9 @@ if TYPE_CHECKING:
 __all__ = ["Race"]
 
 _PASSED = Outcome.PASSED
+
+NUMBER = re.compile(r"\d+")
+"""What tells errors apart that are otherwise alike: ids, times."""
 
 
 class Race:
@@ -65,10 +70,13 @@ class Race:
     _active = 0
     _best_rank: tuple[int, int] | None = None
     _delivery: Delivery | None = None
+    _alike: dict[object, list[Slice]] | None = None
     _idle: anyio.Event | None = None
     _left: BaseException | None = None
     _scope: anyio.CancelScope | None = None
+    _recorded: anyio.Event | None = None
     _seen = 0
+    _waiting = 0
     _watched = False
 
     def __init__(self, sampling_id: str, settings: Settings) -> None:
@@ -80,6 +88,11 @@ class Race:
         self._running: dict[int, Turn] = {}
 
     # What producers use
+
+    @property
+    def passed(self) -> bool:
+        """Whether a slice has passed."""
+        return self.won or self._best_rank is not None
 
     def scope_of(self, chain: int) -> AbstractContextManager[object]:
         """Return what cancels one subsample alone; only an ordered selection needs it."""
@@ -117,15 +130,60 @@ class Race:
         if passed or self._watched:
             self._send.send_nowait(slice_)
         if slice_.error is not None:
+            self._log(slice_, slice_.error)
+        if self._recorded is not None:
+            self._wake()
+
+    def _log(self, slice_: Slice, error: BaseException) -> None:
+        """Log an error the first time; errors that differ in numbers only are counted as one."""
+        if self._alike is None:
+            self._alike = {}
+        text = NUMBER.sub("0", bounded(error_text(error)))
+        kind = (type(error), getattr(error, "status", None), text)
+        alike = self._alike.setdefault(kind, [])
+        alike.append(slice_)
+        if len(alike) == 1:
             warn(
                 "iteration %d errored: %s: %s",
                 slice_.iteration,
-                type(slice_.error).__name__,
-                slice_.error,
+                type(error).__name__,
+                error,
                 sampling_id=self._sampling_id,
                 iteration=slice_.iteration,
                 subsample=slice_.subsample,
             )
+
+    def _log_counts(self) -> None:
+        """Log how often the errors came that came again."""
+        for alike in (self._alike or {}).values():
+            if len(alike) > 1:
+                warn(
+                    "%d iterations errored like iteration %d: %s: %s",
+                    len(alike),
+                    alike[0].iteration,
+                    type(alike[0].error).__name__,
+                    alike[0].error,
+                    sampling_id=self._sampling_id,
+                )
+
+    def siblings_at_work(self) -> bool:
+        """Tell whether a producer is at work besides one that asks and those that wait."""
+        return self.conductor is None and self._active - self._waiting > 1
+
+    async def next_record(self) -> None:
+        """Wait until a sibling has recorded a slice, or has ended."""
+        if self._recorded is None:
+            self._recorded = anyio.Event()
+        self._waiting += 1
+        try:
+            await self._recorded.wait()
+        finally:
+            self._waiting -= 1
+
+    def _wake(self) -> None:
+        if self._recorded is not None:
+            self._recorded.set()
+            self._recorded = None
 
     def ended(self, chain: int, *, broken: bool = False) -> None:
         """Count a producer as ended; the last one closes the queue.
@@ -139,6 +197,7 @@ class Race:
             self.conductor.chain_ended(chain, broken=broken)
         self._active -= 1
         self.under_way -= 1
+        self._wake()
         if self._active == 0:
             self._send.close()
         if self.under_way == 0 and self._idle is not None:
@@ -188,8 +247,10 @@ class Race:
                         producers.cancel_scope.deadline = call.deadline
                     self._scope = producers.cancel_scope
                     if conductor is None:
-                        for chain in range(concurrency):
-                            self._open(producers, call, chain)
+                        # Where a draw can't fail, there is nothing to race.
+                        abreast = concurrency if call.can_fail else 1
+                        for chain in range(abreast):
+                            self._open(producers, call, chain, chain + concurrency - abreast)
                     else:
                         self._active = 1
                         producers.start_soon(self._keep_time, conductor)
@@ -212,7 +273,8 @@ class Race:
                             await self._await_producers()
         finally:
             self.conductor = None  # It refers to the call.
-            self.won = self.won or self._best_rank is not None
+            self.won = self.passed
+            self._log_counts()
             # Cancelled siblings end in whatever order the event loop keeps its tasks in; those
             # that ended at the same instant stand in the order of their ids, so that runs can be
             # compared.
@@ -236,10 +298,11 @@ class Race:
         if self.conductor is not None:
             self.conductor.stop()
 
-    def _open(self, producers: TaskGroup, call: Call, chain: int) -> None:
-        """Start the producer of a chain."""
+    def _open(self, producers: TaskGroup, call: Call, chain: int, last: int | None = None) -> None:
+        """Start the producer of a chain, and of those up to the last that follow it."""
         self._active += 1
-        producers.start_soon(produce, call, chain, name=task_name(call.sampling_id, chain))
+        last = chain if last is None else last
+        producers.start_soon(produce, call, chain, last, name=task_name(call.sampling_id, chain))
 
     async def _keep_time(self, conductor: Conductor) -> None:
         """Run the conductor's clock; it counts as a producer, for it may still open chains."""

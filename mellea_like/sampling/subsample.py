@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
 
+import anyio
+
 from mellea_like.core.action import is_action
 from mellea_like.core.context import Context
 from mellea_like.core.slice import Outcome, Slice
@@ -22,13 +24,20 @@ __all__ = ["may_go_on", "produce"]
 
 _FAILED = Outcome.FAILED
 
+PATIENCE = 0.05
+"""Seconds for which a subsample waits for its siblings at least."""
 
-async def produce(call: Call, chain: int) -> None:
+FEWEST = 2
+"""An error must come twice at least to be the same again."""
+
+
+async def produce(call: Call, chain: int, last: int) -> None:
     """Run one subsample to its end; what must end the whole call is handed to it, never raised.
 
     Args:
         call: the call.
         chain: the subsample's index.
+        last: the last subsample to run after it, one after the other, while nothing has passed.
     """
     race = call.race
     race.under_way += 1
@@ -36,6 +45,10 @@ async def produce(call: Call, chain: int) -> None:
     try:
         with race.scope_of(chain):
             broken = await _run_chain(call, chain)
+        while chain < last and not (race.stopping or race.passed):
+            chain += 1
+            with race.scope_of(chain):
+                await _run_chain(call, chain)
     except BaseException as exc:
         cancellation, rest = split_cancellation(exc)
         if cancellation is not None and cancel_requested():
@@ -89,7 +102,37 @@ async def _run_chain(call: Call, chain: int) -> bool:  # noqa: C901, PLR0912 (on
             return False  # A backend may make an error of its own of a cancellation.
         elif not may_go_on(slice_):
             return True
+        elif slice_.verdicts and await _always_so(call, slice_):
+            return False
     return False
+
+
+async def _always_so(call: Call, slice_: Slice) -> bool:
+    """Tell whether a validator has the same bug with every reply; then the call is stopped.
+
+    Until that is known, a subsample waits for its siblings as long again as its draw took: each
+    further draw would cost the same and lead to the same. An ordered call's subsample looks at its
+    own slices only, and does not stop its siblings: what comes of them must not depend on timing.
+    """
+    from mellea_like.sampling.bugs import bug_of, times_seen  # noqa: PLC0415 (most calls have none)
+
+    bug = bug_of(slice_)
+    if bug is None:
+        return False
+    race = call.race
+    if race.ordered:
+        own = [other for other in race.slices if other.chain == slice_.chain]
+        return times_seen(bug, own) >= FEWEST
+    most = max(call.strategy.settings.concurrency_budget, FEWEST)
+    before, times = 0, times_seen(bug, race.slices)
+    with anyio.move_on_after(max(slice_.duration, PATIENCE)):
+        # What a sibling has recorded was either the same once more, or something else.
+        while before < times < most and race.siblings_at_work():
+            await race.next_record()
+            before, times = times, times_seen(bug, race.slices)
+    if times >= most:
+        race.hopeless(f"{bug}, with every reply ({times} so far)")
+    return times >= most
 
 
 def may_go_on(slice_: Slice) -> bool:

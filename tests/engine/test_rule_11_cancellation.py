@@ -127,7 +127,7 @@ def rule(request):
 
 backend = ScriptedBackend(rule)
 try:
-    RejectionSamplingStrategy(backend, loop_budget=1, concurrency_budget=2).sample_sync("do")
+    RejectionSamplingStrategy(backend, loop_budget=1, concurrency_budget=2).sample_sync("do", ["x"])
 except KeyboardInterrupt:
     now = backend.statistics()
     print("interrupted", now.cancelled, now.in_flight, flush=True)

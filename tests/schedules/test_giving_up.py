@@ -89,7 +89,7 @@ def test_replies_that_do_not_parse_count_as_a_requirement_of_their_own():
     unparsed = a_slice(1, reason="no JSON")
     assert added(*[unparsed] * 6) == [
         *[None] * 5,
-        "a reply parsed in 0 of 6 replies: further turns are unlikely to help",
+        "a reply was usable in 0 of 6 replies: further turns are unlikely to help",
     ]
     assert added(judged(BAD), *[unparsed] * 9)[-1] is None
     assert "in 1 of 11 replies" in added(judged(BAD), *[unparsed] * 10)[-1]

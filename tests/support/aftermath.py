@@ -16,6 +16,7 @@ from __future__ import annotations
 import logging
 import math
 import time
+from collections import Counter
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, nullcontext
 from pathlib import Path
@@ -67,7 +68,7 @@ class Aftermath(Plugin):
         self.requested: dict[str, set[int]] = {}
         self.last_errors: dict[tuple[str, int], BaseException] = {}
         self.results: list[SamplingResult[Any]] = []
-        self.warned: set[tuple[str, int]] = set()
+        self.warned: Counter[str] = Counter()
         self.before = self.counted()
 
     async def sample(self, strategy: Any, *args: Any, **kwargs: Any) -> SamplingResult[Any]:
@@ -127,7 +128,7 @@ class Aftermath(Plugin):
                 errored = slice_.outcome is Outcome.ERRORED
                 assert (slice_.error is not None) == errored
                 _behind(slice_.error)
-                assert not errored or (sampling_id, slice_.iteration) in self.warned
+            assert self.warned[sampling_id] == sum(s.error is not None for s in slices)
         for (sampling_id, iteration), error in self.last_errors.items():
             [slice_] = [s for s in self.records()[sampling_id] if s.iteration == iteration]
             assert slice_.outcome in {Outcome.ERRORED, Outcome.CANCELLED}
@@ -232,14 +233,17 @@ def _behind(error: BaseException | None) -> list[BaseException]:
 
 
 class _Warnings(logging.Handler):
-    def __init__(self, seen: set[tuple[str, int]]) -> None:
+    def __init__(self, seen: Counter[str]) -> None:
         super().__init__(logging.WARNING)
         self.seen = seen
 
     def emit(self, record: logging.LogRecord) -> None:
         fields: Mapping[str, Any] = vars(record)
-        if "errored" in record.msg and "iteration" in fields:
-            self.seen.add((fields["sampling_id"], fields["iteration"]))
+        if record.msg.startswith("iteration %d errored"):
+            self.seen[fields["sampling_id"]] += 1
+        elif record.msg.startswith("%d iterations errored like"):
+            count: Any = record.args
+            self.seen[fields["sampling_id"]] += count[0] - 1
 
 
 @contextmanager
