@@ -93,7 +93,7 @@ async def serve(
         on_stop: called with the number of requests under way at the first signal.
         stop: what ends it besides signals.
         quiet: keep texts out of the logs of the whole process meanwhile, as the command does; see
-            `mellea_like.gateway.quiet.quiet_logs`.
+            ``mellea_like.gateway.quiet.quiet_logs``.
 
     Returns:
         The signal that ended it, or None.
