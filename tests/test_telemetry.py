@@ -161,6 +161,23 @@ async def test_metrics_count_durations_tokens_slices_and_failed_requirements() -
     assert (failures.attributes["mellea_like.requirement"], failures.value) == ("yes", 1)
 
 
+async def test_a_circuit_breaker_shows_in_the_metrics() -> None:
+    recorder = Recorder()
+    backend = ScriptedBackend([BackendUnavailable], cycle=True)
+    strategy = RejectionSamplingStrategy(backend, retry=None, telemetry=recorder.telemetry)
+    for _ in range(3):
+        with pytest.raises(BackendUnavailable):
+            await strategy.sample("Agree.", [says_yes])
+    counted = {
+        point.attributes["error.type"]: point.value
+        for point in recorder.points("mellea_like.slices")
+    }
+    names = ("BackendUnavailable", "CircuitOpen")
+    assert counted == {
+        f"mellea_like.errors.{name}": n for name, n in zip(names, (8, 1), strict=True)
+    }
+
+
 async def test_a_judges_request_is_a_span_below_the_validation() -> None:
     recorder = Recorder()
     backend = ScriptedBackend(["yes", '{"passed": true, "reason": "it is"}'])

@@ -135,6 +135,7 @@ def test_the_table_names_no_class_that_the_sdk_lacks():
     ("exc", "expected"),
     [
         (httpx2.ReadTimeout("slow"), BackendTimeout),
+        (httpx2.ConnectTimeout("nobody there"), BackendUnavailable),
         (httpx2.PoolTimeout("full"), BackendTimeout),
         (TimeoutError(), BackendTimeout),
         (httpx2.ReadError("broken"), BackendUnavailable),
@@ -163,6 +164,13 @@ def test_a_refused_connection_and_an_unknown_name_say_what_to_check():
     sdk.__cause__ = group
     refused = str(translator().of(sdk))
     assert refused == f"can't reach {URL}: connection refused; is the server running?"
+    too_late = openai.APITimeoutError(REQUEST)
+    too_late.__cause__ = httpx2.ConnectTimeout("")
+    late = translator().of(too_late)
+    assert isinstance(late, BackendUnavailable)  # Nothing was said, for there was nobody to say it.
+    assert str(late) == (
+        f"can't reach {URL}: no connection in time; check the base URL and the network"
+    )
     sdk.__cause__ = socket.gaierror(-2, "Name or service not known")
     assert "check the base URL" in str(translator().of(sdk))
 
