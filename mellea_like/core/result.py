@@ -204,6 +204,9 @@ class SamplingResult(Generic[T]):
         given = (getattr(self, f.name) for f in fields(self) if f.name != "slices")
         return SamplingResult, (picklable(self.slices), *given)
 
+    def __copy__(self) -> SamplingResult[T]:
+        return self
+
     def __deepcopy__(self, memo: dict[int, Any]) -> SamplingResult[T]:
         for s in self.slices:  # An exception's class need not know how to make a second one.
             memo.update((id(e), e) for e in (s.error, *(v.error for v in s.verdicts)))

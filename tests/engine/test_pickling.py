@@ -112,7 +112,8 @@ async def test_whatever_does_not_pickle_in_a_result_is_described(error):
     assert type(raised) is (InvalidRequest if isinstance(error, InvalidRequest) else RecordedError)
     assert str(raised) == str(error)
     assert "a note" in raised.__notes__
-    assert copy.deepcopy(result).best.requirements == result.best.requirements
+    for copied in (copy.copy(result), copy.deepcopy(result)):
+        assert copied.best.requirements == result.best.requirements
 
 
 async def test_an_error_takes_its_result_along():
