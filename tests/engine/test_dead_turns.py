@@ -101,15 +101,19 @@ async def broken_async(candidate):
 
 
 @pytest.mark.parametrize("latency", [0, 1])
-@pytest.mark.parametrize("validator", [broken, broken_async])
+@pytest.mark.parametrize(
+    "check",
+    [{"validator": broken, "inline": True}, {"validator": broken_async}],
+    ids=["inline", "async"],
+)
 @pytest.mark.parametrize(("subsamples", "slices"), [(4, 4), (1, 2)])
 async def test_the_same_bug_ends_the_call_after_as_many_slices_as_subsamples(
-    validator, latency, subsamples, slices
+    check, latency, subsamples, slices
 ):
     backend = by_iteration({}, default=after(latency, "no"))
     strategy = RejectionSamplingStrategy(backend, loop_budget=9, concurrency_budget=subsamples)
     with pytest.raises(RequirementError, match="KeyError: 'no'") as caught:
-        await strategy.sample("do", [Requirement("broken", validator)])
+        await strategy.sample("do", [Requirement("broken", **check)])
     assert len(backend.requests) == slices
     notes = caught.value.__notes__
     assert f"{slices} iterations errored" in notes[0]
@@ -119,7 +123,7 @@ async def test_the_same_bug_ends_the_call_after_as_many_slices_as_subsamples(
 async def test_it_stops_a_call_in_which_something_failed_before():
     backend = by_iteration({1: "no"}, default="yes")
     strategy = RejectionSamplingStrategy(backend, loop_budget=9)
-    result = await strategy.sample("do", [yes, Requirement("b", broken, name="b")])
+    result = await strategy.sample("do", [yes, Requirement("b", broken_async, name="b")])
     assert outcomes(result) == {1: "failed", 2: "errored", 3: "errored"}
     assert result.stop_reason == "hopeless"
     detail = f"requirement 'b' raises KeyError at {__file__}:{BUG}, with every reply (2 so far)"
@@ -130,11 +134,14 @@ async def test_an_error_that_does_not_come_with_every_reply_is_no_such_bug():
     def sometimes(candidate):
         return candidate.text == "yes" or broken(candidate)
 
-    replies = {1: "no", 4: after(1, "no"), 7: after(2, "no"), 2: "no", 3: "no"}
-    fails = Requirement("s", lambda c: c.text == "good" or (c.text != "no" and broken(c)))
-    backend = by_iteration({**replies, 7: after(1, "no"), 8: after(1, "good")}, default="bad")
+    backend = by_iteration({1: "no", 2: after(1, "good")}, default="bad")
+
+    def judges_no(candidate):
+        return candidate.text == "good" or (candidate.text != "no" and broken(candidate))
+
     strategy = RejectionSamplingStrategy(backend, loop_budget=3, concurrency_budget=3)
-    assert (await strategy.sample("do", [fails])).value == "good"
+    checks = [Requirement("s", judges_no, inline=True)]
+    assert (await strategy.sample("do", checks)).value == "good"
     backend = ScriptedBackend(["a", "yes"])
     checks = [Requirement("s", sometimes, inline=True)]
     assert (await RejectionSamplingStrategy(backend).sample("do", checks)).success
