@@ -144,7 +144,7 @@ class ChatCompletions:
     def _chosen(self, plan: Plan, draws: Sequence[Draw]) -> Sequence[Draw]:
         """Return what is answered with; the draws without a reply stand for what they cost."""
         if not any(answerable(draw, best=plan.best) for draw in draws):
-            raise refusal_of(draws, failure(draws))
+            raise refusal_of(draws, failure(draws), retried=plan.retried)
         return draws
 
 

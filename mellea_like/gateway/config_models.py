@@ -314,8 +314,8 @@ class ModelConfig(Section):
         early: reject a reply while it arrives, by the checks that can.
         give_up: stop when something that must hold fails so often that more draws won't help.
         accept_incomplete: whether a reply is an answer that the model cut off or refused, or that a
-            content filter withheld: callers then see its ``finish_reason``. By default such a draw
-            has failed, and callers are told why.
+            content filter withheld: callers then see its ``finish_reason``. Else such a draw has
+            failed, and callers are told why. By default it is one where nothing must hold.
         retries: how often a request is tried again after a passing fault.
         timeout: the longest a call may take, in seconds.
         iteration_timeout: the longest that one draw may take, in seconds; None for no limit.
@@ -339,7 +339,7 @@ class ModelConfig(Section):
     tell: bool = True
     early: bool = False
     give_up: bool = False
-    accept_incomplete: bool = False
+    accept_incomplete: bool | None = None
     retries: Annotated[int, Field(ge=0, le=100, strict=True)] = 2
     timeout: Seconds = 120.0
     iteration_timeout: Seconds | None = None

@@ -21,6 +21,7 @@ HAPPENED: dict[type[BackendError], str] = {
     BackendError: "failed",
     errors.RateLimited: "asks for fewer requests",
     errors.BackendTimeout: "did not answer in time",
+    errors.CircuitOpen: "is left alone for a while",
     errors.BackendUnavailable: "can't be reached, or broke off",
     errors.AuthenticationFailed: "does not accept the key that the configuration gives it",
     errors.InvalidRequest: "refuses the request",

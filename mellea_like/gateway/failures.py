@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from mellea_like.errors import (
     AuthenticationFailed,
     BackendError,
     BackendTimeout,
+    CircuitOpen,
     InvalidRequest,
     LimitExceeded,
     RateLimited,
@@ -48,12 +50,14 @@ ANSWERS: tuple[tuple[type[Exception], int, str, str], ...] = (
 """What errors become: the first class that fits says it."""
 
 
-def refusal_of(draws: Sequence[Draw], more: dict[str, Any]) -> Refusal:
+def refusal_of(draws: Sequence[Draw], more: dict[str, Any], *, retried: bool) -> Refusal:
     """Say why there is no reply.
 
     Args:
         draws: how the sampling of each reply ended; none passed.
         more: what is known of the best failure, where something was judged.
+        retried: whether the gateway has tried again by itself: then clients need not, or their
+            tries and the gateway's would multiply.
 
     Returns:
         The answer: 422 where replies were judged and none passed; else what the first error says.
@@ -71,15 +75,24 @@ def refusal_of(draws: Sequence[Draw], more: dict[str, Any]) -> Refusal:
             code="nothing_passed",
             more={"mellea_like": more},
         )
-    return _of_error(errors[0])
+    return _of_error(errors[0], retried=retried)
 
 
-def _of_error(error: Exception) -> Refusal:
+def _of_error(error: Exception, *, retried: bool) -> Refusal:
     if isinstance(error, RateLimited):
         message = "the upstream asks for fewer requests: try again later"
         refusal = too_many(message, error.retry_after or 1.0, "upstream_rate_limit")
         refusal.headers |= {} if error.retryable else NO_RETRY
         return refusal
+    if isinstance(error, CircuitOpen):
+        seconds = max(1, math.ceil(error.retry_after or 1.0))
+        return Refusal(
+            503,
+            "the upstream has failed again and again, and is left alone for a while",
+            kind="upstream_error",
+            code="upstream_unavailable",
+            headers={"retry-after": str(seconds)},
+        )
     if isinstance(error, TooCostly):
         message = "the request's checks take too long on a reply: make its patterns simpler"
         return Refusal(422, message, code="checks_too_costly")
@@ -90,7 +103,7 @@ def _of_error(error: Exception) -> Refusal:
         return Refusal(400, message, code="upstream_refused")
     for kind, status, code, message in ANSWERS:
         if isinstance(error, kind):
-            lasting = kind in {AuthenticationFailed, InvalidRequest}
+            lasting = retried or kind in {AuthenticationFailed, InvalidRequest}
             headers = NO_RETRY if lasting else {}
             return Refusal(status, message, kind="upstream_error", code=code, headers=headers)
     raise error  # A mistake in the gateway: its guard logs where.

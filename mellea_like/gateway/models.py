@@ -67,6 +67,7 @@ class Plan:
         budget: what it may spend, or None.
         n: how many replies are wanted.
         best: whether the best failure is an answer where nothing passed.
+        retried: whether a request that fails is sent again, by retries or as another draw.
     """
 
     strategy: BaseSamplingStrategy
@@ -77,6 +78,7 @@ class Plan:
     budget: Budget | None
     n: int
     best: bool
+    retried: bool
 
 
 def warm_up() -> None:
@@ -146,30 +148,36 @@ class ServedModel:
         *before, last = request.messages
         told = self.config.tell and last.role == "user"
         best = request.wishes.when_nothing_passed or self.config.when_nothing_passed
+        requirements = await self._further(request, callers)
+        loop = self._within("loop", request.wishes.loop)
+        concurrency = self._within("concurrency", request.wishes.concurrency)
+        bare = not self._requirements and not requirements
         return Plan(
-            strategy=self._strategy_for(request),
+            strategy=self._strategy_for(loop, concurrency, request.wishes.timeout, bare=bare),
             action=_Told(last.content, name=last.name) if told else last,
             context=Context(before),
-            requirements=await self._further(request, callers),
+            requirements=requirements,
             options=self._options(request, max_tokens),
             budget=self._budget(budget),
             n=request.n,
             best=best == "best",
+            retried=loop * concurrency * (self.config.retries + 1) > 1,
         )
 
     # --- what draws ----------------------------------------------------------------------------
 
-    def _strategy_for(self, request: ChatRequest) -> BaseSamplingStrategy:
-        config, wishes = self.config, request.wishes
-        loop = self._within("loop", wishes.loop)
-        concurrency = self._within("concurrency", wishes.concurrency)
-        timeout = config.timeout if wishes.timeout is None else wishes.timeout
+    def _strategy_for(
+        self, loop: int, concurrency: int, wished: float | None, *, bare: bool
+    ) -> BaseSamplingStrategy:
+        config = self.config
+        timeout = config.timeout if wished is None else wished
         if timeout > config.timeout:
             what = f"{config.timeout:g} seconds are the most for this model"
             refuse("mellea_like.timeout", what)
-        if (loop, concurrency, timeout) == (config.loop, config.concurrency, config.timeout):
+        own = (config.loop, config.concurrency, config.timeout)
+        if not bare and (loop, concurrency, timeout) == own:
             return self._strategy
-        return self._make(loop, concurrency, timeout)
+        return self._make(loop, concurrency, timeout, bare=bare)
 
     def _within(self, name: Literal["loop", "concurrency"], wanted: int | None) -> int:
         own: int = getattr(self.config, name)
@@ -180,7 +188,9 @@ class ServedModel:
             refuse(f"mellea_like.{name}", f"{most} is the most for this model")
         return wanted
 
-    def _make(self, loop: int, concurrency: int, timeout: float) -> BaseSamplingStrategy:
+    def _make(
+        self, loop: int, concurrency: int, timeout: float, *, bare: bool = False
+    ) -> BaseSamplingStrategy:
         config = self.config
         # Refusals with a 429 are counted by themselves.
         refusals = max(config.retries + 1, Retry().rate_limit_attempts)
@@ -196,7 +206,10 @@ class ServedModel:
             retry=retry,
             schedule=self._schedule,
             give_up=PerRequirement() if config.give_up else None,
-            accept_incomplete=config.accept_incomplete,
+            # Where nothing must hold, a reply that was cut off is one, as with any other server.
+            accept_incomplete=bare
+            if config.accept_incomplete is None
+            else config.accept_incomplete,
         )
 
     # --- what must hold ------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from mellea_like.errors import (
     BackendError,
     BackendTimeout,
     BackendUnavailable,
+    CircuitOpen,
     InvalidRequest,
     MalformedResponse,
     RateLimited,
@@ -93,7 +94,7 @@ async def test_reasons_are_openais(reason, shown):
 
 async def test_a_reply_that_was_cut_off_is_told_to_the_caller_and_comes_where_it_is_wanted():
     cut = Generation("a b", usage=Usage(1, 10, 2), finish_reason="length")
-    async with calling(Recording(cut), loop=2) as caller:
+    async with calling(Recording(cut), loop=2, checks=["words<=2"]) as caller:
         refused = await caller.chat()
         shown = await caller.chat(mellea_like={"when_nothing_passed": "best"})
     told = refused.error["mellea_like"]
@@ -102,6 +103,18 @@ async def test_a_reply_that_was_cut_off_is_told_to_the_caller_and_comes_where_it
     assert problem.startswith("the reply was cut off after 2 tokens: raise max_tokens")
     assert (shown.status, shown.headers["x-mellea-like-passed"]) == (200, "false")
     assert shown.json["choices"][0]["finish_reason"] == "length"
+
+
+async def test_where_nothing_must_hold_a_reply_that_was_cut_off_is_one():
+    cut = Generation("a b", usage=Usage(1, 10, 2), finish_reason="length")
+    async with calling(Recording(cut), loop=2) as caller:
+        plain = await caller.chat()
+        checked = await caller.chat(mellea_like={"checks": ["words<=2"]})
+    assert (plain.status, checked.status) == (200, 422)
+    assert plain.json["choices"][0]["finish_reason"] == "length"
+    assert plain.json["choices"][0]["message"]["content"] == "a b"
+    async with calling(Recording(cut), accept_incomplete=False) as caller:
+        assert (await caller.chat()).status == 422
 
 
 async def test_a_refusal_is_no_content():
@@ -435,9 +448,15 @@ async def test_a_schema_of_exponential_cost_is_refused():
             "upstream_rate_limit",
             {"x-should-retry": "false"},
         ),
-        (BackendTimeout("x"), 504, "upstream_timeout", {}),
-        (BackendUnavailable("x", status=503), 502, "upstream_failed", {}),
+        (BackendTimeout("x"), 504, "upstream_timeout", {"x-should-retry": "false"}),
+        (BackendUnavailable("x", status=503), 502, "upstream_failed", {"x-should-retry": "false"}),
         (MalformedResponse("x"), 502, "upstream_failed", {}),
+        (
+            CircuitOpen("x", retry_after=2.5),
+            503,
+            "upstream_unavailable",
+            {"retry-after": "3", "x-should-retry": None},
+        ),
         (BackendError("x"), 502, "upstream_failed", {}),
         (
             AuthenticationFailed("x", status=401),
@@ -661,4 +680,4 @@ async def test_a_gateway_is_healthy_while_its_upstreams_are_open():
 async def test_an_error_of_the_gateways_own_is_raised_for_the_guard_to_log():
     error = ZeroDivisionError()
     with pytest.raises(ZeroDivisionError):
-        refusal_of([Draw(None, error)], {})
+        refusal_of([Draw(None, error)], {}, retried=False)

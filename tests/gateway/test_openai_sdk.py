@@ -320,3 +320,30 @@ def test_the_ordinary_fields_of_a_request_reach_the_upstream():
     for sent in upstream.requests:
         assert [m.get("name") for m in sent["messages"]] == ["Ann", None, "Bob"]
         assert sent["reasoning_effort"] == "low"
+
+
+def test_what_the_gateway_has_tried_again_its_clients_do_not_try_again():
+    with (
+        OpenAIServer(Answer.error(500)) as upstream,
+        running(config_for(upstream.url, loop=2)) as gateway,
+        gateway.client(max_retries=2) as client,
+    ):
+        for most in (2, 8):
+            with pytest.raises(openai.InternalServerError) as caught:
+                client.chat.completions.create(model="mine", messages=user())
+            assert upstream.started <= most
+        assert caught.value.response.headers["x-should-retry"] == "false"
+
+
+def test_an_upstream_that_is_down_is_left_alone_and_callers_are_told_for_how_long():
+    with (
+        OpenAIServer(Answer.error(500)) as upstream,
+        running(config_for(upstream.url, loop=4, retries=2)) as gateway,
+        gateway.client() as client,
+    ):
+        for _ in range(3):
+            with pytest.raises(openai.InternalServerError) as caught:
+                client.chat.completions.create(model="mine", messages=user())
+        assert upstream.started <= 9
+    assert caught.value.status_code == 503
+    assert int(caught.value.response.headers["retry-after"]) >= 1
