@@ -147,30 +147,23 @@ def written(server: StdioServerParameters) -> list[str]:
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_over_stdio_three_samples_make_one_approval(server_process, mode):
+async def test_over_stdio_samples_are_approved_together_and_each_has_its_own_end(
+    server_process, mode
+):
     person = Person()
     async with Client(server_process, mode=mode, sampling_callback=person) as client:
         assert answers_of(await client.call_tool("three")) == ALL
-    assert len(person.prompts) == 1
-    assert written(server_process) == ["ok"] * 3
-
-
-@pytest.mark.parametrize("mode", MODES)
-async def test_over_stdio_an_answer_that_is_missing_fails_its_request_alone(server_process, mode):
-    person = Person(all_but_the_second)
-    async with Client(server_process, mode=mode, sampling_callback=person) as client:
+        assert written(server_process) == ["ok"] * 3
+        person.reply = all_but_the_second
         answers = answers_of(await client.call_tool("three"))
-    assert answers == {**ALL, "two": "MissingAnswer"}
-    assert len(person.prompts) == 1
-
-
-async def test_over_stdio_a_refusal_is_told_to_each(server_process):
-    person = Person(refuse)
-    async with Client(server_process, mode="legacy", sampling_callback=person) as client:
-        answers = answers_of(await client.call_tool("three"))
-    assert set(answers.values()) == {"User rejected sampling request (refusal)"}
-    assert len(person.prompts) == 1
-    assert written(server_process) == ["refused"] * 3
+        assert answers == {**ALL, "two": "MissingAnswer"}
+        assert len(person.prompts) == 2
+        if mode == "legacy":
+            person.reply = refuse
+            answers = answers_of(await client.call_tool("three"))
+            assert set(answers.values()) == {"User rejected sampling request (refusal)"}
+            assert len(person.prompts) == 3
+            assert written(server_process)[-3:] == ["refused"] * 3
 
 
 @pytest.mark.parametrize("mode", MODES)
