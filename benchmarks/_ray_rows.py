@@ -51,7 +51,7 @@ def on_ray(rows: int, directory: str) -> list[float]:
     dataset = sample_dataset(
         ray.data.range(rows),
         make_strategy,
-        prompt="row {id}",
+        prompt="row {{ id }}",
         actors=ACTORS,
         calls_per_actor=CALLS // ACTORS,
         journal_dir=f"{directory}/journals",

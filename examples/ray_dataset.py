@@ -31,7 +31,7 @@ def sample(questions, budget):
     answers = sample_dataset(
         questions,
         make_strategy,
-        prompt="{question}",
+        prompt="{{ question }}",
         actors=2,
         calls_per_actor=8,
         journal_dir="journals",

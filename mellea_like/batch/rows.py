@@ -20,6 +20,9 @@ LONGEST_LINE = 16 * 2**20
 DEEPEST = 100
 """How deep a row's lists and objects may be nested."""
 
+LONGEST_NAME = 100
+"""How much of a field's name a message shows."""
+
 PIECE = 2**20
 """How much of a line that is too long is read at a time."""
 
@@ -183,7 +186,12 @@ class _Wrong(Exception):
 
 def _object(line: bytes) -> dict[str, Any]:
     try:
-        found: Any = json.loads(line.decode("utf-8"), parse_constant=_number, parse_float=_number)
+        found: Any = json.loads(
+            line.decode("utf-8"),
+            parse_constant=_number,
+            parse_float=_number,
+            object_pairs_hook=_without_duplicates,
+        )
         if b"\\u" in line:
             json.dumps(found, ensure_ascii=False).encode("utf-8")  # Half a character can't be sent.
     except UnicodeDecodeError as exc:
@@ -208,6 +216,16 @@ def _object(line: bytes) -> dict[str, Any]:
         msg = "is nested too deeply"
         raise _Wrong(msg)
     return cast("dict[str, Any]", found)
+
+
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        msg = f"has {json.dumps(twice[:LONGEST_NAME])} twice in one object: keep one of them"
+        raise _Wrong(msg)
+    return found
 
 
 def _kind(value: object) -> str:

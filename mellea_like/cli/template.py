@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import difflib
-import json
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from jinja2 import StrictUndefined, TemplateSyntaxError, UndefinedError, meta
+from jinja2 import TemplateSyntaxError, UndefinedError
 from jinja2.exceptions import SecurityError
-from jinja2.sandbox import SandboxedEnvironment
 
 from mellea_like.batch.rows import BadRow
+from mellea_like.batch.template import RowTemplate
 from mellea_like.cli.arguments import check_file
 from mellea_like.cli.exits import Exit, Problem
 from mellea_like.cli.terminal import one_line
@@ -28,17 +27,13 @@ LONGEST_TEMPLATE = 2**20
 MOST_FIELDS = 20
 """How many of a row's fields a message names."""
 
-ROW = "row"
-"""The name of all fields together, for those whose names are no words."""
-
 _UNDEFINED = re.compile(r"^'(?P<name>[^']*)' is undefined$")
 
 
 class PromptTemplate:
     """What to ask for each row.
 
-    It sees the row's fields by their names, and all of them as ``row``: ``{{ row["the name"] }}``.
-    It runs in Jinja's sandbox. A row's text is only ever text: what stands in it is not run.
+    `RowTemplate` says what it sees of the row.
 
     Args:
         text: the template.
@@ -51,23 +46,16 @@ class PromptTemplate:
     """
 
     def __init__(self, text: str) -> None:
-        environment = SandboxedEnvironment(
-            undefined=StrictUndefined,
-            autoescape=False,  # It is no HTML.
-            keep_trailing_newline=False,
-        )
-        environment.filters["tojson"] = _to_json
         self.text = text
         if not text.strip():
             msg = "--prompt is empty: say what to ask for each row, with its fields: {{ text }}"
             raise Problem(msg, Exit.USAGE)
         try:
-            names = meta.find_undeclared_variables(environment.parse(text))
-            self._template = environment.from_string(text)
+            self._template = RowTemplate(text)
         except TemplateSyntaxError as exc:
             msg = f"--prompt is no Jinja template: line {exc.lineno}: {exc.message}"
             raise Problem(msg, Exit.USAGE) from exc
-        if not names:
+        if not self._template.names:
             msg = (
                 "--prompt would be the same for every row: name their fields in double braces, as"
                 " in {{ text }}"
@@ -120,7 +108,7 @@ class PromptTemplate:
         """
         where = f"{place} {row.number}"
         try:
-            prompt = self._template.render({ROW: dict(row), **row})
+            prompt = self._template.fill(row)
         except UndefinedError as exc:
             msg = f"{where}: {_lacks(str(exc), row)}"
             raise BadRow(msg, row.number) from exc
@@ -147,8 +135,3 @@ def _lacks(error: str, row: Row) -> str:
     close = difflib.get_close_matches(found["name"], list(row), n=1)
     hint = f" (did you mean {one_line(close[0], 40)}?)" if close else ""
     return f"the prompt names {found['name']!r}, which the row does not have{hint}; {fields}"
-
-
-def _to_json(value: Any, indent: int | None = None) -> str:
-    """Jinja's own filter escapes what HTML would take for markup."""
-    return json.dumps(value, ensure_ascii=False, indent=indent)

@@ -77,6 +77,8 @@ def test_a_json_object_a_line(data, rows):
         (b'"text"', "line 2 is a string, not an object"),
         (b"7", "line 2 is a number, not an object"),
         (b"null", "line 2 is true, false or null, not an object"),
+        (b'{"a": 1, "b": 2, "a": 1}', 'line 2 has "a" twice in one object: keep one of them'),
+        (b'{"b": [{"a": 1, "a": 2}]}', 'line 2 has "a" twice in one object: keep one of them'),
         (b'{"a": NaN}', "line 2 is no JSON: NaN is no number that JSON knows"),
         (b'{"a": -Infinity}', "line 2 is no JSON: -Infinity is no number that JSON knows"),
         (b'{"a": 1e999}', "line 2 is no JSON: 1e999 is no number that JSON knows"),

@@ -8,7 +8,17 @@ from mellea_like.batch.rows import BadRow, Row
 from mellea_like.cli.exits import Problem
 from mellea_like.cli.template import PromptTemplate
 
-ROW = Row({"text": "a <b> & {{ n }}", "n": 3, "first name": "Ada", "tags": ["x", {"y": 1}]}, 7)
+ROW = Row(
+    {
+        "text": "a <b> & {{ n }}",
+        "n": 3,
+        "first name": "Ada",
+        "tags": ["x", {"y": 1}],
+        "absent": None,
+        "yes": True,
+    },
+    7,
+)
 
 
 @pytest.mark.parametrize(
@@ -21,6 +31,7 @@ ROW = Row({"text": "a <b> & {{ n }}", "n": 3, "first name": "Ada", "tags": ["x",
         ("{% for tag in tags[:1] %}{{ tag }}{% endfor %}", "x"),
         ("{% if missing is defined %}no{% else %}{{ n }}{% endif %}", "3"),
         ("{{ missing | default('none') }}", "none"),
+        ("{{ absent }} {{ yes }} {{ tags }}", 'null true ["x", {"y": 1}]'),
     ],
 )
 def test_a_prompt_is_made_of_a_rows_fields(template, prompt):

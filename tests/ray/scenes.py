@@ -207,7 +207,7 @@ def small_matters(directory):
             ("factory with argument", lambda x: None, {}),
         ):
             try:
-                sample_dataset(ray.data.range(3), factory, prompt="{id}", actors=1, **more)
+                sample_dataset(ray.data.range(3), factory, prompt="{{ id }}", actors=1, **more)
             except TypeError as exc:
                 said[name] = str(exc)
 
@@ -215,7 +215,7 @@ def small_matters(directory):
             raise LookupError("no model of that name")
 
         try:
-            sample_dataset(ray.data.range(3), broken, prompt="{id}", actors=1).take_all()
+            sample_dataset(ray.data.range(3), broken, prompt="{{ id }}", actors=1).take_all()
         except ray.exceptions.RayError as exc:
             said["factory fails"] = str(exc)
 
@@ -228,7 +228,7 @@ def small_matters(directory):
         journals = f"{directory}/equal-journals"
         equal = ray.data.from_items([{"id": 7, "output": "mine"}] * 90, override_num_blocks=1)
         rows = sample_dataset(
-            equal, maker(log, 0.01), prompt="{id}", actors=2, journal_dir=journals
+            equal, maker(log, 0.01), prompt="{{ id }}", actors=2, journal_dir=journals
         ).take_all()
         said["equal"] = [len(rows), len(noted(log)), len(list(Path(journals).glob("*.db")))]
         said["columns"] = list(rows[0])
@@ -247,7 +247,7 @@ def small_matters(directory):
         ray.kill(others[0])
         dataset = ray.data.range(3)
     try:
-        sample_dataset(dataset, maker(log), prompt="{id}")
+        sample_dataset(dataset, maker(log), prompt="{{ id }}")
     except RuntimeError as exc:
         said["no ray"] = str(exc)
     return said

@@ -3,7 +3,8 @@
 ```python
 from mellea_like.batch.ray import local_cluster, sample_dataset
 
-results = sample_dataset(ray.data.read_json("questions.jsonl"), make_strategy, prompt="{question}")
+questions = ray.data.read_json("questions.jsonl")
+results = sample_dataset(questions, make_strategy, prompt="{{ question }}")
 results.write_parquet("answers")
 ```
 """

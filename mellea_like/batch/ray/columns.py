@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import json
-import re
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mellea_like.batch.identity import row_of
@@ -18,13 +18,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from mellea_like.batch.item import ItemResult
+    from mellea_like.batch.template import RowTemplate
 
 __all__ = ["POSITION", "RowOutcome", "outcome_of", "prompt_maker", "shard_name", "with_results"]
 
 POSITION = "__mellea_like_position"
 """The column that tells equal rows apart; it is not in the output."""
-
-_FIELD = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 
 
 class RowOutcome(NamedTuple):
@@ -137,48 +136,45 @@ def prompt_maker(template: str) -> Callable[[Mapping[str, Any]], str]:
     """Make the function that fills a template in.
 
     Args:
-        template: a text with the names of columns in braces; a brace itself is doubled.
+        template: a Jinja template, in which ``{{ question }}`` stands for a column.
 
     Returns:
-        The function; it raises a ``KeyError`` where a row has no such column.
+        The function; it can be sent to another process, and raises a ``KeyError`` where a row has
+        no such column.
 
     Raises:
-        ValueError: a brace stands alone, or round no name, or no column is named.
+        ImportError: Jinja is not installed.
+        ValueError: it is no template, or no column is named.
     """
-    for found in _FIELD.finditer(template):
-        if found[0] in {"{", "}"} or (found[1] is not None and not found[1].strip()):
-            msg = (
-                f"prompt {template!r}: {found[0]!r} at {found.start()} is no column's name in"
-                " braces, as in {question}; a brace itself is doubled: {{ or }}"
-            )
-            raise ValueError(msg)
-    if not any(found[1] is not None for found in _FIELD.finditer(template)):
+    try:
+        from jinja2 import TemplateSyntaxError  # noqa: PLC0415 (an extra)
+
+        from mellea_like.batch.template import RowTemplate  # noqa: PLC0415 (an extra)
+    except ImportError as exc:
+        msg = "a prompt of columns needs Jinja2: pip install 'mellea-like[ray]'"
+        raise ImportError(msg) from exc
+    try:
+        made = RowTemplate(template)
+    except TemplateSyntaxError as exc:
+        msg = f"prompt {template!r} is no Jinja template: line {exc.lineno}: {exc.message}"
+        raise ValueError(msg) from exc
+    if not made.names:
         msg = (
-            f"prompt {template!r} would be the same for every row: name columns in single braces,"
-            " as in {question}"
+            f"prompt {template!r} would be the same for every row: name columns in double braces,"
+            " as in {{ question }}"
         )
         raise ValueError(msg)
-    return _Prompt(template)
+    return partial(_filled, made)
 
 
-class _Prompt:
-    """Fills a template in; can be sent to another process."""
+def _filled(template: RowTemplate, row: Mapping[str, Any]) -> str:
+    from jinja2 import UndefinedError  # noqa: PLC0415 (an extra)
 
-    def __init__(self, template: str) -> None:
-        self._template = template
-
-    def __call__(self, row: Mapping[str, Any]) -> str:
-        def filled(found: re.Match[str]) -> str:
-            name = found[1]
-            if name is None:
-                return found[0][0]
-            if name not in row:
-                msg = f"the prompt wants a column {name!r}, and the row has: {', '.join(row)}"
-                raise KeyError(msg)
-            value = row[name]
-            return value if isinstance(value, str) else _as_json(value)
-
-        return _FIELD.sub(filled, self._template)
+    try:
+        return template.fill(row)
+    except UndefinedError as exc:
+        msg = f"the prompt: {exc}; the row has: {', '.join(row)}"
+        raise KeyError(msg) from exc
 
 
 def shard_name(rows: Iterable[Mapping[str, Any]], keys: Iterable[object]) -> str:

@@ -67,7 +67,8 @@ def sample_dataset(
         make_strategy: makes the strategy; called once in each actor, so it opens there what it
             needs. With ``limits`` it takes one argument: the limit, to be put round each backend
             with `LimitedBackend`.
-        prompt: what to ask for a row: a text with the names of columns in braces.
+        prompt: what to ask for a row: a Jinja template, as on the command line, in which
+            ``{{ question }}`` stands for a column.
         action: what to ask for a row, as a function of it; in place of ``prompt``. A row for which
             it raises has failed with that error.
         requirements: what each reply must meet besides what the strategy requires.
@@ -164,7 +165,7 @@ def _row_action(
     prompt: str | None, action: Callable[[Mapping[str, Any]], Any] | None
 ) -> Callable[[Mapping[str, Any]], Any]:
     if (prompt is None) == (action is None):
-        msg = "sample_dataset takes either prompt='… {column} …' or action=function_of_a_row"
+        msg = "sample_dataset takes either prompt='… {{ column }} …' or action=function_of_a_row"
         raise TypeError(msg)
     if action is not None:
         if not callable(action):
@@ -172,7 +173,7 @@ def _row_action(
             raise TypeError(msg)
         return action
     if not isinstance(prompt, str):
-        msg = f"prompt is a text with the names of columns in braces, not {prompt!r}"
+        msg = f"prompt is a template with the names of columns in double braces, not {prompt!r}"
         raise TypeError(msg)
     return prompt_maker(prompt)
 

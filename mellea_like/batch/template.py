@@ -1,0 +1,76 @@
+"""Prompts made of rows: Jinja templates, in which values that are no text stand as JSON."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from jinja2 import StrictUndefined, Template, meta
+from jinja2.sandbox import SandboxedEnvironment
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["RowTemplate"]
+
+ROW = "row"
+"""The name of all fields together, for those whose names are no words."""
+
+
+class RowTemplate:
+    """A Jinja template that sees a row's fields by their names, and all of them as ``row``.
+
+    It runs in Jinja's sandbox. What stands in a row is only ever text: it is not run. It can be
+    sent to another process.
+
+    Args:
+        text: the template.
+
+    Attributes:
+        text: the template.
+        names: the names in it that are not its own.
+
+    Raises:
+        TemplateSyntaxError: Jinja's: it is no template.
+    """
+
+    def __init__(self, text: str) -> None:
+        environment = SandboxedEnvironment(
+            undefined=StrictUndefined,
+            autoescape=False,  # It is no HTML.
+            keep_trailing_newline=False,
+            finalize=_written,
+        )
+        environment.filters["tojson"] = _to_json
+        self.text = text
+        self.names = meta.find_undeclared_variables(environment.parse(text))
+        self._template: Template = environment.from_string(text)
+
+    def __reduce__(self) -> tuple[type[RowTemplate], tuple[str]]:
+        return RowTemplate, (self.text,)
+
+    def fill(self, row: Mapping[str, Any]) -> str:
+        """Make the prompt of a row.
+
+        Args:
+            row: the row.
+
+        Returns:
+            The prompt.
+
+        Raises:
+            UndefinedError: Jinja's: the row lacks a field.
+            SecurityError: Jinja's: the template does what it may not.
+        """
+        return self._template.render({ROW: dict(row), **row})
+
+
+def _written(value: Any) -> Any:
+    if value is None or isinstance(value, bool | list | tuple | dict):
+        return _to_json(value)
+    return value
+
+
+def _to_json(value: Any, indent: int | None = None) -> str:
+    """Jinja's own filter escapes what HTML would take for markup."""
+    return json.dumps(value, ensure_ascii=False, indent=indent, default=str)
