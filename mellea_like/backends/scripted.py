@@ -7,7 +7,6 @@ import math
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
-from itertools import count
 from typing import TYPE_CHECKING, TypeAlias
 
 import anyio
@@ -240,19 +239,27 @@ def _rule_of(replies: Sequence[ScriptItem] | Rule, *, cycle: bool) -> Rule:
     if cycle and not script:
         msg = "an empty script can't be cycled"
         raise ValueError(msg)
-    position = count()
+    return _Script(script, cycle=cycle)
 
-    def next_reply(_: Request) -> Reply:
-        index = next(position)
-        if index >= len(script) and not cycle:
+
+class _Script:
+    """The rule to take one reply after another."""
+
+    def __init__(self, replies: Sequence[Reply], *, cycle: bool) -> None:
+        self._replies = replies
+        self._cycle = cycle
+        self._taken = 0
+
+    def __call__(self, _: Request) -> Reply:
+        index, known = self._taken, len(self._replies)
+        self._taken += 1
+        if index >= known and not self._cycle:
             msg = (
-                f"the script has {len(script)} replies, and this is request {index + 1}:"
+                f"the script has {known} replies, and this is request {index + 1}:"
                 " give ScriptedBackend more, or cycle=True"
             )
             raise IndexError(msg)
-        return script[index % len(script)]
-
-    return next_reply
+        return self._replies[index % known]
 
 
 def _reply_of(item: ScriptItem) -> Reply:

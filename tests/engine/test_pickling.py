@@ -20,7 +20,7 @@ from mellea_like import (
     SamplingFailed,
     requirement,
 )
-from mellea_like.backends import FunctionBackend, MarkovBackend, OpenAIBackend
+from mellea_like.backends import FunctionBackend, MarkovBackend, OpenAIBackend, ScriptedBackend
 from mellea_like.core.recorded import RecordedAction, RecordedError
 from mellea_like.errors import InvalidRequest
 from mellea_like.limits import (
@@ -147,6 +147,7 @@ def strategies():
             checks.matches("y", early=False),
         ],
     )
+    yield RejectionSamplingStrategy(ScriptedBackend(["yes"], cycle=True))
     yield RejectionSamplingStrategy(MarkovBackend(), requirements=[checks.char_count(at_least=1)])
 
 
