@@ -70,7 +70,10 @@ async def record(path: Path) -> None:
         f"Write a sentence about {TOPICS[n % len(TOPICS)]} (number {n + 1})." for n in range(ITEMS)
     ]
     journal = Journal(path, prices={MODEL: Price(0.4, 1.6)})
-    settings = {"input": "topics.jsonl", "prompt": "Write a sentence about {{topic}} (number {{n}})."}
+    settings = {
+        "input": "topics.jsonl",
+        "prompt": "Write a sentence about {{topic}} (number {{n}}).",
+    }
     async with sample_many(
         strategy, items, requirements=checks, concurrency=6, journal=journal, settings=settings
     ) as results:
