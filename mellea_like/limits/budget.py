@@ -332,7 +332,7 @@ class Budget(Allowance):
             if root._account.reserved.requests or root._account.waiting:
                 msg = (
                     f"budget {root.name!r} is in use in another event loop: a budget serves one"
-                    " event loop after another, not two at once"
+                    " event loop after another, not two at once: threads share one SyncSampler"
                 )
                 raise RuntimeError(msg)
             root._loop = loop

@@ -251,7 +251,7 @@ class Queueing(ABC):
             msg = (
                 f"this {type(self).__name__} serves another event loop, where {line.waiting}"
                 f" requests wait and {line.in_flight} are in flight: use one limiter in each"
-                " event loop"
+                " event loop, or one SyncSampler for all threads"
             )
             raise RuntimeError(msg)
         self._loop = token
