@@ -252,7 +252,8 @@ class ChatDispatcher(ChatWork[M, R]):
         run: Callable[[list[M]], Awaitable[R]] | None,
         deadline: float | None,
     ) -> Submission[M, R]:
-        hash(key), repr(key)  # No key of a dictionary or a log: say so before anything is done.
+        hash(key)  # What is no key of a dictionary, or can't be logged, is told before all else.
+        repr(key)
         until = (
             math.inf
             if deadline is None
