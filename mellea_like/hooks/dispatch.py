@@ -69,6 +69,10 @@ class HookRun:
     def __bool__(self) -> bool:
         return bool(self._by_hook)
 
+    def decides(self, hook: HookType) -> bool:
+        """Tell whether a handler of a hook may change something, and does not only look."""
+        return hook in self._by_hook and bool(self._by_hook[hook].sequential)
+
     def open(self, tasks: TaskGroup) -> None:
         """Say where background handlers run.
 

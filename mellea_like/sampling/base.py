@@ -67,7 +67,7 @@ class BaseSamplingStrategy:
         concurrency_budget: number of subsamples that run at a time, at least 1. That many requests
             are in flight for each call: the result comes sooner, more is spent on draws that lose,
             and a provider's rate limit is met sooner. Where a draw can fail by its backend only (no
-            requirement, plain text, no hook of the validation, no schedule), one subsample runs at
+            requirement, plain text, no hook that decides on it, no schedule), one subsample runs at
             a time, for there is nothing to race.
         requirements: what every call's slices must meet, before the action's and the call's own.
         judge: decides requirements without a validator; by default the call's backend.

@@ -116,8 +116,8 @@ class Call:
         self.can_fail = bool(
             plan.requirements
             or plan.format is not None
-            or HookType.VALIDATION_PRE_CHECK in self.hooks
-            or HookType.VALIDATION_POST_CHECK in self.hooks
+            or self.hooks.decides(HookType.VALIDATION_PRE_CHECK)
+            or self.hooks.decides(HookType.VALIDATION_POST_CHECK)
             or getattr(type(plan.action), "parse", None) not in _TEXT
         )
         self._judges: dict[int, Backend] = {}

@@ -252,6 +252,24 @@ def test_a_spent_budget_ends_the_call_with_what_there_is(command):
     assert "3 requests" in err
 
 
+def test_a_reply_that_was_cut_off_has_failed_unless_it_is_accepted(command):
+    given = (
+        "sample",
+        "Write.",
+        "--backend=markov",
+        "--max-tokens=2",
+        "--loop=2",
+        "--concurrency=3",
+    )
+    code, out, err = command(*given, "--json")
+    record = json.loads(out)
+    assert (code, len(record["slices"])) == (1, 6)
+    assert "the reply was cut off after 2 tokens: raise max_tokens" in err + out
+    code, out, _ = command(*given, "--accept-incomplete", "--json")
+    record = json.loads(out)
+    assert (code, len(record["slices"]), record["usage"]["requests"]) == (0, 1, 1)
+
+
 def test_json_says_which_budget_is_spent(command):
     code, out, _ = command(
         *("sample", "Write.", *HARD, "--budget", "output-tokens=60", "--max-tokens", "50", "--json")
