@@ -15,6 +15,8 @@ import time
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+import anyio
+
 from mellea_like.core.action import Instruction
 from mellea_like.core.context import Context
 from mellea_like.core.generation import Generation
@@ -72,5 +74,9 @@ def _verdict(requirement: Requirement, text: str) -> ValidationResult:
     assert requirement.validator is not None  # noqa: S101 (a ready-made check has one)
     candidate = Candidate(text, text, Generation(text), Context(), Instruction(text))
     verdict = requirement.validator(candidate)
-    assert isinstance(verdict, ValidationResult)  # noqa: S101 (nor does one wait)
-    return verdict
+    return verdict if isinstance(verdict, ValidationResult) else anyio.run(_awaited, verdict)
+
+
+async def _awaited(verdict: Any) -> ValidationResult:
+    result: ValidationResult = await verdict
+    return result

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import unicodedata
 from functools import partial, wraps
-from typing import TYPE_CHECKING, ParamSpec, TypedDict
+from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict
+
+import anyio
 
 from mellea_like.core.requirement import Requirement
+from mellea_like.runtime.threads import run_in_thread
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Generator, Sequence
 
     from mellea_like.core.requirement import OnError
     from mellea_like.core.streaming import StreamCheck
@@ -27,6 +30,12 @@ __all__ = [
     "ready_made",
 ]
 
+
+LONG = 2**17
+"""Characters; a check of more would hold the event loop for a tenth of a second."""
+
+LONG_SECONDS = 10.0
+"""The most for a check of that, which is time enough for 10 MiB and more."""
 
 P = ParamSpec("P")
 
@@ -54,7 +63,7 @@ def check(
     settings: Settings,
     stream: StreamCheck | None = None,
 ) -> Requirement:
-    """Make an inline requirement.
+    """Make an inline requirement; of a very long reply, it is decided in a thread, in bounded time.
 
     Args:
         name: the check's own name.
@@ -67,7 +76,27 @@ def check(
         The requirement.
     """
     asked: Settings = {"name": name, **settings}
-    return Requirement(description, validator, inline=True, stream=stream, **asked)
+
+    def decide(candidate: Candidate) -> ValidationResult | _InThread:
+        if len(candidate.text) <= LONG:
+            return validator(candidate)
+        return _InThread(partial(validator, candidate))
+
+    return Requirement(description, decide, inline=True, stream=stream, **asked)
+
+
+class _InThread:
+    """A verdict that is decided in a thread once it is awaited."""
+
+    def __init__(self, decide: Callable[[], ValidationResult]) -> None:
+        self._decide = decide
+
+    def __await__(self) -> Generator[Any, Any, ValidationResult]:
+        return self._run().__await__()
+
+    async def _run(self) -> ValidationResult:
+        with anyio.fail_after(LONG_SECONDS):
+            return await run_in_thread(self._decide)
 
 
 def ready_made(make: Callable[P, Requirement]) -> Callable[P, Requirement]:
