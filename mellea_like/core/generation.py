@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from mellea_like.core.shown import bounded, fields_shown
@@ -84,7 +84,7 @@ class Generation:
     usage: Usage = Usage()
     model: str | None = None
     finish_reason: str | None = None
-    parsed: bool = False
+    parsed: bool = field(default=False, repr=False)
 
     __repr__ = fields_shown
 
