@@ -10,7 +10,7 @@ import openai
 import pytest
 from http_server import Answer, OpenAIServer
 
-from mellea_like import RejectionSamplingStrategy, Usage
+from mellea_like import RejectionSamplingStrategy, Requirement, Usage
 from mellea_like.backends.openai import OpenAIBackend
 from mellea_like.core.backend import Request
 from mellea_like.core.estimate import estimate_input_tokens
@@ -20,6 +20,7 @@ from mellea_like.limits import Budget
 
 pytestmark = pytest.mark.anyio
 
+FINE = Requirement("fine", lambda candidate: True, inline=True)
 PROMPT = "Say something. " * 100
 ESTIMATE = estimate_input_tokens(Request((Message("user", PROMPT),)))
 
@@ -32,7 +33,7 @@ async def test_what_waited_for_a_connection_in_vain_costs_nothing():
     budget = Budget(requests=100)
     with OpenAIServer(Answer(wait=0.05, usage=(401, 4))) as server:
         backend = OpenAIBackend("m", base_url=server.url, max_connections=1)
-        result = await strategy(backend, budget).sample(PROMPT)
+        result = await strategy(backend, budget).sample(PROMPT, [FINE])
         await backend.aclose()
     assert server.started == 1
     assert result.usage == Usage(1, 401, 4)
@@ -48,7 +49,7 @@ async def test_losers_that_were_sent_have_the_estimate_of_their_prompt():
 
     with OpenAIServer(choose=choose) as server:
         backend = OpenAIBackend("m", base_url=server.url)
-        result = await strategy(backend, budget).sample(PROMPT)
+        result = await strategy(backend, budget).sample(PROMPT, [FINE])
         await backend.aclose()
     assert result.usage == Usage(8, 401 + 7 * ESTIMATE, 4, 7)
     assert budget.spent[:3] == (8, 401 + 7 * ESTIMATE, 4)
@@ -65,7 +66,7 @@ async def test_losers_that_were_still_connecting_are_not_counted(losers):
     with OpenAIServer(choose=choose) as server:
         backend = OpenAIBackend("m", base_url=server.url)
         call = RejectionSamplingStrategy(backend, loop_budget=1, concurrency_budget=losers + 1)
-        result = await call.sample(PROMPT)
+        result = await call.sample(PROMPT, [FINE])
         await backend.aclose()
         await server.wait_until(lambda: server.in_flight == 0)
     assert result.usage.requests == server.started
@@ -79,7 +80,7 @@ async def test_a_refused_connection_is_no_request():
     backend = OpenAIBackend("m", base_url=f"http://127.0.0.1:{port}/v1")
     slices = []
     with pytest.raises(BackendUnavailable):
-        await strategy(backend, budget).sample(PROMPT, on_slice=slices.append)
+        await strategy(backend, budget).sample(PROMPT, [FINE], on_slice=slices.append)
     assert {slice_.usage for slice_ in slices} == {Usage()}
     assert budget.spent[:3] == (0, 0, 0)
     await backend.aclose()
