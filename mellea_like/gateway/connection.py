@@ -154,8 +154,9 @@ class _Connection(H11Protocol):
             super().handle_events()
         except h11.LocalProtocolError:
             self.transport.abort()  # Nonsense amid an answer: there is no saying so any more.
-        if self.scope is not None:
-            cast("dict[str, Any]", self.scope)[IS_KNOWN] = self.is_known
+        scope = cast("dict[str, Any] | None", self.scope)
+        if scope is not None:
+            scope[IS_KNOWN] = self.is_known
         self._watch_end()
 
     def send_400_response(self, msg: str) -> None:

@@ -102,7 +102,7 @@ async def test_progress_comes_where_it_is_wanted(virtual_clock):
 
 async def test_losers_are_told_too():
     backend = ScriptedBackend([Reply("a"), Reply("b", delay=30)])
-    async with calling(backend, concurrency=2, loop=1) as caller:
+    async with calling(backend, concurrency=2, loop=1, checks=["words<=9"]) as caller:
         answer = await caller.chat(stream=True, mellea_like={"progress": True})
     progress = [e["mellea_like"]["progress"] for e in answer.events[:2]]
     assert sorted(p["outcome"] for p in progress) == ["cancelled", "passed"]
@@ -195,7 +195,7 @@ async def test_the_best_failure_streams_where_that_is_wanted():
 async def test_a_caller_who_leaves_ends_the_requests_of_all_draws(stream, virtual_clock):
     backend = ScriptedBackend([Reply("a", delay=1000)], cycle=True)
     leave = anyio.Event()
-    async with calling(backend, concurrency=3, loop=1) as caller:
+    async with calling(backend, concurrency=3, loop=1, checks=["words<=9"]) as caller:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(lambda: caller.chat(stream=stream, n=2, leave=leave))
             await anyio.sleep(12)
