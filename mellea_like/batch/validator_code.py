@@ -11,7 +11,7 @@ import inspect
 import linecache
 from functools import partial
 from types import CodeType, FunctionType, MethodType
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -40,7 +40,8 @@ def code_of(validator: Any, seen: frozenset[Any] = frozenset()) -> Json:
     if isinstance(validator, MethodType):
         return code_of(validator.__func__, seen)
     if not isinstance(validator, FunctionType):
-        called = inspect.getattr_static(type(validator), "__call__", None)
+        kind: type[object] = type(validator)
+        called = inspect.getattr_static(kind, "__call__", None)
         return code_of(called, seen) if isinstance(called, FunctionType) else None
     if validator in seen:
         return None
@@ -66,16 +67,16 @@ def code_of(validator: Any, seen: frozenset[Any] = frozenset()) -> Json:
 
 def _values(around: Mapping[str, Any], seen: frozenset[Any]) -> Json:
     return {
-        name: code_of(value, seen) if callable(value) else repr(value)
+        name: repr(value) if _is_constant(value) else code_of(value, seen)
         for name, value in sorted(around.items())
         if isinstance(value, FunctionType | partial) or _is_constant(value)
     }
 
 
-def _is_constant(value: Any) -> bool:
+def _is_constant(value: object) -> bool:
     """Tell what stays as it is while the process runs, and reads the same in the next one."""
     if isinstance(value, tuple):
-        return all(map(_is_constant, value))
+        return all(map(_is_constant, cast("tuple[object, ...]", value)))
     return value is None or type(value) in {str, bytes, bool, int, float, complex}
 
 
@@ -109,10 +110,10 @@ def _functions(filename: str) -> Mapping[int, list[ast.AST]]:
     return found
 
 
-def _shape(node: Any) -> Json:
+def _shape(node: object) -> Json:
     """Write a syntax tree so that all versions of Python write it alike."""
     if isinstance(node, list):
-        return [_shape(part) for part in node]
+        return [_shape(part) for part in cast("list[object]", node)]
     if not isinstance(node, ast.AST):
         return repr(node)
     fields = dict(ast.iter_fields(node))

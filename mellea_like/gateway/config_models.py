@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias, cast
 
 from pydantic import (
     BeforeValidator,
@@ -202,17 +202,20 @@ class PythonUpstream(_Upstream):
         return self.can_judge
 
 
-def _check_kind(given: Any) -> Any:
-    if isinstance(given, dict) and "kind" not in given:
+def _check_kind(given: object) -> object:
+    if not isinstance(given, dict):
+        return given
+    section = cast("dict[str, Any]", given)
+    if "kind" not in section:
         msg = (
             "kind is missing: write kind: openai, llama or python; kind: markov, which understands"
             " nothing, is for trying things out"
         )
         raise ValueError(msg)
-    if isinstance(given, dict) and given.get("kind") == "local":
+    if section["kind"] == "local":
         msg = "kind: local is now called markov"
         raise ValueError(msg)
-    return given
+    return section
 
 
 UpstreamConfig: TypeAlias = Annotated[
