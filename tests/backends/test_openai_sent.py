@@ -51,8 +51,9 @@ async def test_losers_that_were_sent_have_the_estimate_of_their_prompt():
         backend = OpenAIBackend("m", base_url=server.url)
         result = await strategy(backend, budget).sample(PROMPT, [FINE])
         await backend.aclose()
-    assert result.usage == Usage(8, 401 + 7 * ESTIMATE, 4, 7)
-    assert budget.spent[:3] == (8, 401 + 7 * ESTIMATE, 4)
+    tokens = 401 + 7 * estimate_input_tokens(Request(result.best.messages))
+    assert result.usage == Usage(8, tokens, 4, 7)
+    assert budget.spent[:3] == (8, tokens, 4)
 
 
 SLOW = Answer(wait=5.0)
