@@ -23,6 +23,8 @@ Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | Non
 FOR_PEOPLE = frozenset({"annotation", "decorator_list", "kind", "name", "returns", "type_comment"})
 """Fields of a syntax tree that change nothing of what a function decides."""
 
+CALLED: tuple[type, ...] = (FunctionType, partial)
+
 
 def code_of(validator: Any, seen: frozenset[Any] = frozenset()) -> Json:
     """Return what tells a validator from one of the same name that does something else.
@@ -40,7 +42,7 @@ def code_of(validator: Any, seen: frozenset[Any] = frozenset()) -> Json:
     if isinstance(validator, MethodType):
         return code_of(validator.__func__, seen)
     if not isinstance(validator, FunctionType):
-        kind: type[object] = type(validator)
+        kind = cast("type[object]", type(validator))
         called = inspect.getattr_static(kind, "__call__", None)
         return code_of(called, seen) if isinstance(called, FunctionType) else None
     if validator in seen:
@@ -69,7 +71,7 @@ def _values(around: Mapping[str, Any], seen: frozenset[Any]) -> Json:
     return {
         name: repr(value) if _is_constant(value) else code_of(value, seen)
         for name, value in sorted(around.items())
-        if isinstance(value, FunctionType | partial) or _is_constant(value)
+        if isinstance(value, CALLED) or _is_constant(value)
     }
 
 
