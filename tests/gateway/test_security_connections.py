@@ -614,7 +614,7 @@ SERVER = """
         print(listening.getsockname()[1], flush=True)
         async with anyio.create_task_group() as group:
             group.start_soon(watch)
-            ended = await serve(app, config, listening)
+            ended = await serve(app, config, listening, quiet=True)
         print(ended.name, flush=True)
 
     anyio.run(main)
