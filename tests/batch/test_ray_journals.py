@@ -60,7 +60,7 @@ async def test_rows_with_a_key_are_found_wherever_they_stand(tmp_path, quick):
 
 async def test_another_prompt_is_refused_for_the_same_journals(tmp_path, quick):
     await sampler(quick.strategy, journal_dir=str(tmp_path))(block(0, 1))
-    work = ShardWork(quick.strategy, prompt_maker("item {id}"), journal_dir=str(tmp_path))
+    work = ShardWork(quick.strategy, prompt_maker("item {{ id }}"), journal_dir=str(tmp_path))
     with pytest.raises(JournalError, match="prompt"):
         await ShardSampler(work)(block(0, 1))
 

@@ -103,7 +103,7 @@ def seen(rows, log):
 
 def sampled(directory, rows, **more):
     log = f"{directory}/calls"
-    settings = {"prompt": "row {id}", "actors": ACTORS, "calls_per_actor": CALLS} | more
+    settings = {"prompt": "row {{ id }}", "actors": ACTORS, "calls_per_actor": CALLS} | more
     return sample_dataset(ray.data.range(rows), maker(log), **settings), log
 
 

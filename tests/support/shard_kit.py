@@ -39,4 +39,4 @@ def block(start, end):
 
 
 def sampler(make, **more):
-    return ShardSampler(ShardWork(make, prompt_maker("row {id}"), **more))
+    return ShardSampler(ShardWork(make, prompt_maker("row {{ id }}"), **more))
