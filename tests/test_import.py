@@ -225,6 +225,7 @@ WITH_EXTRAS = (
     "mellea_like.backends.mcp",
     "mellea_like.backends.openai",
     "mellea_like.batch.rows_parquet",
+    "mellea_like.batch.template",
     "mellea_like.gateway.app",
     "mellea_like.gateway.connection",
     "mellea_like.gateway.metrics",

@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from jinja2 import StrictUndefined, Template, meta
-from jinja2.sandbox import SandboxedEnvironment
+try:
+    from jinja2 import StrictUndefined, Template, TemplateSyntaxError, meta
+    from jinja2.sandbox import SandboxedEnvironment
+except ImportError as exc:
+    msg = "prompts made of rows need Jinja2: pip install 'mellea-like[ray]'"
+    raise ImportError(msg) from exc
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["RowTemplate"]
+__all__ = ["RowTemplate", "TemplateSyntaxError"]
 
 ROW = "row"
 """The name of all fields together, for those whose names are no words."""

@@ -328,7 +328,10 @@ def test_an_interrupt_reaches_what_waits_for_its_time():
 def test_an_interrupt_cancels_the_calls_in_flight_and_says_so(number, code):
     with (
         OpenAIServer(SLOW) as server,
-        Terminal("sample", "x", "--concurrency", "3", "--base-url", server.url) as terminal,
+        Terminal(
+            *("sample", "x", "--check", "words>=1", "--concurrency", "3"),
+            *("--base-url", server.url),
+        ) as terminal,
     ):
         terminal.wait_for("generating")
         _wait_until(lambda: server.in_flight == 3)

@@ -146,13 +146,11 @@ def prompt_maker(template: str) -> Callable[[Mapping[str, Any]], str]:
         ImportError: Jinja is not installed.
         ValueError: it is no template, or no column is named.
     """
-    try:
-        from jinja2 import TemplateSyntaxError  # noqa: PLC0415 (an extra)
+    from mellea_like.batch.template import (  # noqa: PLC0415 (an extra)
+        RowTemplate,
+        TemplateSyntaxError,
+    )
 
-        from mellea_like.batch.template import RowTemplate  # noqa: PLC0415 (an extra)
-    except ImportError as exc:
-        msg = "a prompt of columns needs Jinja2: pip install 'mellea-like[ray]'"
-        raise ImportError(msg) from exc
     try:
         made = RowTemplate(template)
     except TemplateSyntaxError as exc:
