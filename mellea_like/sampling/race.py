@@ -70,7 +70,6 @@ class Race:
     _active = 0
     _best_rank: tuple[int, int] | None = None
     _delivery: Delivery | None = None
-    _alike: dict[object, list[Slice]] | None = None
     _idle: anyio.Event | None = None
     _left: BaseException | None = None
     _scope: anyio.CancelScope | None = None
@@ -129,42 +128,32 @@ class Race:
                 self._best_rank = slice_.rank
         if passed or self._watched:
             self._send.send_nowait(slice_)
-        if slice_.error is not None:
-            self._log(slice_, slice_.error)
         if self._recorded is not None:
             self._wake()
 
-    def _log(self, slice_: Slice, error: BaseException) -> None:
-        """Log an error the first time; errors that differ in numbers only are counted as one."""
-        if self._alike is None:
-            self._alike = {}
-        text = NUMBER.sub("0", bounded(error_text(error)))
-        kind = (type(error), getattr(error, "status", None), text)
-        alike = self._alike.setdefault(kind, [])
-        alike.append(slice_)
-        if len(alike) == 1:
+    def _log_errors(self) -> None:
+        """Log the errors, those that differ in numbers only as one with their count."""
+        kinds: dict[object, list[Slice]] = {}
+        for slice_ in self.slices:
+            if (error := slice_.error) is not None:
+                text = NUMBER.sub("0", bounded(error_text(error)))
+                kind = (type(error), getattr(error, "status", None), text)
+                kinds.setdefault(kind, []).append(slice_)
+        for alike in kinds.values():
+            first = alike[0]
+            what: tuple[object, ...] = (type(first.error).__name__, first.error)
+            if len(alike) == 1:
+                message, what = "iteration %d errored: %s: %s", (first.iteration, *what)
+            else:
+                message = "%d iterations errored alike, iteration %d first: %s: %s"
+                what = (len(alike), first.iteration, *what)
             warn(
-                "iteration %d errored: %s: %s",
-                slice_.iteration,
-                type(error).__name__,
-                error,
+                message,
+                *what,
                 sampling_id=self._sampling_id,
-                iteration=slice_.iteration,
-                subsample=slice_.subsample,
+                iteration=first.iteration,
+                subsample=first.subsample,
             )
-
-    def _log_counts(self) -> None:
-        """Log how often the errors came that came again."""
-        for alike in (self._alike or {}).values():
-            if len(alike) > 1:
-                warn(
-                    "%d iterations errored like iteration %d: %s: %s",
-                    len(alike),
-                    alike[0].iteration,
-                    type(alike[0].error).__name__,
-                    alike[0].error,
-                    sampling_id=self._sampling_id,
-                )
 
     def siblings_at_work(self) -> bool:
         """Tell whether a producer is at work besides one that asks and those that wait."""
@@ -274,7 +263,7 @@ class Race:
         finally:
             self.conductor = None  # It refers to the call.
             self.won = self.passed
-            self._log_counts()
+            self._log_errors()
             # Cancelled siblings end in whatever order the event loop keeps its tasks in; those
             # that ended at the same instant stand in the order of their ids, so that runs can be
             # compared.

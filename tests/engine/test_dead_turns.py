@@ -176,7 +176,7 @@ async def test_an_ordered_call_counts_in_each_subsample_by_itself():
 # --- the log --------------------------------------------------------------------------------------
 
 
-async def test_errors_that_are_alike_are_one_warning_and_a_count(caplog):
+async def test_errors_that_are_alike_are_one_warning_with_their_count(caplog):
     wrong = {i: after(i, AuthenticationFailed(f"request {i}")) for i in range(1, 20)}
     backend = by_iteration(wrong | {20: after(20, TypeError("bug"))})
     strategy = RejectionSamplingStrategy(backend, loop_budget=1, concurrency_budget=20)
@@ -184,7 +184,6 @@ async def test_errors_that_are_alike_are_one_warning_and_a_count(caplog):
         await strategy.sample("do", [yes])
     said = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
     assert sorted(said) == [
-        "19 iterations errored like iteration 1: AuthenticationFailed: request 1",
-        "iteration 1 errored: AuthenticationFailed: request 1",
+        "19 iterations errored alike, iteration 1 first: AuthenticationFailed: request 1",
         "iteration 20 errored: TypeError: bug",
     ]

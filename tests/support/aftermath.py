@@ -241,9 +241,9 @@ class _Warnings(logging.Handler):
         fields: Mapping[str, Any] = vars(record)
         if record.msg.startswith("iteration %d errored"):
             self.seen[fields["sampling_id"]] += 1
-        elif record.msg.startswith("%d iterations errored like"):
+        elif record.msg.startswith("%d iterations errored alike"):
             count: Any = record.args
-            self.seen[fields["sampling_id"]] += count[0] - 1
+            self.seen[fields["sampling_id"]] += count[0]
 
 
 @contextmanager
