@@ -335,9 +335,9 @@ async def test_log_records_carry_the_ids_of_their_iteration(
     result = await RejectionSamplingStrategy(backend, retry=None).sample("x", [logged])
     ids = [(r.name, r.sampling_id, r.iteration, r.subsample) for r in caplog.records]
     assert ids == [
-        ("mellea_like", result.sampling_id, 1, 0),
         ("a.users.validator", result.sampling_id, 2, 0),
         ("a.users.validator", result.sampling_id, 3, 0),
+        ("mellea_like", result.sampling_id, 1, 0),
     ]
 
 
