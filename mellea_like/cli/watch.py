@@ -218,9 +218,12 @@ class Runs:
 
     async def _end(self, process: Process) -> None:
         self._stopped = True
+        grace = self._arguments.grace
+        # What ignores SIGINT has its children ignore it too.
+        ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
         for name, seconds in (
-            ("SIGINT", self._arguments.grace),
-            ("SIGTERM", self._arguments.grace),
+            ("SIGINT", 0 if ignored else grace),
+            ("SIGTERM", grace),
             ("SIGKILL", math.inf),
         ):
             _send(process, name)

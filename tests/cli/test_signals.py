@@ -61,7 +61,7 @@ def arguments_of(command, folder, url):
     return {
         "sample": ("sample", "x", *there),
         "batch": ("batch", str(folder / "in.jsonl"), "-p", "{{ n }}", "-o", "-", *there),
-        "watch": ("watch", str(folder), "--grace", "0.1", "--", "sleep", "60"),
+        "watch": ("watch", str(folder), "--grace", "30", "--", "sleep", "60"),
         "serve": ("serve", "-c", str(folder / "c.yaml")),
     }[command]
 
