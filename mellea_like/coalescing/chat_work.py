@@ -102,7 +102,7 @@ class ChatWork(Component, Generic[M, R]):
             return self._stuck(key)
         self._accepted += 1
         depth = len(session.pending)
-        message = "session %r is %s: %d messages wait"
+        message = "session %r is %s: %d waiting"
         logger.debug(message, key, session.phase, depth, extra={"session": key, "depth": depth})
         if admission is Admission.INTERRUPTS:
             self._active[key].scope.cancel()

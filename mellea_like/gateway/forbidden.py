@@ -22,7 +22,7 @@ ANYWHERE = frozenset(
 """Written with or without dashes, in any case."""
 
 IN_BODIES = ANYWHERE | {"apiversion"}
-"""In a query, ``api-version`` is how AzureOpenAI's client greets any server."""
+"""In a query, ``api-version`` is what Azure's clients add to each request; it chooses nothing."""
 
 OWN = frozenset({"extra_body", "mellea_like", "messages", "metadata"})
 """Fields that are looked into at any depth. What stands deeper in others is a name in a JSON Schema

@@ -621,7 +621,7 @@ async def test_a_message_that_is_queued_is_logged_with_its_session_and_the_depth
     records = [record for record in caplog.records if hasattr(record, "depth")]
     assert [(record.session, record.depth) for record in records] == [("a", 1), ("a", 1), ("a", 2)]
     assert {record.levelname for record in records} == {"DEBUG"}
-    assert records[2].getMessage() == "session 'a' is running: 2 messages wait"
+    assert records[2].getMessage() == "session 'a' is running: 2 waiting"
 
 
 async def test_the_error_of_a_run_that_no_one_waits_for_is_logged(caplog):
