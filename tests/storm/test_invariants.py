@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import math
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,7 +38,8 @@ from mellea_like.errors import (
     SamplingTimeout,
 )
 from mellea_like.hooks.types import CALL_HOOKS, HookMode, HookType
-from mellea_like.sampling.subsample import may_go_on
+from mellea_like.sampling.bugs import bug_of, times_seen
+from mellea_like.sampling.subsample import FEWEST, may_go_on
 
 pytestmark = pytest.mark.timeout(3600)
 STORM = bool(os.environ.get("STORM"))
@@ -390,18 +392,28 @@ def check_result(played: Played, result: SamplingResult[Any]) -> None:
     if result.stop_reason == StopReason.TIMEOUT:
         assert call.timeout is not None
         assert result.elapsed >= call.timeout
+    elif result.stop_reason == StopReason.HOPELESS:
+        assert not call.ordered
+        assert same_bug(slices) >= max(call.concurrency, FEWEST)
     else:
         assert result.stop_reason == StopReason.EXHAUSTED
         check_exhausted(call, slices)
 
 
+def same_bug(slices: Sequence[Slice]) -> int:
+    """How many slices errored by the bug of a validator that never came to a verdict."""
+    bugs = [bug for s in slices if (bug := bug_of(s)) is not None]
+    return max((times_seen(bug, slices) for bug in bugs), default=0)
+
+
 def check_exhausted(call: Call, slices: tuple[Slice, ...]) -> None:
-    """Rules 1 and 6: every turn was spent, but those behind a permanent error."""
+    """Rules 1, 6 and 8: every turn was spent, but those behind what would not get better."""
     for subsample in range(call.concurrency):
         chain = sorted((s for s in slices if s.subsample == subsample), key=lambda s: s.depth)
         assert chain
         assert all(s.outcome is not Outcome.CANCELLED for s in chain)
-        assert len(chain) == call.budget or not may_go_on(chain[-1])
+        hopeless = call.ordered and same_bug(chain) >= FEWEST
+        assert len(chain) == call.budget or not may_go_on(chain[-1]) or hopeless
 
 
 def check_error(played: Played, error: BaseException, record: tuple[Slice, ...] | None) -> None:
