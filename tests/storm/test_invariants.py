@@ -397,7 +397,9 @@ def check_result(played: Played, result: SamplingResult[Any]) -> None:
         assert same_bug(slices) >= max(call.concurrency, FEWEST)
     else:
         assert result.stop_reason == StopReason.EXHAUSTED
-        check_exhausted(call, slices)
+        # The time may run out while a chain is between two turns, with nothing to cancel.
+        if call.timeout is None or result.elapsed < call.timeout:
+            check_exhausted(call, slices)
 
 
 def same_bug(slices: Sequence[Slice]) -> int:
@@ -440,8 +442,9 @@ def check_error(played: Played, error: BaseException, record: tuple[Slice, ...] 
         assert isinstance(error, Exception)
         assert any("sampling" in note for note in error.__notes__)
         if record is not None:
-            assert all(s.outcome is Outcome.ERRORED for s in record)
-            assert error is next(s.error for s in record)
+            if same_bug(record) < max(call.concurrency, FEWEST):
+                assert all(s.outcome is Outcome.ERRORED for s in record)
+            assert error is next(s.error for s in record if s.error is not None)
 
 
 def run_call(call: Call, backend: Any) -> None:
