@@ -55,6 +55,7 @@ class Race:
         won: whether it is certain that a slice has won.
         timed_out: whether the call's time was up before all turns were spent.
         ordered: whether the winner must not depend on timing.
+        cut_short: whether a subsample was cancelled before its end.
         under_way: subsamples that have begun and not ended.
         conductor: starts the iterations, where a schedule has something to decide.
         stopped: why the race was stopped before its turns were spent; None if it was not.
@@ -64,6 +65,7 @@ class Race:
     stopping = False
     won = False
     timed_out = False
+    cut_short = False
     under_way = 0
     conductor: Conductor | None = None
     stopped: Stop | None = None
@@ -271,7 +273,7 @@ class Race:
                 self.slices[decided:], key=lambda slice_: (slice_.ended_at, slice_.iteration)
             )
             # The time may run out in the very moment in which the last turn ends.
-            turns_left = at_work > 0 and len(self.slices) < turns
+            turns_left = (at_work > 0 or self.cut_short) and len(self.slices) < turns
             self.timed_out = late and (
                 turns_left or any(s.outcome is Outcome.CANCELLED for s in self.slices)
             )

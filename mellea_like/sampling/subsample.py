@@ -52,6 +52,7 @@ async def produce(call: Call, chain: int, last: int) -> None:
     except BaseException as exc:
         cancellation, rest = split_cancellation(exc)
         if cancellation is not None and cancel_requested():
+            race.cut_short = True
             # anyio leaves it in a cycle: the call's record shall not wait for the collector too.
             exc.__traceback__ = None
             raise
