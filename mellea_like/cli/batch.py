@@ -67,7 +67,16 @@ def run_batch(arguments: BatchArguments) -> int:
     debug = arguments.sample.debug
     batch: _Batch | None = None
     goes_on = True
-    with logs(debug=debug), terminable() as ending, relaxed_gc(), ExitStack() as stack:
+
+    def at_once() -> str:
+        return "Interrupted." if batch is None else batch.break_off()
+
+    with (
+        logs(debug=debug),
+        terminable(at_once=at_once) as ending,
+        relaxed_gc(),
+        ExitStack() as stack,
+    ):
         try:
             batch = _Batch(arguments)
             stack.callback(batch.close)
@@ -317,6 +326,12 @@ class _Batch:
         if self._errors_in_a_row == self._arguments.most_errors:
             msg = f"{self._errors_in_a_row} rows in a row ended in an error, the last with: {said}"
             raise Problem(msg)
+
+    def break_off(self) -> str:
+        """Leave nothing useless behind; say how far the run came."""
+        for output in self._outputs:
+            output.remove_leftovers(keep=False)
+        return f"Interrupted{self.so_far()}"
 
     def finish(self) -> int:
         """Say how the run went.

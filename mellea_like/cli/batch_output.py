@@ -161,10 +161,14 @@ class Output:
             self._file = None
             with contextlib.suppress(OSError):  # What could not be written before.
                 file.close()
-            useless = self.path if self._new and not keep and not self.rows else None
-            for leftover in (self._beside, useless):
-                if leftover is not None:
-                    leftover.unlink(missing_ok=True)
+            self.remove_leftovers(keep=keep)
+
+    def remove_leftovers(self, *, keep: bool) -> None:
+        """Take away what is beside the file, and a new file without a result that isn't kept."""
+        useless = self.path if self._new and not keep and not self.rows else None
+        for leftover in (self._beside, useless):
+            if leftover is not None:
+                leftover.unlink(missing_ok=True)
 
     def _format(self, given: str, format: RowFormat | None) -> RowFormat:
         if format is not None:

@@ -1,7 +1,8 @@
-"""Signals that end a command: the first cancels, the second breaks off, a third one ends it here.
+"""Signals that end a command: the first cancels what runs, the second ends the process at once.
 
-An event loop's own handler does the first two for SIGINT, but it is missing where SIGINT is
-ignored, as in what a script starts with ``&``; and nothing does so for SIGTERM.
+An event loop's own handler cancels at SIGINT, but it is missing where SIGINT is ignored, as in what
+a script starts with ``&``; and nothing does so for SIGTERM. A second ``KeyboardInterrupt`` would be
+raised anywhere in the event loop, so there is none.
 """
 
 from __future__ import annotations
@@ -35,14 +36,13 @@ class Ending:
     """What the signals do that end a command.
 
     Args:
-        at_once: called before a third signal ends the process.
+        at_once: called before a second signal ends the process; it returns the last words.
     """
 
-    def __init__(self, at_once: Callable[[], object]) -> None:
+    def __init__(self, at_once: Callable[[], str]) -> None:
         self._at_once = at_once
         self._received: list[int] = []
         self._cancel: Callable[[], object] | None = None
-        self._interrupted = False
 
     @property
     def code(self) -> int:
@@ -61,7 +61,7 @@ class Ending:
             What it returns.
 
         Raises:
-            KeyboardInterrupt: it was cancelled, or broken off.
+            KeyboardInterrupt: it was cancelled.
         """
 
         async def cancellable() -> list[T]:
@@ -75,7 +75,7 @@ class Ending:
 
         results = anyio.run(cancellable)
         if not results:
-            self._interrupt()
+            raise KeyboardInterrupt
         return results[0]
 
     def receive(self, number: int, _frame: FrameType | None) -> None:
@@ -88,29 +88,24 @@ class Ending:
             KeyboardInterrupt: nothing is left to cancel.
         """
         self._received.append(number)
-        if self._interrupted:
+        if len(self._received) > 1:
             self._leave()
-        cancel, self._cancel = self._cancel, None
-        if cancel is None:
-            self._interrupt()
-        cancel()
-
-    def _interrupt(self) -> NoReturn:
-        self._interrupted = True
-        raise KeyboardInterrupt
+        if self._cancel is None:
+            raise KeyboardInterrupt
+        self._cancel()
 
     def _leave(self) -> NoReturn:
-        self._at_once()
+        words = self._at_once()
         with contextlib.suppress(OSError):
             if is_terminal(sys.stderr):
                 write(SHOW_CURSOR, sys.stderr)
-        warn("Interrupted.")
+        warn(words)
         os._exit(self.code)
 
 
 @contextlib.contextmanager
 def terminable(
-    *signals: signal.Signals, at_once: Callable[[], object] = lambda: None
+    *signals: signal.Signals, at_once: Callable[[], str] = lambda: "Interrupted."
 ) -> Generator[Ending]:
     """Let SIGINT (Ctrl-C) and SIGTERM end what runs, so that no process of ours is left behind.
 
@@ -118,7 +113,7 @@ def terminable(
 
     Args:
         *signals: others that are to do so too.
-        at_once: called before a third signal ends the process.
+        at_once: called before a second signal ends the process; it returns the last words.
 
     Yields:
         What they do.

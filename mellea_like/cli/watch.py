@@ -104,7 +104,6 @@ def run_watch(arguments: WatchArguments) -> int:
         try:
             ending.run(_watch, arguments, runs)
         except KeyboardInterrupt:
-            runs.kill()  # Pressed twice: no more grace.
             raise Interrupted(runs.last_words(), ending.code) from None
         except (CoalescingError, ImportError) as error:
             raise Problem(str(error)) from error
@@ -189,10 +188,11 @@ class Runs:
             raise
         self._say(changes, how, started)
 
-    def kill(self) -> None:
-        """Kill what still runs."""
+    def kill(self) -> str:
+        """Kill what still runs; say how it all ended."""
         if self._process is not None:
             _send(self._process, "SIGKILL")
+        return self.last_words()
 
     def last_words(self) -> str:
         """Say how it all ended.

@@ -38,10 +38,17 @@ def hasty():
 
 
 @pytest.fixture(scope="module")
-def gateway():
+def patient():
     """A gateway that waits long enough for a test on a busy machine."""
     with waiting(1) as running_:
         yield running_
+
+
+@pytest.fixture
+def gateway(patient):
+    """The same, which holds back the answers to requests to /wait."""
+    patient.app.release.clear()
+    return patient
 
 
 @pytest.fixture
@@ -214,7 +221,6 @@ def test_who_closes_its_half_of_the_connection_after_the_request_gets_the_answer
         assert caller.answer().status == 100  # Asks whether it is there.
         assert caller.answer().status == 200
         assert caller.closed_after() < 1
-    gateway.app.release.clear()
 
 
 # --- shapes that two servers may read in two ways ------------------------------------------------
@@ -280,7 +286,6 @@ def test_a_body_is_taken_whole_or_in_chunks(gateway, calls):
 
 @pytest.mark.parametrize("apart", [True, False])
 def test_what_follows_a_request_before_its_answer_is_never_run(gateway, calls, apart):
-    gateway.app.release.clear()
     smuggled = request("/wait", {"smuggled": True})
     with gateway.connect() as caller:
         if apart:
@@ -299,7 +304,6 @@ def test_what_follows_a_request_before_its_answer_is_never_run(gateway, calls, a
 @pytest.mark.parametrize("more", [b"", b"GET / HTTP/1.1\r\n", b"\x00" * 200_000])
 @pytest.mark.parametrize("apart", [True, False])
 def test_a_caller_that_leaves_is_noticed_whatever_it_sent_meanwhile(gateway, more, apart):
-    gateway.app.release.clear()
     left = gateway.app.left
     with gateway.connect() as caller:
         caller.send(request("/wait", {"a": 1}) + (b"" if apart else more))
