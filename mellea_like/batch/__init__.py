@@ -16,9 +16,9 @@ from mellea_like.runtime.later import imported_later
 if TYPE_CHECKING:
     from mellea_like.batch.batch_run import BatchRun
     from mellea_like.batch.item import ItemResult
-    from mellea_like.batch.journal import Journal, OpenJournal
-    from mellea_like.batch.journal_reader import StoredItem, read_items, read_run
-    from mellea_like.batch.journal_writer import JournalStatistics
+    from mellea_like.batch.journal.journal import Journal, OpenJournal
+    from mellea_like.batch.journal.reader import StoredItem, read_items, read_run
+    from mellea_like.batch.journal.writer import JournalStatistics
     from mellea_like.batch.progress import Progress
     from mellea_like.batch.run import sample_many
 
@@ -39,13 +39,13 @@ __getattr__, __dir__ = imported_later(
     {
         "BatchRun": "mellea_like.batch.batch_run",
         "ItemResult": "mellea_like.batch.item",
-        "Journal": "mellea_like.batch.journal",
-        "JournalStatistics": "mellea_like.batch.journal_writer",
-        "OpenJournal": "mellea_like.batch.journal",
+        "Journal": "mellea_like.batch.journal.journal",
+        "JournalStatistics": "mellea_like.batch.journal.writer",
+        "OpenJournal": "mellea_like.batch.journal.journal",
         "Progress": "mellea_like.batch.progress",
-        "StoredItem": "mellea_like.batch.journal_reader",
-        "read_items": "mellea_like.batch.journal_reader",
-        "read_run": "mellea_like.batch.journal_reader",
+        "StoredItem": "mellea_like.batch.journal.reader",
+        "read_items": "mellea_like.batch.journal.reader",
+        "read_run": "mellea_like.batch.journal.reader",
         "sample_many": "mellea_like.batch.run",
     },
     globals(),

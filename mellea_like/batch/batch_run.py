@@ -10,11 +10,11 @@ from anyio.lowlevel import checkpoint
 
 from mellea_like.batch.identity import digest_of
 from mellea_like.batch.item import ItemResult
-from mellea_like.batch.keeping import Keeping
-from mellea_like.batch.left_tasks import LeftTasks
+from mellea_like.batch.journal.recorder import Keeping
+from mellea_like.batch.journal.resumed import Resumed, replayed
 from mellea_like.batch.progress import Progress, Reporter
-from mellea_like.batch.resumed import Resumed, replayed
 from mellea_like.batch.source import END, Source
+from mellea_like.batch.task_scope import LeftTasks
 from mellea_like.batch.window import Window
 from mellea_like.batch.work import Job, Work, budget_spent, first_failure
 from mellea_like.core.generation import Usage

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import TypeForm
 
-    from mellea_like.batch.journal import Journal
+    from mellea_like.batch.journal.journal import Journal
     from mellea_like.batch.progress import OnProgress
     from mellea_like.batch.store import Keeper
     from mellea_like.core.action import Action, Instruction
@@ -254,7 +254,7 @@ def _check_calls(
 
 def _keeper(journal: Journal | Keeper | str | os.PathLike[str] | None) -> Keeper | None:
     if isinstance(journal, str | os.PathLike):
-        from mellea_like.batch.journal import Journal  # noqa: PLC0415 (only runs with one need it)
+        from mellea_like.batch.journal.journal import Journal  # noqa: PLC0415 (only runs with one need it)
 
         return Journal(Path(journal))
     if journal is not None and not callable(getattr(journal, "open", None)):

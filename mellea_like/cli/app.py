@@ -8,13 +8,13 @@ from typing import Annotated
 
 import typer
 
-from mellea_like.cli import batch_options as batches
-from mellea_like.cli import options
 from mellea_like.cli import report as reports
 from mellea_like.cli import serve as serving
 from mellea_like.cli.arguments import SampleArguments, StrategyName, as_text
-from mellea_like.cli.sample import run_sample
-from mellea_like.cli.watch_options import EPILOG, HELP, WatchCommand, watch
+from mellea_like.cli.batch import options as batches
+from mellea_like.cli.sample import options
+from mellea_like.cli.sample.command import run_sample
+from mellea_like.cli.watch.options import EPILOG, HELP, WatchCommand, watch
 
 __all__ = ["app"]
 

@@ -11,13 +11,13 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from mellea_like.cli.progress import problems_of, rejected_early
+from mellea_like.cli.sample.progress import problems_of, rejected_early
 from mellea_like.cli.terminal import one_line
 
 if TYPE_CHECKING:
     from typing import Self, TextIO
 
-    from mellea_like.cli.progress import Progress, Row
+    from mellea_like.cli.sample.progress import Progress, Row
     from mellea_like.core.slice import Slice
 
 __all__ = ["LiveView", "make_console", "slices_table"]

@@ -19,7 +19,7 @@ from mellea_like.cli.exits import Exit, Problem
 from mellea_like.cli.terminal import one_line, printable, warn, write
 from mellea_like.core.trace import FORMAT, from_dict
 from mellea_like.errors import JournalError
-from mellea_like.report.words import plural
+from mellea_like.report.format import plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -9,7 +9,7 @@ import traceback
 from typing import TYPE_CHECKING
 
 from mellea_like.cli.exits import Exit, Problem
-from mellea_like.cli.output import refused, spent
+from mellea_like.cli.sample.output import refused, spent
 from mellea_like.cli.terminal import one_line, warn
 from mellea_like.errors import BackendError, LimitExceeded, MelleaError
 

@@ -18,8 +18,8 @@ from mellea_like.errors import MelleaError
 if TYPE_CHECKING:
     from socket import socket
 
-    from mellea_like.gateway.app import Gateway
-    from mellea_like.gateway.config import GatewayConfig
+    from mellea_like.gateway.config.gateway_config import GatewayConfig
+    from mellea_like.gateway.http.app import Gateway
 
 __all__ = ["EPILOG", "HELP", "serve"]
 
@@ -87,11 +87,11 @@ def serve(
 
 
 def _serve(path: Path, host: str | None, port: int | None, check: bool, quiet: bool) -> int:  # noqa: FBT001
-    from mellea_like.gateway.app import Gateway  # noqa: PLC0415 (an extra)
-    from mellea_like.gateway.auth import listening_address  # noqa: PLC0415
-    from mellea_like.gateway.config import ConfigError, read_config  # noqa: PLC0415
-    from mellea_like.gateway.server import listen  # noqa: PLC0415
-    from mellea_like.gateway.upstreams import check_upstreams  # noqa: PLC0415
+    from mellea_like.gateway.config.gateway_config import ConfigError, read_config  # noqa: PLC0415
+    from mellea_like.gateway.config.upstreams import check_upstreams  # noqa: PLC0415
+    from mellea_like.gateway.http.app import Gateway  # noqa: PLC0415 (an extra)
+    from mellea_like.gateway.http.auth import listening_address  # noqa: PLC0415
+    from mellea_like.gateway.http.server import listen  # noqa: PLC0415
 
     try:
         config = read_config(path)
@@ -122,7 +122,7 @@ def _serve(path: Path, host: str | None, port: int | None, check: bool, quiet: b
 
 
 async def _run(gateway: Gateway, config: GatewayConfig, listening: socket) -> None:
-    from mellea_like.gateway.server import serve  # noqa: PLC0415 (an extra)
+    from mellea_like.gateway.http.server import serve  # noqa: PLC0415 (an extra)
 
     host, port = listening.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 from jinja2 import TemplateSyntaxError, UndefinedError
 from jinja2.exceptions import SecurityError
 
-from mellea_like.batch.rows import BadRow
-from mellea_like.batch.template import RowTemplate
+from mellea_like.batch.rows.formats import BadRow
+from mellea_like.batch.rows.template import RowTemplate
 from mellea_like.cli.arguments import check_file
 from mellea_like.cli.exits import Exit, Problem
 from mellea_like.cli.terminal import one_line
 
 if TYPE_CHECKING:
-    from mellea_like.batch.rows import Row
+    from mellea_like.batch.rows.formats import Row
 
 __all__ = ["PromptTemplate"]
 

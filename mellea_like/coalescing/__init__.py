@@ -13,24 +13,29 @@ from typing import TYPE_CHECKING
 from mellea_like.runtime.later import imported_later
 
 if TYPE_CHECKING:
-    from mellea_like.coalescing.audit import AuditRecord, RequestStatus
-    from mellea_like.coalescing.burst_stream import Burst, BurstStatistics, BurstStream, bursts
-    from mellea_like.coalescing.chat_figures import ChatStatistics, StopReport
-    from mellea_like.coalescing.coordinator import SamplingCoordinator
-    from mellea_like.coalescing.coordinator_figures import (
+    from mellea_like.coalescing.chat.dispatcher import ChatDispatcher
+    from mellea_like.coalescing.chat.runs import joined
+    from mellea_like.coalescing.chat.session import ChatPhase
+    from mellea_like.coalescing.chat.stats import ChatStatistics, StopReport
+    from mellea_like.coalescing.coordinator.audit import AuditRecord, RequestStatus
+    from mellea_like.coalescing.coordinator.coordinator import SamplingCoordinator
+    from mellea_like.coalescing.coordinator.stats import (
         DEFAULT_COALESCE_MAX_BATCH,
         DEFAULT_COALESCE_WINDOW,
         CoordinatorStatistics,
     )
-    from mellea_like.coalescing.dispatcher import ChatDispatcher
-    from mellea_like.coalescing.files import IGNORED, Changes, FileChange
-    from mellea_like.coalescing.gate_state import GateState
-    from mellea_like.coalescing.rerun import RerunGate
-    from mellea_like.coalescing.rerun_status import RerunStatistics, RerunStatus, Tick
-    from mellea_like.coalescing.runs import joined
-    from mellea_like.coalescing.session import ChatPhase
+    from mellea_like.coalescing.rerun.burst_stream import (
+        Burst,
+        BurstStatistics,
+        BurstStream,
+        bursts,
+    )
+    from mellea_like.coalescing.rerun.files import IGNORED, Changes, FileChange
+    from mellea_like.coalescing.rerun.gate import RerunGate
+    from mellea_like.coalescing.rerun.gate_state import GateState
+    from mellea_like.coalescing.rerun.status import RerunStatistics, RerunStatus, Tick
+    from mellea_like.coalescing.rerun.watching import watch
     from mellea_like.coalescing.ticket import Ticket
-    from mellea_like.coalescing.watching import watch
 
 __all__ = [
     "DEFAULT_COALESCE_MAX_BATCH",
@@ -62,31 +67,31 @@ __all__ = [
 
 __getattr__, __dir__ = imported_later(
     {
-        "DEFAULT_COALESCE_MAX_BATCH": "mellea_like.coalescing.coordinator_figures",
-        "DEFAULT_COALESCE_WINDOW": "mellea_like.coalescing.coordinator_figures",
-        "IGNORED": "mellea_like.coalescing.files",
-        "AuditRecord": "mellea_like.coalescing.audit",
-        "Burst": "mellea_like.coalescing.burst_stream",
-        "BurstStatistics": "mellea_like.coalescing.burst_stream",
-        "BurstStream": "mellea_like.coalescing.burst_stream",
-        "Changes": "mellea_like.coalescing.files",
-        "ChatDispatcher": "mellea_like.coalescing.dispatcher",
-        "ChatPhase": "mellea_like.coalescing.session",
-        "ChatStatistics": "mellea_like.coalescing.chat_figures",
-        "CoordinatorStatistics": "mellea_like.coalescing.coordinator_figures",
-        "FileChange": "mellea_like.coalescing.files",
-        "GateState": "mellea_like.coalescing.gate_state",
-        "RequestStatus": "mellea_like.coalescing.audit",
-        "RerunGate": "mellea_like.coalescing.rerun",
-        "RerunStatistics": "mellea_like.coalescing.rerun_status",
-        "RerunStatus": "mellea_like.coalescing.rerun_status",
-        "SamplingCoordinator": "mellea_like.coalescing.coordinator",
-        "StopReport": "mellea_like.coalescing.chat_figures",
-        "Tick": "mellea_like.coalescing.rerun_status",
+        "DEFAULT_COALESCE_MAX_BATCH": "mellea_like.coalescing.coordinator.stats",
+        "DEFAULT_COALESCE_WINDOW": "mellea_like.coalescing.coordinator.stats",
+        "IGNORED": "mellea_like.coalescing.rerun.files",
+        "AuditRecord": "mellea_like.coalescing.coordinator.audit",
+        "Burst": "mellea_like.coalescing.rerun.burst_stream",
+        "BurstStatistics": "mellea_like.coalescing.rerun.burst_stream",
+        "BurstStream": "mellea_like.coalescing.rerun.burst_stream",
+        "Changes": "mellea_like.coalescing.rerun.files",
+        "ChatDispatcher": "mellea_like.coalescing.chat.dispatcher",
+        "ChatPhase": "mellea_like.coalescing.chat.session",
+        "ChatStatistics": "mellea_like.coalescing.chat.stats",
+        "CoordinatorStatistics": "mellea_like.coalescing.coordinator.stats",
+        "FileChange": "mellea_like.coalescing.rerun.files",
+        "GateState": "mellea_like.coalescing.rerun.gate_state",
+        "RequestStatus": "mellea_like.coalescing.coordinator.audit",
+        "RerunGate": "mellea_like.coalescing.rerun.gate",
+        "RerunStatistics": "mellea_like.coalescing.rerun.status",
+        "RerunStatus": "mellea_like.coalescing.rerun.status",
+        "SamplingCoordinator": "mellea_like.coalescing.coordinator.coordinator",
+        "StopReport": "mellea_like.coalescing.chat.stats",
+        "Tick": "mellea_like.coalescing.rerun.status",
         "Ticket": "mellea_like.coalescing.ticket",
-        "bursts": "mellea_like.coalescing.burst_stream",
-        "joined": "mellea_like.coalescing.runs",
-        "watch": "mellea_like.coalescing.watching",
+        "bursts": "mellea_like.coalescing.rerun.burst_stream",
+        "joined": "mellea_like.coalescing.chat.runs",
+        "watch": "mellea_like.coalescing.rerun.watching",
     },
     globals(),
 )

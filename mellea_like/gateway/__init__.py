@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING
 from mellea_like.runtime.later import imported_later
 
 if TYPE_CHECKING:
-    from mellea_like.gateway.app import make_app
-    from mellea_like.gateway.config import ConfigError, GatewayConfig, read_config
+    from mellea_like.gateway.config.gateway_config import ConfigError, GatewayConfig, read_config
+    from mellea_like.gateway.http.app import make_app
 
 __all__ = ["ConfigError", "GatewayConfig", "make_app", "read_config"]
 
 __getattr__, __dir__ = imported_later(
     {
-        "ConfigError": "mellea_like.gateway.config",
-        "GatewayConfig": "mellea_like.gateway.config",
-        "make_app": "mellea_like.gateway.app",
-        "read_config": "mellea_like.gateway.config",
+        "ConfigError": "mellea_like.gateway.config.gateway_config",
+        "GatewayConfig": "mellea_like.gateway.config.gateway_config",
+        "make_app": "mellea_like.gateway.http.app",
+        "read_config": "mellea_like.gateway.config.gateway_config",
     },
     globals(),
 )

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from mellea_like.core.numbers import LARGEST, real_number, whole_number
 from mellea_like.core.prices import PER, checked_prices, price_for
 from mellea_like.errors import LimitExceeded
-from mellea_like.limits.account import Account, Amounts
-from mellea_like.limits.budget_figures import BudgetLimits
+from mellea_like.limits.budget_stats import BudgetLimits
+from mellea_like.limits.ledger import Account, Amounts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -10,10 +10,10 @@ from anyio.lowlevel import EventLoopToken, current_token
 
 from mellea_like.core.estimate import estimate_input_tokens
 from mellea_like.errors import LimitExceeded
-from mellea_like.limits.account import Claim, Standing
 from mellea_like.limits.allowance import Allowance, amounts, in_money
-from mellea_like.limits.budget_figures import BudgetLimits, BudgetStatistics
+from mellea_like.limits.budget_stats import BudgetLimits, BudgetStatistics
 from mellea_like.limits.charging import charged_tokens
+from mellea_like.limits.ledger import Claim, Standing
 from mellea_like.runtime.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from mellea_like.core.backend import Backend, Request
     from mellea_like.core.options import Options
     from mellea_like.core.prices import Price
-    from mellea_like.limits.account import Account, Amounts
     from mellea_like.limits.allowance import Rate
     from mellea_like.limits.base import Permit, RequestEnd
+    from mellea_like.limits.ledger import Account, Amounts
 
 __all__ = ["Budget"]
 

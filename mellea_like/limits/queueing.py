@@ -12,7 +12,7 @@ from anyio.lowlevel import checkpoint, checkpoint_if_cancelled, current_token
 
 from mellea_like.core.generation import Usage
 from mellea_like.limits.base import RequestEnd
-from mellea_like.limits.line import Line, Place
+from mellea_like.limits.fair_queue import Line, Place
 from mellea_like.runtime.native import call_soon, loop_runs
 from mellea_like.runtime.timeline import Timeline
 

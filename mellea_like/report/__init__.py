@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 from mellea_like.runtime.later import imported_later, keep_installed
 
 if TYPE_CHECKING:
-    from mellea_like.report.call_facts import call_text
     from mellea_like.report.call_page import call_report
+    from mellea_like.report.call_summary import call_text
     from mellea_like.report.figures import RunFigures, Tally, figures_of
-    from mellea_like.report.run_facts import run_text
+    from mellea_like.report.quantiles import Sketch
     from mellea_like.report.run_page import run_report
-    from mellea_like.report.sketch import Sketch
+    from mellea_like.report.run_summary import run_text
 
 __all__ = [
     "RunFigures",
@@ -35,13 +35,13 @@ keep_installed(__all__, call_report="jinja2", run_report="jinja2")
 __getattr__, __dir__ = imported_later(
     {
         "RunFigures": "mellea_like.report.figures",
-        "Sketch": "mellea_like.report.sketch",
+        "Sketch": "mellea_like.report.quantiles",
         "Tally": "mellea_like.report.figures",
         "call_report": "mellea_like.report.call_page",
-        "call_text": "mellea_like.report.call_facts",
+        "call_text": "mellea_like.report.call_summary",
         "figures_of": "mellea_like.report.figures",
         "run_report": "mellea_like.report.run_page",
-        "run_text": "mellea_like.report.run_facts",
+        "run_text": "mellea_like.report.run_summary",
     },
     globals(),
 )

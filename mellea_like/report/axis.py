@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from mellea_like.report.sketch import Sketch
+    from mellea_like.report.quantiles import Sketch
 
 __all__ = ["bins_of", "log_ticks", "nice_step", "ticks"]
 

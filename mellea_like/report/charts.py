@@ -6,14 +6,14 @@ import math
 from typing import TYPE_CHECKING
 
 from mellea_like.report.axis import bins_of, log_ticks, ticks
+from mellea_like.report.format import amount, count, plural
+from mellea_like.report.icons import box
 from mellea_like.report.markup import Html, tag
-from mellea_like.report.signs import box
-from mellea_like.report.words import amount, count, plural
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from mellea_like.report.sketch import Sketch
+    from mellea_like.report.quantiles import Sketch
 
 __all__ = ["columns", "distribution", "rate_bar", "stacked"]
 

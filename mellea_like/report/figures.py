@@ -10,7 +10,7 @@ from heapq import heappush, heappushpop
 from typing import TYPE_CHECKING, Any
 
 from mellea_like.core.generation import Usage
-from mellea_like.report.draws import (
+from mellea_like.report.attempts import (
     FATES,
     Money,
     fate_of,
@@ -19,8 +19,8 @@ from mellea_like.report.draws import (
     usage_of,
     winner_of,
 )
-from mellea_like.report.sketch import Sketch
-from mellea_like.report.spans import Spans
+from mellea_like.report.intervals import Spans
+from mellea_like.report.quantiles import Sketch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -5,12 +5,12 @@ from __future__ import annotations
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
-from mellea_like.report.call_facts import headline, stopped
-from mellea_like.report.draws import cut
+from mellea_like.report.attempts import cut
+from mellea_like.report.call_summary import headline, stopped
+from mellea_like.report.icons import patterns, swatch
 from mellea_like.report.markup import Html, tag
 from mellea_like.report.panels import Room, panels
 from mellea_like.report.resources import style
-from mellea_like.report.signs import patterns, swatch
 from mellea_like.report.waterfall import waterfall
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from importlib.metadata import version
 from typing import Any
 from urllib.parse import quote
 
+from mellea_like.report.icons import patterns
 from mellea_like.report.markup import Html, visible
 from mellea_like.report.resources import read, style
-from mellea_like.report.signs import patterns
 
 try:
     from jinja2 import Environment, FunctionLoader, StrictUndefined

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from mellea_like.report.draws import cut, problems_of, usage_of, winner_of
+from mellea_like.report.attempts import cut, problems_of, usage_of, winner_of
+from mellea_like.report.format import count, plural, seconds
+from mellea_like.report.icons import swatch
 from mellea_like.report.markup import Html, clip, joined, tag, text_block
-from mellea_like.report.signs import swatch
 from mellea_like.report.waterfall import anchor
-from mellea_like.report.words import count, plural, seconds
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

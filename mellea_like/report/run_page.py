@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from mellea_like.report.attempts import FATES, cut, problems_of, winner_of
+from mellea_like.report.breakdown import told_parts, whole_of
 from mellea_like.report.charts import (
     binned,
     columns,
@@ -12,13 +14,13 @@ from mellea_like.report.charts import (
     stacked,
     told_columns,
 )
-from mellea_like.report.draws import FATES, cut, problems_of, winner_of
 from mellea_like.report.figures import figures_of, iterations_until, why
+from mellea_like.report.format import count, money, percent, plural, seconds
+from mellea_like.report.icons import swatch
 from mellea_like.report.markup import Html, clip, joined, tag, text_block
 from mellea_like.report.page import SCOPE, page
 from mellea_like.report.panels import Room, block, conversation, panels
-from mellea_like.report.parts import told_parts, whole_of
-from mellea_like.report.run_facts import (
+from mellea_like.report.run_summary import (
     STATUSES,
     about_run,
     headline,
@@ -27,10 +29,8 @@ from mellea_like.report.run_facts import (
     statuses_of,
     until_words,
 )
-from mellea_like.report.shapes import damage
-from mellea_like.report.signs import swatch
+from mellea_like.report.schema_guard import damage
 from mellea_like.report.waterfall import waterfall
-from mellea_like.report.words import count, money, percent, plural, seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

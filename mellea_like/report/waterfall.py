@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from mellea_like.report.attempts import problems_of, winner_of
 from mellea_like.report.axis import ticks
-from mellea_like.report.draws import problems_of, winner_of
+from mellea_like.report.format import plural, seconds
+from mellea_like.report.icons import box, mark
 from mellea_like.report.markup import Html, clip, joined, tag
-from mellea_like.report.signs import box, mark
-from mellea_like.report.words import plural, seconds
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -44,9 +44,9 @@ if TYPE_CHECKING:
     from mellea_like.core.slice import Slice
     from mellea_like.limits.gate import Gate
     from mellea_like.sampling.base import BaseSamplingStrategy
-    from mellea_like.sampling.conductor import Conductor
     from mellea_like.sampling.giving_up import Tally
     from mellea_like.sampling.prepare import Plan
+    from mellea_like.sampling.scheduler import Conductor
     from mellea_like.sampling.schedules.base import Schedule
 
 __all__ = ["Call"]
@@ -194,8 +194,8 @@ class Call:
         if schedule is None:
             return None
         # Most programs have no schedule, and are not to load what it needs.
-        from mellea_like.sampling.conductor import Conductor  # noqa: PLC0415
         from mellea_like.sampling.pool import TurnPool  # noqa: PLC0415
+        from mellea_like.sampling.scheduler import Conductor  # noqa: PLC0415
         from mellea_like.sampling.schedules.base import CallFacts  # noqa: PLC0415
 
         width, model = settings.concurrency_budget, self.plan.model

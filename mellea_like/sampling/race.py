@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
     from mellea_like.errors import LimitExceeded
     from mellea_like.sampling.call import Call
-    from mellea_like.sampling.conductor import Conductor
     from mellea_like.sampling.delivery import Delivery
+    from mellea_like.sampling.scheduler import Conductor
     from mellea_like.sampling.settings import Settings
     from mellea_like.sampling.turns import Turn
 

@@ -24,8 +24,8 @@ from journal_kit import (
 )
 
 from mellea_like.batch import Journal, read_items
-from mellea_like.batch.journal_records import USAGE, item_record, slice_row
-from mellea_like.batch.journal_writer import JournalWriter
+from mellea_like.batch.journal.records import USAGE, item_record, slice_row
+from mellea_like.batch.journal.writer import JournalWriter
 from mellea_like.core.result import SamplingResult
 from mellea_like.errors import BackendUnavailable, JournalError, SamplingTimeout
 from mellea_like.limits import Price

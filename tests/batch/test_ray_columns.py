@@ -19,7 +19,7 @@ from mellea_like.batch.ray.columns import (
     shard_name,
     with_results,
 )
-from mellea_like.batch.rows import Row
+from mellea_like.batch.rows.formats import Row
 from mellea_like.cli.template import PromptTemplate
 
 

@@ -14,8 +14,8 @@ from mellea_like.batch.ray.leased_budget import LeasedBudget
 from mellea_like.batch.ray.leases import Entry
 from mellea_like.core.generation import Generation, Usage
 from mellea_like.errors import LimitExceeded
-from mellea_like.limits.account import Amounts
 from mellea_like.limits.base import RequestEnd
+from mellea_like.limits.ledger import Amounts
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
 

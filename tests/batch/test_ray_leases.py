@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from mellea_like.batch.ray import ClusterLimit
 from mellea_like.batch.ray.leases import Ask, Entry, LeaseBook, lapsed
 from mellea_like.core.prices import Price
-from mellea_like.limits.account import Amounts
+from mellea_like.limits.ledger import Amounts
 
 NO_LIMIT = (inf, inf, inf, inf)
 

@@ -7,7 +7,7 @@ import asyncio
 import anyio
 import pytest
 
-from mellea_like.batch.ray.room import Room, shortage
+from mellea_like.batch.ray.capacity import Room, shortage
 from mellea_like.batch.ray.slots import Slots
 
 

@@ -10,8 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mellea_like.batch.rows import LONGEST_LINE, BadRow, Row, RowFormat, format_of, read_rows
-from mellea_like.batch.rows_written import RESULT_FIELDS, as_json, flat_names, row_writer
+from mellea_like.batch.rows.formats import (
+    LONGEST_LINE,
+    BadRow,
+    Row,
+    RowFormat,
+    format_of,
+    read_rows,
+)
+from mellea_like.batch.rows.writers import RESULT_FIELDS, as_json, flat_names, row_writer
 
 JSONL, CSV, TSV = RowFormat.JSONL, RowFormat.CSV, RowFormat.TSV
 

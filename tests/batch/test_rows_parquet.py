@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from mellea_like.batch.rows import RowFormat, read_rows
-from mellea_like.batch.rows_parquet import parquet_columns, parquet_length
-from mellea_like.batch.rows_written import RESULT_FIELDS, row_writer
+from mellea_like.batch.rows.formats import RowFormat, read_rows
+from mellea_like.batch.rows.parquet import parquet_columns, parquet_length
+from mellea_like.batch.rows.writers import RESULT_FIELDS, row_writer
 
 PARQUET = RowFormat.PARQUET
 
@@ -157,7 +157,7 @@ def test_no_results_are_a_file_too():
 
 
 def test_without_the_extra_one_sentence_names_it():
-    code = "import sys; sys.modules['pyarrow'] = None; import mellea_like.batch.rows_parquet"
+    code = "import sys; sys.modules['pyarrow'] = None; import mellea_like.batch.rows.parquet"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stderr.splitlines()[-1] == (
         "ImportError: Parquet files need pyarrow: pip install 'mellea-like[arrow]'"

@@ -16,7 +16,7 @@ from http_server import Answer, OpenAIServer
 from rows_kit import asked, echo, records, write_rows
 
 from mellea_like.batch import read_items, read_run
-from mellea_like.cli.batch_source import RowSource
+from mellea_like.cli.batch.source import RowSource
 from mellea_like.cli.exits import Problem
 from mellea_like.cli.template import PromptTemplate
 

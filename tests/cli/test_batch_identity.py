@@ -8,7 +8,7 @@ import pytest
 from rows_kit import write_rows
 
 from mellea_like.cli.arguments import BackendName, SampleArguments
-from mellea_like.cli.batch_identity import LARGE, model_files
+from mellea_like.cli.batch.identity import LARGE, model_files
 from mellea_like.cli.exits import Problem
 
 

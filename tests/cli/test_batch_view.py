@@ -13,7 +13,7 @@ from rows_kit import echo, write_rows
 
 from mellea_like import Usage
 from mellea_like.batch import Progress
-from mellea_like.cli.batch_progress import (
+from mellea_like.cli.batch.progress import (
     BatchView,
     Part,
     duration,
@@ -22,7 +22,7 @@ from mellea_like.cli.batch_progress import (
     parts_of,
     status_line,
 )
-from mellea_like.cli.batch_said import so_far, summary
+from mellea_like.cli.batch.summary import so_far, summary
 from mellea_like.limits import Price
 
 BUSY = Progress(

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from mellea_like.cli.live import make_console
 from mellea_like.cli.main import main
-from mellea_like.cli.progress import Progress
+from mellea_like.cli.sample.progress import Progress
 from mellea_like.cli.terminal import is_terminal, write
 
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from joint_kit import ask
 
-from mellea_like.coalescing.batching import Lanes, share_key
+from mellea_like.coalescing.coordinator.batching import Lanes, share_key
 from mellea_like.coalescing.flush import Window
 from mellea_like.core.backend import Request, RequestMeta
 from mellea_like.core.message import Message

@@ -8,7 +8,7 @@ from joint_kit import Person, ask, entry, gather, text_of
 
 from mellea_like import HookMode, HookType, Plugin, PluginSet, hook, register, unregister
 from mellea_like.coalescing import AuditRecord, RequestStatus, SamplingCoordinator
-from mellea_like.coalescing.audit import MAX_RUNS, status_of
+from mellea_like.coalescing.coordinator.audit import MAX_RUNS, status_of
 from mellea_like.core.generation import Generation, Usage
 from mellea_like.errors import (
     BackendUnavailable,

@@ -16,9 +16,9 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from mellea_like.coalescing.batch import Batch, Manner
-from mellea_like.coalescing.coordinator import SamplingCoordinator
-from mellea_like.coalescing.pending import Pending
+from mellea_like.coalescing.coordinator.coordinator import SamplingCoordinator
+from mellea_like.coalescing.coordinator.joint_request import Batch, Manner
+from mellea_like.coalescing.coordinator.pending import Pending
 from mellea_like.core.current import ITERATION, current_iteration
 from mellea_like.core.generation import Generation
 from mellea_like.errors import BackendUnavailable, Expired, QueueFull, ShutdownError

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from joint_kit import ask, echo, entry, tasks_of, text_of
 
 from mellea_like.coalescing import AuditRecord, SamplingCoordinator
-from mellea_like.coalescing.joint_prompt import BATCH_OVERHEAD, TASK_OVERHEAD
+from mellea_like.coalescing.coordinator.joint_prompt import BATCH_OVERHEAD, TASK_OVERHEAD
 from mellea_like.core.backend import Request
 from mellea_like.core.current import ITERATION, current_iteration
 from mellea_like.core.generation import Generation, Meter, Usage

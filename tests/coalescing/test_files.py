@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mellea_like.coalescing.files import (
+from mellea_like.coalescing.rerun.files import (
     IGNORED,
     Changes,
     FileChange,

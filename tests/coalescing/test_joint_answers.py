@@ -9,8 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mellea_like.coalescing import joint_answers
-from mellea_like.coalescing.joint_answers import MAX_CHARACTERS, read_answers, until_stop
+from mellea_like.coalescing.coordinator import joint_answers
+from mellea_like.coalescing.coordinator.joint_answers import (
+    MAX_CHARACTERS,
+    read_answers,
+    until_stop,
+)
 
 KEYS = ["k0", "k1", "k2"]
 

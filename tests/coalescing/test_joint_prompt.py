@@ -7,7 +7,7 @@ import json
 import pytest
 from joint_kit import ask
 
-from mellea_like.coalescing.joint_prompt import (
+from mellea_like.coalescing.coordinator.joint_prompt import (
     BATCH_OVERHEAD,
     TASK_OVERHEAD,
     joint_request,

@@ -12,7 +12,7 @@ import pytest
 from anyio.lowlevel import checkpoint
 
 from mellea_like.coalescing import RerunGate, Tick
-from mellea_like.coalescing.rerun_queue import MAX_REASONS, Asked, Batch, Submissions, when_busy
+from mellea_like.coalescing.rerun.queue import MAX_REASONS, Asked, Batch, Submissions, when_busy
 from mellea_like.errors import CoalescingError, Expired, QueueFull, Refused, ShutdownError
 
 pytestmark = pytest.mark.anyio

@@ -13,7 +13,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from mellea_like.coalescing import RerunGate, Tick
-from mellea_like.coalescing.rerun_queue import Asked
+from mellea_like.coalescing.rerun.queue import Asked
 from mellea_like.coalescing.ticket import Ticket
 from mellea_like.core.backend import RequestMeta
 from mellea_like.core.current import ITERATION, current_iteration

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from mellea_like.coalescing.chat.session import Admission, ChatPhase, Rules, Session, Submission
 from mellea_like.coalescing.flush import Window
-from mellea_like.coalescing.session import Admission, ChatPhase, Rules, Session, Submission
 from mellea_like.coalescing.ticket import Ticket
 
 NEVER, AT_ONCE = math.inf, -math.inf

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from mellea_like.coalescing.alarms import SLACK, Alarms
+from mellea_like.coalescing.chat.session import Rules, Session, Submission
+from mellea_like.coalescing.chat.sessions import Sessions
 from mellea_like.coalescing.flush import Window
-from mellea_like.coalescing.session import Rules, Session, Submission
-from mellea_like.coalescing.sessions import Sessions
 from mellea_like.coalescing.ticket import Ticket
 
 

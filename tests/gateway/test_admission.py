@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mellea_like.gateway.admission import Door, Line, Seat, budget_spent, check_amounts
-from mellea_like.gateway.config_server import KeyLimits
-from mellea_like.gateway.refusal import Refusal
+from mellea_like.gateway.config.server import KeyLimits
+from mellea_like.gateway.http.admission import Door, Line, Seat, budget_spent, check_amounts
+from mellea_like.gateway.http.refusal import Refusal
 
 pytestmark = pytest.mark.anyio
 

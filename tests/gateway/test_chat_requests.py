@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from mellea_like.core.message import Message
-from mellea_like.gateway.chat import read_chat
-from mellea_like.gateway.refusal import Refusal
+from mellea_like.gateway.chat.request import read_chat
+from mellea_like.gateway.http.refusal import Refusal
 
 USER = [{"role": "user", "content": "Hi."}]
 

@@ -22,9 +22,9 @@ from mellea_like.errors import (
     RateLimited,
 )
 from mellea_like.gateway import make_app
-from mellea_like.gateway.app import Gateway
-from mellea_like.gateway.calls import Draw
-from mellea_like.gateway.failures import refusal_of
+from mellea_like.gateway.chat.calls import Draw
+from mellea_like.gateway.chat.failures import refusal_of
+from mellea_like.gateway.http.app import Gateway
 
 pytestmark = pytest.mark.anyio
 

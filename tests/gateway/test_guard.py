@@ -14,10 +14,10 @@ from guard_kit import TOKEN, key
 from mellea_like.backends import FunctionBackend
 from mellea_like.core.backend import Request
 from mellea_like.core.message import Message
-from mellea_like.gateway.config_server import ANONYMOUS, KeyConfig, ServerConfig
-from mellea_like.gateway.guard import Guard, admitted
-from mellea_like.gateway.metrics import Metrics
-from mellea_like.gateway.refusal import Refusal
+from mellea_like.gateway.config.server import ANONYMOUS, KeyConfig, ServerConfig
+from mellea_like.gateway.http.guard import Guard, admitted
+from mellea_like.gateway.http.metrics import Metrics
+from mellea_like.gateway.http.refusal import Refusal
 from mellea_like.limits import LimitedBackend
 
 pytestmark = pytest.mark.anyio

@@ -6,8 +6,8 @@ import asyncio
 import contextlib
 import socket
 
-from mellea_like.gateway.config_server import ServerConfig
-from mellea_like.gateway.server import listen
+from mellea_like.gateway.config.server import ServerConfig
+from mellea_like.gateway.http.server import listen
 
 
 class Greeter(asyncio.Protocol):

@@ -10,10 +10,10 @@ from contextlib import suppress
 import pytest
 from guard_kit import OTHER_TOKEN, TOKEN, key
 
-from mellea_like.gateway import auth
-from mellea_like.gateway.auth import Address, Keys, check_host, is_loopback, listening_address
-from mellea_like.gateway.config_server import ANONYMOUS, KeyConfig, ServerConfig
-from mellea_like.gateway.refusal import Refusal
+from mellea_like.gateway.config.server import ANONYMOUS, KeyConfig, ServerConfig
+from mellea_like.gateway.http import auth
+from mellea_like.gateway.http.auth import Address, Keys, check_host, is_loopback, listening_address
+from mellea_like.gateway.http.refusal import Refusal
 
 
 def bearer(token: str) -> list[tuple[bytes, bytes]]:

@@ -17,9 +17,9 @@ import uvicorn
 from guard_kit import TOKEN, Caller, TinyApp, key, process, request, running, wait_until
 from uvicorn.server import ServerState
 
-from mellea_like.gateway.config_server import ServerConfig
-from mellea_like.gateway.connection import connection_class
-from mellea_like.gateway.server import listen
+from mellea_like.gateway.config.server import ServerConfig
+from mellea_like.gateway.http.connection import connection_class
+from mellea_like.gateway.http.server import listen
 
 SHORT = 0.12
 """Seconds that a test's server waits; a promise that is kept is kept within a second more."""
@@ -599,10 +599,10 @@ SERVER = """
     sys.path.insert(0, sys.argv[1])
     import anyio
     from guard_kit import TinyApp
-    from mellea_like.gateway.config_server import ServerConfig
-    from mellea_like.gateway.guard import Guard
-    from mellea_like.gateway.metrics import Metrics
-    from mellea_like.gateway.server import listen, serve
+    from mellea_like.gateway.config.server import ServerConfig
+    from mellea_like.gateway.http.guard import Guard
+    from mellea_like.gateway.http.metrics import Metrics
+    from mellea_like.gateway.http.server import listen, serve
 
     config = ServerConfig(port=0, stop_seconds=0.3)
     tiny = TinyApp()

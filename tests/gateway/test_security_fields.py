@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mellea_like.gateway.forbidden import check_fields, check_query, forbidden_path
-from mellea_like.gateway.refusal import Refusal
+from mellea_like.gateway.http.forbidden_fields import check_fields, check_query, forbidden_path
+from mellea_like.gateway.http.refusal import Refusal
 
 NAMES = ["base_url", "api_base", "api_key"]
 

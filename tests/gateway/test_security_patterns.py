@@ -14,8 +14,8 @@ from gateway_kit import config_for, running, user
 from guard_kit import Caller, key, request
 from http_server import Answer, OpenAIServer
 
-from mellea_like.gateway import callers_checks
-from mellea_like.gateway.callers_checks import Workers
+from mellea_like.gateway.chat import caller_checks as callers_checks
+from mellea_like.gateway.chat.caller_checks import Workers
 
 HUGE = "(((a{1000}){1000}){1000})"
 """Takes more memory than there is to compile."""

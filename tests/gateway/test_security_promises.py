@@ -22,8 +22,8 @@ from gateway_kit import TOKEN, config_for, running, user
 from guard_kit import Caller, process, request, wait_until
 from http_server import Answer, OpenAIServer
 
-from mellea_like.gateway.config_server import KeyConfig, KeyLimits, ServerConfig
-from mellea_like.gateway.server import listen
+from mellea_like.gateway.config.server import KeyConfig, KeyLimits, ServerConfig
+from mellea_like.gateway.http.server import listen
 
 DIGEST = hashlib.sha256(TOKEN.encode()).hexdigest()
 

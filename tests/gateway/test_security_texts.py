@@ -27,11 +27,11 @@ from mellea_like.errors import (
     MalformedResponse,
     RateLimited,
 )
-from mellea_like.gateway.discreet import Discreet, retold
-from mellea_like.gateway.metrics import Metrics
-from mellea_like.gateway.quiet import quiet_logs
-from mellea_like.gateway.refusal import Refusal, too_many
-from mellea_like.gateway.safe_text import comment, frame, header_value, one_line
+from mellea_like.gateway.chat.redaction import Discreet, retold
+from mellea_like.gateway.http.metrics import Metrics
+from mellea_like.gateway.http.redaction import quiet_logs
+from mellea_like.gateway.http.refusal import Refusal, too_many
+from mellea_like.gateway.http.safe_text import comment, frame, header_value, one_line
 from mellea_like.runtime.logs import inform, warn
 
 HOSTILE = [

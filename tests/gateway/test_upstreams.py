@@ -14,8 +14,8 @@ from mellea_like.core.backend import Request
 from mellea_like.core.message import Message
 from mellea_like.errors import BackendError
 from mellea_like.gateway import GatewayConfig, make_app
-from mellea_like.gateway.app import Gateway
-from mellea_like.gateway.upstreams import open_upstreams
+from mellea_like.gateway.config.upstreams import open_upstreams
+from mellea_like.gateway.http.app import Gateway
 
 pytestmark = pytest.mark.anyio
 

@@ -19,10 +19,10 @@ from mellea_like.core.message import Message
 from mellea_like.core.options import Options
 from mellea_like.core.prices import Price
 from mellea_like.errors import BackendUnavailable, LimitExceeded
-from mellea_like.limits.account import Amounts, Claim
 from mellea_like.limits.base import Limit, LimitedBackend, RequestEnd
 from mellea_like.limits.budget import Budget
-from mellea_like.limits.budget_figures import BudgetLimits
+from mellea_like.limits.budget_stats import BudgetLimits
+from mellea_like.limits.ledger import Amounts, Claim
 from mellea_like.testing import run_virtual
 
 PRICES = {"scripted": Price(1_000_000, 2_000_000), "m": Price(10, 10)}  # 1 and 2 a token

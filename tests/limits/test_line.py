@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from limiter_kit import meta
 
-from mellea_like.limits.line import SLACK, Line, Place, _Entry
+from mellea_like.limits.fair_queue import SLACK, Line, Place, _Entry
 
 
 class Named(Place):

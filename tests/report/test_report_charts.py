@@ -12,9 +12,9 @@ from report_kit import trace_of
 
 from mellea_like.report.axis import bins_of, log_ticks, nice_step, ticks
 from mellea_like.report.charts import binned, columns, distribution, rate_bar, stacked
-from mellea_like.report.sketch import Sketch
+from mellea_like.report.format import seconds
+from mellea_like.report.quantiles import Sketch
 from mellea_like.report.waterfall import waterfall
-from mellea_like.report.words import seconds
 
 
 @pytest.mark.parametrize(

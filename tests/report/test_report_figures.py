@@ -12,9 +12,9 @@ from report_kit import BEGUN, calls, item, run_of, trace_of
 
 from mellea_like.core.generation import Usage
 from mellea_like.report import figures_of
-from mellea_like.report.draws import cut, fate_of, problems_of
+from mellea_like.report.attempts import cut, fate_of, problems_of
 from mellea_like.report.figures import LISTED, MOST_NAMES, OTHERS, iterations_until, why, wilson
-from mellea_like.report.spans import Spans
+from mellea_like.report.intervals import Spans
 
 
 @pytest.fixture(scope="module")

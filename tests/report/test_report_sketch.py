@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mellea_like.report.sketch import Sketch
+from mellea_like.report.quantiles import Sketch
 
 
 def sketch_of(values):

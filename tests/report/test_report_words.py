@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from mellea_like.report.words import amount, count, moment, money, percent, plural, seconds
+from mellea_like.report.format import amount, count, moment, money, percent, plural, seconds
 
 
 @pytest.mark.parametrize(

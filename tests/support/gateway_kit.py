@@ -23,9 +23,9 @@ import httpx2
 import openai
 
 from mellea_like.core.backend import Backend
-from mellea_like.gateway.app import Gateway, make_app
-from mellea_like.gateway.config import GatewayConfig
-from mellea_like.gateway.server import listen, serve
+from mellea_like.gateway.config.gateway_config import GatewayConfig
+from mellea_like.gateway.http.app import Gateway, make_app
+from mellea_like.gateway.http.server import listen, serve
 
 TOKEN = "a-token-for-tests-0123456789abcdef"
 

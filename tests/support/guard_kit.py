@@ -18,10 +18,10 @@ from typing import Any, Self
 import anyio
 import anyio.lowlevel
 
-from mellea_like.gateway.config_server import ANONYMOUS, KeyConfig, ServerConfig
-from mellea_like.gateway.guard import Guard, admitted
-from mellea_like.gateway.metrics import Metrics
-from mellea_like.gateway.server import listen, serve
+from mellea_like.gateway.config.server import ANONYMOUS, KeyConfig, ServerConfig
+from mellea_like.gateway.http.guard import Guard, admitted
+from mellea_like.gateway.http.metrics import Metrics
+from mellea_like.gateway.http.server import listen, serve
 
 TOKEN = "test-token-0123456789"
 OTHER_TOKEN = "other-token-0123456789"

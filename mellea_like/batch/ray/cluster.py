@@ -8,7 +8,7 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from mellea_like.batch.ray.room import NoRoom, Room, shortage
+from mellea_like.batch.ray.capacity import NoRoom, Room, shortage
 
 if TYPE_CHECKING:
     from collections.abc import Generator

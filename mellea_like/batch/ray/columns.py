@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from mellea_like.batch.item import ItemResult
-    from mellea_like.batch.template import RowTemplate
+    from mellea_like.batch.rows.template import RowTemplate
 
 __all__ = ["POSITION", "RowOutcome", "outcome_of", "prompt_maker", "shard_name", "with_results"]
 
@@ -146,7 +146,7 @@ def prompt_maker(template: str) -> Callable[[Mapping[str, Any]], str]:
         ImportError: Jinja is not installed.
         ValueError: it is no template, or no column is named.
     """
-    from mellea_like.batch.template import (  # noqa: PLC0415 (an extra)
+    from mellea_like.batch.rows.template import (  # noqa: PLC0415 (an extra)
         RowTemplate,
         TemplateSyntaxError,
     )

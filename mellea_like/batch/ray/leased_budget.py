@@ -11,18 +11,18 @@ import anyio
 from mellea_like.batch.ray.leases import Entry
 from mellea_like.core.estimate import estimate_input_tokens
 from mellea_like.errors import LimitExceeded
-from mellea_like.limits.account import Amounts, Claim
 from mellea_like.limits.allowance import Allowance, amounts
 from mellea_like.limits.charging import charged_tokens
+from mellea_like.limits.ledger import Amounts, Claim
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from mellea_like.batch.ray.limit import ClusterLimit
     from mellea_like.core.backend import Backend, Request
-    from mellea_like.limits.account import Limits
     from mellea_like.limits.allowance import Rate
     from mellea_like.limits.base import RequestEnd
+    from mellea_like.limits.ledger import Limits
 
 __all__ = ["LeasedBudget"]
 

@@ -14,12 +14,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from mellea_like.limits.account import Amounts
+from mellea_like.limits.ledger import Amounts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from mellea_like.limits.account import Limits
+    from mellea_like.limits.ledger import Limits
 
 __all__ = ["Answer", "Ask", "Entry", "LeaseBook", "lapsed"]
 

@@ -10,9 +10,9 @@ import anyio
 from mellea_like.batch.ray.leased_budget import LeasedBudget
 from mellea_like.batch.ray.leases import Ask, Entry, lapsed
 from mellea_like.core.generation import Usage
-from mellea_like.limits.account import Amounts
 from mellea_like.limits.base import RequestEnd
-from mellea_like.limits.budget_figures import BudgetLimits
+from mellea_like.limits.budget_stats import BudgetLimits
+from mellea_like.limits.ledger import Amounts
 from mellea_like.runtime.logs import inform, warn
 
 if TYPE_CHECKING:

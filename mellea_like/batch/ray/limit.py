@@ -9,14 +9,14 @@ from uuid import uuid4
 from mellea_like.core.numbers import real_number
 from mellea_like.core.prices import checked_prices
 from mellea_like.limits.allowance import Allowance
-from mellea_like.limits.budget_figures import BudgetLimits
+from mellea_like.limits.budget_stats import BudgetLimits
 from mellea_like.limits.rate import RateLimiter
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from mellea_like.core.prices import Price
-    from mellea_like.limits.account import Limits
+    from mellea_like.limits.ledger import Limits
 
 __all__ = ["ClusterLimit"]
 

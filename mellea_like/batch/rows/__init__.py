@@ -1,0 +1,1 @@
+"""Rows: the formats of input and output files, and prompts made from them."""

@@ -1,0 +1,350 @@
+"""Rows of data from JSONL, CSV and Parquet files, one at a time; bad ones with their places."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterable, Iterator
+
+__all__ = ["LONGEST_LINE", "BadRow", "Row", "RowFormat", "format_of", "read_rows"]
+
+LONGEST_LINE = 16 * 2**20
+"""Bytes of a line; no model takes as much, and some files never end."""
+
+DEEPEST = 100
+"""How deep a row's lists and objects may be nested."""
+
+LONGEST_NAME = 100
+"""How much of a field's name a message shows."""
+
+PIECE = 2**20
+"""How much of a line that is too long is read at a time."""
+
+
+class RowFormat(StrEnum):
+    """How rows stand in a file."""
+
+    JSONL = "jsonl"
+    """A JSON object a line."""
+    CSV = "csv"
+    """Comma-separated values under a line with their names (RFC 4180)."""
+    TSV = "tsv"
+    """The same with tabs."""
+    PARQUET = "parquet"
+    """Apache Parquet; needs the extra ``arrow``."""
+
+
+_SUFFIXES = {
+    ".jsonl": RowFormat.JSONL,
+    ".ndjson": RowFormat.JSONL,
+    ".csv": RowFormat.CSV,
+    ".tsv": RowFormat.TSV,
+    ".parquet": RowFormat.PARQUET,
+}
+
+
+class Row(dict[str, Any]):
+    """One row: its values by their names, all fit for JSON.
+
+    Args:
+        fields: the values.
+        number: the line on which it begins, 1-based; in Parquet, which has no lines, the row.
+    """
+
+    __slots__ = ("number",)
+
+    def __init__(self, fields: dict[str, Any], number: int) -> None:
+        super().__init__(fields)
+        self.number = number
+
+
+class BadRow(ValueError):
+    """A row that can't be read.
+
+    Args:
+        message: what is wrong with it; begins with its place.
+        number: its line, 1-based; in Parquet, its row.
+    """
+
+    def __init__(self, message: str, number: int) -> None:
+        super().__init__(message)
+        self.number = number
+
+
+def format_of(path: str | Path) -> RowFormat:
+    """Say by its name how rows stand in a file.
+
+    Args:
+        path: the file.
+
+    Returns:
+        The format.
+
+    Raises:
+        ValueError: the name does not tell.
+    """
+    suffix = Path(path).suffix.lower()
+    try:
+        return _SUFFIXES[suffix]
+    except KeyError:
+        msg = f"{path} does not end in one of {', '.join(_SUFFIXES)}"
+        raise ValueError(msg) from None
+
+
+def read_rows(
+    file: BinaryIO,
+    format: RowFormat,
+    on_bad: Callable[[BadRow], object] | None = None,
+    on_names: Callable[[list[str]], object] | None = None,
+) -> Generator[Row]:
+    """Read rows, one at a time; blank lines are none.
+
+    Args:
+        file: an open file; it is not closed.
+        format: how rows stand in it.
+        on_bad: is called for each row that can't be read, and may raise; by default such a row is
+            an error.
+        on_names: is called with the names in the first line of CSV or TSV, before any row.
+
+    Yields:
+        The rows.
+
+    Raises:
+        BadRow: a row can't be read, and there is no ``on_bad``.
+        ValueError: the file as a whole can't be read.
+        ImportError: the extra ``arrow`` is missing.
+    """
+    if format is RowFormat.PARQUET:
+        from mellea_like.batch.rows.parquet import read_parquet  # noqa: PLC0415 (an extra)
+
+        rows = read_parquet(file)
+    elif format is RowFormat.JSONL:
+        rows = _jsonl(file)
+    else:
+        rows = _csv(file, "," if format is RowFormat.CSV else "\t", on_names)
+    for row in rows:
+        if isinstance(row, Row):
+            yield row
+        elif on_bad is None:
+            raise row
+        else:
+            on_bad(row)
+
+
+class _Lines:
+    """The lines of a file as bytes; one that is too long is a `BadRow`."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self.file = file
+        self.number = 0
+
+    def __iter__(self) -> _Lines:
+        return self
+
+    def __next__(self) -> bytes:
+        line = self.file.readline(LONGEST_LINE + 1)
+        if not line:
+            raise StopIteration
+        self.number += 1
+        if len(line) > LONGEST_LINE:
+            while line and not line.endswith(b"\n"):
+                line = self.file.readline(PIECE)
+            msg = f"line {self.number} has over {LONGEST_LINE // 2**20} MB"
+            raise BadRow(msg, self.number)
+        if self.number == 1:
+            if line.startswith((b"\xff\xfe", b"\xfe\xff")):
+                msg = "the text is UTF-16: make it UTF-8, with iconv -f UTF-16 -t UTF-8 say"
+                raise ValueError(msg)
+            line = line.removeprefix(b"\xef\xbb\xbf")
+        return line
+
+
+def _jsonl(file: BinaryIO) -> Generator[Row | BadRow]:
+    lines = _Lines(file)
+    while True:
+        try:
+            line = next(lines)
+            if line.strip():
+                yield Row(_object(line), lines.number)
+        except StopIteration:
+            return
+        except BadRow as bad:
+            yield bad
+        except _Wrong as wrong:
+            yield BadRow(f"line {lines.number} {wrong}", lines.number)
+
+
+class _Wrong(Exception):
+    """What is wrong with a line: the rest of a sentence about it."""
+
+
+def _object(line: bytes) -> dict[str, Any]:
+    try:
+        found: Any = json.loads(
+            line.decode("utf-8"),
+            parse_constant=_number,
+            parse_float=_number,
+            object_pairs_hook=_without_duplicates,
+        )
+        if b"\\u" in line:
+            json.dumps(found, ensure_ascii=False).encode("utf-8")  # Half a character can't be sent.
+    except UnicodeDecodeError as exc:
+        msg = f"is no UTF-8 text: byte {exc.start} makes no sense"
+        raise _Wrong(msg) from exc
+    except UnicodeEncodeError as exc:
+        msg = "holds half a character: an escape of U+D800 to U+DFFF without its other half"
+        raise _Wrong(msg) from exc
+    except json.JSONDecodeError as exc:
+        msg = f"is no JSON: {exc.msg} at column {exc.colno}"
+        raise _Wrong(msg) from exc
+    except RecursionError as exc:
+        msg = "is nested too deeply"
+        raise _Wrong(msg) from exc
+    except ValueError as exc:  # Digits without end, or a number that is none.
+        msg = f"is no JSON: {exc}"
+        raise _Wrong(msg) from exc
+    if not isinstance(found, dict):
+        msg = f'is {_kind(found)}, not an object such as {{"text": "..."}}'
+        raise _Wrong(msg)
+    if line.count(b"[") + line.count(b"{") > DEEPEST and _depth(found) > DEEPEST:
+        msg = "is nested too deeply"
+        raise _Wrong(msg)
+    return cast("dict[str, Any]", found)
+
+
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        msg = f"has {json.dumps(twice[:LONGEST_NAME])} twice in one object: keep one of them"
+        raise _Wrong(msg)
+    return found
+
+
+def _kind(value: object) -> str:
+    match value:
+        case list():
+            return "an array"
+        case str():
+            return "a string"
+        case bool() | None:
+            return "true, false or null"
+        case _:
+            return "a number"
+
+
+def _number(text: str) -> float:
+    number = float(text) if text[-1].isdigit() else math.nan
+    if math.isfinite(number):
+        return number
+    msg = f"{text[:20]} is no number that JSON knows"
+    raise ValueError(msg)
+
+
+def _depth(value: Any) -> int:
+    depth, level = 0, [value]
+    while level:
+        depth += 1
+        level = [part for one in level for part in _parts(one)]
+    return depth
+
+
+def _parts(value: Any) -> list[Any]:
+    """Return the lists and objects in a list or an object."""
+    parts: Iterable[Any] = value.values() if hasattr(value, "values") else value
+    return [part for part in parts if isinstance(part, (list, dict))]
+
+
+class _Texts:
+    """The lines of a file as text; bytes that are no UTF-8 are halves of characters in it."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self.lines = _Lines(file)
+
+    def __iter__(self) -> _Texts:
+        return self
+
+    def __next__(self) -> str:
+        return next(self.lines).decode("utf-8", "surrogateescape")
+
+
+def _csv(
+    file: BinaryIO, delimiter: str, on_names: Callable[[list[str]], object] | None
+) -> Generator[Row | BadRow]:
+    texts = _Texts(file)
+    reader = csv.reader(texts, delimiter=delimiter, strict=True)
+    names: list[str] | None = None
+    while True:
+        first = texts.lines.number + 1
+        try:
+            fields = _next(reader)
+            if not fields:
+                continue
+            if names is None:
+                names = _names(fields)
+                if on_names is not None:
+                    on_names(names)
+            else:
+                yield Row(_named(names, fields), first)
+        except StopIteration:
+            return
+        except BadRow as bad:
+            yield bad
+        except (csv.Error, _Wrong) as exc:
+            if names is None:
+                msg = f"the first line, which is to hold the names, {_csv_says(exc)}"
+                raise ValueError(msg) from exc
+            yield BadRow(f"line {first} {_csv_says(exc)}", first)
+
+
+def _next(reader: Iterator[list[str]]) -> list[str]:
+    """Read a row whose fields may be as long as a line; the module's limit is the process's own."""
+    before = csv.field_size_limit(LONGEST_LINE)
+    try:
+        return next(reader)
+    finally:
+        csv.field_size_limit(before)
+
+
+def _csv_says(error: Exception) -> str:
+    if isinstance(error, _Wrong):
+        return str(error)
+    if "unexpected end of data" in str(error):
+        return "has a quote that is never closed"
+    return f"is no CSV: {error}"
+
+
+def _names(fields: list[str]) -> list[str]:
+    _check_text(fields)
+    if not all(map(str.strip, fields)):
+        msg = "has an empty one"
+        raise _Wrong(msg)
+    twice = next((name for name in fields if fields.count(name) > 1), None)
+    if twice is not None:
+        msg = f"has {twice!r} twice"
+        raise _Wrong(msg)
+    return fields
+
+
+def _named(names: list[str], fields: list[str]) -> dict[str, Any]:
+    if len(fields) != len(names):
+        plural = "" if len(fields) == 1 else "s"
+        msg = f"has {len(fields)} field{plural}, where the first line names {len(names)}"
+        raise _Wrong(msg)
+    _check_text(fields)
+    return dict(zip(names, fields, strict=True))
+
+
+def _check_text(fields: list[str]) -> None:
+    try:
+        "".join(fields).encode("utf-8")
+    except UnicodeEncodeError as exc:
+        msg = "is no UTF-8 text"
+        raise _Wrong(msg) from exc

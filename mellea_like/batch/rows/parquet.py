@@ -1,0 +1,225 @@
+"""Rows in Parquet files, a row group at a time; needs the extra ``arrow``."""
+
+from __future__ import annotations
+
+import base64
+import datetime as dt
+import importlib
+import math
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, cast
+
+from mellea_like.batch.rows.formats import BadRow, Row
+from mellea_like.batch.rows.writers import RESULT_FIELDS, as_json, flat, flat_names
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Mapping
+    from typing import BinaryIO
+
+try:  # Without types.
+    pa: Any = importlib.import_module("pyarrow")
+    parquet: Any = importlib.import_module("pyarrow.parquet")
+except ImportError as exc:
+    message = "Parquet files need pyarrow: pip install 'mellea-like[arrow]'"
+    raise ImportError(message) from exc
+
+__all__ = ["ParquetWriter", "parquet_columns", "parquet_length", "read_parquet"]
+
+ROWS_READ = 256
+"""Rows that are taken out of a row group at a time."""
+
+ROWS_WRITTEN = 1000
+"""Rows of a row group."""
+
+_TYPES = {
+    "id": "int64",
+    "line": "int64",
+    "success": "bool",
+    "iterations": "int64",
+    "elapsed": "double",
+    "requests": "int64",
+    "input_tokens": "int64",
+    "output_tokens": "int64",
+    "unknown": "int64",
+}
+"""The columns of a result that are no text."""
+
+
+def read_parquet(file: BinaryIO) -> Generator[Row | BadRow]:
+    """Read the rows of a file.
+
+    Values that JSON lacks become text: dates and times in ISO 8601, decimals in digits, bytes in
+    base64. What is not a number becomes None.
+
+    Args:
+        file: an open file.
+
+    Yields:
+        The rows, and what is wrong with those that can't be read.
+
+    Raises:
+        ValueError: the file as a whole can't be read.
+    """
+    number = 0
+    try:
+        for batch in _opened(file).iter_batches(batch_size=ROWS_READ):
+            for values in _without_nanoseconds(batch).to_pylist():
+                number += 1
+                try:
+                    fields = {name: _plain(value) for name, value in values.items()}
+                except ValueError as exc:
+                    yield BadRow(f"row {number} {exc}", number)
+                else:
+                    yield Row(fields, number)
+    except (OSError, pa.ArrowException) as exc:
+        msg = f"the Parquet file can't be read beyond row {number}: {exc}"
+        raise ValueError(msg) from exc
+
+
+def parquet_columns(file: BinaryIO) -> dict[str, str]:
+    """Say which columns a file has.
+
+    Args:
+        file: an open file; it is read from its beginning afterwards.
+
+    Returns:
+        The names, each with the type that its values have in a `Row`: ``int64``, ``double``,
+        ``bool``, or else ``string``.
+
+    Raises:
+        ValueError: it is no Parquet file, or two columns have the same name.
+    """
+    schema = _opened(file).schema_arrow
+    file.seek(0)
+    return {field.name: _type_of(field.type) for field in schema}
+
+
+def parquet_length(file: BinaryIO) -> int:
+    """Say how many rows a file has.
+
+    Args:
+        file: an open file; it is read from its beginning afterwards.
+
+    Returns:
+        The number.
+
+    Raises:
+        ValueError: it is no Parquet file.
+    """
+    rows = _opened(file).metadata.num_rows
+    file.seek(0)
+    return int(rows)
+
+
+class ParquetWriter:
+    """Writes results as Parquet; the file can be read when it is closed, and not before.
+
+    Args:
+        file: a file that is open for writing.
+        columns: the input's columns with their types, or None.
+    """
+
+    def __init__(self, file: BinaryIO, columns: Mapping[str, str] | None) -> None:
+        self._columns = None if columns is None else tuple(columns)
+        before = ["string"] if columns is None else list(columns.values())
+        types = before + [_TYPES.get(field, "string") for field in RESULT_FIELDS]
+        names = flat_names(self._columns)
+        self._types = types
+        self._schema = pa.schema(
+            [(name, pa.type_for_alias(type_)) for name, type_ in zip(names, types, strict=True)]
+        )
+        self._writer = parquet.ParquetWriter(file, self._schema)
+        self._rows: list[list[Any]] = []
+
+    def write(self, record: Mapping[str, Any]) -> None:
+        """Write a result.
+
+        Args:
+            record: the result.
+        """
+        values = flat(record, self._columns)
+        self._rows.append([_fit(v, t) for v, t in zip(values, self._types, strict=True)])
+        if len(self._rows) >= ROWS_WRITTEN:
+            self._write_group()
+
+    def close(self) -> None:
+        """Write the last row group, and the end of the file."""
+        if self._rows:
+            self._write_group()
+        self._writer.close()
+
+    def _write_group(self) -> None:
+        columns = zip(*self._rows, strict=True)
+        arrays = [
+            pa.array(values, type=field.type)
+            for values, field in zip(columns, self._schema, strict=True)
+        ]
+        self._writer.write_table(pa.Table.from_arrays(arrays, schema=self._schema))
+        self._rows = []
+
+
+def _opened(file: BinaryIO) -> Any:
+    try:
+        opened = parquet.ParquetFile(file)
+    except (OSError, pa.ArrowException) as exc:
+        msg = f"it is no Parquet file: {exc}"
+        raise ValueError(msg) from exc
+    names: list[str] = opened.schema_arrow.names
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        msg = f"two columns are named {twice!r}"
+        raise ValueError(msg)
+    return opened
+
+
+def _type_of(type_: Any) -> str:
+    if pa.types.is_boolean(type_):
+        return "bool"
+    if pa.types.is_integer(type_) and type_ != pa.uint64():
+        return "int64"
+    return "double" if pa.types.is_floating(type_) else "string"
+
+
+def _without_nanoseconds(batch: Any) -> Any:
+    """Python's times have microseconds, and pyarrow refuses to round."""
+    for place, field in enumerate(batch.schema):
+        coarse = None
+        if pa.types.is_timestamp(field.type) and field.type.unit == "ns":
+            coarse = pa.timestamp("us", field.type.tz)
+        elif pa.types.is_duration(field.type) and field.type.unit == "ns":
+            coarse = pa.duration("us")
+        elif field.type == pa.time64("ns"):
+            coarse = pa.time64("us")
+        if coarse is not None:
+            column = batch.column(place).cast(coarse, safe=False)
+            batch = batch.set_column(place, field.name, column)
+    return batch
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case None | bool() | int() | str():
+            return value
+        case float():
+            if math.isinf(value):
+                msg = "holds an infinite number"
+                raise ValueError(msg)
+            return None if math.isnan(value) else value
+        case bytes():
+            return base64.b64encode(value).decode("ascii")
+        case dt.date() | dt.time():  # A datetime is a date.
+            return value.isoformat()
+        case list() | tuple():
+            return [_plain(one) for one in cast("list[Any]", value)]
+        case dict():
+            found = cast("dict[str, Any]", value)
+            return {str(name): _plain(one) for name, one in found.items()}
+        case Decimal() | _:
+            return str(value)
+
+
+def _fit(value: Any, type_: str) -> Any:
+    if type_ != "string" or value is None:
+        return value
+    text = value if isinstance(value, str) else as_json(value)
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")

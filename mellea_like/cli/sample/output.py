@@ -1,0 +1,206 @@
+"""What is said about a result: as JSON, and in sentences."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from typing import TYPE_CHECKING, Any
+
+from mellea_like.cli.exits import Problem
+from mellea_like.cli.limits import in_options
+from mellea_like.cli.sample.progress import problems_of, rejected_early
+from mellea_like.cli.terminal import is_terminal, one_line, printable, write
+from mellea_like.core.prices import with_currency
+from mellea_like.core.trace import slice_to_dict, usage_to_dict
+from mellea_like.errors import CircuitOpen
+
+if TYPE_CHECKING:
+    from mellea_like.core.ledger import Ledger
+    from mellea_like.core.result import SamplingResult
+    from mellea_like.core.slice import Slice
+    from mellea_like.errors import BackendError, LimitExceeded
+
+__all__ = [
+    "as_record",
+    "refused",
+    "spent",
+    "summary",
+    "why",
+    "write_record",
+    "write_text",
+]
+
+_IN_PYTHON = re.compile(r" \((?:max_retry_after|rate_limit_attempts|attempts)=[^)]*\)")
+_NOT_ESCAPED_BY_JSON = re.compile(r"[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+
+
+def write_text(text: str) -> None:
+    """Write the result to standard output: as it is, but fit for a terminal on a terminal.
+
+    Args:
+        text: the result.
+
+    Raises:
+        Problem: it can't be written.
+    """
+    if is_terminal(sys.stdout):
+        text = printable(text)
+    _write(text if text.endswith("\n") else f"{text}\n")
+
+
+def write_record(record: dict[str, Any]) -> None:
+    """Write a record to standard output as one JSON object, fit for a terminal.
+
+    Args:
+        record: the record.
+
+    Raises:
+        Problem: it can't be written.
+    """
+    indent = 2 if is_terminal(sys.stdout) else None
+    only_ascii = (sys.stdout.encoding or "").lower().replace("-", "") != "utf8"
+    text = json.dumps(record, ensure_ascii=only_ascii, indent=indent, default=str)
+    escaped = _NOT_ESCAPED_BY_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    _write(f"{escaped}\n")
+
+
+def _write(text: str) -> None:
+    try:
+        write(text, sys.stdout)
+    except OSError as exc:
+        msg = f"can't write to standard output: {exc.strerror or exc}"
+        raise Problem(msg) from exc
+
+
+def as_record(
+    result: SamplingResult[Any], ledger: Ledger, *, strategy: str, backend: str
+) -> dict[str, Any]:
+    """Write a result as plain data.
+
+    Args:
+        result: the result.
+        ledger: what it cost.
+        strategy: the strategy's name on the command line.
+        backend: the backend's name on the command line.
+
+    Returns:
+        What ``--json`` prints.
+    """
+    best = None if result.best_index is None else result.best
+    return {
+        "success": result.success,
+        "text": None if best is None else best.text,
+        "value": result.value,
+        "stop_reason": str(result.stop_reason),
+        "stop_detail": in_options(result.stop_detail),
+        "strategy": strategy,
+        "backend": backend,
+        "sampling_id": result.sampling_id,
+        "started": result.started.isoformat(),
+        "undelivered": result.undelivered,
+        "best_index": result.best_index,
+        "iteration": None if best is None else best.iteration,
+        "elapsed": round(result.elapsed, 6),
+        "usage": usage_to_dict(result.usage),
+        "ledger": {
+            "rows": [row._asdict() for row in ledger.rows],
+            "total": ledger.total._asdict(),
+            "currency": ledger.currency,
+        },
+        "slices": [_slice(s) for s in result.slices],
+    }
+
+
+def summary(result: SamplingResult[Any], ledger: Ledger) -> str:
+    """Say in a line how a call that passed went.
+
+    Args:
+        result: the result.
+        ledger: what it cost.
+
+    Returns:
+        The line.
+    """
+    return f"Passed: iteration {result.best.iteration}, {_cost(result, ledger)}."
+
+
+def why(result: SamplingResult[Any], ledger: Ledger) -> list[str]:
+    """Say why nothing passed.
+
+    Args:
+        result: the result.
+        ledger: what it cost.
+
+    Returns:
+        Lines: how it ended, and what the best failure lacked.
+    """
+    reason = {"timeout": "the time was up", "exhausted": "all turns are spent"}.get(
+        result.stop_reason, f"stopped: {result.stop_reason}"
+    )
+    if result.stop_detail:
+        reason = one_line(in_options(result.stop_detail))
+    lines = [f"Nothing passed: {reason}; {_cost(result, ledger)}."]
+    if result.best_index is None:
+        return [*lines, "No reply was judged, so there is none to show."]
+    best = result.best
+    part = " (rejected before its end)" if rejected_early(best) else ""
+    lines.append(f"The best failure, iteration {best.iteration}{part}, lacks:")
+    lines.extend(f"  - {one_line(problem)}" for problem in problems_of(best))
+    errors = list(result.errors)
+    if errors:
+        some = f"{len(errors)} iterations" if len(errors) > 1 else "1 iteration"
+        lines.append(f"{some} ended in an error, the first with: {one_line(str(errors[0]))}")
+    return lines
+
+
+def spent(error: LimitExceeded) -> str:
+    """Say that a budget was spent before any reply was judged.
+
+    Args:
+        error: what the call raised.
+
+    Returns:
+        A sentence.
+    """
+    first = error.__cause__
+    because = "" if first is None else f"; the first error was: {one_line(str(first))}"
+    return f"nothing passed: {in_options(str(error))}{because}"
+
+
+def refused(error: BackendError) -> str:
+    """Say what a backend said, how often it was asked, and when to come back.
+
+    Args:
+        error: what the call raised.
+
+    Returns:
+        A sentence.
+    """
+    message = str(error) or type(error).__name__
+    told = isinstance(error, CircuitOpen) or "come back in" in message
+    if error.retry_after is not None and not told:
+        message += f"; come back in {error.retry_after:.6g} s"
+    notes: list[str] = getattr(error, "__notes__", [])
+    tries = [note for note in notes if note.startswith(("tried ", "refused "))]
+    return _IN_PYTHON.sub("", "; ".join([message, *tries]))
+
+
+def _cost(result: SamplingResult[Any], ledger: Ledger) -> str:
+    ran = len(result.slices)
+    plural = "" if ran == 1 else "s"
+    money = ledger.total.cost
+    cost = "" if money is None else f", cost {with_currency(f'{money:.6f}', ledger.currency)}"
+    return f"{ran} iteration{plural} run, {result.usage}{cost}, {result.elapsed:.2f} s"
+
+
+def _slice(s: Slice) -> dict[str, Any]:
+    written = slice_to_dict(s)
+    return {
+        **written,
+        "reasons": list(s.problems),
+        "validations": [{"requirement": v["name"], **v} for v in written["validations"]],
+        "error": None if s.error is None else f"{type(s.error).__name__}: {s.error}",
+        "started_at": round(s.started_at, 6),
+        "ended_at": round(s.ended_at, 6),
+    }

@@ -1,0 +1,163 @@
+"""The functions that answer messages, and how one of them is carried out."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from inspect import isawaitable
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import anyio
+
+from mellea_like.runtime.logs import logger
+from mellea_like.runtime.native import scope_cancelled
+from mellea_like.runtime.stacks import stack_of
+from mellea_like.telemetry.names import MESSAGES, OUTCOME, RUN_ID, SESSION
+from mellea_like.telemetry.shared import shared_span
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Hashable
+
+    from opentelemetry.util.types import AttributeValue
+
+    from mellea_like.coalescing.chat.session import Submission
+
+__all__ = ["ChatRun", "joined"]
+
+M = TypeVar("M")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class _Joined(Generic[R]):
+    """A function of one text, made one of several; equal where the function is."""
+
+    run: Callable[[str], Awaitable[R]]
+
+    def __call__(self, messages: list[str]) -> Awaitable[R]:
+        return self.run("\n\n".join(messages))
+
+
+def joined(run: Callable[[str], Awaitable[R]]) -> Callable[[list[str]], Awaitable[R]]:
+    """Let a function that wants one text answer several messages.
+
+    Args:
+        run: an async function of one text.
+
+    Returns:
+        A function of a list of texts: it joins them by a blank line. Two made of the same function
+        are equal, so their messages run together.
+    """
+    return _Joined(run)
+
+
+class ChatRun(Generic[M, R]):
+    """One run: the messages that it answers, and what came of it.
+
+    Attributes:
+        key: the session's.
+        members: the messages.
+        run_id: its id in logs and spans.
+        scope: cancels it.
+        over: set when it has ended, or does not end in time.
+        ended: whether it has ended.
+        answered: whether it returned.
+        error: what it raised, if it did. One that neither returned nor raised was cancelled.
+    """
+
+    def __init__(self, key: Hashable, members: tuple[Submission[M, R], ...]) -> None:
+        self.key = key
+        self.members = members
+        self.run_id = os.urandom(8).hex()
+        self.name = f"mellea_like chat run {self.run_id} of session {key!r}"
+        self.scope = anyio.CancelScope()
+        self.over = anyio.Event()
+        self.ended = False
+        self.answered = False
+        self.error: Exception | None = None
+        self._result: Any = None
+
+    async def carry_out(self) -> None:
+        """Run it to its end, whatever that is; a cancellation that is not its own goes on."""
+        if self.scope.cancel_called:
+            return  # Whoever stopped it before its first step wants no run.
+        attributes: dict[str, AttributeValue] = {
+            SESSION: str(self.key),
+            RUN_ID: self.run_id,
+            MESSAGES: len(self.members),
+        }
+        spans = [each.span for each in self.members]
+        try:
+            with shared_span("chat run", attributes, spans) as span:
+                with self.scope:
+                    self._result = await self._answer()
+                    self.answered = True
+                if not self.answered:
+                    span.set({OUTCOME: "cancelled"})
+        except Exception as exc:  # noqa: BLE001 (it goes to those who wait)
+            self.error = exc
+
+    async def _answer(self) -> R:
+        run = self.members[0].run
+        try:
+            result: Any = run([each.message for each in self.members])
+            if not isawaitable(result):
+                msg = f"a run function is async, but {run!r} returned {type(result).__name__}"
+                raise TypeError(msg)
+            answer: R = await result
+        except anyio.get_cancelled_exc_class() as exc:
+            if scope_cancelled():
+                raise
+            msg = f"{run!r} raised a cancellation that no one asked for"
+            raise RuntimeError(msg) from exc
+        return answer
+
+    def end(self) -> int:
+        """Settle the tickets of its messages, and say that it has ended.
+
+        An error that none of them waits for is logged.
+
+        Returns:
+            How many were not settled before.
+        """
+        self.ended = True
+        self.over.set()
+        tickets = [each.ticket for each in self.members]
+        if self.answered:
+            return sum(ticket.settle(self._result) for ticket in tickets)
+        if self.error is None:
+            return 0
+        if not any(ticket.waiters and not ticket.done for ticket in tickets):
+            self._log_error(self.error)
+        return sum(ticket.fail(self.error) for ticket in tickets)
+
+    def log_stuck(self, grace: float) -> None:
+        """Log where it is, since it does not end.
+
+        Args:
+            grace: for how long it was waited for, in seconds.
+        """
+        for task in anyio.get_running_tasks():
+            if task.name == self.name:
+                logger.warning(
+                    "session %r is stuck: its run was cancelled %g s ago and still runs; new"
+                    " messages are refused until it ends. It is at:\n%s",
+                    self.key,
+                    grace,
+                    "\n".join(stack_of(task.coro)),
+                    extra=self._ids(),
+                )
+
+    def _log_error(self, error: Exception) -> None:
+        logger.warning(
+            "a run of session %r failed, and no one waits for it: %s: %s",
+            self.key,
+            type(error).__name__,
+            error,
+            exc_info=error,
+            extra=self._ids(),
+        )
+
+    def _ids(self) -> dict[str, Any]:
+        none = dict.fromkeys(("sampling_id", "iteration", "subsample"))
+        return {**none, "session": self.key, "run_id": self.run_id}

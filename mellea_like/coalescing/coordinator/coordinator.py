@@ -1,0 +1,387 @@
+"""Concurrent requests that fit together become one: one approval, one price."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from itertools import count
+from secrets import token_hex
+from typing import TYPE_CHECKING, Literal, NoReturn, Self, TypeAlias
+
+import anyio
+
+from mellea_like.coalescing.component import Component
+from mellea_like.coalescing.coordinator.audit import (
+    Auditor,
+    AuditRecord,
+    RequestStatus,
+    listening,
+    status_of,
+)
+from mellea_like.coalescing.coordinator.batching import share_key
+from mellea_like.coalescing.coordinator.joint_prompt import BATCH_OVERHEAD
+from mellea_like.coalescing.coordinator.joint_request import Batch, Manner
+from mellea_like.coalescing.coordinator.pending import Pending, own_copy
+from mellea_like.coalescing.coordinator.request_queue import RequestQueue
+from mellea_like.coalescing.coordinator.stats import (
+    DEFAULT_COALESCE_MAX_BATCH,
+    DEFAULT_COALESCE_WINDOW,
+    DEFAULT_MAX_INFLIGHT,
+    DEFAULT_MAX_JOINT_TOKENS,
+    DEFAULT_MAX_PENDING,
+    CoordinatorStatistics,
+    Counts,
+)
+from mellea_like.coalescing.flush import Window
+from mellea_like.core.callables import check_plain
+from mellea_like.core.generation import Usage, cost_of
+from mellea_like.core.numbers import real_number, whole_number
+from mellea_like.core.wrapping import BackendWrapper
+from mellea_like.errors import CoalescingError, Expired, ShutdownError, Stopped
+from mellea_like.hooks.registry import handlers_in, snapshot
+from mellea_like.telemetry.shared import caller_span
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Iterable
+    from types import TracebackType
+
+    from mellea_like.coalescing.coordinator.audit import AuditCallback
+    from mellea_like.core.backend import Backend, Request
+    from mellea_like.core.generation import Generation
+    from mellea_like.hooks.registry import Pluggable
+
+__all__ = ["RequestKey", "SamplingCoordinator"]
+
+TELLING = 2.0
+"""The longest that closing waits for hooks, in seconds."""
+
+RequestKey: TypeAlias = "Callable[[Request], Hashable]"
+"""Takes a request and says what it has in common with others; a plain function."""
+
+
+class SamplingCoordinator(BackendWrapper, Component):
+    """A backend that turns concurrent requests which fit together into one.
+
+    Use it only where requests are approved by a person or priced by number: it costs each one a
+    wait, and lets one prompt hold several tasks. Enter it with ``async with``; then it is a backend
+    like any other, for any number of concurrent calls.
+
+    ```python
+    async with SamplingCoordinator(backend, idle=0.01) as coordinator:
+        strategy = RejectionSamplingStrategy(coordinator, concurrency_budget=4)
+        result = await strategy.sample("Write a haiku.", [three_lines])
+    ```
+
+    Requests share a batch if `batching.share_key` says so, and the backend's ``can_coalesce``:
+    where nobody approves them, each goes by itself. A request that is alone when its time has come
+    is passed on as it is, the same object. What fails, fails for all that share it, and
+    is never tried again: to have it tried again, put a `RetryBackend` inside. Replies are not
+    streamed.
+
+    Args:
+        inner: what answers.
+        window: seconds from the first request of a batch until it is sent.
+        idle: seconds without a newcomer after which it is sent before that; None for never. 0.01
+            takes nearly all of the wait from a burst of requests.
+        max_batch: requests of a batch at most; when they are there it is sent at once.
+        max_joint_tokens: the longest reply that a batch may ask for, in tokens, going by its
+            requests' ``max_tokens`` or else the backend's; what is more goes in another one. A
+            request that is longer by itself goes alone.
+        max_inflight: batches that are under way at one time. What waits for one to end goes on
+            gathering.
+        max_pending: requests that wait to be sent, at most.
+        full: what happens to further ones: ``"wait"``, or ``"raise"`` for a `QueueFull`.
+        scope: says which requests may meet at all: connection, principal, trust domain. It is
+            called where the request is made, so it may read context variables. None: all may.
+        caller: says whose a request is; callers take turns. None: the call's of ``sample``.
+        retry_missing: whether requests whose answers are missing in a joint reply are asked once
+            more, together.
+        ask_singly: whether those that are missing then are asked one by one. That brings their
+            prompts back.
+        audit: is told of each request twice: when it is asked, and when it has ended.
+        plugins: hear of the same (`HookType.COALESCED_REQUEST`), besides those that are active for
+            the process or in a scope. A strategy's own do not.
+
+    Raises:
+        TypeError: an argument has the wrong type.
+        ValueError: a number is out of its range.
+    """
+
+    retries = True
+    """A strategy leaves retries to it: what failed or was refused is not asked for again."""
+
+    def __init__(
+        self,
+        inner: Backend,
+        *,
+        window: float = DEFAULT_COALESCE_WINDOW,
+        idle: float | None = None,
+        max_batch: int = DEFAULT_COALESCE_MAX_BATCH,
+        max_joint_tokens: int = DEFAULT_MAX_JOINT_TOKENS,
+        max_inflight: int = DEFAULT_MAX_INFLIGHT,
+        max_pending: int = DEFAULT_MAX_PENDING,
+        full: Literal["wait", "raise"] = "wait",
+        scope: RequestKey | None = None,
+        caller: RequestKey | None = None,
+        retry_missing: bool = True,
+        ask_singly: bool = False,
+        audit: AuditCallback | None = None,
+        plugins: Iterable[Pluggable] = (),
+    ) -> None:
+        BackendWrapper.__init__(self, inner)
+        Component.__init__(self)
+        if full not in {"wait", "raise"}:
+            msg = f'SamplingCoordinator: full is "wait" or "raise", not {full!r}'
+            raise ValueError(msg)
+        for name, function in (("scope", scope), ("caller", caller), ("audit", audit)):
+            check_plain(f"SamplingCoordinator: {name}", function)
+        quiet = math.inf if idle is None else _seconds("idle", idle)
+        gather = Window(quiet, _seconds("window", window), _count("max_batch", max_batch))
+        room = max(_count("max_joint_tokens", max_joint_tokens) - BATCH_OVERHEAD, 0)
+        self._queue = RequestQueue(gather, room, _count("max_pending", max_pending), full)
+        self._max_inflight = _count("max_inflight", max_inflight)
+        self._scope = scope
+        self._caller = caller
+        self._running: set[Batch] = set()
+        self._counts = Counts()
+        self._manner = Manner(retry_missing, ask_singly, self._counts.called)
+        self._auditor = Auditor(audit)
+        self._handlers = handlers_in(plugins)
+        self._name = token_hex(4)
+        self._request_numbers = count(1)
+        self._batch_numbers = count(1)
+        self._changed = anyio.Event()
+        self._idle = anyio.Event()
+
+    @property
+    def stream(self) -> NoReturn:
+        """Not there: an answer in a joint reply can't be told before its end.
+
+        Raises:
+            AttributeError: always.
+        """
+        msg = "a SamplingCoordinator does not stream"
+        raise AttributeError(msg)
+
+    @property
+    def isolated(self) -> BackendWrapper:
+        """The same coordinator as a backend whose requests share with nobody.
+
+        For texts that others wrote: in a joint request, one task's text might sway another's
+        answer. Its requests do not wait for others, but take their turn.
+        """
+        return _Isolated(self)
+
+    async def __aenter__(self) -> Self:
+        await super().__aenter__()
+        self._auditor.open(self._open_tasks())
+        self._start(self._auditor.work, name="coordinator: audit")
+        self._start(self._keep, name="coordinator: batches")
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            if error is None:
+                await self.drain()
+        finally:
+            self._shut()
+            await self._auditor.close(TELLING)
+            await super().__aexit__(kind, error, trace)
+        if self._auditor.interrupt is not None:
+            raise self._auditor.interrupt
+
+    async def generate(self, request: Request) -> Generation:
+        """Answer one request, alone or together with others.
+
+        Args:
+            request: what is wanted. The time until its ``meta.deadline`` includes the wait.
+
+        Returns:
+            Its own reply.
+
+        Raises:
+            MissingAnswer: the joint reply lacked its answer.
+            Expired: its deadline passed before it could be sent.
+            QueueFull: too many requests wait, and ``full="raise"``.
+            ShutdownError: the coordinator is closing or closed.
+            BackendError: there is no reply, for none that shared the batch.
+        """
+        return await self._ask(request, alone=False)
+
+    def statistics(self) -> CoordinatorStatistics:
+        """Return a look at the coordinator.
+
+        Returns:
+            The numbers of this moment.
+        """
+        return self._counts.statistics(
+            waiting=self._queue.inside, outside=self._queue.outside, in_flight=len(self._running)
+        )
+
+    async def _ask(self, request: Request, *, alone: bool) -> Generation:
+        self._check_loop()
+        pending = self._accept(request, alone=alone)
+        try:
+            return await pending.wait()
+        except anyio.get_cancelled_exc_class():
+            batch = pending.batch
+            if batch is not None and batch.deserted:
+                # A cancelled request is closed before the cancellation goes on.
+                with anyio.CancelScope(shield=True):
+                    await batch.closed.wait()
+            raise
+        finally:
+            del pending  # A frame that holds its own exception waits for the collector.
+
+    def _accept(self, request: Request, *, alone: bool) -> Pending:
+        caller = self._caller(request) if self._caller else request.meta.sampling_id
+        scope = self._scope(request) if self._scope else None
+        hash((scope, caller))  # What can't be hashed shall fail before it is on record.
+        task = replace(request, options=request.options.over(self.defaults))
+        pending = Pending(
+            request,
+            task,
+            request_id=f"{self._name}-{next(self._request_numbers)}",
+            asked_at=anyio.current_time(),
+            span=caller_span(),
+            handlers=listening(snapshot(self._handlers)),
+            left=self._left,
+            ended=self._ended,
+        )
+        self._counts.asked += 1
+        self._tell(pending, RequestStatus.ASKED)
+        try:
+            self._check_open()
+            # A joint request can't do without stop texts that the backend adds.
+            alone = alone or not self.can_coalesce or bool(self.defaults.stop)
+            key = None if alone else share_key(task, scope)
+            self._queue.add(pending, key, caller, pending.asked_at)
+        except CoalescingError as exc:
+            pending.fail(exc)
+        self._changed.set()
+        return pending
+
+    # --- one task decides what goes when ----------------------------------------------------------
+
+    async def _keep(self) -> None:
+        while True:
+            self._changed = anyio.Event()
+            with anyio.CancelScope(deadline=self._send_what_is_due()):
+                await self._changed.wait()
+
+    def _send_what_is_due(self) -> float:
+        """Send batches for as long as there is room; return when to look again."""
+        now = anyio.current_time()
+        for pending in self._queue.expired(now):
+            pending.fail(Expired("the deadline passed before the request could be sent"))
+        self._queue.let_in(now)
+        while len(self._running) < self._max_inflight:
+            members = self._queue.take(now, at_once=self._closing)
+            if not members:
+                break
+            self._send(members)
+            self._queue.let_in(now)
+        if not self._running and not self._queue.inside:
+            self._idle.set()
+        return self._queue.look_again_at(room=len(self._running) < self._max_inflight)
+
+    def _send(self, members: list[Pending]) -> None:
+        name = f"{self._name}-b{next(self._batch_numbers)}"
+        batch = Batch(name, members, self.inner, self._manner)
+        for member in members:
+            member.batch = batch
+        self._running.add(batch)
+        self._counts.max_in_flight = max(self._counts.max_in_flight, len(self._running))
+        self._start(self._run, batch, name=f"coordinator: batch {name}")
+
+    async def _run(self, batch: Batch) -> None:
+        try:
+            await batch.run()
+        finally:
+            self._running.discard(batch)
+            self._changed.set()
+
+    # --- how a request ends -----------------------------------------------------------------------
+
+    def _left(self, pending: Pending) -> None:
+        if pending.batch is not None:
+            pending.batch.leave(pending)
+            return
+        self._queue.remove(pending)
+        pending.fail(Stopped("its caller was cancelled"))
+        self._changed.set()
+
+    def _ended(self, pending: Pending, result: Generation | BaseException) -> None:
+        status = status_of(result)
+        self._counts.ended(status)
+        reply, error = (None, result) if isinstance(result, BaseException) else (result, None)
+        self._tell(pending, status, error, cost_of(pending.request.meter, reply))
+
+    def _tell(
+        self,
+        pending: Pending,
+        status: RequestStatus,
+        error: BaseException | None = None,
+        usage: Usage = Usage(),
+    ) -> None:
+        batch = pending.batch
+        record = AuditRecord(
+            pending.request_id,
+            status,
+            pending.request.meta,
+            None if batch is None else batch.batch_id,
+            0 if batch is None else batch.size,
+            error,
+            usage,
+            anyio.current_time() - pending.asked_at,
+        )
+        self._auditor.tell(record, pending.handlers)
+
+    # --- closing ----------------------------------------------------------------------------------
+
+    async def _serve_the_rest(self) -> None:
+        error = ShutdownError("this SamplingCoordinator was closed before there was room")
+        self._turn_away(self._queue.waiting_for_room(), error)
+        await self._until_idle()
+
+    async def _until_idle(self) -> None:
+        while self._running or self._queue.inside:
+            self._idle = anyio.Event()
+            self._changed.set()
+            await self._idle.wait()
+
+    def _turn_away(self, waiting: Iterable[Pending], error: ShutdownError) -> None:
+        for pending in waiting:
+            self._queue.remove(pending)
+            pending.fail(own_copy(error))
+
+    def _settle_all(self, error: ShutdownError) -> None:
+        self._turn_away(list(self._queue), error)
+        for batch in self._running:
+            batch.fail(error)
+            batch.scope.cancel()
+        self._changed.set()
+
+
+class _Isolated(BackendWrapper):
+    """A coordinator whose requests go alone."""
+
+    def __init__(self, inner: SamplingCoordinator) -> None:
+        super().__init__(inner)
+        self._coordinator = inner
+
+    async def generate(self, request: Request) -> Generation:
+        return await self._coordinator._ask(request, alone=True)  # pyright: ignore[reportPrivateUsage]
+
+
+def _seconds(name: str, value: float) -> float:
+    return real_number(f"SamplingCoordinator: {name}", value, least=0, unit="seconds")
+
+
+def _count(name: str, value: int) -> int:
+    return whole_number(f"SamplingCoordinator: {name}", value)

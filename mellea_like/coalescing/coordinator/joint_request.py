@@ -1,0 +1,269 @@
+"""Requests that go together: asking for them, and giving each its own answer."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from secrets import token_hex
+from typing import TYPE_CHECKING, NamedTuple
+
+import anyio
+
+from mellea_like.coalescing.coordinator.audit import REFUSALS
+from mellea_like.coalescing.coordinator.cost_split import SharedCost
+from mellea_like.coalescing.coordinator.joint_answers import read_answers, until_stop
+from mellea_like.coalescing.coordinator.joint_prompt import joint_request, weights_of
+from mellea_like.coalescing.coordinator.pending import own_copy
+from mellea_like.core.backend import checked_reply
+from mellea_like.core.generation import Generation
+from mellea_like.core.shown import error_text
+from mellea_like.errors import (
+    BackendUnavailable,
+    Expired,
+    MissingAnswer,
+    ShutdownError,
+    Stopped,
+)
+from mellea_like.runtime.logs import logger, warn
+from mellea_like.runtime.native import cancel_requested, split_cancellation
+from mellea_like.telemetry.names import BATCH_ID, BATCH_SIZE, RETRY
+from mellea_like.telemetry.shared import shared_span
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from mellea_like.coalescing.coordinator.pending import Pending
+    from mellea_like.core.backend import Backend
+    from mellea_like.telemetry.spans import SpanScope
+
+__all__ = ["Batch", "Manner"]
+
+KEY_BYTES = 8
+"""Random bytes of a task's key: 64 bits are not guessed."""
+
+
+class Manner(NamedTuple):
+    """How a batch asks.
+
+    Attributes:
+        retry_missing: whether those whose answers are missing are asked once more, together.
+        ask_singly: whether those whose answers are missing then are asked one by one.
+        calls: is told of each request that is sent: how many it is for, and whether for the first
+            time.
+    """
+
+    retry_missing: bool
+    ask_singly: bool
+    calls: Callable[[int, bool], None]
+
+
+class Batch:
+    """Requests that go together.
+
+    Args:
+        batch_id: its id.
+        members: the requests, in the order that they are to be asked in.
+        backend: what answers.
+        manner: how to ask.
+
+    Attributes:
+        size: how many requests it had when it was put together.
+        scope: cancelling it closes the request that is under way.
+        closed: set when nothing of it runs any more.
+        deserted: whether the callers of all that were not settled have left.
+    """
+
+    def __init__(
+        self, batch_id: str, members: Sequence[Pending], backend: Backend, manner: Manner
+    ) -> None:
+        self.batch_id = batch_id
+        self.size = len(members)
+        self.scope = anyio.CancelScope()
+        self.closed = anyio.Event()
+        self.deserted = False
+        self._members: tuple[Pending, ...] = tuple(members)
+        self._backend = backend
+        self._manner = manner
+
+    async def run(self) -> None:
+        """Ask, until each member is settled."""
+        try:
+            with self.scope:
+                await self._serve(self._waiting())
+        except BaseException as exc:
+            if self._end(*split_cancellation(exc)):
+                raise
+        finally:
+            self.closed.set()
+            self._members = ()  # They know their batch: the two need not wait for the collector.
+
+    def leave(self, member: Pending) -> None:
+        """Let a member go whose caller was cancelled; when it is the last, all is cancelled.
+
+        Args:
+            member: the member.
+        """
+        if member.part is not None:
+            member.part.leave()
+        member.fail(Stopped("its caller was cancelled"))
+        if not self._waiting():
+            self.deserted = True
+            self.scope.cancel()
+
+    def fail(self, error: BaseException) -> None:
+        """Settle all members that are not settled with an error.
+
+        Args:
+            error: the first gets this one, the others copies.
+        """
+        for number, member in enumerate(self._waiting()):
+            member.fail(own_copy(error) if number else error)
+
+    def _waiting(self) -> list[Pending]:
+        return [member for member in self._members if not member.done]
+
+    async def _serve(self, members: list[Pending]) -> None:
+        if not members:
+            return
+        if len(members) == 1:
+            await self._pass_through(members[0])
+            return
+        missing = await self._ask(members, 0)
+        if missing and self._manner.retry_missing:
+            missing = await self._ask_again(missing)
+        if self._manner.ask_singly:
+            for member in _still_wanted(missing):
+                await self._ask_singly(member)
+        for member in missing:
+            member.fail(
+                MissingAnswer(
+                    f"the joint reply to batch {self.batch_id} of {self.size} requests lacks this"
+                    " one's answer: see whether the model can keep to the form, or send such"
+                    " requests through `coordinator.isolated`"
+                )
+            )
+
+    async def _pass_through(self, member: Pending) -> None:
+        member.sent = True
+        self._manner.calls(1, True)
+        with self._span([member], 0):
+            reply = checked_reply(self._backend, await self._backend.generate(member.request))
+        member.answer(reply)
+
+    async def _ask(self, members: list[Pending], retry: int) -> list[Pending]:
+        """Ask for several at once; return those whose answers are missing."""
+        requests = [member.task for member in members]
+        keys = [token_hex(KEY_BYTES) for _ in members]
+        request = joint_request(requests, keys, retry=retry)
+        cost = SharedCost(request.meter, weights_of(requests))
+        for member, part in zip(members, cost.parts(), strict=True):
+            member.begin(part)
+        self._manner.calls(len(members), not retry)
+        try:
+            with self._span(members, retry):
+                reply = checked_reply(self._backend, await self._backend.generate(request))
+            answers = read_answers(reply.text, keys)
+            cost.answered(reply, [len(answer or "") for answer in answers])
+        finally:
+            for member in members:
+                member.part = None
+        for member, answer in zip(members, answers, strict=True):
+            own = _own_reply(reply, answer, member)
+            if own is not None:
+                member.answer(own)
+        missing = [member for member in members if not member.done]
+        if missing:
+            self._complain(missing, len(members), reply)
+        return missing
+
+    async def _ask_again(self, missing: list[Pending]) -> list[Pending]:
+        wanted = _still_wanted(missing)
+        if len(wanted) > 1:
+            return await self._ask(wanted, 1)
+        for member in wanted:
+            await self._ask_alone(member, 1)
+        return []
+
+    async def _ask_singly(self, member: Pending) -> None:
+        try:
+            await self._ask_alone(member, 2)
+        except Exception as exc:  # noqa: BLE001 (it is this one's alone)
+            member.fail(exc)
+
+    async def _ask_alone(self, member: Pending, retry: int) -> None:
+        request = member.request
+        meter = request.meter.attempt()
+        member.costs.append(meter)
+        meta = replace(request.meta, retry=request.meta.retry + retry)
+        self._manner.calls(1, False)
+        try:
+            with self._span([member], retry):
+                reply = checked_reply(
+                    self._backend,
+                    await self._backend.generate(replace(request, meta=meta, meter=meter)),
+                )
+        except BaseException:
+            meter.finish(None)
+            raise
+        meter.finish(reply)
+        member.answer(replace(reply, usage=member.usage))
+
+    def _span(self, members: Sequence[Pending], retry: int) -> SpanScope:
+        size = len(members)
+        ids = {"batch_id": self.batch_id, "batch_size": size}
+        logger.debug("batch %s: %d requests in one", self.batch_id, size, extra=ids)
+        attributes: dict[str, str | int] = {BATCH_ID: self.batch_id, BATCH_SIZE: size, RETRY: retry}
+        return shared_span("coalesced request", attributes, [member.span for member in members])
+
+    def _end(self, cancellation: BaseException | None, error: BaseException | None) -> bool:
+        """Take what the batch failed with; tell whether that must go on."""
+        if cancellation is not None and cancel_requested():
+            self.fail(ShutdownError(f"batch {self.batch_id} was cancelled with its component"))
+            return True
+        if error is None and not self.scope.cancel_called:
+            name = type(self._backend).__name__
+            error = BackendUnavailable(f"{name} raised a cancellation that no one asked for")
+            error.__cause__ = cancellation
+        if error is not None and not self._waiting():
+            what = f"{type(error).__name__}: {error_text(error)}"
+            warn("batch %s failed when nobody waited any more: %s", self.batch_id, what)
+            return not isinstance(error, Exception)
+        if error is not None:
+            self.fail(error)
+        return False
+
+    def _complain(self, missing: Sequence[Pending], size: int, reply: Generation) -> None:
+        meta = missing[0].request.meta
+        warn(
+            "batch %s: %d of %d answers are missing in the joint reply (finish reason %s)",
+            self.batch_id,
+            len(missing),
+            size,
+            reply.finish_reason,
+            sampling_id=meta.sampling_id,
+            iteration=meta.iteration,
+            subsample=meta.subsample,
+            batch_id=self.batch_id,
+            request_ids=tuple(member.request_id for member in missing),
+        )
+
+
+def _own_reply(reply: Generation, answer: str | None, member: Pending) -> Generation | None:
+    """Return a member's own reply; None where it is missing."""
+    if answer is not None:
+        text = until_stop(answer, member.request.options.stop)
+        return Generation(text, None, member.usage, reply.model, "stop")
+    if reply.finish_reason == "refusal":
+        return Generation(reply.text, None, member.usage, reply.model, reply.finish_reason)
+    if reply.finish_reason in REFUSALS:  # What a filter left of the joint reply is nobody's answer.
+        return Generation("", None, member.usage, reply.model, reply.finish_reason)
+    return None
+
+
+def _still_wanted(members: Sequence[Pending]) -> list[Pending]:
+    """Return those that are to be asked again; what has expired by now is not."""
+    now = anyio.current_time()
+    for member in members:
+        deadline = member.request.meta.deadline
+        if deadline is not None and deadline <= now:
+            member.fail(Expired("the deadline passed before the request could be asked again"))
+    return [member for member in members if not member.done]

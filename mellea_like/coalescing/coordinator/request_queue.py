@@ -1,0 +1,143 @@
+"""What waits in a coordinator: a synchronous core, with the time passed in."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mellea_like.coalescing.alarms import Alarms
+from mellea_like.coalescing.coordinator.batching import Lanes
+from mellea_like.coalescing.coordinator.joint_prompt import tokens_of
+from mellea_like.coalescing.flush import Window
+from mellea_like.errors import QueueFull
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterator
+
+    from mellea_like.coalescing.coordinator.pending import Pending
+
+__all__ = ["RequestQueue"]
+
+
+class RequestQueue:
+    """A bounded queue of requests, and those that wait for room in it.
+
+    Args:
+        window: how long requests wait for others, and how many go together.
+        max_tokens: how many tokens may go together.
+        max_pending: how many requests may wait inside.
+        full: ``"wait"`` or ``"raise"``.
+    """
+
+    def __init__(self, window: Window, max_tokens: int, max_pending: int, full: str) -> None:
+        self._inside: Lanes[Pending] = Lanes(window, max_tokens)
+        self._outside: Lanes[Pending] = Lanes(Window(0.0, 0.0, 1))
+        self._keys: dict[Pending, tuple[Hashable | None, Hashable]] = {}
+        self._deadlines: Alarms[Pending] = Alarms()
+        self._max_pending = max_pending
+        self._full = full
+
+    @property
+    def inside(self) -> int:
+        """How many wait to be sent."""
+        return len(self._inside)
+
+    @property
+    def outside(self) -> int:
+        """How many wait for room."""
+        return len(self._outside)
+
+    def __iter__(self) -> Iterator[Pending]:
+        yield from self._inside
+        yield from self._outside
+
+    def waiting_for_room(self) -> list[Pending]:
+        """Return those that have found no room yet."""
+        return list(self._outside)
+
+    def add(self, pending: Pending, key: Hashable | None, caller: Hashable, now: float) -> None:
+        """Put a request in, or let it wait for room.
+
+        Args:
+            pending: the request.
+            key: what it may go together with; None for nothing.
+            caller: whose it is.
+            now: the time, in seconds.
+
+        Raises:
+            QueueFull: there is no room, and nobody waits for it.
+        """
+        if len(self._inside) < self._max_pending:
+            self._inside.add(pending, key, caller, now, tokens_of(pending.task))
+        elif self._full == "wait":
+            self._outside.add(pending, None, caller, now)
+            self._keys[pending] = key, caller
+        else:
+            msg = f"{self._max_pending} requests wait already, the most that may (max_pending)"
+            raise QueueFull(msg)
+        deadline = pending.request.meta.deadline
+        if deadline is not None:
+            self._deadlines.set(pending, deadline)
+
+    def remove(self, pending: Pending) -> None:
+        """Take a request out that is not to be sent.
+
+        Args:
+            pending: the request.
+        """
+        self._deadlines.clear(pending)
+        if self._outside.remove(pending):
+            del self._keys[pending]
+        else:
+            self._inside.remove(pending)
+
+    def expired(self, now: float) -> list[Pending]:
+        """Take out what has expired.
+
+        Args:
+            now: the time, in seconds.
+
+        Returns:
+            The requests.
+        """
+        late = self._deadlines.due(now)
+        for pending in late:
+            self.remove(pending)
+        return late
+
+    def take(self, now: float, *, at_once: bool) -> list[Pending]:
+        """Take the next batch out.
+
+        Args:
+            now: the time, in seconds.
+            at_once: whether to take what is not due yet, too.
+
+        Returns:
+            The requests; none where nothing is due.
+        """
+        members = self._inside.take(now, at_once=at_once)
+        for pending in members:
+            self._deadlines.clear(pending)
+        return members
+
+    def let_in(self, now: float) -> None:
+        """Let those in who wait for room, one of each caller in turn, as far as there is some.
+
+        Args:
+            now: the time, in seconds.
+        """
+        while self._outside and len(self._inside) < self._max_pending:
+            for pending in self._outside.take(now):
+                key, caller = self._keys.pop(pending)
+                self._inside.add(pending, key, caller, now, tokens_of(pending.task))
+
+    def look_again_at(self, *, room: bool) -> float:
+        """Tell when something is to be done.
+
+        Args:
+            room: whether another batch may be sent now.
+
+        Returns:
+            The time, in seconds; ``math.inf`` for never.
+        """
+        late = self._deadlines.next()
+        return min(late, self._inside.due_at()) if room else late

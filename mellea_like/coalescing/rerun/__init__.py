@@ -1,0 +1,1 @@
+"""One run at a time of what must be redone when something changes."""

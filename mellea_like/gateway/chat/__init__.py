@@ -1,0 +1,1 @@
+"""Chat completions: requests, the calls that they become, and replies."""

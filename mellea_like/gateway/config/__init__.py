@@ -1,0 +1,1 @@
+"""The gateway's configuration file, and the backends that it names."""

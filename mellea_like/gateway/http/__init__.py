@@ -1,0 +1,1 @@
+"""HTTP: who may ask, how much, and what a refusal says."""

@@ -1,0 +1,184 @@
+"""The gateway as an ASGI application."""
+
+from __future__ import annotations
+
+import time
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+try:
+    from starlette.exceptions import HTTPException
+    from starlette.responses import JSONResponse, Response
+    from starlette.routing import Route, Router
+except ImportError as exc:  # pragma: no cover
+    msg = "the gateway needs starlette, uvicorn and more: pip install 'mellea-like[serve]'"
+    raise ImportError(msg) from exc
+
+from mellea_like.gateway.chat.caller_checks import Workers
+from mellea_like.gateway.chat.completions import ChatCompletions, unknown_model
+from mellea_like.gateway.chat.models import ServedModel, warm_up
+from mellea_like.gateway.config.server import ANONYMOUS
+from mellea_like.gateway.config.upstreams import open_upstreams
+from mellea_like.gateway.http.guard import Guard
+from mellea_like.gateway.http.metrics import Metrics
+from mellea_like.gateway.http.refusal import Refusal
+from mellea_like.runtime.threads import run_in_thread
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Mapping
+
+    from starlette.requests import Request
+
+    from mellea_like.core.backend import Backend
+    from mellea_like.gateway.config.gateway_config import GatewayConfig
+    from mellea_like.gateway.config.upstreams import Upstream
+    from mellea_like.gateway.http.guard import App, Receive, Scope, Send
+
+__all__ = ["Gateway", "make_app"]
+
+UNROUTED = {
+    404: ("there is nothing at this path", "not_found"),
+    405: ("this path does not take this method", "method_not_allowed"),
+}
+
+
+def make_app(config: GatewayConfig, *, backends: Mapping[str, Backend] | None = None) -> Guard:
+    """Make the gateway's application.
+
+    Its lifespan opens the upstreams and closes them. It runs on asyncio and on trio, under any ASGI
+    server; `mellea_like.gateway.http.server` has one with the limits on connections that a gateway
+    wants.
+
+    Args:
+        config: the configuration.
+        backends: ready backends in place of upstreams of the configuration, by name. They stay
+            open.
+
+    Returns:
+        The application, an ASGI callable.
+
+    Raises:
+        ImportError: an extra is not installed.
+        ValueError: ``backends`` has a name that no upstream has, or a key has no token.
+    """
+    return Gateway(config, backends).app
+
+
+class Gateway:
+    """The gateway: its application, and the upstreams behind it.
+
+    Args:
+        config: the configuration.
+        backends: see `make_app`.
+
+    Attributes:
+        app: the application.
+
+    Raises:
+        ValueError: ``backends`` has a name that no upstream has, or a key has no token.
+    """
+
+    def __init__(
+        self, config: GatewayConfig, backends: Mapping[str, Backend] | None = None
+    ) -> None:
+        unknown = sorted((backends or {}).keys() - config.upstreams.keys())
+        if unknown:
+            msg = f"no upstream of the configuration is called {unknown[0]!r}"
+            raise ValueError(msg)
+        self._config = config
+        self._backends = backends
+        self._metrics = Metrics(config.models, config.keys or (ANONYMOUS,))
+        self._models: dict[str, ServedModel] = {}
+        self._created = int(time.time())
+        self._workers = Workers()
+        keep_alive = config.streaming.keep_alive
+        routes = Router(
+            [
+                Route(
+                    "/v1/chat/completions",
+                    ChatCompletions(self._models, self._metrics, keep_alive, self._workers),
+                    methods=["POST"],
+                ),
+                Route("/v1/models", self._list_models),
+                Route("/v1/models/{name:path}", self._one_model),
+                Route("/healthz", self._health),
+                Route("/metrics", self._show_metrics),
+            ],
+            redirect_slashes=False,
+            lifespan=lambda _: self.open(),
+        )
+        self.app = Guard(_refusing(routes), config.server, config.keys, metrics=self._metrics)
+
+    @asynccontextmanager
+    async def open(self) -> AsyncGenerator[None]:
+        """Open the upstreams, and close them at the end.
+
+        The application's lifespan does it too, where it was not done before. Who does it here gets
+        the error itself when an upstream can't be opened, where a server would only log it.
+
+        Yields:
+            Nothing.
+
+        Raises:
+            ImportError: an upstream's extra is not installed.
+            OSError: a file of an upstream can't be read.
+            ValueError: an upstream's backend is none, or was not handed over.
+            BackendError: a llama.cpp server did not start.
+        """
+        if self._models:
+            yield
+            return
+        async with (
+            self._workers,
+            open_upstreams(self._config.upstreams, self._backends) as upstreams,
+        ):
+            self._models |= await run_in_thread(self._make_models, upstreams)
+            try:
+                yield
+            finally:
+                self._models.clear()
+
+    def _make_models(self, upstreams: Mapping[str, Upstream]) -> dict[str, ServedModel]:
+        warm_up()
+        made: dict[str, ServedModel] = {}
+        for name, config in self._config.models.items():
+            judge = upstreams[config.judge or config.upstream]
+            made[name] = ServedModel(name, config, upstreams[config.upstream], judge)
+        return made
+
+    def _described(self, name: str) -> dict[str, object]:
+        created = self._created
+        return {"id": name, "object": "model", "created": created, "owned_by": "mellea-like"}
+
+    async def _list_models(self, _: Request) -> Response:
+        data = [self._described(name) for name in self._config.models]
+        return JSONResponse({"object": "list", "data": data})
+
+    async def _one_model(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        if name not in self._config.models:
+            raise unknown_model()
+        return JSONResponse(self._described(name))
+
+    async def _health(self, _: Request) -> Response:
+        ready = bool(self._models)
+        body = {"status": "ok" if ready else "starting"}
+        return JSONResponse(body, status_code=200 if ready else 503)
+
+    async def _show_metrics(self, _: Request) -> Response:
+        content, kind = self._metrics.render()
+        return Response(content, media_type=kind)
+
+
+def _refusing(routes: Router) -> App:
+    """The routes, whose own errors become refusals."""
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        scope["app"] = routes  # Has starlette raise its errors instead of answering them.
+        try:
+            await routes(scope, receive, send)
+        except HTTPException as exc:
+            message, code = UNROUTED[exc.status_code]
+            raise Refusal(exc.status_code, message, code=code, headers=exc.headers) from None
+
+    return app

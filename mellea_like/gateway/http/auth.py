@@ -1,0 +1,237 @@
+"""Who may ask: bearer tokens, the address to listen on, and the ``Host`` header."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import ipaddress
+import os
+import re
+import socket
+from typing import TYPE_CHECKING, NamedTuple, cast
+
+from mellea_like.gateway.config.server import ANONYMOUS
+from mellea_like.gateway.http.refusal import Refusal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from mellea_like.gateway.config.server import KeyConfig, ServerConfig
+
+    Resolve = Callable[[str, int], Sequence["Address"]]
+
+__all__ = ["Address", "Keys", "check_host", "listening_address"]
+
+SHORTEST_TOKEN = 16
+"""Characters; a shorter token can be guessed."""
+
+HOST_AND_PORT = re.compile(r"(?:\[([^\[\]]+)\]|([^:\[\]]+))(?::[0-9]*)?")
+
+LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
+
+
+class Keys:
+    """The tokens that open the gateway, known by their digests only.
+
+    Args:
+        keys: the configured keys by name.
+        environ: where to find the tokens of those that name a variable; by default the process's
+            environment.
+
+    Raises:
+        ValueError: a variable is not set, its token is too short or can't be sent in a header, or
+            two keys have the same token.
+    """
+
+    def __init__(
+        self, keys: Mapping[str, KeyConfig], environ: Mapping[str, str] | None = None
+    ) -> None:
+        environ = os.environ if environ is None else environ
+        self._digests = {name: _configured(name, key, environ) for name, key in keys.items()}
+        names: dict[bytes, str] = {}
+        for name, digest in self._digests.items():
+            if digest in names:
+                msg = f"the keys {names[digest]!r} and {name!r} have the same token"
+                raise ValueError(msg)
+            names[digest] = name
+
+    def __bool__(self) -> bool:
+        return bool(self._digests)
+
+    def owner(self, headers: Iterable[tuple[bytes, bytes]]) -> str:
+        """Find whose token a request carries.
+
+        What is compared are digests of the same length, with all keys, whichever fits: so the time
+        that it takes tells nothing about them.
+
+        Args:
+            headers: the request's headers, names in lower case.
+
+        Returns:
+            The key's name; `ANONYMOUS` where no keys are configured.
+
+        Raises:
+            Refusal: there is no token, it is not known, or there are several.
+        """
+        if not self._digests:
+            return ANONYMOUS
+        given = [value for name, value in headers if name == b"authorization"]
+        scheme, _, token = given[0].partition(b" ") if len(given) == 1 else (b"", b"", b"")
+        presented = _digest(token.strip())
+        found = [
+            name for name, digest in self._digests.items() if hmac.compare_digest(presented, digest)
+        ]
+        if scheme.lower() == b"bearer" and found:
+            return found[0]
+        if len(given) > 1:
+            message = "there is more than one Authorization header: send one"
+        elif not given:
+            message = "no API key: send it in the header Authorization: Bearer <key>"
+        else:
+            message = "the API key is not one of this gateway's"
+        raise Refusal(
+            401,
+            message,
+            kind="authentication_error",
+            code="invalid_api_key",
+            headers={"www-authenticate": "Bearer"},
+        )
+
+
+def _configured(name: str, key: KeyConfig, environ: Mapping[str, str]) -> bytes:
+    if key.sha256 is not None:
+        return bytes.fromhex(key.sha256)
+    token = environ.get(key.env or "", "").strip()
+    if not token:
+        msg = f"the key {name!r} takes its token from {key.env}, which is not set"
+        raise ValueError(msg)
+    if len(token) < SHORTEST_TOKEN:
+        msg = (
+            f"the token of the key {name!r} (in {key.env}) is shorter than {SHORTEST_TOKEN}"
+            " characters: make a random one, with: openssl rand -hex 32"
+        )
+        raise ValueError(msg)
+    if not all("!" <= c <= "~" for c in token):
+        msg = f"the token of the key {name!r} (in {key.env}) can't be sent in an HTTP header"
+        raise ValueError(msg)
+    return _digest(token.encode("ascii"))
+
+
+def _digest(token: bytes) -> bytes:
+    return hashlib.sha256(token).digest()
+
+
+# --- where to listen -----------------------------------------------------------------------------
+
+
+class Address(NamedTuple):
+    """An address to listen on, as it was checked: not looked up a second time.
+
+    Args:
+        family: ``AF_INET`` or ``AF_INET6``.
+        sockaddr: what to bind to.
+    """
+
+    family: int
+    sockaddr: tuple[str | int, ...]
+
+
+def listening_address(
+    server: ServerConfig, *, has_keys: bool, resolve: Resolve | None = None
+) -> Address:
+    """Find the address to listen on, and refuse one that is open to others without a key.
+
+    A name is judged by all that it resolves to, not by how it looks.
+
+    Args:
+        server: the configuration.
+        has_keys: whether callers need a token.
+        resolve: gives the addresses of a host and a port; by default the system does.
+
+    Returns:
+        The address; where a name has several, the first, IPv4 before IPv6.
+
+    Raises:
+        ValueError: the host has no address, or others than this machine could reach it and no key
+            is configured.
+    """
+    try:
+        found = (resolve or _resolve)(server.host, server.port)
+    except (OSError, UnicodeError):
+        found = ()
+    if not found:
+        msg = f"server.host {server.host!r} is no address of this machine: it does not resolve"
+        raise ValueError(msg)
+    open_to_others = [str(a.sockaddr[0]) for a in found if not is_loopback(str(a.sockaddr[0]))]
+    if open_to_others and not has_keys:
+        msg = (
+            f"server.host {server.host!r} ({open_to_others[0]}) can be reached from other machines,"
+            " and no keys are configured: anyone could use the upstream's. Configure a key under"
+            " keys, or listen on 127.0.0.1"
+        )
+        raise ValueError(msg)
+    return min(found, key=lambda address: address.family != socket.AF_INET)
+
+
+def is_loopback(host: str) -> bool:
+    """Tell whether an address can be reached from this machine only.
+
+    Args:
+        host: an IP address.
+
+    Returns:
+        False for anything that is no loopback address, names included.
+    """
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    mapped = getattr(address, "ipv4_mapped", None)
+    return bool((mapped or address).is_loopback)
+
+
+def _resolve(host: str, port: int) -> list[Address]:
+    bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    found = socket.getaddrinfo(bare, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    return [
+        Address(family, cast("tuple[str | int, ...]", sockaddr))
+        for family, _, _, _, sockaddr in found
+        if family in (socket.AF_INET, socket.AF_INET6)
+    ]
+
+
+# --- DNS rebinding -------------------------------------------------------------------------------
+
+
+def check_host(headers: Iterable[tuple[bytes, bytes]], server: ServerConfig) -> None:
+    """Refuse a request that was meant for another host.
+
+    Where no key is needed, a page in a browser on this machine could ask under its own site's name,
+    having it resolve to 127.0.0.1 (DNS rebinding). Its requests carry that name.
+
+    Args:
+        headers: the request's headers, names in lower case.
+        server: the configuration.
+
+    Raises:
+        Refusal: the ``Host`` header names no host that is ours.
+    """
+    hosts = [value for name, value in headers if name == b"host"]
+    name = _without_port(hosts[0].decode("latin-1")) if len(hosts) == 1 else ""
+    ours = {*LOOPBACK_NAMES, server.host, *server.allowed_hosts}
+    if not name or name not in {_without_port(host) for host in ours}:
+        raise Refusal(
+            403,
+            "the Host header names no host of this gateway: where no keys are configured, only the"
+            " loopback's names and server.allowed_hosts are answered",
+            kind="permission_error",
+            code="host_not_allowed",
+        )
+
+
+def _without_port(host: str) -> str:
+    host = host.strip().lower()
+    if host.count(":") > 1 and not host.startswith("["):
+        return host  # A bare IPv6 address, as in the configuration.
+    parts = HOST_AND_PORT.fullmatch(host)
+    return (parts[1] or parts[2]).rstrip(".") if parts is not None else ""

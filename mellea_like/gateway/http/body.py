@@ -1,0 +1,216 @@
+"""Reading a request's body: in bounds of size, time and depth, and as JSON in the strict sense."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections import Counter
+from typing import TYPE_CHECKING, Any, NoReturn, cast
+
+import anyio
+
+from mellea_like.errors import ClientDisconnected
+from mellea_like.gateway.http.refusal import Refusal
+from mellea_like.gateway.http.safe_text import one_line
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+
+    from mellea_like.gateway.config.server import ServerConfig
+
+    Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+
+__all__ = ["check_headers", "parse", "read_body"]
+
+MOST_PARTS = 50_000
+"""How many brackets and commas a body may have: what makes JSON slow to read, other than size."""
+
+MOST_QUOTES = 2 * MOST_PARTS
+
+ONCE = (b"content-encoding", b"content-length", b"content-type", b"transfer-encoding")
+
+LONGEST_NAME = 60
+"""Characters of a name that an error shows."""
+
+MOST_DIGITS = 20
+"""Of a whole number; 64 bits have 20."""
+
+STRINGS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
+"""A string in JSON, or an unfinished one. It always matches, so it takes linear time."""
+
+OTHERS = bytes(set(range(256)) - set(b"[]{},"))
+BRACKETS = bytes.maketrans(b"[]{}", b"()()")
+LONE_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+
+
+def check_headers(headers: Iterable[tuple[bytes, bytes]], server: ServerConfig) -> None:
+    """Refuse a body by what the headers say of it.
+
+    Args:
+        headers: the request's headers, names in lower case.
+        server: the configuration.
+
+    Raises:
+        Refusal: it is too long, compressed, or not JSON.
+    """
+    fields: dict[bytes, bytes] = {}
+    for name, value in headers:
+        if name in ONCE and name in fields:
+            raise Refusal(400, f"there is more than one {name.decode('ascii').title()}")
+        fields[name] = value
+    if b"content-length" in fields and b"transfer-encoding" in fields:
+        # Where a proxy before this server goes by the other of the two, one request becomes two.
+        raise Refusal(400, "there are both Content-Length and Transfer-Encoding: send one")
+    encoding = fields.get(b"content-encoding", b"identity").strip().lower()
+    if encoding not in (b"", b"identity"):
+        msg = "a compressed body is not taken: leave Content-Encoding out"
+        raise Refusal(415, msg, code="unsupported_content_encoding")
+    kind, *parameters = fields.get(b"content-type", b"").lower().split(b";")
+    charset = [p.strip() for p in parameters if p.strip().startswith(b"charset=")]
+    if kind.strip() != b"application/json" or not set(charset) <= {
+        b"charset=utf-8",
+        b'charset="utf-8"',
+    }:
+        msg = "the body must be JSON in UTF-8: send Content-Type: application/json"
+        raise Refusal(415, msg, code="unsupported_content_type")
+    length = fields.get(b"content-length", b"0").strip()
+    if not length.isdigit():
+        raise Refusal(400, "Content-Length is no number")
+    if len(length) > MOST_DIGITS or int(length) > server.max_body:
+        raise _too_long(server)
+
+
+async def read_body(receive: Receive, server: ServerConfig) -> bytes:
+    """Read a body to its end.
+
+    Args:
+        receive: ASGI's.
+        server: the configuration.
+
+    Returns:
+        The body.
+
+    Raises:
+        Refusal: it is too long or takes too long.
+        ClientDisconnected: the client left.
+    """
+    parts: list[bytes] = []
+    size = 0
+    more = True
+    with anyio.move_on_after(server.body_seconds) as scope:
+        while more:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise ClientDisconnected
+            part = message.get("body", b"")
+            size += len(part)
+            if size > server.max_body:
+                raise _too_long(server)
+            parts.append(part)
+            more = message.get("more_body", False)
+    if scope.cancelled_caught:
+        msg = f"the body was not complete within {server.body_seconds:g} s"
+        raise Refusal(408, msg, kind="timeout_error", code="body_timeout")
+    return b"".join(parts)
+
+
+def parse(data: bytes, most_depth: int) -> dict[str, Any]:
+    """Parse a body: an object in strict JSON.
+
+    What Python takes beyond JSON (NaN, Infinity, UTF-16) is refused, and so is what other programs
+    may read otherwise than it does: a name that stands twice in an object, a number beyond all
+    bounds, half a surrogate pair.
+
+    Args:
+        data: the body.
+        most_depth: how deep it may be nested. That is checked before it is parsed.
+
+    Returns:
+        The object.
+
+    Raises:
+        Refusal: it is none; the error says why, without the text.
+    """
+    _check_structure(data, most_depth)
+    value: object = None
+    why: str | None = None
+    try:
+        value = json.loads(
+            data.decode("utf-8"),
+            parse_constant=_no_constant,
+            parse_float=_finite,
+            parse_int=_whole,
+            object_pairs_hook=_without_duplicates,
+        )
+    except UnicodeDecodeError as exc:
+        why = f"the byte at position {exc.start} is no UTF-8"
+    except json.JSONDecodeError as exc:
+        why = f"{exc.msg} at position {exc.pos}"
+    if why is not None:  # Outside the handlers: those exceptions hold the whole body.
+        _malformed(why)
+    members = cast("dict[str, Any]", value)
+    if not isinstance(value, dict):
+        _malformed("it is no object")
+    if LONE_SURROGATE.search(data) is not None and not _is_text(members):
+        _malformed("a text in it has half a surrogate pair")
+    return members
+
+
+def _check_structure(data: bytes, most_depth: int) -> None:
+    # All of it runs in C, over at most 4 MiB: a loop in Python would hold up other requests.
+    if data.count(b'"') - data.count(b'\\"') > MOST_QUOTES:
+        _malformed(f"it has more than {MOST_PARTS:,} strings")
+    structure = STRINGS.sub(b"", data).translate(BRACKETS, OTHERS)
+    if len(structure) > MOST_PARTS:
+        _malformed(f"it has more than {MOST_PARTS:,} brackets and commas")
+    structure = structure.replace(b",", b"")
+    for _ in range(most_depth):
+        if not structure:
+            return
+        structure = structure.replace(b"()", b"")
+    if structure:
+        _malformed(f"it is nested deeper than {most_depth} levels, or a bracket has no partner")
+
+
+def _no_constant(name: str) -> NoReturn:
+    _malformed(f"{name} is no number in JSON")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):
+        _malformed("a number in it is too large")
+    return number
+
+
+def _whole(text: str) -> int:
+    if len(text) > MOST_DIGITS:
+        _malformed(f"a whole number in it has more than {MOST_DIGITS} digits")
+    return int(text)
+
+
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) != len(pairs):
+        names = Counter(name for name, _ in pairs)
+        twice = one_line(names.most_common(1)[0][0], LONGEST_NAME)
+        _malformed(f"an object in it has the name {twice!r} twice")
+    return members
+
+
+def _is_text(value: object) -> bool:
+    try:
+        json.dumps(value, ensure_ascii=False).encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _malformed(why: str) -> NoReturn:
+    raise Refusal(400, f"the body can't be taken as JSON: {why}", code="invalid_json")
+
+
+def _too_long(server: ServerConfig) -> Refusal:
+    msg = f"the body is longer than {server.max_body:,} bytes"
+    return Refusal(413, msg, code="body_too_large")

@@ -1,0 +1,190 @@
+"""The server: uvicorn on a socket of ours, with the limits on connections that it lacks."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import socket
+import threading
+from typing import TYPE_CHECKING
+
+try:
+    import uvicorn
+except ImportError as exc:  # pragma: no cover
+    msg = "the gateway needs starlette, uvicorn and more: pip install 'mellea-like[serve]'"
+    raise ImportError(msg) from exc
+
+import anyio
+
+from mellea_like.gateway.http.auth import listening_address
+from mellea_like.gateway.http.connection import connection_class
+from mellea_like.gateway.http.redaction import quiet_logs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+
+    from mellea_like.gateway.config.server import ServerConfig
+    from mellea_like.gateway.http.auth import Address
+    from mellea_like.gateway.http.guard import App
+
+__all__ = ["listen", "serve"]
+
+BACKLOG = 512
+LOG_LEVEL = "warning"
+
+LOOK_SECONDS = 0.02
+"""Between two looks at whether the server has started, or has ended its tasks."""
+
+CUT_SECONDS = 2.0
+"""How long requests may take to end that are cut off."""
+
+
+def listen(server: ServerConfig, *, has_keys: bool) -> socket.socket:
+    """Open the socket to listen on.
+
+    Args:
+        server: the configuration.
+        has_keys: whether callers need a token; without, only the loopback is listened on.
+
+    Returns:
+        The socket, bound and listening.
+
+    Raises:
+        ValueError: the address would be open to others without a key, or there is none.
+        OSError: the address can't be had: another program has the port, say.
+    """
+    address: Address = listening_address(server, has_keys=has_keys)
+    # Of a socket whose protocol is not named, asyncio would leave Nagle's algorithm on: 40 ms.
+    opened = socket.socket(address.family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if address.family == socket.AF_INET6:
+            opened.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        opened.bind(address.sockaddr)
+        opened.listen(BACKLOG)
+    except BaseException:
+        opened.close()
+        raise
+    opened.setblocking(False)
+    return opened
+
+
+async def serve(
+    app: App,
+    server: ServerConfig,
+    listening: socket.socket,
+    *,
+    on_ready: Callable[[], object] | None = None,
+    on_stop: Callable[[int], object] | None = None,
+    stop: anyio.Event | None = None,
+    quiet: bool = False,
+) -> signal.Signals | None:
+    """Answer requests until SIGTERM or SIGINT comes, or ``stop`` is set.
+
+    Requests under way may go on for ``stop_seconds`` then; what has not ended is broken off. A
+    second signal breaks them off at once. Runs on asyncio. Signals are seen in the main thread.
+
+    Args:
+        app: the app, with its guard.
+        server: the configuration.
+        listening: the socket, from `listen`; it is closed in the end.
+        on_ready: called once requests are answered.
+        on_stop: called with the number of requests under way at the first signal.
+        stop: what ends it besides signals.
+        quiet: keep texts out of the logs of the whole process meanwhile, as the command does; see
+            ``mellea_like.gateway.http.redaction.quiet_logs``.
+
+    Returns:
+        The signal that ended it, or None.
+
+    Raises:
+        RuntimeError: the app's lifespan did not start.
+    """
+    runner = _Server(_settings(app, server))
+    ended_by: list[signal.Signals] = []
+
+    async def watch() -> None:
+        while not runner.started:  # noqa: ASYNC110 (uvicorn has no event for it)
+            await anyio.sleep(LOOK_SECONDS)
+        if on_ready is not None:
+            on_ready()
+        if stop is not None:
+            await stop.wait()
+            runner.should_exit = True
+
+    async with anyio.create_task_group() as group:
+        if threading.current_thread() is threading.main_thread():
+            group.start_soon(_watch_signals, runner, ended_by, on_stop)
+        group.start_soon(watch)
+        with quiet_logs() if quiet else contextlib.nullcontext():
+            try:
+                await runner.serve(sockets=[listening])
+            except SystemExit:
+                pass  # Uvicorn's way to say that the app did not start, in place of an error.
+            finally:
+                listening.close()
+                with anyio.CancelScope(shield=True):
+                    await runner.cut()
+                group.cancel_scope.cancel()
+    if not runner.started:
+        msg = "the gateway's application did not start: the log of uvicorn.error says why"
+        raise RuntimeError(msg)
+    return ended_by[0] if ended_by else None
+
+
+class _Server(uvicorn.Server):
+    """Uvicorn's server, without its signal handlers: they raise the signal again in the end."""
+
+    def capture_signals(self) -> AbstractContextManager[None]:  # type: ignore[override]
+        return contextlib.nullcontext()
+
+    async def cut(self) -> None:
+        """End all requests that are still under way."""
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
+        for task in list(self.server_state.tasks):
+            task.cancel()
+        with anyio.move_on_after(CUT_SECONDS):
+            while self.server_state.tasks:  # noqa: ASYNC110 (nor for this)
+                await anyio.sleep(LOOK_SECONDS)
+        if self.force_exit and self.started:
+            # Uvicorn leaves it open then, and asyncio would break it off with a traceback.
+            with anyio.move_on_after(CUT_SECONDS):
+                await self.lifespan.shutdown()
+
+
+async def _watch_signals(
+    runner: _Server, ended_by: list[signal.Signals], on_stop: Callable[[int], object] | None
+) -> None:
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    ours = [number for number, handler in before.items() if handler is not signal.SIG_IGN]
+    try:
+        with anyio.open_signal_receiver(*ours) as signals:
+            async for received in signals:
+                runner.force_exit = runner.should_exit
+                runner.should_exit = True
+                ended_by.append(received)
+                if on_stop is not None and len(ended_by) == 1:
+                    on_stop(len(runner.server_state.tasks))
+    finally:
+        for number in ours:  # The event loop puts Python's own there.
+            signal.signal(number, before[number])
+
+
+def _settings(app: App, server: ServerConfig) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        http=connection_class(server),
+        ws="none",
+        lifespan="on",
+        loop="none",
+        log_config=None,
+        log_level=LOG_LEVEL,
+        access_log=False,  # It shows query strings.
+        server_header=False,
+        proxy_headers=False,  # Nothing here goes by the caller's address.
+        h11_max_incomplete_event_size=server.max_header_bytes,
+        timeout_keep_alive=server.keep_alive_seconds,  # type: ignore[arg-type]
+        timeout_graceful_shutdown=server.stop_seconds,  # type: ignore[arg-type]
+    )
