@@ -16,11 +16,7 @@ SLACK = 64
 
 
 class Alarms(Generic[T]):
-    """At most one alarm for each thing. Setting one takes O(log n) amortised.
-
-    An alarm may go off earlier than it was last set to: whoever puts alarms off again and again
-    pays nothing for it, and sets the alarm again when it went off too early.
-    """
+    """At most one alarm for each thing. Setting one takes O(log n) amortised."""
 
     __slots__ = ("_at", "_heap", "_order")
 
@@ -33,12 +29,7 @@ class Alarms(Generic[T]):
         return len(self._at)
 
     def set(self, thing: T, at: float) -> None:
-        """Have a thing looked at, at that time or before.
-
-        Args:
-            thing: what; it must be hashable.
-            at: when; ``math.inf`` for never.
-        """
+        """Have a thing looked at, at that time or before."""
         if at < self._at.get(thing, math.inf):
             self._at[thing] = at
             heappush(self._heap, (at, next(self._order), thing))
@@ -47,11 +38,7 @@ class Alarms(Generic[T]):
                 heapify(self._heap)
 
     def clear(self, thing: T) -> None:
-        """Forget a thing's alarm, if it has one.
-
-        Args:
-            thing: what.
-        """
+        """Forget a thing's alarm, if it has one."""
         self._at.pop(thing, None)
 
     def next(self) -> float:
@@ -62,14 +49,7 @@ class Alarms(Generic[T]):
         return heap[0][0] if heap else math.inf
 
     def due(self, now: float) -> list[T]:
-        """Take out what is to be looked at now.
-
-        Args:
-            now: the time.
-
-        Returns:
-            The things, the earliest first.
-        """
+        """Take out what is to be looked at now."""
         found: list[T] = []
         while self.next() <= now:
             thing = heappop(self._heap)[2]

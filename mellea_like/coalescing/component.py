@@ -117,12 +117,7 @@ class Component(ABC):
         self._settle_all(ShutdownError(f"this {type(self).__name__} was closed before it answered"))
 
     def _check_open(self) -> None:
-        """Refuse a submission that comes too late.
-
-        Raises:
-            RuntimeError: it comes from another thread or event loop.
-            ShutdownError: the component is closing or closed.
-        """
+        """Refuse a submission that comes too late."""
         self._check_loop()
         if self._tasks is None or self._closing:
             state = "is closing" if self._tasks is not None else "is not open: use `async with`"
@@ -134,16 +129,7 @@ class Component(ABC):
             check_loop(self._loop, type(self).__name__)
 
     def _start(self, work: Callable[..., Awaitable[object]], *args: Any, name: str) -> None:
-        """Start work that belongs to no caller.
-
-        It sees the context variables of whoever opened this component, and no iteration and no
-        span at all.
-
-        Args:
-            work: an async function; it must not raise.
-            *args: its arguments.
-            name: the task's name.
-        """
+        """Start work that belongs to no caller."""
         tasks = self._open_tasks()
 
         def start() -> None:

@@ -52,18 +52,7 @@ def joined(run: Callable[[str], Awaitable[R]]) -> Callable[[list[str]], Awaitabl
 
 
 class ChatRun(Generic[M, R]):
-    """One run: the messages that it answers, and what came of it.
-
-    Attributes:
-        key: the session's.
-        members: the messages.
-        run_id: its id in logs and spans.
-        scope: cancels it.
-        over: set when it has ended, or does not end in time.
-        ended: whether it has ended.
-        answered: whether it returned.
-        error: what it raised, if it did. One that neither returned nor raised was cancelled.
-    """
+    """One run: the messages that it answers, and what came of it."""
 
     def __init__(self, key: Hashable, members: tuple[Submission[M, R], ...]) -> None:
         self.key = key
@@ -113,13 +102,7 @@ class ChatRun(Generic[M, R]):
         return answer
 
     def end(self) -> int:
-        """Settle the tickets of its messages, and say that it has ended.
-
-        An error that none of them waits for is logged.
-
-        Returns:
-            How many were not settled before.
-        """
+        """Settle the tickets of its messages, and say that it has ended."""
         self.ended = True
         self.over.set()
         tickets = [each.ticket for each in self.members]
@@ -132,11 +115,7 @@ class ChatRun(Generic[M, R]):
         return sum(ticket.fail(self.error) for ticket in tickets)
 
     def log_stuck(self, grace: float) -> None:
-        """Log where it is, since it does not end.
-
-        Args:
-            grace: for how long it was waited for, in seconds.
-        """
+        """Log where it is, since it does not end."""
         for task in anyio.get_running_tasks():
             if task.name == self.name:
                 logger.warning(

@@ -46,15 +46,7 @@ class ChatPhase(StrEnum):
 
 
 class Admission(Enum):
-    """What becomes of a message that comes.
-
-    Attributes:
-        ACCEPTED: it waits with the others.
-        INTERRUPTS: it waits too, and the run is to be cancelled.
-        FULL: there is no room for it.
-        BUSY: a run is active, and the rules say to reject it then.
-        STUCK: a run would not be cancelled.
-    """
+    """What becomes of a message that comes."""
 
     ACCEPTED = "accepted"
     INTERRUPTS = "interrupts"
@@ -64,14 +56,7 @@ class Admission(Enum):
 
 
 class Rules(NamedTuple):
-    """What holds for every session of a dispatcher.
-
-    Attributes:
-        window: how long messages gather before they run.
-        max_pending: messages that may wait.
-        on_busy: what a message does that comes during a run.
-        stop_grace: seconds that a cancelled run may take to end.
-    """
+    """What holds for every session of a dispatcher."""
 
     window: Window
     max_pending: int = 100
@@ -81,17 +66,7 @@ class Rules(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class Submission(Generic[M, R]):
-    """One message on its way.
-
-    Attributes:
-        key: the session's.
-        message: the message.
-        run: what is to answer it.
-        ticket: what its caller holds.
-        at: when it was accepted.
-        deadline: until when it wants its answer; ``math.inf`` for no limit.
-        span: the caller's.
-    """
+    """One message on its way."""
 
     key: Hashable
     message: M
@@ -103,24 +78,14 @@ class Submission(Generic[M, R]):
 
 
 class Stopping(NamedTuple, Generic[M, R]):
-    """What a stop found.
-
-    Attributes:
-        running: the messages that were being answered; their run is to be cancelled.
-        discarded: the messages that waited, and will not run.
-    """
+    """What a stop found."""
 
     running: tuple[Submission[M, R], ...]
     discarded: tuple[Submission[M, R], ...]
 
 
 class Session(Generic[M, R]):
-    """The state of one conversation. It has one run at most at any time.
-
-    Args:
-        key: its key.
-        rules: what holds for it.
-    """
+    """The state of one conversation. It has one run at most at any time."""
 
     __slots__ = (
         "_cancelling",
@@ -157,15 +122,7 @@ class Session(Generic[M, R]):
         return ChatPhase.GATHERING if self.pending else ChatPhase.IDLE
 
     def admit(self, new: Submission[M, R], now: float) -> Admission:
-        """Take a message in, or say why not.
-
-        Args:
-            new: the message.
-            now: the time.
-
-        Returns:
-            What became of it.
-        """
+        """Take a message in, or say why not."""
         phase = self.phase
         if phase is ChatPhase.STUCK:
             return Admission.STUCK
@@ -190,11 +147,7 @@ class Session(Generic[M, R]):
         return Admission.INTERRUPTS if interrupts else Admission.ACCEPTED
 
     def due(self) -> float:
-        """Return when what waits may run, as far as this session is concerned.
-
-        Returns:
-            The time; ``-math.inf`` for at once, ``math.inf`` for not before something happens.
-        """
+        """Return when what waits may run, as far as this session is concerned."""
         if self.run or not self.pending:
             return math.inf
         if self.ripe:
@@ -204,24 +157,13 @@ class Session(Generic[M, R]):
         )
 
     def alarm(self) -> float:
-        """Return when to look at it again, if nothing happens before.
-
-        Returns:
-            The time, or an earlier one; ``math.inf`` for never.
-        """
+        """Return when to look at it again, if nothing happens before."""
         due = math.inf if self.ripe else self.due()
         grace = math.inf if self._stuck else self._grace_ends
         return min(due, grace, self._earliest)
 
     def take(self) -> tuple[Submission[M, R], ...]:
-        """Begin to answer what waits, up to the first message with another ``run`` function.
-
-        Returns:
-            The messages, in the order they came; at least one.
-
-        Raises:
-            ValueError: nothing waits, or a run is active.
-        """
+        """Begin to answer what waits, up to the first message with another ``run`` function."""
         if self.run or not self.pending:
             msg = "a session runs one thing at a time, and only what waits"
             raise ValueError(msg)
@@ -232,11 +174,7 @@ class Session(Generic[M, R]):
         return self.run
 
     def run_ended(self, *, cancelled: bool) -> None:
-        """Note that the run ended; what came meanwhile is next.
-
-        Args:
-            cancelled: whether it ended because it was cancelled.
-        """
+        """Note that the run ended; what came meanwhile is next."""
         interrupted = cancelled and self._cancelling == "interrupt"
         if interrupted:  # Whoever was answered or gave up meanwhile does not come back.
             self.pending[:0] = [each for each in self.run if not each.ticket.done]
@@ -250,14 +188,7 @@ class Session(Generic[M, R]):
         self.ripe = bool(self.pending)
 
     def expire(self, now: float) -> tuple[Submission[M, R], ...]:
-        """Find the messages whose deadline has passed; those that wait will not run.
-
-        Args:
-            now: the time.
-
-        Returns:
-            The messages, each once.
-        """
+        """Find the messages whose deadline has passed; those that wait will not run."""
         if now < self._earliest:
             return ()
         late = tuple(each for each in (*self.run, *self.pending) if each.deadline <= now)
@@ -270,14 +201,7 @@ class Session(Generic[M, R]):
         return late
 
     def withdraw(self, leaving: Submission[M, R]) -> bool:
-        """Take out a message that waits.
-
-        Args:
-            leaving: the message.
-
-        Returns:
-            Whether it waited; False if it runs, or is gone.
-        """
+        """Take out a message that waits."""
         if leaving not in self.pending:
             return False
         self.pending.remove(leaving)
@@ -285,14 +209,7 @@ class Session(Generic[M, R]):
         return True
 
     def stop(self, now: float) -> Stopping[M, R]:
-        """Discard what waits, and give up the run.
-
-        Args:
-            now: the time.
-
-        Returns:
-            What is to be cancelled, and what was discarded.
-        """
+        """Discard what waits, and give up the run."""
         discarded, self.pending = tuple(self.pending), []
         self.ripe = False
         if self.run:
@@ -300,14 +217,7 @@ class Session(Generic[M, R]):
         return Stopping(self.run, discarded)
 
     def look_for_stuck(self, now: float) -> tuple[Submission[M, R], ...] | None:
-        """Find out whether a cancelled run has used up its grace.
-
-        Args:
-            now: the time.
-
-        Returns:
-            When it just has: the messages that wait behind it, which are to be refused. None else.
-        """
+        """Find out whether a cancelled run has used up its grace."""
         if self._stuck or now < self._grace_ends:
             return None
         self._stuck = True

@@ -18,13 +18,7 @@ R = TypeVar("R")
 
 
 class Sessions(Generic[M, R]):
-    """Sessions by their keys. Nothing here waits; the time is passed in.
-
-    Args:
-        rules: what holds for each.
-        most: how many there may be.
-        idle_ttl: seconds after which one that has nothing to do is forgotten.
-    """
+    """Sessions by their keys. Nothing here waits; the time is passed in."""
 
     def __init__(self, rules: Rules, most: int, idle_ttl: float) -> None:
         self._rules = rules
@@ -52,24 +46,11 @@ class Sessions(Generic[M, R]):
         return len(self._idle)
 
     def get(self, key: Hashable) -> Session[M, R] | None:
-        """Return a session, or None where it is not known.
-
-        Args:
-            key: its key.
-        """
+        """Return a session, or None where it is not known."""
         return self._by_key.get(key)
 
     def open(self, key: Hashable) -> Session[M, R] | None:
-        """Return a session, a new one where it is not known.
-
-        The one that has been idle for longest makes room for it.
-
-        Args:
-            key: its key.
-
-        Returns:
-            The session, which is to be filed with `file`; None if there is no room for a new one.
-        """
+        """Return a session, a new one where it is not known."""
         session = self._by_key.get(key)
         if session is not None:
             return session
@@ -81,12 +62,7 @@ class Sessions(Generic[M, R]):
         return session
 
     def file(self, session: Session[M, R], now: float) -> None:
-        """Put a session where it belongs after anything happened to it.
-
-        Args:
-            session: the session.
-            now: the time.
-        """
+        """Put a session where it belongs after anything happened to it."""
         key = session.key
         if session.due() <= now:
             session.ripen()
@@ -101,21 +77,13 @@ class Sessions(Generic[M, R]):
             self._idle[key] = now
 
     def take_ready(self) -> Session[M, R] | None:
-        """Take the session whose turn to run it is out of the line.
-
-        Returns:
-            The session, or None where none is ready.
-        """
+        """Take the session whose turn to run it is out of the line."""
         if not self._ready:
             return None
         return self._ready.pop(next(iter(self._ready)))
 
     def forget(self, now: float) -> None:
-        """Forget those that have had nothing to do for long enough.
-
-        Args:
-            now: the time.
-        """
+        """Forget those that have had nothing to do for long enough."""
         while self._idle:
             key, since = next(iter(self._idle.items()))
             if since + self._idle_ttl > now:
@@ -123,14 +91,7 @@ class Sessions(Generic[M, R]):
             self._forget(key)
 
     def due(self, now: float) -> list[Session[M, R]]:
-        """Find those that are to be looked at now.
-
-        Args:
-            now: the time.
-
-        Returns:
-            The sessions, each to be filed again.
-        """
+        """Find those that are to be looked at now."""
         return self._alarms.due(now)
 
     def next_look(self) -> float:

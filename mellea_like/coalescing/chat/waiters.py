@@ -22,13 +22,7 @@ R = TypeVar("R")
 
 @dataclass(eq=False, slots=True)
 class Place(Generic[M, R]):
-    """One caller's place in the line.
-
-    Attributes:
-        submission: what it wants to hand in.
-        over: set when the wait is over.
-        error: why the submission was not accepted after all, if it was not.
-    """
+    """One caller's place in the line."""
 
     submission: Submission[M, R]
     over: anyio.Event = field(default_factory=anyio.Event)
@@ -36,10 +30,7 @@ class Place(Generic[M, R]):
 
 
 class Lobby(Generic[M, R]):
-    """Everyone who waits for room.
-
-    Most wait for room in a session. A stranger waits for a session that does not exist yet.
-    """
+    """Everyone who waits for room."""
 
     def __init__(self) -> None:
         self._lines: dict[Hashable, deque[Place[M, R]]] = {}
@@ -57,15 +48,7 @@ class Lobby(Generic[M, R]):
         return tuple(self._lines)
 
     def join(self, new: Submission[M, R], *, known: bool) -> Place[M, R]:
-        """Stand at the end of a line.
-
-        Args:
-            new: what to hand in.
-            known: whether its session exists.
-
-        Returns:
-            The place.
-        """
+        """Stand at the end of a line."""
         place = Place(new)
         self._lines.setdefault(new.key, deque()).append(place)
         if not known:
@@ -73,48 +56,27 @@ class Lobby(Generic[M, R]):
         return place
 
     def first(self, key: Hashable) -> Place[M, R] | None:
-        """Return who is first in a session's line, or None where no one waits.
-
-        Args:
-            key: the session's.
-        """
+        """Return who is first in a session's line, or None where no one waits."""
         line = self._lines.get(key)
         return line[0] if line else None
 
     def strangers(self) -> Iterator[Hashable]:
-        """List the sessions that do not exist and that someone waits for, the longest wait first.
-
-        Yields:
-            Their keys. When one exists, it is to be told by `introduce`.
-        """
+        """List the sessions that do not exist and that someone waits for."""
         while self._strangers:
             yield next(iter(self._strangers))
 
     def introduce(self, key: Hashable) -> None:
-        """Note that a session exists.
-
-        Args:
-            key: the session's.
-        """
+        """Note that a session exists."""
         del self._strangers[key]
 
     def let_in(self, place: Place[M, R], error: CoalescingError | None) -> None:
-        """End the wait of who is first in a line.
-
-        Args:
-            place: the place.
-            error: why it is not let in, if it is not.
-        """
+        """End the wait of who is first in a line."""
         self.leave(place.submission)
         place.error = error
         place.over.set()
 
     def leave(self, leaving: Submission[M, R]) -> None:
-        """Take someone out of the line, if it is in it.
-
-        Args:
-            leaving: what it wanted to hand in.
-        """
+        """Take someone out of the line, if it is in it."""
         line = self._lines.get(leaving.key, deque())
         for place in line:
             if place.submission is leaving:
@@ -125,15 +87,7 @@ class Lobby(Generic[M, R]):
             self._strangers.pop(leaving.key, None)
 
     def turn_away(self, key: Hashable, error: CoalescingError) -> int:
-        """End the wait of all who wait for a session.
-
-        Args:
-            key: the session's.
-            error: why.
-
-        Returns:
-            How many there were.
-        """
+        """End the wait of all who wait for a session."""
         line = self._lines.pop(key, deque())
         self._strangers.pop(key, None)
         for place in line:

@@ -33,17 +33,7 @@ R = TypeVar("R")
 
 
 class ChatWork(Component, Generic[M, R]):
-    """What goes on inside a `ChatDispatcher`: all but what its callers do.
-
-    Everything is decided in synchronous steps: when a message comes or is taken back, when a run
-    ends, when time is up. Each ends in a look at the session, which does what that asks for.
-
-    Args:
-        rules: what holds for each session.
-        max_sessions: how many there may be.
-        idle_ttl: seconds after which one that has nothing to do is forgotten.
-        max_runs: how many runs may be active; ``math.inf`` for no limit.
-    """
+    """What goes on inside a `ChatDispatcher`: all but what its callers do."""
 
     def __init__(self, rules: Rules, max_sessions: int, idle_ttl: float, max_runs: float) -> None:
         super().__init__()
@@ -268,12 +258,5 @@ class ChatWork(Component, Generic[M, R]):
 
 
 def expired(late: Submission[M, R]) -> Expired:
-    """Make the error of a message whose time is up.
-
-    Args:
-        late: the message.
-
-    Returns:
-        The error.
-    """
+    """Make the error of a message whose time is up."""
     return Expired(f"the deadline of a message of session {late.key!r} passed before its answer")

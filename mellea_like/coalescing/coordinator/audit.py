@@ -83,14 +83,7 @@ AuditCallback: TypeAlias = "Callable[[AuditRecord], object]"
 
 
 def status_of(result: Generation | BaseException) -> RequestStatus:
-    """Say what became of a request.
-
-    Args:
-        result: the reply, or what its caller got instead.
-
-    Returns:
-        The status.
-    """
+    """Say what became of a request."""
     match result:
         case Generation():
             refused = result.finish_reason in REFUSALS
@@ -108,14 +101,7 @@ def status_of(result: Generation | BaseException) -> RequestStatus:
 
 
 class Auditor:
-    """Hands records to a callback at once, and to hooks in a task beside the work.
-
-    Args:
-        callback: is told at once; None for none.
-
-    Attributes:
-        interrupt: an interrupt (no `Exception`) that a hook raised, to be raised in the end.
-    """
+    """Hands records to a callback at once, and to hooks in a task beside the work."""
 
     def __init__(self, callback: AuditCallback | None) -> None:
         self._callback = callback
@@ -129,12 +115,7 @@ class Auditor:
         self.interrupt: BaseException | None = None
 
     def tell(self, record: AuditRecord, handlers: tuple[Handler, ...]) -> None:
-        """Tell of a request; this does not wait.
-
-        Args:
-            record: what became of it.
-            handlers: the plugins that were active when it was asked.
-        """
+        """Tell of a request; this does not wait."""
         if self._callback is not None:
             try:
                 self._callback(record)
@@ -146,11 +127,7 @@ class Auditor:
             self._more.set()
 
     def open(self, tasks: TaskGroup) -> None:
-        """Get ready for records.
-
-        Args:
-            tasks: where hooks in background mode run.
-        """
+        """Get ready for records."""
         self._tasks, self.interrupt = tasks, None
         self._more = anyio.Event()
         self._busy = False
@@ -168,11 +145,7 @@ class Auditor:
             await self._more.wait()
 
     async def close(self, seconds: float) -> None:
-        """Wait until hooks were told all, and end those that take too long.
-
-        Args:
-            seconds: the longest to wait.
-        """
+        """Wait until hooks were told all, and end those that take too long."""
         runs = self._runs
         with anyio.move_on_after(seconds, shield=True):
             while self._queue or self._busy:
@@ -229,12 +202,5 @@ def _payload(record: AuditRecord) -> CoalescedRequestPayload:
 
 
 def listening(handlers: tuple[Handler, ...]) -> tuple[Handler, ...]:
-    """Return the handlers that want to hear of requests to a coordinator.
-
-    Args:
-        handlers: all that are active.
-
-    Returns:
-        Those of `HookType.COALESCED_REQUEST`.
-    """
+    """Return the handlers that want to hear of requests to a coordinator."""
     return tuple(h for h in handlers if h.hook is HookType.COALESCED_REQUEST)

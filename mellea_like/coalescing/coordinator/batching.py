@@ -46,17 +46,7 @@ _ALONE = object()
 
 
 def share_key(request: Request, scope: Hashable = None) -> Hashable | None:
-    """Tell which requests one may share a batch with: those that have the same key.
-
-    Args:
-        request: the request.
-        scope: whatever else they must have in common.
-
-    Returns:
-        The key; None where it may share with nobody. A ``format``, tools, a wanted shape of the
-        reply, content that is no plain text or that is no Unicode text, and a conversation that
-        does not end with a user's message never share.
-    """
+    """Tell which requests one may share a batch with: those that have the same key."""
     options = request.options
     messages = request.messages
     if request.format is not None or not messages or messages[-1].role != "user":
@@ -173,12 +163,7 @@ class _Lane(Generic[T]):
 
 
 class Lanes(Generic[T]):
-    """What waits to be sent. Items of one key may go together, in one batch.
-
-    Args:
-        window: how long items wait for others of their key, and how many may go together.
-        max_tokens: how many tokens may go together, in the sum.
-    """
+    """What waits to be sent. Items of one key may go together, in one batch."""
 
     def __init__(self, window: Window, max_tokens: float = math.inf) -> None:
         self._window = window
@@ -198,15 +183,7 @@ class Lanes(Generic[T]):
     def add(
         self, item: T, key: Hashable | None, caller: Hashable, now: float, tokens: int = 0
     ) -> None:
-        """Put an item in.
-
-        Args:
-            item: the item; hashable, and in here only once.
-            key: items of one key may go together; None for one that goes alone, without a wait.
-            caller: whose it is; callers take turns.
-            now: the time, in seconds.
-            tokens: how many tokens it counts for.
-        """
+        """Put an item in."""
         if key is None or tokens > self._max_tokens:
             key = _ALONE
         lane = self._lanes.get(key)
@@ -217,14 +194,7 @@ class Lanes(Generic[T]):
         self._places[item] = _Place(key, caller, tokens)
 
     def remove(self, item: T) -> bool:
-        """Take an item out.
-
-        Args:
-            item: the item.
-
-        Returns:
-            Whether it was there.
-        """
+        """Take an item out."""
         place = self._places.pop(item, None)
         if place is None:
             return False
@@ -235,27 +205,13 @@ class Lanes(Generic[T]):
         return True
 
     def due_at(self) -> float:
-        """Tell when the next batch goes.
-
-        Returns:
-            The time, as `flush.due_at` gives it.
-        """
+        """Tell when the next batch goes."""
         return min(
             (lane.due_at(self._max_tokens) for lane in self._lanes.values()), default=math.inf
         )
 
     def take(self, now: float, *, at_once: bool = False) -> list[T]:
-        """Take the next batch out.
-
-        Keys take turns, and within a key callers do.
-
-        Args:
-            now: the time, in seconds.
-            at_once: whether to take what is not due yet, too.
-
-        Returns:
-            The items, in the order that they are to be asked in; none where nothing is due.
-        """
+        """Take the next batch out."""
         key = self._next_key(now, at_once=at_once)
         if key is None:
             return []

@@ -15,18 +15,7 @@ __all__ = ["Part", "SharedCost", "split"]
 
 
 def split(total: int, weights: Sequence[int]) -> list[int]:
-    """Split a whole number by weights; the parts sum to it.
-
-    Each part is its exact share rounded down, or one more for those that lost most by that (Hare's
-    method of largest remainders); of equals, the first.
-
-    Args:
-        total: what is split, at least 0.
-        weights: at least one, each at least 0; all of them 0 count as equal.
-
-    Returns:
-        The parts, in the order of the weights.
-    """
+    """Split a whole number by weights; the parts sum to it."""
     if not any(weights):
         weights = [1] * len(weights)
     whole = sum(weights)
@@ -39,12 +28,7 @@ def split(total: int, weights: Sequence[int]) -> list[int]:
 
 
 class Part:
-    """One member's part of what a joint request costs.
-
-    Args:
-        cost: the joint request's.
-        index: the member's.
-    """
+    """One member's part of what a joint request costs."""
 
     __slots__ = ("_cost", "_index")
 
@@ -63,17 +47,7 @@ class Part:
 
 
 class SharedCost:
-    """The cost of a joint request, and who bears it.
-
-    Tokens of the prompt are split by the length of the members' own prompts, those of the reply
-    by the length of their answers, once these are known. Requests, and which of them are of unknown
-    cost, fall to the first members that are left. A member that leaves early bears the tokens that
-    are known by then; the last one of all bears what is left.
-
-    Args:
-        meter: the joint request's.
-        weights: for each member, how long its prompt is.
-    """
+    """The cost of a joint request, and who bears it."""
 
     def __init__(self, meter: Meter, weights: Sequence[int]) -> None:
         self._meter = meter
@@ -87,21 +61,12 @@ class SharedCost:
         return [Part(self, index) for index in range(len(self._input_weights))]
 
     def answered(self, reply: Generation, lengths: Sequence[int]) -> None:
-        """Say that the reply is there.
-
-        Args:
-            reply: the joint reply.
-            lengths: for each member, how long its answer is; 0 for none.
-        """
+        """Say that the reply is there."""
         self._reply = reply
         self._output_weights = list(lengths)
 
     def leave(self, index: int) -> None:
-        """Fix a member's part as it is now, unless nobody else is left.
-
-        Args:
-            index: the member's.
-        """
+        """Fix a member's part as it is now, unless nobody else is left."""
         if len(self._left) < len(self._input_weights) - 1:
             usage = self.usages()[index]
             self._left[index] = Usage(0, usage.input_tokens, usage.output_tokens)

@@ -28,20 +28,7 @@ START = re.compile(r'\[\s*[\[{]|\{\s*"')
 
 
 def read_answers(text: str, keys: Sequence[str]) -> list[str | None]:
-    """Read the answers out of a joint reply.
-
-    JSON values are decoded from wherever one may start, so that fences and prose round them do not
-    matter. An entry counts if its ``task_index`` is the index of a task and its ``key`` that task's
-    key; it may stand in an array, or by itself where the array is broken or cut short.
-
-    Args:
-        text: the reply.
-        keys: the tasks' keys, in order.
-
-    Returns:
-        For each task its response; None where there is none, or one that is no text, or where there
-        are several: twice in one array, or different ones in different places.
-    """
+    """Read the answers out of a joint reply."""
     found: list[list[_Said]] = [[] for _ in keys]
     if len(text) <= MAX_CHARACTERS:
         loose = _Array(keys)
@@ -55,15 +42,7 @@ def read_answers(text: str, keys: Sequence[str]) -> list[str | None]:
 
 
 def until_stop(text: str, stop: Iterable[str]) -> str:
-    """Cut a response where the request wanted it to end.
-
-    Args:
-        text: the response.
-        stop: the texts that end it.
-
-    Returns:
-        What stands before the first of them.
-    """
+    """Cut a response where the request wanted it to end."""
     return text[: min((at for each in stop if (at := text.find(each)) >= 0), default=None)]
 
 
@@ -115,11 +94,7 @@ def _index_of(entry: object, keys: Sequence[str]) -> int | None:
 
 
 def _values(text: str, keys: Sequence[str]) -> Iterable[Any]:
-    """Find the arrays that hold entries, and the entries outside of them.
-
-    Yields:
-        An `_Array`, or an entry as it was decoded.
-    """
+    """Find the arrays that hold entries, and the entries outside of them."""
     position, effort, leap = 0, 0, 1
     while effort < EFFORT and (start := START.search(text, position)) is not None:
         at = start.start()

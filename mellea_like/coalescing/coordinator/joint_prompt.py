@@ -34,46 +34,18 @@ It holds exactly {n} objects, one for each task, in the order of the tasks:
 
 
 def tokens_of(request: Request) -> int:
-    """Return how many tokens a request adds to a joint reply at most.
-
-    Args:
-        request: the request.
-
-    Returns:
-        Its ``max_tokens`` and `TASK_OVERHEAD`; 0 where it sets no ``max_tokens``.
-    """
+    """Return how many tokens a request adds to a joint reply at most."""
     wanted = request.options.max_tokens
     return 0 if wanted is None else wanted + TASK_OVERHEAD
 
 
 def weights_of(requests: Iterable[Request]) -> list[int]:
-    """Return by which weights the cost of a joint prompt is shared out.
-
-    Args:
-        requests: the requests.
-
-    Returns:
-        For each, how long its own part of the prompt is, in characters.
-    """
+    """Return by which weights the cost of a joint prompt is shared out."""
     return [sum(len(message.content) for message in request.messages) for request in requests]
 
 
 def joint_request(requests: Sequence[Request], keys: Sequence[str], *, retry: int = 0) -> Request:
-    """Make one request for several, which may share a batch (`batching.share_key`).
-
-    Its ``max_tokens`` is the sum of theirs and an overhead; None where they set none. It has no
-    ``stop`` texts, which would end the whole reply: each answer is cut at its own afterwards. Nor
-    has it a seed: with random keys in it, nothing is repeatable. It may take as long as the most
-    patient of them.
-
-    Args:
-        requests: the requests, at least one.
-        keys: for each, a text that nobody can guess, to go with its answer.
-        retry: how often these were asked before.
-
-    Returns:
-        The request, with a meter of its own.
-    """
+    """Make one request for several, which may share a batch (`batching.share_key`)."""
     tasks = [
         _task(index, key, request.messages)
         for index, (key, request) in enumerate(zip(keys, requests, strict=True))

@@ -42,14 +42,7 @@ KEY_BYTES = 8
 
 
 class Manner(NamedTuple):
-    """How a batch asks.
-
-    Attributes:
-        retry_missing: whether those whose answers are missing are asked once more, together.
-        ask_singly: whether those whose answers are missing then are asked one by one.
-        calls: is told of each request that is sent: how many it is for, and whether for the first
-            time.
-    """
+    """How a batch asks."""
 
     retry_missing: bool
     ask_singly: bool
@@ -57,20 +50,7 @@ class Manner(NamedTuple):
 
 
 class Batch:
-    """Requests that go together.
-
-    Args:
-        batch_id: its id.
-        members: the requests, in the order that they are to be asked in.
-        backend: what answers.
-        manner: how to ask.
-
-    Attributes:
-        size: how many requests it had when it was put together.
-        scope: cancelling it closes the request that is under way.
-        closed: set when nothing of it runs any more.
-        deserted: whether the callers of all that were not settled have left.
-    """
+    """Requests that go together."""
 
     def __init__(
         self, batch_id: str, members: Sequence[Pending], backend: Backend, manner: Manner
@@ -97,11 +77,7 @@ class Batch:
             self._members = ()  # They know their batch: the two need not wait for the collector.
 
     def leave(self, member: Pending) -> None:
-        """Let a member go whose caller was cancelled; when it is the last, all is cancelled.
-
-        Args:
-            member: the member.
-        """
+        """Let a member go whose caller was cancelled; when it is the last, all is cancelled."""
         if member.part is not None:
             member.part.leave()
         member.fail(Stopped("its caller was cancelled"))
@@ -110,11 +86,7 @@ class Batch:
             self.scope.cancel()
 
     def fail(self, error: BaseException) -> None:
-        """Settle all members that are not settled with an error.
-
-        Args:
-            error: the first gets this one, the others copies.
-        """
+        """Settle all members that are not settled with an error."""
         for number, member in enumerate(self._waiting()):
             member.fail(own_copy(error) if number else error)
 

@@ -24,25 +24,7 @@ __all__ = ["Pending", "own_copy"]
 
 
 class Pending:
-    """A request that was accepted, until its caller got something.
-
-    Args:
-        request: the request.
-        task: the same as a joint request asks for it: with the backend's defaults.
-        request_id: its id.
-        asked_at: when it came, on the event loop's clock.
-        span: its caller's.
-        handlers: the plugins that hear of it.
-        left: is told that its caller was cancelled.
-        ended: is told once what its caller got.
-
-    Attributes:
-        done: whether its caller has got something.
-        batch: the batch that it goes with, once there is one.
-        part: its part of the joint request that is under way.
-        costs: what it has cost so far, joint request by joint request.
-        sent: whether it was sent, alone or with others.
-    """
+    """A request that was accepted, until its caller got something."""
 
     __slots__ = (
         "_ended",
@@ -92,14 +74,7 @@ class Pending:
         return sum((cost.usage for cost in self.costs), Usage())
 
     async def wait(self) -> Generation:
-        """Wait for the reply; once, for then it lets go of what it waited for.
-
-        Returns:
-            The reply.
-
-        Raises:
-            BaseException: what it failed with.
-        """
+        """Wait for the reply; once, for then it lets go of what it waited for."""
         ticket = self._ticket
         try:
             return await ticket.wait()
@@ -108,33 +83,21 @@ class Pending:
             del self._ticket, ticket
 
     def begin(self, part: Part) -> None:
-        """Say that a joint request is being sent.
-
-        Args:
-            part: this request's part of its cost.
-        """
+        """Say that a joint request is being sent."""
         self.sent = True
         self.part = part
         self.costs.append(part)
         self.request.meter.add(part)
 
     def answer(self, reply: Generation) -> None:
-        """Settle it with a reply, unless it is settled.
-
-        Args:
-            reply: its own.
-        """
+        """Settle it with a reply, unless it is settled."""
         if not self.done:
             self.done = True
             self._ticket.settle(reply)
             self._ended(self, reply)
 
     def fail(self, error: BaseException) -> None:
-        """Settle it with an error, unless it is settled.
-
-        Args:
-            error: what its caller gets.
-        """
+        """Settle it with an error, unless it is settled."""
         if not self.done:
             self.done = True
             self._ticket.fail(error)
@@ -144,14 +107,7 @@ class Pending:
 
 
 def own_copy(error: BaseException) -> BaseException:
-    """Copy an error that several callers get: each adds notes and a traceback of its own.
-
-    Args:
-        error: the error.
-
-    Returns:
-        A copy with the same attributes and cause, and the error itself where it can't be copied.
-    """
+    """Copy an error that several callers get: each adds notes and a traceback of its own."""
     try:
         twin: Any = copy.copy(error)
         if type(twin) is not type(error) or twin is error or twin.args != error.args:

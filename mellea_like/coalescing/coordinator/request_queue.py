@@ -19,14 +19,7 @@ __all__ = ["RequestQueue"]
 
 
 class RequestQueue:
-    """A bounded queue of requests, and those that wait for room in it.
-
-    Args:
-        window: how long requests wait for others, and how many go together.
-        max_tokens: how many tokens may go together.
-        max_pending: how many requests may wait inside.
-        full: ``"wait"`` or ``"raise"``.
-    """
+    """A bounded queue of requests, and those that wait for room in it."""
 
     def __init__(self, window: Window, max_tokens: int, max_pending: int, full: str) -> None:
         self._inside: Lanes[Pending] = Lanes(window, max_tokens)
@@ -55,17 +48,7 @@ class RequestQueue:
         return list(self._outside)
 
     def add(self, pending: Pending, key: Hashable | None, caller: Hashable, now: float) -> None:
-        """Put a request in, or let it wait for room.
-
-        Args:
-            pending: the request.
-            key: what it may go together with; None for nothing.
-            caller: whose it is.
-            now: the time, in seconds.
-
-        Raises:
-            QueueFull: there is no room, and nobody waits for it.
-        """
+        """Put a request in, or let it wait for room."""
         if len(self._inside) < self._max_pending:
             self._inside.add(pending, key, caller, now, tokens_of(pending.task))
         elif self._full == "wait":
@@ -79,11 +62,7 @@ class RequestQueue:
             self._deadlines.set(pending, deadline)
 
     def remove(self, pending: Pending) -> None:
-        """Take a request out that is not to be sent.
-
-        Args:
-            pending: the request.
-        """
+        """Take a request out that is not to be sent."""
         self._deadlines.clear(pending)
         if self._outside.remove(pending):
             del self._keys[pending]
@@ -91,53 +70,27 @@ class RequestQueue:
             self._inside.remove(pending)
 
     def expired(self, now: float) -> list[Pending]:
-        """Take out what has expired.
-
-        Args:
-            now: the time, in seconds.
-
-        Returns:
-            The requests.
-        """
+        """Take out what has expired."""
         late = self._deadlines.due(now)
         for pending in late:
             self.remove(pending)
         return late
 
     def take(self, now: float, *, at_once: bool) -> list[Pending]:
-        """Take the next batch out.
-
-        Args:
-            now: the time, in seconds.
-            at_once: whether to take what is not due yet, too.
-
-        Returns:
-            The requests; none where nothing is due.
-        """
+        """Take the next batch out."""
         members = self._inside.take(now, at_once=at_once)
         for pending in members:
             self._deadlines.clear(pending)
         return members
 
     def let_in(self, now: float) -> None:
-        """Let those in who wait for room, one of each caller in turn, as far as there is some.
-
-        Args:
-            now: the time, in seconds.
-        """
+        """Let those in who wait for room, one of each caller in turn, as far as there is some."""
         while self._outside and len(self._inside) < self._max_pending:
             for pending in self._outside.take(now):
                 key, caller = self._keys.pop(pending)
                 self._inside.add(pending, key, caller, now, tokens_of(pending.task))
 
     def look_again_at(self, *, room: bool) -> float:
-        """Tell when something is to be done.
-
-        Args:
-            room: whether another batch may be sent now.
-
-        Returns:
-            The time, in seconds; ``math.inf`` for never.
-        """
+        """Tell when something is to be done."""
         late = self._deadlines.next()
         return min(late, self._inside.due_at()) if room else late

@@ -84,35 +84,17 @@ class Counts:
         self._ended: Counter[RequestStatus] = Counter()
 
     def called(self, size: int, first: bool) -> None:  # noqa: FBT001 (a callback's)
-        """Count a request that is sent.
-
-        Args:
-            size: how many it is for.
-            first: whether they are asked for the first time.
-        """
+        """Count a request that is sent."""
         self._calls += 1
         self._joint += size > 1
         self._repeated += not first
 
     def ended(self, status: RequestStatus) -> None:
-        """Count a request that has ended.
-
-        Args:
-            status: what became of it.
-        """
+        """Count a request that has ended."""
         self._ended[status] += 1
 
     def statistics(self, *, waiting: int, outside: int, in_flight: int) -> CoordinatorStatistics:
-        """Return the numbers of this moment.
-
-        Args:
-            waiting: requests that wait to be sent.
-            outside: requests that wait for room.
-            in_flight: batches under way.
-
-        Returns:
-            The statistics.
-        """
+        """Return the numbers of this moment."""
         ended = self._ended
         return CoordinatorStatistics(
             waiting,

@@ -63,15 +63,7 @@ class BurstStatistics(NamedTuple):
 
 
 class Gathering(Generic[T]):
-    """What was gathered since the last burst: a state machine without a loop.
-
-    Args:
-        window: how long to gather.
-        max_items: how many items to keep; more are dropped. An urgent one is kept beyond that.
-
-    Attributes:
-        cursor: the position of the last item that came.
-    """
+    """What was gathered since the last burst: a state machine without a loop."""
 
     def __init__(self, window: Window, max_items: int) -> None:
         self._window = window
@@ -86,17 +78,7 @@ class Gathering(Generic[T]):
         return len(self._items)
 
     def add(self, item: T, now: float, cursor: object, *, urgent: bool) -> bool:
-        """Take an item in.
-
-        Args:
-            item: the item.
-            now: when it came.
-            cursor: its position.
-            urgent: whether the burst ends with it.
-
-        Returns:
-            Whether there was room for it.
-        """
+        """Take an item in."""
         if not self._items:
             self._first = now
         self._last, self.cursor = now, cursor
@@ -109,24 +91,13 @@ class Gathering(Generic[T]):
         return room
 
     def due_at(self) -> float:
-        """Decide when the burst ends.
-
-        Returns:
-            The time; ``-math.inf`` for at once, ``math.inf`` where there is nothing.
-        """
+        """Decide when the burst ends."""
         if self._urgent:
             return -math.inf
         return due_at(self._window, self._first, self._last, len(self._items))
 
     def take(self, closed: Literal["end", "shutdown"] | None) -> Burst[T]:
-        """Take out what was gathered.
-
-        Args:
-            closed: why nothing more comes; None while something may.
-
-        Returns:
-            It, as a burst that ends now.
-        """
+        """Take out what was gathered."""
         quiet, cap = self._last + self._window.quiet, self._first + self._window.max_wait
         ended_by: EndedBy = closed or ("quiet" if quiet <= cap else "cap")
         if self._urgent:

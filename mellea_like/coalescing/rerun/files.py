@@ -73,11 +73,7 @@ class Changes(NamedTuple):
 
 
 class Todo:
-    """The changes that no tick has dealt with yet.
-
-    Args:
-        most: how many paths to keep.
-    """
+    """The changes that no tick has dealt with yet."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -85,11 +81,7 @@ class Todo:
         self._rescan = False
 
     def add(self, changes: Changes) -> None:
-        """Add changes; a path that is there already keeps its place.
-
-        Args:
-            changes: the changes.
-        """
+        """Add changes; a path that is there already keeps its place."""
         self._rescan |= changes.rescan
         for change in changes.files:
             if change.path in self._files or len(self._files) < self._most:
@@ -98,50 +90,26 @@ class Todo:
                 self._rescan = True
 
     def take(self) -> Changes:
-        """Take all changes out.
-
-        Returns:
-            The changes.
-        """
+        """Take all changes out."""
         changes = Changes(tuple(self._files.values()), self._rescan)
         self._files, self._rescan = {}, False
         return changes
 
     def put_back(self, changes: Changes) -> None:
-        """Take back changes that were not dealt with; they are older than those there.
-
-        Args:
-            changes: the changes.
-        """
+        """Take back changes that were not dealt with; they are older than those there."""
         later = self.take()
         self.add(changes)
         self.add(later)
 
 
 def is_ignored(path: str, root: str, patterns: Iterable[str]) -> bool:
-    """Tell whether a path does not count: it or a directory on the way to it has an ignored name.
-
-    Args:
-        path: the path, absolute.
-        root: what the user named; its own name does not matter.
-        patterns: shell patterns of names.
-
-    Returns:
-        Whether it is ignored.
-    """
+    """Tell whether a path, or a directory on the way to it, has an ignored name."""
     names = Path(path).relative_to(root).parts
     return any(fnmatchcase(name, pattern) for name in names for pattern in patterns)
 
 
 def look_at(path: str) -> Look | None:
-    """Look at a file.
-
-    Args:
-        path: its path.
-
-    Returns:
-        What it looks like; None if it is not there.
-    """
+    """Look at a file."""
     try:
         found = os.stat(path)  # noqa: PTH116 (thousands of them)
     except OSError:
@@ -150,15 +118,7 @@ def look_at(path: str) -> Look | None:
 
 
 def scan(roots: Iterable[str], patterns: tuple[str, ...]) -> dict[str, Look]:
-    """Look at all files that count.
-
-    Args:
-        roots: files and directories, absolute.
-        patterns: names that are ignored.
-
-    Returns:
-        What each file looks like.
-    """
+    """Look at all files that count."""
     seen: dict[str, Look] = {}
     for root in roots:
         if not os.path.isdir(root):  # noqa: PTH112 (as above)
@@ -175,15 +135,7 @@ def scan(roots: Iterable[str], patterns: tuple[str, ...]) -> dict[str, Look]:
 
 
 def differences(before: Mapping[str, Look], now: Mapping[str, Look]) -> list[FileChange]:
-    """Compare what files looked like with what they look like.
-
-    Args:
-        before: the files then.
-        now: the files now.
-
-    Returns:
-        The changes.
-    """
+    """Compare what files looked like with what they look like."""
     changes = [
         FileChange("modified" if path in before else "added", Path(path))
         for path, look in now.items()
@@ -193,14 +145,7 @@ def differences(before: Mapping[str, Look], now: Mapping[str, Look]) -> list[Fil
 
 
 def identities(roots: Iterable[str]) -> dict[str, tuple[int, int]]:
-    """Return which file or directory is behind each name: an editor may have put another there.
-
-    Args:
-        roots: the names.
-
-    Returns:
-        Device and inode of each that is there.
-    """
+    """Return which file or directory is behind each name: an editor may have put another there."""
     found: dict[str, tuple[int, int]] = {}
     for root in roots:
         with suppress(OSError):

@@ -377,11 +377,7 @@ class RerunGate(Component, Generic[T]):
 
     @contextmanager
     def _flight(self, batch: Batch[T]) -> Generator[anyio.CancelScope]:
-        """Hold the place of the one tick that may be under way; it is free again whatever happens.
-
-        Yields:
-            The scope that the tick can be cancelled by.
-        """
+        """Mark a tick as under way, and yield the scope that cancels it."""
         self._batch = batch
         try:
             with anyio.CancelScope() as self._scope:

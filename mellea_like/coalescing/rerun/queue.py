@@ -41,17 +41,7 @@ MAX_REASONS = 100
 
 @dataclass(slots=True, eq=False)
 class Asked(Generic[T]):
-    """One or more submissions with the same reason.
-
-    Attributes:
-        reason: why they were made.
-        at: when the first was, on the event loop's clock.
-        ticket: what the requester waits for; None for pokes.
-        deadline: until when the requester waits.
-        span: the requester's.
-        count: how many submissions; more than one only for pokes.
-        failed: the batch whose tick raised, once it did.
-    """
+    """One or more submissions with the same reason."""
 
     reason: str
     at: float
@@ -64,15 +54,7 @@ class Asked(Generic[T]):
 
 @dataclass(slots=True, eq=False)
 class Batch(Generic[T]):
-    """What one tick answers.
-
-    Attributes:
-        asked: the submissions, in the order they came.
-        number: the tick's.
-        error: what the tick failed with, until somebody has seen it.
-        refused: whether everyone was given another error, since the gate was closed.
-        watching: how many requesters are to see that error; none are left once somebody did.
-    """
+    """What one tick answers."""
 
     asked: list[Asked[T]]
     number: int = 0
@@ -96,24 +78,13 @@ class Batch(Generic[T]):
         return tuple(dict.fromkeys(asked.reason for asked in self.asked if asked.reason))
 
     def settle(self, value: T) -> None:
-        """Give everyone the result.
-
-        Args:
-            value: what the tick returned.
-        """
+        """Give everyone the result."""
         for asked in self.asked:
             if asked.ticket is not None:
                 asked.ticket.settle(value)
 
     def fail(self, error: Exception) -> bool:
-        """Give everyone the error.
-
-        Args:
-            error: what the tick raised.
-
-        Returns:
-            Whether somebody waits for it.
-        """
+        """Give everyone the error."""
         self.error = error
         for asked in self.asked:
             ticket, asked.ticket = asked.ticket, None  # It holds the frames that hold this.
@@ -125,25 +96,14 @@ class Batch(Generic[T]):
         return self.watching > 0
 
     def refuse(self, error: ShutdownError) -> None:
-        """Give everyone an error that is not the tick's.
-
-        Args:
-            error: why there is no answer.
-        """
+        """Give everyone an error that is not the tick's."""
         self.refused = True
         for asked in self.asked:
             if asked.ticket is not None:
                 asked.ticket.fail(error)
 
     def left(self, *, seen: bool) -> bool:
-        """Note that a requester has left.
-
-        Args:
-            seen: whether with the error; one may be cancelled just then.
-
-        Returns:
-            Whether it was the last, and none has seen the error.
-        """
+        """Note that a requester has left."""
         self.watching = 0 if seen else self.watching - 1
         if seen:
             self.error = None
@@ -151,30 +111,12 @@ class Batch(Generic[T]):
 
 
 def when_busy(on_busy: OnBusy, now: float, first: float, max_wait: float) -> OnBusy:
-    """Decide what becomes of a submission during a tick.
-
-    Args:
-        on_busy: what the user chose.
-        now: the time.
-        first: when the oldest submission came that the running tick answers.
-        max_wait: for how many seconds after it the tick may be restarted.
-
-    Returns:
-        What to do; no restart once the oldest has waited for too long.
-    """
+    """Decide what becomes of a submission during a tick."""
     return "queue" if on_busy == "restart" and now - first >= max_wait else on_busy
 
 
 class Submissions(Generic[T]):
-    """What was submitted and not begun.
-
-    Requests are bounded: those that find no room stand in a line, in the order they came, and move
-    up when a tick begins; or they are refused. Pokes need no room.
-
-    Args:
-        most: how many requests may be pending.
-        full: whether a request that finds no room waits for it, or fails.
-    """
+    """What was submitted and not begun."""
 
     def __init__(self, most: int, full: Literal["wait", "raise"]) -> None:
         self._most = most
@@ -198,11 +140,7 @@ class Submissions(Generic[T]):
         return sum(asked.count for asked in self._pending.values())
 
     def check_room(self) -> None:
-        """Refuse a request that finds no room and would not wait.
-
-        Raises:
-            QueueFull: there is no room.
-        """
+        """Refuse a request that finds no room and would not wait."""
         if self._full == "raise" and self._requests >= self._most:
             msg = (
                 f"{self._requests} requests wait for the next tick already, the most that"
@@ -211,12 +149,7 @@ class Submissions(Generic[T]):
             raise QueueFull(msg)
 
     def add(self, ticket: Ticket[T], asked: Asked[T]) -> None:
-        """Take a request in.
-
-        Args:
-            ticket: what the requester waits for.
-            asked: the request, with the ticket.
-        """
+        """Take a request in."""
         if self._requests >= self._most:
             self._line[ticket] = asked
         else:
@@ -224,11 +157,7 @@ class Submissions(Generic[T]):
             self._pending[ticket] = asked
 
     def poke(self, asked: Asked[T]) -> None:
-        """Take a poke in; one with the same reason as another is counted only.
-
-        Args:
-            asked: the poke.
-        """
+        """Take a poke in; one with the same reason as another is counted only."""
         same = self._pending.get(asked.reason)
         if same is None and len(self._pending) - self._requests >= MAX_REASONS:
             same = next(old for old in self._pending.values() if old.ticket is None)
@@ -238,24 +167,13 @@ class Submissions(Generic[T]):
             same.count += asked.count
 
     def drop(self, ticket: Ticket[T]) -> None:
-        """Take a request back out, if it is here.
-
-        Args:
-            ticket: the request's.
-        """
+        """Take a request back out, if it is here."""
         if self._line.pop(ticket, None) is None and self._pending.pop(ticket, None) is not None:
             self._requests -= 1
             self._move_up()
 
     def take(self, now: float) -> Batch[T] | None:
-        """Take out what the tick that begins now is to answer; what has expired is not.
-
-        Args:
-            now: the time.
-
-        Returns:
-            None where nothing is left.
-        """
+        """Take out what the tick that begins now is to answer; what has expired is not."""
         taken, self._pending, self._requests = self._pending, {}, 0
         self._move_up()
         batch: Batch[T] = Batch([])
@@ -267,11 +185,7 @@ class Submissions(Generic[T]):
         return batch if batch.asked else None
 
     def put_back(self, batch: Batch[T]) -> None:
-        """Let the next tick answer what a cancelled one did not.
-
-        Args:
-            batch: what that was to answer; who has left is not answered.
-        """
+        """Let the next tick answer what a cancelled one did not."""
         later, self._pending, self._requests = self._pending, {}, 0
         for asked in [*batch.asked, *later.values()]:
             if asked.ticket is None:
@@ -282,11 +196,7 @@ class Submissions(Generic[T]):
         self._move_up()
 
     def settle_all(self, error: ShutdownError) -> None:
-        """Give everyone an error; nothing is left.
-
-        Args:
-            error: why.
-        """
+        """Give everyone an error; nothing is left."""
         for asked in [*self._pending.values(), *self._line.values()]:
             if asked.ticket is not None:
                 asked.ticket.fail(error)
@@ -300,25 +210,12 @@ class Submissions(Generic[T]):
 
 
 def expired() -> Expired:
-    """Say that a request's time was up.
-
-    Returns:
-        The error.
-    """
+    """Say that a request's time was up."""
     return Expired("the request's deadline passed before a tick answered it")
 
 
 def check_submission(reason: str, deadline: float | None = None) -> None:
-    """Check what somebody submits.
-
-    Args:
-        reason: why.
-        deadline: until when to wait; None for no limit.
-
-    Raises:
-        TypeError: the reason is no text, or the deadline no number.
-        ValueError: the deadline is not a number (``nan``).
-    """
+    """Check what somebody submits."""
     if not isinstance(reason, str):
         msg = f"a reason is a text, not {reason!r}"
         raise TypeError(msg)
@@ -337,22 +234,7 @@ def check(
     state: object,
     on_status: Callable[[RerunStatus], object] | None,
 ) -> None:
-    """Check a gate's arguments.
-
-    Args:
-        tick: what it runs.
-        min_interval: seconds from one tick to the next.
-        on_busy: what becomes of a submission during a tick.
-        max_wait: for how many seconds a tick may be restarted.
-        max_pending: how many requests one tick answers.
-        full: what becomes of one more.
-        state: what it goes on from.
-        on_status: what is told of its status.
-
-    Raises:
-        TypeError: the tick can't be called, the state is none, or ``on_status`` no plain function.
-        ValueError: another argument is out of its range.
-    """
+    """Check a gate's arguments."""
     if not callable(tick):
         msg = f"RerunGate: a tick is an async function, not {tick!r}"
         raise TypeError(msg)

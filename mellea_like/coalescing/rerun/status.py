@@ -87,22 +87,7 @@ class RerunStatistics(NamedTuple):
 
 @dataclass(slots=True)
 class Numbers:
-    """What a gate counts; the first seven are what its state keeps.
-
-    Attributes:
-        last_event: when something was submitted last.
-        last_tick: when the last tick began.
-        last_trigger: the first reason of the last tick.
-        ticks: ticks that began.
-        failed: ticks that raised.
-        submissions: requests and pokes that ticks were begun for.
-        coalesced: those that cost no tick of their own.
-        requests: accepted requests.
-        pokes: accepted pokes.
-        refused: what came during a tick and was not taken.
-        expired: requests whose deadline passed.
-        restarted: ticks that were cancelled for a newer submission.
-    """
+    """What a gate counts; the first seven are what its state keeps."""
 
     last_event: datetime | None = None
     last_tick: datetime | None = None
@@ -118,14 +103,7 @@ class Numbers:
     restarted: int = 0
 
     def begin(self, batch: Batch[Any]) -> int:
-        """Count a tick that begins.
-
-        Args:
-            batch: what it is to answer.
-
-        Returns:
-            Its number.
-        """
+        """Count a tick that begins."""
         self.last_tick = datetime.now(UTC)
         reason = next(iter(batch.reasons), "")  # A file's name need not be Unicode.
         self.last_trigger = reason.encode(errors="backslashreplace").decode()
@@ -135,21 +113,13 @@ class Numbers:
         return self.ticks
 
     def restart(self, batch: Batch[Any]) -> None:
-        """Count a tick that was cancelled for a newer submission; the next one answers it all.
-
-        Args:
-            batch: what it was to answer.
-        """
+        """Count a tick that was cancelled for a newer submission; the next one answers it all."""
         self.restarted += 1
         self.submissions -= batch.count
         self.coalesced -= batch.count - 1
 
     def remember(self, state: GateState) -> None:
-        """Go on from what an earlier process counted.
-
-        Args:
-            state: its state.
-        """
+        """Go on from what an earlier process counted."""
         self.last_event = state.last_event
         self.last_tick = state.last_tick
         self.last_trigger = state.last_trigger
@@ -159,15 +129,7 @@ class Numbers:
         self.coalesced = state.coalesced
 
     def state(self, *, in_flight: bool = False, pending: int = 0) -> GateState:
-        """Return what a later process may go on from.
-
-        Args:
-            in_flight: whether a tick is under way.
-            pending: how many submissions wait for the next one.
-
-        Returns:
-            The state.
-        """
+        """Return what a later process may go on from."""
         from mellea_like.coalescing.rerun.gate_state import GateState  # noqa: PLC0415 (pydantic's model)
 
         return GateState(
@@ -183,14 +145,7 @@ class Numbers:
         )
 
     def save(self, file: Path) -> Exception | None:
-        """Write the state to a file.
-
-        Args:
-            file: the file's name.
-
-        Returns:
-            Why that failed: a full disk is no reason to stop.
-        """
+        """Write the state to a file."""
         try:
             self.state().save(file)
         except Exception as error:  # noqa: BLE001 (the gate logs it)
@@ -198,14 +153,7 @@ class Numbers:
         return None
 
     def statistics(self, waiting: int) -> RerunStatistics:
-        """Return numbers to look at.
-
-        Args:
-            waiting: how many requests wait for a tick to begin.
-
-        Returns:
-            The numbers of this moment.
-        """
+        """Return numbers to look at."""
         return RerunStatistics(
             requests=self.requests,
             pokes=self.pokes,
@@ -220,17 +168,7 @@ class Numbers:
 
 
 def load(file: Path) -> GateState:
-    """Read a state from a file, and import pydantic's models only then.
-
-    Args:
-        file: its name.
-
-    Returns:
-        The state.
-
-    Raises:
-        CoalescingError: the file is damaged, or no state can be kept there.
-    """
+    """Read a state from a file, and import pydantic's models only then."""
     from mellea_like.coalescing.rerun.gate_state import GateState  # noqa: PLC0415 (pydantic's model)
 
     try:
@@ -243,12 +181,7 @@ def load(file: Path) -> GateState:
 
 
 def log_unseen(name: str, batch: Batch[Any]) -> None:
-    """Log what a tick raised, and nobody saw.
-
-    Args:
-        name: the gate's name.
-        batch: what the tick was to answer.
-    """
+    """Log what a tick raised, and nobody saw."""
     error, number, batch.error = batch.error, batch.number, None
     reasons, text = (
         ", ".join(batch.reasons) or "no reason given",

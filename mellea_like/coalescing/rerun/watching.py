@@ -137,12 +137,7 @@ async def watch(
 
 
 class _Files:
-    """Watches files in a thread; entered while `changes` is iterated.
-
-    watchfiles drops what it has gathered when it stops, and what it watches by name may be replaced
-    by another file of that name. So it is told to look again: after its start, at the end, and
-    when a file was replaced, everything is compared with what was seen before.
-    """
+    """Watches files in a thread; entered while `changes` is iterated."""
 
     def __init__(
         self,
@@ -183,11 +178,7 @@ class _Files:
         await self._tasks.__aexit__(None, None, None)
 
     async def changes(self) -> AsyncGenerator[FileChange]:
-        """Watch until stopped.
-
-        Yields:
-            The changes.
-        """
+        """Watch until stopped."""
         try:
             while not self._stopped.is_set():
                 for change in await self._in_thread(self._next):
