@@ -19,7 +19,7 @@ from blockbuster import BlockBuster
 from hypothesis import HealthCheck, settings
 from pydantic import TypeAdapter
 
-from mellea_like.limits import gate
+from mellea_like.limits import backoff_gate
 
 pytest_plugins = ["mellea_like.testing.pytest_plugin", "pytester"]
 
@@ -144,8 +144,8 @@ def _detector(request, _blockbuster):
 def _open_gates():
     """A gate belongs to an address and a key, and a later test's server may have the same port."""
     yield
-    gate._by_key.clear()
-    gate._by_backend.clear()
+    backoff_gate._by_key.clear()
+    backoff_gate._by_backend.clear()
 
 
 def _is_async(node: object) -> bool:

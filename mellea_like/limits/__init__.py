@@ -15,26 +15,26 @@ from mellea_like.runtime.later import imported_later
 if TYPE_CHECKING:
     from mellea_like.core.prices import Price
     from mellea_like.limits.adaptive import AdaptiveLimiter, AdaptiveStatistics
+    from mellea_like.limits.backoff_gate import BackoffGate, BackoffGateStatistics, gate_of
     from mellea_like.limits.base import Limit, LimitedBackend, Permit, RequestEnd
     from mellea_like.limits.budget import Budget
     from mellea_like.limits.budget_stats import BudgetLimits, BudgetStatistics
     from mellea_like.limits.budgets import Budgets
     from mellea_like.limits.concurrency import ConcurrencyLimiter, ConcurrencyStatistics
-    from mellea_like.limits.gate import Gate, GateStatistics, gate_of
     from mellea_like.limits.rate import RateLimiter, RateStatistics
     from mellea_like.limits.retry import Retry, RetryBackend
 
 __all__ = [
     "AdaptiveLimiter",
     "AdaptiveStatistics",
+    "BackoffGate",
+    "BackoffGateStatistics",
     "Budget",
     "BudgetLimits",
     "BudgetStatistics",
     "Budgets",
     "ConcurrencyLimiter",
     "ConcurrencyStatistics",
-    "Gate",
-    "GateStatistics",
     "Limit",
     "LimitedBackend",
     "Permit",
@@ -58,8 +58,8 @@ __getattr__, __dir__ = imported_later(
         "Budgets": "mellea_like.limits.budgets",
         "ConcurrencyLimiter": "mellea_like.limits.concurrency",
         "ConcurrencyStatistics": "mellea_like.limits.concurrency",
-        "Gate": "mellea_like.limits.gate",
-        "GateStatistics": "mellea_like.limits.gate",
+        "BackoffGate": "mellea_like.limits.backoff_gate",
+        "BackoffGateStatistics": "mellea_like.limits.backoff_gate",
         "Limit": "mellea_like.limits.base",
         "LimitedBackend": "mellea_like.limits.base",
         "Permit": "mellea_like.limits.base",
@@ -68,7 +68,7 @@ __getattr__, __dir__ = imported_later(
         "RequestEnd": "mellea_like.limits.base",
         "Retry": "mellea_like.limits.retry",
         "RetryBackend": "mellea_like.limits.retry",
-        "gate_of": "mellea_like.limits.gate",
+        "gate_of": "mellea_like.limits.backoff_gate",
     },
     globals(),
 )

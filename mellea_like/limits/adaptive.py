@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, NamedTuple
 from mellea_like.core.numbers import whole_number
 from mellea_like.errors import BackendError, BackendUnavailable, RateLimited
 from mellea_like.limits.pause import Pause
-from mellea_like.limits.queueing import Queueing
+from mellea_like.limits.queued_limit import QueuedLimit
 
 if TYPE_CHECKING:
     from mellea_like.limits.base import RequestEnd
-    from mellea_like.limits.queueing import Ticket
+    from mellea_like.limits.queued_limit import QueuedPermit
 
 __all__ = ["AdaptiveLimiter", "AdaptiveStatistics", "Window"]
 
@@ -108,7 +108,7 @@ class AdaptiveStatistics(NamedTuple):
     refused: int
 
 
-class AdaptiveLimiter(Queueing):
+class AdaptiveLimiter(QueuedLimit):
     """Keeps as many requests in flight as the server takes; for a rate limit that nobody knows.
 
     The window grows with successes and shrinks by 0.3 of itself when the server answers with a 429,
@@ -118,7 +118,7 @@ class AdaptiveLimiter(Queueing):
 
     Share one among all calls on one server and key, and put it inside the retries, so that it sees
     each answer: ``LimitedBackend(backend, limiter)`` is what is tried again. Who waits goes in the
-    order that `Line` says.
+    order that `FairQueue` says.
 
     Args:
         initial: the window to begin with, at least 1.
@@ -162,10 +162,10 @@ class AdaptiveLimiter(Queueing):
             self._refused,
         )
 
-    def _delay(self, now: float, ticket: Ticket) -> float:  # noqa: ARG002
+    def _delay(self, now: float, ticket: QueuedPermit) -> float:  # noqa: ARG002
         return self._pause.left(now) if self._line.in_flight < self._window.whole else math.inf
 
-    def _ended(self, now: float, ticket: Ticket, end: RequestEnd) -> None:  # noqa: ARG002
+    def _ended(self, now: float, ticket: QueuedPermit, end: RequestEnd) -> None:  # noqa: ARG002
         error = end.error
         if isinstance(error, RateLimited):
             self._refused += 1

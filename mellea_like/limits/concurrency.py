@@ -6,10 +6,10 @@ import math
 from typing import TYPE_CHECKING, NamedTuple
 
 from mellea_like.core.numbers import whole_number
-from mellea_like.limits.queueing import Queueing
+from mellea_like.limits.queued_limit import QueuedLimit
 
 if TYPE_CHECKING:
-    from mellea_like.limits.queueing import Ticket
+    from mellea_like.limits.queued_limit import QueuedPermit
 
 __all__ = ["ConcurrencyLimiter", "ConcurrencyStatistics"]
 
@@ -32,11 +32,11 @@ class ConcurrencyStatistics(NamedTuple):
     max_in_flight: int
 
 
-class ConcurrencyLimiter(Queueing):
+class ConcurrencyLimiter(QueuedLimit):
     """At most so many requests in flight, over all backends and calls that share it.
 
-    Who waits goes in the order that `Line` says. Change ``limiter.limit`` at any time: a lower one
-    lets what is in flight end.
+    Waiting requests go in the order of a `FairQueue`. Change ``limiter.limit`` at any time: a lower
+    one lets what is in flight end.
 
     Args:
         limit: requests in flight at most, at least 1.
@@ -71,5 +71,5 @@ class ConcurrencyLimiter(Queueing):
             self._limit, line.in_flight, line.waiting, self._admitted, self._max_in_flight
         )
 
-    def _delay(self, now: float, ticket: Ticket) -> float:  # noqa: ARG002
+    def _delay(self, now: float, ticket: QueuedPermit) -> float:  # noqa: ARG002
         return 0.0 if self._line.in_flight < self._limit else math.inf

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 if TYPE_CHECKING:
     from mellea_like.core.backend import RequestMeta
 
-__all__ = ["Line", "Place"]
+__all__ = ["Entry", "FairQueue"]
 
 SLACK = 32
 """How many dead entries a heap may have besides as many as it has live ones."""
 
 
-class _Entry:
+class _HeapItem:
     """What stands in a heap; ``stamp`` tells its newest entry from its dead ones, 0 is in none."""
 
     __slots__ = ("stamp",)
@@ -24,7 +24,7 @@ class _Entry:
         self.stamp = 0
 
 
-E = TypeVar("E", bound=_Entry)
+E = TypeVar("E", bound=_HeapItem)
 
 
 class _Heap(Generic[E]):
@@ -69,7 +69,7 @@ class _Heap(Generic[E]):
             heapify(self._entries)
 
 
-class Place(_Entry):
+class Entry(_HeapItem):
     """One request in a line: first waiting, then perhaps in flight, then neither.
 
     Args:
@@ -86,10 +86,10 @@ class Place(_Entry):
         self.in_flight = False
 
 
-P = TypeVar("P", bound=Place)
+P = TypeVar("P", bound=Entry)
 
 
-class _Call(_Entry, Generic[P]):
+class _Call(_HeapItem, Generic[P]):
     """The requests of one `sample` call that wait or are in flight."""
 
     __slots__ = ("in_flight", "name", "order", "places", "started", "undecided", "waiting")
@@ -105,7 +105,7 @@ class _Call(_Entry, Generic[P]):
         self.places: _Heap[P] = _Heap()
 
 
-class Line(Generic[P]):
+class FairQueue(Generic[P]):
     """The requests that wait and those in flight; a pure data structure.
 
     First come a judge's requests, for they finish an iteration. Then come the requests of the call

@@ -9,11 +9,11 @@ from mellea_like.core.estimate import estimate_input_tokens, output_bound
 from mellea_like.core.numbers import real_number, whole_number
 from mellea_like.errors import RateLimited
 from mellea_like.limits.pause import Pause
-from mellea_like.limits.queueing import Queueing
+from mellea_like.limits.queued_limit import QueuedLimit
 
 if TYPE_CHECKING:
     from mellea_like.limits.base import RequestEnd
-    from mellea_like.limits.queueing import Ticket
+    from mellea_like.limits.queued_limit import QueuedPermit
 
 __all__ = ["Bucket", "RateLimiter", "RateStatistics"]
 
@@ -108,11 +108,11 @@ class RateStatistics(NamedTuple):
     refused: int
 
 
-class RateLimiter(Queueing):
+class RateLimiter(QueuedLimit):
     """At most so many requests and tokens a minute, over all backends and calls that share it.
 
     Each limit is a `Bucket`. A request waits until both hold what it needs; who waits goes in the
-    order that `Line` says, and a large request is not overtaken by smaller ones for ever.
+    order that `FairQueue` says, and a large request is not overtaken by smaller ones for ever.
 
     Tokens are reserved before a request is sent: `estimate_input_tokens` of its messages and, for
     the reply, ``options.max_tokens`` or else ``assume_output_tokens``. Once it has ended, what it
@@ -206,7 +206,7 @@ class RateLimiter(Queueing):
         bucket.change(self._now(), rate, capacity)
         return bucket
 
-    def _delay(self, now: float, ticket: Ticket) -> float:
+    def _delay(self, now: float, ticket: QueuedPermit) -> float:
         delay = self._pause.left(now)
         if self._requests is not None:
             delay = max(delay, self._requests.delay(now, 1.0))
@@ -214,7 +214,7 @@ class RateLimiter(Queueing):
             delay = max(delay, self._tokens.delay(now, self._estimate(ticket)))
         return delay
 
-    def _granted(self, now: float, ticket: Ticket) -> None:
+    def _granted(self, now: float, ticket: QueuedPermit) -> None:
         if self._requests is not None:
             self._requests.take(now, 1.0)
         if self._tokens is not None:
@@ -222,7 +222,7 @@ class RateLimiter(Queueing):
         else:
             ticket.reserved_tokens = None
 
-    def _ended(self, now: float, ticket: Ticket, end: RequestEnd) -> None:
+    def _ended(self, now: float, ticket: QueuedPermit, end: RequestEnd) -> None:
         usage = end.usage
         if self._requests is not None:
             self._requests.take(now, usage.requests - 1.0)
@@ -235,7 +235,7 @@ class RateLimiter(Queueing):
             self._refused += 1
             self._pause.extend(now, end.error.retry_after)
 
-    def _estimate(self, ticket: Ticket) -> float:
+    def _estimate(self, ticket: QueuedPermit) -> float:
         if ticket.reserved_tokens is None:
             output = output_bound(ticket.request, self._assumed) or 0
             ticket.reserved_tokens = float(estimate_input_tokens(ticket.request) + output)

@@ -11,14 +11,14 @@ from mellea_like.core.generation import Generation
 from mellea_like.core.numbers import real_number, whole_number
 from mellea_like.core.wrapping import BackendWrapper
 from mellea_like.errors import BackendError, MalformedResponse
-from mellea_like.limits.gate import TRIP_AFTER, gate_of
+from mellea_like.limits.backoff_gate import TRIP_AFTER, gate_of
 from mellea_like.limits.tries import try_again
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 
     from mellea_like.core.backend import Backend, Request
-    from mellea_like.limits.gate import Gate
+    from mellea_like.limits.backoff_gate import BackoffGate
 
 __all__ = ["Retry", "RetryBackend", "retries"]
 
@@ -114,7 +114,7 @@ class Retry:
         send: Callable[[Request], Awaitable[Generation]],
         request: Request,
         first: BackendError,
-        gate: Gate | None = None,
+        gate: BackoffGate | None = None,
     ) -> Generation:
         """Go on with a request that has failed once.
 

@@ -11,7 +11,7 @@ import anyio
 from mellea_like.core.generation import Generation
 from mellea_like.core.shown import add_note, error_text
 from mellea_like.errors import BackendError, BackendUnavailable, RateLimited
-from mellea_like.limits.gate import JITTER, come_back_in, spread_after
+from mellea_like.limits.backoff_gate import JITTER, come_back_in, spread_after
 from mellea_like.runtime.logs import inform
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tenacity import RetryCallState
 
     from mellea_like.core.backend import Request
-    from mellea_like.limits.gate import Gate
+    from mellea_like.limits.backoff_gate import BackoffGate
     from mellea_like.limits.retry import Retry
 
 __all__ = ["is_refusal", "told_to_wait", "try_again"]
@@ -36,7 +36,7 @@ async def try_again(
     send: Callable[[Request], Awaitable[T]],
     request: Request,
     first: BackendError,
-    gate: Gate | None,
+    gate: BackoffGate | None,
 ) -> T:
     """Go on with a request that has failed once; see `Retry.again`.
 
@@ -89,7 +89,7 @@ class _Tries(Generic[T]):
         send: Callable[[Request], Awaitable[T]],
         request: Request,
         first: BackendError,
-        gate: Gate | None,
+        gate: BackoffGate | None,
     ) -> None:
         self.policy = policy
         self.send = send

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from mellea_like.core.shown import add_note
 from mellea_like.errors import LimitExceeded
-from mellea_like.limits.gate import gate_of
+from mellea_like.limits.backoff_gate import gate_of
 from mellea_like.limits.retry import retries
 from mellea_like.sampling.observed import observed
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from mellea_like.core.backend import Backend, Request
     from mellea_like.core.generation import Generation
     from mellea_like.errors import BackendError
-    from mellea_like.limits.gate import Gate
+    from mellea_like.limits.backoff_gate import BackoffGate
     from mellea_like.sampling.call import Call
 
 __all__ = ["gate_before", "send_at", "surrounded", "try_again"]
@@ -48,7 +48,7 @@ def surrounded(backend: Backend, call: Call, *, watched: bool = False) -> Backen
     return observed(backend, call)
 
 
-def gate_before(backend: Backend) -> Gate | None:
+def gate_before(backend: Backend) -> BackoffGate | None:
     """Return the gate at which requests to a backend wait, or are refused.
 
     Args:
@@ -60,7 +60,7 @@ def gate_before(backend: Backend) -> Gate | None:
     return None if retries(backend) else gate_of(backend)
 
 
-async def send_at(gate: Gate, backend: Backend, request: Request, call: Call) -> Generation:
+async def send_at(gate: BackoffGate, backend: Backend, request: Request, call: Call) -> Generation:
     """Send a request as soon as its gate lets it through.
 
     Args:
@@ -80,7 +80,7 @@ async def send_at(gate: Gate, backend: Backend, request: Request, call: Call) ->
 
 
 async def try_again(
-    backend: Backend, gate: Gate | None, request: Request, first: BackendError, call: Call
+    backend: Backend, gate: BackoffGate | None, request: Request, first: BackendError, call: Call
 ) -> Generation:
     """Try a request again, as the retry policy says.
 

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from mellea_like.core.context import Context
     from mellea_like.core.generation import Generation
     from mellea_like.core.slice import Slice
-    from mellea_like.limits.gate import Gate
+    from mellea_like.limits.backoff_gate import BackoffGate
     from mellea_like.sampling.base import BaseSamplingStrategy
     from mellea_like.sampling.giving_up import Tally
     from mellea_like.sampling.prepare import Plan
@@ -71,7 +71,7 @@ class Call:
 
     # What most calls never change stands here, for a pending call takes memory.
     fatal: BaseException | None = None
-    gate: Gate | None = None
+    gate: BackoffGate | None = None
     tally: Tally | None = None
     rendered: tuple[Message, ...] | None = None
     _begun = False

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
 
 import anyio
 
-from mellea_like.limits.gate import JITTER
+from mellea_like.limits.backoff_gate import JITTER
 from mellea_like.runtime.native import context_for_thread, running_loop
 
 if TYPE_CHECKING:

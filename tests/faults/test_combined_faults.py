@@ -30,8 +30,8 @@ from mellea_like.errors import (
     SamplingTimeout,
 )
 from mellea_like.limits import AdaptiveLimiter, ConcurrencyLimiter, LimitedBackend, RateLimiter
+from mellea_like.limits.backoff_gate import gate_of
 from mellea_like.limits.budget import Budget
-from mellea_like.limits.gate import gate_of
 from mellea_like.limits.retry import Retry
 from mellea_like.sampling.schedules import Eager, Hedged
 

@@ -33,8 +33,8 @@ from mellea_like.errors import (
     SamplingTimeout,
 )
 from mellea_like.limits import ConcurrencyLimiter, LimitedBackend
+from mellea_like.limits.backoff_gate import gate_of
 from mellea_like.limits.budget import Budget
-from mellea_like.limits.gate import gate_of
 from mellea_like.limits.retry import Retry
 
 pytestmark = pytest.mark.anyio

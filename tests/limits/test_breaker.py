@@ -27,8 +27,8 @@ from mellea_like.errors import (
     RateLimited,
 )
 from mellea_like.limits import Budget, ConcurrencyLimiter, LimitedBackend, Retry, RetryBackend
+from mellea_like.limits.backoff_gate import PATIENT, BackoffGate, gate_of
 from mellea_like.limits.breaker import Breaker, answers
-from mellea_like.limits.gate import PATIENT, Gate, gate_of
 
 DOWN = BackendUnavailable("503", status=503)
 GOOD = Requirement("good", lambda candidate: candidate.text == "good", inline=True)
@@ -267,7 +267,7 @@ async def test_a_batch_waits_for_a_backend_that_comes_back(virtual_clock):
 
 
 async def test_a_request_of_a_batch_does_not_wait_beyond_its_deadline_and_says_so(virtual_clock):
-    gate = Gate("scripted")
+    gate = BackoffGate("scripted")
     for _ in range(8):
         gate.heard(DOWN, Retry())
     PATIENT.set(True)

@@ -31,7 +31,7 @@ from mellea_like.errors import (
     MalformedResponse,
     RateLimited,
 )
-from mellea_like.limits.gate import Gate, gate_of
+from mellea_like.limits.backoff_gate import BackoffGate, gate_of
 from mellea_like.limits.retry import Retry, RetryBackend, retries
 from mellea_like.limits.tries import told_to_wait
 from mellea_like.testing import run_virtual
@@ -489,7 +489,7 @@ async def test_a_wait_above_the_cap_of_a_later_try_fails_too(virtual_clock):
 
 async def test_a_spent_quota_is_no_wait(virtual_clock):
     error = RateLimited("quota", retryable=False, retry_after=500)
-    gate = Gate()
+    gate = BackoffGate()
     assert await failure(refuses(error), ask(), gate=gate) is error
     assert not gate.closed
 

@@ -35,7 +35,7 @@ from mellea_like.core.wrapping import innermost
 from mellea_like.errors import LimitExceeded
 from mellea_like.hooks.registry import Plugin, PluginSet, hook
 from mellea_like.hooks.types import HookType
-from mellea_like.limits.gate import gate_of
+from mellea_like.limits.backoff_gate import gate_of
 from mellea_like.runtime.threads import thread_statistics
 
 FIRST = -1000

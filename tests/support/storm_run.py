@@ -14,7 +14,7 @@ from steps import Stepper
 from storm import Rig, Told, check_nothing_left, running
 
 from mellea_like.core.result import SamplingResult
-from mellea_like.limits.gate import JITTER, gate_of
+from mellea_like.limits.backoff_gate import JITTER, gate_of
 
 
 @dataclass

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from limiter_kit import meta
 
-from mellea_like.limits.fair_queue import SLACK, Line, Place, _Entry
+from mellea_like.limits.fair_queue import SLACK, Entry, FairQueue, _HeapItem
 
 
-class Named(Place):
+class Named(Entry):
     def __init__(self, name, *args, **kwargs):
         super().__init__(meta(*args, **kwargs))
         self.name = name
@@ -31,7 +31,7 @@ def drain(line, *, admit=True):
 
 
 def line_of(*places):
-    line = Line()
+    line = FairQueue()
     for place in places:
         line.join(place, 0.0)
     return line
@@ -142,7 +142,7 @@ def test_only_who_waits_is_admitted():
 
 
 def test_nothing_is_kept_of_calls_that_are_over():
-    line = Line()
+    line = FairQueue()
     for number in range(1000):
         places = [Named("x", f"call {number}", n, 1.0) for n in range(4)]
         for place in places:
@@ -224,7 +224,7 @@ STARTED = {"": None, "a": 3.0, "b": 1.0, "c": 3.0}
 
 @given(steps)
 def test_it_does_what_sorting_anew_would_do(steps):
-    line, plain = Line(), PlainLine()
+    line, plain = FairQueue(), PlainLine()
     for now, (what, *args) in enumerate(steps):
         if what == "join":
             call, subsample, purpose = args
@@ -278,7 +278,7 @@ def steps_of(work):
 
 def test_ten_times_as_many_calls_take_about_ten_times_the_steps(monkeypatch):
     # A search through a list compares in C; so that it counts, Python compares.
-    monkeypatch.setattr(_Entry, "__eq__", lambda self, other: self is other)
+    monkeypatch.setattr(_HeapItem, "__eq__", lambda self, other: self is other)
 
     def steps(calls):
         starts = [Start(n) for n in range(calls)]

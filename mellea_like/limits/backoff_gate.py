@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import math
 import random
+from contextlib import suppress
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
-from weakref import WeakValueDictionary, ref
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from weakref import WeakValueDictionary, finalize
 
 import anyio
 from anyio.lowlevel import EventLoopToken, current_token
@@ -30,8 +31,8 @@ if TYPE_CHECKING:
 __all__ = [
     "JITTER",
     "PATIENT",
-    "Gate",
-    "GateStatistics",
+    "BackoffGate",
+    "BackoffGateStatistics",
     "come_back_in",
     "gate_of",
     "spread_after",
@@ -65,7 +66,7 @@ with the same one are not to retry at the same time. A virtual clock seeds it.""
 T = TypeVar("T")
 
 
-class GateStatistics(NamedTuple):
+class BackoffGateStatistics(NamedTuple):
     """A look at a gate.
 
     Attributes:
@@ -85,7 +86,7 @@ class GateStatistics(NamedTuple):
     unsent: int = 0
 
 
-class Gate:
+class BackoffGate:
     """Stands before a backend, and is closed while its server wants to be left alone or is down.
 
     A gate outlives event loops. Requests that waited for it do not arrive all at once: each adds a
@@ -228,14 +229,14 @@ class Gate:
         finally:
             self._waiting -= 1
 
-    def statistics(self) -> GateStatistics:
+    def statistics(self) -> BackoffGateStatistics:
         """Return a look at the gate.
 
         Returns:
             The numbers of this moment.
         """
         breaker = self._breaker
-        return GateStatistics(
+        return BackoffGateStatistics(
             self._closings,
             self._waiting,
             self._waited,
@@ -342,12 +343,12 @@ def come_back_in(seconds: float) -> str:
     return f"come back in {seconds:.0f} s" if seconds >= EXACT else f"come back in {seconds:.3g} s"
 
 
-_by_key: WeakValueDictionary[Hashable, Gate] = WeakValueDictionary()
-_by_backend: dict[int, tuple[ref[Any], Gate]] = {}
+_by_key: WeakValueDictionary[Hashable, BackoffGate] = WeakValueDictionary()
+_by_backend: dict[int, BackoffGate] = {}
 """By the backend's ``id``: backends need not be hashable, and two that are equal stay two."""
 
 
-def gate_of(backend: Backend) -> Gate:
+def gate_of(backend: Backend) -> BackoffGate:
     """Return the gate before a backend.
 
     Backends whose ``limit_key`` is equal share one: an `OpenAIBackend`'s is its server and key. A
@@ -361,26 +362,18 @@ def gate_of(backend: Backend) -> Gate:
         can't be weakly referenced and has no key gets a new one each time.
     """
     backend = innermost(backend)
-    found = _by_backend.get(id(backend))
-    if found is not None and found[0]() is backend:
-        return found[1]
-    gate = _shared(getattr(backend, "limit_key", None), _where(backend))
     number = id(backend)
-
-    def forget(dead: ref[Any], gates: dict[int, tuple[ref[Any], Gate]] = _by_backend) -> None:
-        entry = gates.get(number)
-        if entry is not None and entry[0] is dead:
-            del gates[number]
-
-    try:
-        _by_backend[number] = ref(backend, forget), gate
-    except TypeError:
-        return gate
+    gate = _by_backend.get(number)
+    if gate is None:
+        gate = _shared(getattr(backend, "limit_key", None), _where(backend))
+        with suppress(TypeError):
+            finalize(backend, _by_backend.pop, number, None).atexit = False
+            _by_backend[number] = gate
     return gate
 
 
-def _shared(key: object, where: str) -> Gate:
-    gate = Gate(where)
+def _shared(key: object, where: str) -> BackoffGate:
+    gate = BackoffGate(where)
     if key is None:
         return gate
     try:

@@ -12,7 +12,7 @@ from anyio.lowlevel import checkpoint, checkpoint_if_cancelled, current_token
 
 from mellea_like.core.generation import Usage
 from mellea_like.limits.base import RequestEnd
-from mellea_like.limits.fair_queue import Line, Place
+from mellea_like.limits.fair_queue import Entry, FairQueue
 from mellea_like.runtime.native import call_soon, loop_runs
 from mellea_like.runtime.timeline import Timeline
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from mellea_like.core.backend import Backend, Request
 
-__all__ = ["Queueing", "Ticket"]
+__all__ = ["QueuedLimit", "QueuedPermit"]
 
 CHECKING = 2.0
 """Seconds for which a reply is thought to be checked, unless its subsample asks again before."""
@@ -35,7 +35,7 @@ TICK = 1e-6
 """Seconds that are no wait: a timer's rounding must not send a request back to wait for it."""
 
 
-class Ticket(Place):
+class QueuedPermit(Entry):
     """One request's place in a limit's line, and its permit once it is granted.
 
     Args:
@@ -49,8 +49,8 @@ class Ticket(Place):
     def __init__(
         self,
         request: Request,
-        line: Line[Ticket],
-        give_back: Callable[[Ticket, RequestEnd], None],
+        line: FairQueue[QueuedPermit],
+        give_back: Callable[[QueuedPermit, RequestEnd], None],
     ) -> None:
         super().__init__(request.meta)
         self.request = request
@@ -93,8 +93,8 @@ class Ticket(Place):
         self._give_back(self, end)
 
 
-class Queueing(ABC):
-    """A limit that lets requests wait in one line, in the order that `Line` says.
+class QueuedLimit(ABC):
+    """A limit that lets requests wait in one line, in the order that `FairQueue` says.
 
     Everything is decided in synchronous steps: when a request comes, ends or leaves, and when the
     limit changes, the head of the line is granted for as long as the rule allows it. No task runs
@@ -106,29 +106,29 @@ class Queueing(ABC):
 
     def __init__(self) -> None:
         self._timeline = Timeline()
-        self._line: Line[Ticket] = Line()
+        self._line: FairQueue[QueuedPermit] = FairQueue()
         self._loop: EventLoopToken | None = None
-        self._keeper: Ticket | None = None  # The head when it was last looked at.
+        self._keeper: QueuedPermit | None = None  # The head when it was last looked at.
         self._seen_at = 0.0
         self._admitted = 0
         self._max_in_flight = 0
 
     @abstractmethod
-    def _delay(self, now: float, ticket: Ticket) -> float:
+    def _delay(self, now: float, ticket: QueuedPermit) -> float:
         """Return in how many seconds the head of the line may go: 0 for now.
 
         ``math.inf`` stands for: not before a request ends or the limit changes.
         """
 
-    def _granted(self, now: float, ticket: Ticket) -> None:  # noqa: B027 (need not be overridden)
+    def _granted(self, now: float, ticket: QueuedPermit) -> None:  # noqa: B027 (need not be overridden)
         """Note that a request goes; its line has counted it already."""
 
     def _ended(  # noqa: B027 (need not be overridden)
-        self, now: float, ticket: Ticket, end: RequestEnd
+        self, now: float, ticket: QueuedPermit, end: RequestEnd
     ) -> None:
         """Note how a request ended, before its line stops counting it."""
 
-    async def acquire(self, request: Request, backend: Backend) -> Ticket:  # noqa: ARG002
+    async def acquire(self, request: Request, backend: Backend) -> QueuedPermit:  # noqa: ARG002
         """Wait until a request may be sent.
 
         Args:
@@ -143,7 +143,7 @@ class Queueing(ABC):
         """
         await checkpoint_if_cancelled()
         self._enter_loop()
-        ticket = Ticket(request, self._line, self._release)
+        ticket = QueuedPermit(request, self._line, self._release)
         started = request.meta.call_started
         self._line.join(ticket, anyio.current_time() if started is None else started)
         self._pump_for_new_head()
@@ -151,7 +151,7 @@ class Queueing(ABC):
             await self._wait(ticket)
         return ticket
 
-    async def _wait(self, ticket: Ticket) -> None:
+    async def _wait(self, ticket: QueuedPermit) -> None:
         try:
             while ticket.waiting:
                 await ticket.wait()
@@ -192,7 +192,7 @@ class Queueing(ABC):
         if head is not None:
             head.set_alarm(self._timeline.on_loop(now + delay) if delay < math.inf else delay)
 
-    def _release(self, ticket: Ticket, end: RequestEnd) -> None:
+    def _release(self, ticket: QueuedPermit, end: RequestEnd) -> None:
         if self._in_loop():
             was_in_flight = ticket.in_flight
             undecided_until = None
@@ -240,7 +240,7 @@ class Queueing(ABC):
             return False
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_loop": None, "_line": Line(), "_keeper": None}
+        return {**vars(self), "_loop": None, "_line": FairQueue(), "_keeper": None}
 
     def _enter_loop(self) -> None:
         token = current_token()
@@ -255,5 +255,5 @@ class Queueing(ABC):
             )
             raise RuntimeError(msg)
         self._loop = token
-        self._line = Line()
+        self._line = FairQueue()
         self._keeper = None

@@ -18,8 +18,15 @@ from mellea_like.core.message import Message
 from mellea_like.core.options import Options
 from mellea_like.core.wrapping import BackendWrapper
 from mellea_like.errors import BackendUnavailable, RateLimited
-from mellea_like.limits import gate as module
-from mellea_like.limits.gate import JITTER, Gate, come_back_in, gate_of, spread_after, why_not_wait
+from mellea_like.limits import backoff_gate as module
+from mellea_like.limits.backoff_gate import (
+    JITTER,
+    BackoffGate,
+    come_back_in,
+    gate_of,
+    spread_after,
+    why_not_wait,
+)
 from mellea_like.limits.retry import Retry, RetryBackend
 from mellea_like.testing import run_virtual
 
@@ -76,14 +83,14 @@ POLICY = Retry()
 
 
 async def test_an_open_gate_lets_everything_through(virtual_clock):
-    gate = Gate()
+    gate = BackoffGate()
     assert not gate.closed
     await gate.wait(ask(), POLICY)
     assert virtual_clock.now == 0
 
 
 async def test_a_closed_gate_opens_when_the_time_is_up(virtual_clock):
-    gate = Gate()
+    gate = BackoffGate()
     gate.close(10)
     assert gate.closed
     await anyio.sleep(9.9)
@@ -93,7 +100,7 @@ async def test_a_closed_gate_opens_when_the_time_is_up(virtual_clock):
 
 
 async def test_all_wait_and_do_not_arrive_at_once(virtual_clock):
-    gate = Gate()
+    gate = BackoffGate()
     gate.close(10)
     arrived: list[float] = []
 
@@ -112,7 +119,7 @@ async def test_all_wait_and_do_not_arrive_at_once(virtual_clock):
 
 
 async def test_waiters_go_on_waiting_when_it_is_closed_for_longer(virtual_clock):
-    gate = Gate()
+    gate = BackoffGate()
     gate.close(10)
     async with anyio.create_task_group() as group:
         group.start_soon(gate.wait, ask(), POLICY)
@@ -122,7 +129,7 @@ async def test_waiters_go_on_waiting_when_it_is_closed_for_longer(virtual_clock)
 
 
 async def test_it_is_never_closed_for_less_than_it_was(virtual_clock):
-    gate = Gate()
+    gate = BackoffGate()
     gate.close(30)
     gate.close(1)
     await anyio.sleep(29)
@@ -130,7 +137,7 @@ async def test_it_is_never_closed_for_less_than_it_was(virtual_clock):
 
 
 async def test_after_it_opened_only_the_last_word_counts(virtual_clock):
-    gate = Gate()
+    gate = BackoffGate()
     gate.close(120, told=3600)
     await anyio.sleep(121)
     gate.close(2)
@@ -139,7 +146,7 @@ async def test_after_it_opened_only_the_last_word_counts(virtual_clock):
 
 
 async def test_a_wait_beyond_the_deadline_is_not_begun(virtual_clock):
-    gate = Gate()
+    gate = BackoffGate()
     gate.close(10)
     request = ask(deadline=5)
     with pytest.raises(RateLimited, match="come back in 10 s; the call's time is up in 5 s") as e:
@@ -152,7 +159,7 @@ async def test_a_wait_beyond_the_deadline_is_not_begun(virtual_clock):
 
 
 async def test_the_spread_counts_against_the_deadline(virtual_clock):
-    gate = Gate()
+    gate = BackoffGate()
     gate.close(10)
     spread = JITTER.random()
     JITTER.seed(0)
@@ -162,7 +169,7 @@ async def test_the_spread_counts_against_the_deadline(virtual_clock):
 
 
 async def test_a_server_that_is_gone_for_longer_than_the_cap_fails_all_now(virtual_clock):
-    gate = Gate()
+    gate = BackoffGate()
     gate.close(120, told=3600)
     await anyio.sleep(60)
     with pytest.raises(RateLimited, match="max_retry_after=120") as caught:
@@ -175,14 +182,14 @@ async def test_a_server_that_is_gone_for_longer_than_the_cap_fails_all_now(virtu
 
 
 async def test_a_request_that_may_wait_longer_obeys_the_server(virtual_clock):
-    gate = Gate()
+    gate = BackoffGate()
     gate.close(120, told=3600)
     await gate.wait(ask(), Retry(max_retry_after=math.inf))
     assert 3600 <= virtual_clock.now <= 3601
 
 
 async def test_a_waiter_gives_up_when_the_wait_becomes_too_long(virtual_clock):
-    gate = Gate()
+    gate = BackoffGate()
     gate.close(10)
 
     async def wait() -> None:
@@ -198,7 +205,7 @@ async def test_a_waiter_gives_up_when_the_wait_becomes_too_long(virtual_clock):
 
 
 async def test_a_waiter_that_is_cancelled_has_sent_nothing(virtual_clock):
-    gate = Gate()
+    gate = BackoffGate()
     gate.close(10)
     request = ask()
     with anyio.move_on_after(5) as scope:
@@ -210,7 +217,7 @@ async def test_a_waiter_that_is_cancelled_has_sent_nothing(virtual_clock):
 
 def test_a_native_cancellation_of_a_waiter_leaves_as_such():
     async def run():
-        gate = Gate()
+        gate = BackoffGate()
         gate.close(10)
         task = asyncio.create_task(gate.wait(ask(), POLICY))
         await asyncio.sleep(5)
@@ -223,7 +230,7 @@ def test_a_native_cancellation_of_a_waiter_leaves_as_such():
 
 
 async def test_a_request_that_was_sent_before_stays_counted(virtual_clock):
-    gate = Gate()
+    gate = BackoffGate()
     gate.close(10)
     request = ask(deadline=1)
     request.meter.start()
@@ -235,7 +242,7 @@ async def test_a_request_that_was_sent_before_stays_counted(virtual_clock):
 @pytest.mark.parametrize("second", ["asyncio", "trio"])
 @pytest.mark.parametrize("first", ["asyncio", "trio"])
 def test_a_gate_serves_one_event_loop_after_another(first, second):
-    gate = Gate()
+    gate = BackoffGate()
 
     async def close() -> None:
         await anyio.sleep(1000)
