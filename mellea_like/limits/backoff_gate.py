@@ -1,6 +1,7 @@
-"""One gate for each backend and key: what one request learns of the server, all others obey.
+"""One backoff gate for each backend and key: what one request learns of a server, all others obey.
 
 When one is told to wait, all wait; when many in a row fail, a circuit breaker lets none through.
+The breaker's pattern is Michael T. Nygard's ("Release It!", second edition, chapter 5).
 """
 
 from __future__ import annotations
@@ -16,8 +17,7 @@ import anyio
 from anyio.lowlevel import EventLoopToken, current_token
 
 from mellea_like.core.wrapping import innermost
-from mellea_like.errors import RateLimited
-from mellea_like.limits.breaker import Breaker, answers
+from mellea_like.errors import BackendUnavailable, CircuitOpen, MalformedResponse, RateLimited
 from mellea_like.runtime.logs import inform
 from mellea_like.runtime.timeline import Timeline
 
@@ -33,8 +33,10 @@ __all__ = [
     "PATIENT",
     "BackoffGate",
     "BackoffGateStatistics",
+    "CircuitBreaker",
     "come_back_in",
     "gate_of",
+    "is_answer",
     "spread_after",
     "why_not_wait",
 ]
@@ -49,6 +51,20 @@ TOO_MANY_REQUESTS = 429
 
 TRIP_AFTER = 8
 """Requests in a row that may fail before a backend is left alone."""
+
+FIRST_PAUSE = 1.0
+"""Seconds that the circuit stays open the first time; each failed probe doubles them."""
+
+LONGEST_PAUSE = 30.0
+
+FLAKY_SECONDS = 10.0
+"""After an answer that ended a row of failures, the server counts as flaky for so long."""
+
+FLAKY_FACTOR = 3
+"""How many times longer the row has to be with a flaky server."""
+
+TICK = 1e-9
+"""Seconds that count as none: what may be left when a timer has run."""
 
 EXACT = 100.0
 """Seconds; of longer times, nobody reads a fraction of a second."""
@@ -67,7 +83,7 @@ T = TypeVar("T")
 
 
 class BackoffGateStatistics(NamedTuple):
-    """A look at a gate.
+    """A look at a backoff gate.
 
     Attributes:
         closings: how often it was closed or kept closed for longer.
@@ -98,12 +114,12 @@ class BackoffGate:
 
     __slots__ = (
         "__weakref__",
-        "_back",
         "_breaker",
         "_closings",
         "_opens",
         "_probe_awaited",
         "_refused",
+        "_server_back",
         "_spread",
         "_timeline",
         "_waited",
@@ -113,11 +129,11 @@ class BackoffGate:
 
     def __init__(self, where: str = "this backend") -> None:
         self._where = where
-        self._breaker = Breaker()
+        self._breaker = CircuitBreaker()
         self._probe_awaited: set[tuple[EventLoopToken, anyio.Event]] = set()
         self._timeline = Timeline()
         self._opens: float | None = None
-        self._back = 0.0
+        self._server_back = 0.0
         self._spread = 0.0
         self._closings = 0
         self._waiting = 0
@@ -135,23 +151,26 @@ class BackoffGate:
         """Whether the last requests failed, so that `answered` wants to know of an answer."""
         return self._breaker.failures > 0
 
+    def statistics(self) -> BackoffGateStatistics:
+        """Return a look at the gate.
+
+        Returns:
+            The numbers of this moment.
+        """
+        breaker = self._breaker
+        return BackoffGateStatistics(
+            self._closings,
+            self._waiting,
+            self._waited,
+            self._refused,
+            breaker.failures,
+            breaker.unsent,
+        )
+
     async def send(
         self, send: Callable[[Request], Awaitable[T]], request: Request, policy: Retry | None
     ) -> T:
-        """Send a request as soon as it may be sent.
-
-        Args:
-            send: sends a request; what it raises is for `heard`.
-            request: the request.
-            policy: how long it may wait; None for not at all.
-
-        Returns:
-            What ``send`` returns.
-
-        Raises:
-            RateLimited: the server asks to wait for longer than the request may.
-            CircuitOpen: the backend is not reachable, and the request may not wait for it.
-        """
+        """Send a request once, as soon as it may be sent; what it raises is for `heard`."""
         if self.closed:
             await self.wait(request, policy)
         try:
@@ -169,14 +188,9 @@ class BackoffGate:
         self._probe_has_ended()
 
     def heard(self, error: BackendError, policy: Retry | None) -> None:
-        """Hear what a request failed with: too many failures in a row open the circuit breaker.
-
-        Args:
-            error: the error.
-            policy: says how many are too many; the default does where it is None.
-        """
+        """Hear what a request failed with: too many failures in a row open the circuit breaker."""
         most = TRIP_AFTER if policy is None else policy.trip_after
-        answer = answers(error)
+        answer = is_answer(error)
         now = self._timeline.now()
         if answer and self.failing:
             self.answered()
@@ -184,34 +198,25 @@ class BackoffGate:
             inform("%s", self._breaker.state(now, self._where))
 
     def close(self, seconds: float, *, told: float | None = None) -> None:
-        """Close the gate, or keep it closed for longer; never for less than it is already.
+        """Close the gate for some seconds from now; never for less than it is already closed.
 
-        Args:
-            seconds: for how long from now.
-            told: how long the server wants to be left alone, where that is longer: requests that
-                come meanwhile obey it, or fail if they may not wait so long. When the gate opens,
-                the server is asked again.
+        ``told`` is how long the server wants to be left alone, where that is longer: requests that
+        come meanwhile obey it, or fail if they may not wait so long. When the gate opens, the
+        server is asked again.
         """
         now = self._timeline.now()
         opens, back = now + seconds, now + (seconds if told is None else max(told, seconds))
         before = self._opens
         if before is not None and now < before:
-            opens, back = max(opens, before), max(back, self._back)
-        self._opens, self._back = opens, back
+            opens, back = max(opens, before), max(back, self._server_back)
+        self._opens, self._server_back = opens, back
         self._spread = spread_after(back - now)
         self._closings += 1
 
     async def wait(self, request: Request, policy: Retry | None) -> None:
-        """Wait until the gate is open, if a request may wait so long; else fail now.
+        """Wait until the gate is open if a request may wait so long; else fail now, unsent.
 
-        Args:
-            request: the request that is to be sent. If it is not, its meter says so.
-            policy: how long it may wait at most, besides its deadline. None does not obey what
-                the server told others.
-
-        Raises:
-            RateLimited: the wait would end too late; ``retry_after`` says when to come back.
-            CircuitOpen: the backend is not reachable.
+        Without a policy it does not obey what the server told others.
         """
         self._waiting += 1
         self._waited += 1
@@ -229,29 +234,11 @@ class BackoffGate:
         finally:
             self._waiting -= 1
 
-    def statistics(self) -> BackoffGateStatistics:
-        """Return a look at the gate.
-
-        Returns:
-            The numbers of this moment.
-        """
-        breaker = self._breaker
-        return BackoffGateStatistics(
-            self._closings,
-            self._waiting,
-            self._waited,
-            self._refused,
-            breaker.failures,
-            breaker.unsent,
-        )
-
     async def _wait_once(self, request: Request, policy: Retry) -> None:
-        left = self._back - self._timeline.now()
-        until = self._back + self._spread * JITTER.random()
-        deadline = request.meta.deadline
-        time_left = math.inf if deadline is None else deadline - anyio.current_time()
+        left = self._server_back - self._timeline.now()
+        until = self._server_back + self._spread * JITTER.random()
         late = until - self._timeline.now()
-        why = why_not_wait(left, late, time_left, policy.max_retry_after)
+        why = why_not_wait(left, late, _time_left(request), policy.max_retry_after)
         if why:
             self._refused += 1
             msg = f"this backend's server asked to be left alone: {come_back_in(left)}; {why}"
@@ -269,8 +256,7 @@ class BackoffGate:
         if not wait:
             return True
         if wait < math.inf:
-            deadline = request.meta.deadline
-            time_left = math.inf if deadline is None else deadline - anyio.current_time()
+            time_left = _time_left(request)
             patience = 0.0
             if policy is not None and PATIENT.get():
                 patience = began + policy.max_retry_after - now
@@ -300,30 +286,127 @@ class BackoffGate:
         return False
 
 
-def spread_after(seconds: float) -> float:
-    """Return over how long those who waited are spread when a gate opens.
+class CircuitBreaker:
+    """Counts a backend's failures in a row, and says whether another request may be sent.
 
-    Args:
-        seconds: how long it was closed.
+    - Closed, it lets everything through. Any answer closes it.
+    - Open, it lets nothing through for a pause.
+    - Half-open, it lets one request through at a time, the probe: after half of the failures that
+      open it, and after each pause.
 
-    Returns:
-        Seconds.
+    Pure: the time is passed in.
     """
+
+    __slots__ = (
+        "_answered_at",
+        "_last_error",
+        "_next",
+        "_pause",
+        "_probe",
+        "_status",
+        "failures",
+        "unsent",
+    )
+
+    def __init__(self) -> None:
+        self.failures = 0
+        self.unsent = 0
+        self._next: float | None = None
+        self._pause = 0.0
+        self._probe: object = None
+        self._answered_at = -math.inf
+        self._last_error = ""
+        self._status: int | None = None
+
+    @property
+    def closed(self) -> bool:
+        """Whether everything may be sent."""
+        return self._next is None
+
+    def ask(self, now: float, request: object) -> float:
+        """Return 0 if a request may be sent, perhaps as the probe; else when to ask again.
+
+        That is in so many seconds, infinitely many while another probe is under way.
+        """
+        if self._next is None:
+            return 0.0
+        if now < self._next - TICK:
+            return self._next - now
+        if self._probe is not None:
+            return math.inf
+        self._probe = request
+        return 0.0
+
+    def failed(self, now: float, error: BackendError, most: int) -> bool:
+        """Count a request that failed; tell whether that opened the breaker."""
+        self.failures += 1
+        self._last_error, self._status = str(error), error.status
+        if now < self._answered_at + FLAKY_SECONDS:
+            most *= FLAKY_FACTOR
+        if self.failures >= most:
+            if self._next is not None and now < self._next - TICK:
+                return False  # It was sent before.
+            self._pause = min(2 * self._pause or FIRST_PAUSE, LONGEST_PAUSE)
+            self._next = now + self._pause
+            return True
+        if self.failures >= most // 2:
+            self._next = now
+        return False
+
+    def answered(self, now: float) -> None:
+        """Hear that the backend has answered."""
+        if self.failures:
+            self._answered_at = now
+        self.failures, self._next, self._pause = 0, None, 0.0
+
+    def ended(self, request: object) -> bool:
+        """Hear that a request has ended, however it did; tell whether it was the probe."""
+        if self._probe is not request:
+            return False
+        self._probe = None
+        return True
+
+    def refusal(self, now: float, where: str, late: str = "") -> CircuitOpen:
+        """Count a request as not sent, and return its error."""
+        self.unsent += 1
+        return CircuitOpen(
+            f"{self.state(now, where)}{late}; the last failure: {self._last_error}",
+            status=self._status,
+            retry_after=self._left(now),
+        )
+
+    def state(self, now: float, where: str) -> str:
+        """Describe a backend that is not reachable."""
+        return (
+            f"{where}: not reachable, {self.failures} requests failed in a row;"
+            f" the next try is in {self._left(now):.3g} s"
+        )
+
+    def _left(self, now: float) -> float:
+        return 0.0 if self._next is None else max(0.0, self._next - now)
+
+
+def is_answer(error: BackendError) -> bool | None:
+    """Tell whether an error shows that a backend is up, such as a 429; None if it says neither.
+
+    False where the backend can't be reached or answers with a 5xx. Neither: a reply that takes too
+    long may only be a long one, a gate's refusal was never sent, and a backend that has given up by
+    itself isn't waited for.
+    """
+    if isinstance(error, BackendUnavailable | RateLimited) and not error.retryable:
+        return None
+    if isinstance(error, BackendUnavailable):
+        return False
+    return True if isinstance(error, RateLimited | MalformedResponse) or error.status else None
+
+
+def spread_after(seconds: float) -> float:
+    """Return over how many seconds those who waited are spread when a gate opens."""
     return min(SPREAD * seconds, MAX_SPREAD)
 
 
 def why_not_wait(wait: float, ends: float, time_left: float, cap: float) -> str:
-    """Decide whether a request may wait.
-
-    Args:
-        wait: how long the server wants it to wait, in seconds.
-        ends: in how many seconds it would be sent.
-        time_left: in how many seconds its call's time is up.
-        cap: how long it may wait.
-
-    Returns:
-        Why it may not; empty where it may.
-    """
+    """Say why a request may not wait until a time; empty where it may."""
     if wait > cap:
         return f"that is longer than this request may wait (max_retry_after={cap:g})"
     if ends > time_left:
@@ -332,15 +415,13 @@ def why_not_wait(wait: float, ends: float, time_left: float, cap: float) -> str:
 
 
 def come_back_in(seconds: float) -> str:
-    """Say when to come back.
-
-    Args:
-        seconds: how long from now.
-
-    Returns:
-        Words for a message.
-    """
+    """Say when to come back, for a message."""
     return f"come back in {seconds:.0f} s" if seconds >= EXACT else f"come back in {seconds:.3g} s"
+
+
+def _time_left(request: Request) -> float:
+    deadline = request.meta.deadline
+    return math.inf if deadline is None else deadline - anyio.current_time()
 
 
 _by_key: WeakValueDictionary[Hashable, BackoffGate] = WeakValueDictionary()
@@ -352,7 +433,7 @@ def gate_of(backend: Backend) -> BackoffGate:
     """Return the gate before a backend.
 
     Backends whose ``limit_key`` is equal share one: an `OpenAIBackend`'s is its server and key. A
-    backend without it has a gate of its own.
+    backend without it has its own.
 
     Args:
         backend: the backend, wrapped or not.

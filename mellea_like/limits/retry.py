@@ -4,25 +4,52 @@ from __future__ import annotations
 
 import math
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import anyio
 
 from mellea_like.core.generation import Generation
 from mellea_like.core.numbers import real_number, whole_number
+from mellea_like.core.shown import add_note, error_text
 from mellea_like.core.wrapping import BackendWrapper
-from mellea_like.errors import BackendError, MalformedResponse
-from mellea_like.limits.backoff_gate import TRIP_AFTER, gate_of
-from mellea_like.limits.tries import try_again
+from mellea_like.errors import (
+    BackendError,
+    BackendUnavailable,
+    LimitExceeded,
+    MalformedResponse,
+    RateLimited,
+)
+from mellea_like.limits.backoff_gate import (
+    JITTER,
+    TRIP_AFTER,
+    come_back_in,
+    gate_of,
+    spread_after,
+)
+from mellea_like.runtime.logs import inform
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 
+    from tenacity import RetryCallState
+
     from mellea_like.core.backend import Backend, Request
     from mellea_like.limits.backoff_gate import BackoffGate
 
-__all__ = ["Retry", "RetryBackend", "retries"]
+__all__ = [
+    "Retry",
+    "RetryBackend",
+    "gate_before",
+    "send_with_retries",
+    "told_to_wait",
+    "try_again",
+]
 
 T = TypeVar("T")
+
+A_DAY = 86_400.0
+"""A server that asks for more is taken to ask for a day."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,36 +136,6 @@ class Retry:
         """
         return chance * min(self.maximum, self.initial * 2.0 ** min(failures - 1, 64))
 
-    async def again(
-        self,
-        send: Callable[[Request], Awaitable[Generation]],
-        request: Request,
-        first: BackendError,
-        gate: BackoffGate | None = None,
-    ) -> Generation:
-        """Go on with a request that has failed once.
-
-        Each further try has a meter of its own, part of the request's, and says in its
-        ``meta.retry`` how many there were before it.
-
-        Args:
-            send: sends a request.
-            request: the request that has failed.
-            first: what it failed with.
-            gate: the backend's gate. It is closed when the server asks to wait or refuses with a
-                429, so that others wait too; and each try waits for it.
-
-        Returns:
-            The reply of the first try that succeeds.
-
-        Raises:
-            BackendError: the last try's error; ``first`` itself if it is not worth another try.
-                Notes say how often it was tried, and what forbade another try.
-            RateLimited: the server asks to wait for longer than this policy allows, or than the
-                call's time does.
-        """
-        return await try_again(self, send, request, first, gate)
-
 
 class RetryBackend(BackendWrapper):
     """A backend that tries again by itself, for use outside of strategies.
@@ -181,28 +178,18 @@ class RetryBackend(BackendWrapper):
         Raises:
             BackendError: there is no reply: the last try's error.
         """
-        return await self._tried(self.inner.generate, request)
+        gate = gate_of(self.inner)
+        return await send_with_retries(self.inner.generate, request, self.policy, gate)
 
     @asynccontextmanager
     async def _stream(self, request: Request) -> AsyncGenerator[AsyncIterator[str | Generation]]:
-        begun = await self._tried(self._begin, request)
+        gate = gate_of(self.inner)
+        begun = await send_with_retries(self._begin, request, self.policy, gate)
         try:
             async with begun.stack, aclosing(begun.all()) as pieces:
                 yield pieces
         finally:
             begun.request.meter.finish(begun.generation)
-
-    async def _tried(self, send: Callable[[Request], Awaitable[T]], request: Request) -> T:
-        gate = gate_of(self.inner)
-        try:
-            return await gate.send(send, request, self.policy)
-        except BackendError as exc:
-            first = exc
-        # Outside the handler, so that the first error is not the context of all others.
-        try:
-            return await try_again(self.policy, send, request, first, gate)
-        finally:
-            del first
 
     async def _begin(self, request: Request) -> _Begun:
         async with AsyncExitStack() as stack:
@@ -240,17 +227,196 @@ class _Begun:
         return piece
 
 
-def retries(backend: Backend) -> bool:
-    """Tell whether a backend tries again by itself, so that nobody else should.
-
-    Args:
-        backend: the backend, wrapped or not.
-
-    Returns:
-        Whether it, or a backend inside its wrappers, has a true attribute ``retries``.
-    """
+def gate_before(backend: Backend) -> BackoffGate | None:
+    """Return the gate before a backend; None where the backend retries by itself."""
+    outermost = backend
     while not getattr(backend, "retries", False):
         if not isinstance(backend, BackendWrapper):
-            return False
+            return gate_of(outermost)
         backend = backend.inner
-    return True
+    return None
+
+
+async def send_with_retries(
+    send: Callable[[Request], Awaitable[T]],
+    request: Request,
+    policy: Retry | None,
+    gate: BackoffGate | None,
+    out_of_budget: Callable[[LimitExceeded], object] | None = None,
+) -> T:
+    """Send a request when its gate lets it through, and try again as `try_again` does."""
+    if gate is None:
+        return await send(request)
+    try:
+        return await gate.send(send, request, policy)
+    except BackendError as exc:
+        first = exc
+    # Outside the handler, so that the first error is not the context of all others.
+    try:
+        return await try_again(send, request, first, policy, gate, out_of_budget)
+    finally:
+        del first  # A frame that holds its own exception waits for the collector.
+
+
+async def try_again(
+    send: Callable[[Request], Awaitable[T]],
+    request: Request,
+    first: BackendError,
+    policy: Retry | None,
+    gate: BackoffGate | None,
+    out_of_budget: Callable[[LimitExceeded], object] | None = None,
+) -> T:
+    """Go on with a request whose first try failed; raise the last try's error.
+
+    Each further try has its own meter, part of the request's, and says in its ``meta.retry`` how
+    many there were before it. Notes on the error say how often it was tried, and what forbade
+    another try. Without a policy or a gate, nothing is tried again. ``out_of_budget`` is told when
+    a budget refuses a further try, and the first error is raised; without it, the refusal is.
+    """
+    try:
+        if gate is None:
+            raise first
+        gate.heard(first, policy)
+        if policy is None:
+            raise first
+        tries = _Tries(send, request, policy, gate)
+        if not tries.failed(first):
+            raise first
+        request.meter.finish(None)
+        try:
+            return await tries.run()
+        except LimitExceeded as exc:
+            if out_of_budget is None or exc.result is not None:  # It ended a call inside this one.
+                raise
+            out_of_budget(exc)
+            add_note(first, f"not tried again: {exc}")
+        # Outside the handler: what ends the call may be raised from this error, not it from that.
+        raise first
+    finally:
+        del first
+
+
+class _Tries(Generic[T]):
+    """The further tries of one request, one after the other."""
+
+    def __init__(
+        self,
+        send: Callable[[Request], Awaitable[T]],
+        request: Request,
+        policy: Retry,
+        gate: BackoffGate,
+    ) -> None:
+        self.send = send
+        self.request = request
+        self.policy = policy
+        self.gate = gate
+        self.failures = 0
+        self.refusals = 0
+        self.pause = 0.0
+        self.state: RetryCallState | None = None
+
+    async def run(self) -> T:
+        # What most programs never need is not loaded by them.
+        from tenacity.asyncio import AsyncRetrying  # noqa: PLC0415
+
+        await anyio.sleep(self.pause)
+        retrying = AsyncRetrying(
+            retry=self.may_go_on, wait=lambda _state: self.pause, sleep=anyio.sleep
+        )
+        try:
+            return await retrying(self.gate.send, self.attempt, self.request, self.policy)
+        finally:
+            # It holds the last error, whose traceback holds tenacity's frames, which hold it.
+            if self.state is not None:
+                self.state.outcome = None
+
+    def may_go_on(self, state: RetryCallState) -> bool:
+        self.state = state
+        outcome: Any = state.outcome
+        error = outcome.exception()
+        return isinstance(error, BackendError) and self.failed(error)
+
+    async def attempt(self, request: Request) -> T:
+        meter = request.meter.attempt()
+        meta = replace(request.meta, retry=request.meta.retry + self.failures)
+        reply: T | None = None
+        failed = True
+        try:
+            reply = await self.send(replace(request, meter=meter, meta=meta))
+            failed = False
+            return reply  # noqa: TRY300 (it is the method's end)
+        except BackendError as exc:
+            self.gate.heard(exc, self.policy)
+            raise
+        finally:
+            if failed or isinstance(reply, Generation):
+                meter.finish(reply if isinstance(reply, Generation) else None)
+
+    def failed(self, error: BackendError) -> bool:
+        """Count a failure, and have others wait; tell whether to try again, in `pause` seconds."""
+        policy = self.policy
+        refused = isinstance(error, RateLimited)
+        self.failures += 1
+        self.refusals += refused
+        if not policy.transient(error):
+            return False
+        asked = told_to_wait(error)
+        if asked is not None and asked > policy.max_retry_after:
+            self.gate.close(policy.max_retry_after, told=asked)
+            raise _too_long(error, asked, policy.max_retry_after) from error
+        chance = JITTER.random()
+        wait = policy.backoff(self.failures, chance) if asked is None else asked
+        if refused or asked is not None:
+            self.gate.close(wait)
+        self.pause = wait if asked is None else wait + chance * spread_after(wait)
+        why = self.why_stop()
+        if why and why not in getattr(error, "__notes__", ()):
+            add_note(error, why)
+        elif not why:
+            # An error that vanishes helps nobody.
+            inform(
+                "try %d failed: %s: %s; the next one is in %.3g s",
+                self.failures,
+                type(error).__name__,
+                error,
+                self.pause,
+            )
+        return not why
+
+    def why_stop(self) -> str:
+        policy, deadline = self.policy, self.request.meta.deadline
+        if self.refusals >= policy.rate_limit_attempts:
+            allowed = f"rate_limit_attempts={policy.rate_limit_attempts}"
+            return f"refused {_times(self.refusals)} ({allowed})"
+        if self.failures - self.refusals >= policy.attempts:
+            return f"tried {_times(self.failures)} (attempts={policy.attempts})"
+        if deadline is not None and anyio.current_time() + self.pause > deadline:
+            return (
+                f"tried {_times(self.failures)}: the call's time is up before the"
+                f" {self.pause:.3g} s are over that the next try has to wait"
+            )
+        return ""
+
+
+def told_to_wait(error: BackendError) -> float | None:
+    """Return for how many seconds the server wants to be left alone, a day at most.
+
+    None where it did not say, or said something that makes no sense.
+    """
+    seconds: object = error.retry_after
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+        return None
+    return float(min(seconds, A_DAY)) if 0 < seconds < math.inf else None
+
+
+def _too_long(error: BackendError, wait: float, cap: float) -> BackendError:
+    kind = RateLimited if isinstance(error, RateLimited) else BackendUnavailable
+    msg = (
+        f"{error_text(error)}; {come_back_in(wait)}: that is longer than this request may wait"
+        f" (max_retry_after={cap:g})"
+    )
+    return kind(msg, status=error.status, retryable=False, retry_after=wait)
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"

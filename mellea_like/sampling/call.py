@@ -24,11 +24,12 @@ from mellea_like.errors import BackendError, HookError, LimitExceeded, SamplingF
 from mellea_like.hooks.dispatch import HookRun
 from mellea_like.hooks.registry import snapshot
 from mellea_like.hooks.types import HookType
+from mellea_like.limits.retry import gate_before
 from mellea_like.requirements.validate import Checklist
 from mellea_like.runtime.logs import warn
 from mellea_like.runtime.native import clock, scope_cancelled, split_cancellation
 from mellea_like.sampling import events
-from mellea_like.sampling.asking import gate_before, surrounded
+from mellea_like.sampling.asking import surrounded
 from mellea_like.sampling.delivery import Delivery
 from mellea_like.sampling.ending import Ending, Stop, conclude
 from mellea_like.sampling.race import Race

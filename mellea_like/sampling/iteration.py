@@ -27,10 +27,10 @@ from mellea_like.errors import (
     RequirementError,
 )
 from mellea_like.hooks.types import HookType
+from mellea_like.limits.retry import try_again
 from mellea_like.requirements.validate import Checklist
 from mellea_like.runtime.native import cancel_requested, split_cancellation
 from mellea_like.sampling import events
-from mellea_like.sampling.asking import send_at, try_again
 from mellea_like.sampling.judging import ask_judge
 from mellea_like.sampling.turns import derive_seed
 
@@ -201,7 +201,9 @@ class Iteration:
         gate = call.gate
         try:
             if gate is not None and gate.closed:
-                generation = await send_at(gate, call.backend, request, call)
+                generation = await gate.send(
+                    call.backend.generate, request, call.strategy.settings.retry
+                )
             else:
                 generation = await call.backend.generate(request)
                 if gate is not None and gate.failing:
@@ -209,7 +211,14 @@ class Iteration:
         except BackendError as exc:
             if call.iteration_timeout is not None:
                 self.tried = exc
-            generation = await try_again(call.backend, gate, request, exc, call)
+            generation = await try_again(
+                call.backend.generate,
+                request,
+                exc,
+                call.strategy.settings.retry,
+                gate,
+                call.race.out_of_budget,
+            )
         if not isinstance(generation, Generation):
             checked_reply(plan.backend, generation)
         candidate = self._read(generation)

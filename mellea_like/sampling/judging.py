@@ -9,9 +9,9 @@ from anyio.lowlevel import checkpoint_if_cancelled
 
 from mellea_like.core.backend import Request, checked_reply
 from mellea_like.core.generation import INCOMPLETE, Meter, why_incomplete
-from mellea_like.errors import BackendError, LimitExceeded
+from mellea_like.errors import LimitExceeded
+from mellea_like.limits.retry import gate_before, send_with_retries
 from mellea_like.requirements.judge import judge_messages, read_verdict
-from mellea_like.sampling.asking import gate_before, send_at, try_again
 from mellea_like.sampling.turns import derive_seed
 
 if TYPE_CHECKING:
@@ -70,15 +70,14 @@ async def ask_judge(
 async def _ask(requirement: Requirement, request: Request, call: Call) -> Generation:
     judge = call.plan.judge if requirement.judge is None else requirement.judge
     backend = call.surrounded_judge(judge)
-    gate = gate_before(judge)
     try:
-        try:
-            if gate is None:
-                reply = await backend.generate(request)
-            else:
-                reply = await send_at(gate, backend, request, call)
-        except BackendError as exc:
-            reply = await try_again(backend, gate, request, exc, call)
+        reply = await send_with_retries(
+            backend.generate,
+            request,
+            call.strategy.settings.retry,
+            gate_before(judge),
+            call.race.out_of_budget,
+        )
     except LimitExceeded as exc:
         if exc.result is None:
             call.race.out_of_budget(exc)

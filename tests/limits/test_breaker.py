@@ -27,8 +27,7 @@ from mellea_like.errors import (
     RateLimited,
 )
 from mellea_like.limits import Budget, ConcurrencyLimiter, LimitedBackend, Retry, RetryBackend
-from mellea_like.limits.backoff_gate import PATIENT, BackoffGate, gate_of
-from mellea_like.limits.breaker import Breaker, answers
+from mellea_like.limits.backoff_gate import PATIENT, BackoffGate, CircuitBreaker, gate_of, is_answer
 
 DOWN = BackendUnavailable("503", status=503)
 GOOD = Requirement("good", lambda candidate: candidate.text == "good", inline=True)
@@ -55,7 +54,7 @@ GO, PROBING = 0.0, float("inf")
     ids=str,
 )
 def test_only_a_server_that_is_not_there_or_answers_5xx_is_not_reachable(error, says):
-    assert answers(error) is says
+    assert is_answer(error) is says
 
 
 @pytest.mark.parametrize(
@@ -87,7 +86,7 @@ def test_only_a_server_that_is_not_there_or_answers_5xx_is_not_reachable(error, 
     ],
 )  # fmt: skip
 def test_what_the_breaker_says(story):
-    breaker = Breaker()
+    breaker = CircuitBreaker()
     for now, happens, expected in story:
         if happens == "fail":
             breaker.failed(now, DOWN, 8)
@@ -103,7 +102,7 @@ def test_what_the_breaker_says(story):
 
 
 def test_an_error_says_how_often_and_when_to_come_back():
-    breaker = Breaker()
+    breaker = CircuitBreaker()
     for _ in range(8):
         breaker.failed(0, DOWN, 8)
     error = breaker.refusal(0.25, "openai at URL")

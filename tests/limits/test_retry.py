@@ -32,8 +32,13 @@ from mellea_like.errors import (
     RateLimited,
 )
 from mellea_like.limits.backoff_gate import BackoffGate, gate_of
-from mellea_like.limits.retry import Retry, RetryBackend, retries
-from mellea_like.limits.tries import told_to_wait
+from mellea_like.limits.retry import (
+    Retry,
+    RetryBackend,
+    gate_before,
+    send_with_retries,
+    told_to_wait,
+)
 from mellea_like.testing import run_virtual
 
 DOWN = BackendUnavailable
@@ -49,12 +54,10 @@ def ask(*, deadline: float | None = None, seed: int | None = None, iteration: in
 
 
 async def again(backend, request, policy=None, gate=None) -> Generation:
-    """The first try and the rest, as the engine does it."""
-    try:
-        return await backend.generate(request)
-    except BackendError as exc:
-        first = exc
-    return await (policy or Retry()).again(backend.generate, request, first, gate)
+    """The first try and the rest, at a gate that knows of no other request."""
+    return await send_with_retries(
+        backend.generate, request, policy or Retry(), gate or BackoffGate()
+    )
 
 
 async def failure(backend, request, policy=None, gate=None) -> BackendError:
@@ -520,12 +523,11 @@ async def test_a_retrying_backend_takes_a_policy():
 
 async def test_who_retries_is_seen_through_wrappers():
     plain = ScriptedBackend(["good"])
-    assert not retries(plain)
-    assert not retries(BackendWrapper(plain))
-    assert retries(RetryBackend(plain))
-    assert retries(BackendWrapper(RetryBackend(BackendWrapper(plain))))
+    assert gate_before(plain) is gate_before(BackendWrapper(plain)) is gate_of(plain)
+    assert gate_before(RetryBackend(plain)) is None
+    assert gate_before(BackendWrapper(RetryBackend(BackendWrapper(plain)))) is None
     plain.retries = True
-    assert retries(BackendWrapper(plain))
+    assert gate_before(BackendWrapper(plain)) is None
 
 
 class Broken:
