@@ -205,7 +205,7 @@ def test_check_looks_and_opens_nothing(config, run, monkeypatch):
     [
         (TOY.replace("markov", "openai, model: m"), (), 'write api_key: "${OPENAI_API_KEY}"'),
         (TOY.replace("markov", "python, backend: 'no_such:b'"), (), "no_such:b can't be imported"),
-        (TOY.replace("markov", "python, backend: 'math:pi'"), (), "math:pi is no backend"),
+        (TOY.replace("markov", "python, backend: 'math:pi'"), (), "math:pi isn't a backend"),
         (TOY, ("--host", "0.0.0.0"), "can be reached from other machines"),
         (TOY, ("--host", "no.such.host.invalid"), "no.such.host.invalid"),
         (TOY + "keys: {a: {env: NOT_SET}}\n", (), "NOT_SET"),

@@ -249,7 +249,7 @@ async def test_what_a_request_says_goes_before_what_the_model_says():
     async with calling(
         backend,
         options={**options, "extra": {"top_k": 5, "min_p": 0.1}},
-        callers_may={"pass_on": ["top_k"]},
+        overrides={"pass_on": ["top_k"]},
         upstream_model="other",
     ) as caller:
         await caller.chat()
@@ -343,7 +343,7 @@ async def test_a_request_may_add_checks_and_requirements():
 async def test_a_request_may_draw_more_within_the_models_bounds():
     backend = Recording("a b")
     async with calling(
-        backend, checks=["words<=1"], loop=1, callers_may={"loop": 5, "concurrency": 2}
+        backend, checks=["words<=1"], loop=1, overrides={"loop": 5, "concurrency": 2}
     ) as caller:
         plain = await caller.chat()
         more = await caller.chat(mellea_like={"loop": 5, "concurrency": 2, "timeout": 60})
@@ -368,7 +368,7 @@ async def test_a_request_that_asks_for_too_much_is_refused_before_anything_is_se
     wishes, param, said
 ):
     backend = Recording(can_judge=False)
-    async with calling(backend, callers_may={"checks": 2, "requirements": 1}) as caller:
+    async with calling(backend, overrides={"checks": 2, "requirements": 1}) as caller:
         answer = await caller.chat(mellea_like=wishes)
     assert (answer.status, answer.error["param"]) == (400, f"mellea_like.{param}")
     assert said in answer.error["message"]
@@ -424,7 +424,7 @@ async def test_a_schema_that_is_none_or_costs_too_much_is_refused(schema, said):
 async def test_a_schema_of_exponential_cost_is_refused():
     parts = {f"n{n}": {"anyOf": [{"$ref": f"#/$defs/n{n + 1}"}] * 2} for n in range(60)}
     schema = {"$defs": {**parts, "n60": {"type": "string"}}, "$ref": "#/$defs/n0"}
-    async with calling(Recording(), callers_may={"check_seconds": 0.3}) as caller:
+    async with calling(Recording(), overrides={"check_seconds": 0.3}) as caller:
         answer = await caller.chat(**of_schema(schema))
     assert (answer.status, answer.error["param"]) == (400, "response_format.json_schema.schema")
 
@@ -609,7 +609,7 @@ async def test_a_keys_budget_that_is_too_small_for_a_request_is_a_429():
 async def test_an_upstreams_limit_holds_for_all_calls(virtual_clock):
     backend = ScriptedBackend([Reply("a", delay=1)], cycle=True)
     async with (
-        calling(backend, upstream={"max_concurrency": 2}) as caller,
+        calling(backend, upstream={"concurrency": 2}) as caller,
         anyio.create_task_group() as tasks,
     ):
         for _ in range(6):

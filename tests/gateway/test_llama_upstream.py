@@ -30,7 +30,7 @@ upstreams:
     gguf: tiny.gguf
     parallel: 4
     threads: 1
-    max_concurrency: 4
+    concurrency: 4
 models:
   fox:
     upstream: tiny

@@ -44,7 +44,7 @@ def schema(of):
 def gateway():
     with (
         OpenAIServer(Answer(REPLY)) as upstream,
-        running(config_for(upstream.url, loop=1, callers_may=LITTLE)) as running_,
+        running(config_for(upstream.url, loop=1, overrides=LITTLE)) as running_,
     ):
         yield running_
 
@@ -102,7 +102,7 @@ def test_16_hostile_patterns_of_four_callers_hold_up_nobody_else():
     keys = {token: key(token) for token in tokens}
     with (
         OpenAIServer(Answer(REPLY)) as upstream,
-        running(config_for(upstream.url, keys=keys, callers_may=LITTLE)) as gateway,
+        running(config_for(upstream.url, keys=keys, overrides=LITTLE)) as gateway,
         ExitStack() as stack,
     ):
         callers = [stack.enter_context(Caller(gateway.port)) for _ in tokens]

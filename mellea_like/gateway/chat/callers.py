@@ -11,7 +11,8 @@ from mellea_like.limits.budget import Budget
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from mellea_like.gateway.config.server import BudgetConfig, KeyLimits
+    from mellea_like.gateway.config.server import KeyLimits
+    from mellea_like.specification.strategy import BudgetSpec
 
 __all__ = ["IN_SCOPE", "IS_KNOWN", "Admitted", "KeyState", "admitted"]
 
@@ -103,7 +104,7 @@ class KeyState:
             raise budget_spent()
 
 
-def _budget(name: str, config: BudgetConfig | None) -> Budget | None:
+def _budget(name: str, config: BudgetSpec | None) -> Budget | None:
     if config is None:
         return None
     return Budget(

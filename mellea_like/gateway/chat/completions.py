@@ -71,7 +71,7 @@ class ChatCompletions:
         model = self._models.get(name)
         if model is None:
             raise unknown_model()
-        request = read_chat(caller.body, model.config.callers_may.pass_on)
+        request = read_chat(caller.body, model.config.overrides.pass_on)
         callers = CallersChecks(self._workers, caller.key)
 
         async def answer() -> None:

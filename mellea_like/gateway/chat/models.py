@@ -11,15 +11,7 @@ from mellea_like.core.generation import Generation
 from mellea_like.core.options import Options
 from mellea_like.core.validation import Candidate
 from mellea_like.gateway.chat.fields import refuse
-from mellea_like.limits.budget import Budget
-from mellea_like.limits.retry import Retry
 from mellea_like.requirements.checks import json_schema
-from mellea_like.requirements.expressions import parse_check
-from mellea_like.sampling.giving_up import PerRequirement
-from mellea_like.sampling.multi_turn import MultiTurnStrategy
-from mellea_like.sampling.rejection import RejectionSamplingStrategy
-from mellea_like.sampling.repair_template import RepairTemplateStrategy
-from mellea_like.sampling.schedules.expressions import parse_schedule
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,24 +24,16 @@ if TYPE_CHECKING:
     from mellea_like.gateway.chat.request import ChatRequest
     from mellea_like.gateway.config.models import ModelConfig
     from mellea_like.gateway.config.upstreams import Upstream
+    from mellea_like.limits.budget import Budget
     from mellea_like.sampling.base import BaseSamplingStrategy
 
 __all__ = ["CALL", "Plan", "ServedModel", "warm_up"]
-
-STRATEGIES: Mapping[str, type[BaseSamplingStrategy]] = {
-    "rejection": RejectionSamplingStrategy,
-    "repair": RepairTemplateStrategy,
-    "multi-turn": MultiTurnStrategy,
-}
 
 CALL = "this call"
 """The name of a call's own budget, in errors."""
 
 MAX_WISH = 4000
 """Characters of a check or a requirement that comes with a request."""
-
-VERDICT_TOKENS = 512
-"""What a judge's reply is taken to have at most, for a budget; nothing cuts it off."""
 
 ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
 
@@ -115,12 +99,8 @@ class ServedModel:
         self._upstream = upstream
         self._judge = judge
         # Shared by all calls: a schedule learns from one call for the next.
-        self._schedule = parse_schedule(config.schedule)
-        self._requirements = (
-            *(parse_check(expression, early=config.early) for expression in config.checks),
-            *(() if config.json_schema is None else (self._of_schema(config.json_schema),)),
-            *config.requirements,
-        )
+        self._schedule = config.make_schedule()
+        self._requirements = config.make_requirements(check_only=upstream.constrains)
         self._strategy = self._make(config.loop, config.concurrency, config.timeout)
 
     async def plan(
@@ -158,7 +138,7 @@ class ServedModel:
             context=Context(before),
             requirements=requirements,
             options=self._options(request, max_tokens),
-            budget=self._budget(budget),
+            budget=self.config.make_budget(self._prices(), name=CALL, within=budget),
             n=request.n,
             best=best == "best",
             retried=loop * concurrency * (self.config.retries + 1) > 1,
@@ -181,7 +161,7 @@ class ServedModel:
 
     def _within(self, name: Literal["loop", "concurrency"], wanted: int | None) -> int:
         own: int = getattr(self.config, name)
-        most: int = getattr(self.config.callers_may, name) or own
+        most: int = getattr(self.config.overrides, name) or own
         if wanted is None:
             return own
         if wanted > most:
@@ -191,25 +171,17 @@ class ServedModel:
     def _make(
         self, loop: int, concurrency: int, timeout: float, *, bare: bool = False
     ) -> BaseSamplingStrategy:
-        config = self.config
-        # Refusals with a 429 are counted by themselves.
-        refusals = max(config.retries + 1, Retry().rate_limit_attempts)
-        retry = Retry(config.retries + 1, rate_limit_attempts=refusals) if config.retries else None
-        return STRATEGIES[config.strategy](
+        config = self.config.model_copy(
+            update={"loop": loop, "concurrency": concurrency, "timeout": timeout}
+        )
+        # Where nothing must hold, a reply that was cut off is one, as with any other server.
+        incomplete = bare if config.accept_incomplete is None else config.accept_incomplete
+        return config.make_strategy(
             self._upstream.backend,
-            loop_budget=loop,
-            concurrency_budget=concurrency,
-            requirements=self._requirements,
             judge=self._judge.backend,
-            timeout=timeout,
-            iteration_timeout=config.iteration_timeout,
-            retry=retry,
+            requirements=self._requirements,
             schedule=self._schedule,
-            give_up=PerRequirement() if config.give_up else None,
-            # Where nothing must hold, a reply that was cut off is one, as with any other server.
-            accept_incomplete=bare
-            if config.accept_incomplete is None
-            else config.accept_incomplete,
+            accept_incomplete=incomplete,
         )
 
     # --- what must hold ------------------------------------------------------------------------
@@ -217,7 +189,7 @@ class ServedModel:
     async def _further(
         self, request: ChatRequest, callers: CallersChecks
     ) -> tuple[Requirement | str, ...]:
-        wishes, may = request.wishes, self.config.callers_may
+        wishes, may = request.wishes, self.config.overrides
         for name, given, most in (
             ("checks", wishes.checks, may.checks),
             ("requirements", wishes.requirements, may.requirements),
@@ -286,18 +258,6 @@ class ServedModel:
             return {}
         described = {"name": "reply", "schema": self.config.json_schema}
         return {"response_format": {"type": "json_schema", "json_schema": described}}
-
-    def _budget(self, within: Budget | None) -> Budget | None:
-        if self.config.budget is None:
-            return within
-        limits = self.config.budget.model_dump(exclude_none=True)
-        return Budget(
-            **limits,
-            prices=self._prices(),
-            assume_output_tokens=VERDICT_TOKENS,
-            within=within,
-            name=CALL,
-        )
 
     def _prices(self) -> dict[str, Price] | None:
         names = ((self._judge, None), (self._upstream, self.config.upstream_model))

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, cast
 
 from pydantic import Field, ValidationError, model_validator
+from pydantic_core import PydanticCustomError
 
-from mellea_like.gateway.config.base import Section
-from mellea_like.gateway.config.models import ModelConfig, StreamingConfig, UpstreamConfig
+from mellea_like.gateway.config.models import ModelConfig, StreamingConfig
 from mellea_like.gateway.config.server import KeyConfig, KeyName, ServerConfig
+from mellea_like.specification.section import Section, message_of
+from mellea_like.specification.upstream import OpenAIUpstream, UpstreamSpec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from pydantic_core import ErrorDetails
 
     from mellea_like.gateway.config.yaml_text import Document
 
@@ -40,7 +44,7 @@ class GatewayConfig(Section):
         keys: who may ask, by name; without any, everybody who reaches the loopback.
     """
 
-    upstreams: dict[Name, UpstreamConfig] = Field(
+    upstreams: dict[Name, UpstreamSpec] = Field(
         min_length=1, examples=["{main: {kind: openai, model: gpt-4.1-mini}}"]
     )
     models: dict[Name, ModelConfig] = Field(min_length=1, examples=["{mine: {upstream: main}}"])
@@ -49,37 +53,36 @@ class GatewayConfig(Section):
     keys: dict[KeyName, KeyConfig] = Field(default_factory=dict[str, KeyConfig])
 
     @model_validator(mode="after")
-    def _check_names_of_upstreams(self) -> GatewayConfig:
+    def _check_models(self) -> GatewayConfig:
         for name, model in self.models.items():
             for field, upstream in (("upstream", model.upstream), ("judge", model.judge)):
                 if upstream is not None and upstream not in self.upstreams:
                     known = ", ".join(self.upstreams)
-                    msg = f"models.{name}.{field}: no upstream has this name; there is: {known}"
-                    raise ValueError(msg)
-            judge = self.upstreams[model.judge or model.upstream]
-            if model.requirements and not judge.judges:
-                msg = (
-                    f"models.{name}.requirements: its upstream can't judge; write judge: NAME of"
-                    " one that can, or say it as checks"
-                )
-                raise ValueError(msg)
-            self._check_money(name, model)
+                    _misplaced(name, field, f"no upstream has this name; there is: {known}")
+            if model.requirements and not self.upstreams[model.judge or model.upstream].judges:
+                what = "its upstream can't judge; write judge: NAME of one that can, or say it as"
+                _misplaced(name, "requirements", f"{what} checks")
+            if model.budget is not None and model.budget.money is not None:
+                self._check_money(name, model)
         return self
 
     def _check_money(self, name: str, model: ModelConfig) -> None:
-        if model.budget is None or model.budget.money is None:
-            return
         for used in dict.fromkeys((model.upstream, model.judge or model.upstream)):
             upstream = self.upstreams[used]
             if upstream.price is None:
-                msg = f"models.{name}.budget.money: upstreams.{used} has no price; write price: "
-                raise ValueError(msg + "[0.15, 0.60] there, for a million tokens in and out")
-            named = getattr(upstream, "model", None) or (
-                model.upstream_model if used == model.upstream else None
-            )
-            if upstream.kind == "openai" and named is None:
-                msg = f"models.{name}.budget.money: upstreams.{used} needs its model: NAME for that"
-                raise ValueError(msg)
+                what = f"upstreams.{used} has no price; write price: [0.15, 0.60] there, for a"
+                _misplaced(name, "budget.money", f"{what} million tokens in and out")
+            named = model.upstream_model if used == model.upstream else None
+            if isinstance(upstream, OpenAIUpstream) and (upstream.model or named) is None:
+                what = f"upstreams.{used} needs its model: NAME for that"
+                _misplaced(name, "budget.money", what)
+
+
+def _misplaced(model: str, field: str, what: str) -> NoReturn:
+    """Refuse what stands in a model's field because of what stands elsewhere."""
+    place = {"where": f"models.{model}.{field}", "path": ("models", model, *field.split("."))}
+    kind = "misplaced"
+    raise PydanticCustomError(kind, "{where}: {what}", {**place, "what": what})
 
 
 def read_config(
@@ -115,8 +118,7 @@ def read_config(
     try:
         return GatewayConfig.model_validate(cast("dict[str, Any]", data), context=context)
     except ValidationError as exc:
-        errors = exc.errors(include_url=False, include_input=False, include_context=False)
-        lines = [_problem(file, document, error) for error in errors]
+        lines = [_problem(file, document, error) for error in exc.errors(include_input=False)]
         raise ConfigError("\n".join(dict.fromkeys(lines))) from None
 
 
@@ -133,45 +135,32 @@ def _text_of(file: Path) -> str:
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError as exc:
-        msg = f"{file}: it is no UTF-8 text, from byte {exc.start} on"
+        msg = f"{file}: it isn't UTF-8 text, from byte {exc.start} on"
         raise ConfigError(msg) from None
 
 
-def _problem(file: Path, document: Document, error: Any) -> str:
-    message = document.hide(error["msg"].removeprefix("Value error, "))
+def _problem(file: Path, document: Document, error: ErrorDetails) -> str:
+    misplaced = error.get("ctx", {}) if error["type"] == "misplaced" else {}
+    message = document.hide(misplaced.get("what") or message_of(error))
     path: list[str | int] = []
     data: Any = document.data
-    for step in error["loc"]:
-        inside = _has(data, step)
+    for step in misplaced.get("path") or error["loc"]:
         if step == "[key]":
-            message = f"this is no name for it: {message}"
+            message = f"this can't be its name: {message}"
+        inside = _has(data, step)
         # A union's errors name its member, which is no part of the file.
-        if not inside and not isinstance(step, int):
-            continue
-        path.append(step)
-        data = data[step] if inside else None
-    if not path and message.startswith("models."):
-        named, _, message = message.partition(": ")
-        path = list(_steps(named, document.data))
-    line = None
-    for length in range(len(path), -1, -1):
-        line = document.lines.get(tuple(path[:length]))
-        if line is not None and length:
-            break
-    return _line(file, line if path else None, tuple(path), message)
+        if inside or isinstance(step, int):
+            path.append(step)
+            data = data[step] if inside else None
+    lines = (document.lines.get(tuple(path[:length])) for length in range(len(path), 0, -1))
+    line = next((line for line in lines if line is not None), None)
+    return _line(file, line, tuple(path), message)
 
 
 def _has(data: object, step: str | int) -> bool:
     if isinstance(data, list):
         return isinstance(step, int) and step < len(cast("Sequence[Any]", data))
     return isinstance(data, dict) and step in data
-
-
-def _steps(named: str, data: Any) -> tuple[str, ...]:
-    """Part ``models.NAME.field``, where a name may have dots."""
-    rest = named.removeprefix("models.")
-    name = max((n for n in data["models"] if rest.startswith(f"{n}.")), key=len)
-    return ("models", name, *rest.removeprefix(f"{name}.").split("."))
 
 
 def _line(file: Path, line: int | None, path: tuple[str | int, ...], message: str) -> str:

@@ -6,36 +6,16 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from mellea_like.gateway.config.base import Seconds, Section, Whole
+from mellea_like.specification.section import Seconds, Section, Whole
+from mellea_like.specification.strategy import BudgetSpec
 
-__all__ = ["ANONYMOUS", "BudgetConfig", "KeyConfig", "KeyLimits", "KeyName", "ServerConfig"]
+__all__ = ["ANONYMOUS", "KeyConfig", "KeyLimits", "KeyName", "ServerConfig"]
 
 ANONYMOUS = "anonymous"
 """What callers are called where no keys are configured."""
 
 KeyName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 """What a key is called in metrics and logs."""
-
-
-class BudgetConfig(Section):
-    """What a key may spend while the server runs; at least one of these.
-
-    Args:
-        requests: the most requests to upstreams.
-        input_tokens: the most tokens of prompts.
-        output_tokens: the most tokens of replies.
-    """
-
-    requests: Whole | None = None
-    input_tokens: Whole | None = None
-    output_tokens: Whole | None = None
-
-    @model_validator(mode="after")
-    def _limits_something(self) -> BudgetConfig:
-        if self.requests is self.input_tokens is self.output_tokens is None:
-            msg = "a budget needs a limit: requests, input_tokens or output_tokens"
-            raise ValueError(msg)
-        return self
 
 
 class KeyLimits(Section):
@@ -55,7 +35,7 @@ class KeyLimits(Section):
     concurrency: Whole = 16
     queue: Annotated[int, Field(ge=0, strict=True)] = 64
     queue_seconds: Seconds = 30.0
-    budget: BudgetConfig | None = None
+    budget: BudgetSpec | None = None
 
 
 class KeyConfig(KeyLimits):

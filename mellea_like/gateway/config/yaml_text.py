@@ -88,7 +88,7 @@ def parse(text: str, environ: Mapping[str, str]) -> Document:
         What it says.
 
     Raises:
-        Mistake: it is no YAML, a name stands twice in one mapping, or a variable is not set.
+        Mistake: it isn't YAML, a name stands twice in one mapping, or a variable is not set.
     """
     walk = _Walk(environ)
     try:
@@ -99,12 +99,12 @@ def parse(text: str, environ: Mapping[str, str]) -> Document:
         mark = exc.problem_mark or exc.context_mark
         # The message alone: the mark would quote the line, which may hold a key.
         what = " ".join(filter(None, (exc.context, exc.problem))) or "it can't be read"
-        message = f"it is no YAML: {_quiet(what)}"
+        message = f"it isn't YAML: {_quiet(what)}"
         if mark is not None and text[max(mark.index - 1, 0) : mark.index + 1] == "${":
             message += _QUOTE_IT
         raise Mistake(message, None if mark is None else mark.line + 1) from None
     except (yaml.YAMLError, ValueError) as exc:
-        message = f"it is no YAML: {type(exc).__name__}"
+        message = f"it isn't YAML: {type(exc).__name__}"
         raise Mistake(message) from None
     return Document(data, walk.lines, walk.used)
 

@@ -1,0 +1,249 @@
+"""Strategies: how replies are drawn, what they must meet, and what a call may spend."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, cast
+
+from pydantic import Field, StringConstraints, ValidationInfo, field_validator, model_validator
+
+from mellea_like.limits.budget import Budget
+from mellea_like.limits.retry import Retry
+from mellea_like.requirements.checks import json_schema
+from mellea_like.requirements.expressions import parse_check
+from mellea_like.sampling.giving_up import PerRequirement
+from mellea_like.sampling.multi_turn import MultiTurnStrategy
+from mellea_like.sampling.rejection import RejectionSamplingStrategy
+from mellea_like.sampling.repair_template import RepairTemplateStrategy
+from mellea_like.sampling.schedules.expressions import parse_schedule
+from mellea_like.specification.section import Positive, Section, Text, Whole
+from mellea_like.specification.upstream import beside
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from mellea_like.core.backend import Backend
+    from mellea_like.core.prices import Price
+    from mellea_like.core.requirement import Requirement
+    from mellea_like.sampling.base import BaseSamplingStrategy
+    from mellea_like.sampling.schedules.base import Schedule
+
+__all__ = [
+    "STRATEGIES",
+    "BudgetSpec",
+    "CallBudgetSpec",
+    "OptionsSpec",
+    "StrategyName",
+    "StrategySpec",
+]
+
+MAX_ITERATIONS = 1000
+"""``loop * concurrency`` at most, as in a strategy."""
+
+VERDICT_TOKENS = 512
+"""What a judge's reply is taken to have at most, for a budget; nothing cuts it off."""
+
+StrategyName: TypeAlias = Literal["rejection", "repair", "multi-turn"]
+
+STRATEGIES: Mapping[StrategyName, type[BaseSamplingStrategy]] = {
+    "rejection": RejectionSamplingStrategy,
+    "repair": RepairTemplateStrategy,
+    "multi-turn": MultiTurnStrategy,
+}
+
+
+class OptionsSpec(Section):
+    """How a model generates where a request does not say.
+
+    Args:
+        temperature: 0 for the most likely text, higher for more variety.
+        top_p: nucleus sampling.
+        max_tokens: the longest reply, in tokens.
+        stop: texts that end a reply.
+        seed: makes draws repeatable where the upstream can.
+        extra: further fields for the upstream, sent as they are.
+    """
+
+    temperature: Annotated[float, Field(ge=0, le=2, allow_inf_nan=False)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    max_tokens: Whole | None = None
+    stop: tuple[Text, ...] = ()
+    seed: Annotated[int, Field(strict=True)] | None = None
+    extra: dict[str, Any] = Field(default_factory=dict[str, Any])
+
+
+class BudgetSpec(Section):
+    """What may be spent; at least one of these.
+
+    Args:
+        requests: the most requests to the upstream.
+        input_tokens: the most tokens of prompts.
+        output_tokens: the most tokens of replies.
+    """
+
+    requests: Whole | None = None
+    input_tokens: Whole | None = None
+    output_tokens: Whole | None = None
+
+    @model_validator(mode="after")
+    def _limits_something(self) -> BudgetSpec:
+        if not self.model_dump(exclude_none=True):
+            *names, last = type(self).model_fields
+            msg = f"a budget needs a limit: {', '.join(names)} or {last}"
+            raise ValueError(msg)
+        return self
+
+
+class CallBudgetSpec(BudgetSpec):
+    """What one call may spend, judges and losers included; at least one of these.
+
+    Args:
+        requests: the most requests to the upstream.
+        input_tokens: the most tokens of prompts.
+        output_tokens: the most tokens of replies.
+        money: the most money, in the currency of the upstream's ``price``.
+    """
+
+    money: Positive | None = None
+
+
+class StrategySpec(Section):
+    """How replies are drawn, what they must meet, and what a call may spend.
+
+    Args:
+        strategy: what follows a failure: ``rejection`` asks the same again, ``repair`` writes what
+            failed into the prompt, and ``multi-turn`` goes on in the conversation.
+        loop: draws in a row, at most.
+        concurrency: draws at a time.
+        schedule: when draws start, as on the command line: ``eager``, ``staggered:0.5``, ...
+        checks: what must hold, as on the command line: ``words<=20``, ``contains:TEXT``, ...
+        requirements: what must hold, in words; a model judges it.
+        json_schema: the JSON Schema of replies, or the file that it stands in.
+        early: reject a reply while it arrives, by the checks that can.
+        give_up: stop when something that must hold fails so often that more draws won't help.
+        accept_incomplete: whether a reply is an answer that the model cut off or refused, or that a
+            content filter withheld; else such a draw has failed. By default it is one where
+            nothing must hold.
+        retries: how often a request is tried again after a passing fault.
+        timeout: the longest a call may take, in seconds.
+        iteration_timeout: the longest that one draw may take, in seconds; None for no limit.
+        budget: what one call may spend; None for no limit.
+        options: how it generates where a request does not say.
+    """
+
+    strategy: StrategyName = "rejection"
+    loop: Whole = 3
+    concurrency: Whole = 1
+    schedule: Text = "eager"
+    checks: tuple[Text, ...] = ()
+    requirements: tuple[
+        Annotated[str, StringConstraints(strict=True, strip_whitespace=True, min_length=1)], ...
+    ] = ()
+    json_schema: dict[str, Any] | None = None
+    early: bool = False
+    give_up: bool = False
+    accept_incomplete: bool | None = None
+    retries: Annotated[int, Field(ge=0, le=100, strict=True)] = 2
+    timeout: Positive | None = None
+    iteration_timeout: Positive | None = None
+    budget: CallBudgetSpec | None = None
+    options: OptionsSpec = OptionsSpec()
+
+    @field_validator("schedule", mode="after")
+    @classmethod
+    def _read_schedule(cls, given: str) -> str:
+        parse_schedule(given)
+        return given
+
+    @field_validator("checks", mode="after")
+    @classmethod
+    def _read_checks(cls, given: tuple[str, ...]) -> tuple[str, ...]:
+        for expression in given:
+            parse_check(expression)
+        return given
+
+    @field_validator("json_schema", mode="before")
+    @classmethod
+    def _read_schema(cls, given: Any, info: ValidationInfo) -> Any:
+        if not isinstance(given, str):
+            return given
+        path = beside(info, given)
+        try:
+            schema: object = json.loads(path.read_text(encoding="utf-8-sig"))
+        except (ValueError, RecursionError) as exc:
+            msg = f"{path} isn't JSON: {exc}"
+            raise ValueError(msg) from exc
+        if not isinstance(schema, dict):
+            msg = f"{path} isn't a JSON Schema: it holds no JSON object"
+            raise ValueError(msg)  # noqa: TRY004 (of a file, not of an argument)
+        return cast("dict[str, Any]", schema)
+
+    @field_validator("json_schema", mode="after")
+    @classmethod
+    def _check_schema(cls, given: dict[str, Any] | None) -> dict[str, Any] | None:
+        if given is not None:
+            json_schema(given)
+        return given
+
+    @model_validator(mode="after")
+    def _check_product(self) -> StrategySpec:
+        loop, concurrency = self._most()
+        if loop * concurrency > MAX_ITERATIONS:
+            msg = (
+                f"loop {loop} times concurrency {concurrency} is more than {MAX_ITERATIONS}"
+                " iterations, the most that one call may run: write smaller numbers"
+            )
+            raise ValueError(msg)
+        return self
+
+    def _most(self) -> tuple[int, int]:
+        return self.loop, self.concurrency
+
+    def make_schedule(self) -> Schedule:
+        """Make what says when draws start; what learns does so for all calls that share it."""
+        return parse_schedule(self.schedule)
+
+    def make_requirements(
+        self, *, check_only: bool = False, schema_name: str = "json_schema"
+    ) -> tuple[Requirement | str, ...]:
+        """Make what must hold: the checks, the schema, and what a judge decides."""
+        schema = [] if self.json_schema is None else [self.json_schema]
+        return (
+            *(parse_check(expression, early=self.early) for expression in self.checks),
+            *(
+                json_schema(one, name=schema_name, early=self.early, check_only=check_only)
+                for one in schema
+            ),
+            *self.requirements,
+        )
+
+    def make_budget(
+        self, prices: Mapping[str, Price] | None, *, name: str, within: Budget | None = None
+    ) -> Budget | None:
+        """Make what a call may spend, inside of what others may; None for no limit."""
+        if self.budget is None:
+            return within
+        return Budget(
+            **self.budget.model_dump(exclude_none=True),
+            prices=prices,
+            assume_output_tokens=VERDICT_TOKENS,
+            within=within,
+            name=name,
+        )
+
+    def make_strategy(self, backend: Backend, **settings: Any) -> BaseSamplingStrategy:
+        """Make the strategy; the settings are those of its class that aren't said here."""
+        # Refusals with a 429 are counted by themselves.
+        refusals = max(self.retries + 1, Retry().rate_limit_attempts)
+        retry = Retry(self.retries + 1, rate_limit_attempts=refusals) if self.retries else None
+        given: dict[str, Any] = {
+            "loop_budget": self.loop,
+            "concurrency_budget": self.concurrency,
+            "timeout": self.timeout,
+            "iteration_timeout": self.iteration_timeout,
+            "retry": retry,
+            "schedule": self.make_schedule(),
+            "give_up": PerRequirement() if self.give_up else None,
+            "accept_incomplete": bool(self.accept_incomplete),
+        }
+        return STRATEGIES[self.strategy](backend, **(given | settings))

@@ -1,0 +1,341 @@
+"""Upstreams: what generates, what it costs, and how much it may be asked for."""
+
+from __future__ import annotations
+
+import os
+from contextlib import asynccontextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, cast
+
+from pydantic import (
+    BeforeValidator,
+    Field,
+    SecretStr,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+
+from mellea_like.backends.openai_address import split_url
+from mellea_like.core.backend import Backend, is_backend
+from mellea_like.core.prices import Price
+from mellea_like.limits.concurrency import ConcurrencyLimiter
+from mellea_like.limits.rate import RateLimiter
+from mellea_like.runtime.threads import run_in_thread
+from mellea_like.specification.section import Positive, Seconds, Section, Text, Whole
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Sequence
+
+    from mellea_like.limits.base import Limit
+
+__all__ = [
+    "OPENAI_URL",
+    "LlamaUpstream",
+    "MarkovUpstream",
+    "OpenAIUpstream",
+    "PythonUpstream",
+    "UpstreamSpec",
+    "beside",
+    "open_upstream",
+]
+
+OPENAI_URL = "https://api.openai.com/v1"
+
+MOST_MONEY = 1e12
+"""More than anyone has, and little enough to count with."""
+
+
+def beside(info: ValidationInfo, path: str | Path) -> Path:
+    """Find a file: relative paths start in the directory of the file that names them."""
+    context: dict[str, Any] = info.context or {}
+    found = Path(context.get("directory", ".")) / path
+    if not found.is_file():
+        msg = f"there is no file {found}"
+        raise ValueError(msg)
+    return found
+
+
+def _read_price(given: object) -> object:
+    """Read two amounts and perhaps a currency: a list, or a text with commas."""
+    if given is None or isinstance(given, Price):
+        return given
+    if isinstance(given, str):
+        given = given.split(",")
+    parts = list(cast("Sequence[Any]", given)) if isinstance(given, (list, tuple)) else []
+    try:
+        sent, received, *currency = parts
+        if len(currency) > 1 or max(float(sent), float(received)) > MOST_MONEY:
+            raise ValueError
+        return Price(float(sent), float(received), *(c.strip().upper() for c in currency))
+    except (AttributeError, TypeError, ValueError):
+        msg = (
+            "takes two amounts of at least 0, of money per million tokens of prompts and of"
+            " replies, and perhaps the currency's code: 0.15,0.60 or 0.15,0.60,EUR"
+        )
+        raise ValueError(msg) from None
+
+
+class _Upstream(Section):
+    """What all upstreams have.
+
+    Args:
+        concurrency: requests in flight at most, those of judges included; None for no limit.
+        requests_per_minute: requests a minute at most; None for no limit.
+        tokens_per_minute: tokens a minute at most, prompts and replies; None for no limit.
+        price: money for a million tokens of prompts, and of replies, for budgets of money; a
+            currency's code may follow.
+    """
+
+    concurrency: Whole | None = None
+    requests_per_minute: Positive | None = None
+    tokens_per_minute: Positive | None = None
+    price: Annotated[Price | None, BeforeValidator(_read_price)] = None
+
+    @property
+    def judges(self) -> bool:
+        """Whether it can decide requirements in words."""
+        return bool(getattr(self, "can_judge", False))
+
+    def make_limits(self) -> list[Limit]:
+        """Make what its requests have to pass; all backends that share it share its limits."""
+        limits: list[Limit] = []
+        if self.requests_per_minute is not None or self.tokens_per_minute is not None:
+            limits.append(
+                RateLimiter(
+                    requests_per_minute=self.requests_per_minute,
+                    tokens_per_minute=self.tokens_per_minute,
+                )
+            )
+        if self.concurrency is not None:
+            limits.append(ConcurrencyLimiter(self.concurrency))
+        return limits
+
+
+class OpenAIUpstream(_Upstream):
+    """A server that speaks OpenAI's chat protocol.
+
+    Args:
+        kind: ``openai``.
+        model: the model's name; None for the server's first.
+        base_url: where the server is; by default OpenAI's own.
+        api_key: the key, as ``${NAME}`` of an environment variable.
+        api_key_env: the environment variable that holds the key, instead.
+        timeout: the longest silence, in seconds.
+        can_judge: whether its verdicts are wanted.
+        trust_env: whether the environment's proxy settings count.
+        keep_alive: whether connections stay open between requests; by default but for servers on
+            this machine.
+    """
+
+    kind: Literal["openai"]
+    model: Text | None = None
+    base_url: Text | None = None
+    api_key: SecretStr | None = None
+    api_key_env: Text | None = None
+    timeout: Seconds = 600.0
+    can_judge: bool = True
+    trust_env: bool = False
+    keep_alive: bool | None = None
+
+    @property
+    def key(self) -> str:
+        """The key; empty where there is none."""
+        if self.api_key_env is not None:
+            return os.environ.get(self.api_key_env, "").strip()
+        return "" if self.api_key is None else self.api_key.get_secret_value().strip()
+
+    @property
+    def official(self) -> bool:
+        """Whether it is OpenAI's own server, which wants a key and the name of a model."""
+        here = split_url(self.base_url or OPENAI_URL, "base_url").hostname
+        return here == split_url(OPENAI_URL, "base_url").hostname
+
+    @model_validator(mode="after")
+    def _check(self, info: ValidationInfo) -> OpenAIUpstream:
+        if self.api_key is not None and self.api_key_env is not None:
+            msg = "api_key and api_key_env are two ways to say one thing: keep one of them"
+            raise ValueError(msg)
+        if self.base_url is None and self.model is None:
+            msg = "model is missing: write model: gpt-4.1-mini (OpenAI's own server needs a name)"
+            raise ValueError(msg)
+        if self.base_url is not None:
+            split_url(self.base_url, "base_url")
+        context: dict[str, Any] = info.context or {}
+        name = self.api_key_env
+        if name is not None and not context.get("environ", {name: "unknown"}).get(name, "").strip():
+            msg = f"api_key_env: the environment variable {name} is not set"
+            raise ValueError(msg)
+        return self
+
+
+class LlamaUpstream(_Upstream):
+    """A llama.cpp server that is started for one GGUF file.
+
+    Args:
+        kind: ``llama``.
+        gguf: the model's file, from where the configuration's file is.
+        context_size: tokens of one request, prompt and reply together.
+        parallel: requests that it works on at a time.
+        threads: processor threads; None leaves it to llama.cpp.
+        timeout: the longest silence, in seconds.
+        can_judge: whether its verdicts are wanted.
+    """
+
+    kind: Literal["llama"]
+    gguf: Path = Field(examples=["model.gguf"])
+    context_size: Whole = 4096
+    parallel: Whole = 4
+    threads: Whole | None = None
+    timeout: Seconds = 600.0
+    can_judge: bool = True
+
+    @field_validator("gguf", mode="after")
+    @classmethod
+    def _find(cls, given: Path, info: ValidationInfo) -> Path:
+        return beside(info, given)
+
+
+class MarkovUpstream(_Upstream):
+    """The small Markov chain text generator in this process, which can't judge; for trying out.
+
+    Args:
+        kind: ``markov``.
+        corpus: files to learn from, from where the configuration's file is.
+    """
+
+    kind: Literal["markov"]
+    corpus: tuple[Path, ...] = ()
+
+    @field_validator("corpus", mode="after")
+    @classmethod
+    def _find(cls, given: tuple[Path, ...], info: ValidationInfo) -> tuple[Path, ...]:
+        return tuple(beside(info, path) for path in given)
+
+
+class PythonUpstream(_Upstream):
+    """Any backend that is written in Python.
+
+    Args:
+        kind: ``python``.
+        backend: where it is, as ``package.module:name``: a backend, or a function without
+            arguments that makes one. None where the program that embeds the gateway hands it over.
+        can_judge: whether its verdicts are wanted.
+    """
+
+    kind: Literal["python"]
+    backend: Annotated[str, Field(pattern=r"^[\w.]+:[\w.]+$")] | None = None
+    can_judge: bool = True
+
+    def find(self, place: str) -> Any:
+        """Import the backend, or what makes it; errors name the place of this section."""
+        if self.backend is None:
+            msg = f"{place}backend is missing: write backend: package.module:name"
+            raise ValueError(msg)
+        module, _, path = self.backend.partition(":")
+        try:
+            found: Any = import_module(module)
+            for part in path.split("."):
+                found = getattr(found, part)
+        except (ImportError, AttributeError) as exc:
+            msg = (
+                f"{place}backend: {self.backend} can't be imported ({exc}): is its directory in"
+                " PYTHONPATH?"
+            )
+            raise ValueError(msg) from exc
+        if not is_backend(found) and not callable(found):
+            raise self._wrong(place)
+        return found
+
+    def make(self, place: str) -> Backend:
+        """Import the backend; make it, where a function does."""
+        found = self.find(place)
+        made = found if is_backend(found) else found()
+        if not is_backend(made):
+            raise self._wrong(place)
+        return made
+
+    def _wrong(self, place: str) -> ValueError:
+        msg = f"{place}backend: {self.backend} isn't a backend, nor a function making one"
+        return ValueError(msg)
+
+
+def _check_kind(given: object) -> object:
+    if not isinstance(given, dict):
+        return given
+    section = cast("dict[str, Any]", given)
+    if "kind" not in section:
+        msg = (
+            "kind is missing: write kind: openai, llama or python; kind: markov, which understands"
+            " nothing, is for trying things out"
+        )
+        raise ValueError(msg)
+    if section["kind"] == "local":
+        msg = "kind: local is now called markov"
+        raise ValueError(msg)
+    return section
+
+
+UpstreamSpec: TypeAlias = Annotated[
+    OpenAIUpstream | LlamaUpstream | MarkovUpstream | PythonUpstream,
+    Field(discriminator="kind"),
+    BeforeValidator(_check_kind),
+]
+"""What generates."""
+
+
+@asynccontextmanager
+async def open_upstream(
+    spec: UpstreamSpec, place: str = "", *, follow_redirects: bool = False
+) -> AsyncGenerator[Backend]:
+    """Open what generates, without its limits, and close it at the end."""
+    match spec:
+        case OpenAIUpstream():
+            openai = await run_in_thread(_openai, spec, follow_redirects)
+            try:
+                yield openai
+            finally:
+                await openai.aclose()
+        case LlamaUpstream():
+            async with await run_in_thread(_llama, spec) as llama:
+                yield llama
+        case MarkovUpstream():
+            yield await run_in_thread(_markov, spec)
+        case PythonUpstream():
+            yield await run_in_thread(spec.make, place)
+
+
+def _openai(spec: OpenAIUpstream, follow_redirects: bool) -> Any:  # noqa: FBT001 (for a thread)
+    from mellea_like.backends.openai import OpenAIBackend  # noqa: PLC0415 (an extra)
+
+    # All is said here, so that no variable of the environment says anything else.
+    return OpenAIBackend(
+        spec.model,
+        base_url=spec.base_url or OPENAI_URL,
+        api_key=spec.key,
+        timeout=spec.timeout,
+        can_judge=spec.can_judge,
+        trust_env=spec.trust_env,
+        keep_alive=spec.keep_alive,
+        follow_redirects=follow_redirects,
+    )
+
+
+def _llama(spec: LlamaUpstream) -> Any:
+    from mellea_like.backends.llama import LlamaCppBackend  # noqa: PLC0415 (an extra)
+
+    return LlamaCppBackend(
+        spec.gguf,
+        context_size=spec.context_size,
+        parallel=spec.parallel,
+        threads=spec.threads,
+        timeout=spec.timeout,
+        can_judge=spec.can_judge,
+    )
+
+
+def _markov(spec: MarkovUpstream) -> Backend:
+    from mellea_like.backends.markov import MarkovBackend  # noqa: PLC0415 (builds its model)
+
+    return MarkovBackend(spec.corpus) if spec.corpus else MarkovBackend()
