@@ -35,7 +35,7 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
     max_examples=50,
 )
-settings.register_profile("ci", settings.get_profile("default"), derandomize=True, max_examples=200)
+settings.register_profile("ci", settings.get_profile("default"), derandomize=True)
 settings.register_profile("storm", settings.get_profile("default"), max_examples=500)
 settings.load_profile(
     "storm" if os.environ.get("STORM") else "ci" if os.environ.get("CI") else "default"

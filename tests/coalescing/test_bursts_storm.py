@@ -14,8 +14,6 @@ from timed_source import Source
 from mellea_like.coalescing import Burst, bursts
 from mellea_like.testing import run_virtual
 
-pytestmark = pytest.mark.uncovered
-
 STORM = bool(os.environ.get("STORM"))
 
 times = st.integers(0, 40).map(lambda eighths: eighths / 8)

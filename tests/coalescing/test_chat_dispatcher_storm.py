@@ -17,8 +17,6 @@ from mellea_like.coalescing import ChatDispatcher, Ticket
 from mellea_like.errors import CoalescingError, Expired, QueueFull, Refused, ShutdownError, Stopped
 from mellea_like.testing.virtual_clock import run_virtual
 
-pytestmark = pytest.mark.uncovered
-
 EXAMPLES = 2000
 SLACK = 1e-6
 

@@ -34,7 +34,7 @@ from mellea_like.errors import (
 )
 from mellea_like.testing import run_virtual
 
-pytestmark = [pytest.mark.timeout(900), pytest.mark.uncovered]
+pytestmark = pytest.mark.timeout(900)
 STORM = bool(os.environ.get("STORM"))
 storm = settings(
     max_examples=2000,

@@ -16,7 +16,7 @@ from mellea_like.coalescing import RerunGate, Tick
 from mellea_like.errors import Expired, QueueFull, Refused, ShutdownError
 from mellea_like.testing import run_virtual
 
-pytestmark = [pytest.mark.timeout(600), pytest.mark.uncovered]
+pytestmark = pytest.mark.timeout(600)
 STORM = bool(os.environ.get("STORM"))
 storm = settings(
     max_examples=2000,

@@ -9,7 +9,6 @@ as at the end of a program.
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable
 from typing import Any
 
@@ -38,8 +37,6 @@ from mellea_like import (
 from mellea_like.errors import AuthenticationFailed, Blocked, HookError, SamplingTimeout
 from mellea_like.hooks.types import CALL_HOOKS, HookMode, HookType
 from mellea_like.testing.virtual_clock import run_virtual
-
-STORM = bool(os.environ.get("STORM"))
 
 
 async def raises_later(candidate: Any) -> bool:
@@ -336,8 +333,7 @@ def test_a_native_cancellation_is_not_lost_where_time_limits_run_out_too():
 
 @pytest.mark.parametrize("name", SCENES)
 def test_a_call_may_be_cancelled_natively_twice(name):
-    for again in [lambda _, k=k: k for k in range(1, 13)] if STORM else [soon_again]:
-        cancel_case(SCENES, name, "asyncio", "native", again)
+    cancel_case(SCENES, name, "asyncio", "native", soon_again)
 
 
 @pytest.mark.parametrize("name", SCENES)

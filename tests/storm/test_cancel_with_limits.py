@@ -6,7 +6,6 @@ reservation, and nobody stands at the gate.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import Any
 
@@ -41,7 +40,6 @@ from mellea_like.limits.budget import Budget
 from mellea_like.limits.retry import Retry
 from mellea_like.sampling.schedules import Eager, Hedged, LatencyQuantiles, Staggered
 
-STORM = bool(os.environ.get("STORM"))
 RETRY = Retry()
 JUDGED = Requirement("the judge likes it")
 
@@ -331,8 +329,7 @@ def test_a_call_with_limits_may_be_cancelled_at_any_step_natively(name):
 
 @pytest.mark.parametrize("name", SCENES)
 def test_a_call_with_limits_may_be_cancelled_natively_twice(name):
-    for again in [lambda _, k=k: k for k in range(1, 13)] if STORM else [soon_again]:
-        cancel_case(SCENES, name, "asyncio", "native", again)
+    cancel_case(SCENES, name, "asyncio", "native", soon_again)
 
 
 @pytest.mark.parametrize("name", SCENES)

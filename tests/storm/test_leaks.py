@@ -21,8 +21,6 @@ from mellea_like.errors import MelleaError
 from mellea_like.hooks.types import HookMode, HookType
 from mellea_like.testing.virtual_clock import run_virtual
 
-pytestmark = pytest.mark.uncovered
-
 STRATEGIES = [RejectionSamplingStrategy, RepairTemplateStrategy, MultiTurnStrategy]
 GOOD = Requirement("good", lambda candidate: candidate.text == "good", inline=True)
 BAD, NEVER = Draw("bad", 0.1), Draw("good", 9)
@@ -99,6 +97,8 @@ def _no_logs():
     logging.disable(logging.NOTSET)
 
 
+@pytest.mark.storm
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_a_thousand_calls_leave_nothing_in_memory(backend):
     objects, size = run_virtual(measure, backend=backend)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import random
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Literal
@@ -16,6 +18,10 @@ from mellea_like.core.slice import Outcome, Slice
 from mellea_like.limits import LimitedBackend
 
 Scenes = Mapping[str, Callable[[], Scene]]
+
+STORM = bool(os.environ.get("STORM"))
+FIRST_STEPS, STRIDE = 6, 8
+"""Without ``STORM=1``, each of the first steps is tried, and then about one in so many."""
 
 
 def is_good(candidate: Any) -> bool:
@@ -148,7 +154,7 @@ async def cancel_everywhere(
     undisturbed = [await run_scene(scenes[name](), stepper, "scope", -1) for _ in range(2)]
     # Tasks that are cancelled together are cancelled in the order of a set, which shows at times.
     assert abs(undisturbed[0].steps - undisturbed[1].steps) <= 2, "the steps differ each time"
-    at, hits = 1, 0
+    at, hits, strides = 1, 0, random.Random(f"{name} {mode}")
     while True:
         played = scenes[name]()
         try:
@@ -160,7 +166,7 @@ async def cancel_everywhere(
         if not ran.hit:
             break
         hits += 1
-        at += 1
+        at += 1 if STORM or at < FIRST_STEPS else strides.randint(1, 2 * STRIDE - 1)
     return hits
 
 
