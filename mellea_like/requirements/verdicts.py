@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 from traceback import walk_tb
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
-from mellea_like.core.quick import quick
 from mellea_like.core.shown import add_note, error_text
 from mellea_like.core.validation import ValidationResult, ValidationStatus
 from mellea_like.errors import RequirementError
@@ -23,7 +22,6 @@ _PACKAGE = str(Path(__file__).parents[1])
 _PASS, _FAIL = ValidationStatus.PASSED, ValidationStatus.FAILED
 _PASSED = ValidationResult(True)
 _FAILED = ValidationResult(False)
-_new_result: Any = quick(ValidationResult)
 
 
 def read(verdict: object) -> ValidationResult | None:
@@ -44,8 +42,7 @@ def read(verdict: object) -> ValidationResult | None:
         if len(pair) == 2:  # noqa: PLR2004
             passed, reason = pair
             if isinstance(passed, bool) and isinstance(reason, str):
-                made: ValidationResult = _new_result(_PASS if passed else _FAIL, reason, None, None)
-                return made
+                return ValidationResult(passed, reason)
         return None
     return verdict if isinstance(verdict, ValidationResult) else None
 
@@ -71,8 +68,7 @@ def errored(requirement: Requirement, exc: BaseException) -> ValidationResult:
     if "'Candidate'" in what:
         what += " (a validator takes a Candidate: its text is candidate.text)"
     if requirement.on_error == "fail":
-        failed: ValidationResult = _new_result(_FAIL, f"it could not be checked: {what}", None, exc)
-        return failed
+        return ValidationResult.recorded(_FAIL, f"it could not be checked: {what}", None, exc)
     error = RequirementError(
         f"requirement {requirement.name!r} could not be decided: {what}",
         requirement=requirement.name,
@@ -134,7 +130,5 @@ def combined(whole: Requirement, results: Sequence[ValidationResult | None]) -> 
     ]
     best = (min if whole.operator == "and" else max)(scores) if scores else None
     status = _PASS if passed else _FAIL
-    made: ValidationResult = _new_result(
-        status, "; ".join(decisive), best, None if passed else exception
-    )
-    return made
+    why = "; ".join(decisive)
+    return ValidationResult.recorded(status, why, best, None if passed else exception)

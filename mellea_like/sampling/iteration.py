@@ -15,7 +15,6 @@ from mellea_like.core.backend import Request, RequestMeta, checked_reply
 from mellea_like.core.current import ITERATION, SPENDS_ON
 from mellea_like.core.format import parse_json, parse_value, why_unread
 from mellea_like.core.generation import INCOMPLETE, Generation, Meter, Usage, cost_of
-from mellea_like.core.quick import quick
 from mellea_like.core.slice import Outcome, Slice
 from mellea_like.core.streaming import REJECTED
 from mellea_like.core.validation import Candidate, ValidationResult, ValidationStatus
@@ -55,10 +54,27 @@ _PASSED, _FAILED, _ERRORED, _CANCELLED = (
 )
 _PASS, _ERROR = ValidationStatus.PASSED, ValidationStatus.ERRORED
 _NO_USAGE = Usage()
-_new_candidate = quick(Candidate)
-_new_meta = quick(RequestMeta)
-_new_slice = quick(Slice)
-_new_request = quick(Request)
+
+
+# A frozen dataclass sets each field by a call, 0.1 us: 3.7 us an iteration for these four records,
+# a quarter of what the engine adds. So they are drafted in a mutable class with the same slots, and
+# are given their own class when they are complete.
+
+
+class _MetaDraft:
+    __slots__ = RequestMeta.__slots__
+
+
+class _RequestDraft:
+    __slots__ = Request.__slots__
+
+
+class _CandidateDraft:
+    __slots__ = Candidate.__slots__
+
+
+class _SliceDraft:
+    __slots__ = Slice.__slots__
 
 
 class Iteration:
@@ -94,9 +110,16 @@ class Iteration:
         self.action = action
         self.context = context
         self.started_at = call.clock() - call.started
-        self.meta = _new_meta(
-            call.sampling_id, turn.iteration, turn.subsample, call.started, call.deadline
-        )
+        meta: Any = _MetaDraft()
+        meta.sampling_id = call.sampling_id
+        meta.iteration = turn.iteration
+        meta.subsample = turn.subsample
+        meta.call_started = call.started
+        meta.deadline = call.deadline
+        meta.purpose = "generate"
+        meta.retry = 0
+        meta.__class__ = RequestMeta
+        self.meta: RequestMeta = meta
 
     def attempt(self) -> Coroutine[Any, Any, None]:
         """Begin the iteration: generate, parse and validate.
@@ -196,7 +219,13 @@ class Iteration:
         options = plan.options
         if options.seed is not None:
             options = options.with_seed(derive_seed(options.seed, self.turn.iteration))
-        request = _new_request(messages, options, plan.format, self.meta, meter)
+        request: Any = _RequestDraft()
+        request.messages = messages
+        request.options = options
+        request.format = plan.format
+        request.meta = self.meta
+        request.meter = meter
+        request.__class__ = Request
         SPENDS_ON.set(meter)
         gate = call.gate
         try:
@@ -265,7 +294,14 @@ class Iteration:
                 parsed=True,
             )
         seen = self.context if plan.validation_context is None else plan.validation_context
-        candidate: Candidate = _new_candidate(text, value, generation, seen, self.action)
+        draft: Any = _CandidateDraft()
+        draft.text = text
+        draft.value = value
+        draft.generation = generation
+        draft.context = seen
+        draft.action = self.action
+        draft.__class__ = Candidate
+        candidate: Candidate = draft
         return candidate
 
     def _reject(self, rejection: Generation) -> bool:
@@ -330,24 +366,26 @@ class Iteration:
         if self.error is not None and self.outcome is not _CANCELLED:
             self.outcome = _ERRORED
         turn = self.turn
-        return _new_slice(
-            turn.iteration,
-            turn.subsample,
-            turn.depth,
-            self.chain,
-            self.action,
-            self.context,
-            self.messages,
-            self.generation,
-            self.requirements,
-            self.verdicts,
-            self.outcome,
-            self.error,
-            self.reason,
-            self.started_at,
-            self.call.clock() - self.call.started,
-            self._usage(),
-        )
+        draft: Any = _SliceDraft()
+        draft.iteration = turn.iteration
+        draft.subsample = turn.subsample
+        draft.depth = turn.depth
+        draft.chain = self.chain
+        draft.action = self.action
+        draft.context = self.context
+        draft.messages = self.messages
+        draft.generation = self.generation
+        draft.requirements = self.requirements
+        draft.verdicts = self.verdicts
+        draft.outcome = self.outcome
+        draft.error = self.error
+        draft.reason = self.reason
+        draft.started_at = self.started_at
+        draft.ended_at = self.call.clock() - self.call.started
+        draft.usage = self._usage()
+        draft.__class__ = Slice
+        slice_: Slice = draft
+        return slice_
 
     def _usage(self) -> Usage:
         if self.meter is None:
