@@ -24,17 +24,10 @@ if TYPE_CHECKING:
         DEFAULT_COALESCE_WINDOW,
         CoordinatorStatistics,
     )
-    from mellea_like.coalescing.rerun.burst_stream import (
-        Burst,
-        BurstStatistics,
-        BurstStream,
-        bursts,
-    )
-    from mellea_like.coalescing.rerun.files import IGNORED, Changes, FileChange
+    from mellea_like.coalescing.rerun.bursts import Burst, BurstStatistics, BurstStream, bursts
     from mellea_like.coalescing.rerun.gate import RerunGate
-    from mellea_like.coalescing.rerun.gate_state import GateState
-    from mellea_like.coalescing.rerun.status import RerunStatistics, RerunStatus, Tick
-    from mellea_like.coalescing.rerun.watching import watch
+    from mellea_like.coalescing.rerun.status import GateState, RerunStatistics, RerunStatus, Tick
+    from mellea_like.coalescing.rerun.watch import IGNORED, Changes, FileChange, watch
     from mellea_like.coalescing.ticket import Ticket
 
 __all__ = [
@@ -69,18 +62,18 @@ __getattr__, __dir__ = imported_later(
     {
         "DEFAULT_COALESCE_MAX_BATCH": "mellea_like.coalescing.coordinator.stats",
         "DEFAULT_COALESCE_WINDOW": "mellea_like.coalescing.coordinator.stats",
-        "IGNORED": "mellea_like.coalescing.rerun.files",
+        "IGNORED": "mellea_like.coalescing.rerun.watch",
         "AuditRecord": "mellea_like.coalescing.coordinator.audit",
-        "Burst": "mellea_like.coalescing.rerun.burst_stream",
-        "BurstStatistics": "mellea_like.coalescing.rerun.burst_stream",
-        "BurstStream": "mellea_like.coalescing.rerun.burst_stream",
-        "Changes": "mellea_like.coalescing.rerun.files",
+        "Burst": "mellea_like.coalescing.rerun.bursts",
+        "BurstStatistics": "mellea_like.coalescing.rerun.bursts",
+        "BurstStream": "mellea_like.coalescing.rerun.bursts",
+        "Changes": "mellea_like.coalescing.rerun.watch",
         "ChatDispatcher": "mellea_like.coalescing.chat.dispatcher",
         "ChatPhase": "mellea_like.coalescing.chat.session",
         "ChatStatistics": "mellea_like.coalescing.chat.stats",
         "CoordinatorStatistics": "mellea_like.coalescing.coordinator.stats",
-        "FileChange": "mellea_like.coalescing.rerun.files",
-        "GateState": "mellea_like.coalescing.rerun.gate_state",
+        "FileChange": "mellea_like.coalescing.rerun.watch",
+        "GateState": "mellea_like.coalescing.rerun.status",
         "RequestStatus": "mellea_like.coalescing.coordinator.audit",
         "RerunGate": "mellea_like.coalescing.rerun.gate",
         "RerunStatistics": "mellea_like.coalescing.rerun.status",
@@ -89,9 +82,9 @@ __getattr__, __dir__ = imported_later(
         "StopReport": "mellea_like.coalescing.chat.stats",
         "Tick": "mellea_like.coalescing.rerun.status",
         "Ticket": "mellea_like.coalescing.ticket",
-        "bursts": "mellea_like.coalescing.rerun.burst_stream",
+        "bursts": "mellea_like.coalescing.rerun.bursts",
         "joined": "mellea_like.coalescing.chat.runs",
-        "watch": "mellea_like.coalescing.rerun.watching",
+        "watch": "mellea_like.coalescing.rerun.watch",
     },
     globals(),
 )

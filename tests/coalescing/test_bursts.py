@@ -11,7 +11,7 @@ from timed_source import Source
 
 from mellea_like.coalescing import Burst, bursts
 from mellea_like.coalescing.flush import Window
-from mellea_like.coalescing.rerun.burst_stream import Gathering
+from mellea_like.coalescing.rerun.bursts import Gathering
 from mellea_like.errors import CoalescingError
 
 pytestmark = pytest.mark.anyio

@@ -1,22 +1,13 @@
-"""Which changes of files count, and what has changed since the last look."""
+"""Which changes of files count, and which of them are still to be dealt with."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 
-from mellea_like.coalescing.rerun.files import (
-    IGNORED,
-    Changes,
-    FileChange,
-    Todo,
-    differences,
-    identities,
-    is_ignored,
-    scan,
-)
+from mellea_like.coalescing import IGNORED, Changes, FileChange
+from mellea_like.coalescing.rerun.watch import PendingChanges, is_ignored
 
 
 @pytest.mark.parametrize(
@@ -53,52 +44,6 @@ def test_what_the_user_names_is_never_ignored():
     assert is_ignored("/w/.git/.git", "/w/.git", IGNORED)
 
 
-def test_a_scan_sees_all_files_that_count(tmp_path):
-    for name in ("a.txt", "sub/b.txt", ".git/c", "sub/__pycache__/d.py", "sub/e.pyc"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text("x", encoding="utf-8")
-    (tmp_path / "broken").symlink_to("nowhere")
-    alone = tmp_path / "sub" / "e.pyc"
-    assert set(scan([str(tmp_path)], IGNORED)) == {
-        str(tmp_path / "a.txt"),
-        str(tmp_path / "sub" / "b.txt"),
-    }
-    assert set(scan([str(alone), str(tmp_path / "missing")], IGNORED)) == {str(alone)}
-
-
-def test_differences_tell_what_happened(tmp_path):
-    for name in ("kept", "touched", "grown", "replaced", "gone"):
-        (tmp_path / name).write_text("x", encoding="utf-8")
-    before = scan([str(tmp_path)], ())
-    os.utime(tmp_path / "touched", ns=(1, 1))
-    (tmp_path / "grown").write_text("xx", encoding="utf-8")
-    (tmp_path / "other").write_text("x", encoding="utf-8")
-    (tmp_path / "other").replace(tmp_path / "replaced")
-    (tmp_path / "gone").unlink()
-    (tmp_path / "new").write_text("x", encoding="utf-8")
-    changes = differences(before, scan([str(tmp_path)], ()))
-    assert {change.path.name: change.kind for change in changes} == {
-        "touched": "modified",
-        "grown": "modified",
-        "replaced": "modified",
-        "gone": "deleted",
-        "new": "added",
-    }
-
-
-def test_an_identity_changes_when_another_file_takes_the_name(tmp_path):
-    file, other = tmp_path / "a", tmp_path / "b"
-    file.write_text("x", encoding="utf-8")
-    other.write_text("x", encoding="utf-8")
-    names = [str(file), str(tmp_path / "missing")]
-    before = identities(names)
-    assert set(before) == {str(file)}
-    file.write_text("longer", encoding="utf-8")
-    assert identities(names) == before
-    other.replace(file)
-    assert identities(names) != before
-
-
 def change(name: str, kind: str = "modified") -> FileChange:
     return FileChange(kind, Path("/w") / name)  # type: ignore[arg-type]
 
@@ -117,20 +62,22 @@ def test_changes_say_their_reason(changes, reason):
 
 
 def test_changes_are_kept_once_for_each_path_and_up_to_a_limit():
-    todo = Todo(2)
-    todo.add(Changes((change("a", "added"), change("b")), rescan=False))
-    todo.add(Changes((change("a", "deleted"),), rescan=False))
-    assert todo.take() == Changes((change("a", "deleted"), change("b")), rescan=False)
-    assert todo.take() == Changes((), rescan=False)
-    todo.add(Changes((change("a"), change("b"), change("c")), rescan=False))
-    assert todo.take() == Changes((change("a"), change("b")), rescan=True)
-    assert todo.take() == Changes((), rescan=False)
+    pending = PendingChanges(2)
+    pending.add(Changes((change("a", "added"), change("b")), rescan=False))
+    pending.add(Changes((change("a", "deleted"),), rescan=False))
+    assert pending.take() == Changes((change("a", "deleted"), change("b")), rescan=False)
+    assert pending.take() == Changes((), rescan=False)
+    pending.add(Changes((change("a"), change("b"), change("c")), rescan=False))
+    assert pending.take() == Changes((change("a"), change("b")), rescan=True)
+    assert pending.take() == Changes((), rescan=False)
 
 
 def test_what_is_put_back_is_older_than_what_came_since():
-    todo = Todo(9)
-    todo.add(Changes((change("a"), change("b")), rescan=True))
-    taken = todo.take()
-    todo.add(Changes((change("b", "deleted"), change("c")), rescan=False))
-    todo.put_back(taken)
-    assert todo.take() == Changes((change("a"), change("b", "deleted"), change("c")), rescan=True)
+    pending = PendingChanges(9)
+    pending.add(Changes((change("a"), change("b")), rescan=True))
+    taken = pending.take()
+    pending.add(Changes((change("b", "deleted"), change("c")), rescan=False))
+    pending.put_back(taken)
+    assert pending.take() == Changes(
+        (change("a"), change("b", "deleted"), change("c")), rescan=True
+    )

@@ -12,8 +12,13 @@ import pytest
 from anyio.lowlevel import checkpoint
 
 from mellea_like.coalescing import RerunGate, Tick
-from mellea_like.coalescing.rerun.queue import MAX_REASONS, Asked, Batch, Submissions, when_busy
-from mellea_like.errors import CoalescingError, Expired, QueueFull, Refused, ShutdownError
+from mellea_like.coalescing.rerun.submissions import (
+    MAX_REASONS,
+    Submission,
+    Submissions,
+    when_busy,
+)
+from mellea_like.errors import CoalescingError, QueueFull, Refused, ShutdownError
 
 pytestmark = pytest.mark.anyio
 
@@ -390,30 +395,6 @@ async def test_an_error_whose_requester_left_is_logged(virtual_clock, caplog):
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-@pytest.mark.parametrize("others", [0, 1])
-async def test_an_error_whose_requester_is_cancelled_as_it_comes_is_logged_if_nobody_saw_it(
-    caplog, others
-):
-    async def tick():
-        await waiting.wait()
-        leaving.cancel()  # What the tick raises now and the cancellation arrive together.
-        raise ValueError("broken")
-
-    waiting = anyio.Event()
-    async with RerunGate(tick) as gate, anyio.create_task_group() as tasks:
-        asked = Requests(gate)
-        for number in range(others):
-            tasks.start_soon(asked.ask, 0, str(number))
-        leaving = asyncio.ensure_future(gate.request("leaving"))
-        await anyio.wait_all_tasks_blocked()
-        waiting.set()
-        await asyncio.wait([leaving])
-        assert leaving.cancelled()
-    assert len(caplog.records) == (0 if others else 1)
-    assert len(asked.back) == others
-
-
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_a_cancellation_that_nobody_asked_for_is_an_error():
     async def tick():
         raise asyncio.CancelledError
@@ -580,7 +561,7 @@ def submissions(most=2, full="wait", requests=0):
     queue: Submissions[int] = Submissions(most, full)
     tickets = [Fake() for _ in range(requests)]
     for number, ticket in enumerate(tickets):
-        queue.add(ticket, Asked(str(number), number, ticket))
+        queue.add(ticket, Submission(str(number), number, ticket))
     return queue, tickets
 
 
@@ -595,10 +576,9 @@ def test_requests_that_find_no_room_stand_in_a_line_in_their_order():
 def test_what_has_expired_is_not_taken():
     queue, _ = submissions(requests=1)
     late = Fake()
-    queue.add(late, Asked("late", 1, late, deadline=9))
+    queue.add(late, Submission("late", 1, late, deadline=9))
     assert queue.take(9).reasons == ("0",)
-    assert isinstance(late.got, Expired)
-    queue.add(late, Asked("late", 1, late, deadline=9))
+    queue.add(late, Submission("late", 1, late, deadline=9))
     assert queue.take(10) is None
 
 
@@ -613,16 +593,16 @@ def test_one_that_leaves_makes_room_for_the_first_in_the_line():
 
 def test_pokes_need_no_room():
     queue, _ = submissions(most=1, requests=2)
-    queue.poke(Asked("poke", 3))
+    queue.poke(Submission("poke", 3))
     assert queue.take(9).reasons == ("0", "poke")
 
 
 def test_what_is_put_back_goes_first_and_who_left_is_left_out():
     queue, tickets = submissions(most=3, requests=5)
-    queue.poke(Asked("old", 3))
+    queue.poke(Submission("old", 3))
     batch = queue.take(9)
-    queue.poke(Asked("new", 10))
-    queue.poke(Asked("old", 11))
+    queue.poke(Submission("new", 10))
+    queue.poke(Submission("old", 11))
     tickets[1].waiters = 0
     queue.put_back(batch)
     assert queue.take(20).reasons == ("0", "2", "old", "3", "4", "new")
@@ -633,9 +613,9 @@ def test_putting_back_those_who_left_lets_the_line_move_up():
     queue, tickets = submissions(most=1, requests=2)
     batch = queue.take(9)
     queue.drop(tickets[1])
-    queue.add(tickets[1], Asked("1", 9, tickets[1]))
+    queue.add(tickets[1], Submission("1", 9, tickets[1]))
     late = Fake()
-    queue.add(late, Asked("late", 10, late))
+    queue.add(late, Submission("late", 10, late))
     tickets[0].waiters = 0
     queue.put_back(batch)
     assert queue.take(20).reasons == ("1",)
@@ -652,20 +632,9 @@ def test_a_full_queue_that_raises_says_how_many_it_takes():
 
 def test_settling_all_reaches_the_line():
     queue, tickets = submissions(most=1, requests=3)
-    queue.poke(Asked("poke", 3))
+    queue.poke(Submission("poke", 3))
     error = ShutdownError("closed")
     queue.settle_all(error)
     assert [ticket.got for ticket in tickets] == [error] * 3
     assert not queue
     assert queue.waiting == 0
-
-
-def test_the_first_who_sees_an_error_spares_the_log():
-    batch: Batch[int] = Batch([Asked("a", 0, Fake()), Asked("b", 0, Fake())])
-    assert batch.fail(ValueError("broken"))
-    assert not batch.left(seen=False)
-    assert batch.left(seen=False)
-    batch = Batch([Asked("a", 0, Fake()), Asked("b", 0, Fake())])
-    assert batch.fail(ValueError("broken"))
-    assert not batch.left(seen=True)
-    assert not batch.left(seen=False)

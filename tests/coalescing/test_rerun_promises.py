@@ -13,7 +13,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from mellea_like.coalescing import RerunGate, Tick
-from mellea_like.coalescing.rerun.queue import Asked
+from mellea_like.coalescing.rerun.submissions import Submission
 from mellea_like.coalescing.ticket import Ticket
 from mellea_like.core.backend import RequestMeta
 from mellea_like.core.current import ITERATION, current_iteration
@@ -497,7 +497,7 @@ async def test_nothing_of_a_request_waits_for_the_garbage_collector(virtual_cloc
             raise OSError("odd")
 
     def left() -> int:
-        return sum(isinstance(thing, Asked | Ticket) for thing in gc.get_objects())
+        return sum(isinstance(thing, Submission | Ticket) for thing in gc.get_objects())
 
     gc.collect()
     before = left()  # The errors of other tests have kept some.

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
     from anyio.abc import Process
 
-    from mellea_like.coalescing.rerun.files import Changes
     from mellea_like.coalescing.rerun.status import RerunStatus
+    from mellea_like.coalescing.rerun.watch import Changes
 
 __all__ = ["OnBusyName", "Runs", "WatchArguments", "ending", "in_words", "run_watch"]
 
@@ -114,7 +114,7 @@ def run_watch(arguments: WatchArguments) -> int:
 
 
 async def _watch(arguments: WatchArguments, runs: Runs) -> None:
-    from mellea_like.coalescing.rerun.watching import watch  # noqa: PLC0415 (an extra)
+    from mellea_like.coalescing.rerun.watch import watch  # noqa: PLC0415 (an extra)
 
     await watch(
         arguments.paths,

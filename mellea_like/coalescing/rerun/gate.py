@@ -4,47 +4,37 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from contextlib import contextmanager
-from dataclasses import replace
 from datetime import UTC, datetime
 from inspect import isawaitable
 from pathlib import Path
-from typing import TYPE_CHECKING, Generic, Literal, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Generic, Literal, Self, TypeVar, cast, get_args
 
 import anyio
 from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
 
 from mellea_like.coalescing.component import Component
-from mellea_like.coalescing.rerun.queue import (
-    Asked,
-    Batch,
+from mellea_like.coalescing.rerun.status import GateState, RerunStatistics, RerunStatus, Tick
+from mellea_like.coalescing.rerun.submissions import (
     OnBusy,
+    Submission,
     Submissions,
-    check,
-    check_submission,
+    TickRun,
     expired,
     when_busy,
 )
-from mellea_like.coalescing.rerun.status import (
-    Numbers,
-    RerunStatistics,
-    RerunStatus,
-    Tick,
-    load,
-    log_unseen,
-)
 from mellea_like.coalescing.ticket import Ticket
-from mellea_like.core.callables import takes
+from mellea_like.core.callables import check_plain, takes
+from mellea_like.core.numbers import real_number, whole_number
 from mellea_like.core.shown import error_text
-from mellea_like.errors import CoalescingError, Expired, Refused, ShutdownError
+from mellea_like.errors import CoalescingError, Refused, ShutdownError
 from mellea_like.runtime.logs import warn
 from mellea_like.runtime.native import cancel_requested
 from mellea_like.telemetry.shared import caller_span, shared_span
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Generator
-
-    from mellea_like.coalescing.rerun.gate_state import GateState
 
 __all__ = ["RerunGate"]
 
@@ -101,16 +91,22 @@ class RerunGate(Component, Generic[T]):
         name: str = "rerun",
     ) -> None:
         super().__init__()
-        check(
-            tick,
-            min_interval=min_interval,
-            on_busy=on_busy,
-            max_wait=max_wait,
-            max_pending=max_pending,
-            full=full,
-            state=state,
-            on_status=on_status,
-        )
+        if not callable(tick):
+            msg = f"RerunGate: a tick is an async function, not {tick!r}"
+            raise TypeError(msg)
+        if on_busy not in get_args(OnBusy):
+            msg = f"RerunGate: on_busy is one of {', '.join(get_args(OnBusy))}, not {on_busy!r}"
+            raise ValueError(msg)
+        if full not in {"wait", "raise"}:
+            msg = f"RerunGate: full is 'wait' or 'raise', not {full!r}"
+            raise ValueError(msg)
+        if not (state is None or isinstance(state, str | Path | GateState)):
+            msg = f"state is a GateState or the name of a file, not {state!r}"
+            raise TypeError(msg)
+        check_plain("RerunGate: on_status", on_status)
+        whole_number("RerunGate: max_pending", max_pending)
+        real_number("RerunGate: min_interval", min_interval, least=0, unit="seconds")
+        real_number("RerunGate: max_wait", max_wait, least=0, most=math.inf, unit="seconds")
         self._tick = cast("Callable[..., Awaitable[T]]", tick)
         self._wants_tick = not takes(tick, 0)
         self._min_interval = min_interval
@@ -121,26 +117,27 @@ class RerunGate(Component, Generic[T]):
         self._file = Path(state) if isinstance(state, str | Path) else None
         self._unsaved = False
         self._submissions: Submissions[T] = Submissions(max_pending, full)
-        self._batch: Batch[T] | None = None
+        self._current: TickRun[T] | None = None
         self._scope: anyio.CancelScope | None = None
         self._not_before = -math.inf
         self._running = False
         self._idle: anyio.Event | None = None
         self._changed: anyio.Event | None = None
-        self._numbers = Numbers()
-        if state is not None and self._file is None:
-            self._numbers.remember(cast("GateState", state))
+        self._counts: Counter[str] = Counter()
+        self._state = GateState()
+        if isinstance(state, GateState):
+            self._state = state.model_copy(update={"in_flight": False, "pending": 0})
 
     @property
     def in_flight(self) -> bool:
         """Whether a tick is under way."""
-        return self._batch is not None
+        return self._current is not None
 
     async def __aenter__(self) -> Self:
         if self._file is not None and self._tasks is None:
-            self._numbers.remember(await anyio.to_thread.run_sync(load, self._file))
+            self._state = await anyio.to_thread.run_sync(_load, self._file)
         await super().__aenter__()
-        last = self._numbers.last_tick
+        last = self._state.last_tick
         since = math.inf if last is None else max(0.0, time.time() - last.timestamp())
         self._not_before = anyio.current_time() + self._min_interval - since
         return self
@@ -170,27 +167,28 @@ class RerunGate(Component, Generic[T]):
             Exception: what the tick raised.
         """
         self._check_open()
-        check_submission(reason, deadline)
+        _check_reason(reason)
+        if deadline is not None:
+            real_number("a request's deadline", deadline, least=-math.inf, most=math.inf)
         now, until = anyio.current_time(), math.inf if deadline is None else deadline
         if self._at_work():
             msg = f"the tick of {self._name} can't wait for the one after it: use poke()"
             raise RuntimeError(msg)
         if until <= now:
-            self._numbers.expired += 1
+            self._counts["expired"] += 1
             raise expired()
         self._submissions.check_room()
         if not self._admit(now):
             msg = f"a tick of {self._name} is under way, and on_busy='ignore' takes nothing then"
             raise Refused(msg)
         ticket: Ticket[T] = Ticket(self._abandoned)
-        asked = Asked(reason, now, ticket, until, caller_span())
-        self._submissions.add(ticket, asked)
-        self._numbers.requests += 1
+        self._submissions.add(ticket, Submission(reason, now, ticket, until, caller_span()))
+        self._counts["requests"] += 1
         self._submitted()
         try:
-            return await self._result(asked, ticket)
+            return await self._result(ticket, until)
         finally:
-            del asked, ticket  # A frame that holds its own exception waits for the collector.
+            del ticket  # A frame that holds its own exception waits for the collector.
 
     def poke(self, reason: str = "") -> bool:
         """Have a tick begin after this call, without waiting for it.
@@ -206,12 +204,12 @@ class RerunGate(Component, Generic[T]):
             TypeError: the reason is no text.
         """
         self._check_open()
-        check_submission(reason)
+        _check_reason(reason)
         now = anyio.current_time()
         accepted = self._admit(now)
         if accepted:
-            self._submissions.poke(Asked(reason, now, span=caller_span()))
-            self._numbers.pokes += 1
+            self._submissions.poke(Submission(reason, now, span=caller_span()))
+            self._counts["pokes"] += 1
             self._submitted()
         return accepted
 
@@ -221,16 +219,16 @@ class RerunGate(Component, Generic[T]):
         Returns:
             The coalescing state of this moment; to be asked within an event loop.
         """
-        pending, numbers, now = self._submissions.count, self._numbers, anyio.current_time()
-        restarted = self._batch if self._on_busy == "restart" else None
+        pending, state, now = self._submissions.count, self._state, anyio.current_time()
+        restarted = self._current if self._on_busy == "restart" else None
         return RerunStatus(
             self.in_flight,
             pending,
             max(0.0, self._not_before - now) if pending else 0.0,
-            numbers.coalesced,
-            numbers.ticks,
-            numbers.last_trigger,
-            numbers.last_event,
+            state.coalesced,
+            state.ticks,
+            state.last_trigger,
+            state.last_event,
             0.0 if restarted is None else max(0.0, restarted.first + self._max_wait - now),
         )
 
@@ -240,7 +238,18 @@ class RerunGate(Component, Generic[T]):
         Returns:
             The numbers of this moment.
         """
-        return self._numbers.statistics(self._submissions.waiting)
+        counts, state = self._counts, self._state
+        return RerunStatistics(
+            requests=counts["requests"],
+            pokes=counts["pokes"],
+            refused=counts["refused"],
+            expired=counts["expired"],
+            waiting=self._submissions.waiting,
+            ticks=state.ticks,
+            failed=state.failed,
+            restarted=counts["restarted"],
+            coalesced=state.coalesced,
+        )
 
     def state(self) -> GateState:
         """Return what a later process may go on from.
@@ -248,38 +257,30 @@ class RerunGate(Component, Generic[T]):
         Returns:
             The state of this moment.
         """
-        return self._numbers.state(in_flight=self.in_flight, pending=self._submissions.count)
+        now = {"in_flight": self.in_flight, "pending": self._submissions.count}
+        return self._state.model_copy(update=now)
 
     # --- submissions --------------------------------------------------------------------------
 
     def _admit(self, now: float) -> bool:
-        if self._batch is None:
+        if self._current is None:
             return True
-        what = when_busy(self._on_busy, now, self._batch.first, self._max_wait)
+        what = when_busy(self._on_busy, now, self._current.first, self._max_wait)
         if what == "ignore":
-            self._numbers.refused += 1
+            self._counts["refused"] += 1
             return False
         if what == "restart" and self._scope is not None:
             self._scope.cancel("a newer submission restarts the tick")
         return True
 
-    async def _result(self, asked: Asked[T], ticket: Ticket[T]) -> T:
+    async def _result(self, ticket: Ticket[T], deadline: float) -> T:
         try:
-            with anyio.CancelScope(deadline=asked.deadline):
+            with anyio.CancelScope(deadline=deadline):
                 return await ticket.wait()
-            if not ticket.done:
-                ticket.fail(expired())
+            self._counts["expired"] += ticket.fail(expired())
             return await ticket.wait()
-        except BaseException as error:
-            failed, asked.failed = asked.failed, None
-            if failed is not None:
-                if failed.left(seen=ticket.seen):
-                    log_unseen(self._name, failed)
-            elif isinstance(error, Expired):
-                self._numbers.expired += 1
-            raise
         finally:
-            del asked, ticket
+            del ticket
 
     def _abandoned(self, ticket: Ticket[T]) -> None:
         self._submissions.drop(ticket)
@@ -292,7 +293,7 @@ class RerunGate(Component, Generic[T]):
     # --- ticks --------------------------------------------------------------------------------
 
     def _submitted(self) -> None:
-        self._numbers.last_event = datetime.now(UTC)
+        self._state.last_event = datetime.now(UTC)
         self._tell()
         if not self._running:
             self._running = True
@@ -312,9 +313,9 @@ class RerunGate(Component, Generic[T]):
             while self._submissions:
                 await checkpoint()  # What comes at the same time shares the tick.
                 await self._hold()
-                batch = self._submissions.take(anyio.current_time())
-                if batch is not None:
-                    await self._answer(batch)
+                run = self._submissions.take(anyio.current_time())
+                if run is not None:
+                    await self._answer(run)
         except BaseException:
             self._shut()
             raise
@@ -329,40 +330,49 @@ class RerunGate(Component, Generic[T]):
             with anyio.CancelScope(deadline=self._not_before):
                 await self._changed.wait()
 
-    async def _answer(self, batch: Batch[T]) -> None:
-        numbers = self._numbers
-        batch.number = numbers.begin(batch)
+    async def _answer(self, run: TickRun[T]) -> None:
+        state = self._state
+        state.last_tick = datetime.now(UTC)
+        reason = next(iter(run.reasons), "")  # A file's name need not be Unicode.
+        state.last_trigger = reason.encode(errors="backslashreplace").decode()
+        state.ticks = run.number = state.ticks + 1
+        self._count(run, 1)
         self._not_before = anyio.current_time() + self._min_interval
         attributes: dict[str, str | int] = {
             "mellea_like.gate": self._name,
-            "mellea_like.tick": batch.number,
+            "mellea_like.tick": run.number,
         }
-        members = [asked.span for asked in batch.asked]
+        members = [each.span for each in run.submissions]
         try:
-            with self._flight(batch) as scope:
+            with self._flight(run) as scope:
                 self._tell()
                 await self._save()  # A tick that ends its process has begun all the same.
                 await checkpoint_if_cancelled()
                 with shared_span("rerun_tick", attributes, members):
-                    batch.settle(await self._call(batch))
-        except Exception as error:  # noqa: BLE001 (it goes to who requested the tick, or is logged)
-            numbers.failed += 1
-            if not batch.fail(error):
-                log_unseen(self._name, batch)
-        except BaseException:  # Cancelled from outside; whoever waits may not be.
-            batch.refuse(ShutdownError(f"{self._name} was cancelled before it answered"))
+                    run.settle(await self._call(run))
+        except Exception as error:  # noqa: BLE001 (it goes to those who requested the tick)
+            state.failed += 1
+            if not run.fail(error):
+                self._log_unseen(run, error)
+        except BaseException:  # Cancelled from outside; those who wait need not be.
+            run.refuse(ShutdownError(f"{self._name} was cancelled before it answered"))
             raise
         else:
-            if scope.cancelled_caught and not batch.refused:  # Restarted, not closed.
-                numbers.restart(batch)
-                self._submissions.put_back(batch)
+            if scope.cancelled_caught and not run.refused:  # Restarted, not closed.
+                self._counts["restarted"] += 1
+                self._count(run, -1)  # The next tick answers it all.
+                self._submissions.put_back(run)
         finally:
             with anyio.CancelScope(shield=True):
                 await self._save()
             self._tell()
 
-    async def _call(self, batch: Batch[T]) -> T:
-        tick = Tick(batch.number, batch.reasons, batch.count)
+    def _count(self, run: TickRun[T], sign: int) -> None:
+        self._state.submissions += sign * run.count
+        self._state.coalesced += sign * (run.count - 1)
+
+    async def _call(self, run: TickRun[T]) -> T:
+        tick = Tick(run.number, run.reasons, run.count)
         try:
             given = self._tick(tick) if self._wants_tick else self._tick()
             if not isawaitable(given):
@@ -376,22 +386,38 @@ class RerunGate(Component, Generic[T]):
             raise CoalescingError(msg) from error
 
     @contextmanager
-    def _flight(self, batch: Batch[T]) -> Generator[anyio.CancelScope]:
+    def _flight(self, run: TickRun[T]) -> Generator[anyio.CancelScope]:
         """Mark a tick as under way, and yield the scope that cancels it."""
-        self._batch = batch
+        self._current = run
         try:
             with anyio.CancelScope() as self._scope:
                 yield self._scope
         finally:
-            self._batch = self._scope = None
+            self._current = self._scope = None
 
     async def _save(self) -> None:
-        if self._file is not None:
-            error = await anyio.to_thread.run_sync(replace(self._numbers).save, self._file)
-            if error is not None and not self._unsaved:
+        if self._file is None:
+            return
+        try:
+            await anyio.to_thread.run_sync(self._state.model_copy().save, self._file)
+        except Exception as error:  # noqa: BLE001 (a full disk is no reason to stop)
+            if not self._unsaved:
                 what = f"{type(error).__name__}: {error_text(error)}"
                 warn("%s could not write its state: %s", self._name, what, gate=self._name)
-            self._unsaved = error is not None
+            self._unsaved = True
+        else:
+            self._unsaved = False
+
+    def _log_unseen(self, run: TickRun[T], error: Exception) -> None:
+        warn(
+            "tick %d of %s (%s) failed: %s",
+            run.number,
+            self._name,
+            ", ".join(run.reasons) or "no reason given",
+            f"{type(error).__name__}: {error_text(error)}",
+            gate=self._name,
+            tick=run.number,
+        )
 
     # --- the end ------------------------------------------------------------------------------
 
@@ -405,8 +431,24 @@ class RerunGate(Component, Generic[T]):
 
     def _settle_all(self, error: ShutdownError) -> None:
         self._submissions.settle_all(error)
-        if self._batch is not None:
-            self._batch.refuse(error)
+        if self._current is not None:
+            self._current.refuse(error)
         if self._scope is not None:
             self._scope.cancel("the gate was closed")
         self._wake()
+
+
+def _check_reason(reason: str) -> None:
+    if not isinstance(reason, str):
+        msg = f"a reason is a text, not {reason!r}"
+        raise TypeError(msg)
+
+
+def _load(file: Path) -> GateState:
+    try:
+        state = GateState.load(file)
+        state.save(file)
+    except OSError as error:
+        msg = f"a gate's state can't be kept in {file}: {error.strerror or error}"
+        raise CoalescingError(msg) from error
+    return state

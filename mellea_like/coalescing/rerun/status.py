@@ -1,22 +1,25 @@
-"""What a `RerunGate` says about itself, and what it counts."""
+"""What a `RerunGate` says about itself, and the state that it keeps from process to process."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, NamedTuple
+import json
+import os
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from mellea_like.core.shown import error_text
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
+
 from mellea_like.errors import CoalescingError
-from mellea_like.runtime.logs import warn
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from datetime import datetime
 
-    from mellea_like.coalescing.rerun.gate_state import GateState
-    from mellea_like.coalescing.rerun.queue import Batch
+__all__ = ["GateState", "RerunStatistics", "RerunStatus", "Tick"]
 
-__all__ = ["Numbers", "RerunStatistics", "RerunStatus", "Tick", "load", "log_unseen"]
+PERMISSIONS = 0o777
+TRANSIENT = ("in_flight", "pending")
 
 
 class Tick(NamedTuple):
@@ -85,107 +88,94 @@ class RerunStatistics(NamedTuple):
     coalesced: int
 
 
-@dataclass(slots=True)
-class Numbers:
-    """What a gate counts; the first seven are what its state keeps."""
+class GateState(BaseModel):
+    """The state of a `RerunGate`, as ``RerunGate(..., state="gate.json")`` keeps it in a file.
 
-    last_event: datetime | None = None
-    last_tick: datetime | None = None
+    A file of another version is read as far as it goes: what it lacks has its default, what is
+    unknown is ignored. What holds for one process only is never written, and is not believed where
+    a file says it.
+
+    Attributes:
+        last_event: when something was submitted last.
+        last_tick: when the last tick began.
+        last_trigger: the first reason of the last tick.
+        ticks: how many ticks began.
+        failed: how many of them raised.
+        submissions: how many requests and pokes ticks were begun for.
+        coalesced: how many of those cost no tick of their own.
+        in_flight: whether a tick is under way; not persisted.
+        pending: how many submissions wait for the next tick; not persisted.
+    """
+
+    model_config = ConfigDict(extra="ignore")
+
+    last_event: AwareDatetime | None = None
+    last_tick: AwareDatetime | None = None
     last_trigger: str = ""
-    ticks: int = 0
-    failed: int = 0
-    submissions: int = 0
-    coalesced: int = 0
-    requests: int = 0
-    pokes: int = 0
-    refused: int = 0
-    expired: int = 0
-    restarted: int = 0
+    ticks: int = Field(default=0, ge=0)
+    failed: int = Field(default=0, ge=0)
+    submissions: int = Field(default=0, ge=0)
+    coalesced: int = Field(default=0, ge=0)
+    in_flight: bool = Field(default=False, exclude=True)
+    pending: int = Field(default=0, exclude=True)
 
-    def begin(self, batch: Batch[Any]) -> int:
-        """Count a tick that begins."""
-        self.last_tick = datetime.now(UTC)
-        reason = next(iter(batch.reasons), "")  # A file's name need not be Unicode.
-        self.last_trigger = reason.encode(errors="backslashreplace").decode()
-        self.ticks += 1
-        self.submissions += batch.count
-        self.coalesced += batch.count - 1
-        return self.ticks
+    @classmethod
+    def load(cls, path: str | Path) -> GateState:
+        """Read a state from a file.
 
-    def restart(self, batch: Batch[Any]) -> None:
-        """Count a tick that was cancelled for a newer submission; the next one answers it all."""
-        self.restarted += 1
-        self.submissions -= batch.count
-        self.coalesced -= batch.count - 1
+        Args:
+            path: the file; one that does not exist is as good as a fresh state.
 
-    def remember(self, state: GateState) -> None:
-        """Go on from what an earlier process counted."""
-        self.last_event = state.last_event
-        self.last_tick = state.last_tick
-        self.last_trigger = state.last_trigger
-        self.ticks = state.ticks
-        self.failed = state.failed
-        self.submissions = state.submissions
-        self.coalesced = state.coalesced
+        Returns:
+            The state, with nothing in flight or pending.
 
-    def state(self, *, in_flight: bool = False, pending: int = 0) -> GateState:
-        """Return what a later process may go on from."""
-        from mellea_like.coalescing.rerun.gate_state import GateState  # noqa: PLC0415 (pydantic's model)
-
-        return GateState(
-            last_event=self.last_event,
-            last_tick=self.last_tick,
-            last_trigger=self.last_trigger,
-            ticks=self.ticks,
-            failed=self.failed,
-            submissions=self.submissions,
-            coalesced=self.coalesced,
-            in_flight=in_flight,
-            pending=pending,
-        )
-
-    def save(self, file: Path) -> Exception | None:
-        """Write the state to a file."""
+        Raises:
+            CoalescingError: the file is damaged.
+            OSError: it can't be read.
+        """
         try:
-            self.state().save(file)
-        except Exception as error:  # noqa: BLE001 (the gate logs it)
-            return error
-        return None
+            data = Path(path).read_bytes()
+        except FileNotFoundError:
+            return cls()
+        try:
+            fields: Any = json.loads(data)
+            if isinstance(fields, dict):
+                for name in TRANSIENT:
+                    cast("dict[str, Any]", fields).pop(name, None)
+            return cls.model_validate(fields)
+        except (ValueError, RecursionError) as exc:  # pydantic's ValidationError is a ValueError.
+            what = _summary(exc) if isinstance(exc, ValidationError) else str(exc)
+            msg = f"the gate's state in {path} is damaged ({what}): delete it to start afresh"
+            raise CoalescingError(msg) from exc
 
-    def statistics(self, waiting: int) -> RerunStatistics:
-        """Return numbers to look at."""
-        return RerunStatistics(
-            requests=self.requests,
-            pokes=self.pokes,
-            refused=self.refused,
-            expired=self.expired,
-            waiting=waiting,
-            ticks=self.ticks,
-            failed=self.failed,
-            restarted=self.restarted,
-            coalesced=self.coalesced,
-        )
+    def save(self, path: str | Path) -> None:
+        """Write the state to a file, as a whole or not at all.
+
+        A new file can be read by its owner only; one that exists keeps its permissions.
+
+        Args:
+            path: the file. Its directory must exist.
+
+        Raises:
+            OSError: it can't be written.
+        """
+        target = Path(path).resolve()
+        number, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+        try:
+            with open(number, "w", encoding="utf-8") as file:  # noqa: PTH123 (it is open already)
+                file.write(self.model_dump_json(indent=2) + "\n")
+                file.flush()
+                os.fsync(number)
+            with suppress(FileNotFoundError):
+                Path(name).chmod(target.stat().st_mode & PERMISSIONS)
+            Path(name).replace(target)
+        except BaseException:
+            with suppress(OSError):
+                Path(name).unlink()
+            raise
 
 
-def load(file: Path) -> GateState:
-    """Read a state from a file, and import pydantic's models only then."""
-    from mellea_like.coalescing.rerun.gate_state import GateState  # noqa: PLC0415 (pydantic's model)
-
-    try:
-        state = GateState.load(file)
-        state.save(file)
-    except OSError as error:
-        msg = f"a gate's state can't be kept in {file}: {error.strerror or error}"
-        raise CoalescingError(msg) from error
-    return state
-
-
-def log_unseen(name: str, batch: Batch[Any]) -> None:
-    """Log what a tick raised, and nobody saw."""
-    error, number, batch.error = batch.error, batch.number, None
-    reasons, text = (
-        ", ".join(batch.reasons) or "no reason given",
-        f"{type(error).__name__}: {error_text(error)}",
-    )
-    message = "tick %d of %s (%s) failed: %s"
-    warn(message, number, name, reasons, text, gate=name, tick=number)
+def _summary(error: ValidationError) -> str:
+    first = error.errors()[0]
+    where = ".".join(map(str, first["loc"]))
+    return f"{where}: {first['msg']}" if where else first["msg"]

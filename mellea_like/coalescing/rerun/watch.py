@@ -1,0 +1,333 @@
+"""`watch`: run a function again when files change; needs the extra ``watch``."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from fnmatch import fnmatchcase
+from glob import escape
+from inspect import isawaitable
+from operator import itemgetter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
+
+import anyio
+
+from mellea_like.coalescing.rerun.bursts import bursts
+from mellea_like.coalescing.rerun.gate import RerunGate
+from mellea_like.core.callables import takes
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Iterator
+
+    from mellea_like.coalescing.rerun.status import GateState, RerunStatus
+    from mellea_like.coalescing.rerun.submissions import OnBusy
+
+__all__ = ["IGNORED", "Changes", "FileChange", "PendingChanges", "is_ignored", "watch"]
+
+IGNORED = (
+    # Version control, environments, caches.
+    ".git", ".hg", ".svn", ".jj", ".venv", "node_modules", "__pycache__", "*.py[cod]", ".tox",
+    ".nox", ".mypy_cache", ".pytest_cache", ".ruff_cache", ".hypothesis", ".ipynb_checkpoints",
+    # What editors and desktops write beside a file.
+    ".idea", ".vscode", "*~", "*.sw?", ".*.sw?", "4913", ".#*", "#*#", "*___jb_???___",
+    ".goutputstream-*", ".~lock.*", "flycheck_*", ".DS_Store", "Thumbs.db",
+)  # fmt: skip
+"""Names of files and directories whose changes do not count."""
+
+MAX_CHANGES = 10_000
+"""How many changes are kept for one tick."""
+
+STEP = 50
+"""Milliseconds between two looks of watchfiles at what the system told it."""
+
+TIMEOUT = 100
+"""Milliseconds after which watchfiles gives control back when nothing changes."""
+
+Kind = Literal["added", "modified", "deleted"]
+
+
+class FileChange(NamedTuple):
+    """A change of a file or directory.
+
+    Attributes:
+        kind: what happened to it.
+        path: its absolute path.
+    """
+
+    kind: Kind
+    path: Path
+
+
+class Changes(NamedTuple):
+    """What a tick of `watch` is run for.
+
+    Attributes:
+        files: what changed, each path once.
+        rescan: whether there was more than could be kept, or nothing is known yet: at the start.
+    """
+
+    files: tuple[FileChange, ...]
+    rescan: bool
+
+    @property
+    def reason(self) -> str:
+        """What changed, in a few words."""
+        if not self.files:
+            return "start"
+        kind, path = self.files[0]
+        rest = len(self.files) - 1
+        more = f", and {rest} more" if rest else ""
+        return f"{path.name} {kind}{more}"
+
+
+async def watch(
+    paths: str | Path | Iterable[str | Path],
+    tick: Callable[[], Awaitable[object]] | Callable[[Changes], Awaitable[object]],
+    *,
+    quiet: float = 0.5,
+    max_wait: float = 5.0,
+    min_interval: float = 0.0,
+    on_busy: OnBusy = "queue",
+    at_start: bool = False,
+    ignore: Iterable[str] = (),
+    stop: anyio.Event | None = None,
+    state: GateState | str | Path | None = None,
+    on_status: Callable[[RerunStatus], object] | None = None,
+) -> None:
+    """Run a function again when files change: once for a burst of changes, and one at a time.
+
+    It goes on until it is cancelled, or ``stop`` is set. What a tick raises is logged.
+
+    Args:
+        paths: files, and directories with all that is in them.
+        tick: an async function. One that needs an argument gets the `Changes`: those since the last
+            tick that ended well began.
+        quiet: seconds without a change after which the tick begins.
+        max_wait: seconds after the first change at which it begins whatever happens.
+        min_interval: seconds from the beginning of one tick to that of the next, at least.
+        on_busy: what changes do during a tick. ``"queue"``: one more follows. ``"ignore"``:
+            nothing. ``"restart"``: the tick is cancelled and begins again, however long it has run:
+            one that never ends by itself, a server say, wants that; one that takes longer than
+            changes stay away does not.
+        at_start: whether to run one tick before any change.
+        ignore: shell patterns of names of files and directories that do not count, besides
+            `IGNORED`. They say nothing about the names in ``paths`` themselves.
+        stop: once it is set, the changes made before are dealt with, and the function returns.
+        state: numbers of an earlier process, as for `RerunGate`: with the name of a file,
+            ``min_interval`` outlives the process. Files of that name do not count as changed.
+        on_status: a plain function that is told the gate's `RerunStatus` whenever that changes. A
+            submission is a burst of changes, or the start.
+
+    Raises:
+        CoalescingError: the state's file is damaged, or no state can be kept there.
+        FileNotFoundError: a path is not there.
+        ImportError: watchfiles is not installed.
+        OSError: the system can't watch so many files.
+        TypeError: the tick can't be called, the state is none, or ``on_status`` no plain function.
+        ValueError: there is no path, or a number is out of its range.
+    """
+    pending = PendingChanges(MAX_CHANGES)
+    wants_changes = callable(tick) and not takes(tick, 0)
+    function = cast("Callable[..., Awaitable[object]]", tick)
+
+    async def run() -> None:
+        changes = pending.take()
+        try:
+            given = function(changes) if wants_changes else function()
+            if not isawaitable(given):
+                msg = f"the tick of watch must be an async function; it returned {given!r}"
+                raise TypeError(msg)
+            await given
+        except BaseException:
+            pending.put_back(changes)
+            raise
+
+    gate = RerunGate(
+        run if callable(tick) else tick,
+        min_interval=min_interval,
+        on_busy=on_busy,
+        max_wait=math.inf,
+        state=state,
+        on_status=on_status,
+        name="watch",
+    )
+    ignored = (*IGNORED, *ignore, *(_names_of(state) if isinstance(state, str | Path) else ()))
+    files = _Files(paths, ignored, quiet)
+    source = files.changes(stop or anyio.Event())
+    stream = bursts(source, quiet=quiet, max_wait=max_wait, max_items=MAX_CHANGES)
+    await anyio.to_thread.run_sync(files.open)
+    async with gate, stream:
+        if at_start:
+            pending.add(Changes((), rescan=True))
+            gate.poke("start")
+        async for burst in stream:
+            # Those that a busy gate ignores concern nobody any more.
+            if on_busy != "ignore" or not gate.in_flight:
+                changes = Changes(burst.items, burst.rescan)
+                pending.add(changes)
+                gate.poke(changes.reason)
+
+
+class PendingChanges:
+    """The changes that no tick has dealt with yet."""
+
+    def __init__(self, max_paths: int) -> None:
+        self._max_paths = max_paths
+        self._files: dict[Path, FileChange] = {}
+        self._rescan = False
+
+    def add(self, changes: Changes) -> None:
+        """Add changes; a path that is there already keeps its place."""
+        self._rescan |= changes.rescan
+        for change in changes.files:
+            if change.path in self._files or len(self._files) < self._max_paths:
+                self._files[change.path] = change
+            else:
+                self._rescan = True
+
+    def take(self) -> Changes:
+        """Take all changes out."""
+        changes = Changes(tuple(self._files.values()), self._rescan)
+        self._files, self._rescan = {}, False
+        return changes
+
+    def put_back(self, changes: Changes) -> None:
+        """Take back changes that were not dealt with; they are older than those there."""
+        later = self.take()
+        self.add(changes)
+        self.add(later)
+
+
+class _Files:
+    """Files watched by watchfiles in a thread: opened there, then iterated once by `changes`."""
+
+    def __init__(
+        self, paths: str | Path | Iterable[str | Path], ignored: tuple[str, ...], quiet: float
+    ) -> None:
+        given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
+        if not given:
+            msg = "watch needs at least one path"
+            raise ValueError(msg)
+        self._roots = [os.path.abspath(path) for path in given]  # noqa: PTH100 (keeps its links)
+        self._ignored = ignored
+        self._step = max(1, min(STEP, int(quiet * 1000 / 4)))
+        self._thread = anyio.CapacityLimiter(1)
+        self._watched: dict[str, tuple[int, int]] = {}
+        self._notices: Generator[set[tuple[Any, str]]] | None = None
+        self._first: list[FileChange] = []
+
+    def open(self) -> None:
+        """Begin to watch: what changes from now on is seen."""
+        try:
+            import watchfiles as _  # noqa: F401, PLC0415 (an extra)
+        except ImportError as exc:
+            msg = "watch needs watchfiles: pip install 'mellea-like[watch]'"
+            raise ImportError(msg) from exc
+        for root in self._roots:
+            if not os.path.exists(root):  # noqa: PTH110 (as above)
+                msg = f"can't watch {root}: there is no such file or directory"
+                raise FileNotFoundError(msg)
+        self._watched = _identities(self._roots)
+        self._first = self._look()
+
+    async def changes(self, stop: anyio.Event) -> AsyncGenerator[FileChange]:
+        """Yield changes until stopped, those from before the stop included."""
+        try:
+            for change in self._first:
+                yield change
+            last = False
+            while not last:
+                last = stop.is_set()
+                for change in await anyio.to_thread.run_sync(self._next, limiter=self._thread):
+                    yield change
+        finally:
+            with anyio.CancelScope(shield=True):
+                await anyio.to_thread.run_sync(self._close, limiter=self._thread)
+
+    # --- in the thread --------------------------------------------------------------------------
+
+    def _next(self) -> list[FileChange]:
+        changes = self._look()
+        before, self._watched = self._watched, _identities(self._roots)
+        if before != self._watched:  # Editors put another file in the place of the one they save.
+            self._close()
+            changes += self._look()
+            for path in {**before, **self._watched}:
+                if path not in self._watched:
+                    changes.append(FileChange("deleted", Path(path)))
+                elif path not in before:
+                    changes += self._noted("added", path)
+                elif self._watched[path] != before[path]:
+                    changes += self._noted("modified", path)
+        return changes
+
+    def _look(self) -> list[FileChange]:
+        """Wait for changes, but only for a moment: a thread can't be cancelled."""
+        import watchfiles  # noqa: PLC0415 (an extra)
+
+        try:
+            if self._notices is None and self._watched:
+                self._notices = watchfiles.watch(
+                    *self._watched,
+                    watch_filter=lambda _, path: self._counts(path),
+                    step=self._step,
+                    debounce=2 * self._step,
+                    rust_timeout=TIMEOUT,
+                    yield_on_timeout=True,
+                    raise_interrupt=False,
+                )
+            notices = None if self._notices is None else next(self._notices, None)
+        except FileNotFoundError:
+            notices = None
+        if notices is None:  # What was watched is gone. It may come back.
+            self._close()
+            time.sleep(TIMEOUT / 1000)
+            return []
+        return [
+            change
+            for kind, path in sorted(notices, key=itemgetter(1))
+            for change in self._noted(kind.raw_str(), path)
+        ]
+
+    def _close(self) -> None:
+        if self._notices is not None:
+            self._notices.close()
+            self._notices = None
+
+    def _counts(self, path: str) -> bool:
+        inside = [root for root in self._roots if Path(path).is_relative_to(root)]
+        return any(not is_ignored(path, root, self._ignored) for root in inside)
+
+    def _noted(self, kind: Kind, path: str) -> Iterator[FileChange]:
+        """List a change; of files that came with their directory, the system need not tell."""
+        yield FileChange(kind, Path(path))
+        if os.path.isdir(path) and (kind == "added" or path in self._roots):  # noqa: PTH112
+            for directory, _, names in os.walk(path):
+                files = [os.path.join(directory, name) for name in names]  # noqa: PTH118
+                yield from (FileChange("added", Path(each)) for each in files if self._counts(each))
+
+
+def is_ignored(path: str, root: str, patterns: Iterable[str]) -> bool:
+    """Tell whether a path in a root, or a directory on the way to it, has an ignored name."""
+    names = Path(path).relative_to(root).parts
+    return any(fnmatchcase(name, pattern) for name in names for pattern in patterns)
+
+
+def _identities(roots: Iterable[str]) -> dict[str, tuple[int, int]]:
+    """Return device and inode of each path that is there."""
+    found: dict[str, tuple[int, int]] = {}
+    for root in roots:
+        try:
+            status = os.stat(root)  # noqa: PTH116 (as above)
+        except OSError:
+            continue
+        found[root] = status.st_dev, status.st_ino
+    return found
+
+
+def _names_of(state: str | Path) -> set[str]:
+    """Return patterns of what is written when a state is: the file, its link and its drafts."""
+    names = {escape(Path(state).name), escape(Path(state).resolve().name)}
+    return names | {f".{name}.*" for name in names}
