@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from mellea_like.core.numbers import whole_number
 from mellea_like.errors import BackendError, BackendUnavailable, RateLimited
-from mellea_like.limits.pause import Pause
 from mellea_like.limits.queued_limit import QueuedLimit
 
 if TYPE_CHECKING:
@@ -117,7 +116,7 @@ class AdaptiveLimiter(QueuedLimit):
     Other errors and cancellations change nothing.
 
     Share one among all calls on one server and key, and put it inside the retries, so that it sees
-    each answer: ``LimitedBackend(backend, limiter)`` is what is tried again. Who waits goes in the
+    each answer: ``LimitedBackend(backend, limiter)`` is what is tried again. Waiting requests go in the
     order that `FairQueue` says.
 
     Args:
@@ -133,8 +132,6 @@ class AdaptiveLimiter(QueuedLimit):
         super().__init__()
         most = whole_number("AdaptiveLimiter: maximum", maximum)
         self._window = Window(whole_number("AdaptiveLimiter: initial", initial, most=most), most)
-        self._pause = Pause()
-        self._refused = 0
 
     @property
     def limit(self) -> int:
@@ -155,26 +152,25 @@ class AdaptiveLimiter(QueuedLimit):
         """
         return AdaptiveStatistics(
             self.limit,
-            self._line.in_flight,
-            self._line.waiting,
+            self._queue.in_flight,
+            self._queue.waiting,
             self._admitted,
             self._max_in_flight,
             self._refused,
         )
 
-    def _delay(self, now: float, ticket: QueuedPermit) -> float:  # noqa: ARG002
-        return self._pause.left(now) if self._line.in_flight < self._window.whole else math.inf
+    def _delay(self, now: float, permit: QueuedPermit) -> float:  # noqa: ARG002
+        return self._pause_left(now) if self._queue.in_flight < self._window.whole else math.inf
 
-    def _ended(self, now: float, ticket: QueuedPermit, end: RequestEnd) -> None:  # noqa: ARG002
+    def _ended(self, now: float, permit: QueuedPermit, end: RequestEnd) -> None:  # noqa: ARG002
         error = end.error
         if isinstance(error, RateLimited):
-            self._refused += 1
             self._window.refused(now)
-            self._pause.extend(now, error.retry_after)
+            self._pause_after(now, error)
         elif _server_failed(error):
             self._window.failed(now)
         elif end.generation is not None and error is None:
-            self._window.succeeded(now, self._line.in_flight)
+            self._window.succeeded(now, self._queue.in_flight)
 
 
 def _server_failed(error: BaseException | None) -> bool:

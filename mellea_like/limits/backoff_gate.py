@@ -38,6 +38,7 @@ __all__ = [
     "gate_of",
     "is_answer",
     "spread_after",
+    "told_to_wait",
     "why_not_wait",
 ]
 
@@ -65,6 +66,9 @@ FLAKY_FACTOR = 3
 
 TICK = 1e-9
 """Seconds that count as none: what may be left when a timer has run."""
+
+A_DAY = 86_400.0
+"""A server that asks for more is taken to ask for a day."""
 
 EXACT = 100.0
 """Seconds; of longer times, nobody reads a fraction of a second."""
@@ -417,6 +421,17 @@ def why_not_wait(wait: float, ends: float, time_left: float, cap: float) -> str:
 def come_back_in(seconds: float) -> str:
     """Say when to come back, for a message."""
     return f"come back in {seconds:.0f} s" if seconds >= EXACT else f"come back in {seconds:.3g} s"
+
+
+def told_to_wait(error: BackendError) -> float | None:
+    """Return for how many seconds the server wants to be left alone, a day at most.
+
+    None where it did not say, or said something that makes no sense.
+    """
+    seconds: object = error.retry_after
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+        return None
+    return float(min(seconds, A_DAY)) if 0 < seconds < math.inf else None
 
 
 def _time_left(request: Request) -> float:

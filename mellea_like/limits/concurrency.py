@@ -66,10 +66,10 @@ class ConcurrencyLimiter(QueuedLimit):
         Returns:
             The numbers of this moment.
         """
-        line = self._line
+        queue = self._queue
         return ConcurrencyStatistics(
-            self._limit, line.in_flight, line.waiting, self._admitted, self._max_in_flight
+            self._limit, queue.in_flight, queue.waiting, self._admitted, self._max_in_flight
         )
 
-    def _delay(self, now: float, ticket: QueuedPermit) -> float:  # noqa: ARG002
-        return 0.0 if self._line.in_flight < self._limit else math.inf
+    def _delay(self, now: float, permit: QueuedPermit) -> float:  # noqa: ARG002
+        return 0.0 if self._queue.in_flight < self._limit else math.inf

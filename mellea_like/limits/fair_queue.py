@@ -28,10 +28,9 @@ E = TypeVar("E", bound=_HeapItem)
 
 
 class _Heap(Generic[E]):
-    """A priority queue whose entries can be moved and taken out, each in O(log n) amortised.
+    """A priority queue whose entries can be moved and taken out, each in O(log n) amortised."""
 
-    Such an entry stays where it is, dead, until it comes up or the dead outnumber the living.
-    """
+    # What was moved or taken out stays, dead, until it comes up or the dead outnumber the living.
 
     __slots__ = ("_entries", "_live", "_stamps")
 
@@ -70,11 +69,7 @@ class _Heap(Generic[E]):
 
 
 class Entry(_HeapItem):
-    """One request in a line: first waiting, then perhaps in flight, then neither.
-
-    Args:
-        meta: where the request comes from.
-    """
+    """One request in a queue: first waiting, then perhaps in flight, then neither."""
 
     __slots__ = ("call", "in_flight", "meta", "waiting")
 
@@ -92,7 +87,7 @@ P = TypeVar("P", bound=Entry)
 class _Call(_HeapItem, Generic[P]):
     """The requests of one `sample` call that wait or are in flight."""
 
-    __slots__ = ("in_flight", "name", "order", "places", "started", "undecided", "waiting")
+    __slots__ = ("entries", "in_flight", "name", "order", "started", "undecided", "waiting")
 
     def __init__(self, name: str, started: float, order: int) -> None:
         super().__init__()
@@ -102,11 +97,11 @@ class _Call(_HeapItem, Generic[P]):
         self.order = order
         self.waiting = 0
         self.in_flight = 0
-        self.places: _Heap[P] = _Heap()
+        self.entries: _Heap[P] = _Heap()
 
 
 class FairQueue(Generic[P]):
-    """The requests that wait and those in flight; a pure data structure.
+    """The requests that wait for a limit and those in flight, in an order that is fair to calls.
 
     First come a judge's requests, for they finish an iteration. Then come the requests of the call
     that has the fewest in flight: so the first attempt of each call goes before anyone's second,
@@ -118,7 +113,7 @@ class FairQueue(Generic[P]):
     A request whose reply is being checked counts as in flight until its subsample asks again, or
     for a while: if the reply passes, its siblings need not be sent at all.
 
-    Every operation takes O(log n) amortised, n being the number of requests in the line.
+    Every operation takes O(log n) amortised, n being the number of requests in the queue.
     """
 
     __slots__ = (
@@ -140,27 +135,21 @@ class FairQueue(Generic[P]):
         self.waiting = 0
         self.in_flight = 0
 
-    def join(self, place: P, now: float) -> None:
-        """Put a new request into the line.
-
-        Args:
-            place: its place, which is in no line yet.
-            now: when a request that names no start of its call is thought to have started, on the
-                clock of ``meta.call_started``.
-        """
+    def join(self, entry: P, now: float) -> None:
+        """Let a new request wait; one that names no start of its call started now."""
         self._arrivals += 1
-        meta = place.meta
+        meta = entry.meta
         call = self._calls.get(meta.sampling_id) or self._new_call(meta, now)
-        place.call = call
-        place.waiting = True
+        entry.call = call
+        entry.waiting = True
         call.waiting += 1
         self.waiting += 1
         subsample = meta.subsample or 0
         call.undecided.pop(subsample, None)
         if meta.purpose == "judge":
-            self._judges.put(place, (call.started, call.order, subsample))
+            self._judges.put(entry, (call.started, call.order, subsample))
         else:
-            call.places.put(place, (subsample,))
+            call.entries.put(entry, (subsample,))
             self._rank(call)
 
     def head(self) -> P | None:
@@ -169,47 +158,34 @@ class FairQueue(Generic[P]):
         if judge is not None:
             return judge
         call = self._ready.first()
-        return None if call is None else call.places.first()
+        return None if call is None else call.entries.first()
 
-    def admit(self, place: P) -> None:
-        """Take a waiting request out of the queue: it is in flight from now on.
-
-        Args:
-            place: its place.
-
-        Raises:
-            ValueError: it does not wait.
-        """
-        call = place.call
-        if call is None or not place.waiting:
-            msg = "only a request that waits can be admitted"
-            raise ValueError(msg)
-        self._stop_waiting(place, call)
-        place.in_flight = True
+    def admit(self, entry: P) -> None:
+        """Let a waiting request go: it is in flight from now on."""
+        call: Any = entry.call  # It waits, so it has one.
+        self._stop_waiting(entry, call)
+        entry.in_flight = True
         call.in_flight += 1
         self.in_flight += 1
         self._rank(call)
 
-    def leave(self, place: P, undecided_until: float | None = None) -> None:
-        """Take a request out of the line, whether it waits or is in flight; else do nothing.
+    def leave(self, entry: P, undecided_until: float | None = None) -> None:
+        """Take a request out, whether it waits or is in flight; else do nothing.
 
-        Args:
-            place: its place.
-            undecided_until: until when its reply is thought to be checked, if it has one, on the
-                clock of `expire`.
+        Its reply, if it has one, is thought to be checked until ``undecided_until``.
         """
-        call = place.call
+        call = entry.call
         if call is None:
             return
-        place.call = None
-        if place.waiting:
-            self._stop_waiting(place, call)
+        entry.call = None
+        if entry.waiting:
+            self._stop_waiting(entry, call)
         else:
-            place.in_flight = False
+            entry.in_flight = False
             call.in_flight -= 1
             self.in_flight -= 1
         if undecided_until is not None and call.waiting:
-            subsample = place.meta.subsample or 0
+            subsample = entry.meta.subsample or 0
             call.undecided[subsample] = undecided_until
             self._undecided.append((undecided_until, call, subsample))
         self._rank(call)
@@ -219,11 +195,7 @@ class FairQueue(Generic[P]):
             self._undecided.clear()  # Nobody is left whom it could concern.
 
     def expire(self, now: float) -> None:
-        """Let replies count as checked whose time is over.
-
-        Args:
-            now: the time in seconds.
-        """
+        """Let replies count as checked whose time is over."""
         while self._undecided and self._undecided[0][0] <= now:
             until, call, subsample = self._undecided.popleft()
             if call.undecided.get(subsample) == until:
@@ -237,14 +209,14 @@ class FairQueue(Generic[P]):
             self._calls[call.name] = call
         return call
 
-    def _stop_waiting(self, place: P, call: _Call[P]) -> None:
-        place.waiting = False
+    def _stop_waiting(self, entry: P, call: _Call[P]) -> None:
+        entry.waiting = False
         call.waiting -= 1
         self.waiting -= 1
-        (self._judges if place.meta.purpose == "judge" else call.places).take_out(place)
+        (self._judges if entry.meta.purpose == "judge" else call.entries).take_out(entry)
 
     def _rank(self, call: _Call[P]) -> None:
-        if call.places:
+        if call.entries:
             busy = call.in_flight + len(call.undecided)
             self._ready.put(call, (busy, call.started, call.order))
         else:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from mellea_like.core.estimate import estimate_input_tokens, output_bound
 from mellea_like.core.numbers import real_number, whole_number
 from mellea_like.errors import RateLimited
-from mellea_like.limits.pause import Pause
 from mellea_like.limits.queued_limit import QueuedLimit
 
 if TYPE_CHECKING:
@@ -155,8 +154,6 @@ class RateLimiter(QueuedLimit):
         self._assumed = whole_number("RateLimiter: assume_output_tokens", assume_output_tokens)
         self._requests = self._bucket("requests_per_minute", requests_per_minute, None)
         self._tokens = self._bucket("tokens_per_minute", tokens_per_minute, None)
-        self._pause = Pause()
-        self._refused = 0
 
     @property
     def requests_per_minute(self) -> float | None:
@@ -190,8 +187,8 @@ class RateLimiter(QueuedLimit):
             self.tokens_per_minute,
             None if requests is None else requests.level(now),
             None if tokens is None else tokens.level(now),
-            self._line.in_flight,
-            self._line.waiting,
+            self._queue.in_flight,
+            self._queue.waiting,
             self._admitted,
             self._refused,
         )
@@ -206,37 +203,36 @@ class RateLimiter(QueuedLimit):
         bucket.change(self._now(), rate, capacity)
         return bucket
 
-    def _delay(self, now: float, ticket: QueuedPermit) -> float:
-        delay = self._pause.left(now)
+    def _delay(self, now: float, permit: QueuedPermit) -> float:
+        delay = self._pause_left(now)
         if self._requests is not None:
             delay = max(delay, self._requests.delay(now, 1.0))
         if self._tokens is not None:
-            delay = max(delay, self._tokens.delay(now, self._estimate(ticket)))
+            delay = max(delay, self._tokens.delay(now, self._estimate(permit)))
         return delay
 
-    def _granted(self, now: float, ticket: QueuedPermit) -> None:
+    def _granted(self, now: float, permit: QueuedPermit) -> None:
         if self._requests is not None:
             self._requests.take(now, 1.0)
         if self._tokens is not None:
-            self._tokens.take(now, self._estimate(ticket))
+            self._tokens.take(now, self._estimate(permit))
         else:
-            ticket.reserved_tokens = None
+            permit.reserved_tokens = None
 
-    def _ended(self, now: float, ticket: QueuedPermit, end: RequestEnd) -> None:
+    def _ended(self, now: float, permit: QueuedPermit, end: RequestEnd) -> None:
         usage = end.usage
         if self._requests is not None:
             self._requests.take(now, usage.requests - 1.0)
-        if self._tokens is not None and ticket.reserved_tokens is not None:
+        if self._tokens is not None and permit.reserved_tokens is not None:
             spent: float = usage.total_tokens
             if usage.unknown:
-                spent = max(spent, ticket.reserved_tokens)
-            self._tokens.take(now, spent - ticket.reserved_tokens)
+                spent = max(spent, permit.reserved_tokens)
+            self._tokens.take(now, spent - permit.reserved_tokens)
         if isinstance(end.error, RateLimited):
-            self._refused += 1
-            self._pause.extend(now, end.error.retry_after)
+            self._pause_after(now, end.error)
 
-    def _estimate(self, ticket: QueuedPermit) -> float:
-        if ticket.reserved_tokens is None:
-            output = output_bound(ticket.request, self._assumed) or 0
-            ticket.reserved_tokens = float(estimate_input_tokens(ticket.request) + output)
-        return ticket.reserved_tokens
+    def _estimate(self, permit: QueuedPermit) -> float:
+        if permit.reserved_tokens is None:
+            output = output_bound(permit.request, self._assumed) or 0
+            permit.reserved_tokens = float(estimate_input_tokens(permit.request) + output)
+        return permit.reserved_tokens

@@ -26,6 +26,7 @@ from mellea_like.limits.backoff_gate import (
     come_back_in,
     gate_of,
     spread_after,
+    told_to_wait,
 )
 from mellea_like.runtime.logs import inform
 
@@ -42,14 +43,10 @@ __all__ = [
     "RetryBackend",
     "gate_before",
     "send_with_retries",
-    "told_to_wait",
     "try_again",
 ]
 
 T = TypeVar("T")
-
-A_DAY = 86_400.0
-"""A server that asks for more is taken to ask for a day."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -396,17 +393,6 @@ class _Tries(Generic[T]):
                 f" {self.pause:.3g} s are over that the next try has to wait"
             )
         return ""
-
-
-def told_to_wait(error: BackendError) -> float | None:
-    """Return for how many seconds the server wants to be left alone, a day at most.
-
-    None where it did not say, or said something that makes no sense.
-    """
-    seconds: object = error.retry_after
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
-        return None
-    return float(min(seconds, A_DAY)) if 0 < seconds < math.inf else None
 
 
 def _too_long(error: BackendError, wait: float, cap: float) -> BackendError:

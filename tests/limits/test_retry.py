@@ -31,13 +31,12 @@ from mellea_like.errors import (
     MalformedResponse,
     RateLimited,
 )
-from mellea_like.limits.backoff_gate import BackoffGate, gate_of
+from mellea_like.limits.backoff_gate import BackoffGate, gate_of, told_to_wait
 from mellea_like.limits.retry import (
     Retry,
     RetryBackend,
     gate_before,
     send_with_retries,
-    told_to_wait,
 )
 from mellea_like.testing import run_virtual
 
