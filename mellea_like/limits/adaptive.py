@@ -37,10 +37,6 @@ class Window:
 
     Only a window that was full grows, as RFC 7661 asks of TCP: successes of a few requests say
     nothing about many, and an idle limiter would drift up until it restrains nobody.
-
-    Args:
-        size: requests in flight to begin with, at least 1.
-        maximum: the largest size.
     """
 
     __slots__ = ("_cut_at", "_grows_from", "maximum", "size", "slow_start")
@@ -58,32 +54,19 @@ class Window:
         return int(self.size)
 
     def succeeded(self, now: float, in_flight: int) -> None:
-        """Grow, if the window was full.
-
-        Args:
-            now: the time in seconds.
-            in_flight: requests in flight, the one that succeeded among them.
-        """
+        """Grow, if the window was full."""
         if in_flight >= self.whole and now >= self._grows_from:
             self.size = min(self.size + (1.0 if self.slow_start else 1 / self.size), self.maximum)
 
     def refused(self, now: float) -> None:
-        """Shrink after a 429, unless it has just shrunk.
-
-        Args:
-            now: the time in seconds.
-        """
+        """Shrink after a 429, unless it has just shrunk."""
         self.slow_start = False
         if now - self._cut_at >= CUT_INTERVAL:
             self._cut_at = now
             self.size = max(1.0, self.size * DECREASE)
 
     def failed(self, now: float) -> None:
-        """Stop growing for a while after a 5xx.
-
-        Args:
-            now: the time in seconds.
-        """
+        """Stop growing for a while after a 5xx."""
         self._grows_from = now + GROWTH_PAUSE
 
 
@@ -116,8 +99,8 @@ class AdaptiveLimiter(QueuedLimit):
     Other errors and cancellations change nothing.
 
     Share one among all calls on one server and key, and put it inside the retries, so that it sees
-    each answer: ``LimitedBackend(backend, limiter)`` is what is tried again. Waiting requests go in the
-    order that `FairQueue` says.
+    each answer: ``LimitedBackend(backend, limiter)`` is what is tried again. Waiting requests go in
+    the order of a `FairQueue`.
 
     Args:
         initial: the window to begin with, at least 1.

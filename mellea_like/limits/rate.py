@@ -26,10 +26,6 @@ class Bucket:
     information age?)", 1986; RFC 2697 describes the same meter.) Unlike in those, it may be in
     debt: what was taken can turn out to have been too little, and what is larger than the bucket
     goes when the bucket is full.
-
-    Args:
-        per_minute: how much flows in, in a minute.
-        capacity: the most that it holds; it is full to begin with.
     """
 
     __slots__ = ("_at", "_capacity", "_level", "per_minute")
@@ -41,42 +37,22 @@ class Bucket:
         self._at = -math.inf
 
     def level(self, now: float) -> float:
-        """Return what is in it; negative is debt.
-
-        Args:
-            now: the time in seconds.
-        """
+        """Return what is in it; negative is debt."""
         passed = max(0.0, now - self._at)
         return min(self._capacity, self._level + passed * self.per_minute / MINUTE)
 
     def delay(self, now: float, amount: float) -> float:
-        """Return in how many seconds it holds an amount, or is full where the amount is larger.
-
-        Args:
-            now: the time in seconds.
-            amount: what is wanted.
-        """
+        """Return in how many seconds it holds an amount, or is full where the amount is larger."""
         missing = min(amount, self._capacity) - self.level(now)
         return max(0.0, missing * MINUTE / self.per_minute)
 
     def take(self, now: float, amount: float) -> None:
-        """Take an amount out, or put it back if it is negative.
-
-        Args:
-            now: the time in seconds.
-            amount: what to take.
-        """
+        """Take an amount out, or put it back if it is negative."""
         self._level = min(self._capacity, self.level(now) - amount)
         self._at = max(self._at, now)
 
     def change(self, now: float, per_minute: float, capacity: float) -> None:
-        """Change the rate and the capacity from now on; what is in it stays, as far as it fits.
-
-        Args:
-            now: the time in seconds.
-            per_minute: how much flows in, in a minute.
-            capacity: the most that it holds.
-        """
+        """Change the rate and the capacity from now on; what is in it stays, as far as it fits."""
         self.take(now, 0.0)
         self.per_minute = per_minute
         self._capacity = capacity
@@ -110,8 +86,8 @@ class RateStatistics(NamedTuple):
 class RateLimiter(QueuedLimit):
     """At most so many requests and tokens a minute, over all backends and calls that share it.
 
-    Each limit is a `Bucket`. A request waits until both hold what it needs; who waits goes in the
-    order that `FairQueue` says, and a large request is not overtaken by smaller ones for ever.
+    Each limit is a `Bucket`. A request waits until both hold what it needs; waiting requests go
+    in the order of a `FairQueue`, so that smaller ones don't overtake a large one for ever.
 
     Tokens are reserved before a request is sent: `estimate_input_tokens` of its messages and, for
     the reply, ``options.max_tokens`` or else ``assume_output_tokens``. Once it has ended, what it
