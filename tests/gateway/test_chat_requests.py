@@ -6,7 +6,7 @@ import pytest
 
 from mellea_like.core.message import Message
 from mellea_like.gateway.chat.request import read_chat
-from mellea_like.gateway.http.refusal import Refusal
+from mellea_like.gateway.refusal import Refusal
 
 USER = [{"role": "user", "content": "Hi."}]
 
@@ -17,8 +17,8 @@ def read(pass_on: tuple[str, ...] = (), **fields):
 
 def test_a_plain_request_asks_for_nothing_else():
     request = read()
-    assert request.messages == (Message("user", "Hi."),)
-    assert (request.n, request.stream, request.format, request.stop) == (1, False, None, ())
+    assert request.conversation == (Message("user", "Hi."),)
+    assert (request.n, request.stream, request.format, request.stop) == (1, False, None, [])
     assert (request.temperature, request.top_p, request.max_tokens, request.seed) == (None,) * 4
     assert request.passed_on == {}
 
@@ -30,18 +30,16 @@ def test_a_plain_request_asks_for_nothing_else():
         ({"temperature": 2.0}, "temperature", 2.0),
         ({"top_p": 0.5}, "top_p", 0.5),
         ({"max_tokens": 7}, "max_tokens", 7),
-        ({"max_completion_tokens": 7}, "max_tokens", 7),
+        ({"max_completion_tokens": 7}, "max_completion_tokens", 7),
         ({"max_tokens": 7, "max_completion_tokens": 7}, "max_tokens", 7),
         ({"max_tokens": None}, "max_tokens", None),
-        ({"stop": "END"}, "stop", ("END",)),
-        ({"stop": ["a", "\n"]}, "stop", ("a", "\n")),
-        ({"stop": []}, "stop", ()),
+        ({"stop": "END"}, "stop", ["END"]),
+        ({"stop": ["a", "\n"]}, "stop", ["a", "\n"]),
+        ({"stop": []}, "stop", []),
         ({"seed": -3}, "seed", -3),
         ({"n": 3}, "n", 3),
         ({"n": None}, "n", 1),
         ({"stream": True}, "stream", True),
-        ({"stream": True, "stream_options": {"include_usage": True}}, "include_usage", True),
-        ({"stream": True, "stream_options": {}}, "include_usage", False),
         ({"stream": True, "stream_options": {"include_obfuscation": False}}, "stream", True),
         ({"response_format": {"type": "text"}}, "format", None),
         ({"presence_penalty": 1}, "passed_on", {"presence_penalty": 1.0}),
@@ -189,7 +187,6 @@ def test_a_field_that_is_wrong_or_not_supported_is_named(fields, param):
         ([{"role": "user", "content": None}], "messages.0.content"),
         ([{"role": "user", "content": 3}], "messages.0.content"),
         ([{"role": "user", "content": []}], "messages.0.content"),
-        ([{"role": "user", "content": "\ud800"}], "messages.0.content"),
         ([{"role": "user", "content": ["x"]}], "messages.0.content.0"),
         ([{"role": "user", "content": [{"type": "text"}]}], "messages.0.content.0.text"),
         (
@@ -240,7 +237,7 @@ def test_all_roles_and_parts_of_text_are_read():
             {"role": "user", "content": "d"},
         ]
     )
-    assert [(m.role, m.content) for m in request.messages] == [
+    assert [(m.role, m.content) for m in request.conversation] == [
         ("system", "Be brief."),
         ("system", ""),
         ("user", "ab"),
@@ -260,7 +257,7 @@ def test_a_reply_can_be_sent_back_as_the_sdk_gives_it():
         "function_call": None,
         "tool_calls": None,
     }
-    assert read(messages=[*USER, given, *USER]).messages[1] == Message("assistant", "c")
+    assert read(messages=[*USER, given, *USER]).conversation[1] == Message("assistant", "c")
 
 
 def test_formats_are_kept_as_they_were_sent():
@@ -268,15 +265,14 @@ def test_formats_are_kept_as_they_were_sent():
     sent = {"type": "json_schema", "json_schema": described}
     request = read(response_format=sent)
     assert request.format is not None
-    assert request.format.schema == {"type": "array"}
     assert request.format.sent == sent
     any_object = read(response_format={"type": "json_object"}).format
     assert any_object is not None
-    assert (any_object.schema, any_object.sent) == (None, {"type": "json_object"})
+    assert any_object.sent == {"type": "json_object"}
 
 
-def test_wishes_are_read():
-    wishes = read(
+def test_extensions_are_read():
+    asked = read(
         stream=True,
         mellea_like={
             "requirements": "It rhymes.",
@@ -287,11 +283,11 @@ def test_wishes_are_read():
             "when_nothing_passed": "best",
             "progress": True,
         },
-    ).wishes
-    assert wishes.requirements == ("It rhymes.",)
-    assert wishes.checks == ("lines==3",)
-    assert (wishes.loop, wishes.concurrency, wishes.timeout) == (2, 3, 5.0)
-    assert (wishes.when_nothing_passed, wishes.progress) == ("best", True)
+    ).mellea_like
+    assert asked.requirements == ["It rhymes."]
+    assert asked.checks == ["lines==3"]
+    assert (asked.loop, asked.concurrency, asked.timeout) == (2, 3, 5.0)
+    assert (asked.when_nothing_passed, asked.progress) == ("best", True)
 
 
 def test_fields_that_the_model_passes_on_are_passed_on():
@@ -300,8 +296,3 @@ def test_fields_that_the_model_passes_on_are_passed_on():
     assert read(("presence_penalty",), presence_penalty="as is").passed_on == {
         "presence_penalty": "as is"
     }
-
-
-def test_a_body_that_is_no_object_is_refused():
-    with pytest.raises(Refusal, match="body: this is a JSON object"):
-        read_chat([])  # type: ignore[arg-type]

@@ -22,8 +22,7 @@ from mellea_like.errors import (
     RateLimited,
 )
 from mellea_like.gateway import make_app
-from mellea_like.gateway.chat.calls import Draw
-from mellea_like.gateway.chat.failures import refusal_of
+from mellea_like.gateway.chat.replies import Draw, refusal_of
 from mellea_like.gateway.http.app import Gateway
 
 pytestmark = pytest.mark.anyio
@@ -680,4 +679,4 @@ async def test_a_gateway_is_healthy_while_its_upstreams_are_open():
 async def test_an_error_of_the_gateways_own_is_raised_for_the_guard_to_log():
     error = ZeroDivisionError()
     with pytest.raises(ZeroDivisionError):
-        refusal_of([Draw(None, error)], {}, retried=False)
+        refusal_of([Draw(None, error)], retried=False)

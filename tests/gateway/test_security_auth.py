@@ -13,7 +13,7 @@ from guard_kit import OTHER_TOKEN, TOKEN, key
 from mellea_like.gateway.config.server import ANONYMOUS, KeyConfig, ServerConfig
 from mellea_like.gateway.http import auth
 from mellea_like.gateway.http.auth import Address, Keys, check_host, is_loopback, listening_address
-from mellea_like.gateway.http.refusal import Refusal
+from mellea_like.gateway.refusal import Refusal
 
 
 def bearer(token: str) -> list[tuple[bytes, bytes]]:
@@ -200,7 +200,7 @@ def failing(error: Exception):
     [failing(socket.gaierror("no")), failing(UnicodeError("label too long")), resolving()],
 )
 def test_a_host_that_does_not_resolve_is_said_so(resolve):
-    with pytest.raises(ValueError, match="does not resolve"):
+    with pytest.raises(ValueError, match="doesn't resolve"):
         listening_address(ServerConfig(host="nowhere"), has_keys=True, resolve=resolve)
 
 

@@ -530,11 +530,11 @@ def test_concurrency_and_queue_of_a_key_over_the_wire():
     app = TinyApp()
     keys = {"team": key(concurrency=2, queue=1), "other": key("other-token-0123456789")}
     with running(app, keys=keys) as gateway:
-        line = gateway.guard.keys["team"].door.line
+        queue = gateway.guard.keys["team"].queue
         waiting = [gateway.connect() for _ in range(3)]
         for caller in waiting:
             caller.send(request("/wait", {"a": 1}, token=TOKEN))
-        wait_until(lambda: (line.inside, line.waiting) == (2, 1))
+        wait_until(lambda: (queue.admitted, queue.waiting) == (2, 1))
         refused = gateway.ask(request("/wait", {"a": 1}, token=TOKEN))
         assert (refused.status, refused.error["code"]) == (429, "rate_limit_exceeded")
         assert int(refused.headers["retry-after"]) >= 1
@@ -542,12 +542,12 @@ def test_concurrency_and_queue_of_a_key_over_the_wire():
         other = gateway.ask(request("/v1/models", {"a": 1}, token="other-token-0123456789"))
         assert other.status == 200
         waiting.pop().socket.close()  # Who waited leaves: the place in the queue is free again.
-        wait_until(lambda: line.waiting == 0)
+        wait_until(lambda: queue.waiting == 0)
         metrics = gateway.metrics.render()[0].decode()
         assert 'in_flight{key="team"} 2.0' in metrics
         app.release.set()
         assert [caller.answer().status for caller in waiting] == [200, 200]
-        wait_until(lambda: line.inside == 0)
+        wait_until(lambda: queue.admitted == 0)
         metrics = gateway.metrics.render()[0].decode()
         assert 'requests_total{key="team",model="other",status="499"} 1.0' in metrics
         for caller in waiting:
@@ -556,14 +556,14 @@ def test_concurrency_and_queue_of_a_key_over_the_wire():
 
 def test_a_turn_comes_when_a_place_is_free_and_a_wait_ends_when_it_is_too_long():
     with running(keys={"team": key(concurrency=1, queue=2, queue_seconds=SHORT)}) as gateway:
-        line = gateway.guard.keys["team"].door.line
+        queue = gateway.guard.keys["team"].queue
         with gateway.connect() as first, gateway.connect() as second:
             first.send(request("/wait", {"a": 1}, token=TOKEN))
-            wait_until(lambda: line.inside == 1)
+            wait_until(lambda: queue.admitted == 1)
             second.send(request("/v1", {"a": 2}, token=TOKEN))
             assert second.answer().status == 429
             second.send(request("/v1", {"a": 3}, token=TOKEN))
-            wait_until(lambda: line.waiting == 1)
+            wait_until(lambda: queue.waiting == 1)
             gateway.app.release.set()
             assert first.answer().status == 200
             assert second.answer().status == 200

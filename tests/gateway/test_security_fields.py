@@ -6,8 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mellea_like.gateway.http.forbidden_fields import check_fields, check_query, forbidden_path
-from mellea_like.gateway.http.refusal import Refusal
+from mellea_like.gateway.http.body import check_fields, check_query
+from mellea_like.gateway.refusal import Refusal
+
+
+def forbidden_path(body: object) -> str | None:
+    try:
+        check_fields(body)
+    except Refusal as refusal:
+        return refusal.param
+    return None
+
 
 NAMES = ["base_url", "api_base", "api_key"]
 

@@ -14,7 +14,7 @@ from gateway_kit import config_for, running, user
 from guard_kit import Caller, key, request
 from http_server import Answer, OpenAIServer
 
-from mellea_like.gateway.chat import caller_checks as callers_checks
+from mellea_like.gateway.chat import caller_checks
 from mellea_like.gateway.chat.caller_checks import Workers
 
 HUGE = "(((a{1000}){1000}){1000})"
@@ -134,7 +134,7 @@ async def test_who_leaves_ends_what_runs_for_it():
 
 @pytest.mark.anyio
 async def test_a_key_has_one_turn_at_a_time(monkeypatch):
-    monkeypatch.setattr(callers_checks, "PROCESSES", 2)
+    monkeypatch.setattr(caller_checks, "PROCESSES", 2)
     async with Workers() as workers, workers.turn("a"):
         with anyio.move_on_after(0.01) as scope:
             async with workers.turn("a"):

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import json
 import logging
+from types import SimpleNamespace
 
 import anyio
 import h11
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 
 from mellea_like.backends import FunctionBackend
 from mellea_like.core.backend import Request
-from mellea_like.core.generation import Generation
+from mellea_like.core.generation import Generation, Usage
 from mellea_like.core.message import Message
 from mellea_like.errors import (
     AuthenticationFailed,
@@ -27,11 +28,16 @@ from mellea_like.errors import (
     MalformedResponse,
     RateLimited,
 )
-from mellea_like.gateway.chat.redaction import Discreet, retold
+from mellea_like.gateway.chat.completions import event_of
 from mellea_like.gateway.http.metrics import Metrics
-from mellea_like.gateway.http.redaction import quiet_logs
-from mellea_like.gateway.http.refusal import Refusal, too_many
-from mellea_like.gateway.http.safe_text import comment, frame, header_value, one_line
+from mellea_like.gateway.redaction import (
+    RedactedBackend,
+    header_value,
+    one_line,
+    redacted,
+    redacted_logs,
+)
+from mellea_like.gateway.refusal import Refusal, too_many
 from mellea_like.runtime.logs import inform, warn
 
 HOSTILE = [
@@ -90,7 +96,7 @@ def test_a_line_of_a_log_tells_what_was_there(text):
 @given(texts)
 def test_a_frame_of_an_event_stream_is_one_frame(text):
     data = {"choices": [{"delta": {"content": text}}], text: 1}
-    written = frame(data)
+    written = event_of(data)
     assert written.isascii()
     assert written.endswith(b"\n\n")
     lines = written.decode().splitlines()
@@ -98,17 +104,9 @@ def test_a_frame_of_an_event_stream_is_one_frame(text):
     assert json.loads(lines[0].removeprefix("data: ")) == data
 
 
-@given(texts)
-def test_a_comment_of_an_event_stream_is_one_comment(text):
-    lines = comment(text).decode("ascii").splitlines()
-    assert len(lines) == 2
-    assert lines[0].startswith(":")
-    assert lines[1] == ""
-
-
 def test_no_frame_holds_what_json_does_not_know():
     with pytest.raises(ValueError):
-        frame({"a": float("nan")})
+        event_of({"a": float("nan")})
 
 
 @given(texts, texts)
@@ -188,7 +186,7 @@ def texts_of(error: BaseException | None) -> str:
 @pytest.mark.parametrize("error", ERRORS, ids=repr)
 @pytest.mark.parametrize("where", ["generate", "entering", "pieces", "leaving"])
 async def test_an_upstream_s_error_keeps_its_class_and_numbers_but_not_its_text(error, where):
-    backend = Discreet(Failing(error, where), "main")
+    backend = RedactedBackend(Failing(error, where), "main")
     with pytest.raises(BackendError) as caught:
         if where == "generate":
             await backend.generate(REQUEST)
@@ -210,14 +208,14 @@ async def test_an_upstream_s_error_keeps_its_class_and_numbers_but_not_its_text(
 async def test_what_this_library_says_on_its_own_account_is_passed_on():
     error = LimitExceeded("a budget is spent")
     with pytest.raises(LimitExceeded) as caught:
-        await Discreet(Failing(error), "main").generate(REQUEST)
+        await RedactedBackend(Failing(error), "main").generate(REQUEST)
     assert caught.value is error
-    assert retold(error, "main") is error
+    assert redacted(error, "main") is error
 
 
 @pytest.mark.anyio
 async def test_what_the_reader_of_a_stream_raises_is_passed_on():
-    backend = Discreet(Failing(KeyError("never")), "main")
+    backend = RedactedBackend(Failing(KeyError("never")), "main")
     with pytest.raises(ZeroDivisionError) as caught:
         async with backend.stream(REQUEST) as pieces:
             async for _ in pieces:
@@ -231,7 +229,7 @@ async def test_a_reply_passes_unchanged():
         async def generate(self, request: Request) -> Generation:
             return Generation("reply")
 
-    backend = Discreet(Fine(KeyError()), "main")
+    backend = RedactedBackend(Fine(KeyError()), "main")
     assert (await backend.generate(REQUEST)).text == "reply"
     async with backend.stream(REQUEST) as pieces:
         assert [getattr(piece, "text", piece) async for piece in pieces] == ["a", "a"]
@@ -245,7 +243,7 @@ async def test_a_cancelled_request_is_no_error():
             raise AssertionError
 
     with anyio.move_on_after(0) as scope:
-        await Discreet(Slow(KeyError()), "main").generate(REQUEST)
+        await RedactedBackend(Slow(KeyError()), "main").generate(REQUEST)
     assert scope.cancelled_caught
 
 
@@ -254,7 +252,7 @@ async def test_a_cancelled_request_is_no_error():
 
 def test_what_others_log_loses_its_texts_at_any_level(caplog):
     caplog.set_level(0)
-    with quiet_logs(), quiet_logs():
+    with redacted_logs(), redacted_logs():
         for name in ("openai", "openai._base_client", "httpx2", "httpcore2.http11", "httpx"):
             logging.getLogger(name).setLevel(logging.DEBUG)
             logging.getLogger(name).debug("request %s", CANARY)
@@ -295,7 +293,7 @@ def test_what_others_log_loses_its_texts_at_any_level(caplog):
 def test_afterwards_loggers_are_as_they_were(caplog):
     caplog.set_level(logging.DEBUG)
     filters = {n: list(logging.getLogger(n).filters) for n in ("openai", "mellea_like", "httpx2")}
-    with quiet_logs(), quiet_logs():
+    with redacted_logs(), redacted_logs():
         pass
     assert {n: list(logging.getLogger(n).filters) for n in filters} == filters
     logging.getLogger("openai").debug("again")
@@ -321,18 +319,15 @@ def test_labels_are_names_of_the_configuration_and_nothing_else(requests):
     metrics = Metrics(["haiku"], ["team"])
     for model, key, status in [*requests, ("haiku", "team", 200)]:
         metrics.requested(model, key, status, 0.1)
-        metrics.occupied(key, 1, 2)
-        metrics.sampled(model, iterations=1, input_tokens=2, output_tokens=3, outcome=key)
     labels = {
         (name, value)
         for family in metrics.registry.collect()
         for sample in family.samples
         for name, value in sample.labels.items()
-        if name in {"model", "key", "outcome", "kind"}
+        if name in {"model", "key"}
     }
     assert {value for name, value in labels if name == "model"} <= {"haiku", "other"}
     assert {value for name, value in labels if name == "key"} <= {"team", "other"}
-    assert {value for name, value in labels if name == "outcome"} <= {"other"}
 
 
 @pytest.mark.parametrize("model", [None, 7, ["haiku"], {"a": 1}, "unknown"])
@@ -347,8 +342,8 @@ def test_a_model_s_name_may_be_anything_at_all(model):
 def test_metrics_say_what_happened():
     metrics = Metrics(["haiku"], ["team"])
     metrics.requested("haiku", "team", 422, 0.3)
-    metrics.occupied("team", 3, 4)
-    metrics.sampled("haiku", iterations=5, input_tokens=70, output_tokens=9, outcome="failed")
+    metrics.watch("team", SimpleNamespace(admitted=3, waiting=4))
+    metrics.sampled("haiku", "failed", 5, Usage(5, 70, 9))
     text = metrics.render()[0].decode()
     for line in (
         'mellea_like_gateway_requests_total{key="team",model="haiku",status="422"} 1.0',

@@ -9,7 +9,7 @@ from gateway_kit import calling
 from mellea_like.backends.scripted import Reply, ScriptedBackend
 from mellea_like.core.generation import Generation, Usage
 from mellea_like.errors import BackendUnavailable
-from mellea_like.gateway.chat.streaming import EventStream
+from mellea_like.gateway.chat.completions import EventStream
 
 pytestmark = pytest.mark.anyio
 

@@ -17,16 +17,20 @@ import anyio
 from mellea_like.core.requirement import Requirement
 from mellea_like.core.validation import ValidationResult
 from mellea_like.errors import RequirementError
-from mellea_like.gateway.chat.fields import wrong
+from mellea_like.gateway.refusal import refuse
 from mellea_like.requirements.early_checks import json_only
 from mellea_like.requirements.expressions import parse_check
 from mellea_like.runtime.threads import run_in_thread
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Generator, Mapping
+    from typing import TypeAlias
 
     from mellea_like.core.streaming import StreamCheck
     from mellea_like.core.validation import Candidate
+
+    Check: TypeAlias = str | Mapping[str, Any]
+    """An expression or a JSON Schema."""
 
 __all__ = ["CallersChecks", "TooCostly", "Workers"]
 
@@ -48,7 +52,7 @@ class TooCostly(RequirementError):
 
 
 class Workers:
-    """Processes that run what callers bring; enter with ``async with``, which ends them.
+    """Processes that run what callers bring; leaving ``async with`` ends them.
 
     A process is started when it is first needed, and one that is left in the middle is ended.
     """
@@ -56,7 +60,7 @@ class Workers:
     def __init__(self) -> None:
         self._idle: list[_Worker] = []
         self._turns = defaultdict[str, anyio.Semaphore](partial(anyio.Semaphore, 1))
-        self._places = anyio.Semaphore(PROCESSES)
+        self._slots = anyio.Semaphore(PROCESSES)
 
     async def __aenter__(self) -> Self:
         return self
@@ -67,30 +71,12 @@ class Workers:
 
     @asynccontextmanager
     async def turn(self, key: str) -> AsyncGenerator[None]:
-        """Wait until nothing else of a key is run, and a process is free for it.
-
-        Args:
-            key: the key's name.
-
-        Yields:
-            Nothing.
-        """
-        async with self._turns[key], self._places:
+        """Wait until nothing else of a key is run, and a process is free for it."""
+        async with self._turns[key], self._slots:
             yield
 
     async def ask(self, question: Mapping[str, Any]) -> dict[str, Any]:
-        """Ask a process; within `turn`.
-
-        Args:
-            question: what `callers_worker` understands.
-
-        Returns:
-            Its answer.
-
-        Raises:
-            TooCostly: the process was ended because of it.
-            RuntimeError: the process ended by itself.
-        """
+        """Ask a process what `caller_worker` understands; within `turn`."""
         worker = self._idle.pop() if self._idle else _Worker()
         line = b""
         try:
@@ -160,12 +146,7 @@ def _start() -> subprocess.Popen[bytes]:
 
 
 class CallersChecks:
-    """The checks of one request, and what they may still take.
-
-    Args:
-        workers: what runs them.
-        key: the name of the caller's key.
-    """
+    """The checks of one request, and what they may still take."""
 
     def __init__(self, workers: Workers, key: str) -> None:
         self._workers = workers
@@ -173,32 +154,17 @@ class CallersChecks:
         self._left = 0.0
 
     async def make(
-        self,
-        checks: Mapping[str, str | Mapping[str, Any]],
-        *,
-        seconds: float,
-        early: bool,
-        check_only: bool,
+        self, checks: Mapping[str, Check], *, seconds: float, early: bool, check_only: bool
     ) -> list[Requirement]:
-        """Make requirements of what came with a request.
+        """Make requirements of expressions and schemas, each by the field that it stood in.
 
-        Args:
-            checks: expressions and JSON Schemas, each by the field that it stood in.
-            seconds: processor time that all of it may take, for all replies.
-            early: have them reject a reply while it arrives, where they can.
-            check_only: whether the prompt is to leave the schemas out.
-
-        Returns:
-            The requirements, in order.
-
-        Raises:
-            Refusal: something is no check or schema, or takes too much.
+        All of it may take so many seconds of processor time, for all replies.
         """
         self._left = seconds
         made: list[Requirement] = []
         for param, check in checks.items():
             if len(json.dumps(check)) > LONGEST_SCHEMA:
-                raise wrong(param, f"{LONGEST_SCHEMA:,} characters are the most for a schema")
+                refuse(param, f"{LONGEST_SCHEMA:,} characters are the most for a schema")
             try:
                 answer = await self.ask(check, "{}")  # References in a circle show themselves.
             except RequirementError as exc:
@@ -216,23 +182,11 @@ class CallersChecks:
                     )
                 )
                 continue
-            raise wrong(param, problem)
+            refuse(param, problem)
         return made
 
-    async def ask(self, check: str | Mapping[str, Any], text: str) -> dict[str, Any]:
-        """Check a text.
-
-        Args:
-            check: an expression or a JSON Schema.
-            text: the text.
-
-        Returns:
-            The process's answer.
-
-        Raises:
-            TooCostly: the request's checks take too much.
-            RequirementError: it is no check.
-        """
+    async def ask(self, check: Check, text: str) -> dict[str, Any]:
+        """Check a text; returns the process's answer."""
         async with self._workers.turn(self._key):
             if self._left <= 0:
                 raise TooCostly(SPENT)
@@ -248,11 +202,9 @@ class CallersChecks:
 
 
 class _Verdict:
-    """What a check will say of a reply, once somebody awaits it; nobody has to."""
+    """What a check will say of a reply once it is awaited, which it needn't be."""
 
-    def __init__(
-        self, checks: CallersChecks, check: str | Mapping[str, Any], candidate: Candidate
-    ) -> None:
+    def __init__(self, checks: CallersChecks, check: Check, candidate: Candidate) -> None:
         self._asked = checks, check, candidate.text
 
     def __await__(self) -> Generator[Any, Any, ValidationResult]:
@@ -263,7 +215,7 @@ class _Verdict:
         return ValidationResult(*(await checks.ask(check, text))["verdict"])
 
 
-def _stream(check: str | Mapping[str, Any]) -> StreamCheck | None:
+def _stream(check: Check) -> StreamCheck | None:
     if not isinstance(check, str):
         return json_only()
     if check.partition(":")[0].strip().lower() == "regex":

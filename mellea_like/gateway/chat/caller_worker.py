@@ -1,4 +1,4 @@
-"""The process that runs what callers bring: patterns and schemas. It may hang; nobody else does.
+"""The process that runs what callers bring: patterns and schemas. It may hang; nothing else does.
 
 It reads a question a line, and writes an answer a line, both in JSON. The kernel ends it when a
 question takes more processor time or memory than it may.

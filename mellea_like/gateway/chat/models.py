@@ -10,7 +10,7 @@ from mellea_like.core.context import Context
 from mellea_like.core.generation import Generation
 from mellea_like.core.options import Options
 from mellea_like.core.validation import Candidate
-from mellea_like.gateway.chat.fields import refuse
+from mellea_like.gateway.refusal import refuse
 from mellea_like.requirements.checks import json_schema
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ __all__ = ["CALL", "Plan", "ServedModel", "warm_up"]
 CALL = "this call"
 """The name of a call's own budget, in errors."""
 
-MAX_WISH = 4000
+LONGEST_TEXT = 4000
 """Characters of a check or a requirement that comes with a request."""
 
 ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
@@ -42,16 +42,9 @@ ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
 class Plan:
     """A request, ready to be sampled.
 
-    Args:
-        strategy: what draws.
-        action: what to generate.
-        context: the conversation before.
-        requirements: what must hold besides what the strategy asks for.
-        options: how to generate.
-        budget: what it may spend, or None.
-        n: how many replies are wanted.
-        best: whether the best failure is an answer where nothing passed.
-        retried: whether a request that fails is sent again, by retries or as another draw.
+    ``requirements`` must hold besides those of the strategy; with ``best``, the best failure is an
+    answer where nothing passed; ``retried`` says whether a request that fails is sent again, by
+    retries or as another draw.
     """
 
     strategy: BaseSamplingStrategy
@@ -84,14 +77,7 @@ class _Told(Instruction):
 
 
 class ServedModel:
-    """One model of the configuration.
-
-    Args:
-        name: its name.
-        config: what the name stands for.
-        upstream: what generates.
-        judge: what decides requirements in words.
-    """
+    """One model of the configuration."""
 
     def __init__(self, name: str, config: ModelConfig, upstream: Upstream, judge: Upstream) -> None:
         self.name = name
@@ -111,29 +97,17 @@ class ServedModel:
         max_tokens: int | None = None,
         budget: Budget | None = None,
     ) -> Plan:
-        """Make a request ready to be sampled.
-
-        Args:
-            request: the request.
-            callers: makes requirements of its checks.
-            max_tokens: the most tokens of a reply that its sender may have; None for no limit.
-            budget: what its sender may spend; None for no limit.
-
-        Returns:
-            The plan.
-
-        Raises:
-            Refusal: the request asks for more than the model allows, or a check is none.
-        """
-        *before, last = request.messages
+        """Make a request ready to be sampled, within what its sender may have."""
+        *before, last = request.conversation
         told = self.config.tell and last.role == "user"
-        best = request.wishes.when_nothing_passed or self.config.when_nothing_passed
+        asked = request.mellea_like
+        best = asked.when_nothing_passed or self.config.when_nothing_passed
         requirements = await self._further(request, callers)
-        loop = self._within("loop", request.wishes.loop)
-        concurrency = self._within("concurrency", request.wishes.concurrency)
+        loop = self._within("loop", asked.loop)
+        concurrency = self._within("concurrency", asked.concurrency)
         bare = not self._requirements and not requirements
         return Plan(
-            strategy=self._strategy_for(loop, concurrency, request.wishes.timeout, bare=bare),
+            strategy=self._strategy_for(loop, concurrency, asked.timeout, bare=bare),
             action=_Told(last.content, name=last.name) if told else last,
             context=Context(before),
             requirements=requirements,
@@ -147,10 +121,10 @@ class ServedModel:
     # --- what draws ----------------------------------------------------------------------------
 
     def _strategy_for(
-        self, loop: int, concurrency: int, wished: float | None, *, bare: bool
+        self, loop: int, concurrency: int, wanted: float | None, *, bare: bool
     ) -> BaseSamplingStrategy:
         config = self.config
-        timeout = config.timeout if wished is None else wished
+        timeout = config.timeout if wanted is None else wanted
         if timeout > config.timeout:
             what = f"{config.timeout:g} seconds are the most for this model"
             refuse("mellea_like.timeout", what)
@@ -189,27 +163,27 @@ class ServedModel:
     async def _further(
         self, request: ChatRequest, callers: CallersChecks
     ) -> tuple[Requirement | str, ...]:
-        wishes, may = request.wishes, self.config.overrides
+        asked, may = request.mellea_like, self.config.overrides
         for name, given, most in (
-            ("checks", wishes.checks, may.checks),
-            ("requirements", wishes.requirements, may.requirements),
+            ("checks", asked.checks, may.checks),
+            ("requirements", asked.requirements, may.requirements),
         ):
             if len(given) > most:
                 what = f"{most} are the most for this model, not {len(given)}"
                 refuse(f"mellea_like.{name}", what)
             for position, text in enumerate(given):
-                if len(text) > MAX_WISH:
-                    what = f"{MAX_WISH} characters are the most here"
+                if len(text) > LONGEST_TEXT:
+                    what = f"{LONGEST_TEXT} characters are the most here"
                     refuse(f"mellea_like.{name}.{position}", what)
-        if wishes.requirements and not self._judge.judges:
+        if asked.requirements and not self._judge.judges:
             what = "this model's upstream can't judge; say it as checks"
             refuse("mellea_like.requirements", what)
         given_checks: dict[str, str | Mapping[str, Any]] = {
-            f"mellea_like.checks.{position}": text for position, text in enumerate(wishes.checks)
+            f"mellea_like.checks.{position}": text for position, text in enumerate(asked.checks)
         }
         format = request.format
-        if format is not None and format.schema is not None:
-            given_checks["response_format.json_schema.schema"] = format.schema
+        if format is not None and format.json_schema is not None:
+            given_checks["response_format.json_schema.schema"] = format.json_schema.schema_
         checks = await callers.make(
             given_checks,
             seconds=may.check_seconds,
@@ -217,9 +191,9 @@ class ServedModel:
             # An upstream that is told the schema by a field need not read it in the prompt.
             check_only=self._upstream.constrains,
         )
-        if format is not None and format.schema is None:
+        if format is not None and format.json_schema is None:
             checks.append(self._of_schema(ANY_OBJECT))
-        return (*checks, *wishes.requirements)
+        return (*checks, *asked.requirements)
 
     def _of_schema(self, schema: Mapping[str, Any]) -> Requirement:
         return json_schema(schema, early=self.config.early, check_only=self._upstream.constrains)
@@ -228,13 +202,13 @@ class ServedModel:
 
     def _options(self, request: ChatRequest, most: int | None) -> Options:
         defaults = self.config.options
-        own = request.max_tokens
+        own = request.max_tokens or request.max_completion_tokens
         bounds = [limit for limit in (defaults.max_tokens, most) if limit is not None]
         given = Options(
             temperature=request.temperature,
             top_p=request.top_p,
             max_tokens=min(bounds, default=None) if own is None else own,
-            stop=request.stop,
+            stop=tuple(request.stop),
             seed=request.seed,
             extra={**request.passed_on, **self._told_format(request)},
         )
@@ -253,7 +227,7 @@ class ServedModel:
         if not self._upstream.constrains:
             return {}
         if request.format is not None:
-            return {"response_format": dict(request.format.sent)}
+            return {"response_format": request.format.sent}
         if self.config.json_schema is None:
             return {}
         described = {"name": "reply", "schema": self.config.json_schema}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mellea_like.core.backend import can_judge
-from mellea_like.gateway.chat.redaction import Discreet
+from mellea_like.gateway.redaction import RedactedBackend
 from mellea_like.limits.base import LimitedBackend
 from mellea_like.specification.upstream import OpenAIUpstream, PythonUpstream, open_upstream
 
@@ -59,10 +59,10 @@ async def open_upstreams(
             else:
                 backend = await stack.enter_async_context(open_upstream(spec, f"upstreams.{name}."))
             limits = spec.make_limits()
-            discreet: Backend = Discreet(backend, name)
+            redacted: Backend = RedactedBackend(backend, name)
             opened[name] = Upstream(
                 name,
-                LimitedBackend(discreet, *limits) if limits else discreet,
+                LimitedBackend(redacted, *limits) if limits else redacted,
                 spec.judges and can_judge(backend),
                 spec.kind in {"openai", "llama"},
                 spec.price,

@@ -21,7 +21,7 @@ from mellea_like.gateway.config.server import ANONYMOUS
 from mellea_like.gateway.config.upstreams import open_upstreams
 from mellea_like.gateway.http.guard import Guard
 from mellea_like.gateway.http.metrics import Metrics
-from mellea_like.gateway.http.refusal import Refusal
+from mellea_like.gateway.refusal import Refusal
 from mellea_like.runtime.threads import run_in_thread
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import socket
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from mellea_like.gateway.config.server import ANONYMOUS
-from mellea_like.gateway.http.refusal import Refusal
+from mellea_like.gateway.refusal import Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -31,17 +31,7 @@ LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 
 
 class Keys:
-    """The tokens that open the gateway, known by their digests only.
-
-    Args:
-        keys: the configured keys by name.
-        environ: where to find the tokens of those that name a variable; by default the process's
-            environment.
-
-    Raises:
-        ValueError: a variable is not set, its token is too short or can't be sent in a header, or
-            two keys have the same token.
-    """
+    """The tokens that open the gateway, known by their digests only."""
 
     def __init__(
         self, keys: Mapping[str, KeyConfig], environ: Mapping[str, str] | None = None
@@ -59,20 +49,9 @@ class Keys:
         return bool(self._digests)
 
     def owner(self, headers: Iterable[tuple[bytes, bytes]]) -> str:
-        """Find whose token a request carries.
-
-        What is compared are digests of the same length, with all keys, whichever fits: so the time
-        that it takes tells nothing about them.
-
-        Args:
-            headers: the request's headers, names in lower case.
-
-        Returns:
-            The key's name; `ANONYMOUS` where no keys are configured.
-
-        Raises:
-            Refusal: there is no token, it is not known, or there are several.
-        """
+        """Find whose token a request carries; `ANONYMOUS` where no keys are configured."""
+        # What is compared are digests of the same length, with all keys, whichever fits: so the
+        # time that it takes tells nothing about them.
         if not self._digests:
             return ANONYMOUS
         given = [value for name, value in headers if name == b"authorization"]
@@ -125,12 +104,7 @@ def _digest(token: bytes) -> bytes:
 
 
 class Address(NamedTuple):
-    """An address to listen on, as it was checked: not looked up a second time.
-
-    Args:
-        family: ``AF_INET`` or ``AF_INET6``.
-        sockaddr: what to bind to.
-    """
+    """An address to listen on, as it was checked: not looked up a second time."""
 
     family: int
     sockaddr: tuple[str | int, ...]
@@ -139,28 +113,14 @@ class Address(NamedTuple):
 def listening_address(
     server: ServerConfig, *, has_keys: bool, resolve: Resolve | None = None
 ) -> Address:
-    """Find the address to listen on, and refuse one that is open to others without a key.
-
-    A name is judged by all that it resolves to, not by how it looks.
-
-    Args:
-        server: the configuration.
-        has_keys: whether callers need a token.
-        resolve: gives the addresses of a host and a port; by default the system does.
-
-    Returns:
-        The address; where a name has several, the first, IPv4 before IPv6.
-
-    Raises:
-        ValueError: the host has no address, or others than this machine could reach it and no key
-            is configured.
-    """
+    """Find the address to listen on, IPv4 first; refuse one open to others without a key."""
+    # A name is judged by all that it resolves to, not by how it looks.
     try:
         found = (resolve or _resolve)(server.host, server.port)
     except (OSError, UnicodeError):
         found = ()
     if not found:
-        msg = f"server.host {server.host!r} is no address of this machine: it does not resolve"
+        msg = f"server.host {server.host!r} isn't an address of this machine: it doesn't resolve"
         raise ValueError(msg)
     open_to_others = [str(a.sockaddr[0]) for a in found if not is_loopback(str(a.sockaddr[0]))]
     if open_to_others and not has_keys:
@@ -174,14 +134,7 @@ def listening_address(
 
 
 def is_loopback(host: str) -> bool:
-    """Tell whether an address can be reached from this machine only.
-
-    Args:
-        host: an IP address.
-
-    Returns:
-        False for anything that is no loopback address, names included.
-    """
+    """Tell whether an IP address can be reached from this machine only."""
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
@@ -204,18 +157,9 @@ def _resolve(host: str, port: int) -> list[Address]:
 
 
 def check_host(headers: Iterable[tuple[bytes, bytes]], server: ServerConfig) -> None:
-    """Refuse a request that was meant for another host.
-
-    Where no key is needed, a page in a browser on this machine could ask under its own site's name,
-    having it resolve to 127.0.0.1 (DNS rebinding). Its requests carry that name.
-
-    Args:
-        headers: the request's headers, names in lower case.
-        server: the configuration.
-
-    Raises:
-        Refusal: the ``Host`` header names no host that is ours.
-    """
+    """Refuse a request that was meant for another host."""
+    # Where no key is needed, a page in a browser on this machine could ask under its own site's
+    # name, having it resolve to 127.0.0.1 (DNS rebinding). Its requests carry that name.
     hosts = [value for name, value in headers if name == b"host"]
     name = _without_port(hosts[0].decode("latin-1")) if len(hosts) == 1 else ""
     ours = {*LOOPBACK_NAMES, server.host, *server.allowed_hosts}

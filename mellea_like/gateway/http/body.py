@@ -1,27 +1,29 @@
-"""Reading a request's body: in bounds of size, time and depth, and as JSON in the strict sense."""
+"""A request's body and query: bounds of size, time and depth, strict JSON, no forbidden field."""
 
 from __future__ import annotations
 
 import json
 import math
 import re
+import unicodedata
 from collections import Counter
 from typing import TYPE_CHECKING, Any, NoReturn, cast
+from urllib.parse import parse_qsl
 
 import anyio
 
 from mellea_like.errors import ClientDisconnected
-from mellea_like.gateway.http.refusal import Refusal
-from mellea_like.gateway.http.safe_text import one_line
+from mellea_like.gateway.redaction import one_line
+from mellea_like.gateway.refusal import Refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+    from collections.abc import Awaitable, Callable, Iterable, Iterator, MutableMapping
 
     from mellea_like.gateway.config.server import ServerConfig
 
     Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
-__all__ = ["check_headers", "parse", "read_body"]
+__all__ = ["check_fields", "check_headers", "check_query", "parse", "read_body"]
 
 MOST_PARTS = 50_000
 """How many brackets and commas a body may have: what makes JSON slow to read, other than size."""
@@ -45,15 +47,7 @@ LONE_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 def check_headers(headers: Iterable[tuple[bytes, bytes]], server: ServerConfig) -> None:
-    """Refuse a body by what the headers say of it.
-
-    Args:
-        headers: the request's headers, names in lower case.
-        server: the configuration.
-
-    Raises:
-        Refusal: it is too long, compressed, or not JSON.
-    """
+    """Refuse a body that is too long, compressed or not JSON, by what the headers say of it."""
     fields: dict[bytes, bytes] = {}
     for name, value in headers:
         if name in ONCE and name in fields:
@@ -67,34 +61,19 @@ def check_headers(headers: Iterable[tuple[bytes, bytes]], server: ServerConfig) 
         msg = "a compressed body is not taken: leave Content-Encoding out"
         raise Refusal(415, msg, code="unsupported_content_encoding")
     kind, *parameters = fields.get(b"content-type", b"").lower().split(b";")
-    charset = [p.strip() for p in parameters if p.strip().startswith(b"charset=")]
-    if kind.strip() != b"application/json" or not set(charset) <= {
-        b"charset=utf-8",
-        b'charset="utf-8"',
-    }:
+    charset = {p.strip() for p in parameters if p.strip().startswith(b"charset=")}
+    if kind.strip() != b"application/json" or charset - {b"charset=utf-8", b'charset="utf-8"'}:
         msg = "the body must be JSON in UTF-8: send Content-Type: application/json"
         raise Refusal(415, msg, code="unsupported_content_type")
     length = fields.get(b"content-length", b"0").strip()
     if not length.isdigit():
-        raise Refusal(400, "Content-Length is no number")
+        raise Refusal(400, "Content-Length isn't a number")
     if len(length) > MOST_DIGITS or int(length) > server.max_body:
         raise _too_long(server)
 
 
 async def read_body(receive: Receive, server: ServerConfig) -> bytes:
-    """Read a body to its end.
-
-    Args:
-        receive: ASGI's.
-        server: the configuration.
-
-    Returns:
-        The body.
-
-    Raises:
-        Refusal: it is too long or takes too long.
-        ClientDisconnected: the client left.
-    """
+    """Read a body to its end, within the server's bounds."""
     parts: list[bytes] = []
     size = 0
     more = True
@@ -115,22 +94,20 @@ async def read_body(receive: Receive, server: ServerConfig) -> bytes:
     return b"".join(parts)
 
 
+def _too_long(server: ServerConfig) -> Refusal:
+    msg = f"the body is longer than {server.max_body:,} bytes"
+    return Refusal(413, msg, code="body_too_large")
+
+
+# --- strict JSON ---------------------------------------------------------------------------------
+
+
 def parse(data: bytes, most_depth: int) -> dict[str, Any]:
-    """Parse a body: an object in strict JSON.
+    """Parse a body: an object in strict JSON; an error says why it isn't one, without the text.
 
     What Python takes beyond JSON (NaN, Infinity, UTF-16) is refused, and so is what other programs
-    may read otherwise than it does: a name that stands twice in an object, a number beyond all
-    bounds, half a surrogate pair.
-
-    Args:
-        data: the body.
-        most_depth: how deep it may be nested. That is checked before it is parsed.
-
-    Returns:
-        The object.
-
-    Raises:
-        Refusal: it is none; the error says why, without the text.
+    may read otherwise: a name that stands twice in an object, a number beyond all bounds, half a
+    surrogate pair.
     """
     _check_structure(data, most_depth)
     value: object = None
@@ -144,14 +121,14 @@ def parse(data: bytes, most_depth: int) -> dict[str, Any]:
             object_pairs_hook=_without_duplicates,
         )
     except UnicodeDecodeError as exc:
-        why = f"the byte at position {exc.start} is no UTF-8"
+        why = f"the byte at position {exc.start} isn't UTF-8"
     except json.JSONDecodeError as exc:
         why = f"{exc.msg} at position {exc.pos}"
     if why is not None:  # Outside the handlers: those exceptions hold the whole body.
         _malformed(why)
     members = cast("dict[str, Any]", value)
     if not isinstance(value, dict):
-        _malformed("it is no object")
+        _malformed("it isn't an object")
     if LONE_SURROGATE.search(data) is not None and not _is_text(members):
         _malformed("a text in it has half a surrogate pair")
     return members
@@ -174,7 +151,7 @@ def _check_structure(data: bytes, most_depth: int) -> None:
 
 
 def _no_constant(name: str) -> NoReturn:
-    _malformed(f"{name} is no number in JSON")
+    _malformed(f"{name} isn't a number in JSON")
 
 
 def _finite(text: str) -> float:
@@ -211,6 +188,93 @@ def _malformed(why: str) -> NoReturn:
     raise Refusal(400, f"the body can't be taken as JSON: {why}", code="invalid_json")
 
 
-def _too_long(server: ServerConfig) -> Refusal:
-    msg = f"the body is longer than {server.max_body:,} bytes"
-    return Refusal(413, msg, code="body_too_large")
+# --- fields that would choose the upstream or its key --------------------------------------------
+
+ANYWHERE = frozenset(
+    f"{owner}{name}"
+    for owner in ("", "x", "openai", "azure", "azureopenai", "litellm", "upstream")
+    for name in ("baseurl", "apibase", "apikey", "apiurl", "apihost", "apiendpoint", "apitype")
+) | frozenset({"azureendpoint", "azureadtoken", "azuredeployment"})
+"""Written with or without dashes, in any case."""
+
+IN_BODIES = ANYWHERE | {"apiversion"}
+"""In a query, ``api-version`` is what Azure's clients add to each request; it chooses nothing."""
+
+OWN = frozenset({"extra_body", "mellea_like", "messages", "metadata"})
+"""Fields that are looked into at any depth. What stands deeper in others is a name in a JSON Schema
+(``response_format``), not supported, or passed on because the configuration says so."""
+
+NEAR_THE_TOP = frozenset(
+    {
+        "authorization",
+        "clientsecret",
+        "credentials",
+        "defaultheaders",
+        "defaultquery",
+        "endpoint",
+        "extraheaders",
+        "extraquery",
+        "headers",
+        "host",
+        "httpclient",
+        "organization",
+        "proxies",
+        "proxy",
+        "secret",
+        "token",
+        "upstream",
+        "url",
+    }
+)
+"""Only beside ``model`` and in ``extra_body``: deeper they are names of something else."""
+
+LONGEST_PATH = 200
+
+
+def check_fields(body: object) -> None:
+    """Refuse a body that has such a field; the error names where, and not what it says."""
+    for path, name in _names(body):
+        plain = _plain(name)
+        near = path in {(), ("extra_body",)}
+        if plain in IN_BODIES or (near and plain in NEAR_THE_TOP):
+            steps = (f"[{s}]" if isinstance(s, int) else f".{s}" for s in (*path, name))
+            _forbid("".join(steps).removeprefix("."))
+
+
+def check_query(query: bytes) -> None:
+    """Refuse a query string that has such a field, or too many to look at."""
+    try:
+        pairs = parse_qsl(query.decode("latin-1"), keep_blank_values=True, max_num_fields=100)
+    except ValueError:
+        raise Refusal(400, "the query string can't be read") from None
+    for name, _ in pairs:
+        if _plain(name) in ANYWHERE:
+            _forbid(f"?{name}")
+
+
+def _forbid(path: str) -> NoReturn:
+    shown = one_line(path, LONGEST_PATH)
+    msg = f"{shown}: the upstream's address and key come from this gateway's configuration only"
+    raise Refusal(400, msg, code="forbidden_field", param=shown)
+
+
+def _plain(name: str) -> str:
+    folded = unicodedata.normalize("NFKC", name).casefold()
+    return "".join(c for c in folded if c.isalnum())
+
+
+def _names(body: object) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    # All members of all objects, outer ones first, with where the objects are.
+    pending: list[tuple[tuple[str | int, ...], object]] = [((), body)]
+    for path, value in pending:
+        members: Iterable[tuple[str | int, object]] = ()
+        if isinstance(value, dict):
+            members = cast("dict[str, object]", value).items()
+            yield from ((path, str(name)) for name, _ in members)
+        elif isinstance(value, list):
+            members = enumerate(cast("list[object]", value))
+        pending += [
+            ((*path, name), inside)
+            for name, inside in members
+            if isinstance(inside, dict | list) and (path or name in OWN)
+        ]

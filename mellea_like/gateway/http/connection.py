@@ -19,7 +19,7 @@ except ImportError as exc:  # pragma: no cover
     msg = "the gateway needs starlette, uvicorn and more: pip install 'mellea-like[serve]'"
     raise ImportError(msg) from exc
 
-from mellea_like.gateway.chat.callers import IS_KNOWN
+from mellea_like.gateway.http.admission import IS_KNOWN
 
 if TYPE_CHECKING:
     from asyncio import TimerHandle, Transport  # noqa: TID251 (uvicorn runs on nothing else)
@@ -53,14 +53,7 @@ TOO_MANY = (
 
 
 def connection_class(server: ServerConfig) -> type[H11Protocol]:
-    """Make the class of connections that keeps a configuration's limits.
-
-    Args:
-        server: the configuration.
-
-    Returns:
-        The class, for uvicorn.
-    """
+    """Make the class of connections that keeps a configuration's limits, for uvicorn."""
 
     class Connection(_Connection):
         limits = server

@@ -10,14 +10,18 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from mellea_like.errors import ClientDisconnected
-from mellea_like.gateway.chat.callers import IN_SCOPE, IS_KNOWN, Admitted, KeyState, admitted
 from mellea_like.gateway.config.server import ANONYMOUS
-from mellea_like.gateway.http.admission import check_amounts
+from mellea_like.gateway.http.admission import IN_SCOPE, IS_KNOWN, Admitted, KeyState
 from mellea_like.gateway.http.auth import Keys, check_host
-from mellea_like.gateway.http.body import check_headers, parse, read_body
-from mellea_like.gateway.http.forbidden_fields import check_fields, check_query
-from mellea_like.gateway.http.refusal import Refusal
-from mellea_like.gateway.http.safe_text import header_value
+from mellea_like.gateway.http.body import (
+    check_fields,
+    check_headers,
+    check_query,
+    parse,
+    read_body,
+)
+from mellea_like.gateway.redaction import header_value
+from mellea_like.gateway.refusal import Refusal
 from mellea_like.web import while_here
 
 if TYPE_CHECKING:
@@ -32,7 +36,7 @@ if TYPE_CHECKING:
     Send = Callable[[Message], Awaitable[None]]
     App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-__all__ = ["Admitted", "Guard", "admitted"]
+__all__ = ["Guard"]
 
 logger = logging.getLogger("mellea_like.gateway")
 
@@ -45,9 +49,6 @@ PATHS = ("/v1/chat/completions", "/v1/models", "/v1/models/...", "/healthz", "/m
 
 VERSIONS = ("1.0", "1.1", "2", "3")
 """As ASGI writes them; the parser lets others through."""
-
-TOKENS = ("max_tokens", "max_completion_tokens")
-"""The old name and the new one; a request may have both."""
 
 CALLER_LEFT = 499
 """nginx's status for it, for the metrics; nobody is there to get it."""
@@ -69,18 +70,10 @@ ALWAYS = ((b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff
 
 
 class Guard:
-    """An ASGI app round another: it lets through what may pass and answers the rest itself.
+    """An ASGI app around another: it lets through what may pass and answers the rest itself.
 
-    Args:
-        app: the app inside. It finds what it needs in `admitted`, and reads no body: after the
-            guard, ``receive`` waits for the caller to leave.
-        server: the configuration's ``server``.
-        keys: its ``keys``.
-        metrics: where requests are counted.
-        environ: where the keys' tokens are; by default the process's environment.
-
-    Raises:
-        ValueError: a key has no token, or a bad one.
+    The app inside finds what it needs in `admitted`, and reads no body: after the guard,
+    ``receive`` waits for the caller to leave.
     """
 
     def __init__(
@@ -97,16 +90,12 @@ class Guard:
         self.metrics = metrics
         self._tokens = Keys(keys, environ)
         limits: Mapping[str, KeyLimits] = keys or {ANONYMOUS: server.limits}
-        self.keys = {name: KeyState.of(name, each) for name, each in limits.items()}
+        self.keys = {name: KeyState(name, each) for name, each in limits.items()}
+        for name, key in self.keys.items():
+            metrics.watch(name, key.queue)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request, as ASGI wants it.
-
-        Args:
-            scope: what is known of it.
-            receive: gives its body.
-            send: takes the answer.
-        """
+        """Answer one request, as ASGI wants it."""
         if scope["type"] == "lifespan":
             await self.app(scope, receive, send)
         elif scope["type"] == "http":
@@ -114,26 +103,8 @@ class Guard:
         else:
             await send({"type": "websocket.close", "code": 1008})
 
-    def count(self, key: KeyState) -> None:
-        """Put the numbers of a key into the metrics.
-
-        Args:
-            key: the key.
-        """
-        self.metrics.occupied(key.name, key.door.line.inside, key.door.line.waiting)
-
     def authorize(self, scope: Scope) -> KeyState:
-        """Find whose request it is, by its headers alone.
-
-        Args:
-            scope: the request's.
-
-        Returns:
-            What is kept of its key.
-
-        Raises:
-            Refusal: it is nobody's, or meant for another host.
-        """
+        """Find whose request it is, by its headers alone."""
         if not self._tokens:
             check_host(scope["headers"], self.server)
         return self.keys[self._tokens.owner(scope["headers"])]
@@ -208,21 +179,14 @@ class _Exchange:
             await guard.app(scope, self._receive, self._send)
             return
         key.check_budget()
-        with key.door.reading():
+        with key.queue.reading():
             body = await self._read()
         self._model = body.get("model")
-        tokens = [body[name] for name in TOKENS if body.get(name) is not None]
-        for given in tokens or [None]:
-            check_amounts(body.get("n"), given, key.limits)
-        scope[IN_SCOPE] = Admitted(
-            key.name,
-            key.limits,
-            body,
-            key.budget,
-            body.get("n") or 1,
-            min(tokens, default=key.limits.max_tokens),
-        )
-        await self._through_the_door(key)
+        scope[IN_SCOPE] = key.admit(body)
+        with key.queue.slot() as slot:
+            if not slot.admitted:
+                await while_here(self._receive, lambda: key.queue.wait(slot))
+            await guard.app(scope, self._receive, self._send)
 
     async def _read(self) -> dict[str, Any]:
         server = self._guard.server
@@ -232,19 +196,6 @@ class _Exchange:
         body = parse(data, server.max_depth)
         check_fields(body)
         return body
-
-    async def _through_the_door(self, key: KeyState) -> None:
-        seat = key.door.join()
-        try:
-            self._guard.count(key)
-            if not seat.inside:
-                if not await while_here(self._receive, lambda: key.door.turn(seat)):
-                    raise key.door.too_late()
-                self._guard.count(key)
-            await self._guard.app(self._scope, self._receive, self._send)
-        finally:
-            key.door.leave(seat)
-            self._guard.count(key)
 
     async def _answer(self, problem: BaseException) -> None:
         if isinstance(problem, Refusal):

@@ -18,7 +18,7 @@ import anyio
 
 from mellea_like.gateway.http.auth import listening_address
 from mellea_like.gateway.http.connection import connection_class
-from mellea_like.gateway.http.redaction import quiet_logs
+from mellea_like.gateway.redaction import redacted_logs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -92,8 +92,8 @@ async def serve(
         on_ready: called once requests are answered.
         on_stop: called with the number of requests under way at the first signal.
         stop: what ends it besides signals.
-        quiet: keep texts out of the logs of the whole process meanwhile, as the command does; see
-            ``mellea_like.gateway.http.redaction.quiet_logs``.
+        quiet: keep prompts, replies and keys out of the logs of the whole process meanwhile, as the
+            command does; without it, no logger is touched.
 
     Returns:
         The signal that ended it, or None.
@@ -117,7 +117,7 @@ async def serve(
         if threading.current_thread() is threading.main_thread():
             group.start_soon(_watch_signals, runner, ended_by, on_stop)
         group.start_soon(watch)
-        with quiet_logs() if quiet else contextlib.nullcontext():
+        with redacted_logs() if quiet else contextlib.nullcontext():
             try:
                 await runner.serve(sockets=[listening])
             except SystemExit:

@@ -1,0 +1,80 @@
+"""What the gateway answers when it doesn't do what was asked: OpenAI's shape of an error."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from mellea_like.gateway.redaction import header_value
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["NO_RETRY", "Refusal", "budget_spent", "refuse", "too_many"]
+
+NO_RETRY = {"x-should-retry": "false"}
+"""Asks OpenAI's clients, which try again by themselves, not to: it wouldn't help."""
+
+BUDGET_WAIT = 3600.0
+"""Seconds: a budget doesn't come back while the gateway runs, but a header needs a number."""
+
+
+class Refusal(Exception):
+    """A request that is answered with an error; raised anywhere before the answer has begun.
+
+    The message has nothing of the request's texts in it, and no key. ``more`` are further members
+    of the error object.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        kind: str = "invalid_request_error",
+        code: str | None = None,
+        param: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        more: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.code = code
+        self.param = param
+        self.headers = dict(headers or {})
+        self._error = {"message": message, "type": kind, "param": param, "code": code}
+        self._error |= more or {}
+
+    def body(self) -> bytes:
+        """Return the answer's body: JSON in ASCII, without a line break."""
+        return json.dumps({"error": self._error}).encode("ascii")
+
+    def raw_headers(self) -> list[tuple[bytes, bytes]]:
+        """Return the answer's headers, as ASGI wants them."""
+        fields = {
+            "content-type": "application/json",
+            "content-length": str(len(self.body())),
+            **{name.lower(): header_value(value) for name, value in self.headers.items()},
+        }
+        return [(name.encode("ascii"), value.encode("ascii")) for name, value in fields.items()]
+
+
+def refuse(param: str, message: str, code: str | None = None) -> NoReturn:
+    """Refuse a request with a wrong field: what belongs there."""
+    raise Refusal(400, f"{param}: {message}", param=param, code=code)
+
+
+def too_many(message: str, wait: float, code: str = "rate_limit_exceeded") -> Refusal:
+    """Make the answer to a caller that asks for too much at a time; ``wait`` is in seconds."""
+    kind = "insufficient_quota" if code == "insufficient_quota" else "rate_limit_error"
+    headers = {"retry-after": str(max(1, math.ceil(wait)))}
+    return Refusal(429, message, kind=kind, code=code, headers=headers)
+
+
+def budget_spent() -> Refusal:
+    """Make the answer to a key whose budget is spent."""
+    refusal = too_many("this key's budget is spent", BUDGET_WAIT, "insufficient_quota")
+    refusal.headers |= NO_RETRY
+    return refusal
