@@ -25,9 +25,11 @@ from mellea_like.errors import (
 from mellea_like.hooks.registry import Plugin, PluginSet, hook, register, unregister
 from mellea_like.hooks.types import HookMode, HookType
 from mellea_like.sampling.base import BaseSamplingStrategy
-from mellea_like.sampling.multi_turn import MultiTurnStrategy
-from mellea_like.sampling.rejection import RejectionSamplingStrategy
-from mellea_like.sampling.repair_template import RepairTemplateStrategy
+from mellea_like.sampling.strategies import (
+    MultiTurnStrategy,
+    RejectionSamplingStrategy,
+    RepairTemplateStrategy,
+)
 from mellea_like.sampling.sync import SyncSampler
 from mellea_like.telemetry import Telemetry
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from mellea_like.cli.arguments import MOST_ITERATIONS, StrategyName
-from mellea_like.sampling.multi_turn import MultiTurnStrategy
-from mellea_like.sampling.rejection import RejectionSamplingStrategy
-from mellea_like.sampling.repair_template import RepairTemplateStrategy
+from mellea_like.sampling.strategies import (
+    MultiTurnStrategy,
+    RejectionSamplingStrategy,
+    RepairTemplateStrategy,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

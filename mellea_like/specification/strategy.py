@@ -12,10 +12,12 @@ from mellea_like.limits.retry import Retry
 from mellea_like.requirements.checks import json_schema
 from mellea_like.requirements.expressions import parse_check
 from mellea_like.sampling.giving_up import PerRequirement
-from mellea_like.sampling.multi_turn import MultiTurnStrategy
-from mellea_like.sampling.rejection import RejectionSamplingStrategy
-from mellea_like.sampling.repair_template import RepairTemplateStrategy
 from mellea_like.sampling.schedules.expressions import parse_schedule
+from mellea_like.sampling.strategies import (
+    MultiTurnStrategy,
+    RejectionSamplingStrategy,
+    RepairTemplateStrategy,
+)
 from mellea_like.specification.section import Positive, Section, Text, Whole
 from mellea_like.specification.upstream import beside
 

@@ -15,9 +15,8 @@ from mellea_like.core.validation import Candidate
 from mellea_like.errors import JournalError
 from mellea_like.requirements import checks
 from mellea_like.sampling.giving_up import PerRequirement
-from mellea_like.sampling.rejection import RejectionSamplingStrategy
-from mellea_like.sampling.repair_template import RepairTemplateStrategy
 from mellea_like.sampling.schedules import Hedged, Staggered
+from mellea_like.sampling.strategies import RejectionSamplingStrategy, RepairTemplateStrategy
 
 
 def short(candidate: Candidate) -> bool:

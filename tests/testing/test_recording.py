@@ -14,7 +14,7 @@ from mellea_like.hooks.payloads import (
 )
 from mellea_like.hooks.registry import handlers_of
 from mellea_like.hooks.types import HookMode, HookType
-from mellea_like.sampling.rejection import RejectionSamplingStrategy
+from mellea_like.sampling.strategies import RejectionSamplingStrategy
 from mellea_like.testing import RecordingPlugin
 
 pytestmark = pytest.mark.anyio

@@ -1,0 +1,126 @@
+"""What to ask after a failure: the same again, the same with what was wrong, or on and on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+
+from mellea_like.core.action import Instruction
+from mellea_like.core.message import Message
+from mellea_like.sampling.base import BaseSamplingStrategy
+from mellea_like.sampling.selection import deepest_failure
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mellea_like.core.action import Action
+    from mellea_like.core.context import Context
+    from mellea_like.core.slice import Slice
+
+__all__ = ["MultiTurnStrategy", "RejectionSamplingStrategy", "RepairTemplateStrategy"]
+
+T = TypeVar("T")
+
+
+class RejectionSamplingStrategy(BaseSamplingStrategy):
+    """Repeats the action in the original conversation; what failed is thrown away."""
+
+    def repair(self, history: Sequence[Slice]) -> tuple[Action[Any], Context]:
+        """Choose the first slice's action and conversation again.
+
+        Args:
+            history: the failed slices of the subsample, oldest first.
+
+        Returns:
+            The action and the conversation, unchanged.
+        """
+        return history[0].action, history[0].context
+
+
+class RepairTemplateStrategy(BaseSamplingStrategy):
+    """Repeats the instruction in the original conversation, with what the last attempt lacked.
+
+    Only the last failure's reasons are written, so that prompts do not grow.
+    """
+
+    needs_all_reasons: ClassVar[bool] = True
+
+    def repair(self, history: Sequence[Slice]) -> tuple[Action[Any], Context]:
+        """Write the last failure's reasons into the first slice's action.
+
+        Args:
+            history: the failed slices of the subsample, oldest first.
+
+        Returns:
+            The changed action, and the original conversation.
+        """
+        action, problems = history[0].action, history[-1].problems
+        if isinstance(action, Instruction):
+            return replace(action, repair=problems), history[0].context
+        return _Repaired(action, problems), history[0].context
+
+
+class MultiTurnStrategy(BaseSamplingStrategy):
+    """Goes on in the conversation: the model sees its reply, and a message with what failed."""
+
+    needs_all_reasons: ClassVar[bool] = True
+
+    def repair(self, history: Sequence[Slice]) -> tuple[Action[Any], Context]:
+        """Answer the last reply with what was wrong with it.
+
+        Args:
+            history: the failed slices of the subsample, oldest first.
+
+        Returns:
+            A user message, and the conversation with the last prompt and reply in it.
+        """
+        problems = "\n".join(f"- {problem}" for problem in history[-1].problems)
+        wanted = "That was not accepted. Put this right, and give the whole answer again:"
+        message = Message("user", f"{wanted}\n{problems}")
+        first = history[0].action
+        # The reply to an instruction or a message is its text, as the reply to this message is;
+        # a subclass of theirs may read it in another way.
+        plain = type(first) in {Instruction, Message}
+        action = message if plain else _FollowUp(message, first)
+        return action, history[-1].context_after
+
+    def select_from_failure(self, slices: Sequence[Slice]) -> int:
+        """Choose the deepest of the slices that came nearest, for it was repaired most.
+
+        Args:
+            slices: the failed slices, in the order recorded, at least one.
+
+        Returns:
+            The position of the best.
+        """
+        return deepest_failure(slices)
+
+
+@dataclass(frozen=True, slots=True)
+class _Repaired(Generic[T]):
+    """Another action with what was wrong with the last attempt below its last message."""
+
+    action: Action[T]
+    problems: tuple[str, ...]
+
+    def render(self, context: Context) -> tuple[Message, ...]:
+        *earlier, last = self.action.render(context)
+        prompt = Instruction(last.content, repair=self.problems).prompt
+        return (*earlier, replace(last, content=prompt))
+
+    def parse(self, text: str) -> T:
+        return self.action.parse(text)
+
+
+@dataclass(frozen=True, slots=True)
+class _FollowUp(Generic[T]):
+    """A message in a conversation that another action began, which reads the reply."""
+
+    message: Message
+    action: Action[T]
+
+    def render(self, context: Context) -> tuple[Message, ...]:
+        return self.message.render(context)
+
+    def parse(self, text: str) -> T:
+        return self.action.parse(text)
