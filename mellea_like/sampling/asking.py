@@ -1,41 +1,99 @@
 """How a call's requests are sent: watched, within budgets, seen by hooks, and tried again.
 
 From the inside out, a request of an iteration meets the incremental checks of the requirements,
-the budgets, the hooks and telemetry, and the retries. So hooks see each retry, and budgets admit
-it.
+the budgets, the hooks and telemetry, the backend's gate, and the retries. So hooks see each retry,
+and budgets admit it.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mellea_like.sampling.observed import observed
+from mellea_like.errors import BackendError, LimitExceeded
+from mellea_like.hooks.types import HookType
+from mellea_like.limits.retry import gate_before, try_again
+from mellea_like.sampling.events import ObservedBackend
 
 if TYPE_CHECKING:
-    from mellea_like.core.backend import Backend
-    from mellea_like.sampling.call import Call
+    from collections.abc import Callable, Sequence
 
-__all__ = ["surrounded"]
+    from mellea_like.core.backend import Backend, Request
+    from mellea_like.core.generation import Generation
+    from mellea_like.core.requirement import Requirement
+    from mellea_like.limits.budget import Budget
+    from mellea_like.limits.retry import Retry
+    from mellea_like.sampling.events import Events
+
+__all__ = ["Sender"]
+
+_REQUEST_HOOKS = (
+    HookType.GENERATION_PRE_CALL,
+    HookType.GENERATION_POST_CALL,
+    HookType.GENERATION_ERROR,
+)
 
 
-def surrounded(backend: Backend, call: Call, *, watched: bool = False) -> Backend:
-    """Return a backend as the call's producers use it.
+class Sender:
+    """Sends a call's requests to one backend, at its gate and again where they failed.
 
     Args:
         backend: the user's.
-        call: the call.
-        watched: whether incremental checks look at its replies.
-
-    Returns:
-        The backend itself where nobody has an interest in its requests.
+        policy: how requests are tried again; None for not at all.
+        budgets: what they must fit into.
+        events: tells plugins and telemetry of each request.
+        watched: the requirements whose incremental checks look at replies; empty for none.
     """
-    # Most programs need neither, and are not to load them.
-    if watched:
-        from mellea_like.sampling.watched import WatchedBackend  # noqa: PLC0415
 
-        backend = WatchedBackend(backend, call.plan.requirements)
-    if call.plan.budgets:
-        from mellea_like.limits.budgets import within_budgets  # noqa: PLC0415
+    __slots__ = ("_gate", "_generate", "_policy", "_recorder", "backend")
 
-        backend = within_budgets(backend, call.plan.budgets)
-    return observed(backend, call)
+    def __init__(
+        self,
+        backend: Backend,
+        policy: Retry | None,
+        budgets: Sequence[Budget],
+        events: Events,
+        watched: Sequence[Requirement] = (),
+    ) -> None:
+        self._gate = gate_before(backend)
+        self._policy = policy
+        self._recorder = events.recorder
+        # Most programs need neither, and are not to load them.
+        if watched:
+            from mellea_like.sampling.early_rejection import WatchedBackend  # noqa: PLC0415
+
+            backend = WatchedBackend(backend, watched)
+        if budgets:
+            from mellea_like.limits.budgets import within_budgets  # noqa: PLC0415
+
+            backend = within_budgets(backend, budgets)
+        if events.telemetry is not None or any(hook in events.hooks for hook in _REQUEST_HOOKS):
+            backend = ObservedBackend(backend, events)
+        self.backend = backend
+        self._generate = backend.generate
+
+    async def send(
+        self, request: Request, failed: Callable[[BackendError], None] | None = None
+    ) -> Generation:
+        """Send a request as soon as its gate lets it through, and again as the policy says.
+
+        Where it fails at first, ``failed`` is told what with.
+        """
+        gate = self._gate
+        try:
+            if gate is None:
+                return await self._generate(request)
+            if gate.closed:
+                return await gate.send(self._generate, request, self._policy)
+            reply = await self._generate(request)
+            if gate.failing:
+                gate.answered()
+            return reply  # noqa: TRY300 (the hot path)
+        except BackendError as exc:
+            if failed is not None:
+                failed(exc)
+            stop = self._recorder.out_of_budget
+            return await try_again(self._generate, request, exc, self._policy, gate, stop)
+        except LimitExceeded as exc:
+            if exc.result is None:  # Otherwise it ended a call inside this one.
+                self._recorder.out_of_budget(exc)
+            raise

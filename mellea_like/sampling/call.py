@@ -1,7 +1,7 @@
-"""One call of `sample`: what it knows, and how it begins and ends.
+"""One call of `sample`: how it begins and ends.
 
-The subsamples' work is in `race`, what plugins are told of it in `events` and `delivery`, and what
-comes of it in `ending`.
+The subsamples' work is in `race`, what plugins are told of it in `events`, and what comes of it in
+`ending`.
 """
 
 from __future__ import annotations
@@ -15,46 +15,37 @@ from anyio.lowlevel import checkpoint_if_cancelled
 
 from mellea_like.core.action import Instruction
 from mellea_like.core.current import SPENDS_ON
-from mellea_like.core.generation import why_incomplete
 from mellea_like.core.message import Message
-from mellea_like.core.options import Options
 from mellea_like.core.result import SamplingResult, StopReason
-from mellea_like.core.wrapping import innermost
 from mellea_like.errors import BackendError, HookError, LimitExceeded, SamplingFailed
 from mellea_like.hooks.dispatch import HookRun
 from mellea_like.hooks.registry import snapshot
 from mellea_like.hooks.types import HookType
-from mellea_like.limits.retry import gate_before
 from mellea_like.requirements.validate import Checklist
 from mellea_like.runtime.logs import warn
 from mellea_like.runtime.native import clock, scope_cancelled, split_cancellation
-from mellea_like.sampling import events
-from mellea_like.sampling.asking import surrounded
-from mellea_like.sampling.delivery import Delivery
+from mellea_like.sampling.asking import Sender
+from mellea_like.sampling.call_context import CallContext
 from mellea_like.sampling.ending import Ending, Stop, conclude
+from mellea_like.sampling.events import Delivery, Events
 from mellea_like.sampling.race import Race
+from mellea_like.sampling.recorder import Recorder
 from mellea_like.telemetry.names import STOP_REASON
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from mellea_like.core.action import Action
-    from mellea_like.core.backend import Backend
-    from mellea_like.core.context import Context
-    from mellea_like.core.generation import Generation
     from mellea_like.core.slice import Slice
-    from mellea_like.limits.backoff_gate import BackoffGate
     from mellea_like.sampling.base import BaseSamplingStrategy
-    from mellea_like.sampling.giving_up import Tally
     from mellea_like.sampling.prepare import Plan
-    from mellea_like.sampling.scheduler import Conductor
-    from mellea_like.sampling.schedules.base import Schedule
+    from mellea_like.sampling.scheduler import Scheduler
+    from mellea_like.sampling.settings import Settings
+    from mellea_like.telemetry.call import CallTelemetry
 
 __all__ = ["Call"]
 
 DRAIN_SECONDS = 2.0
 """How long deliveries and background hooks may go on after the last iteration, in all."""
-
 
 _NO_HOOKS = HookRun((), "")
 _TEXT = (Instruction.parse, Message.parse)
@@ -62,24 +53,13 @@ _TEXT = (Instruction.parse, Message.parse)
 
 
 class Call:
-    """The state of one call; made, run once, and forgotten.
-
-    Args:
-        strategy: whose call it is.
-        plan: what it does.
-        on_slice: the user's progress callback.
-    """
+    """One call; made, run once, and forgotten."""
 
     # What most calls never change stands here, for a pending call takes memory.
-    fatal: BaseException | None = None
-    gate: BackoffGate | None = None
-    tally: Tally | None = None
-    rendered: tuple[Message, ...] | None = None
     _begun = False
     _delivery: Delivery | None = None
     _due: Stop | None = None
     _ended: Ending | None = None
-    _too_late: BaseException | None = None
     _undelivered = 0
 
     def __init__(
@@ -88,179 +68,82 @@ class Call:
         plan: Plan,
         on_slice: Callable[[Slice], Awaitable[None] | None] | None,
     ) -> None:
-        settings = strategy.settings
-        self.strategy = strategy
-        self.plan = plan
-        self.sampling_id = os.urandom(16).hex()
-        self.loop_budget = settings.loop_budget
-        self.iteration_timeout = settings.iteration_timeout
-        self.check_all = (
-            strategy.needs_all_reasons if settings.validate_all is None else settings.validate_all
-        )
-        self.judge_options = settings.judge_options
-        handlers = snapshot(settings.handlers)
-        self.hooks = HookRun(handlers, self.sampling_id) if handlers else _NO_HOOKS
-        self.telemetry = settings.telemetry.start_call(type(strategy).__name__, self.sampling_id)
-        self.repairs_observed = HookType.SAMPLING_REPAIR in self.hooks
-        self.validation_observed = (
-            self.telemetry is not None
-            or HookType.VALIDATION_PRE_CHECK in self.hooks
-            or HookType.VALIDATION_POST_CHECK in self.hooks
-        )
-        self.watched = any(r.streams for r in plan.requirements) and hasattr(plan.backend, "stream")
-        self.backend = surrounded(plan.backend, self, watched=self.watched)
-        self.gate = gate_before(plan.backend)
-        if settings.give_up is not None:
-            self.tally = settings.give_up.begin(plan.requirements)
-        self.checklist = Checklist(plan.requirements)
-        # Only by its backend, or by being cut off: no verdict and no parser can fail it.
-        self.can_fail = bool(
-            plan.requirements
-            or plan.format is not None
-            or self.hooks.decides(HookType.VALIDATION_PRE_CHECK)
-            or self.hooks.decides(HookType.VALIDATION_POST_CHECK)
-            or getattr(type(plan.action), "parse", None) not in _TEXT
-        )
-        self._judges: dict[int, Backend] = {}
+        self._strategy = strategy
+        self._settings = strategy.settings
+        self._plan = plan
         self._on_slice = on_slice
-
-        self.clock = clock()
-        self.started = self.clock()
+        self.context = self._context(self._settings, plan)
+        self._recorder = self.context.recorder
+        self._hooks = self.context.events.hooks
         self._started_utc = datetime.now(UTC)
-        self.race = Race(self.sampling_id, settings)
         self._inside = SPENDS_ON.get()
         if self._inside is not None:
-            self._inside.add(self.race)
-        self.deadline = None if settings.timeout is None else self.started + settings.timeout
-        if settings.schedule is not None or plan.budgets:
-            self._bring_deadline_forward(settings.schedule)
+            self._inside.add(self._recorder)
 
-    def _bring_deadline_forward(self, schedule: Schedule | None) -> None:
-        """Let the call's time be up when the schedule or a budget says so, if that is sooner."""
+    def _context(self, settings: Settings, plan: Plan) -> CallContext:
+        """Gather what the iterations go by."""
+        sampling_id = os.urandom(16).hex()
+        name = type(self._strategy).__name__
+        handlers = snapshot(settings.handlers)
+        hooks = HookRun(handlers, sampling_id) if handlers else _NO_HOOKS
+        telemetry = settings.telemetry.start_call(name, sampling_id)
+        recorder = Recorder(sampling_id, ordered=settings.selection == "ordered")
+        events = Events(hooks, telemetry, name, recorder)
+        streams = any(r.streams for r in plan.requirements) and hasattr(plan.backend, "stream")
+        watched = plan.requirements if streams else ()
+        every = settings.validate_all
+        # What renders may be anything; what these two classes themselves do is known beforehand.
+        known = type(plan.action) in (Instruction, Message)
+        now = clock()
+        started = now()
+        return CallContext(
+            sampling_id,
+            plan,
+            settings,
+            self._strategy.repair,
+            recorder,
+            events,
+            telemetry,
+            Sender(plan.backend, settings.retry, plan.budgets, events, watched),
+            Checklist(plan.requirements),
+            self._strategy.needs_all_reasons if every is None else every,
+            streams,
+            telemetry is not None
+            or HookType.VALIDATION_PRE_CHECK in hooks
+            or HookType.VALIDATION_POST_CHECK in hooks,
+            None if settings.give_up is None else settings.give_up.begin(plan.requirements),
+            tuple(plan.action.render(plan.context)) if known else None,
+            now,
+            started,
+            self._deadline(started, sampling_id),
+        )
+
+    def _deadline(self, started: float, sampling_id: str) -> float | None:
+        """Return when the call's time is up: by its timeout, its schedule or a budget."""
+        settings = self._settings
+        deadline = None if settings.timeout is None else started + settings.timeout
+        schedule = settings.schedule
         if schedule is not None and schedule.seconds is not None:
-            due = self.started + schedule.seconds
-            self.deadline = due if self.deadline is None else min(self.deadline, due)
-        for budget in self.plan.budgets:
+            due = started + schedule.seconds
+            deadline = due if deadline is None else min(deadline, due)
+        for budget in self._plan.budgets:
             left = budget.seconds_left()
-            if left is not None and (self.deadline is None or self.started + left < self.deadline):
-                self.deadline = self.started + left
+            if left is not None and (deadline is None or started + left < deadline):
+                deadline = started + left
                 spent = (
-                    f"sampling {self.sampling_id}: the time of budget {budget.name!r} is up"
+                    f"sampling {sampling_id}: the time of budget {budget.name!r} is up"
                     f" ({left:.6g} s were left when the call began)"
                 )
                 self._due = Stop(StopReason.BUDGET, spent, LimitExceeded(spent))
-
-    # What producers use
-
-    def now(self) -> float:
-        """Return the seconds since the call began."""
-        return self.clock() - self.started
-
-    def ids(self, iteration: int | None = None, subsample: int | None = None) -> dict[str, Any]:
-        """Return the fields that every payload has."""
-        return {
-            "sampling_id": self.sampling_id,
-            "strategy": type(self.strategy).__name__,
-            "iteration": iteration,
-            "subsample": subsample,
-        }
-
-    def render(self, action: Action[Any], context: Context) -> tuple[Message, ...]:
-        """Return the messages of an action in a context; the call's own are kept in `rendered`."""
-        messages = tuple(action.render(context))
-        own = action is self.plan.action and context is self.plan.context
-        if own and isinstance(action, Instruction | Message):
-            self.rendered = messages
-        return messages
-
-    def why_incomplete(self, reply: Generation) -> str:
-        """Say why a reply is no whole answer; empty for one that is, or that is accepted."""
-        if self.strategy.settings.accept_incomplete:
-            return ""
-        asked = (self.plan.options, getattr(innermost(self.plan.backend), "defaults", None))
-        extras = [options.extra for options in asked if isinstance(options, Options)]
-        tools = any(extra.get("tools") or extra.get("functions") for extra in extras)
-        return why_incomplete(reply, tools=tools)
-
-    def surrounded_judge(self, judge: Backend) -> Backend:
-        """Return a judge as the call's producers use it."""
-        if id(judge) not in self._judges:
-            self._judges[id(judge)] = surrounded(judge, self)
-        return self._judges[id(judge)]
-
-    def conductor(self) -> Conductor | None:
-        """Return what starts the iterations; None where all subsamples start at once."""
-        settings = self.strategy.settings
-        schedule = settings.schedule
-        if schedule is None:
-            return None
-        # Most programs have no schedule, and are not to load what it needs.
-        from mellea_like.sampling.pool import TurnPool  # noqa: PLC0415
-        from mellea_like.sampling.scheduler import Conductor  # noqa: PLC0415
-        from mellea_like.sampling.schedules.base import CallFacts  # noqa: PLC0415
-
-        width, model = settings.concurrency_budget, self.plan.model
-        facts = CallFacts(self.plan.action, self.plan.requirements, width, self.loop_budget, model)
-        course = schedule.begin(facts)
-        if course is None:
-            return None
-        pool = TurnPool(width, self.loop_budget, pooled=schedule.pooled)
-        return Conductor(
-            course, pool, most=width + schedule.extra, clock=self.now, abort=self.abort
-        )
-
-    def abort(self, error: BaseException, source: str = "the strategy") -> None:
-        """End the call with an error, unless it is won already.
-
-        Args:
-            error: what the call is to raise.
-            source: what raised it, for a cancellation that no one asked for.
-        """
-        cancellation, rest = split_cancellation(error)
-        if cancellation is not None:
-            # Nobody asked for it: it must not leave the call as if someone had.
-            stray = RuntimeError(f"{source} raised a cancellation that no one asked for")
-            stray.__cause__ = error
-            error = stray if rest is None else rest
-        if error is self.fatal or error is self._too_late:
-            return
-        interrupt = not isinstance(error, Exception)
-        if (self.race.won or self.fatal is not None) and not interrupt:
-            self._too_late = error
-            warn(
-                "after the call was decided: %s: %s",
-                type(error).__name__,
-                error,
-                sampling_id=self.sampling_id,
-            )
-            return
-        self.fatal = error
-        self.race.stop()
-
-    # Hooks that producers fire
-
-    async def fire(self, payload: Any, amend: Callable[[Any, Any, str], Any] | None = None) -> Any:
-        """Run a hook; its failure ends the call."""
-        try:
-            return await self.hooks.fire(payload, amend)
-        except HookError as exc:
-            self.abort(exc)
-            raise
-
-    # The call itself
+        return deadline
 
     async def run(self) -> SamplingResult[Any]:
-        """Run the call.
+        """Run the call; see `BaseSamplingStrategy.sample` for what it raises."""
+        telemetry = self.context.telemetry
+        return await (self._run() if telemetry is None else self._run_traced(telemetry))
 
-        Returns:
-            The result.
-
-        Raises:
-            BaseException: see `BaseSamplingStrategy.sample`.
-        """
-        if self.telemetry is None:
-            return await self._run()
-        with self.telemetry.call() as span:
+    async def _run_traced(self, telemetry: CallTelemetry) -> SamplingResult[Any]:
+        with telemetry.call() as span:
             try:
                 return await self._run()
             finally:
@@ -268,15 +151,15 @@ class Call:
                 span.set({STOP_REASON: reason.value})
 
     async def _run(self) -> SamplingResult[Any]:
-        if self.hooks or self._on_slice is not None:
+        if self._hooks or self._on_slice is not None:
             await self._run_with_hooks()
         else:
-            await self.race.run(self, self._delivery)
+            await self._race(self._settings.loop_budget)
         # A caller who left while the call was ending is told so, and handed no result.
         await checkpoint_if_cancelled()
         ending = self._conclude()
-        if self.hooks.interrupt is not None:
-            raise self.hooks.interrupt
+        if self._hooks.interrupt is not None:
+            raise self._hooks.interrupt
         if ending.error is not None:
             # An error that comes from a call inside this one has a record already.
             error = ending.error
@@ -286,7 +169,7 @@ class Call:
             ):
                 error.result = self._result(ending)
             if self._inside is not None and isinstance(error, BackendError):
-                error.retried = self.strategy.settings.retry is not None
+                error.retried = self._settings.retry is not None
             raise error
         return self._result(ending)
 
@@ -296,26 +179,28 @@ class Call:
         Its tasks are shielded: neither a cancellation of the caller, however often repeated, nor
         our own cancelling of the producers, cuts a hook short. Only the clock does.
         """
+        events, recorder = self.context.events, self._recorder
         left: BaseException | None = None
         async with anyio.create_task_group() as tasks:
-            if self.hooks:  # Without any, it is an object that all calls share.
-                self.hooks.open(tasks)
-            if self._on_slice is not None or HookType.SAMPLING_ITERATION in self.hooks:
-                self._delivery = Delivery(self, self._on_slice)
+            if self._hooks:  # Without any, it is an object that all calls share.
+                self._hooks.open(tasks)
+            if self._on_slice is not None or HookType.SAMPLING_ITERATION in self._hooks:
+                self._delivery = Delivery(events, self._on_slice)
                 tasks.start_soon(self._delivery.run)
             cancelled = True
             try:
                 self._begun = True
-                if HookType.SAMPLING_LOOP_START in self.hooks:
-                    self.loop_budget = await events.loop_start(self)
-                await self.race.run(self, self._delivery)
+                loop_budget = self._settings.loop_budget
+                if HookType.SAMPLING_LOOP_START in self._hooks:
+                    loop_budget = await events.loop_start(self._plan, self._settings)
+                await self._race(loop_budget)
                 cancelled = False
             except anyio.get_cancelled_exc_class() as exc:
                 if not scope_cancelled():
                     left = type(exc)(*exc.args)
                 raise
             except BaseException as exc:  # noqa: BLE001 (raised when the tasks have ended)
-                self.abort(exc)
+                recorder.abort(exc)
                 cancelled = False
             finally:
                 tasks.start_soon(self._close, cancelled)
@@ -327,35 +212,74 @@ class Call:
             finally:
                 del left  # A frame that holds its own exception waits for the collector.
 
+    async def _race(self, loop_budget: int) -> None:
+        race = Race(self.context, loop_budget, self._delivery)
+        # Where a draw can't fail, there is nothing to race.
+        abreast = self._settings.concurrency_budget if self._can_fail() else 1
+        await race.run(abreast, self._scheduler(loop_budget))
+
+    def _can_fail(self) -> bool:
+        """Tell whether a draw may fail otherwise than by its backend, or by being cut off."""
+        return bool(
+            self._plan.requirements
+            or self._plan.format is not None
+            or self._hooks.decides(HookType.VALIDATION_PRE_CHECK)
+            or self._hooks.decides(HookType.VALIDATION_POST_CHECK)
+            or getattr(type(self._plan.action), "parse", None) not in _TEXT
+        )
+
+    def _scheduler(self, loop_budget: int) -> Scheduler | None:
+        """Return what starts the iterations; None where all subsamples start at once."""
+        schedule, width = self._settings.schedule, self._settings.concurrency_budget
+        if schedule is None:
+            return None
+        # Most programs have no schedule, and are not to load what it needs.
+        from mellea_like.sampling.scheduler import Scheduler, TurnPool  # noqa: PLC0415
+        from mellea_like.sampling.schedules.base import CallFacts  # noqa: PLC0415
+
+        plan = self._plan
+        facts = CallFacts(plan.action, plan.requirements, width, loop_budget, plan.model)
+        course = schedule.begin(facts)
+        if course is None:
+            return None
+        pool = TurnPool(width, loop_budget, pooled=schedule.pooled)
+        most = width + schedule.extra
+        return Scheduler(course, pool, most=most, clock=self._now, abort=self._recorder.abort)
+
+    def _now(self) -> float:
+        """Return the seconds since the call began."""
+        return self.context.clock() - self.context.started
+
     # The end
 
     def _conclude(self, cancelled: bool = False) -> Ending:  # noqa: FBT001, FBT002
         """Decide how the call ended, once."""
         if self._ended is None:
-            stopped = self.race.stopped
-            if stopped is None and self.race.timed_out:
+            recorder = self._recorder
+            stopped = recorder.stopped
+            if stopped is None and recorder.timed_out:
                 stopped = self._due
             self._ended = conclude(
-                self.race.slices,
-                selection=self.strategy.settings.selection,
-                select_from_failure=self.strategy.select_from_failure,
-                strategy=type(self.strategy).__name__,
-                fatal=self.fatal,
-                timed_out=self.race.timed_out,
+                recorder.slices,
+                selection=self._settings.selection,
+                select_from_failure=self._strategy.select_from_failure,
+                strategy=type(self._strategy).__name__,
+                fatal=recorder.fatal,
+                timed_out=recorder.timed_out,
                 stopped=stopped,
                 cancelled=cancelled,
-                sampling_id=self.sampling_id,
+                sampling_id=recorder.sampling_id,
             )
         return self._ended
 
     def _result(self, ending: Ending) -> SamplingResult[Any]:
         return SamplingResult(
-            slices=tuple(self.race.slices),
+            slices=tuple(self._recorder.slices),
             best_index=ending.best_index,
             stop_reason=ending.stop_reason,
-            sampling_id=self.sampling_id,
+            sampling_id=self._recorder.sampling_id,
             started=self._started_utc,
-            elapsed=self.now(),
+            elapsed=self._now(),
             undelivered=self._undelivered,
             stop_detail=ending.stop_detail,
         )
@@ -363,29 +287,34 @@ class Call:
     async def _close(self, cancelled: bool) -> None:  # noqa: FBT001
         """Deliver what is left, fire the last hook, and stop the hooks' tasks; bounded in time."""
         unfinished = 0
+        hooks = self._hooks
         with anyio.CancelScope(shield=True):
             with anyio.move_on_after(DRAIN_SECONDS) as drain:
                 if self._delivery is not None:
                     await self._delivery.drain()
             if self._delivery is not None:
                 self._undelivered = self._delivery.stop()
-            if self._begun and HookType.SAMPLING_LOOP_END in self.hooks:
+            if self._begun and HookType.SAMPLING_LOOP_END in hooks:
+                events, slices = self.context.events, self._recorder.slices
                 try:
-                    await events.loop_end(self, self._conclude(cancelled), self._started_utc)
+                    ending = self._conclude(cancelled)
+                    await events.loop_end(slices, ending, self._started_utc, self._now())
                 except Exception as exc:  # noqa: BLE001 (logged; the outcome stands)
-                    warn("%s: %s", type(exc).__name__, exc, sampling_id=self.sampling_id)
+                    self._warn("%s: %s", type(exc).__name__, exc)
                 except BaseException as exc:
                     if split_cancellation(exc)[0] is not None:
                         raise
-                    self.hooks.interrupt = exc
+                    hooks.interrupt = exc
             with anyio.CancelScope(deadline=drain.deadline):
-                await self.hooks.drain()
-            unfinished = self.hooks.stop()
+                await hooks.drain()
+            unfinished = hooks.stop()
         if self._undelivered or unfinished:
-            warn(
+            self._warn(
                 "gave up after %g s: %d slices not handed to hooks, %d background hooks cut short",
                 DRAIN_SECONDS,
                 self._undelivered,
                 unfinished,
-                sampling_id=self.sampling_id,
             )
+
+    def _warn(self, message: str, *what: object) -> None:
+        warn(message, *what, sampling_id=self._recorder.sampling_id)

@@ -1,196 +1,345 @@
-"""What a call tells its plugins, and what it takes from them.
+"""What a call tells its plugins and its progress callback, and what it takes from them.
 
-Each function is called only where a plugin listens; the payload classes are imported there, since
-they load pydantic's machinery.
+The payload classes are imported where a plugin listens, since they load pydantic's machinery.
 """
 
 from __future__ import annotations
 
+import inspect
+import math
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import anyio
+
+from mellea_like.core.backend import Backend, Request, RequestMeta, can_judge, checked_reply
+from mellea_like.core.current import ITERATION
+from mellea_like.core.generation import cost_of
+from mellea_like.core.options import Options
 from mellea_like.core.requirement import Requirement
 from mellea_like.core.slice import Outcome
 from mellea_like.core.validation import ValidationResult
 from mellea_like.errors import HookError, RequirementError
 from mellea_like.hooks.types import HookType
+from mellea_like.runtime.native import cancel_requested, split_cancellation
 from mellea_like.sampling.prepare import check_judge, check_requirements, merge_requirements
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
     from datetime import datetime
 
     from mellea_like.core.action import Action
     from mellea_like.core.context import Context
+    from mellea_like.core.generation import Generation
     from mellea_like.core.slice import Slice
     from mellea_like.core.validation import Candidate
-    from mellea_like.sampling.call import Call
+    from mellea_like.hooks.dispatch import HookRun
     from mellea_like.sampling.ending import Ending
+    from mellea_like.sampling.prepare import Plan
+    from mellea_like.sampling.recorder import Recorder
+    from mellea_like.sampling.settings import Settings
     from mellea_like.sampling.turns import Turn
+    from mellea_like.telemetry.call import CallTelemetry
 
-__all__ = ["after_validation", "before_validation", "loop_end", "loop_start", "repaired"]
-
-
-async def loop_start(call: Call) -> int:
-    """Tell that a call begins.
-
-    Args:
-        call: the call.
-
-    Returns:
-        The loop budget that plugins want.
-
-    Raises:
-        HookError: a plugin failed.
-        ValueError: a plugin set a loop budget that can't be.
-    """
-    from mellea_like.hooks.payloads import SamplingLoopStartPayload  # noqa: PLC0415
-
-    settings = call.strategy.settings
-
-    def amend(_before: Any, after: Any, plugin: str) -> Any:
-        settings.check_loop_budget(after.loop_budget, f"plugin {plugin} set loop_budget")
-        return after
-
-    payload = SamplingLoopStartPayload(
-        **call.ids(),
-        action=call.plan.action,
-        context=call.plan.context,
-        requirements=call.plan.requirements,
-        loop_budget=call.loop_budget,
-        concurrency_budget=settings.concurrency_budget,
-    )
-    changed: SamplingLoopStartPayload = await call.fire(payload, amend)
-    return changed.loop_budget
+__all__ = ["Delivery", "Events", "ObservedBackend"]
 
 
-async def before_validation(
-    call: Call, turn: Turn, candidate: Candidate, requirements: tuple[Requirement, ...]
-) -> tuple[Requirement, ...]:
-    """Ask plugins for further requirements.
+class Events:
+    """What one call tells its plugins. Each method is called only where a plugin listens."""
 
-    Args:
-        call: the call.
-        turn: the iteration's turn.
-        candidate: what is to be validated.
-        requirements: what it must meet anyway.
+    __slots__ = ("hooks", "recorder", "strategy", "telemetry")
 
-    Returns:
-        These requirements and the plugins', in order.
+    def __init__(
+        self, hooks: HookRun, telemetry: CallTelemetry | None, strategy: str, recorder: Recorder
+    ) -> None:
+        self.hooks = hooks
+        self.telemetry = telemetry
+        self.strategy = strategy
+        self.recorder = recorder
 
-    Raises:
-        HookError: a plugin failed.
-    """
-    from mellea_like.hooks.payloads import ValidationPreCheckPayload  # noqa: PLC0415
-
-    def amend(before: Any, after: Any, plugin: str) -> Any:
-        known = {r.description for r in before.requirements if not r.parts and r.judged}
+    async def fire(self, payload: Any, amend: Callable[[Any, Any, str], Any] | None = None) -> Any:
+        """Run a hook; its failure ends the call."""
         try:
-            wanted = check_requirements(after.requirements, "requirements")
-            merged = merge_requirements(
-                before.requirements, [item for item in wanted if item not in known]
+            return await self.hooks.fire(payload, amend)
+        except HookError as exc:
+            self.recorder.abort(exc)
+            raise
+
+    def ids(self, iteration: int | None = None, subsample: int | None = None) -> dict[str, Any]:
+        """Return the fields that every payload has."""
+        return {
+            "sampling_id": self.recorder.sampling_id,
+            "strategy": self.strategy,
+            "iteration": iteration,
+            "subsample": subsample,
+        }
+
+    async def loop_start(self, plan: Plan, settings: Settings) -> int:
+        """Tell that a call begins; return the loop budget that plugins want."""
+        from mellea_like.hooks.payloads import SamplingLoopStartPayload  # noqa: PLC0415
+
+        def amend(_before: Any, after: Any, plugin: str) -> Any:
+            settings.check_loop_budget(after.loop_budget, f"plugin {plugin} set loop_budget")
+            return after
+
+        payload = SamplingLoopStartPayload(
+            **self.ids(),
+            action=plan.action,
+            context=plan.context,
+            requirements=plan.requirements,
+            loop_budget=settings.loop_budget,
+            concurrency_budget=settings.concurrency_budget,
+        )
+        changed: SamplingLoopStartPayload = await self.fire(payload, amend)
+        return changed.loop_budget
+
+    async def before_validation(
+        self,
+        turn: Turn,
+        candidate: Candidate,
+        requirements: tuple[Requirement, ...],
+        judge: Backend,
+    ) -> tuple[Requirement, ...]:
+        """Ask plugins for further requirements; return these after the ones that there are."""
+        from mellea_like.hooks.payloads import ValidationPreCheckPayload  # noqa: PLC0415
+
+        def amend(before: Any, after: Any, plugin: str) -> Any:
+            known = {r.description for r in before.requirements if not r.parts and r.judged}
+            try:
+                wanted = check_requirements(after.requirements, "requirements")
+                merged = merge_requirements(
+                    before.requirements, [item for item in wanted if item not in known]
+                )
+                for added in merged[len(before.requirements) :]:
+                    check_judge(added, judge)
+            except (TypeError, ValueError, RequirementError) as exc:
+                raise _refused(plugin, HookType.VALIDATION_PRE_CHECK, str(exc)) from exc
+            return after.model_copy(update={"requirements": merged})
+
+        ids = self.ids(turn.iteration, turn.subsample)
+        payload = ValidationPreCheckPayload(**ids, candidate=candidate, requirements=requirements)
+        changed: ValidationPreCheckPayload = await self.fire(payload, amend)
+        return changed.requirements
+
+    async def after_validation(
+        self,
+        turn: Turn,
+        candidate: Candidate,
+        validations: tuple[tuple[Requirement, ValidationResult], ...],
+        *,
+        passed: bool,
+    ) -> tuple[Requirement, ValidationResult] | None:
+        """Ask plugins whether a pass shall stand; return the first objection as a verdict."""
+        from mellea_like.hooks.payloads import ValidationPostCheckPayload  # noqa: PLC0415
+
+        objections: list[tuple[Requirement, ValidationResult]] = []
+
+        def amend(before: Any, after: Any, plugin: str) -> Any:
+            if not isinstance(after.passed, bool) or (after.passed and not before.passed):
+                why = "it may turn a pass into a failure, not the reverse"
+                raise _refused(plugin, HookType.VALIDATION_POST_CHECK, why)
+            if before.passed and not after.passed:
+                approval = Requirement(f"approved by plugin {plugin}", check_only=True)
+                objection = ValidationResult(passed=False, reason=str(after.reason))
+                objections.append((approval, objection))
+            return after
+
+        payload = ValidationPostCheckPayload(
+            **self.ids(turn.iteration, turn.subsample),
+            candidate=candidate,
+            validations=validations,
+            passed=passed,
+        )
+        await self.fire(payload, amend)
+        return objections[0] if objections else None
+
+    async def repaired(self, failed: Slice, action: Action[Any], context: Context) -> None:
+        """Tell plugins what is asked after a failed slice."""
+        from mellea_like.hooks.payloads import SamplingRepairPayload  # noqa: PLC0415
+
+        ids = self.ids(failed.iteration, failed.subsample)
+        await self.fire(SamplingRepairPayload(**ids, failed=failed, action=action, context=context))
+
+    async def loop_end(
+        self, slices: Sequence[Slice], ending: Ending, started: datetime, elapsed: float
+    ) -> None:
+        """Tell that a call has ended."""
+        from mellea_like.hooks.payloads import SamplingLoopEndPayload  # noqa: PLC0415
+
+        best = None if ending.best_index is None else slices[ending.best_index]
+        payload = SamplingLoopEndPayload(
+            **self.ids(),
+            slices=tuple(slices),
+            success=best is not None and best.passed,
+            best=best,
+            error=ending.error,
+            iterations_used=sum(map(_finished_validation, slices)),
+            stop_reason=ending.stop_reason,
+            started=started,
+            elapsed=elapsed,
+        )
+        await self.hooks.announce(payload)
+
+
+class ObservedBackend:
+    """A backend whose requests a call's hooks and telemetry see."""
+
+    def __init__(self, inner: Backend, events: Events) -> None:
+        self.inner = inner
+        self.can_judge = can_judge(inner)
+        self._events = events
+
+    async def generate(self, request: Request) -> Generation:
+        """Answer one request, and tell of it."""
+        events = self._events
+        if HookType.GENERATION_PRE_CALL in events.hooks:
+            request = await self._before(request)
+        started = anyio.current_time()
+        try:
+            generation = await self._ask(request, started)
+        except Exception as exc:
+            if HookType.GENERATION_ERROR in events.hooks:
+                await self._failed(request, exc, anyio.current_time() - started)
+            raise
+        if HookType.GENERATION_POST_CALL in events.hooks:
+            from mellea_like.hooks.payloads import GenerationPostCallPayload  # noqa: PLC0415
+
+            await events.fire(
+                GenerationPostCallPayload(
+                    **self._ids(request),
+                    generation=generation,
+                    usage=cost_of(request.meter, generation),
+                    duration=anyio.current_time() - started,
+                )
             )
-            for added in merged[len(before.requirements) :]:
-                check_judge(added, call.plan.judge)
-        except (TypeError, ValueError, RequirementError) as exc:
-            raise _refused(plugin, HookType.VALIDATION_PRE_CHECK, str(exc)) from exc
-        return after.model_copy(update={"requirements": merged})
+        return generation
 
-    ids = call.ids(turn.iteration, turn.subsample)
-    payload = ValidationPreCheckPayload(**ids, candidate=candidate, requirements=requirements)
-    changed: ValidationPreCheckPayload = await call.fire(payload, amend)
-    return changed.requirements
+    async def _ask(self, request: Request, started: float) -> Generation:
+        telemetry = self._events.telemetry
+        if telemetry is None:
+            return checked_reply(self.inner, await self.inner.generate(request))
+        error: BaseException | None = None
+        generation: Generation | None = None
+        with telemetry.chat(self.inner, request) as span:
+            try:
+                generation = checked_reply(self.inner, await self.inner.generate(request))
+                telemetry.answered(span, generation)
+                return generation  # noqa: TRY300 (here it is no longer None)
+            except BaseException as exc:
+                error = exc
+                raise
+            finally:
+                usage = cost_of(request.meter, generation)
+                duration = anyio.current_time() - started
+                telemetry.requested(span, self.inner, request, usage, duration, error)
+                error = None  # A frame that holds its own exception waits for the collector.
 
+    async def _before(self, request: Request) -> Request:
+        from mellea_like.hooks.payloads import GenerationPreCallPayload  # noqa: PLC0415
 
-async def after_validation(
-    call: Call,
-    turn: Turn,
-    candidate: Candidate,
-    validations: tuple[tuple[Requirement, ValidationResult], ...],
-    *,
-    passed: bool,
-) -> tuple[Requirement, ValidationResult] | None:
-    """Ask plugins whether a pass shall stand.
+        model = request.options.model or getattr(self.inner, "model", None)
+        payload = GenerationPreCallPayload(
+            **self._ids(request),
+            messages=request.messages,
+            options=request.options,
+            model=None if model is None else str(model),
+        )
+        try:
+            payload = await self._events.fire(payload, _only_options)
+        except BaseException:
+            request.meter.sent_nothing()
+            raise
+        return replace(request, options=payload.options)
 
-    Args:
-        call: the call.
-        turn: the iteration's turn.
-        candidate: what was validated.
-        validations: the verdicts.
-        passed: whether all are passes.
+    async def _failed(self, request: Request, error: Exception, duration: float) -> None:
+        from mellea_like.hooks.payloads import GenerationErrorPayload  # noqa: PLC0415
 
-    Returns:
-        The first plugin's objection to a pass, as a failed verdict; None where there is none.
+        usage = cost_of(request.meter, None)
+        ids = self._ids(request)
+        await self._events.fire(
+            GenerationErrorPayload(**ids, error=error, usage=usage, duration=duration)
+        )
 
-    Raises:
-        HookError: a plugin failed, or wanted to turn a failure into a pass.
-    """
-    from mellea_like.hooks.payloads import ValidationPostCheckPayload  # noqa: PLC0415
-
-    objections: list[tuple[Requirement, ValidationResult]] = []
-
-    def amend(before: Any, after: Any, plugin: str) -> Any:
-        if not isinstance(after.passed, bool) or (after.passed and not before.passed):
-            why = "it may turn a pass into a failure, not the reverse"
-            raise _refused(plugin, HookType.VALIDATION_POST_CHECK, why)
-        if before.passed and not after.passed:
-            approval = Requirement(f"approved by plugin {plugin}", check_only=True)
-            objections.append((approval, ValidationResult(passed=False, reason=str(after.reason))))
-        return after
-
-    payload = ValidationPostCheckPayload(
-        **call.ids(turn.iteration, turn.subsample),
-        candidate=candidate,
-        validations=validations,
-        passed=passed,
-    )
-    await call.fire(payload, amend)
-    return objections[0] if objections else None
-
-
-async def repaired(call: Call, failed: Slice, action: Action[Any], context: Context) -> None:
-    """Tell plugins what is asked next.
-
-    Args:
-        call: the call.
-        failed: the slice that is to be repaired.
-        action: what is asked next.
-        context: the conversation that it is asked in.
-
-    Raises:
-        HookError: a plugin failed.
-    """
-    from mellea_like.hooks.payloads import SamplingRepairPayload  # noqa: PLC0415
-
-    ids = call.ids(failed.iteration, failed.subsample)
-    await call.fire(SamplingRepairPayload(**ids, failed=failed, action=action, context=context))
+    def _ids(self, request: Request) -> dict[str, Any]:
+        meta = request.meta
+        return {
+            **self._events.ids(meta.iteration, meta.subsample),
+            "purpose": meta.purpose,
+            "retry": meta.retry,
+        }
 
 
-async def loop_end(call: Call, ending: Ending, started: datetime) -> None:
-    """Tell that a call has ended.
+class Delivery:
+    """Hands slices to hooks and to ``on_slice``, beside the call and never in its way."""
 
-    Args:
-        call: the call.
-        ending: how it ended.
-        started: when it began (UTC).
-    """
-    from mellea_like.hooks.payloads import SamplingLoopEndPayload  # noqa: PLC0415
+    def __init__(
+        self,
+        events: Events,
+        on_slice: Callable[[Slice], Awaitable[None] | None] | None,
+    ) -> None:
+        self._events = events
+        self._on_slice = on_slice
+        self._send, self._receive = anyio.create_memory_object_stream["Slice"](math.inf)
+        self._scope = anyio.CancelScope(shield=True)
+        self._ended = anyio.Event()
+        self._waiting = 0
 
-    best = None if ending.best_index is None else call.race.slices[ending.best_index]
-    payload = SamplingLoopEndPayload(
-        **call.ids(),
-        slices=tuple(call.race.slices),
-        success=best is not None and best.passed,
-        best=best,
-        error=ending.error,
-        iterations_used=sum(_finished_validation(slice_) for slice_ in call.race.slices),
-        stop_reason=ending.stop_reason,
-        started=started,
-        elapsed=call.now(),
-    )
-    await call.hooks.announce(payload)
+    def put(self, slice_: Slice) -> None:
+        """Queue a slice; never waits."""
+        self._waiting += 1
+        if not self._ended.is_set():
+            self._send.send_nowait(slice_)
+
+    async def run(self) -> None:
+        """Hand slices over until the queue is closed and empty; a cancellation does not stop it."""
+        try:
+            with self._scope, self._receive:
+                async for slice_ in self._receive:
+                    await self._hand_over(slice_)
+                    self._waiting -= 1
+        finally:
+            self._ended.set()
+
+    async def _hand_over(self, slice_: Slice) -> None:
+        events, recorder = self._events, self._events.recorder
+        ITERATION.set(RequestMeta(recorder.sampling_id, slice_.iteration, slice_.subsample))
+        try:
+            if HookType.SAMPLING_ITERATION in events.hooks:
+                from mellea_like.hooks.payloads import SamplingIterationPayload  # noqa: PLC0415
+
+                ids = events.ids(slice_.iteration, slice_.subsample)
+                await events.fire(SamplingIterationPayload(**ids, slice=slice_))
+            if self._on_slice is not None:
+                answer = self._on_slice(slice_)
+                if inspect.isawaitable(answer):
+                    await answer
+        except BaseException as exc:
+            if split_cancellation(exc)[0] is not None and cancel_requested():
+                raise
+            # It is raised again by the call, outside its tasks.
+            recorder.abort(exc, "on_slice")
+
+    async def drain(self) -> None:
+        """Close the queue and wait until everything is handed over."""
+        self._send.close()
+        await self._ended.wait()
+
+    def stop(self) -> int:
+        """Give up on what is still waiting; return how many slices were not handed over."""
+        self._send.close()
+        self._scope.cancel()
+        return self._waiting
 
 
 def _finished_validation(slice_: Slice) -> bool:
     return slice_.outcome in {Outcome.PASSED, Outcome.FAILED} or bool(slice_.verdicts)
+
+
+def _only_options(_: Any, after: Any, plugin: str) -> Any:
+    if not isinstance(after.options, Options):
+        msg = f"plugin {plugin} set options to {after.options!r}, which isn't an Options"
+        raise HookError(msg, plugin=plugin, hook=HookType.GENERATION_PRE_CALL)
+    return after
 
 
 def _refused(plugin: str, hook: HookType, why: str) -> HookError:

@@ -6,18 +6,28 @@ This is the code that runs most often; it avoids what costs more than a microsec
 from __future__ import annotations
 
 from contextlib import nullcontext
-from functools import partial
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import anyio
+from anyio.lowlevel import checkpoint_if_cancelled
 
 from mellea_like.core.backend import Request, RequestMeta, checked_reply
 from mellea_like.core.current import ITERATION, SPENDS_ON
 from mellea_like.core.format import parse_json, parse_value, why_unread
-from mellea_like.core.generation import INCOMPLETE, Generation, Meter, Usage, cost_of
+from mellea_like.core.generation import (
+    INCOMPLETE,
+    Generation,
+    Meter,
+    Usage,
+    cost_of,
+    why_incomplete,
+)
+from mellea_like.core.options import Options
 from mellea_like.core.slice import Outcome, Slice
 from mellea_like.core.streaming import REJECTED
 from mellea_like.core.validation import Candidate, ValidationResult, ValidationStatus
+from mellea_like.core.wrapping import innermost
 from mellea_like.errors import (
     BackendError,
     BackendTimeout,
@@ -26,11 +36,10 @@ from mellea_like.errors import (
     RequirementError,
 )
 from mellea_like.hooks.types import HookType
-from mellea_like.limits.retry import try_again
+from mellea_like.requirements.judge import judge_messages, read_verdict
 from mellea_like.requirements.validate import Checklist
 from mellea_like.runtime.native import cancel_requested, split_cancellation
-from mellea_like.sampling import events
-from mellea_like.sampling.judging import ask_judge
+from mellea_like.sampling.asking import Sender
 from mellea_like.sampling.turns import derive_seed
 
 if TYPE_CHECKING:
@@ -40,7 +49,7 @@ if TYPE_CHECKING:
     from mellea_like.core.context import Context
     from mellea_like.core.message import Message
     from mellea_like.core.requirement import Requirement
-    from mellea_like.sampling.call import Call
+    from mellea_like.sampling.call_context import CallContext
     from mellea_like.sampling.turns import Turn
     from mellea_like.telemetry.spans import SpanScope
 
@@ -78,15 +87,7 @@ class _SliceDraft:
 
 
 class Iteration:
-    """An iteration under way: what is known of it so far.
-
-    Args:
-        call: the call that it belongs to.
-        turn: the turn that it spends.
-        chain: the subsample that runs it.
-        action: what is asked for.
-        context: the conversation that it is asked in.
-    """
+    """An iteration under way: what is known of it so far."""
 
     messages: tuple[Message, ...] = ()
     meter: Meter | None = None
@@ -102,7 +103,7 @@ class Iteration:
     tried: BackendError | None = None
 
     def __init__(
-        self, call: Call, turn: Turn, chain: int, action: Action[Any], context: Context
+        self, call: CallContext, turn: Turn, chain: int, action: Action[Any], context: Context
     ) -> None:
         self.call = call
         self.turn = turn
@@ -122,29 +123,22 @@ class Iteration:
         self.meta: RequestMeta = meta
 
     def attempt(self) -> Coroutine[Any, Any, None]:
-        """Begin the iteration: generate, parse and validate.
+        """Begin to generate, parse and validate; return what is to be awaited, at once.
 
-        Returns:
-            What is to be awaited, at once. It may raise; `failed` takes that.
+        What it raises is for `failed`.
         """
         ITERATION.set(self.meta)
         call, turn = self.call, self.turn
         if call.telemetry is not None:
             span = call.telemetry.iteration(turn.iteration, turn.subsample, turn.depth)
             self.span = span.open()
-        if call.iteration_timeout is None:
-            return self._attempt()
-        return self._attempt_within(call.iteration_timeout)
+        seconds = call.settings.iteration_timeout
+        return self._attempt() if seconds is None else self._attempt_within(seconds)
 
     def failed(self, error: BaseException) -> None:
         """Take what the attempt raised.
 
-        Args:
-            error: the exception.
-
-        Raises:
-            BaseException: a cancellation that was asked for, an interrupt, or what must end the
-                whole call.
+        A cancellation that was asked for, and what must end the whole call, it raises again.
         """
         cancellation, self.error = split_cancellation(error)
         if cancellation is None:
@@ -153,7 +147,6 @@ class Iteration:
             if isinstance(error, LimitExceeded) and error.result is None:
                 # Nothing was sent and nothing went wrong: it was stopped before it began.
                 self.outcome, self.error = _CANCELLED, None
-                self.call.race.out_of_budget(error)
         elif cancel_requested():
             self.outcome = _CANCELLED
             if isinstance(cancellation, anyio.get_cancelled_exc_class() | BaseExceptionGroup):
@@ -162,13 +155,9 @@ class Iteration:
             self._fail_on_stray_cancellation(error)
 
     def finish(self) -> Slice:
-        """Record the iteration, in one step that nothing can interrupt.
-
-        Returns:
-            The record.
-        """
+        """Record the iteration, in one step that nothing can interrupt; return the record."""
         slice_ = self._record()
-        self.call.race.record(slice_)
+        self.call.recorder.record(slice_)
         if self.call.telemetry is not None:
             self.call.telemetry.ended(self.span, slice_)
         return slice_
@@ -208,12 +197,12 @@ class Iteration:
             )
         self.error.__cause__ = exc
 
-    async def _attempt(self) -> None:  # noqa: C901, PLR0912 (the hot path, in one piece)
+    async def _attempt(self) -> None:
         call = self.call
         plan = call.plan
-        messages = call.rendered
+        messages = call.messages
         if messages is None or self.action is not plan.action or self.context is not plan.context:
-            messages = call.render(self.action, self.context)
+            messages = tuple(self.action.render(self.context))
         self.messages = messages
         self.meter = meter = Meter()
         options = plan.options
@@ -227,27 +216,8 @@ class Iteration:
         request.meter = meter
         request.__class__ = Request
         SPENDS_ON.set(meter)
-        gate = call.gate
-        try:
-            if gate is not None and gate.closed:
-                generation = await gate.send(
-                    call.backend.generate, request, call.strategy.settings.retry
-                )
-            else:
-                generation = await call.backend.generate(request)
-                if gate is not None and gate.failing:
-                    gate.answered()
-        except BackendError as exc:
-            if call.iteration_timeout is not None:
-                self.tried = exc
-            generation = await try_again(
-                call.backend.generate,
-                request,
-                exc,
-                call.strategy.settings.retry,
-                gate,
-                call.race.out_of_budget,
-            )
+        failed = None if call.settings.iteration_timeout is None else self._try_again
+        generation = await call.sender.send(request, failed)
         if not isinstance(generation, Generation):
             checked_reply(plan.backend, generation)
         candidate = self._read(generation)
@@ -262,7 +232,7 @@ class Iteration:
             verdicts, done = call.checklist.begin(candidate, call.check_all)
             if not done:
                 verdicts = await call.checklist.finish(
-                    verdicts, candidate, partial(ask_judge, self), call.check_all
+                    verdicts, candidate, self._ask_judge, call.check_all
                 )
             self._conclude(call.checklist.requirements, verdicts)
 
@@ -272,7 +242,7 @@ class Iteration:
         self.generation = generation
         if call.watched and generation.finish_reason == REJECTED and self._reject(generation):
             return None
-        if generation.finish_reason in INCOMPLETE and (why := call.why_incomplete(generation)):
+        if generation.finish_reason in INCOMPLETE and (why := self._why_incomplete(generation)):
             self.outcome, self.reason = _FAILED, why
             return None
         try:
@@ -304,9 +274,19 @@ class Iteration:
         candidate: Candidate = draft
         return candidate
 
+    def _why_incomplete(self, reply: Generation) -> str:
+        """Say why a reply isn't a whole answer; empty for one that is, or that is accepted."""
+        if self.call.settings.accept_incomplete:
+            return ""
+        plan = self.call.plan
+        asked = (plan.options, getattr(innermost(plan.backend), "defaults", None))
+        extras = [options.extra for options in asked if isinstance(options, Options)]
+        tools = any(extra.get("tools") or extra.get("functions") for extra in extras)
+        return why_incomplete(reply, tools=tools)
+
     def _reject(self, rejection: Generation) -> bool:
         """Conclude from the verdict of an incremental check, if that is what it is."""
-        from mellea_like.sampling.watched import EarlyRejection  # noqa: PLC0415
+        from mellea_like.sampling.early_rejection import EarlyRejection  # noqa: PLC0415
 
         if not isinstance(rejection, EarlyRejection):
             return False
@@ -318,32 +298,60 @@ class Iteration:
 
     async def _validate_observed(self, candidate: Candidate) -> None:
         call, checklist = self.call, self.call.checklist
-        if HookType.VALIDATION_PRE_CHECK in call.hooks:
-            wanted = await events.before_validation(
-                call, self.turn, candidate, checklist.requirements
+        if HookType.VALIDATION_PRE_CHECK in call.events.hooks:
+            wanted = await call.events.before_validation(
+                self.turn, candidate, checklist.requirements, call.plan.judge
             )
             if len(wanted) > len(checklist.requirements):
                 checklist = Checklist(wanted)
         span = nullcontext() if call.telemetry is None else call.telemetry.validation()
         with span:
-            verdicts = await checklist.check(candidate, partial(ask_judge, self), call.check_all)
+            verdicts = await checklist.check(candidate, self._ask_judge, call.check_all)
         self._conclude(checklist.requirements, verdicts)
-        if HookType.VALIDATION_POST_CHECK in call.hooks:
+        if HookType.VALIDATION_POST_CHECK in call.events.hooks:
             await self._hear_objections(candidate)
 
     async def _hear_objections(self, candidate: Candidate) -> None:
         passed = self.outcome is _PASSED
-        objection = await events.after_validation(
-            self.call,
-            self.turn,
-            candidate,
-            tuple(zip(self.requirements, self.verdicts, strict=True)),
-            passed=passed,
+        validations = tuple(zip(self.requirements, self.verdicts, strict=True))
+        objection = await self.call.events.after_validation(
+            self.turn, candidate, validations, passed=passed
         )
         if objection is not None:
             self.requirements = (*self.requirements, objection[0])
             self.verdicts = (*self.verdicts, objection[1])
             self.outcome = _FAILED
+
+    async def _ask_judge(self, requirement: Requirement, candidate: Candidate) -> ValidationResult:
+        """Ask a judge whether a candidate meets a requirement that has no validator."""
+        # A backend that ignores its cancellation may reply after a sibling has won.
+        await checkpoint_if_cancelled()
+        call, plan = self.call, self.call.plan
+        options, seed = call.settings.judge_options, plan.options.seed
+        if seed is not None:
+            purpose = f"judge {requirement.name}"
+            options = options.with_seed(derive_seed(seed, self.turn.iteration, purpose))
+        meter = Meter()
+        meta = replace(self.meta, purpose="judge")
+        # What was sent, also by an action that renders otherwise the next time.
+        sent = self.messages if plan.validation_context is None else ()
+        messages = judge_messages(requirement, candidate, sent)
+        request = Request(messages, options, None, meta, meter)
+        if self.judged is None:
+            self.judged = []
+        position = len(self.judged)
+        self.judged.append((meter, None))
+        judge = plan.judge if requirement.judge is None else requirement.judge
+        sender = Sender(judge, call.settings.retry, plan.budgets, call.events)
+        reply = checked_reply(judge, await sender.send(request))
+        self.judged[position] = (meter, reply)
+        if reply.finish_reason in INCOMPLETE and (why := why_incomplete(reply)):
+            msg = f"the judge gave no verdict: {why}"
+            raise ValueError(msg)
+        return read_verdict(reply.text)
+
+    def _try_again(self, error: BackendError) -> None:
+        self.tried = error
 
     def _conclude(
         self, requirements: tuple[Requirement, ...], verdicts: Sequence[ValidationResult]

@@ -1,6 +1,6 @@
 """Starting iterations when a schedule says so.
 
-A call whose schedule has something to decide has a conductor: it keeps the turns that are left,
+A call whose schedule has something to decide has a scheduler: it keeps the turns that are left,
 asks the schedule when something has happened or the time has come, opens chains, and holds back
 those that would go on too early. What it knows changes in synchronous steps; its task only keeps
 the time.
@@ -16,15 +16,49 @@ import anyio
 
 from mellea_like.core.slice import Outcome, Slice
 from mellea_like.sampling.schedules.base import Progress
+from mellea_like.sampling.turns import Turn, turn_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from mellea_like.sampling.pool import TurnPool
     from mellea_like.sampling.schedules.base import Course
-    from mellea_like.sampling.turns import Turn
 
-__all__ = ["Conductor"]
+__all__ = ["Scheduler", "TurnPool"]
+
+
+class TurnPool:
+    """The turns of a call that are left.
+
+    A chain takes the turns of its own subsample, in order. Where turns are pooled, a chain that has
+    none, because it is a fresh one or because others took them, borrows from the subsample that has
+    most left (the lowest of several). A borrowed turn keeps its id.
+    """
+
+    __slots__ = ("_loop_budget", "_next", "left", "pooled")
+
+    def __init__(self, subsamples: int, loop_budget: int, *, pooled: bool) -> None:
+        self._loop_budget = loop_budget
+        self._next = [0] * subsamples
+        self.pooled = pooled
+        self.left = subsamples * loop_budget
+
+    def has(self, chain: int) -> bool:
+        """Tell whether there is a turn for a chain; past the subsamples, it is a fresh one."""
+        if self.pooled:
+            return self.left > 0
+        return chain < len(self._next) and self._next[chain] < self._loop_budget
+
+    def take(self, chain: int) -> Turn | None:
+        """Take the next turn for a chain; None where there is none for it."""
+        if not self.has(chain):
+            return None
+        subsample = chain
+        if chain >= len(self._next) or self._next[chain] == self._loop_budget:
+            subsample = min(range(len(self._next)), key=self._next.__getitem__)
+        depth = self._next[subsample]
+        self._next[subsample] = depth + 1
+        self.left -= 1
+        return turn_of(subsample, depth, self._loop_budget)
 
 
 class _Waiting(NamedTuple):
@@ -34,16 +68,8 @@ class _Waiting(NamedTuple):
     ready: anyio.Event
 
 
-class Conductor:
-    """A schedule at work in one call.
-
-    Args:
-        course: the schedule's decisions.
-        pool: the turns.
-        most: how many iterations may be in flight at a time.
-        clock: the seconds since the call began.
-        abort: ends the call with an error of the schedule's.
-    """
+class Scheduler:
+    """A schedule at work in one call: at most so many iterations in flight at a time."""
 
     def __init__(
         self,
@@ -71,14 +97,7 @@ class Conductor:
     # What producers use
 
     async def turn_for(self, chain: int) -> Turn | None:
-        """Return a chain's next turn, when the schedule lets it go on.
-
-        Args:
-            chain: the chain.
-
-        Returns:
-            The turn; None where there is none left for it.
-        """
+        """Return a chain's next turn, when the schedule lets it go on; None where none is left."""
         if chain not in self._granted:
             if self._over:
                 return None
@@ -95,11 +114,7 @@ class Conductor:
         return self._granted.pop(chain)
 
     def recorded(self, slice_: Slice) -> None:
-        """Take note of an iteration that has ended: part of the step that records it.
-
-        Args:
-            slice_: its record.
-        """
+        """Take note of an iteration that has ended: part of the step that records it."""
         self._running.pop(slice_.chain, None)
         if slice_.outcome is Outcome.FAILED:
             self._failed += 1
@@ -109,12 +124,7 @@ class Conductor:
             self._fail(exc)
 
     def chain_ended(self, chain: int, *, broken: bool) -> None:
-        """Take note of a chain that has ended, and start what may start in its place.
-
-        Args:
-            chain: the chain.
-            broken: whether a permanent error ended it.
-        """
+        """Take note of a chain that has ended, and start what may start in its place."""
         self._running.pop(chain, None)
         self._broken += broken
         self._steer()
@@ -122,11 +132,7 @@ class Conductor:
     # What the race uses
 
     def start(self, open_chain: Callable[[int], None]) -> None:
-        """Begin: open the first chains.
-
-        Args:
-            open_chain: starts the producer of a chain.
-        """
+        """Begin: open the first chains."""
         self._open = open_chain
         self._steer()
 

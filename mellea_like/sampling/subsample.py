@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import anyio
 
 from mellea_like.core.action import is_action
 from mellea_like.core.context import Context
 from mellea_like.core.slice import Outcome, Slice
+from mellea_like.core.validation import ValidationStatus
 from mellea_like.errors import BackendError, MissingAnswer, RequirementError
+from mellea_like.hooks.types import HookType
+from mellea_like.requirements.verdicts import line_of
 from mellea_like.runtime.native import cancel_requested, split_cancellation
-from mellea_like.sampling import events
 from mellea_like.sampling.iteration import Iteration
 from mellea_like.sampling.turns import turn_of
 
 if TYPE_CHECKING:
-    from mellea_like.core.action import Action
-    from mellea_like.sampling.call import Call
+    from collections.abc import Sequence
 
-__all__ = ["may_go_on", "produce"]
+    from mellea_like.core.action import Action
+    from mellea_like.core.requirement import Requirement
+    from mellea_like.sampling.call_context import CallContext
+
+__all__ = ["Bug", "bug_of", "may_go_on", "produce", "times_seen"]
 
 
 _FAILED = Outcome.FAILED
+_ERROR, _SKIPPED = ValidationStatus.ERRORED, ValidationStatus.SKIPPED
 
 PATIENCE = 0.05
 """Seconds for which a subsample waits for its siblings at least."""
@@ -31,60 +37,58 @@ FEWEST = 2
 """An error must come twice at least to be the same again."""
 
 
-async def produce(call: Call, chain: int, last: int) -> None:
-    """Run one subsample to its end; what must end the whole call is handed to it, never raised.
+async def produce(call: CallContext, loop_budget: int, chain: int, last: int) -> None:
+    """Run one subsample, and those up to the last one after the other while nothing has passed.
 
-    Args:
-        call: the call.
-        chain: the subsample's index.
-        last: the last subsample to run after it, one after the other, while nothing has passed.
+    What must end the whole call is handed to its recorder, never raised.
     """
-    race = call.race
-    race.under_way += 1
+    recorder = call.recorder
+    recorder.under_way += 1
     broken = False
     try:
-        with race.scope_of(chain):
-            broken = await _run_chain(call, chain)
-        while chain < last and not (race.stopping or race.passed):
+        with recorder.scope_of(chain):
+            broken = await _run_chain(call, loop_budget, chain)
+        while chain < last and not (recorder.stopping or recorder.passed):
             chain += 1
-            with race.scope_of(chain):
-                await _run_chain(call, chain)
+            with recorder.scope_of(chain):
+                await _run_chain(call, loop_budget, chain)
     except BaseException as exc:
         cancellation, rest = split_cancellation(exc)
         if cancellation is not None and cancel_requested():
-            race.cut_short = True
+            recorder.cut_short = True
             # anyio leaves it in a cycle: the call's record shall not wait for the collector too.
             exc.__traceback__ = None
             raise
         # A backend may answer its cancellation with one of its own, which no scope takes for its.
-        if cancellation is None or rest is not None or not race.was_cancelled(chain):
-            call.abort(exc)  # It is raised again by the call, outside its task group.
+        if cancellation is None or rest is not None or not recorder.was_cancelled(chain):
+            recorder.abort(exc)  # It is raised again by the call, outside its task group.
     finally:
-        race.ended(chain, broken=broken)
-        del call, race
+        recorder.ended(chain, broken=broken)
+        del call, recorder
 
 
-async def _run_chain(call: Call, chain: int) -> bool:  # noqa: C901, PLR0912 (one loop, the hot one)
+async def _run_chain(  # noqa: C901, PLR0912 (one loop, the hot one)
+    call: CallContext, loop_budget: int, chain: int
+) -> bool:
     """Run the iterations of a chain; tell whether a permanent error ended it."""
-    race, conductor = call.race, call.race.conductor
+    recorder, scheduler = call.recorder, call.recorder.scheduler
     action, context = call.plan.action, call.plan.context
     failed: list[Slice] = []
     to_repair: Slice | None = None
-    turns = call.loop_budget
-    for depth in range(turns):
-        if conductor is None:
-            turn = turn_of(chain, depth, turns)
-        elif (granted := await conductor.turn_for(chain)) is not None:
+    for depth in range(loop_budget):
+        if scheduler is None:
+            turn = turn_of(chain, depth, loop_budget)
+        elif (granted := await scheduler.turn_for(chain)) is not None:
             turn = granted
         else:
             return False
-        if to_repair is not None and not race.stopping:
+        if to_repair is not None and not recorder.stopping:
             failed.append(to_repair)
             action, context = _repaired(call, failed)
-            if call.repairs_observed:
-                await events.repaired(call, to_repair, action, context)
+            if HookType.SAMPLING_REPAIR in call.events.hooks:
+                await call.events.repaired(to_repair, action, context)
             to_repair = None
-        if race.stopping or (race.ordered and not race.may_start(turn)):
+        if recorder.stopping or (recorder.ordered and not recorder.may_start(turn)):
             return False
         iteration = Iteration(call, turn, chain, action, context)
         try:
@@ -93,12 +97,12 @@ async def _run_chain(call: Call, chain: int) -> bool:  # noqa: C901, PLR0912 (on
             iteration.failed(exc)
         finally:
             slice_ = iteration.finish()
-            if conductor is not None:
-                conductor.recorded(slice_)
+            if scheduler is not None:
+                scheduler.recorded(slice_)
         if slice_.outcome is _FAILED:
             to_repair = slice_
             if call.tally is not None and (why := call.tally.add(slice_)):
-                race.hopeless(why)
+                recorder.hopeless(why)
         elif slice_.passed or cancel_requested():
             return False  # A backend may make an error of its own of a cancellation.
         elif not may_go_on(slice_):
@@ -108,45 +112,28 @@ async def _run_chain(call: Call, chain: int) -> bool:  # noqa: C901, PLR0912 (on
     return False
 
 
-async def _always_so(call: Call, slice_: Slice) -> bool:
-    """Tell whether a validator has the same bug with every reply; then the call is stopped.
-
-    Until that is known, a subsample waits for its siblings as long again as its draw took: each
-    further draw would cost the same and lead to the same. An ordered call's subsample looks at its
-    own slices only, and does not stop its siblings: what comes of them must not depend on timing.
-    """
-    from mellea_like.sampling.bugs import bug_of, times_seen  # noqa: PLC0415 (most calls have none)
-
-    bug = bug_of(slice_)
-    if bug is None:
-        return False
-    race = call.race
-    if race.ordered:
-        own = [other for other in race.slices if other.chain == slice_.chain]
-        return times_seen(bug, own) >= FEWEST
-    most = max(call.strategy.settings.concurrency_budget, FEWEST)
-    before, times = 0, times_seen(bug, race.slices)
-    with anyio.move_on_after(max(slice_.duration, PATIENCE)):
-        # What a sibling has recorded was either the same once more, or something else.
-        while before < times < most and race.siblings_at_work():
-            await race.next_record()
-            before, times = times, times_seen(bug, race.slices)
-    if times >= most:
-        race.hopeless(f"{bug}, with every reply ({times} so far)")
-    return times >= most
+def _repaired(call: CallContext, failed: list[Slice]) -> tuple[Action[Any], Context]:
+    """Ask the strategy what to try next."""
+    answer: object = call.repair(tuple(failed))
+    if isinstance(answer, tuple) and len(pair := cast("tuple[object, ...]", answer)) == 2:  # noqa: PLR2004
+        action, context = pair
+        if isinstance(context, Context):
+            first = failed[0].action
+            if action is first:
+                return first, context
+            if is_action(action):
+                return action, context
+    msg = f"{call.events.strategy}.repair returned {answer!r}, not (Action, Context)"
+    raise TypeError(msg)
 
 
 def may_go_on(slice_: Slice) -> bool:
     """Tell whether a subsample may use its next turn after a slice that did not pass.
 
-    Args:
-        slice_: the slice.
-
-    Returns:
-        False after a permanent error: an error of a backend that is not retryable, or any exception
-        that is neither a backend's nor a requirement's. What a verdict says went wrong, whatever it
-        is, is a requirement's, but for a permanent error of the judge. An answer that is missing in
-        a joint reply costs its turn only.
+    It may not after a permanent error: an error of a backend that is not retryable, or any
+    exception that is neither a backend's nor a requirement's. What a verdict says went wrong is a
+    requirement's, but for a permanent error of the judge. An answer that is missing in a joint
+    reply costs its turn only.
     """
     error = slice_.error
     if isinstance(error, RequirementError) and isinstance(error.__cause__, BackendError):
@@ -156,16 +143,64 @@ def may_go_on(slice_: Slice) -> bool:
     return isinstance(error, BackendError) and error.retryable
 
 
-def _repaired(call: Call, failed: list[Slice]) -> tuple[Action[Any], Context]:
-    """Ask the strategy what to try next."""
-    answer: object = call.strategy.repair(tuple(failed))
-    if isinstance(answer, tuple) and len(pair := cast("tuple[object, ...]", answer)) == 2:  # noqa: PLR2004
-        action, context = pair
-        if isinstance(context, Context):
-            first = failed[0].action
-            if action is first:
-                return first, context
-            if is_action(action):
-                return action, context
-    msg = f"{type(call.strategy).__name__}.repair returned {answer!r}, not (Action, Context)"
-    raise TypeError(msg)
+# The same bug in a validator, again and again
+
+
+class Bug(NamedTuple):
+    """What a requirement's validator raised, and at which line, as in ``rules.py:12``."""
+
+    requirement: Requirement
+    kind: type[BaseException]
+    line: str
+
+    def __str__(self) -> str:
+        return f"requirement {self.requirement.name!r} raises {self.kind.__name__} at {self.line}"
+
+
+async def _always_so(call: CallContext, slice_: Slice) -> bool:
+    """Tell whether a validator has the same bug with every reply; then the call is stopped.
+
+    Until that is known, a subsample waits for its siblings as long again as its draw took: each
+    further draw would cost the same and lead to the same. An ordered call's subsample looks at its
+    own slices only, and does not stop its siblings: what comes of them must not depend on timing.
+    """
+    bug = bug_of(slice_)
+    if bug is None:
+        return False
+    recorder = call.recorder
+    if recorder.ordered:
+        own = [other for other in recorder.slices if other.chain == slice_.chain]
+        return times_seen(bug, own) >= FEWEST
+    most = max(call.settings.concurrency_budget, FEWEST)
+    before, times = 0, times_seen(bug, recorder.slices)
+    with anyio.move_on_after(max(slice_.duration, PATIENCE)):
+        # What a sibling has recorded was either the same once more, or something else.
+        while before < times < most and recorder.siblings_at_work():
+            await recorder.next_record()
+            before, times = times, times_seen(bug, recorder.slices)
+    if times >= most:
+        recorder.hopeless(f"{bug}, with every reply ({times} so far)")
+    return times >= most
+
+
+def bug_of(slice_: Slice) -> Bug | None:
+    """Return the bug in a validator that a slice errored by; None for any other slice."""
+    for requirement, verdict in slice_.validations:
+        if verdict.status is _ERROR and not requirement.judged and verdict.error is not None:
+            cause = verdict.error.__cause__
+            line = "" if cause is None or isinstance(cause, BackendError) else line_of(cause)
+            return Bug(requirement, type(cause), line) if cause is not None and line else None
+    return None
+
+
+def times_seen(bug: Bug, slices: Sequence[Slice]) -> int:
+    """Count the slices that errored by a bug; 0 if its requirement ever came to a verdict."""
+    seen = 0
+    for slice_ in slices:
+        for requirement, verdict in slice_.validations:
+            if requirement is bug.requirement and verdict.status is not _SKIPPED:
+                if verdict.status is not _ERROR:
+                    return 0
+                other = bug_of(slice_)
+                seen += other is not None and other[1:] == bug[1:]
+    return seen

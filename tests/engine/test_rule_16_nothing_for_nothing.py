@@ -12,7 +12,7 @@ from engine_kit import Unmetered, by_iteration, yes
 
 from mellea_like import Generation, HookType, RejectionSamplingStrategy
 from mellea_like.sampling.call import Call
-from mellea_like.sampling.observed import ObservedBackend
+from mellea_like.sampling.events import ObservedBackend
 from mellea_like.sampling.prepare import plan_call
 from mellea_like.testing import RecordingPlugin
 
@@ -31,23 +31,22 @@ def call_of(strategy, backend):
         options=None,
         validation_context=None,
     )
-    return Call(strategy, plan, None)
+    return Call(strategy, plan, None).context
 
 
 async def test_rule_16_without_plugins_and_telemetry_the_backend_is_called_directly():
     backend = by_iteration({})
     call = call_of(RejectionSamplingStrategy(backend), backend)
-    assert call.backend is backend
+    assert call.sender.backend is backend
     assert call.telemetry is None
     assert not call.validation_observed
-    assert not call.repairs_observed
-    assert not any(hook in call.hooks for hook in HookType)
+    assert not any(hook in call.events.hooks for hook in HookType)
 
 
 async def test_rule_16_with_a_plugin_it_is_not():
     backend = by_iteration({})
     call = call_of(RejectionSamplingStrategy(backend, plugins=[RecordingPlugin()]), backend)
-    assert isinstance(call.backend, ObservedBackend)
+    assert isinstance(call.sender.backend, ObservedBackend)
     assert call.validation_observed
 
 

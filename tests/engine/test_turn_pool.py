@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mellea_like.sampling.pool import TurnPool
+from mellea_like.sampling.scheduler import TurnPool
 from mellea_like.sampling.turns import turn_of
 
 

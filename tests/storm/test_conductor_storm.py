@@ -1,6 +1,6 @@
-"""Whatever a schedule answers: the conductor keeps to the turns, the width and the order.
+"""Whatever a schedule answers: the scheduler keeps to the turns, the width and the order.
 
-The chains here are no subsamples: they wait for turns and sleep. So each step of the conductor is
+The chains here are no subsamples: they wait for turns and sleep. So each step of the scheduler is
 held against a model that counts for itself.
 """
 
@@ -22,8 +22,7 @@ from schedule_kit import facts
 
 from mellea_like import Outcome
 from mellea_like.errors import AuthenticationFailed
-from mellea_like.sampling.pool import TurnPool
-from mellea_like.sampling.scheduler import Conductor
+from mellea_like.sampling.scheduler import Scheduler, TurnPool
 from mellea_like.sampling.schedules.base import Go, Progress
 from mellea_like.sampling.turns import Turn
 from mellea_like.testing.virtual_clock import run_virtual
@@ -59,7 +58,7 @@ class Link:
 
 @dataclass
 class Stage:
-    """A conductor, its chains and what they did."""
+    """A scheduler, its chains and what they did."""
 
     mad: Mad
     width: int
@@ -82,18 +81,18 @@ class Stage:
 
         pool = TurnPool(self.width, self.loop, pooled=self.mad.pooled)
         course = Watcher(self)
-        conductor = Conductor(
+        scheduler = Scheduler(
             course, pool, most=self.width + self.mad.extra, clock=now, abort=self.abort
         )
 
         def open_chain(chain: int) -> None:
             self.opened.append(chain)
-            tasks.start_soon(self.chain, chain, conductor, now)
+            tasks.start_soon(self.chain, chain, scheduler, now)
 
         with anyio.fail_after(200_000):
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(conductor.keep_time)
-                conductor.start(open_chain)
+                tasks.start_soon(scheduler.keep_time)
+                scheduler.start(open_chain)
         self.check(pool, course)
 
     def abort(self, error: BaseException, source: str) -> None:
@@ -101,12 +100,12 @@ class Stage:
         assert self.fatal is None
         self.fatal = error
 
-    async def chain(self, chain: int, conductor: Conductor, now: Any) -> None:
+    async def chain(self, chain: int, scheduler: Scheduler, now: Any) -> None:
         broken = False
         for _ in range(self.loop):
             asked = now()
             self.waiting.add(chain)
-            turn = await conductor.turn_for(chain)
+            turn = await scheduler.turn_for(chain)
             self.waiting.discard(chain)
             if turn is None:
                 break
@@ -119,12 +118,12 @@ class Stage:
             broken = work.fate == "broken"
             outcome = Outcome.ERRORED if broken else Outcome(work.fate)
             error = AuthenticationFailed("wrong key") if broken else None
-            conductor.recorded(a_slice(turn.iteration, outcome, chain=chain, error=error))
+            scheduler.recorded(a_slice(turn.iteration, outcome, chain=chain, error=error))
             if broken:
                 break
         self.ended.append(chain)
         self.broken += broken
-        conductor.chain_ended(chain, broken=broken)
+        scheduler.chain_ended(chain, broken=broken)
 
     def check(self, pool: TurnPool, course: Watcher) -> None:
         assert sorted(self.ended) == self.opened == list(range(len(self.opened)))
@@ -195,6 +194,6 @@ WORKS = st.builds(
     st.integers(1, 4),
     st.lists(WORKS, min_size=1, max_size=12).map(tuple),
 )
-def test_a_conductor_keeps_to_turns_width_and_order(library, mad, width, loop, works):
+def test_a_scheduler_keeps_to_turns_width_and_order(library, mad, width, loop, works):
     mad.raised = 0
     run_virtual(Stage(mad, width, loop, works).run, backend=library)

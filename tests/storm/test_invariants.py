@@ -38,8 +38,7 @@ from mellea_like.errors import (
     SamplingTimeout,
 )
 from mellea_like.hooks.types import CALL_HOOKS, HookMode, HookType
-from mellea_like.sampling.bugs import bug_of, times_seen
-from mellea_like.sampling.subsample import FEWEST, may_go_on
+from mellea_like.sampling.subsample import FEWEST, bug_of, may_go_on, times_seen
 
 pytestmark = pytest.mark.timeout(3600)
 STORM = bool(os.environ.get("STORM"))

@@ -1,0 +1,248 @@
+"""What a call's iterations report to: their records, and what stops further ones.
+
+All of it changes in synchronous steps, so that no cancellation comes between them. The tasks are in
+`race`.
+"""
+
+from __future__ import annotations
+
+import re
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING
+
+import anyio
+
+from mellea_like.core.generation import Usage
+from mellea_like.core.result import StopReason
+from mellea_like.core.shown import bounded, error_text
+from mellea_like.core.slice import Outcome, Slice
+from mellea_like.runtime.logs import warn
+from mellea_like.runtime.native import split_cancellation
+from mellea_like.sampling.ending import Stop
+
+if TYPE_CHECKING:
+    from anyio.streams.memory import MemoryObjectSendStream
+
+    from mellea_like.errors import LimitExceeded
+    from mellea_like.sampling.scheduler import Scheduler
+    from mellea_like.sampling.turns import Turn
+
+__all__ = ["Recorder"]
+
+_PASSED = Outcome.PASSED
+
+NUMBER = re.compile(r"\d+")
+"""What tells errors apart that are otherwise alike: ids, times."""
+
+
+class Recorder:
+    """The records of one call, and whether its subsamples may go on.
+
+    Attributes:
+        slices: the record of each iteration that ended, in that order.
+        stopping: whether no further turn may start.
+        stopped: why the call was stopped before its turns were spent; None if it was not.
+        fatal: what the call must raise.
+        won: whether it is certain that a slice has won.
+        ordered: whether the winner must not depend on timing.
+        timed_out: whether the call's time was up before all turns were spent.
+        cut_short: whether a subsample was cancelled before its end.
+        active: subsamples that were started and have not ended.
+        under_way: those of them that have begun to run.
+        scope: what cancels all subsamples.
+        best_rank: the rank of the best slice of an ordered call that has passed so far.
+        queue: what wakes the consumer.
+        watched: whether the consumer wants to know of each slice.
+        scheduler: starts the iterations, where a schedule has something to decide.
+        all_ended: set when no subsample is under way any more, if somebody waits for that.
+    """
+
+    # What most calls never change stands here, for a pending call takes memory.
+    stopping = False
+    stopped: Stop | None = None
+    fatal: BaseException | None = None
+    won = False
+    timed_out = False
+    cut_short = False
+    active = 0
+    under_way = 0
+    scope: anyio.CancelScope | None = None
+    queue: MemoryObjectSendStream[Slice] | None = None
+    watched = False
+    scheduler: Scheduler | None = None
+    all_ended: anyio.Event | None = None
+    best_rank: tuple[int, int] | None = None
+    _recorded: anyio.Event | None = None
+    _waiting = 0
+    _too_late: BaseException | None = None
+
+    def __init__(self, sampling_id: str, *, ordered: bool) -> None:
+        self.sampling_id = sampling_id
+        self.ordered = ordered
+        self.slices: list[Slice] = []
+        self._chain_scopes: dict[int, anyio.CancelScope] = {}
+        self._turns: dict[int, Turn] = {}
+
+    @property
+    def passed(self) -> bool:
+        """Whether a slice has passed."""
+        return self.won or self.best_rank is not None
+
+    @property
+    def usage(self) -> Usage:
+        """What the slices recorded so far have cost."""
+        return sum((slice_.usage for slice_ in self.slices), Usage())
+
+    def record(self, slice_: Slice) -> None:
+        """Keep a finished slice and tell the consumer: one synchronous step."""
+        self.slices.append(slice_)
+        passed = slice_.outcome is _PASSED
+        if passed:
+            if not self.ordered:
+                self.won = True
+                self.start_no_more()
+            elif self.best_rank is None or slice_.rank < self.best_rank:
+                self.best_rank = slice_.rank
+        if (passed or self.watched) and self.queue is not None:
+            self.queue.send_nowait(slice_)
+        if self._recorded is not None:
+            self._wake()
+
+    # What stops a call
+
+    def start_no_more(self) -> None:
+        """Let no further turn start."""
+        self.stopping = True
+        if self.scheduler is not None:
+            self.scheduler.stop()
+
+    def stop(self) -> None:
+        """Let no further turn start, and cancel those that run."""
+        self.start_no_more()
+        if self.scope is not None:
+            self.scope.cancel()
+
+    def out_of_budget(self, error: LimitExceeded) -> None:
+        """Let no further turn start, for a budget is spent; what is paid for already may go on."""
+        if not self.stopping:
+            self.stopped = Stop(StopReason.BUDGET, str(error), error)
+            self.start_no_more()
+
+    def hopeless(self, why: str) -> None:
+        """Stop: further turns would not help."""
+        if not self.stopping:
+            self.stopped = Stop(StopReason.HOPELESS, why)
+            self.stop()
+
+    def abort(self, error: BaseException, source: str = "the strategy") -> None:
+        """End the call with an error that its source raised, unless it is won already."""
+        cancellation, rest = split_cancellation(error)
+        if cancellation is not None:
+            # Nobody asked for it: it must not leave the call as if someone had.
+            stray = RuntimeError(f"{source} raised a cancellation that no one asked for")
+            stray.__cause__ = error
+            error = stray if rest is None else rest
+        if error is self.fatal or error is self._too_late:
+            return
+        interrupt = not isinstance(error, Exception)
+        if (self.won or self.fatal is not None) and not interrupt:
+            self._too_late = error
+            warn(
+                "after the call was decided: %s: %s",
+                type(error).__name__,
+                error,
+                sampling_id=self.sampling_id,
+            )
+            return
+        self.fatal = error
+        self.stop()
+
+    # The subsamples
+
+    def ended(self, chain: int, *, broken: bool = False) -> None:
+        """Count a subsample as ended; the last one closes the queue.
+
+        It is -1 for what starts the others, and broken where a permanent error has ended it.
+        """
+        self._turns.pop(chain, None)
+        if self.scheduler is not None and chain >= 0:
+            self.scheduler.chain_ended(chain, broken=broken)
+        self.active -= 1
+        self.under_way -= 1
+        self._wake()
+        if self.active == 0 and self.queue is not None:
+            self.queue.close()
+        if self.under_way == 0 and self.all_ended is not None:
+            self.all_ended.set()
+
+    def siblings_at_work(self) -> bool:
+        """Tell whether a subsample is at work besides one that asks and those that wait."""
+        return self.scheduler is None and self.active - self._waiting > 1
+
+    async def next_record(self) -> None:
+        """Wait until a sibling has recorded a slice, or has ended."""
+        if self._recorded is None:
+            self._recorded = anyio.Event()
+        self._waiting += 1
+        try:
+            await self._recorded.wait()
+        finally:
+            self._waiting -= 1
+
+    def _wake(self) -> None:
+        if self._recorded is not None:
+            self._recorded.set()
+            self._recorded = None
+
+    # What only an ordered selection needs
+
+    def scope_of(self, chain: int) -> AbstractContextManager[object]:
+        """Return what cancels one subsample alone."""
+        if not self.ordered:
+            return nullcontext()
+        return self._chain_scopes.setdefault(chain, anyio.CancelScope())
+
+    def was_cancelled(self, chain: int) -> bool:
+        """Tell whether one subsample alone was cancelled."""
+        scope = self._chain_scopes.get(chain)
+        return scope is not None and scope.cancel_called
+
+    def may_start(self, turn: Turn) -> bool:
+        """Tell whether a turn may start that could still win; note that its subsample is at it."""
+        if self.best_rank is not None and turn.rank > self.best_rank:
+            return False
+        self._turns[turn.subsample] = turn
+        return True
+
+    def cancel_higher_ranks(self) -> None:
+        """Cancel the subsamples whose turns can't win any more."""
+        if self.best_rank is not None:
+            for chain, turn in self._turns.items():
+                if turn.rank > self.best_rank:
+                    self._chain_scopes[chain].cancel()
+
+    # The end
+
+    def log_errors(self) -> None:
+        """Log the errors, those that differ in numbers only as one with their count."""
+        kinds: dict[object, list[Slice]] = {}
+        for slice_ in self.slices:
+            if (error := slice_.error) is not None:
+                text = NUMBER.sub("0", bounded(error_text(error)))
+                kind = (type(error), getattr(error, "status", None), text)
+                kinds.setdefault(kind, []).append(slice_)
+        for alike in kinds.values():
+            first = alike[0]
+            what: tuple[object, ...] = (type(first.error).__name__, first.error)
+            if len(alike) == 1:
+                message, what = "iteration %d errored: %s: %s", (first.iteration, *what)
+            else:
+                message = "%d iterations errored alike, iteration %d first: %s: %s"
+                what = (len(alike), first.iteration, *what)
+            warn(
+                message,
+                *what,
+                sampling_id=self.sampling_id,
+                iteration=first.iteration,
+                subsample=first.subsample,
+            )
