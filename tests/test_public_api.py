@@ -72,8 +72,9 @@ def parameters_of(thing: object) -> list[str]:
     return [name for name in names if name not in {"self", "args", "kwargs"}]
 
 
-def test_at_most_40_names_at_the_front_door():
-    assert len(mellea_like.__all__) <= 40
+def test_at_most_56_names_at_the_front_door():
+    # A program's own nouns, and what most programs take besides: limits, backends, batches, checks.
+    assert len(mellea_like.__all__) <= 56
     assert len(set(mellea_like.__all__)) == len(mellea_like.__all__)
 
 

@@ -17,17 +17,14 @@ def imported_later(
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Make a package's ``__getattr__`` and ``__dir__`` (PEP 562).
 
-    Args:
-        places: for each name that is imported later, the module that has it.
-        names: the package's ``globals()``.
-
-    Returns:
-        The two functions.
+    ``places`` has the module of each name that is imported later: the one that defines it, or the
+    one that it names. ``names`` are the package's ``globals()``.
     """
 
     def attribute(name: str) -> Any:
         if name in places:
-            return getattr(import_module(places[name]), name)
+            module = import_module(places[name])
+            return module if module.__name__.endswith(f".{name}") else getattr(module, name)
         msg = f"module {names['__name__']!r} has no attribute {name!r}"
         raise AttributeError(msg)
 
@@ -38,12 +35,7 @@ def imported_later(
 
 
 def keep_installed(exports: list[str], **needs: str) -> None:
-    """Take out of an ``__all__`` what needs a package that isn't installed, for ``import *``.
-
-    Args:
-        exports: the list, which is changed.
-        **needs: for each name that needs an extra, the extra's package.
-    """
+    """Take out of an ``__all__`` what needs a package that isn't installed, for ``import *``."""
     exports[:] = [name for name in exports if name not in needs or _installed(needs[name])]
 
 

@@ -12,6 +12,7 @@ from mellea_like import (
     BaseSamplingStrategy,
     Candidate,
     Context,
+    FunctionBackend,
     Generation,
     Instruction,
     Message,
@@ -28,10 +29,11 @@ from mellea_like import (
     SyncSampler,
     Usage,
     ValidationResult,
+    checks,
     current_iteration,
     requirement,
 )
-from mellea_like.backends import FunctionBackend, ScriptedBackend
+from mellea_like.backends import ScriptedBackend
 from mellea_like.core.backend import Backend, StreamingBackend
 from mellea_like.errors import BackendError, HookError, SamplingFailed
 from mellea_like.hooks import (
@@ -44,7 +46,6 @@ from mellea_like.hooks import (
     SamplingLoopStartPayload,
     hook,
 )
-from mellea_like.requirements.checks import parses_as
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -138,7 +139,7 @@ async def format_is_any_type_that_is_read_at_run_time(
     assert_type(strategy.sample_sync("x", format=int | str), SamplingResult[int | str])
     assert_type(SamplingResult.from_dict(data, Entry), SamplingResult[Credit | Debit])
     assert_type(SamplingResult.from_dict(data, int | None), SamplingResult[int | None])
-    parses_as(Entry)
+    checks.parses_as(Entry)
 
 
 def format_may_be_passed_on(strategy: BaseSamplingStrategy, format: type[T]) -> T:
