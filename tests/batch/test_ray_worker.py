@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import anyio
 import pytest
-from lease_kit import FakeOffice
+from cluster_limit_kit import FakeActor
 from pydantic import BaseModel
 from shard_kit import Calls, block, sampler
 
@@ -12,7 +12,7 @@ from mellea_like import RejectionSamplingStrategy, requirement
 from mellea_like.backends import FunctionBackend
 from mellea_like.batch.ray import ClusterLimit
 from mellea_like.batch.ray.columns import POSITION
-from mellea_like.batch.ray.lessee import Lessee
+from mellea_like.batch.ray.remote_limit import RemoteLimit
 from mellea_like.batch.ray.worker import ShardSampler, ShardWork
 from mellea_like.errors import MelleaError
 from mellea_like.limits import LimitedBackend
@@ -95,7 +95,7 @@ async def test_replies_that_are_parsed_stand_in_value():
     ("make", "says"),
     [
         (lambda: {}["model"], "make_strategy failed in a Ray actor: KeyError: 'model'"),
-        (lambda: None, "TypeError: make_strategy returned None, which is no strategy"),
+        (lambda: None, "TypeError: make_strategy returned None, which isn't a strategy"),
     ],
 )
 async def test_a_factory_that_fails_is_told_with_the_first_shard(make, says):
@@ -107,29 +107,42 @@ async def test_a_factory_that_fails_is_told_with_the_first_shard(make, says):
 # --- the cluster's limit -----------------------------------------------------------------------
 
 
-def leased(limit, answers, **more):
-    """Make an actor whose limit is leased from an office without Ray."""
-    office = FakeOffice(limit, 1)
+def limited(answers, tasks, limit, **more):
+    """Make an actor that asks for each request, without Ray."""
     actor = sampler(answers.strategy, **more)
-    actor._lessee = Lessee(limit, office, worker="a", holder="a-1", workers=1)
-    backend = LimitedBackend(FunctionBackend(answers), actor._lessee)
+    actor._limit = RemoteLimit(FakeActor(limit, tasks))
+    backend = LimitedBackend(FunctionBackend(answers), actor._limit)
     actor._strategy = RejectionSamplingStrategy(backend, loop_budget=1)
     return actor
 
 
 async def test_rows_that_the_budget_does_not_reach_are_unfinished_and_the_shard_goes_on():
     calls = Calls()
-    rows = (await leased(ClusterLimit(requests=7), calls, calls=2)(block(0, 10))).to_pylist()
+    async with anyio.create_task_group() as tasks:
+        actor = limited(calls, tasks, ClusterLimit(requests=7), calls=2)
+        rows = (await actor(block(0, 10))).to_pylist()
     done = [row["status"] for row in rows]
     assert (done.count("passed"), len(calls.asked)) == (7, 7)
     assert done.count("unfinished") + done.count("errored") == 3
-    assert all("the cluster's budget" in row["error"] for row in rows if not row["success"])
+    assert all("budget 'cluster'" in row["error"] for row in rows if not row["success"])
     assert [row["id"] for row in rows] == list(range(10))
 
 
 async def test_the_rate_holds_for_an_actor():
     calls = Calls(seconds=0.0)
-    actor = leased(ClusterLimit(requests_per_minute=60), calls, calls=8)
-    began = anyio.current_time()
-    await actor(block(0, 30))
+    async with anyio.create_task_group() as tasks:
+        actor = limited(calls, tasks, ClusterLimit(requests_per_minute=60), calls=8)
+        began = anyio.current_time()
+        await actor(block(0, 30))
     assert 28 <= anyio.current_time() - began <= 32
+
+
+async def test_rows_are_unfinished_and_say_why_when_the_limits_actor_is_dead():
+    calls = Calls()
+    async with anyio.create_task_group() as tasks:
+        actor = limited(calls, tasks, ClusterLimit(requests=7))
+        actor._limit._keeper.die()
+        rows = (await actor(block(0, 10))).to_pylist()
+    assert calls.asked == []
+    assert {row["success"] for row in rows} == {False}
+    assert all("limit is gone, so nothing more is sent (killed)" in row["error"] for row in rows)

@@ -32,20 +32,41 @@ def test_a_killed_worker_costs_at_most_its_calls_in_flight(scene):
     assert said["took"] <= 2.0 * said["ideal"]
 
 
-def test_the_limit_holds_when_its_office_is_killed_and_made_again(scene):
-    said = scene("the_office_is_killed")
+def test_a_limit_holds_for_the_whole_cluster(scene):
+    said = scene("a_limit_holds_for_the_cluster")
     assert (said["rows"], said["ids"]) == (400, 400)
     assert said["status"] == {"passed": 360, "unfinished": 40}
     assert sum(said["calls"].values()) == 360
-    assert said["offices"] == 2
-    assert said["most_in_4_seconds"] <= 160 + 2 * 10 + 2  # 40 a second; two workers' bursts.
-    assert said["longest_pause"] < 6
+    assert said["most_in_4_seconds"] <= 160 + 10 + 2  # 40 a second, and a burst.
+    assert said["took"] <= 1.5 * 9
+
+
+def test_a_killed_limits_actor_stops_the_cluster_and_the_rest_can_be_sampled_later(scene):
+    said = scene("the_limits_actor_is_killed")
+    first, again = said["first"], said["again"]
+    assert (first["rows"], first["ids"]) == (400, 400)
+    assert set(first["status"]) == {"passed", "unfinished"}
+    assert said["last_call"] < 5
+    assert said["ended"] < 30
+    assert len(said["errors"]) == 1
+    assert "LimitExceeded: the actor that keeps the cluster's limit is gone" in said["errors"][0]
+    assert again["status"] == {"passed": 400}
+    assert again["replayed"] == first["status"]["passed"]
+
+
+def test_what_a_killed_worker_had_under_way_counts_and_the_others_go_on(scene):
+    said = scene("a_worker_with_a_limit_is_killed")
+    assert (said["rows"], said["ids"]) == (300, 300)
+    lost = said["status"]["unfinished"]
+    assert 0 < lost <= CALLS
+    assert said["status"]["passed"] == 300 - lost
+    assert sum(said["calls"].values()) == 300  # As many as the budget has, with the lost ones.
 
 
 def test_what_is_wrong_is_said_before_anything_runs_and_what_is_done_is_not_done_again(scene):
     said = scene("small_matters")
     assert "the cluster has 4 CPUs, and 4 actors of 1 CPU and the one CPU" in said["too many"]
-    assert re.match(r"of the cluster's 4 CPUs, only [12] free, and 2 actors", said["taken"])
+    assert re.match(r"of the cluster's 4 CPUs, only [12] are free, and 2 actors", said["taken"])
     assert said["not checked"]
     assert "the rows have no column 'no such column', only: id" in said["key"]
     assert "either prompt=" in said["both"]

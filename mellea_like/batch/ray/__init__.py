@@ -9,26 +9,9 @@ results.write_parquet("answers")
 ```
 """
 
-from typing import TYPE_CHECKING
-
-from mellea_like.runtime.later import imported_later
-
-if TYPE_CHECKING:
-    from mellea_like.batch.ray.capacity import NoRoom
-    from mellea_like.batch.ray.cluster import local_cluster
-    from mellea_like.batch.ray.columns import RowOutcome
-    from mellea_like.batch.ray.dataset import sample_dataset
-    from mellea_like.batch.ray.limit import ClusterLimit
+from mellea_like.batch.ray.cluster import NoRoom, local_cluster
+from mellea_like.batch.ray.columns import RowOutcome
+from mellea_like.batch.ray.dataset import sample_dataset
+from mellea_like.batch.ray.limit import ClusterLimit
 
 __all__ = ["ClusterLimit", "NoRoom", "RowOutcome", "local_cluster", "sample_dataset"]
-
-__getattr__, __dir__ = imported_later(
-    {
-        "ClusterLimit": "mellea_like.batch.ray.limit",
-        "NoRoom": "mellea_like.batch.ray.capacity",
-        "RowOutcome": "mellea_like.batch.ray.columns",
-        "local_cluster": "mellea_like.batch.ray.cluster",
-        "sample_dataset": "mellea_like.batch.ray.dataset",
-    },
-    globals(),
-)

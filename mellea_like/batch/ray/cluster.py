@@ -1,31 +1,33 @@
-"""The running cluster: whether it has room; and a small one on this machine."""
+"""The running cluster: whether it has room for actors; and a small one on this machine."""
 
 from __future__ import annotations
 
 import importlib
 import logging
+import math
 import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from mellea_like.batch.ray.capacity import NoRoom, Room, shortage
-
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Generator, Sequence
     from pathlib import Path
 
-__all__ = ["check_room", "local_cluster", "ray_module"]
+__all__ = ["NoRoom", "check_room", "local_cluster", "ray_module", "shortage"]
+
+ONE_TASK = 1.0
+"""CPUs that a task of Ray Data takes: one that reads or cuts blocks."""
+
+SLACK = 1e-6
+"""CPUs that count as none; Ray counts in ten-thousandths."""
+
+
+class NoRoom(RuntimeError):
+    """The cluster has too few CPUs; Ray Data would wait for them without a word."""
 
 
 def ray_module() -> Any:
-    """Import Ray.
-
-    Returns:
-        The module ``ray``, with ``ray.data``.
-
-    Raises:
-        ImportError: the extra is missing.
-    """
+    """Import Ray, with ``ray.data``; an ImportError names the extra."""
     try:  # Its types are partly unknown.
         ray = importlib.import_module("ray")
         importlib.import_module("ray.data")
@@ -36,27 +38,56 @@ def ray_module() -> Any:
 
 
 def check_room(actors: int, cpus: float, patience: float = 10.0) -> None:
-    """Make sure that the running cluster has room.
-
-    Args:
-        actors: how many actors.
-        cpus: CPUs of each.
-        patience: seconds to wait for CPUs that others use; the actors of a dataset that has just
-            been read need a moment to leave.
-
-    Raises:
-        NoRoom: it has not.
-    """
+    """Raise `NoRoom` where the running cluster has none, not even after a moment."""
+    # The actors of a dataset that has just been read need that moment to leave.
     ray = ray_module()
     until = time.monotonic() + patience
     while True:
         nodes = [node["Resources"].get("CPU", 0.0) for node in ray.nodes() if node["Alive"]]
-        missing = shortage(Room(nodes, ray.available_resources().get("CPU", 0.0)), actors, cpus)
+        missing = shortage(nodes, ray.available_resources().get("CPU", 0.0), actors, cpus)
         if missing is None:
             return
-        if shortage(Room(nodes, sum(nodes)), actors, cpus) or time.monotonic() > until:
+        if shortage(nodes, sum(nodes), actors, cpus) or time.monotonic() > until:
             raise NoRoom(missing)
         time.sleep(0.1)
+
+
+def shortage(nodes: Sequence[float], available: float, actors: int, cpus: float) -> str | None:
+    """Say why nodes with so many CPUs have no room for actors and one task beside them, or None."""
+    total = sum(nodes)
+    needed = actors * cpus + ONE_TASK
+    wanted = f"{actors} actors of {cpus:g} CPU and the one CPU that Ray Data's own tasks need"
+    if total + SLACK < needed:
+        return (
+            f"the cluster has {total:g} CPUs, and {wanted} are {needed:g}: Ray Data would wait"
+            " forever; use fewer actors, a smaller cpus_per_actor (calls wait, they hardly"
+            " compute), or a larger cluster"
+        )
+    if cpus > 0:
+        places = [_fitting(node, cpus) for node in nodes]
+        lost = [
+            place - _fitting(node - ONE_TASK, cpus)
+            for node, place in zip(nodes, places, strict=True)
+            if node + SLACK >= ONE_TASK
+        ]
+        if not lost or sum(places) - min(lost) < actors:
+            sizes = ", ".join(f"{node:g}" for node in nodes)
+            return (
+                f"the cluster's nodes have {sizes} CPUs, and {wanted} don't fit on them, since an"
+                " actor or a task can't be split between nodes; use fewer actors or a smaller"
+                " cpus_per_actor"
+            )
+    if available + SLACK < needed:
+        return (
+            f"of the cluster's {total:g} CPUs, only {available:g} are free, and {wanted} are"
+            f" {needed:g}: others use the rest; wait for them, use fewer actors, or pass"
+            " check_cluster=False if they will end"
+        )
+    return None
+
+
+def _fitting(node: float, cpus: float) -> int:
+    return math.floor((node + SLACK) / cpus)
 
 
 @contextmanager

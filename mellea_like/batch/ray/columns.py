@@ -62,15 +62,7 @@ class RowOutcome(NamedTuple):
 
 
 def outcome_of(item: ItemResult[Any], *, parsed: bool) -> RowOutcome:
-    """Turn what came of a row into columns.
-
-    Args:
-        item: what came of it.
-        parsed: whether replies are parsed.
-
-    Returns:
-        The columns.
-    """
+    """Turn what came of a row into columns."""
     result, usage = item.result, item.usage
     best = None if result is None or result.best_index is None else result.best
     generation = None if best is None else best.generation
@@ -92,28 +84,12 @@ def outcome_of(item: ItemResult[Any], *, parsed: bool) -> RowOutcome:
 
 
 def describe(error: BaseException | None) -> str:
-    """Say what an error is.
-
-    Args:
-        error: the error.
-
-    Returns:
-        Its class and its message.
-    """
+    """Return an error's class and message."""
     return _storable(f"{type(error).__name__}: {error_text(error)}")
 
 
 def with_results(table: Any, outcomes: Sequence[RowOutcome]) -> Any:
-    """Put the results beside the rows.
-
-    Args:
-        table: the rows, as a `pyarrow.Table`.
-        outcomes: what came of each, in the same order.
-
-    Returns:
-        The table with the columns of `RowOutcome`. One whose name the rows have already is called
-        ``result_`` and its name.
-    """
+    """Put results beside the rows of a `pyarrow.Table`, in columns named as none of its own."""
     pa: Any = importlib.import_module("pyarrow")
     types = {"success": pa.bool_(), "replayed": pa.bool_(), "elapsed": pa.float64()}
     types |= dict.fromkeys(("output", "value", "status", "error"), pa.string())
@@ -133,19 +109,7 @@ def with_results(table: Any, outcomes: Sequence[RowOutcome]) -> Any:
 
 
 def prompt_maker(template: str) -> Callable[[Mapping[str, Any]], str]:
-    """Make the function that fills a template in.
-
-    Args:
-        template: a Jinja template, in which ``{{ question }}`` stands for a column.
-
-    Returns:
-        The function; it can be sent to another process, and raises a ``KeyError`` where a row has
-        no such column.
-
-    Raises:
-        ImportError: Jinja is not installed.
-        ValueError: it is no template, or no column is named.
-    """
+    """Make the function that fills a template in; it can be sent to another process."""
     from mellea_like.batch.rows.template import (  # noqa: PLC0415 (an extra)
         RowTemplate,
         TemplateSyntaxError,
@@ -154,7 +118,7 @@ def prompt_maker(template: str) -> Callable[[Mapping[str, Any]], str]:
     try:
         made = RowTemplate(template)
     except TemplateSyntaxError as exc:
-        msg = f"prompt {template!r} is no Jinja template: line {exc.lineno}: {exc.message}"
+        msg = f"prompt {template!r} isn't a Jinja template: line {exc.lineno}: {exc.message}"
         raise ValueError(msg) from exc
     if not made.names:
         msg = (
@@ -176,15 +140,7 @@ def _filled(template: RowTemplate, row: Mapping[str, Any]) -> str:
 
 
 def shard_name(rows: Iterable[Mapping[str, Any]], keys: Iterable[object]) -> str:
-    """Name a shard by its rows: the same rows in the same order have the same name anywhere.
-
-    Args:
-        rows: the rows.
-        keys: what tells equal rows apart: each row's own key, or its position.
-
-    Returns:
-        A name for a file, without a suffix.
-    """
+    """Name a shard's file: the same rows in the same order have the same name anywhere."""
     digest = hashlib.sha256()
     for row, key in zip(rows, keys, strict=True):
         digest.update(_as_json([key, row_of(row)]).encode("utf-8", "surrogatepass"))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from mellea_like.batch.ray.cluster import check_room, ray_module
 from mellea_like.batch.ray.columns import POSITION, prompt_maker
+from mellea_like.batch.ray.limit_actor import open_limit_actor
 from mellea_like.batch.ray.worker import ShardSampler, ShardWork
 from mellea_like.core.numbers import real_number, whole_number
 
@@ -121,9 +122,8 @@ def sample_dataset(
         key=key,
         journal_dir=None if journal_dir is None else os.fspath(Path(journal_dir).absolute()),
         settings=None if prompt is None else {"prompt": prompt},
-        limit=limits,
     )
-    _check_sendable(work)
+    _check_sendable(work, limits)
     if not ray.is_initialized():
         msg = (
             "Ray does not run in this process: connect with ray.init(address=...), or use"
@@ -136,9 +136,7 @@ def sample_dataset(
     if check_cluster:
         check_room(actors, cpus_per_actor)
     if limits is not None:
-        from mellea_like.batch.ray.office import open_office  # noqa: PLC0415
-
-        work.office = open_office(limits, actors)
+        work.limit_actor = open_limit_actor(limits)
     shards: Any = dataset
     if key is None:
         expressions: Any = importlib.import_module("ray.data.expressions")
@@ -203,11 +201,12 @@ def _check_factory(make_strategy: Any, limits: Any) -> None:
         return  # It does not say what it takes.
 
 
-def _check_sendable(work: ShardWork) -> None:
+def _check_sendable(work: ShardWork, limits: ClusterLimit | None) -> None:
     cloudpickle: Any = importlib.import_module("ray.cloudpickle")
-    for name in ("make_strategy", "action", "requirements", "format", "options", "limit"):
+    names = ("make_strategy", "action", "requirements", "format", "options")
+    for name, sent in (*((name, getattr(work, name)) for name in names), ("limits", limits)):
         try:
-            cloudpickle.dumps(getattr(work, name))
+            cloudpickle.dumps(sent)
         except Exception as exc:
             msg = (
                 f"sample_dataset: {name} can't be sent to an actor ({type(exc).__name__}: {exc}):"

@@ -17,14 +17,13 @@ from mellea_like.batch.ray.columns import (
     shard_name,
     with_results,
 )
-from mellea_like.batch.ray.slots import Slots
+from mellea_like.batch.ray.remote_limit import RayKeeper, RemoteLimit
 from mellea_like.errors import JournalError, LimitExceeded, MelleaError
 from mellea_like.runtime.logs import warn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from mellea_like.batch.ray.limit import ClusterLimit
     from mellea_like.core.options import Options
     from mellea_like.core.requirement import Requirement
     from mellea_like.sampling.base import BaseSamplingStrategy
@@ -37,36 +36,21 @@ JOURNAL_POLL = 0.25
 
 @dataclass(repr=False)
 class ShardWork:
-    """What is to be done with each row; it is sent to the actors.
-
-    Args:
-        make_strategy: makes the strategy in an actor.
-        action: makes the action of a row.
-        requirements: what each reply must meet besides the strategy's.
-        format: the type that replies are parsed to.
-        options: how to generate.
-        calls: how many calls an actor makes at a time.
-        key: the column that names a row; None for its position.
-        journal_dir: where the shards' journals stand; None for none.
-        settings: what the journals remember of the run besides.
-        limit: the limit of the whole cluster.
-        office: a handle of the limit's office, which keeps it alive.
-        journal_wait: seconds that a shard waits for its journal where another process still has
-            it: one that is dead or about to die, since Ray gave the shard to this one. A file
-            server may take 90 seconds to notice that a machine is gone (NFS 4).
-    """
+    """What is to be done with each row; it is sent to the actors."""
 
     make_strategy: Callable[..., BaseSamplingStrategy]
     action: Callable[[Mapping[str, Any]], Any]
     requirements: Sequence[Requirement | str] = ()
     format: Any = None
     options: Options | Mapping[str, Any] | None = None
-    calls: int = 16
-    key: str | None = None
+    calls: int = 16  # At a time, in an actor.
+    key: str | None = None  # The column that names a row; None for its position.
     journal_dir: str | None = None
-    settings: Mapping[str, Any] | None = None
-    limit: ClusterLimit | None = None
-    office: Any = None
+    settings: Mapping[str, Any] | None = None  # What the journals remember of the run besides.
+    limit_actor: Any = None  # A handle, which keeps the actor alive.
+    # Seconds that a shard waits for its journal where another process still has it: one that is
+    # dead or about to die, since Ray gave the shard to this one. A file server may take 90 seconds
+    # to notice that a machine is gone (NFS 4).
     journal_wait: float = 120.0
 
     def __repr__(self) -> str:  # Ray tells one actor class from another by this.
@@ -74,16 +58,12 @@ class ShardWork:
 
 
 class ShardSampler:
-    """Samples shards of rows; Ray Data makes one in each actor, and calls it on one event loop.
-
-    Args:
-        work: what is to be done with each row.
-    """
+    """Samples shards of rows; Ray Data makes one in each actor, and calls it on one event loop."""
 
     def __init__(self, work: ShardWork) -> None:
         self._work = work
-        self._slots = Slots(work.calls)
-        self._lessee: Any = None
+        self._free = anyio.Semaphore(work.calls)  # All shards of the actor share its calls.
+        self._limit: RemoteLimit | None = None
         self._failure: Exception | None = None
         self._strategy: BaseSamplingStrategy | None = None
         # Ray takes an exception here for a bug of its own, and tells the user to report it.
@@ -96,31 +76,18 @@ class ShardSampler:
         from mellea_like.sampling.base import BaseSamplingStrategy  # noqa: PLC0415
 
         work = self._work
-        if work.limit is None:
+        if work.limit_actor is None:
             made = work.make_strategy()
         else:
-            from mellea_like.batch.ray.office import leased_limit  # noqa: PLC0415
-
-            self._lessee = leased_limit(work.limit, work.office)
-            made = work.make_strategy(self._lessee)
+            self._limit = RemoteLimit(RayKeeper(work.limit_actor))
+            made = work.make_strategy(self._limit)
         if not isinstance(made, BaseSamplingStrategy):
-            msg = f"make_strategy returned {made!r}, which is no strategy"
+            msg = f"make_strategy returned {made!r}, which isn't a strategy"
             raise TypeError(msg)
         return made
 
     async def __call__(self, table: Any) -> Any:
-        """Sample the rows of a block.
-
-        Args:
-            table: the rows, as a `pyarrow.Table`.
-
-        Returns:
-            The same rows in the same order, with the columns of `RowOutcome`.
-
-        Raises:
-            MelleaError: ``make_strategy`` failed in this actor.
-            JournalError: the shard's journal can't be used.
-        """
+        """Return the rows of a block, a `pyarrow.Table`, with the columns of `RowOutcome`."""
         if self._strategy is None:
             msg = f"make_strategy failed in a Ray actor: {describe(self._failure)}"
             raise MelleaError(msg) from self._failure
@@ -129,11 +96,10 @@ class ShardSampler:
         key = self._work.key
         keys = positions if key is None else [row[key] for row in rows]
         outcomes: dict[int, RowOutcome] = {}
-        rank = self._slots.shard()
         async with AsyncExitStack() as stack:
-            if self._lessee is not None:
-                await stack.enter_async_context(self._lessee.in_use())
-            await self._sample(self._strategy, rows, keys, rank, outcomes)
+            if self._limit is not None:
+                await stack.enter_async_context(self._limit.in_use())
+            await self._sample(self._strategy, rows, keys, outcomes)
         return with_results(table, [outcomes.get(at, RowOutcome()) for at in range(len(rows))])
 
     async def _sample(
@@ -141,16 +107,14 @@ class ShardSampler:
         strategy: BaseSamplingStrategy,
         rows: list[dict[str, Any]],
         keys: list[Any],
-        rank: int,
         outcomes: dict[int, RowOutcome],
     ) -> None:
-        work, slots = self._work, self._slots
         under_way = 0
 
         async def admitted() -> Any:
             nonlocal under_way
             for row in rows:
-                await slots.acquire(rank)
+                await self._free.acquire()
                 under_way += 1
                 yield row
 
@@ -158,16 +122,16 @@ class ShardSampler:
             results = await self._opened(stack, strategy, admitted(), rows, keys)
             try:
                 async for item in results:
-                    slots.release()
+                    self._free.release()
                     under_way -= 1
-                    outcomes[item.id] = outcome_of(item, parsed=work.format is not None)
+                    outcomes[item.id] = outcome_of(item, parsed=self._work.format is not None)
             except LimitExceeded as exc:
                 unfinished = RowOutcome(error=describe(exc))
                 for at in range(len(rows)):
                     outcomes.setdefault(at, unfinished)
             finally:
                 for _ in range(under_way):
-                    slots.release()
+                    self._free.release()
 
     async def _opened(
         self,

@@ -1,0 +1,242 @@
+"""The limit of a cluster holds for all its workers, whoever of them dies, or the limit's actor."""
+
+from __future__ import annotations
+
+import pickle
+from contextlib import asynccontextmanager
+
+import anyio
+import pytest
+from cluster_limit_kit import FakeActor, Server, Worker
+
+from mellea_like.batch.ray import ClusterLimit
+from mellea_like.batch.ray.limit_actor import SILENCE, Ask
+from mellea_like.batch.ray.remote_limit import PATIENCE
+from mellea_like.core.backend import RequestMeta
+from mellea_like.core.estimate import estimate_input_tokens
+from mellea_like.core.generation import Usage
+from mellea_like.core.prices import Price
+from mellea_like.errors import BackendTimeout, LimitExceeded, RateLimited
+
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
+
+
+@asynccontextmanager
+async def actor_of(**limits):
+    async with anyio.create_task_group() as tasks:
+        yield FakeActor(ClusterLimit(**limits), tasks)
+        tasks.cancel_scope.cancel()
+
+
+async def run_for(seconds, *workers):
+    with anyio.move_on_after(seconds):
+        async with anyio.create_task_group() as tasks:
+            for worker in workers:
+                tasks.start_soon(worker.run)
+
+
+@pytest.mark.parametrize("workers", [1, 5])
+async def test_workers_together_keep_to_the_rate_and_use_it(workers):
+    server = Server()
+    async with actor_of(requests_per_minute=600) as actor:
+        await run_for(100, *[Worker(actor, server) for _ in range(workers)])
+    assert server.most_in(60) <= 600 + 10
+    assert len(server.came) >= 0.97 * 1000
+
+
+async def test_workers_share_the_rate_evenly():
+    servers = Server(), Server()
+    async with actor_of(requests_per_minute=600) as actor:
+        await run_for(60, *[Worker(actor, server) for server in servers])
+    assert abs(len(servers[0].came) - len(servers[1].came)) <= 30
+
+
+async def test_the_clock_of_another_machine_does_not_matter():
+    meta = RequestMeta("call", call_started=1e9, deadline=2e9)
+    request = Ask(1, 10, 5, "model", meta, 3.0).request()
+    assert request.meta.call_started == pytest.approx(anyio.current_time() - 3.0)
+    assert request.meta.deadline is None
+    assert estimate_input_tokens(request) == 10
+    assert (request.options.max_tokens, request.options.model) == (5, "model")
+
+
+async def test_tokens_are_shared_as_requests_are():
+    server = Server(0.1, Usage(1, 10, 10))
+    async with actor_of(tokens_per_minute=12_000) as actor:
+        await run_for(60, Worker(actor, server), Worker(actor, server))
+    assert 580 <= len(server.came) <= 640  # 20 tokens each.
+
+
+@pytest.mark.parametrize("workers", [1, 5])
+async def test_workers_together_send_as_many_requests_as_the_budget_has(workers):
+    server = Server(0.05)
+    async with actor_of(requests=97) as actor:
+        crew = [Worker(actor, server) for _ in range(workers)]
+        await run_for(600, *crew)
+        assert (actor.spent().requests, actor.reserved().requests) == (97, 0)
+    assert len(server.came) == 97
+    assert all("97 of 97 requests are made" in str(worker.denied) for worker in crew)
+
+
+async def test_money_is_spent_to_the_last_request_that_fits():
+    prices = {"some-model": Price(100.0, 900.0)}
+    server = Server(0.05, Usage(1, 5, 10))
+    async with actor_of(money=1.0, prices=prices) as actor:
+        crew = [Worker(actor, server) for _ in range(2)]
+        await run_for(600, *crew)
+    each = (5 * 100 + 10 * 900) / 1e6
+    assert 1.0 - 2 * each <= len(server.came) * each <= 1.0 + 1e-9
+    assert all(worker.denied for worker in crew)
+
+
+async def test_a_request_whose_cost_cannot_be_told_is_an_error_of_its_own():
+    async with actor_of(output_tokens=100) as actor:
+        worker = Worker(actor, Server(), max_tokens=None)
+        with pytest.raises(ValueError, match="set max_tokens in the options"):
+            await worker.send()
+        assert actor.reserved().requests == 0
+
+
+@pytest.mark.parametrize("limits", [{}, {"requests_per_minute": 1}])
+async def test_who_is_cancelled_reserves_nothing(limits):
+    async with actor_of(requests=1, **limits) as actor:
+        await Worker(actor, Server()).send()
+        actor.keeper._limits[0].requests = 3
+        worker = Worker(actor, Server(600.0))
+        with anyio.move_on_after(5):
+            await worker.send()
+        await anyio.sleep(1)
+        assert actor.reserved().requests == 0
+        assert actor.spent().requests == (1 if limits else 2)
+
+
+async def test_what_a_dead_worker_had_under_way_counts_as_spent_and_the_others_go_on():
+    async with actor_of(requests=10, output_tokens=1000) as actor:
+        dead, alive = Worker(actor, Server(1e6)), Worker(actor, server := Server(0.1))
+        scope = anyio.CancelScope()
+
+        async def doomed():
+            with scope:
+                await dead.run()
+
+        actor.tasks.start_soon(doomed)
+        await anyio.sleep(1)
+        actor.loses = True  # A process that is killed says nothing.
+        scope.cancel()
+        await anyio.sleep(1)
+        actor.loses = False
+        began = anyio.current_time()
+        await alive.run()
+        assert anyio.current_time() - began == pytest.approx(SILENCE, abs=10)
+        assert len(server.came) == 6
+        assert actor.spent().requests == 10
+        assert actor.spent().output_tokens == 4 * 10 + 6 * 10
+        assert actor.reserved().requests == 0
+
+
+async def test_a_worker_that_was_taken_for_dead_while_it_waited_asks_again():
+    async with actor_of(requests=100, requests_per_minute=1) as actor:
+        waiting, other = Worker(actor, server := Server()), Worker(actor, Server())
+        await other.send()
+        actor.tasks.start_soon(waiting.send)  # Outside a block, it shows no life.
+        await anyio.sleep(SILENCE - 5)
+        actor.keeper._limits[1].requests_per_minute = 0.1
+        await anyio.sleep(10)
+        await actor.alive("another", 0, ())
+        await anyio.sleep(1)
+        assert actor.reserved().requests == 1
+        await anyio.sleep(600)
+        assert len(server.came) == 1
+
+
+async def test_a_worker_whose_message_was_lost_does_not_keep_the_others_waiting():
+    async with actor_of(requests=2) as actor:
+        worker = Worker(actor, server := Server(), calls=1)
+        async with worker.limit.in_use():
+            actor.loses = True
+            await worker.send()
+            actor.loses = False
+            with anyio.fail_after(20):
+                await Worker(actor, server).run()
+        assert len(server.came) == 2
+
+
+@pytest.mark.parametrize(
+    ("error", "charged", "pause"),
+    [(RateLimited("secret", retry_after=30.0), 0, 30.0), (BackendTimeout("secret"), 5, 0.0)],
+)
+async def test_limits_hear_of_an_error_what_matters_to_them(error, charged, pause):
+    class Failing(Server):
+        async def generate(self, request):
+            self.came.append(anyio.current_time())
+            request.meter.start()
+            raise error
+
+    async with actor_of(input_tokens=100, requests_per_minute=60_000) as actor:
+        worker = Worker(actor, server := Failing())
+        for _ in range(2):
+            with pytest.raises(type(error)):
+                await worker.send()
+            await anyio.sleep(0.1)
+        assert actor.spent() == (2, 2 * charged, 0, 0)
+        assert server.came[1] - server.came[0] == pytest.approx(pause, abs=0.2)
+
+
+@pytest.mark.parametrize("calls", [1, 4])
+async def test_workers_stop_with_a_clear_error_when_the_actor_dies(calls):
+    async with actor_of(requests=1000) as actor:
+        worker = Worker(actor, server := Server(1.0), calls=calls)
+        actor.tasks.start_soon(worker.run)
+        await anyio.sleep(5)
+        actor.die()
+        sent = len(server.came)
+        await anyio.sleep(3)
+        assert len(server.came) <= sent + calls
+        assert "the actor that keeps the cluster's limit is gone" in str(worker.denied)
+        assert "(killed); run it again" in str(worker.denied)
+        with pytest.raises(LimitExceeded, match="is gone"):
+            await worker.send()
+
+
+async def test_workers_stop_when_the_actor_does_not_answer_for_so_long():
+    async with actor_of(requests=1000) as actor:
+        worker = Worker(actor, Server(1.0))
+        actor.tasks.start_soon(worker.run)
+        await anyio.sleep(5)
+        actor.delay = 1e6
+        await anyio.sleep(PATIENCE + 10)
+        assert "no answer for 30 seconds" in str(worker.denied)
+        actor.delay = 0.01
+        worker.denied = None
+        await worker.run(most=10)  # Each shard tries again.
+        assert worker.denied is None
+
+
+async def test_an_error_in_the_block_comes_out_as_it_is():
+    async with actor_of(requests=1) as actor:
+        with pytest.raises(KeyError, match="mine"):
+            async with Worker(actor, Server()).limit.in_use():
+                raise KeyError("mine")
+
+
+@pytest.mark.parametrize(
+    ("limits", "error", "says"),
+    [
+        ({}, ValueError, "ClusterLimit needs a limit: requests_per_minute"),
+        ({"requests": 0}, ValueError, "requests"),
+        ({"requests_per_minute": "1"}, TypeError, "requests_per_minute"),
+        ({"money": 1.0}, ValueError, "prices"),
+        ({"requests": 1, "prices": 3}, TypeError, "prices"),
+        ({"requests": 1, "assume_output_tokens": 0}, ValueError, "assume_output_tokens"),
+    ],
+)
+def test_what_is_wrong_with_a_limit_is_said_when_it_is_made(limits, error, says):
+    with pytest.raises(error, match=says):
+        ClusterLimit(**limits)
+
+
+def test_a_limit_can_be_sent_to_an_actor_and_keeps_its_name():
+    limit = ClusterLimit(money=1.0, prices={"m": Price(1.0, 2.0)}, requests_per_minute=5)
+    again = pickle.loads(pickle.dumps(limit))
+    assert again == limit
+    assert again.name != ClusterLimit(requests=1).name
