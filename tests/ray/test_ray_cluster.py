@@ -60,7 +60,8 @@ def test_what_a_killed_worker_had_under_way_counts_and_the_others_go_on(scene):
     lost = said["status"]["unfinished"]
     assert 0 < lost <= CALLS
     assert said["status"]["passed"] == 300 - lost
-    assert sum(said["calls"].values()) == 300  # As many as the budget has, with the lost ones.
+    # As many as the budget has; what was allowed when the worker died was perhaps never sent.
+    assert 300 - CALLS <= sum(said["calls"].values()) <= 300
 
 
 def test_what_is_wrong_is_said_before_anything_runs_and_what_is_done_is_not_done_again(scene):
