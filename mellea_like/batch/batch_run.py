@@ -10,8 +10,7 @@ from anyio.lowlevel import checkpoint
 
 from mellea_like.batch.identity import digest_of
 from mellea_like.batch.item import ItemResult
-from mellea_like.batch.journal.recorder import Keeping
-from mellea_like.batch.journal.resumed import Resumed, replayed
+from mellea_like.batch.journal.recorder import EarlierRun, ItemRecorder, replayed
 from mellea_like.batch.progress import Progress, Reporter
 from mellea_like.batch.source import END, Source
 from mellea_like.batch.task_scope import LeftTasks
@@ -29,8 +28,8 @@ if TYPE_CHECKING:
 
     from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
+    from mellea_like.batch.journal.journal import Journal, OpenJournal
     from mellea_like.batch.progress import OnProgress
-    from mellea_like.batch.store import Keeper, Store
 
 __all__ = ["BatchRun"]
 
@@ -52,7 +51,7 @@ class BatchRun(Generic[T]):
         concurrency: int,
         ordered: bool,
         fail_fast: bool,
-        journal: Keeper | None,
+        journal: Journal | None,
         keep_errors: bool,
         identity: Mapping[str, Any],
         on_progress: OnProgress | None,
@@ -74,7 +73,7 @@ class BatchRun(Generic[T]):
         self._scope = anyio.CancelScope()
         self._crew = anyio.CancelScope()
         self._reading = anyio.CancelScope()
-        self._store: Store | None = None
+        self._store: OpenJournal | None = None
         self._news: anyio.Event | None = None
         self._room: anyio.Event | None = None
         # How it ends:
@@ -215,7 +214,7 @@ class BatchRun(Generic[T]):
                 warn("closing the source of the batch: %s: %s", type(exc).__name__, exc)
 
     async def _take_all(self, send: MemoryObjectSendStream[Job]) -> None:
-        resumed = None if self._store is None else Resumed(self._store)
+        earlier = None if self._store is None else EarlierRun(self._store)
         while True:
             while not self._window.open:
                 self._room = anyio.Event()
@@ -226,13 +225,13 @@ class BatchRun(Generic[T]):
                 self._error = self._error or exc
                 return
             if item is END:
-                if resumed is not None:
-                    await resumed.check_end(self._window.taken)
+                if earlier is not None:
+                    await earlier.check_end(self._window.taken)
                 return
             job = self._work.job(self._window.take(), item)
-            if resumed is not None:
+            if earlier is not None:
                 job = job._replace(digest=digest_of(item, job.action))
-                stored = await resumed.find(job.id, job.digest)
+                stored = await earlier.find(job.id, job.digest)
                 if stored is not None and stored.result is not None:
                     self._finish(replayed(stored, item, job.action, self._work.format))
                     continue
@@ -253,10 +252,10 @@ class BatchRun(Generic[T]):
 
     async def _sample(self, job: Job) -> None:
         """Sample an item and keep what came of it, unless that is for another run to find out."""
-        keeping = None
+        recorder = None
         if self._store is not None:
-            keeping = Keeping(self._store, job, self._work.format, self._abort)
-        on_slice = None if keeping is None else keeping.on_slice
+            recorder = ItemRecorder(self._store, job, self._work.format, self._abort)
+        on_slice = None if recorder is None else recorder.on_slice
         result, error = await self._work.sample(job, on_slice)
         if self._aborted:
             return
@@ -267,13 +266,13 @@ class BatchRun(Generic[T]):
         if result is not None:
             usage = result.usage
         else:
-            usage = Usage() if keeping is None else keeping.usage
+            usage = Usage() if recorder is None else recorder.usage
         outcome = ItemResult(job.id, job.item, result, error, job.attempt, usage=usage)
         if self._fail_fast and not outcome.success:
             self._abort(first_failure(outcome))
             return
-        if keeping is not None and (error is None or self._keep_errors):
-            await keeping.finish(result, error)
+        if recorder is not None and (error is None or self._keep_errors):
+            await recorder.finish(result, error)
         self._finish(outcome)
 
     # --- how items end, and the batch ------------------------------------------------------------

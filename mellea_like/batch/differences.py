@@ -10,7 +10,7 @@ from mellea_like.batch.identity import OPAQUE
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ["Difference", "differences", "said"]
+__all__ = ["Difference", "differences", "in_words"]
 
 Object: TypeAlias = "dict[str, Any]"
 
@@ -68,7 +68,7 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[Diff
     return tuple(d for d in found if not (models and d.name == "options.model"))
 
 
-def said(found: tuple[Difference, ...]) -> list[str]:
+def in_words(found: tuple[Difference, ...]) -> list[str]:
     """Put differences into words.
 
     Args:

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from mellea_like.batch.journal.journal import Journal
     from mellea_like.batch.progress import OnProgress
-    from mellea_like.batch.store import Keeper
     from mellea_like.core.action import Action, Instruction
     from mellea_like.core.message import Message
     from mellea_like.core.requirement import Requirement
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
         budget: Budget | None
         ordered: bool
         fail_fast: bool
-        journal: Journal | Keeper | str | os.PathLike[str] | None
+        journal: Journal | str | os.PathLike[str] | None
         keep_errors: bool
         on_progress: OnProgress | None
         settings: Mapping[str, Any] | None
@@ -142,7 +141,7 @@ def sample_many(
     budget: Budget | None = None,
     ordered: bool = False,
     fail_fast: bool = False,
-    journal: Journal | Keeper | str | os.PathLike[str] | None = None,
+    journal: Journal | str | os.PathLike[str] | None = None,
     keep_errors: bool = True,
     on_progress: OnProgress | None = None,
     settings: Mapping[str, Any] | None = None,
@@ -221,7 +220,7 @@ def sample_many(
         concurrency=concurrency,
         ordered=ordered,
         fail_fast=fail_fast,
-        journal=_keeper(journal),
+        journal=_journal(journal),
         keep_errors=keep_errors,
         identity={} if journal is None else work.identity(settings),
         on_progress=on_progress,
@@ -252,7 +251,7 @@ def _check_calls(
     )
 
 
-def _keeper(journal: Journal | Keeper | str | os.PathLike[str] | None) -> Keeper | None:
+def _journal(journal: Journal | str | os.PathLike[str] | None) -> Journal | None:
     if isinstance(journal, str | os.PathLike):
         from mellea_like.batch.journal.journal import Journal  # noqa: PLC0415 (only runs with one need it)
 

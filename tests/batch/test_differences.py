@@ -8,7 +8,7 @@ import pickle
 import pytest
 
 from mellea_like.backends import MarkovBackend, ScriptedBackend
-from mellea_like.batch.differences import differences, said
+from mellea_like.batch.differences import differences, in_words
 from mellea_like.batch.identity import identity_of
 from mellea_like.core.requirement import Requirement
 from mellea_like.core.validation import Candidate
@@ -105,7 +105,7 @@ WORDS = checks.word_count(at_most=20)
     ],
 )
 def test_only_what_differs_is_named_in_few_words(before, now, words):
-    found = said(differences(identity(**before), identity(**now)))
+    found = in_words(differences(identity(**before), identity(**now)))
     assert len(found) == len(words)
     for part, expected in zip(found, words, strict=True):
         assert part.startswith(expected)
@@ -115,13 +115,13 @@ def test_only_what_differs_is_named_in_few_words(before, now, words):
 def test_what_decides_is_told_where_a_requirement_says_the_same():
     before = identity(of=[Requirement("is short", short), WORDS])
     now = identity(of=[Requirement("is short", brief), Requirement("has at most 20 words", short)])
-    first, second = said(differences(before, now))
+    first, second = in_words(differences(before, now))
     assert first.startswith('requirements was "is short" by ')
     assert ".short and is " in first
     assert first.endswith(".brief")
     assert second.startswith('requirements was "has at most 20 words" by mellea_like and is ')
     asked = identity(of=["is short", Requirement("kind", judge=ScriptedBackend(["yes"]))])
-    [one, two] = said(differences(identity(of=[Requirement("is short", short), "kind"]), asked))
+    [one, two] = in_words(differences(identity(of=[Requirement("is short", short), "kind"]), asked))
     assert one.endswith('and is "is short" by a judge')
     assert 'was "kind" by a judge and is "kind" by ' in two
 
@@ -129,25 +129,25 @@ def test_what_decides_is_told_where_a_requirement_says_the_same():
 def test_no_internal_name_is_shown():
     before = identity(of=[WORDS, checks.contains("a")])
     now = identity(RepairTemplateStrategy, of=[checks.line_count(at_most=3)], schedule=Staggered(1))
-    assert "mellea_like" not in "".join(said(differences(before, now)))
-    assert "<locals>" not in "".join(said(differences(before, now)))
+    assert "mellea_like" not in "".join(in_words(differences(before, now)))
+    assert "<locals>" not in "".join(in_words(differences(before, now)))
 
 
 def test_two_things_of_one_name_are_told_apart():
     before = {"x": {"class": "mellea_like.one.Thing"}}
     now = {"x": {"class": "mellea_like.two.Thing"}}
-    assert said(differences(before, now)) == [
+    assert in_words(differences(before, now)) == [
         'x was {"class": "mellea_like.one.Thing"} and is {"class": "mellea_like.two.Thing"}'
     ]
 
 
 def test_what_shows_itself_in_words_of_its_own_is_shown_in_them():
     before = {"x": {"class": "app.Thing", "is": "<Thing of 3>"}}
-    assert said(differences(before, {"x": {"class": "app.Other", "is": {}}})) == [
+    assert in_words(differences(before, {"x": {"class": "app.Other", "is": {}}})) == [
         "x was <Thing of 3> and is Other()"
     ]
     nameless = {"provider": "app.Backend", "model": None}
-    assert said(differences({"y": nameless}, {})) == ["y: Backend is gone"]
+    assert in_words(differences({"y": nameless}, {})) == ["y: Backend is gone"]
 
 
 def test_of_long_values_the_place_is_shown_where_they_begin_to_differ():
@@ -158,18 +158,18 @@ def test_of_long_values_the_place_is_shown_where_they_begin_to_differ():
     assert only.now == "…" + "x" * 16 + "z" * 44 + "…"
     [longer] = differences(before, {"prompt": before["prompt"][:-1]})
     assert (longer.was, longer.now) == ("…" + "z" * 15 + 'z"', "…" + "z" * 15 + '"')
-    assert said(differences({"prompt": "a" * 59}, {"prompt": "b"})) == [
+    assert in_words(differences({"prompt": "a" * 59}, {"prompt": "b"})) == [
         f'prompt was "{"a" * 59}… and is "b"'
     ]
 
 
 def test_null_is_taken_not_to_be_there():
     assert differences({"input": None}, {"prompt": None}) == ()
-    assert said(differences({"input": None}, {"input": "a"})) == ['input: "a" is new']
+    assert in_words(differences({"input": None}, {"input": "a"})) == ['input: "a" is new']
 
 
 def test_of_very_many_differences_the_rest_is_counted():
-    found = said(differences({}, {str(n): n for n in range(11)}))
+    found = in_words(differences({}, {str(n): n for n in range(11)}))
     assert found[-2:] == ["7: 7 is new", "and 3 more"]
     assert len(found) == 9
 

@@ -50,8 +50,8 @@ async def test_a_full_disk_stops_the_run_loudly_and_later_it_goes_on(path):
     finished = 0
     with pytest.raises(JournalError, match="the disk is full; make room, and run again"):
         async with Journal(path).open(IDENTITY) as store:
-            assert store._disk is not None
-            store._disk._writing.execute("PRAGMA max_page_count = 12")
+            assert store._file is not None
+            store._file._connection.execute("PRAGMA max_page_count = 12")
             while True:
                 await write_item(store, finished)
                 finished += 1
@@ -65,8 +65,8 @@ async def test_after_a_full_disk_every_call_says_so_at_once(path):
     heard: list[str] = []
     with pytest.raises(JournalError, match="disk is full"):
         async with Journal(path).open(IDENTITY) as store:
-            assert store._disk is not None
-            store._disk._writing.execute("PRAGMA max_page_count = 10")
+            assert store._file is not None
+            store._file._connection.execute("PRAGMA max_page_count = 10")
 
             async def item(n: int) -> None:
                 store.begin(n, 1, "", "x" * 4000, None)
@@ -94,8 +94,8 @@ async def test_after_a_full_disk_every_call_says_so_at_once(path):
 async def test_slices_that_could_not_be_written_are_heard_of_at_the_end(path, caplog):
     async def fill(error: Exception | None) -> None:
         async with Journal(path).open(IDENTITY) as store:
-            assert store._disk is not None
-            store._disk._writing.execute("PRAGMA max_page_count = 1")
+            assert store._file is not None
+            store._file._connection.execute("PRAGMA max_page_count = 1")
             for n in range(20):
                 store.begin(n, 1, "", "x" * 4000, None)
             if error is not None:
@@ -217,7 +217,7 @@ def watched_syscalls(call: str, error: str, when: int):
 )
 def test_a_write_that_fails_is_no_result_and_the_run_goes_on_later(path, call, error, words):
     anyio.run(write_run, path, 1)
-    with watched_syscalls(call, error, 30) as prefix:
+    with watched_syscalls(call, error, 20 if call == "fdatasync" else 50) as prefix:
         lines = lines_of([*prefix, *child_code(RUN), str(path), "1000"])
     assert words in lines[-1]
     finished = len(lines) - 2
@@ -264,8 +264,8 @@ async def test_another_program_that_locks_the_database_is_named(path):
     with pytest.raises(JournalError, match="another program has locked it"):
         async with Journal(path).open(IDENTITY) as store:
             await write_item(store, 0)
-            assert store._disk is not None
-            store._disk._writing.execute("PRAGMA busy_timeout = 50")
+            assert store._file is not None
+            store._file._connection.execute("PRAGMA busy_timeout = 50")
             with closing(sqlite3.connect(path, isolation_level=None)) as other:
                 other.execute("BEGIN IMMEDIATE")
                 store.begin(1, 1, "", "", None)

@@ -79,7 +79,7 @@ MARKOV = ("--backend", "markov")
         ((*BASE[:4], "out.xlsx"), 2, "--output: out.xlsx does not end in one of .jsonl"),
         ((*BASE[:4], "-", "--output-format", "parquet"), 2, "--output: Parquet can't be"),
         ((*BASE[:4], "out.parquet"), 2, "a crash would lose all: add --journal FILE"),
-        ((*BASE, "--journal", "there.jsonl"), 3, "journal there.jsonl is too short to be one"),
+        ((*BASE, "--journal", "there.jsonl"), 3, "it isn't a journal, nor any SQLite"),
         ((*BASE, "--journal", "there.jsonl", "--resume"), 3, "there.jsonl"),
         ((*BASE, "--journal", "no/run.db"), 3, "no/run.db"),
     ],

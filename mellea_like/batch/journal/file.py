@@ -1,6 +1,6 @@
-"""The file of a journal: making it, opening it, and refusing what is none or is damaged.
+"""The file of a journal: its tables, making it, opening it, and refusing what isn't one.
 
-Nothing here waits for an event loop; whoever calls it does so in a thread.
+Nothing here waits for an event loop; callers do so in a thread.
 """
 
 from __future__ import annotations
@@ -9,35 +9,73 @@ import os
 import sqlite3
 import stat
 import tempfile
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from mellea_like.batch.journal import schema
 from mellea_like.errors import JournalError
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Mapping
+    from collections.abc import Generator, Mapping
 
 __all__ = [
-    "check",
-    "check_tables",
+    "SET_RUN",
     "connect",
     "create",
     "damaged",
-    "explained",
-    "has_log",
-    "look",
+    "is_there",
+    "journal_errors",
     "make_durable",
-    "problems",
-    "sound_rows",
+    "opened",
+    "read_whole",
 ]
 
-BESIDE = ("-wal", "-shm", "-journal")
-"""What SQLite keeps beside a database, by the end of the name."""
+APPLICATION_ID = 0x4D4C6A6C
+"""What the file says that it is: ``MLjl``, at byte 68 (https://sqlite.org/fileformat2.html)."""
 
-SMALLEST = 512
-"""The smallest page of an SQLite database; it takes a shorter file for an empty database."""
+FORMAT_VERSION = 2
+"""The version of these tables, in the file's ``user_version``."""
+
+TABLES = {
+    "run": """CREATE TABLE run (
+  name TEXT NOT NULL PRIMARY KEY,
+  value TEXT NOT NULL
+) WITHOUT ROWID""",
+    "items": """CREATE TABLE items (
+  id INTEGER NOT NULL PRIMARY KEY,
+  digest TEXT NOT NULL,
+  label TEXT NOT NULL,
+  data TEXT
+)""",
+    "attempts": """CREATE TABLE attempts (
+  item INTEGER NOT NULL,
+  attempt INTEGER NOT NULL,
+  started TEXT NOT NULL,
+  PRIMARY KEY (item, attempt)
+) WITHOUT ROWID""",
+    "slices": """CREATE TABLE slices (
+  item INTEGER NOT NULL,
+  attempt INTEGER NOT NULL,
+  iteration INTEGER NOT NULL,
+  requests INTEGER NOT NULL,
+  input_tokens INTEGER NOT NULL,
+  output_tokens INTEGER NOT NULL,
+  unknown INTEGER NOT NULL,
+  body TEXT NOT NULL,
+  PRIMARY KEY (item, attempt, iteration)
+) WITHOUT ROWID""",
+    "results": """CREATE TABLE results (
+  item INTEGER NOT NULL PRIMARY KEY,
+  attempt INTEGER NOT NULL,
+  status TEXT NOT NULL,
+  elapsed REAL NOT NULL,
+  error TEXT,
+  trace TEXT
+)""",
+}
+"""Each table by its name, as SQLite's own schema table has it. Rows are only ever added."""
+
+SET_RUN = "INSERT OR REPLACE INTO run VALUES (?, ?)"
 
 BUSY_SECONDS = 10.0
 """How long to wait where another connection holds SQLite's own locks; each does so only briefly."""
@@ -47,150 +85,83 @@ _ADVICE = "restore a copy of it, or begin a new journal; `sqlite3 FILE .recover`
 _WHY = {
     sqlite3.SQLITE_BUSY: "another program has locked it",
     sqlite3.SQLITE_CANTOPEN: "it can't be opened",
-    sqlite3.SQLITE_CORRUPT: "it is damaged",
+    sqlite3.SQLITE_CORRUPT: f"it is damaged: {_ADVICE}",
     sqlite3.SQLITE_FULL: "the disk is full; make room, and run again with this journal to go on",
     sqlite3.SQLITE_IOERR: "the disk has failed it",
-    sqlite3.SQLITE_NOTADB: "it is no journal, and no SQLite database at all",
+    sqlite3.SQLITE_NOTADB: "it isn't a journal, nor any SQLite database",
     sqlite3.SQLITE_PERM: "the permission is missing",
     sqlite3.SQLITE_READONLY: "it can't be written",
 }
 
 
-def explained(error: sqlite3.Error, path: Path) -> JournalError:
-    """Say what SQLite's error means for a journal.
-
-    Args:
-        error: the error.
-        path: the journal's path.
-
-    Returns:
-        The error to raise.
-    """
-    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-    name = getattr(error, "sqlite_errorname", type(error).__name__)
-    why = _WHY.get(code, "it can't be used")
-    advice = f": {_ADVICE}" if code == sqlite3.SQLITE_CORRUPT else ""
-    return JournalError(f"journal {path}: {why} ({name}: {error}){advice}")
-
-
 @contextmanager
-def problems(path: Path) -> Generator[None]:
-    """Turn errors of SQLite and of the system into those of a journal.
-
-    Args:
-        path: the journal's path.
-
-    Yields:
-        Nothing.
-
-    Raises:
-        JournalError: instead of them.
-    """
+def journal_errors(path: Path) -> Generator[None]:
+    """Turn errors of SQLite and of the system into those of a journal."""
     try:
         yield
     except sqlite3.Error as exc:
-        raise explained(exc, path) from exc
-    except UnicodeDecodeError as exc:
-        raise damaged(path, f"a text in it is none ({exc})") from exc
+        why = _WHY.get(_code(exc), "it can't be used")
+        name = getattr(exc, "sqlite_errorname", type(exc).__name__)
+        msg = f"journal {path}: {why} ({name}: {exc})"
+        raise JournalError(msg) from exc
     except OSError as exc:
-        msg = f"journal {path}: {exc.strerror}"
+        where = "" if exc.filename in {None, str(path)} else f": {exc.filename}"
+        msg = f"journal {path}: {exc.strerror}{where}"
         raise JournalError(msg) from exc
 
 
-def look(path: Path) -> os.stat_result | None:
-    """Look at what is where a journal is or should be, without opening it.
+def damaged(path: Path, what: str) -> JournalError:
+    """Return the error that says that a journal is damaged."""
+    return JournalError(f"journal {path} is damaged: {what}: {_ADVICE}")
 
-    Args:
-        path: the journal's path.
 
-    Returns:
-        What the system says of it; None if nothing is there.
+def _code(error: sqlite3.Error) -> int:
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF
 
-    Raises:
-        JournalError: it can't be a journal: it is a symbolic link, a folder, or empty, or one of
-            the files that SQLite keeps beside it is.
-    """
+
+def is_there(path: Path) -> bool:
+    """Tell whether there is a file where a journal is or should be; refuse what can't be one."""
     if not path.parent.is_dir():
         msg = f"journal {path}: there is no folder {path.parent}: make it first"
         raise JournalError(msg)
-    for beside in (path.with_name(path.name + end) for end in BESIDE):
-        found = _stat(beside, path)
-        if found is not None and not stat.S_ISREG(found.st_mode):
-            msg = f"journal {path}: {beside.name} beside it is no regular file: remove it"
-            raise JournalError(msg)
-    there = _stat(path, path)
-    if there is None:
-        return None
-    if stat.S_ISLNK(there.st_mode):
+    try:
+        mode = path.lstat().st_mode
+    except FileNotFoundError:
+        return False
+    if stat.S_ISLNK(mode):
         msg = f"journal {path} is a symbolic link, and none is followed: name the file itself"
         raise JournalError(msg)
-    if not stat.S_ISREG(there.st_mode):
-        what = "a folder" if stat.S_ISDIR(there.st_mode) else "no regular file"
+    if not stat.S_ISREG(mode):
+        what = "a folder" if stat.S_ISDIR(mode) else "not a regular file"
         msg = f"journal {path} is {what}: name a file"
         raise JournalError(msg)
-    if there.st_size < SMALLEST:
-        what = "too short to be one" if there.st_size else "empty, so it is none"
-        msg = f"journal {path} is {what}: move it away, or use another name"
-        raise JournalError(msg)
-    return there
-
-
-def _stat(path: Path, journal: Path) -> os.stat_result | None:
-    try:
-        return path.lstat()
-    except FileNotFoundError:
-        return None
-    except OSError as exc:
-        msg = f"journal {journal} can't be looked at: {exc.strerror}"
-        raise JournalError(msg) from exc
+    return True
 
 
 def connect(path: Path, mode: str) -> sqlite3.Connection:
     """Open the database, without a look at what it is.
 
-    Args:
-        path: its path, of an existing file.
-        mode: ``"ro"`` or ``"rw"``; ``"ro&immutable=1"`` reads the main file and nothing else.
-
-    Returns:
-        A connection for one thread at a time, with transactions that are begun by hand.
+    The mode is ``"ro"`` or ``"rw"``; ``"ro&immutable=1"`` reads the main file and nothing else.
     """
-    connection = sqlite3.connect(
+    return sqlite3.connect(
         f"{path.absolute().as_uri()}?mode={mode}",
         uri=True,
-        isolation_level=None,
+        isolation_level=None,  # Transactions are begun by hand.
         check_same_thread=False,
         timeout=BUSY_SECONDS,
     )
-    # A file from elsewhere is not trusted: https://sqlite.org/security.html
-    connection.execute("PRAGMA trusted_schema = OFF")
-    connection.execute("PRAGMA cell_size_check = ON")
-    return connection
 
 
-def has_log(path: Path) -> bool:
-    """Tell whether there is something in the write-ahead log beside a database.
-
-    Args:
-        path: the database's path.
-
-    Returns:
-        False where there is no log, or an empty one.
-    """
-    found = _stat(path.with_name(f"{path.name}-wal"), path)
-    return found is not None and found.st_size > 0
+def _has_log(path: Path) -> bool:
+    """Tell whether there is something in the write-ahead log beside a database."""
+    try:
+        return path.with_name(f"{path.name}-wal").stat().st_size > 0
+    except FileNotFoundError:
+        return False
 
 
 def make_durable(connection: sqlite3.Connection, path: Path) -> None:
-    """Have commits survive a crash, of this process and of the machine.
-
-    Args:
-        connection: the open database.
-        path: its path.
-
-    Raises:
-        JournalError: the file system is not up to it.
-    """
+    """Have commits survive a crash, of this process and of the machine."""
     (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
     if mode != "wal":  # pragma: no cover (a file system without shared memory)
         msg = f"journal {path}: its file system can't hold one (no write-ahead log): use another"
@@ -199,154 +170,97 @@ def make_durable(connection: sqlite3.Connection, path: Path) -> None:
     connection.execute("PRAGMA fullfsync = ON")  # On macOS, where a plain one does not wait.
 
 
-def check(path: Path) -> None:
-    """Make sure that a file is a journal that can be read here, and make nothing beside it.
+def create(path: Path, facts: Mapping[str, str]) -> None:
+    """Make a new journal, complete from the moment that it has its name."""
+    if _has_log(path):  # SQLite would take it for an old one's, and remove it.
+        msg = (
+            f"journal {path} is not there, but {path.name}-wal is, and holds what was last written"
+            f" to it: put {path.name} back beside it, or remove {path.name}-wal"
+        )
+        raise JournalError(msg)
+    marks = f"PRAGMA application_id = {APPLICATION_ID}", f"PRAGMA user_version = {FORMAT_VERSION}"
+    with tempfile.TemporaryDirectory(prefix=f".{path.name}-", dir=path.parent) as folder:
+        draft = Path(folder, "draft")
+        draft.touch()
+        draft.chmod(0o600)
+        with closing(connect(draft, "rw")) as connection:
+            make_durable(connection, draft)
+            connection.execute("BEGIN")
+            for statement in (*marks, *TABLES.values()):
+                connection.execute(statement)
+            connection.executemany(SET_RUN, facts.items())
+            connection.execute("COMMIT")
+        try:
+            os.link(draft, path)
+        except FileExistsError as exc:
+            msg = f"journal {path}: another program has just made a file of that name"
+            raise JournalError(msg) from exc
+        except OSError:  # pragma: no cover (a file system without hard links)
+            draft.rename(path)
+    place = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(place)  # The name is on the disk, too.
+    finally:
+        os.close(place)
 
-    What a journal is marked with stands in its main file from its first moment. Where it has a
-    log, that is read too: without it, a main file whose pages were still being copied from the log
-    when its writer died would look damaged.
 
-    Args:
-        path: the file.
+@contextmanager
+def opened(path: Path, *, whole: bool = True) -> Generator[sqlite3.Connection]:
+    """Open a journal to read it, and make sure that it is one; all of it with ``whole``."""
+    # That takes seconds for each gigabyte; without it, damage is found where it is read.
+    with journal_errors(path):
+        if not is_there(path):
+            msg = f"journal {path}: there is no such file"
+            raise JournalError(msg)
+        with closing(_readable(path)) as connection:
+            _check(connection, path)
+            if whole:
+                read_whole(connection, path)
+            yield connection
 
-    Raises:
-        JournalError: it is none, or one of another format version.
+
+def _readable(path: Path) -> sqlite3.Connection:
+    """Open a journal for reading, so that nothing changes and nothing is left.
+
+    Where there is a write-ahead log, a connection that may not write leaves it alone. Where there
+    is none, only one that may write removes the empty one that SQLite makes to read.
     """
-    if sqlite3.sqlite_version_info < schema.OLDEST_SQLITE:  # pragma: no cover (an old system)
-        msg = f"journals need SQLite 3.37 or newer; this Python has {sqlite3.sqlite_version}"
+    if _has_log(path):
+        return connect(path, "ro")
+    connection = connect(path, "rw")
+    try:
+        connection.execute("PRAGMA query_only = ON")
+        connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+    except sqlite3.Error as exc:
+        connection.close()
+        if _code(exc) in {sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY}:
+            # Nothing can be made beside it; so nobody writes it either.
+            return connect(path, "ro&immutable=1")
+        raise
+    return connection
+
+
+def _check(connection: sqlite3.Connection, path: Path) -> None:
+    """Make sure that a database is a journal that this version reads."""
+    (application,) = connection.execute("PRAGMA application_id").fetchone()
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if application != APPLICATION_ID:
+        msg = f"journal {path} isn't one, but empty or of another application: use another name"
         raise JournalError(msg)
-    mode = "ro" if has_log(path) else "ro&immutable=1"
-    with problems(path), closing(connect(path, mode)) as connection:
-        (application,) = connection.execute("PRAGMA application_id").fetchone()
-        (version,) = connection.execute("PRAGMA user_version").fetchone()
-    if application != schema.APPLICATION_ID:
-        msg = f"journal {path}: this is a database of another application: use another name"
-        raise JournalError(msg)
-    if version != schema.FORMAT_VERSION:
-        age = "a newer" if version > schema.FORMAT_VERSION else "an older"
+    if version != FORMAT_VERSION:
+        age = "a newer" if version > FORMAT_VERSION else "an older"
         msg = (
             f"journal {path} is of format version {version}, and this version of mellea_like reads"
-            f" and writes {schema.FORMAT_VERSION}: use {age} mellea_like for it, or another journal"
+            f" and writes {FORMAT_VERSION}: use {age} mellea_like for it, or another journal"
         )
         raise JournalError(msg)
-
-
-def check_tables(connection: sqlite3.Connection, path: Path, *, whole: bool) -> None:
-    """Make sure that the tables are those of a journal and that the database holds together.
-
-    Args:
-        connection: the open database.
-        path: its path.
-        whole: whether to read all of the file for that, which takes seconds for each gigabyte.
-
-    Raises:
-        JournalError: it is damaged.
-    """
-    with problems(path):
-        found = dict(
-            connection.execute(
-                "SELECT name, sql FROM sqlite_schema WHERE name NOT LIKE 'sqlite_autoindex_%'"
-            )
-        )
-        answers = connection.execute("PRAGMA quick_check(1)").fetchall() if whole else [("ok",)]
-    if found != schema.TABLES:
+    tables = "SELECT name, sql FROM sqlite_schema WHERE name NOT LIKE 'sqlite_autoindex_%'"
+    if dict(connection.execute(tables)) != TABLES:
         raise damaged(path, "its tables are not those of a journal")
-    if answers != [("ok",)]:
-        raise damaged(path, answers[0][0])
 
 
-def sound_rows(
-    connection: sqlite3.Connection, statement: str, parameters: tuple[Any, ...], path: Path
-) -> list[tuple[Any, ...]]:
-    """Read rows and check them against their checksums.
-
-    Args:
-        connection: the open database.
-        statement: one of the schema's.
-        parameters: its parameters.
-        path: the journal's path.
-
-    Returns:
-        The rows, without their checksums.
-
-    Raises:
-        JournalError: a row is damaged.
-    """
-    rows = connection.execute(statement, parameters).fetchall()
-    for row in rows:
-        if not schema.is_sound(row):
-            raise damaged(path, f"a row that begins {row[:2]} is not as it was written")
-    return [row[:-1] for row in rows]
-
-
-def damaged(path: Path, what: str) -> JournalError:
-    """Return the error that says that a journal is damaged.
-
-    Args:
-        path: its path.
-        what: what is wrong.
-
-    Returns:
-        The error to raise.
-    """
-    return JournalError(f"journal {path} is damaged: {what}: {_ADVICE}")
-
-
-def create(path: Path, run: Mapping[str, str]) -> None:
-    """Make a new journal, complete from the moment that it has its name.
-
-    Args:
-        path: where; nothing is there.
-        run: what to say of the run, by name.
-
-    Raises:
-        JournalError: it can't be made, or something is there.
-    """
-    for beside in (path.with_name(path.name + end) for end in BESIDE):
-        found = _stat(beside, path)
-        if found is not None and found.st_size and not beside.name.endswith("-shm"):
-            msg = (
-                f"journal {path} is not there, but {beside.name} is, and holds what was last"
-                f" written to it: put {path.name} back beside it, or remove {beside.name}"
-            )
-            raise JournalError(msg)
-    with problems(path):
-        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}-", suffix="-new", dir=path.parent)
-        draft = Path(name)
-        try:
-            os.fchmod(descriptor, 0o600)  # Whatever the umask.
-            os.close(descriptor)
-            _fill(draft, run.items())
-            _publish(draft, path)
-        finally:
-            draft.unlink(missing_ok=True)
-            for end in BESIDE:
-                with suppress(FileNotFoundError):
-                    draft.with_name(draft.name + end).unlink()
-
-
-def _fill(draft: Path, run: Iterable[tuple[str, str]]) -> None:
-    with closing(connect(draft, "rw")) as connection:
-        make_durable(connection, draft)
-        connection.execute("BEGIN IMMEDIATE")
-        for statement in (*schema.MARKS, *schema.TABLES.values()):
-            connection.execute(statement)
-        connection.executemany(schema.SET_RUN, [schema.with_checksum(*pair) for pair in run])
-        connection.execute("COMMIT")
-        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-
-
-def _publish(draft: Path, path: Path) -> None:
-    """Give a finished file its name, unless the name is taken; both reach the disk."""
-    try:
-        os.link(draft, path, follow_symlinks=False)
-    except FileExistsError as exc:
-        msg = f"journal {path}: another program has just made a file of that name"
-        raise JournalError(msg) from exc
-    except OSError:  # pragma: no cover (a file system without hard links)
-        draft.rename(path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+def read_whole(connection: sqlite3.Connection, path: Path) -> None:
+    """Make sure that all of the database holds together."""
+    [(answer,)] = connection.execute("PRAGMA quick_check(1)").fetchall()
+    if answer != "ok":
+        raise damaged(path, answer)

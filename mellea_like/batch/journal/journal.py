@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING, Any, Self, get_args
 import anyio
 from anyio import to_thread
 
-from mellea_like.batch.journal import schema
-from mellea_like.batch.journal.disk import JournalDisk, timestamp
-from mellea_like.batch.journal.records import KeptText, result_rows, slice_row, written
-from mellea_like.batch.journal.writer import JournalWriter
+from mellea_like.batch.journal.records import KeptText, result_rows, slice_row, to_json
+from mellea_like.batch.journal.writer import JournalFile, JournalWriter, timestamp
 from mellea_like.core.prices import checked_prices
 from mellea_like.core.trace import slice_to_dict
 from mellea_like.errors import JournalError
@@ -32,6 +30,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Journal", "OpenJournal"]
 
+_INSERT_ITEM = "INSERT OR IGNORE INTO items VALUES (?, ?, ?, ?)"
+_INSERT_ATTEMPT = "INSERT INTO attempts VALUES (?, ?, ?)"
+_INSERT_SLICE = "INSERT INTO slices VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+_INSERT_RESULT = "INSERT INTO results VALUES (?, ?, ?, ?, ?, ?)"
+
 
 class Journal:
     """Where a batch run writes down what it has done, and finds it again when it goes on.
@@ -48,7 +51,7 @@ class Journal:
                 ...
 
     Args:
-        path: where. A symbolic link is not followed, and a file that is no journal is left as it
+        path: where. A symbolic link is not followed, and a file that isn't a journal is left as it
             is. SQLite keeps files beside it while it is in use (``-wal``, ``-shm``), and after a
             kill; they belong to it, and are moved or copied with it only.
         resume: whether to go on with a journal that is there; False refuses it.
@@ -60,7 +63,7 @@ class Journal:
         prices: what tokens cost, for `read_run` and for reports.
 
     Raises:
-        TypeError: the path is none, ``resume`` no bool, or a price no `Price`.
+        TypeError: the path isn't a path, ``resume`` not a bool, or a price not a `Price`.
         ValueError: the path is empty, or ``text`` is none of the three.
     """
 
@@ -103,7 +106,7 @@ class Journal:
 
         Returns:
             The open journal. Entering it raises `JournalError` where the journal can't be made or
-            used, is in use, is damaged or none, or belongs to another run.
+            used, is in use, is damaged or not a journal, or belongs to another run.
         """
         prices = None
         if self._prices is not None:
@@ -118,8 +121,8 @@ class Journal:
 class OpenJournal:
     """A journal in use: what a run writes as it goes, and looks up.
 
-    A task of its own writes it. When the block is left, also by an error or a cancellation, what is
-    queued is written first.
+    A task writes it. When the block is left, also by an error or a cancellation, what is queued is
+    written first.
 
     Args:
         path: where the journal is, or is to be.
@@ -139,12 +142,10 @@ class OpenJournal:
         notes: Mapping[str, Any],
     ) -> None:
         self._path = path
-        self._identity = identity
-        self._resume = resume
         self._text: KeptText = text
-        self._notes = notes
+        self._open = partial(JournalFile, path, identity, resume=resume, notes=notes)
         self._tasks: TaskGroup | None = None
-        self._disk: JournalDisk | None = None
+        self._file: JournalFile | None = None
         self._problem: Exception | None = None
         self._running: dict[tuple[int, int], tuple[float, set[int]]] = {}
 
@@ -154,7 +155,7 @@ class OpenJournal:
             raise RuntimeError(msg)
         self._ready = anyio.Event()
         self._writer = JournalWriter()
-        self._readers = anyio.CapacityLimiter(1)
+        self._thread = anyio.CapacityLimiter(1)
         self._tasks = await anyio.create_task_group().__aenter__()
         self._tasks.start_soon(self._live, name=f"journal {self._path.name}")
         try:
@@ -189,30 +190,26 @@ class OpenJournal:
 
     async def _live(self) -> None:
         """Open the file, write to it, and close it: nothing interrupts that halfway."""
-        limiter = anyio.CapacityLimiter(1)
         with anyio.CancelScope(shield=True):
             try:
-                self._disk = disk = await to_thread.run_sync(self._opened, limiter=limiter)
+                self._file = await to_thread.run_sync(self._open, limiter=self._thread)
             except Exception as exc:  # noqa: BLE001 (raised to whoever opens)
                 self._problem = exc
                 return
             finally:
                 self._ready.set()
             try:
-                await self._writer.run(disk.commit, limiter)
+                await self._writer.run(self._file.commit, self._thread)
             finally:
-                close = partial(disk.close, ended=self._writer.failed is None)
-                await to_thread.run_sync(close, limiter=limiter)
+                close = partial(self._file.close, ended=self._writer.failed is None)
+                await to_thread.run_sync(close, limiter=self._thread)
 
-    def _opened(self) -> JournalDisk:
-        return JournalDisk(self._path, self._identity, resume=self._resume, notes=self._notes)
-
-    def _in_use(self) -> tuple[JournalDisk, JournalWriter]:
-        if self._disk is None:
+    def _writable(self) -> JournalWriter:
+        if self._file is None:
             msg = f"journal {self._path} is not open: use `async with`"
             raise JournalError(msg)
         self._writer.check()
-        return self._disk, self._writer
+        return self._writer
 
     async def lookup(self, item_id: int, count: int) -> Sequence[StoredItem]:
         """Look up what was known of items when the journal was opened.
@@ -227,10 +224,10 @@ class OpenJournal:
         Raises:
             JournalError: the journal is damaged.
         """
-        disk = self._in_use()[0]
-        if item_id > disk.last:
+        self._writable()
+        if self._file is None or item_id > self._file.last:
             return ()
-        return await to_thread.run_sync(disk.read, item_id, count, limiter=self._readers)
+        return await to_thread.run_sync(self._file.read, item_id, count, limiter=self._thread)
 
     def begin(self, item_id: int, attempt: int, digest: str, label: str, data: Any) -> None:
         """Note that an item is being sampled; never waits.
@@ -246,11 +243,11 @@ class OpenJournal:
             JournalError: the journal has failed before, or is closed.
             TypeError: JSON has no words for the data.
         """
-        writer = self._in_use()[1]
-        row = data if data is None else written(data)
-        fields = (digest, label.encode("utf-8", "backslashreplace").decode(), row)
-        writer.put(schema.INSERT_ITEM, [schema.with_checksum(item_id, *fields)])
-        writer.put(schema.INSERT_ATTEMPT, [schema.with_checksum(item_id, attempt, timestamp())])
+        writer = self._writable()
+        row = None if data is None else to_json(data)
+        label = label.encode("utf-8", "backslashreplace").decode()
+        writer.put(_INSERT_ITEM, [(item_id, digest, label, row)])
+        writer.put(_INSERT_ATTEMPT, [(item_id, attempt, timestamp())])
         self._running[item_id, attempt] = anyio.current_time(), set()
 
     def slice(self, item_id: int, attempt: int, slice_: Slice) -> None:
@@ -265,11 +262,11 @@ class OpenJournal:
             JournalError: the journal has failed before, or is closed.
             ValueError: the attempt was not begun, or is finished.
         """
-        writer = self._in_use()[1]
+        writer = self._writable()
         _, known = self._attempt(item_id, attempt)
         if slice_.iteration not in known:
             row = slice_row(item_id, attempt, slice_to_dict(slice_), self._text)
-            writer.put(schema.INSERT_SLICE, [row])
+            writer.put(_INSERT_SLICE, [row])
             known.add(slice_.iteration)
 
     async def finish(
@@ -290,20 +287,20 @@ class OpenJournal:
             error: what the call raised, or None.
 
         Raises:
-            JournalError: it could not be written: the disk is full, say.
+            JournalError: it could not be written: the disk is full, for example.
             ValueError: the attempt was not begun, or is finished; or there is neither a result nor
                 an error.
         """
-        writer = self._in_use()[1]
+        writer = self._writable()
         outcome = result if error is None else error
         if outcome is None:
             msg = f"item {item_id} is finished with a result or with an error"
             raise ValueError(msg)
         began, known = self._attempt(item_id, attempt)
         elapsed = result.elapsed if result is not None else anyio.current_time() - began
-        rows = result_rows(item_id, attempt, outcome, float(elapsed), known, self._text)
-        writer.put(schema.INSERT_SLICE, rows.slices)
-        writer.put(schema.INSERT_RESULT, [rows.result])
+        slices, row = result_rows(item_id, attempt, outcome, float(elapsed), known, self._text)
+        writer.put(_INSERT_SLICE, slices)
+        writer.put(_INSERT_RESULT, [row])
         del self._running[item_id, attempt]
         await writer.committed()
 

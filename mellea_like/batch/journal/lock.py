@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-import stat
 import sys
-import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -24,15 +22,8 @@ if TYPE_CHECKING:
 
 __all__ = ["JournalLock"]
 
-MARK = "mellea_like journal, written by process"
-_CONTENT = re.compile(rb"(?:%b (\d+)\n)?" % MARK.encode("ascii"))
-_FLAGS = (
-    os.O_RDWR
-    | os.O_CREAT
-    | getattr(os, "O_NOFOLLOW", 0)
-    | getattr(os, "O_NONBLOCK", 0)
-    | getattr(os, "O_CLOEXEC", 0)
-)
+_MARK = b"mellea_like journal, written by process "
+_SIGNED = re.compile(rb"%b(\d+)\n" % _MARK)
 
 _held: set[int] = set()
 
@@ -50,121 +41,71 @@ if hasattr(os, "register_at_fork"):
 
 
 class JournalLock:
-    """The right to write a journal, from its making to `release`.
-
-    The file of the lock is there as long as it is held, and is left behind where a process was
-    killed; nobody holds it then.
-
-    Args:
-        journal: the journal's path.
-
-    Raises:
-        JournalError: another process has the lock, or this one has it already, or the lock's file
-            can't be made or is somebody else's.
-    """
+    """The right to write a journal, until `release`; its file is there as long as it is held."""
 
     def __init__(self, journal: Path) -> None:
+        self.path = journal.with_name(f"{journal.name}-lock")
         self._journal = journal
-        self._path = journal.with_name(f"{journal.name}-lock")
-        self._descriptor = self._acquire()
-        _held.add(self._descriptor)
+        while True:
+            descriptor = self._locked()
+            if self._is_at_path(descriptor):
+                break
+            os.close(descriptor)  # Its last holder has just removed it.
+        self._descriptor = descriptor
+        _held.add(descriptor)
 
-    def _acquire(self) -> int:
+    def _locked(self) -> int:
         if sys.platform == "win32":  # pragma: no cover
             msg = "journals need file locks (flock), which this system lacks"
             raise JournalError(msg)
-        while True:
-            descriptor = self._opened()
-            try:
-                content = self._locked(descriptor)
-                if self.holds_file(descriptor):
-                    self._sign(descriptor, content)
-                    return descriptor
-            except BaseException:
-                os.close(descriptor)
-                raise
-            os.close(descriptor)  # Its last holder has just removed it.
-
-    def _opened(self) -> int:
-        try:
-            descriptor = os.open(self._path, _FLAGS, 0o600)
-        except OSError as exc:
-            why = "it is a symbolic link" if self._path.is_symlink() else exc.strerror
-            msg = f"journal {self._journal}: its lock {self._path.name} can't be made: {why}"
-            raise JournalError(msg) from exc
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            os.close(descriptor)
-            raise JournalError(self._foreign())
-        return descriptor
-
-    def _locked(self, descriptor: int) -> bytes:
-        """Lock the file, and return what is in it."""
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        descriptor = os.open(self.path, flags, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            content = os.pread(descriptor, 200, 0)
+            if content and not content.startswith(_MARK):
+                msg = (
+                    f"journal {self._journal}: {self.path} is where its lock belongs, but that is"
+                    " something else: move it away, or give the journal another name"
+                )
+                raise JournalError(msg)
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, _MARK + b"%d\n" % os.getpid(), 0)
         except BlockingIOError as exc:
-            holder = _signature(descriptor)
-            who = "another process"
-            if holder is not None:
-                mine = holder == os.getpid()
-                who = f"this process ({holder}) already" if mine else f"process {holder}"
+            who = self._holder(descriptor)
+            os.close(descriptor)
             msg = (
                 f"journal {self._journal} is in use by {who}: only one at a time may write it;"
                 " wait for that run to end, or use another journal"
             )
             raise JournalError(msg) from exc
-        except OSError as exc:  # pragma: no cover (a file system without locks)
-            msg = f"journal {self._journal}: its file system has no locks: {exc.strerror}"
-            raise JournalError(msg) from exc
-        return os.pread(descriptor, 200, 0)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return descriptor
 
-    def _sign(self, descriptor: int, content: bytes) -> None:
-        if _CONTENT.fullmatch(content) is None:
-            raise JournalError(self._foreign())
-        try:
-            os.fchmod(descriptor, 0o600)
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, f"{MARK} {os.getpid()}\n".encode("ascii"), 0)
-        except OSError as exc:
-            msg = f"journal {self._journal}: its lock can't be written: {exc.strerror}"
-            raise JournalError(msg) from exc
-
-    def _foreign(self) -> str:
+    @staticmethod
+    def _holder(descriptor: int) -> str:
+        found = _SIGNED.fullmatch(os.pread(descriptor, 200, 0))
+        if found is None:  # It is just about to sign.
+            return "another process"
+        process = int(found[1])
         return (
-            f"journal {self._journal}: {self._path} is where its lock belongs, but that is"
-            " something else: move it away, or give the journal another name"
+            f"this process ({process}) already" if process == os.getpid() else f"process {process}"
         )
 
-    def holds_file(self, descriptor: int | None = None) -> bool:
-        """Tell whether the locked file is still the one at its path.
-
-        Args:
-            descriptor: an open file; by default the lock's own.
-
-        Returns:
-            False where it was moved, deleted or replaced: others could lock another one there.
-        """
+    def _is_at_path(self, descriptor: int) -> bool:
         try:
-            there = self._path.lstat()
+            return os.path.samestat(self.path.lstat(), os.fstat(descriptor))
         except OSError:
             return False
-        return os.path.samestat(there, os.fstat(descriptor or self._descriptor))
 
     def release(self) -> None:
         """Let others write the journal, and remove the lock's file."""
         if self._descriptor not in _held:
             return
         _held.remove(self._descriptor)
-        if self.holds_file():
+        if self._is_at_path(self._descriptor):
             with suppress(OSError):
-                self._path.unlink()
+                self.path.unlink()
         os.close(self._descriptor)
-
-
-def _signature(descriptor: int) -> int | None:
-    """Read the process id of whoever holds a lock; it may be just about to write it."""
-    for _ in range(20):
-        found = _CONTENT.fullmatch(os.pread(descriptor, 200, 0))
-        if found is not None and found[1] is not None:
-            return int(found[1])
-        time.sleep(0.005)
-    return None

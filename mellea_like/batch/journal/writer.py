@@ -1,4 +1,4 @@
-"""One task writes a journal, many rows at a time, while those who wait for a commit share it.
+"""What writes a journal: its file with the lock, and a queue whose rows are committed together.
 
 A commit waits for the disk, a millisecond or more. What is queued meanwhile is the next commit: so
 the more there is to write, the less each row costs (group commit).
@@ -6,19 +6,39 @@ the more there is to write, the less each row costs (group commit).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+import json
+import os
+import sqlite3
+import threading
+from contextlib import ExitStack, closing, suppress
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import anyio
 from anyio import to_thread
 
+from mellea_like.batch.differences import differences, in_words
+from mellea_like.batch.journal.file import (
+    SET_RUN,
+    connect,
+    create,
+    is_there,
+    journal_errors,
+    make_durable,
+    opened,
+)
+from mellea_like.batch.journal.lock import JournalLock
+from mellea_like.batch.journal.reader import StoredItem, read_block, run_facts
+from mellea_like.batch.journal.records import to_json
 from mellea_like.errors import JournalError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
+    from pathlib import Path
 
     from mellea_like.batch.journal.records import Row
 
-__all__ = ["Commit", "JournalStatistics", "JournalWriter"]
+__all__ = ["JournalFile", "JournalStatistics", "JournalWriter", "timestamp"]
 
 Commit: TypeAlias = "Callable[[Mapping[str, Sequence[Row]]], None]"
 
@@ -27,6 +47,111 @@ LINGER = 0.05
 
 MANY = 1000
 """With so many rows queued there is nothing to wait for."""
+
+
+class JournalFile:
+    """A journal that is open for writing, in threads: its lock and its connection.
+
+    ``last`` is the id of the last item that was begun before; -1 for none.
+    """
+
+    def __init__(
+        self, path: Path, identity: Mapping[str, Any], *, resume: bool, notes: Mapping[str, Any]
+    ) -> None:
+        self._path = path
+        self._using = threading.Lock()
+        self._seen: dict[Path, os.stat_result] = {}
+        with ExitStack() as stack, journal_errors(path):
+            is_there(path)  # Before a lock is made beside something else.
+            lock = JournalLock(path)
+            stack.callback(lock.release)
+            self._files = path, path.with_name(f"{path.name}-wal"), lock.path
+            if not is_there(path):
+                facts = {"identity": dict(identity), "started": timestamp()}
+                create(path, {name: to_json(value) for name, value in facts.items()})
+            elif not resume:
+                msg = (
+                    f"journal {path} is there already: resume it, or use another name;"
+                    " nothing in it was changed"
+                )
+                raise JournalError(msg)
+            with opened(path) as connection:
+                self._compare(run_facts(connection, path)["identity"], identity)
+            self._connection = stack.enter_context(closing(connect(path, "rw")))
+            make_durable(self._connection, path)
+            (last,) = self._connection.execute("SELECT max(id) FROM items").fetchone()
+            self.last: int = -1 if last is None else last
+            self._note({**notes, "ended": None})
+            self._stack = stack.pop_all()
+
+    def _compare(self, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+        found = differences(before, json.loads(to_json(dict(now))))
+        if found:
+            msg = (
+                f"journal {self._path} belongs to another run: {'; '.join(in_words(found))}. Resume"
+                " it with what it was begun with, or use another journal"
+            )
+            raise JournalError(msg, found)
+
+    def commit(self, rows: Mapping[str, Sequence[Row]]) -> None:
+        """Write rows by the statements that insert them, all or none; they are on the disk then."""
+        connection = self._connection
+        with self._using, journal_errors(self._path):
+            try:
+                connection.execute("BEGIN IMMEDIATE")
+                for statement, of_statement in rows.items():
+                    connection.executemany(statement, of_statement)
+                connection.execute("COMMIT")
+            finally:
+                if connection.in_transaction:
+                    with suppress(sqlite3.Error):
+                        connection.execute("ROLLBACK")
+        self._check_in_place()
+
+    def _check_in_place(self) -> None:
+        """Make sure that what was written can be found again, and that others can't write."""
+        for path in self._files:
+            try:
+                found = path.lstat()
+            except OSError:
+                found = None
+            if found is None or not os.path.samestat(found, self._seen.setdefault(path, found)):
+                msg = (
+                    f"journal {self._path}: {path.name} was moved, deleted or replaced while the"
+                    " run wrote to it: put it back before you resume, or use another journal"
+                )
+                raise JournalError(msg)
+
+    def _note(self, facts: Mapping[str, Any]) -> None:
+        self.commit({SET_RUN: [(name, to_json(value)) for name, value in facts.items()]})
+
+    def read(self, first: int, count: int) -> list[StoredItem]:
+        """Read items that were begun before."""
+        which = (first, first + count, count)
+        with self._using:
+            block = read_block(self._connection, self._path, which, traces=True)
+        return [
+            StoredItem(
+                record["id"],
+                digest,
+                record["attempts"],
+                None if record["status"] == "unfinished" else record,
+            )
+            for digest, record in block
+        ]
+
+    def close(self, *, ended: bool) -> None:
+        """Let go of the journal, and note whether the run has ended."""
+        with suppress(sqlite3.Error), self._stack:
+            if ended:
+                with suppress(JournalError):
+                    self._note({"ended": timestamp()})
+            self._using.acquire()  # A read whose caller was cancelled may still be going on.
+
+
+def timestamp() -> str:
+    """Return the time of day in UTC, as ISO 8601 writes it."""
+    return datetime.now(UTC).isoformat()
 
 
 class JournalStatistics(NamedTuple):
@@ -63,48 +188,30 @@ class _Batch:
 
 
 class JournalWriter:
-    """The queue of rows, and the task that commits them.
-
-    Args:
-        linger: how long rows that nobody waits for are gathered, in seconds.
-    """
+    """The queue of rows, and what the task runs that commits them."""
 
     def __init__(self, linger: float = LINGER) -> None:
         self._linger = linger
         self._batch = _Batch()
         self._work = anyio.Event()
         self._closing = False
-        self._failed: JournalError | None = None
-        self._rows = self._commits = self._most_queued = self._largest = 0
-        self._slowest = 0.0
+        self._seen = JournalStatistics(0, 0, 0, 0, 0, 0.0)
+        self.failed: JournalError | None = None
 
     def put(self, statement: str, rows: Iterable[Row]) -> None:
-        """Queue rows; never waits.
-
-        Args:
-            statement: what inserts them.
-            rows: the rows.
-
-        Raises:
-            JournalError: the writer has failed before, or is closed.
-        """
+        """Queue rows; never waits."""
         self.check()
         batch = self._batch
         queued = batch.rows.setdefault(statement, [])
         before = len(queued)
         queued.extend(rows)
         batch.size += len(queued) - before
-        self._most_queued = max(self._most_queued, batch.size)
         self._work.set()
         if batch.size >= MANY:
             batch.due.set()
 
     async def committed(self) -> None:
-        """Wait until what is queued by now is on the disk.
-
-        Raises:
-            JournalError: it could not be written.
-        """
+        """Wait until what is queued by now is on the disk."""
         batch = self._batch
         batch.due.set()
         await batch.done.wait()
@@ -112,26 +219,17 @@ class JournalWriter:
             raise JournalError(str(batch.error)) from batch.error
 
     def check(self) -> None:
-        """Make sure that rows can be written.
-
-        Raises:
-            JournalError: the writer has failed before, or is closed.
-        """
-        if self._failed is not None:
-            raise JournalError(str(self._failed)) from self._failed
+        """Raise an error if rows can't be written any more."""
+        if self.failed is not None:
+            raise JournalError(str(self.failed)) from self.failed
         if self._closing:
             msg = "this journal is closed: use it inside its `async with`"
             raise JournalError(msg)
 
     async def run(self, commit: Commit, limiter: anyio.CapacityLimiter) -> None:
-        """Commit what is queued until the writer is closed and all is written, or it fails.
+        """Commit what is queued, in a thread, until the writer is closed and all is written.
 
-        Whoever runs it shields it from cancellation.
-
-        Args:
-            commit: writes rows, all or none of them, and returns when they are on the disk. It may
-                block: it is called in a thread, one call at a time.
-            limiter: the place for the one thread.
+        It ends early where a commit fails. It has to be shielded from cancellation.
         """
         while True:
             if not self._batch.size and not self._closing:
@@ -145,29 +243,29 @@ class JournalWriter:
             started = anyio.current_time()
             try:
                 await to_thread.run_sync(commit, batch.rows, limiter=limiter)
-            except JournalError as exc:
+            except Exception as exc:  # noqa: BLE001 (told to everyone who waits)
                 self._fail(exc, batch)
                 return
-            except Exception as exc:  # noqa: BLE001 (told to everyone who waits)
-                self._fail(JournalError(f"the journal's rows can't be written: {exc!r}"), batch)
-                return
-            self._slowest = max(self._slowest, anyio.current_time() - started)
-            self._largest = max(self._largest, batch.size)
-            self._rows += batch.size
-            self._commits += 1
+            self._count(batch.size, anyio.current_time() - started)
             batch.done.set()
 
-    def _fail(self, error: JournalError, *batches: _Batch) -> None:
+    def _fail(self, error: Exception, batch: _Batch) -> None:
         """Take nothing more, and tell everyone who waits."""
-        self._failed = error
-        for batch in (*batches, self._batch):
-            batch.error = error
-            batch.done.set()
+        if not isinstance(error, JournalError):
+            error = JournalError(f"the journal's rows can't be written: {error!r}")
+        self.failed = error
+        for waiting in (batch, self._batch):
+            waiting.error = error
+            waiting.done.set()
 
-    @property
-    def failed(self) -> JournalError | None:
-        """Why nothing is written any more, or None."""
-        return self._failed
+    def _count(self, rows: int, took: float) -> None:
+        seen = self._seen
+        self._seen = seen._replace(
+            rows=seen.rows + rows,
+            commits=seen.commits + 1,
+            largest_commit=max(seen.largest_commit, rows),
+            slowest_commit=max(seen.slowest_commit, took),
+        )
 
     def close(self) -> None:
         """Take nothing more; what is queued will be written."""
@@ -176,16 +274,7 @@ class JournalWriter:
         self._batch.due.set()
 
     def statistics(self) -> JournalStatistics:
-        """Return a look at what is written.
-
-        Returns:
-            The numbers of this moment.
-        """
-        return JournalStatistics(
-            self._rows,
-            self._commits,
-            self._batch.size,
-            self._most_queued,
-            self._largest,
-            self._slowest,
-        )
+        """Return the numbers of this moment."""
+        queued = self._batch.size
+        most = max(self._seen.largest_commit, queued)
+        return self._seen._replace(queued=queued, most_queued=most)
