@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from mellea_like.coalescing.chat.session import ChatPhase
     from mellea_like.coalescing.chat.stats import ChatStatistics, StopReport
     from mellea_like.coalescing.coordinator.audit import AuditRecord, RequestStatus
-    from mellea_like.coalescing.coordinator.coordinator import SamplingCoordinator
-    from mellea_like.coalescing.coordinator.stats import (
+    from mellea_like.coalescing.coordinator.coordinator import (
         DEFAULT_COALESCE_MAX_BATCH,
         DEFAULT_COALESCE_WINDOW,
         CoordinatorStatistics,
+        SamplingCoordinator,
     )
     from mellea_like.coalescing.rerun.bursts import Burst, BurstStatistics, BurstStream, bursts
     from mellea_like.coalescing.rerun.gate import RerunGate
@@ -60,8 +60,8 @@ __all__ = [
 
 __getattr__, __dir__ = imported_later(
     {
-        "DEFAULT_COALESCE_MAX_BATCH": "mellea_like.coalescing.coordinator.stats",
-        "DEFAULT_COALESCE_WINDOW": "mellea_like.coalescing.coordinator.stats",
+        "DEFAULT_COALESCE_MAX_BATCH": "mellea_like.coalescing.coordinator.coordinator",
+        "DEFAULT_COALESCE_WINDOW": "mellea_like.coalescing.coordinator.coordinator",
         "IGNORED": "mellea_like.coalescing.rerun.watch",
         "AuditRecord": "mellea_like.coalescing.coordinator.audit",
         "Burst": "mellea_like.coalescing.rerun.bursts",
@@ -71,7 +71,7 @@ __getattr__, __dir__ = imported_later(
         "ChatDispatcher": "mellea_like.coalescing.chat.dispatcher",
         "ChatPhase": "mellea_like.coalescing.chat.session",
         "ChatStatistics": "mellea_like.coalescing.chat.stats",
-        "CoordinatorStatistics": "mellea_like.coalescing.coordinator.stats",
+        "CoordinatorStatistics": "mellea_like.coalescing.coordinator.coordinator",
         "FileChange": "mellea_like.coalescing.rerun.watch",
         "GateState": "mellea_like.coalescing.rerun.status",
         "RequestStatus": "mellea_like.coalescing.coordinator.audit",

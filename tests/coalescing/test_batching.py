@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from joint_kit import ask
 
-from mellea_like.coalescing.coordinator.batching import Lanes, share_key
+from mellea_like.coalescing.coordinator.joint_prompt import share_key
+from mellea_like.coalescing.coordinator.request_queue import BatchQueue
 from mellea_like.coalescing.flush import Window
 from mellea_like.core.backend import Request, RequestMeta
 from mellea_like.core.message import Message
@@ -123,11 +124,13 @@ def test_options_that_hold_themselves_never_share():
 # --- who goes next, and when ----------------------------------------------------------------------
 
 
-def lanes(*, window=5.0, idle=math.inf, items=3, tokens=math.inf) -> Lanes[str]:
-    return Lanes(Window(idle, window, items), tokens)
+def queue(*, window=5.0, idle=math.inf, items=3, tokens=math.inf) -> BatchQueue[str]:
+    return BatchQueue(Window(idle, window, items), tokens)
 
 
-def filled(made: Lanes[str], *items: str, now: float = 0.0, key: object = "k", tokens: int = 0):
+def filled(
+    made: BatchQueue[str], *items: str, now: float = 0.0, key: object = "k", tokens: int = 0
+):
     """Put items in; the letter is the caller's."""
     for item in items:
         made.add(item, key, item[0], now, tokens)
@@ -137,18 +140,18 @@ def filled(made: Lanes[str], *items: str, now: float = 0.0, key: object = "k", t
 @pytest.mark.parametrize(
     ("made", "at"),
     [
-        (lanes(), math.inf),
-        (filled(lanes(), "a1"), 5.0),
-        (filled(filled(lanes(), "a1"), "a2", now=4.0), 5.0),
-        (filled(filled(lanes(), "a1", now=2.0), "b1", now=1.0, key="other"), 6.0),
-        (filled(lanes(), "a1", "a2", "a3"), -math.inf),
-        (filled(lanes(), "a1", key=None), -math.inf),
-        (filled(lanes(idle=1.0), "a1"), 1.0),
-        (filled(filled(lanes(idle=1.0), "a1"), "a2", now=0.9), 1.9),
-        (filled(filled(lanes(idle=1.0), "a1"), "a2", now=4.9), 5.0),
-        (filled(lanes(tokens=10), "a1", "a2", tokens=5), 5.0),
-        (filled(lanes(tokens=9), "a1", "a2", tokens=5), -math.inf),
-        (filled(lanes(tokens=9), "a1", tokens=10), -math.inf),
+        (queue(), math.inf),
+        (filled(queue(), "a1"), 5.0),
+        (filled(filled(queue(), "a1"), "a2", now=4.0), 5.0),
+        (filled(filled(queue(), "a1", now=2.0), "b1", now=1.0, key="other"), 6.0),
+        (filled(queue(), "a1", "a2", "a3"), -math.inf),
+        (filled(queue(), "a1", key=None), -math.inf),
+        (filled(queue(idle=1.0), "a1"), 1.0),
+        (filled(filled(queue(idle=1.0), "a1"), "a2", now=0.9), 1.9),
+        (filled(filled(queue(idle=1.0), "a1"), "a2", now=4.9), 5.0),
+        (filled(queue(tokens=10), "a1", "a2", tokens=5), 5.0),
+        (filled(queue(tokens=9), "a1", "a2", tokens=5), -math.inf),
+        (filled(queue(tokens=9), "a1", tokens=10), -math.inf),
     ],
 )
 def test_when_the_next_batch_goes(made, at):
@@ -158,26 +161,26 @@ def test_when_the_next_batch_goes(made, at):
 @pytest.mark.parametrize(
     ("made", "batches"),
     [
-        (lanes(), []),
-        (filled(lanes(), "a1"), [["a1"]]),
-        (filled(lanes(), "a1", "a2", "a3", "a4"), [["a1", "a2", "a3"], ["a4"]]),
-        (filled(lanes(), "a1", "a2", "a3", "b1", "c1"), [["a1", "b1", "c1"], ["a2", "a3"]]),
-        (filled(lanes(), "a1", "a2", "a3", "a4", "b1"), [["a1", "b1", "a2"], ["a3", "a4"]]),
+        (queue(), []),
+        (filled(queue(), "a1"), [["a1"]]),
+        (filled(queue(), "a1", "a2", "a3", "a4"), [["a1", "a2", "a3"], ["a4"]]),
+        (filled(queue(), "a1", "a2", "a3", "b1", "c1"), [["a1", "b1", "c1"], ["a2", "a3"]]),
+        (filled(queue(), "a1", "a2", "a3", "a4", "b1"), [["a1", "b1", "a2"], ["a3", "a4"]]),
         (
-            filled(lanes(items=2), "a1", "a2", "a3", "b1", "b2", "c1"),
+            filled(queue(items=2), "a1", "a2", "a3", "b1", "b2", "c1"),
             [["a1", "b1"], ["c1", "a2"], ["b2", "a3"]],
         ),
-        (filled(lanes(), "a1", "a2", "b1", key=None), [["a1"], ["b1"], ["a2"]]),
-        (filled(lanes(tokens=9), "a1", "a2", "a3", tokens=4), [["a1", "a2"], ["a3"]]),
-        (filled(filled(lanes(tokens=9), "a1", tokens=10), "a2", "a3"), [["a1"], ["a2", "a3"]]),
+        (filled(queue(), "a1", "a2", "b1", key=None), [["a1"], ["b1"], ["a2"]]),
+        (filled(queue(tokens=9), "a1", "a2", "a3", tokens=4), [["a1", "a2"], ["a3"]]),
+        (filled(filled(queue(tokens=9), "a1", tokens=10), "a2", "a3"), [["a1"], ["a2", "a3"]]),
         (
             # What is too long for the rest of the room waits, and so does what is behind it.
-            filled(filled(filled(lanes(tokens=9), "a1", tokens=5), "b1", tokens=6), "a2", "b2"),
+            filled(filled(filled(queue(tokens=9), "a1", tokens=5), "b1", tokens=6), "a2", "b2"),
             [["a1", "a2"], ["b1", "b2"]],
         ),
         (
             # Keys take turns.
-            filled(filled(lanes(items=1), "a1", "a2"), "b1", "b2", key="other"),
+            filled(filled(queue(items=1), "a1", "a2"), "b1", "b2", key="other"),
             [["a1"], ["b1"], ["a2"], ["b2"]],
         ),
     ],
@@ -192,7 +195,7 @@ def test_who_goes_together(made, batches):
 
 
 def test_what_is_not_due_stays():
-    made = filled(filled(lanes(), "a1"), "b1", now=1.0, key="other")
+    made = filled(filled(queue(), "a1"), "b1", now=1.0, key="other")
     assert made.take(4.9) == []
     assert made.take(5.0) == ["a1"]
     assert made.take(5.0) == []
@@ -200,14 +203,14 @@ def test_what_is_not_due_stays():
 
 
 def test_one_that_is_too_long_hurries_nobody_else():
-    made = filled(filled(lanes(tokens=9), "a1", tokens=5), "a2", tokens=10, now=1.0)
+    made = filled(filled(queue(tokens=9), "a1", tokens=5), "a2", tokens=10, now=1.0)
     assert made.take(1.0) == ["a2"]
     assert made.take(1.0) == []
     assert made.due_at() == 5.0
 
 
 def test_what_is_left_over_has_a_window_of_its_own():
-    made = filled(lanes(), "a1", "a2")
+    made = filled(queue(), "a1", "a2")
     filled(made, "a3", "a4", now=3.0)
     assert made.take(3.0) == ["a1", "a2", "a3"]
     assert made.take(5.0) == []
@@ -215,7 +218,7 @@ def test_what_is_left_over_has_a_window_of_its_own():
 
 
 def test_what_left_is_not_waited_for():
-    made = filled(filled(lanes(), "a1"), "b1", now=2.0)
+    made = filled(filled(queue(), "a1"), "b1", now=2.0)
     assert made.remove("a1")
     assert not made.remove("a1")
     assert "a1" not in made
@@ -226,7 +229,7 @@ def test_what_left_is_not_waited_for():
 
 
 def test_the_room_of_what_left_is_free():
-    made = filled(lanes(tokens=9), "a1", "a2", tokens=5)
+    made = filled(queue(tokens=9), "a1", "a2", tokens=5)
     made.remove("a1")
     assert made.due_at() == 5.0
     filled(made, "b1", tokens=4)
@@ -244,7 +247,7 @@ callers = st.sampled_from("abc")
     st.integers(1, 20),
 )
 def test_nothing_is_lost_and_nobody_is_overtaken_by_himself(items, most, tokens):
-    made: Lanes[int] = Lanes(Window(math.inf, 5.0, most), tokens)
+    made: BatchQueue[int] = BatchQueue(Window(math.inf, 5.0, most), tokens)
     for number, (caller, key, size) in enumerate(items):
         made.add(number, key, caller, 0.0, size)
     batches = []
@@ -269,7 +272,7 @@ def test_nothing_is_lost_and_nobody_is_overtaken_by_himself(items, most, tokens)
 
 @given(st.lists(callers, min_size=1, max_size=40), st.integers(1, 6))
 def test_without_caps_n_requests_take_as_few_batches_as_can_be(items, most):
-    made: Lanes[int] = Lanes(Window(math.inf, 5.0, most))
+    made: BatchQueue[int] = BatchQueue(Window(math.inf, 5.0, most))
     for number, caller in enumerate(items):
         made.add(number, "k", caller, 0.0)
     batches = 0

@@ -12,12 +12,12 @@ import pytest
 from joint_kit import Person, ask, echo, entry, gather, tasks_of, text_of
 
 from mellea_like.backends.scripted import ScriptedBackend
-from mellea_like.coalescing.coordinator.coordinator import SamplingCoordinator
-from mellea_like.coalescing.coordinator.joint_prompt import BATCH_OVERHEAD, TASK_OVERHEAD
-from mellea_like.coalescing.coordinator.stats import (
+from mellea_like.coalescing.coordinator.coordinator import (
     DEFAULT_COALESCE_MAX_BATCH,
     DEFAULT_COALESCE_WINDOW,
+    SamplingCoordinator,
 )
+from mellea_like.coalescing.coordinator.joint_prompt import BATCH_OVERHEAD, TASK_OVERHEAD
 from mellea_like.core.backend import Request
 from mellea_like.core.generation import Generation, Meter, Usage
 from mellea_like.core.message import Message

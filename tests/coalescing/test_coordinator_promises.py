@@ -17,8 +17,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from mellea_like.coalescing.coordinator.coordinator import SamplingCoordinator
-from mellea_like.coalescing.coordinator.joint_request import Batch, Manner
-from mellea_like.coalescing.coordinator.pending import Pending
+from mellea_like.coalescing.coordinator.request_batch import PendingRequest, RequestBatch
 from mellea_like.core.current import ITERATION, current_iteration
 from mellea_like.core.generation import Generation
 from mellea_like.errors import BackendUnavailable, Expired, QueueFull, ShutdownError
@@ -222,7 +221,7 @@ async def test_s3_a_batch_whose_waiters_leave_before_it_runs_is_not_sent():
 
 async def test_s3_a_batch_that_nobody_waits_for_asks_nothing(caplog):
     person = Person()
-    batch = Batch("b", [], person, Manner(True, True, lambda size, first: None))
+    batch = RequestBatch("b", [], person, retry_missing=True, ask_singly=True, on_call=print)
     await batch.run()
     assert batch.closed.is_set()
     assert (person.requests, caplog.text) == ([], "")
@@ -576,10 +575,10 @@ async def test_another_event_loop_is_told_to_use_one_of_its_own():
 
 async def test_it_waits_for_nothing_while_there_is_nothing():
     async with SamplingCoordinator(Person()) as coordinator:
-        assert coordinator._queue.look_again_at(room=True) == math.inf
+        assert coordinator._queue.next_look(can_send=True) == math.inf
         reply = await coordinator.generate(ask("x"))
         assert isinstance(reply, Generation)
-        assert coordinator._queue.look_again_at(room=True) == math.inf
+        assert coordinator._queue.next_look(can_send=True) == math.inf
 
 
 @pytest.mark.parametrize("error", [None, BackendUnavailable("gone"), LookupError("bug")])
@@ -595,7 +594,9 @@ async def test_requests_leave_nothing_for_the_garbage_collector(error):
             await coordinator.generate(request)
 
     def left() -> list[object]:
-        return [each for each in gc.get_objects() if isinstance(each, Pending | Batch)]
+        return [
+            each for each in gc.get_objects() if isinstance(each, PendingRequest | RequestBatch)
+        ]
 
     gc.collect()
     before = len(left())  # The errors of other tests have kept some.

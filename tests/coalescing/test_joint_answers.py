@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mellea_like.coalescing.coordinator import joint_answers
-from mellea_like.coalescing.coordinator.joint_answers import (
+from mellea_like.coalescing.coordinator.joint_prompt import (
     MAX_CHARACTERS,
     read_answers,
     until_stop,
@@ -49,13 +48,14 @@ ALL = ["r0", "r1", "r2"]
         "\n".join(json.dumps(item(index)) for index in range(3)),
         json.dumps([item(2), item(0), item(1)]),
         f"{THREE}\n\nTo sum up:\n{THREE}",
+        json.dumps([item(0), item(1), item(2), item(1)]),
         json.dumps([item(0), "and", item(1), None, 7, [], item(2)]),
         f'{{"thought": "two of them are easy"}} {THREE}',
     ],
     ids=[
         "bare", "fence", "fence without a tag", "other fence", "nested fences", "prose",
         "byte order mark", "in an object", "in an array", "pretty", "lines", "other order",
-        "said twice, the same", "rubbish between", "object before",
+        "said twice, the same", "twice in one array", "rubbish between", "object before",
     ],
 )  # fmt: skip
 def test_answers_are_found_whatever_stands_round_them(text):
@@ -99,18 +99,16 @@ def test_an_entry_that_is_not_as_it_should_be_leaves_its_task_without_an_answer(
     "text",
     [
         json.dumps([item(0), item(1), item(2), item(1, "another")]),
-        json.dumps([item(0), item(1), item(2), item(1)]),
         json.dumps([item(0), item(1), item(2), item(1, 5)]),
-        json.dumps([item(0), item(1), item(1), item(1), item(2)]),
+        json.dumps([item(0), item(1), item(1), item(1, "another"), item(2)]),
         THREE + json.dumps([item(0), item(1, "another"), item(2)]),
         THREE + json.dumps([item(1, 5)]),
         THREE + json.dumps(item(1, "another")),
         json.dumps(item(1, "another")) + THREE,
-        THREE.replace('"response": "r1"', '"response": "r1", "response": "r1"'),
     ],
     ids=[
-        "another", "twice the same", "no text", "three times", "conflicting arrays",
-        "no text elsewhere", "conflicting object", "before", "twice in one object",
+        "another", "no text", "three times", "conflicting arrays",
+        "no text elsewhere", "conflicting object", "before",
     ],
 )  # fmt: skip
 def test_a_task_with_several_answers_has_none(text):
@@ -190,11 +188,6 @@ def test_an_answer_after_huge_numbers_and_deep_nesting_is_found():
 def test_a_reply_that_is_too_long_is_not_read():
     assert read_answers(THREE + " " * (MAX_CHARACTERS - len(THREE)), KEYS) == ALL
     assert read_answers(THREE + " " * MAX_CHARACTERS, KEYS) == [None, None, None]
-
-
-def test_only_small_numbers_are_read():
-    assert joint_answers._whole_number("9" * 18) == int("9" * 18)
-    assert joint_answers._whole_number("9" * 19) is None
 
 
 json_values = st.recursive(

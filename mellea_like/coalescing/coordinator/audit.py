@@ -13,7 +13,6 @@ from mellea_like.core.generation import Generation, Usage
 from mellea_like.core.shown import error_text
 from mellea_like.errors import Expired, MissingAnswer, QueueFull, Refused, ShutdownError, Stopped
 from mellea_like.hooks.dispatch import HookRun
-from mellea_like.hooks.types import HookType
 from mellea_like.runtime.logs import warn
 
 if TYPE_CHECKING:
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from mellea_like.hooks.payloads import CoalescedRequestPayload
     from mellea_like.hooks.registry import Handler
 
-__all__ = ["AuditCallback", "AuditRecord", "Auditor", "RequestStatus", "listening", "status_of"]
+__all__ = ["AuditCallback", "AuditRecord", "Auditor", "RequestStatus", "status_of"]
 
 MAX_RUNS = 32
 """Sets of plugins that are kept ready; of older ones, what runs in the background is ended."""
@@ -199,8 +198,3 @@ def _payload(record: AuditRecord) -> CoalescedRequestPayload:
         usage=record.usage,
         waited=record.waited,
     )
-
-
-def listening(handlers: tuple[Handler, ...]) -> tuple[Handler, ...]:
-    """Return the handlers that want to hear of requests to a coordinator."""
-    return tuple(h for h in handlers if h.hook is HookType.COALESCED_REQUEST)

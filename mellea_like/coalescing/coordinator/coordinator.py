@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import replace
 from itertools import count
 from secrets import token_hex
-from typing import TYPE_CHECKING, Literal, NoReturn, Self, TypeAlias
+from typing import TYPE_CHECKING, Literal, NamedTuple, NoReturn, Self, TypeAlias
 
 import anyio
 
@@ -15,23 +16,15 @@ from mellea_like.coalescing.coordinator.audit import (
     Auditor,
     AuditRecord,
     RequestStatus,
-    listening,
     status_of,
 )
-from mellea_like.coalescing.coordinator.batching import share_key
-from mellea_like.coalescing.coordinator.joint_prompt import BATCH_OVERHEAD
-from mellea_like.coalescing.coordinator.joint_request import Batch, Manner
-from mellea_like.coalescing.coordinator.pending import Pending, own_copy
-from mellea_like.coalescing.coordinator.request_queue import RequestQueue
-from mellea_like.coalescing.coordinator.stats import (
-    DEFAULT_COALESCE_MAX_BATCH,
-    DEFAULT_COALESCE_WINDOW,
-    DEFAULT_MAX_INFLIGHT,
-    DEFAULT_MAX_JOINT_TOKENS,
-    DEFAULT_MAX_PENDING,
-    CoordinatorStatistics,
-    Counts,
+from mellea_like.coalescing.coordinator.joint_prompt import BATCH_OVERHEAD, share_key
+from mellea_like.coalescing.coordinator.request_batch import (
+    PendingRequest,
+    RequestBatch,
+    own_copy,
 )
+from mellea_like.coalescing.coordinator.request_queue import RequestQueue
 from mellea_like.coalescing.flush import Window
 from mellea_like.core.callables import check_plain
 from mellea_like.core.generation import Usage, cost_of
@@ -39,6 +32,7 @@ from mellea_like.core.numbers import real_number, whole_number
 from mellea_like.core.wrapping import BackendWrapper
 from mellea_like.errors import CoalescingError, Expired, ShutdownError, Stopped
 from mellea_like.hooks.registry import handlers_in, snapshot
+from mellea_like.hooks.types import HookType
 from mellea_like.telemetry.shared import caller_span
 
 if TYPE_CHECKING:
@@ -50,13 +44,73 @@ if TYPE_CHECKING:
     from mellea_like.core.generation import Generation
     from mellea_like.hooks.registry import Pluggable
 
-__all__ = ["RequestKey", "SamplingCoordinator"]
+__all__ = [
+    "DEFAULT_COALESCE_MAX_BATCH",
+    "DEFAULT_COALESCE_WINDOW",
+    "CoordinatorStatistics",
+    "RequestKey",
+    "SamplingCoordinator",
+]
+
+DEFAULT_COALESCE_WINDOW = 5.0
+"""Seconds from the first request of a batch until it is sent."""
+
+DEFAULT_COALESCE_MAX_BATCH = 10
+"""Requests of a batch at most; when they are there it is sent at once."""
+
+DEFAULT_MAX_INFLIGHT = 4
+"""Batches that are under way at one time."""
+
+DEFAULT_MAX_JOINT_TOKENS = 16_384
+"""The longest joint reply that is asked for, in tokens; ten of 1,000 go together."""
+
+DEFAULT_MAX_PENDING = 1000
+"""Requests that wait to be sent."""
 
 TELLING = 2.0
 """The longest that closing waits for hooks, in seconds."""
 
 RequestKey: TypeAlias = "Callable[[Request], Hashable]"
 """Takes a request and says what it has in common with others; a plain function."""
+
+
+class CoordinatorStatistics(NamedTuple):
+    """A look at a coordinator.
+
+    ``asked = answered + failed + refused + cancelled + expired + missing + waiting + outside``, and
+    those that are under way.
+
+    Attributes:
+        waiting: requests that wait to be sent.
+        outside: requests that wait for room among those.
+        in_flight: batches that are under way.
+        max_in_flight: the most that were under way at one time.
+        asked: requests that came.
+        answered: requests that were answered.
+        failed: requests that failed: with the backend's error, or the library's.
+        refused: requests that found no room, or whose reply was a refusal.
+        cancelled: requests whose caller left, or that were there when the coordinator was closed.
+        expired: requests whose deadline passed before they were sent.
+        missing: requests whose answers the joint reply lacked.
+        calls: requests sent to the backend inside.
+        joint_calls: those among them that were for several.
+        repeated_calls: those among them that asked again for what was missing.
+    """
+
+    waiting: int
+    outside: int
+    in_flight: int
+    max_in_flight: int
+    asked: int
+    answered: int
+    failed: int
+    refused: int
+    cancelled: int
+    expired: int
+    missing: int
+    calls: int
+    joint_calls: int
+    repeated_calls: int
 
 
 class SamplingCoordinator(BackendWrapper, Component):
@@ -72,7 +126,7 @@ class SamplingCoordinator(BackendWrapper, Component):
         result = await strategy.sample("Write a haiku.", [three_lines])
     ```
 
-    Requests share a batch if `batching.share_key` says so, and the backend's ``can_coalesce``:
+    Requests share a batch if they want the same kind of reply, and the backend's ``can_coalesce``:
     where nobody approves them, each goes by itself. A request that is alone when its time has come
     is passed on as it is, the same object. What fails, fails for all that share it, and
     is never tried again: to have it tried again, put a `RetryBackend` inside. Replies are not
@@ -137,14 +191,17 @@ class SamplingCoordinator(BackendWrapper, Component):
             check_plain(f"SamplingCoordinator: {name}", function)
         quiet = math.inf if idle is None else _seconds("idle", idle)
         gather = Window(quiet, _seconds("window", window), _count("max_batch", max_batch))
-        room = max(_count("max_joint_tokens", max_joint_tokens) - BATCH_OVERHEAD, 0)
-        self._queue = RequestQueue(gather, room, _count("max_pending", max_pending), full)
+        tokens = max(_count("max_joint_tokens", max_joint_tokens) - BATCH_OVERHEAD, 0)
+        self._queue = RequestQueue(gather, tokens, _count("max_pending", max_pending), full)
         self._max_inflight = _count("max_inflight", max_inflight)
         self._scope = scope
         self._caller = caller
-        self._running: set[Batch] = set()
-        self._counts = Counts()
-        self._manner = Manner(retry_missing, ask_singly, self._counts.called)
+        self._running: set[RequestBatch] = set()
+        self._retry_missing = retry_missing
+        self._ask_singly = ask_singly
+        self._asked = self._max_in_flight = 0
+        self._calls = self._joint_calls = self._repeated_calls = 0
+        self._statuses: Counter[RequestStatus] = Counter()
         self._auditor = Auditor(audit)
         self._handlers = handlers_in(plugins)
         self._name = token_hex(4)
@@ -219,8 +276,22 @@ class SamplingCoordinator(BackendWrapper, Component):
         Returns:
             The numbers of this moment.
         """
-        return self._counts.statistics(
-            waiting=self._queue.inside, outside=self._queue.outside, in_flight=len(self._running)
+        ended = self._statuses
+        return CoordinatorStatistics(
+            waiting=self._queue.inside,
+            outside=self._queue.outside,
+            in_flight=len(self._running),
+            max_in_flight=self._max_in_flight,
+            asked=self._asked,
+            answered=ended[RequestStatus.OK],
+            failed=ended[RequestStatus.ERROR],
+            refused=ended[RequestStatus.REFUSED],
+            cancelled=ended[RequestStatus.CANCELLED],
+            expired=ended[RequestStatus.EXPIRED],
+            missing=ended[RequestStatus.MISSING],
+            calls=self._calls,
+            joint_calls=self._joint_calls,
+            repeated_calls=self._repeated_calls,
         )
 
     async def _ask(self, request: Request, *, alone: bool) -> Generation:
@@ -238,22 +309,23 @@ class SamplingCoordinator(BackendWrapper, Component):
         finally:
             del pending  # A frame that holds its own exception waits for the collector.
 
-    def _accept(self, request: Request, *, alone: bool) -> Pending:
+    def _accept(self, request: Request, *, alone: bool) -> PendingRequest:
         caller = self._caller(request) if self._caller else request.meta.sampling_id
         scope = self._scope(request) if self._scope else None
         hash((scope, caller))  # What can't be hashed shall fail before it is on record.
         task = replace(request, options=request.options.over(self.defaults))
-        pending = Pending(
+        handlers = snapshot(self._handlers)
+        pending = PendingRequest(
             request,
             task,
             request_id=f"{self._name}-{next(self._request_numbers)}",
             asked_at=anyio.current_time(),
             span=caller_span(),
-            handlers=listening(snapshot(self._handlers)),
+            handlers=tuple(h for h in handlers if h.hook is HookType.COALESCED_REQUEST),
             left=self._left,
             ended=self._ended,
         )
-        self._counts.asked += 1
+        self._asked += 1
         self._tell(pending, RequestStatus.ASKED)
         try:
             self._check_open()
@@ -288,27 +360,39 @@ class SamplingCoordinator(BackendWrapper, Component):
             self._queue.let_in(now)
         if not self._running and not self._queue.inside:
             self._idle.set()
-        return self._queue.look_again_at(room=len(self._running) < self._max_inflight)
+        return self._queue.next_look(can_send=len(self._running) < self._max_inflight)
 
-    def _send(self, members: list[Pending]) -> None:
+    def _send(self, members: list[PendingRequest]) -> None:
         name = f"{self._name}-b{next(self._batch_numbers)}"
-        batch = Batch(name, members, self.inner, self._manner)
+        batch = RequestBatch(
+            name,
+            members,
+            self.inner,
+            retry_missing=self._retry_missing,
+            ask_singly=self._ask_singly,
+            on_call=self._called,
+        )
         for member in members:
             member.batch = batch
         self._running.add(batch)
-        self._counts.max_in_flight = max(self._counts.max_in_flight, len(self._running))
+        self._max_in_flight = max(self._max_in_flight, len(self._running))
         self._start(self._run, batch, name=f"coordinator: batch {name}")
 
-    async def _run(self, batch: Batch) -> None:
+    async def _run(self, batch: RequestBatch) -> None:
         try:
             await batch.run()
         finally:
             self._running.discard(batch)
             self._changed.set()
 
+    def _called(self, size: int, retry: int) -> None:
+        self._calls += 1
+        self._joint_calls += size > 1
+        self._repeated_calls += retry > 0
+
     # --- how a request ends -----------------------------------------------------------------------
 
-    def _left(self, pending: Pending) -> None:
+    def _left(self, pending: PendingRequest) -> None:
         if pending.batch is not None:
             pending.batch.leave(pending)
             return
@@ -316,15 +400,15 @@ class SamplingCoordinator(BackendWrapper, Component):
         pending.fail(Stopped("its caller was cancelled"))
         self._changed.set()
 
-    def _ended(self, pending: Pending, result: Generation | BaseException) -> None:
+    def _ended(self, pending: PendingRequest, result: Generation | BaseException) -> None:
         status = status_of(result)
-        self._counts.ended(status)
+        self._statuses[status] += 1
         reply, error = (None, result) if isinstance(result, BaseException) else (result, None)
         self._tell(pending, status, error, cost_of(pending.request.meter, reply))
 
     def _tell(
         self,
-        pending: Pending,
+        pending: PendingRequest,
         status: RequestStatus,
         error: BaseException | None = None,
         usage: Usage = Usage(),
@@ -355,7 +439,7 @@ class SamplingCoordinator(BackendWrapper, Component):
             self._changed.set()
             await self._idle.wait()
 
-    def _turn_away(self, waiting: Iterable[Pending], error: ShutdownError) -> None:
+    def _turn_away(self, waiting: Iterable[PendingRequest], error: ShutdownError) -> None:
         for pending in waiting:
             self._queue.remove(pending)
             pending.fail(own_copy(error))

@@ -11,11 +11,13 @@ if TYPE_CHECKING:
 
     from mellea_like.core.generation import Generation
 
-__all__ = ["Part", "SharedCost", "split"]
+__all__ = ["CostPart", "SharedCost", "split"]
 
 
 def split(total: int, weights: Sequence[int]) -> list[int]:
     """Split a whole number by weights; the parts sum to it."""
+    # Hare's method of largest remainders: each part is rounded down, and those that lost most by
+    # that get one more.
     if not any(weights):
         weights = [1] * len(weights)
     whole = sum(weights)
@@ -27,7 +29,7 @@ def split(total: int, weights: Sequence[int]) -> list[int]:
     return parts
 
 
-class Part:
+class CostPart:
     """One member's part of what a joint request costs."""
 
     __slots__ = ("_cost", "_index")
@@ -49,6 +51,11 @@ class Part:
 class SharedCost:
     """The cost of a joint request, and who bears it."""
 
+    # Tokens of the prompt are split by the length of the members' own prompts, those of the reply
+    # by the length of their answers, once these are known. Requests, and which of them are of
+    # unknown cost, fall to the first members that are left. A member that leaves early bears the
+    # tokens that are known by then; the last one of all bears what is left.
+
     def __init__(self, meter: Meter, weights: Sequence[int]) -> None:
         self._meter = meter
         self._reply: Generation | None = None
@@ -56,9 +63,9 @@ class SharedCost:
         self._output_weights = [0] * len(weights)
         self._left: dict[int, Usage] = {}
 
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[CostPart]:
         """Return each member's part, in order."""
-        return [Part(self, index) for index in range(len(self._input_weights))]
+        return [CostPart(self, index) for index in range(len(self._input_weights))]
 
     def answered(self, reply: Generation, lengths: Sequence[int]) -> None:
         """Say that the reply is there."""

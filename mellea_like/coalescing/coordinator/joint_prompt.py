@@ -1,18 +1,57 @@
-"""One request for several: what it asks for, and what it must not forget."""
+"""Requests in one prompt: which of them may share it, what it asks, and how its reply is read.
+
+Broken JSON in a reply isn't repaired: that invents answers. What doesn't decode is missing.
+"""
 
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from mellea_like.core.backend import Request, RequestMeta
 from mellea_like.core.message import Message
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Hashable, Iterable, Mapping, Sequence
 
-__all__ = ["BATCH_OVERHEAD", "TASK_OVERHEAD", "joint_request", "tokens_of", "weights_of"]
+__all__ = [
+    "BATCH_OVERHEAD",
+    "MAX_CHARACTERS",
+    "TASK_OVERHEAD",
+    "joint_request",
+    "read_answers",
+    "share_key",
+    "tokens_of",
+    "until_stop",
+    "weights_of",
+]
+
+ONE_REPLY_EACH = frozenset(
+    {
+        "function_call",
+        "functions",
+        "grammar",
+        "guided_choice",
+        "guided_grammar",
+        "guided_json",
+        "guided_regex",
+        "json_schema",
+        "logprobs",
+        "parallel_tool_calls",
+        "response_format",
+        "structured_outputs",
+        "tool_choice",
+        "toolChoice",
+        "tools",
+        "top_logprobs",
+    }
+)
+"""Fields of ``options.extra`` that say what form the reply to the one request has."""
+
+CONTEXT_WANTED = frozenset({"include_context", "includeContext"})
+"""Fields that ask a client to add its own context, unless they say ``"none"``."""
 
 BATCH_OVERHEAD = 16
 """Tokens of a joint reply that belong to no task: the brackets, and a fence where there is one."""
@@ -31,6 +70,81 @@ It holds exactly {n} objects, one for each task, in the order of the tasks:
 {{"task_index": <the task's "task_index">, "key": "<the task's "key", copied exactly>", \
 "response": "<your whole reply to the task, as one JSON string>"}}\
 """
+
+MAX_CHARACTERS = 1_000_000
+"""A longer reply isn't read at all."""
+
+EFFORT = 4 * MAX_CHARACTERS
+"""Characters looked at in all, in any reply: a hostile one must not hold up the event loop."""
+
+OBJECT = re.compile(r'\{\s*"')
+
+DECODER = json.JSONDecoder()
+
+
+# --- which requests may share a prompt --------------------------------------------------------
+
+
+def share_key(request: Request, scope: Hashable = None) -> Hashable | None:
+    """Tell which requests one may share a batch with: those that have the same key."""
+    options = request.options
+    messages = request.messages
+    if request.format is not None or not messages or messages[-1].role != "user":
+        return None
+    if not all(_is_plain(message) for message in messages):
+        return None
+    if _wants_its_own_reply(options.extra):
+        return None
+    try:
+        return (
+            scope,
+            request.meta.purpose,
+            options.model,
+            options.temperature,
+            options.top_p,
+            options.stop,
+            # How long a joint reply may be is known only if it is for all of its members.
+            options.max_tokens is None,
+            _frozen(options.extra),
+        )
+    except (TypeError, RecursionError):
+        return None
+
+
+def _is_plain(message: Message) -> bool:
+    # A subclass may hold more than its text.
+    if type(message) is not Message or type(cast("object", message.content)) is not str:
+        return False
+    try:
+        message.content.encode()
+    except UnicodeEncodeError:  # A backend would refuse it, and all the others with it.
+        return False
+    return True
+
+
+def _wants_its_own_reply(extra: Mapping[str, Any]) -> bool:
+    return any(
+        (name in ONE_REPLY_EACH and value)
+        or (name in CONTEXT_WANTED and value is not None and value != "none")
+        for name, value in extra.items()
+    )
+
+
+def _frozen(value: Any) -> Hashable:
+    """Return something that is equal for equal JSON values only; raise TypeError for others."""
+    if isinstance(value, str | int | float | bool | None):
+        return type(value), value  # True is no 1 here.
+    if isinstance(value, list | tuple):
+        items = cast("list[object] | tuple[object, ...]", value)
+        return "list", tuple(_frozen(item) for item in items)
+    if hasattr(value, "items"):
+        fields = cast("Mapping[str, Any]", value)
+        return "mapping", frozenset((name, _frozen(field)) for name, field in fields.items())
+    msg = f"{type(value).__name__} is not compared"
+    raise TypeError(msg)
+
+
+# --- the prompt -----------------------------------------------------------------------------------
 
 
 def tokens_of(request: Request) -> int:
@@ -86,3 +200,53 @@ def _meta(metas: Sequence[RequestMeta], retry: int) -> RequestMeta:
         purpose=metas[0].purpose,
         retry=retry,
     )
+
+
+# --- the reply ------------------------------------------------------------------------------------
+
+
+def read_answers(text: str, keys: Sequence[str]) -> list[str | None]:
+    """Read each task's answer out of a joint reply; None where there is none, or several differ.
+
+    Objects are decoded wherever one may start, so that fences, prose and arrays that are cut short
+    do not matter. One counts if its index is that of a task, and its key that task's key.
+    """
+    found: list[set[str | None]] = [set() for _ in keys]
+    position = effort = 0
+    if len(text) > MAX_CHARACTERS:
+        effort = EFFORT
+    while effort < EFFORT and (start := OBJECT.search(text, position)) is not None:
+        at = start.start()
+        effort += at - position + 100
+        position = at + 1
+        try:
+            value, end = DECODER.raw_decode(text, at)
+        except RecursionError:
+            break
+        except json.JSONDecodeError as exc:
+            # The error counts lines from the beginning, if quickly.
+            effort += exc.pos - at + exc.pos // 64
+        except ValueError:  # A number of more digits than Python reads.
+            effort += MAX_CHARACTERS // 100
+        else:
+            effort += end - at
+            index = _index_of(value, keys)
+            if index is not None:
+                response = value.get("response")
+                found[index].add(response if isinstance(response, str) else None)
+                position = end
+    return [answers.pop() if len(answers) == 1 else None for answers in found]
+
+
+def _index_of(fields: dict[str, Any], keys: Sequence[str]) -> int | None:
+    """Return the task that an entry belongs to; None where it doesn't count."""
+    index = fields.get("task_index")
+    # True is an int, and 1.0 is equal to one.
+    if type(index) is not int or not 0 <= index < len(keys) or fields.get("key") != keys[index]:
+        return None
+    return index
+
+
+def until_stop(text: str, stop: Iterable[str]) -> str:
+    """Cut a response where the request wanted it to end."""
+    return text[: min((at for each in stop if (at := text.find(each)) >= 0), default=None)]

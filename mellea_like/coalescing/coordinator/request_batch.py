@@ -1,28 +1,27 @@
-"""Requests that go together: asking for them, and giving each its own answer."""
+"""Requests that go together: asking for them, and giving each its own reply."""
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 from secrets import token_hex
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import anyio
 
 from mellea_like.coalescing.coordinator.audit import REFUSALS
 from mellea_like.coalescing.coordinator.cost_split import SharedCost
-from mellea_like.coalescing.coordinator.joint_answers import read_answers, until_stop
-from mellea_like.coalescing.coordinator.joint_prompt import joint_request, weights_of
-from mellea_like.coalescing.coordinator.pending import own_copy
-from mellea_like.core.backend import checked_reply
-from mellea_like.core.generation import Generation
-from mellea_like.core.shown import error_text
-from mellea_like.errors import (
-    BackendUnavailable,
-    Expired,
-    MissingAnswer,
-    ShutdownError,
-    Stopped,
+from mellea_like.coalescing.coordinator.joint_prompt import (
+    joint_request,
+    read_answers,
+    until_stop,
+    weights_of,
 )
+from mellea_like.coalescing.ticket import Ticket
+from mellea_like.core.backend import checked_reply
+from mellea_like.core.generation import Generation, Usage
+from mellea_like.core.shown import error_text
+from mellea_like.errors import BackendUnavailable, Expired, MissingAnswer, ShutdownError, Stopped
 from mellea_like.runtime.logs import logger, warn
 from mellea_like.runtime.native import cancel_requested, split_cancellation
 from mellea_like.telemetry.names import BATCH_ID, BATCH_SIZE, RETRY
@@ -30,39 +29,128 @@ from mellea_like.telemetry.shared import shared_span
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from typing import Any
 
-    from mellea_like.coalescing.coordinator.pending import Pending
-    from mellea_like.core.backend import Backend
+    from opentelemetry.trace import SpanContext
+
+    from mellea_like.coalescing.coordinator.cost_split import CostPart
+    from mellea_like.core.backend import Backend, Request
+    from mellea_like.core.generation import Cost
+    from mellea_like.hooks.registry import Handler
     from mellea_like.telemetry.spans import SpanScope
 
-__all__ = ["Batch", "Manner"]
+__all__ = ["PendingRequest", "RequestBatch", "own_copy"]
 
 KEY_BYTES = 8
-"""Random bytes of a task's key: 64 bits are not guessed."""
+"""Random bytes of a task's key: 64 bits can't be guessed."""
 
 
-class Manner(NamedTuple):
-    """How a batch asks."""
+class PendingRequest:
+    """A request that was accepted, until its caller got something."""
 
-    retry_missing: bool
-    ask_singly: bool
-    calls: Callable[[int, bool], None]
+    __slots__ = (
+        "_ended",
+        "_ticket",
+        "asked_at",
+        "batch",
+        "costs",
+        "done",
+        "handlers",
+        "part",
+        "request",
+        "request_id",
+        "sent",
+        "span",
+        "task",
+    )
+
+    def __init__(
+        self,
+        request: Request,
+        task: Request,
+        *,
+        request_id: str,
+        asked_at: float,
+        span: SpanContext | None,
+        handlers: tuple[Handler, ...],
+        left: Callable[[PendingRequest], None],
+        ended: Callable[[PendingRequest, Generation | BaseException], None],
+    ) -> None:
+        self.request = request
+        self.task = task  # The same with the backend's defaults, as a joint request asks for it.
+        self.request_id = request_id
+        self.asked_at = asked_at
+        self.span = span
+        self.handlers = handlers
+        self._ended = ended
+        self._ticket: Ticket[Generation] = Ticket(lambda _: left(self))
+        self.done = False
+        self.batch: RequestBatch | None = None
+        self.part: CostPart | None = None  # Of the joint request that is under way.
+        self.costs: list[Cost] = []
+        self.sent = False
+
+    @property
+    def usage(self) -> Usage:
+        """What its joint requests have cost it so far."""
+        return sum((cost.usage for cost in self.costs), Usage())
+
+    async def wait(self) -> Generation:
+        """Wait for the reply; once, for then it lets go of what it waited for."""
+        ticket = self._ticket
+        try:
+            return await ticket.wait()
+        finally:
+            # An error knows the frames that it came through, and some of them know this request.
+            del self._ticket, ticket
+
+    def begin(self, part: CostPart) -> None:
+        """Note that a joint request is being sent, and this request's part of its cost."""
+        self.sent = True
+        self.part = part
+        self.costs.append(part)
+        self.request.meter.add(part)
+
+    def answer(self, reply: Generation) -> None:
+        """Settle it with a reply, unless it is settled."""
+        if not self.done:
+            self.done = True
+            self._ticket.settle(reply)
+            self._ended(self, reply)
+
+    def fail(self, error: BaseException) -> None:
+        """Settle it with an error, unless it is settled."""
+        if not self.done:
+            self.done = True
+            self._ticket.fail(error)
+            if not self.sent:
+                self.request.meter.sent_nothing()
+            self._ended(self, error)
 
 
-class Batch:
+class RequestBatch:
     """Requests that go together."""
 
     def __init__(
-        self, batch_id: str, members: Sequence[Pending], backend: Backend, manner: Manner
+        self,
+        batch_id: str,
+        members: Sequence[PendingRequest],
+        backend: Backend,
+        *,
+        retry_missing: bool,
+        ask_singly: bool,
+        on_call: Callable[[int, int], object],
     ) -> None:
         self.batch_id = batch_id
         self.size = len(members)
         self.scope = anyio.CancelScope()
         self.closed = anyio.Event()
-        self.deserted = False
-        self._members: tuple[Pending, ...] = tuple(members)
+        self.deserted = False  # Whether the callers of all that were not settled have left.
+        self._members: tuple[PendingRequest, ...] = tuple(members)
         self._backend = backend
-        self._manner = manner
+        self._retry_missing = retry_missing
+        self._ask_singly = ask_singly
+        self._on_call = on_call  # It is told how many are asked for, and how often before.
 
     async def run(self) -> None:
         """Ask, until each member is settled."""
@@ -76,7 +164,7 @@ class Batch:
             self.closed.set()
             self._members = ()  # They know their batch: the two need not wait for the collector.
 
-    def leave(self, member: Pending) -> None:
+    def leave(self, member: PendingRequest) -> None:
         """Let a member go whose caller was cancelled; when it is the last, all is cancelled."""
         if member.part is not None:
             member.part.leave()
@@ -90,21 +178,21 @@ class Batch:
         for number, member in enumerate(self._waiting()):
             member.fail(own_copy(error) if number else error)
 
-    def _waiting(self) -> list[Pending]:
+    def _waiting(self) -> list[PendingRequest]:
         return [member for member in self._members if not member.done]
 
-    async def _serve(self, members: list[Pending]) -> None:
+    async def _serve(self, members: list[PendingRequest]) -> None:
         if not members:
             return
         if len(members) == 1:
             await self._pass_through(members[0])
             return
         missing = await self._ask(members, 0)
-        if missing and self._manner.retry_missing:
+        if missing and self._retry_missing:
             missing = await self._ask_again(missing)
-        if self._manner.ask_singly:
+        if self._ask_singly:
             for member in _still_wanted(missing):
-                await self._ask_singly(member)
+                await self._try_alone(member)
         for member in missing:
             member.fail(
                 MissingAnswer(
@@ -114,14 +202,14 @@ class Batch:
                 )
             )
 
-    async def _pass_through(self, member: Pending) -> None:
+    async def _pass_through(self, member: PendingRequest) -> None:
         member.sent = True
-        self._manner.calls(1, True)
+        self._on_call(1, 0)
         with self._span([member], 0):
             reply = checked_reply(self._backend, await self._backend.generate(member.request))
         member.answer(reply)
 
-    async def _ask(self, members: list[Pending], retry: int) -> list[Pending]:
+    async def _ask(self, members: list[PendingRequest], retry: int) -> list[PendingRequest]:
         """Ask for several at once; return those whose answers are missing."""
         requests = [member.task for member in members]
         keys = [token_hex(KEY_BYTES) for _ in members]
@@ -129,7 +217,7 @@ class Batch:
         cost = SharedCost(request.meter, weights_of(requests))
         for member, part in zip(members, cost.parts(), strict=True):
             member.begin(part)
-        self._manner.calls(len(members), not retry)
+        self._on_call(len(members), retry)
         try:
             with self._span(members, retry):
                 reply = checked_reply(self._backend, await self._backend.generate(request))
@@ -147,7 +235,7 @@ class Batch:
             self._complain(missing, len(members), reply)
         return missing
 
-    async def _ask_again(self, missing: list[Pending]) -> list[Pending]:
+    async def _ask_again(self, missing: list[PendingRequest]) -> list[PendingRequest]:
         wanted = _still_wanted(missing)
         if len(wanted) > 1:
             return await self._ask(wanted, 1)
@@ -155,18 +243,18 @@ class Batch:
             await self._ask_alone(member, 1)
         return []
 
-    async def _ask_singly(self, member: Pending) -> None:
+    async def _try_alone(self, member: PendingRequest) -> None:
         try:
             await self._ask_alone(member, 2)
         except Exception as exc:  # noqa: BLE001 (it is this one's alone)
             member.fail(exc)
 
-    async def _ask_alone(self, member: Pending, retry: int) -> None:
+    async def _ask_alone(self, member: PendingRequest, retry: int) -> None:
         request = member.request
         meter = request.meter.attempt()
         member.costs.append(meter)
         meta = replace(request.meta, retry=request.meta.retry + retry)
-        self._manner.calls(1, False)
+        self._on_call(1, retry)
         try:
             with self._span([member], retry):
                 reply = checked_reply(
@@ -179,7 +267,7 @@ class Batch:
         meter.finish(reply)
         member.answer(replace(reply, usage=member.usage))
 
-    def _span(self, members: Sequence[Pending], retry: int) -> SpanScope:
+    def _span(self, members: Sequence[PendingRequest], retry: int) -> SpanScope:
         size = len(members)
         ids = {"batch_id": self.batch_id, "batch_size": size}
         logger.debug("batch %s: %d requests in one", self.batch_id, size, extra=ids)
@@ -203,7 +291,7 @@ class Batch:
             self.fail(error)
         return False
 
-    def _complain(self, missing: Sequence[Pending], size: int, reply: Generation) -> None:
+    def _complain(self, missing: Sequence[PendingRequest], size: int, reply: Generation) -> None:
         meta = missing[0].request.meta
         warn(
             "batch %s: %d of %d answers are missing in the joint reply (finish reason %s)",
@@ -219,7 +307,7 @@ class Batch:
         )
 
 
-def _own_reply(reply: Generation, answer: str | None, member: Pending) -> Generation | None:
+def _own_reply(reply: Generation, answer: str | None, member: PendingRequest) -> Generation | None:
     """Return a member's own reply; None where it is missing."""
     if answer is not None:
         text = until_stop(answer, member.request.options.stop)
@@ -231,7 +319,7 @@ def _own_reply(reply: Generation, answer: str | None, member: Pending) -> Genera
     return None
 
 
-def _still_wanted(members: Sequence[Pending]) -> list[Pending]:
+def _still_wanted(members: Sequence[PendingRequest]) -> list[PendingRequest]:
     """Return those that are to be asked again; what has expired by now is not."""
     now = anyio.current_time()
     for member in members:
@@ -239,3 +327,20 @@ def _still_wanted(members: Sequence[Pending]) -> list[Pending]:
         if deadline is not None and deadline <= now:
             member.fail(Expired("the deadline passed before the request could be asked again"))
     return [member for member in members if not member.done]
+
+
+def own_copy(error: BaseException) -> BaseException:
+    """Copy an error that several callers get: each adds notes and a traceback of its own."""
+    try:
+        twin: Any = copy.copy(error)
+        if type(twin) is not type(error) or twin is error or twin.args != error.args:
+            return error
+    except Exception:  # noqa: BLE001 (an error of somebody else's, which takes other arguments)
+        return error
+    if hasattr(error, "__notes__"):
+        twin.__notes__ = list(error.__notes__)
+    twin.__cause__ = error.__cause__
+    twin.__context__ = error.__context__
+    twin.__suppress_context__ = error.__suppress_context__
+    copied: BaseException = twin.with_traceback(error.__traceback__)
+    return copied
