@@ -29,7 +29,7 @@ from mellea_like.errors import (
     InvalidRequest,
     MissingAnswer,
 )
-from mellea_like.limits.retry import Retry, RetryBackend, retries
+from mellea_like.limits.retry import Retry, RetryBackend, gate_before
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
 
@@ -506,8 +506,8 @@ async def test_a_cancellation_that_no_one_asked_for_is_an_error():
 async def test_retries_are_left_to_it_and_belong_inside():
     person = Person(BackendUnavailable("busy"), echo)
     coordinator = SamplingCoordinator(RetryBackend(person, Retry(initial=0)))
-    assert retries(coordinator)
-    assert retries(coordinator.isolated)
+    assert gate_before(coordinator) is None
+    assert gate_before(coordinator.isolated) is None
     async with coordinator:
         assert told(await gather(coordinator, *asks(2))) == ["T0", "T1"]
         assert coordinator.statistics().calls == 1

@@ -37,7 +37,7 @@ from mellea_like.testing import run_virtual
 pytestmark = pytest.mark.timeout(900)
 STORM = bool(os.environ.get("STORM"))
 storm = settings(
-    max_examples=2000,
+    max_examples=2000 if STORM else 200,
     derandomize=not STORM,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
