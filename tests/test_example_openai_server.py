@@ -15,7 +15,7 @@ pytest.importorskip("xllamacpp")
 
 from tiny_gguf import build_bigram_gguf
 
-from mellea_like.backends.llama_process import ServerProcess
+from mellea_like.backends.llama import ServerProcess
 
 ROOT = Path(__file__).resolve().parent.parent
 KEY = "a-key-for-the-test"

@@ -99,24 +99,10 @@ _PIECE = re.compile(r"\A\s+|\S+\s*")
 
 
 def word_pieces(text: str) -> list[str]:
-    """Cut a text after the white space behind each word.
-
-    Args:
-        text: any text.
-
-    Returns:
-        The pieces; joined, they are the text.
-    """
+    """Cut a text after the white space behind each word."""
     return _PIECE.findall(text)
 
 
 def count_words(messages: Iterable[Message]) -> int:
-    """Count the words of a conversation.
-
-    Args:
-        messages: the conversation.
-
-    Returns:
-        How many words its messages have together.
-    """
+    """Count the words of a conversation."""
     return sum(len(message.content.split()) for message in messages)

@@ -26,15 +26,7 @@ HTTP_THREADS = 64
 
 
 def serve(config: dict[str, Any]) -> tuple[Any, str]:
-    """Start the server.
-
-    Args:
-        config: ``path``, ``name``, ``api_key``, ``context_size`` (tokens of a request),
-            ``parallel`` (requests at a time) and ``threads`` (None for llama.cpp's choice).
-
-    Returns:
-        The server, which stops when it is deleted, and its address.
-    """
+    """Start the server."""
     # 100 MB that only this process needs; without types.
     xllamacpp: Any = importlib.import_module("xllamacpp")
     params = xllamacpp.CommonParams()

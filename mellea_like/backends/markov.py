@@ -2,28 +2,303 @@
 
 from __future__ import annotations
 
+import os
 import random
+import re
 import threading
+from collections import Counter
 from contextlib import aclosing, asynccontextmanager
+from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from anyio.lowlevel import checkpoint
 
 from mellea_like.backends.counting import count_words, word_pieces
-from mellea_like.backends.markov_model import TrigramModel
-from mellea_like.backends.markov_text import help_sentences, read_corpus, sentences_of
 from mellea_like.core.generation import Generation
 from mellea_like.errors import InvalidRequest
 from mellea_like.runtime.threads import run_in_thread
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import AsyncGenerator, AsyncIterator, Iterable
+    from random import Random
 
     from mellea_like.core.backend import Request
     from mellea_like.core.generation import RequestMeter
 
 __all__ = ["MarkovBackend"]
+
+# --- sentences, out of Python's help pages or of what a user names --------------------------------
+
+# In the help pages, code stands in quotes or backticks; a plain word in them is fit for prose.
+_QUOTED_WORD = re.compile("[\u201c\"`']{1,2}([A-Za-z]+)[\u201d\"`']{1,2}")
+_ASIDE = re.compile(r"\s\([^()]*\)")
+_BULLET = re.compile(r"\A(?:[*•-]|\d+\.)\s+")
+_PROSE = re.compile("[A-Z][a-z]*(?:,? (?:[A-Za-z][A-Za-z'\u2019-]*|[0-9]+)){3,25}[.!?]")
+_REFERENCE = re.compile(r"\A(?:See|Changed|New|Deprecated|Added)\b|\bPEP\b|\bsection\b")
+
+# Behind a full stop and the quotes or brackets that close there, before a capital or a figure.
+_SENTENCE_END = re.compile(
+    "(?<!\\bMr\\.)(?<!\\bMs\\.)(?<!\\bDr\\.)(?<!\\bSt\\.)(?<!\\bMrs\\.)"
+    "(?:(?<=[.!?…])|(?<=[.!?…][\"'\u201d\u2019)\\]]))\\s+(?=[\"'\u201c\u2018(\\[]?[^\\W_a-z])"
+)
+
+FEWEST_SENTENCES = 50
+"""Below this many sentences, the help pages are not what this module takes them for."""
+
+LARGEST = 256 * 2**20
+"""Bytes of a corpus file: what is larger would take minutes to learn, and all memory."""
+
+
+@cache
+def help_sentences() -> tuple[str, ...]:
+    """Return the plain English sentences of Python's help pages (`pydoc_data.topics`)."""
+    try:
+        from pydoc_data.topics import topics  # noqa: PLC0415 (half a megabyte, not always needed)
+    except ImportError:  # pragma: no cover (a stripped-down Python)
+        return prose_of(())
+    return prose_of(topics.values())
+
+
+def prose_of(pages: Iterable[str]) -> tuple[str, ...]:
+    """Return the sentences of help pages that are plain English.
+
+    Sentences with code, symbols, references or lists in them are left out.
+    """
+    found: dict[str, None] = {}
+    for page in pages:
+        for paragraph in page.split("\n\n"):
+            text = _BULLET.sub("", " ".join(_body(paragraph.splitlines())))
+            text = _ASIDE.sub("", _QUOTED_WORD.sub(r"\1", text))
+            for sentence in _SENTENCE_END.split(text):
+                if _PROSE.fullmatch(sentence) and not _REFERENCE.search(sentence):
+                    found[sentence] = None
+    if len(found) < FEWEST_SENTENCES:
+        msg = (
+            "this Python comes without its help pages, from which MarkovBackend learns by default:"
+            " name a text file, MarkovBackend('book.txt')"
+        )
+        raise RuntimeError(msg)
+    return tuple(found)
+
+
+def sentences_of(text: str) -> list[str]:
+    """Cut a text into sentences; where it has none, into lines."""
+    found: list[str] = []
+    for paragraph in re.split(r"\n\s*\n", text):
+        line = " ".join(paragraph.split())
+        if re.search(r"[.!?…]", line):
+            found.extend(_SENTENCE_END.split(line))
+        else:
+            found.extend(" ".join(part.split()) for part in paragraph.splitlines())
+    return [sentence for sentence in found if sentence]
+
+
+def read_corpus(
+    files: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    texts: str | Iterable[str],
+    largest: int = LARGEST,
+) -> tuple[str, ...]:
+    """Read the files that a user named."""
+    paths = [files] if isinstance(files, str | os.PathLike) else list(files)
+    read = [_read(Path(path), largest) for path in paths]
+    read += [texts] if isinstance(texts, str) else list(texts)
+    if not any(text.strip() for text in read):
+        where = ", ".join(map(str, paths)) or "the texts"
+        msg = f"MarkovBackend can't learn from an empty corpus: {where}"
+        raise ValueError(msg)
+    return tuple(read)
+
+
+def _body(lines: list[str]) -> list[str]:
+    """Leave out the term above an indented definition."""
+    depths = [len(line) - len(line.lstrip()) for line in lines[:2]]
+    defined = len(depths) > 1 and depths[1] > depths[0] and not _BULLET.match(lines[0].strip())
+    return [line.strip() for line in (lines[1:] if defined else lines)]
+
+
+def _read(path: Path, largest: int) -> str:
+    try:
+        if path.is_char_device() or path.is_block_device():
+            msg = f"MarkovBackend learns from files, and {path} is a device: name a file"
+            raise ValueError(msg)
+        with path.open(encoding="utf-8-sig") as file:
+            # A pipe has no size, so what it gives is counted too.
+            text = file.read(largest + 1) if path.stat().st_size <= largest else None
+        if text is None or len(text) > largest:
+            msg = (
+                f"MarkovBackend learns from files of up to {largest // 2**20} MB, and {path} has"
+                " more: name a smaller one"
+            )
+            raise ValueError(msg)
+    except OSError as exc:
+        reason = f"MarkovBackend can't read its corpus: {exc.strerror}"
+        raise OSError(exc.errno, reason, str(path)) from exc
+    except UnicodeDecodeError as exc:
+        msg = f"MarkovBackend can't read its corpus: {path} is no UTF-8 text ({exc.reason})"
+        raise ValueError(msg) from exc
+    return text
+
+
+# --- a word trigram model: which word follows two others, and how often it did --------------------
+
+LONGEST = 32
+"""Words of a sentence at most; one that has not ended by then is drawn again, then cut."""
+
+TRIES = 4
+"""How often a sentence is drawn again that got too long, or missed its theme."""
+
+MORE = 0.3
+"""The probability that another sentence follows."""
+
+MOST_SENTENCES = 4
+PULL = 6.0
+"""How much more likely a word of the instruction is than its count says."""
+
+COMMON = 0.1
+"""A word in more than this share of the sentences says nothing about the theme."""
+
+# What instructions consist of, whatever they are about.
+_FILLERS = (
+    "about all and any are asked attempt can did does earlier exactly for from generate give has"
+    " have how into its least line make most must one paragraph please put reply requirement right"
+    " rejected sentence short should tell text that the them then they this two three use what"
+    " which with word write you your"
+)
+
+_END = ""
+_CLOSED = (".", "!", "?", "…", ")", '"', "'", "\u201d", "\u2019")
+_WORD = re.compile(r"[^\W\d_]{3,}")
+
+
+class TrigramModel:
+    """Counts of word triples, from which sentences are drawn."""
+
+    def __init__(self, sentences: Iterable[str]) -> None:
+        self._followers: dict[tuple[str, str], list[str]] = {}
+        self._starts: list[tuple[str, str]] = []
+        self._about: dict[str, list[int]] = {}
+        followers = self._followers
+        for sentence in sentences:
+            words = sentence.split()
+            if not words:
+                continue
+            number = len(self._starts)
+            first, second = _END, _END
+            for word in words:
+                followers.setdefault((first, second), []).append(word)
+                first, second = second, word
+            followers.setdefault((first, second), []).append(_END)
+            self._starts.append((words[0], words[1] if len(words) > 1 else _END))
+            for word in _themes(sentence):
+                self._about.setdefault(word, []).append(number)
+        if not self._starts:
+            msg = "a trigram model learns from at least one word"
+            raise ValueError(msg)
+        most = max(5.0, COMMON * len(self._starts))
+        self._about = {word: where for word, where in self._about.items() if len(where) <= most}
+
+    def theme(self, prompt: str) -> tuple[str, ...]:
+        """Return the words of a prompt that the model can write about."""
+        return tuple(
+            sorted(
+                word for word in _themes(prompt).difference(_FILLERS.split()) if word in self._about
+            )
+        )
+
+    def draw(
+        self, chance: Random, theme: tuple[str, ...], *, temperature: float, top_p: float
+    ) -> str:
+        """Draw a text: a sentence, now and then a few."""
+        text = self._sentence(chance, theme, temperature, top_p)
+        count = 1
+        while temperature and count < MOST_SENTENCES and chance.random() < MORE:
+            glue = " " if text.endswith(_CLOSED) else "\n"
+            text += glue + self._sentence(chance, theme, temperature, top_p)
+            count += 1
+        return text
+
+    def _sentence(
+        self, chance: Random, theme: tuple[str, ...], temperature: float, top_p: float
+    ) -> str:
+        words, ended = list[str](), False
+        wanted = frozenset(theme)
+        for _ in range(TRIES):
+            words, ended = self._words(chance, theme, temperature, top_p)
+            about = not wanted or any(wanted & _themes(word) for word in words)
+            if temperature == 0 or (ended and about):
+                break
+        text = " ".join(words)
+        return text if ended else text.rstrip(",;:-\u2013") + "."
+
+    def _words(
+        self, chance: Random, theme: tuple[str, ...], temperature: float, top_p: float
+    ) -> tuple[list[str], bool]:
+        if theme:
+            topic = theme[0] if temperature == 0 else chance.choice(theme)
+            where = self._about[topic]
+            number = where[0] if temperature == 0 else chance.choice(where)
+            words = [word for word in self._starts[number] if word]
+        else:
+            words = []
+        wanted = frozenset(theme)
+        first, second = (_END, _END, *words)[-2:]
+        while len(words) < LONGEST:
+            word = _choose(chance, self._followers[first, second], wanted, temperature, top_p)
+            if word == _END:
+                return words, True
+            words.append(word)
+            first, second = second, word
+        return words, False
+
+
+def _choose(
+    chance: Random,
+    followers: list[str],
+    wanted: frozenset[str],
+    temperature: float,
+    top_p: float,
+) -> str:
+    if len(followers) == 1:
+        return followers[0]
+    weights = {
+        word: count * PULL if wanted and wanted & _themes(word) else float(count)
+        for word, count in Counter(followers).items()
+    }
+    if temperature == 0:
+        return max(weights, key=weights.__getitem__)
+    if temperature != 1:
+        most = max(weights.values())  # keeps the powers below from running out of range
+        weights = {word: (weight / most) ** (1 / temperature) for word, weight in weights.items()}
+    if top_p < 1:
+        weights = _nucleus(weights, top_p)
+    return chance.choices(list(weights), list(weights.values()))[0]
+
+
+def _nucleus(weights: dict[str, float], top_p: float) -> dict[str, float]:
+    """Keep the most likely words that together have at least a share of the probability.
+
+    Source: Holtzman et al., The Curious Case of Neural Text Degeneration (2020), section 3.1.
+    """
+    left = top_p * sum(weights.values())
+    kept: dict[str, float] = {}
+    for word, weight in sorted(weights.items(), key=lambda item: -item[1]):
+        kept[word] = weight
+        left -= weight
+        if left <= 0:
+            break
+    return kept
+
+
+def _themes(text: str) -> frozenset[str]:
+    """Return a text's words in lower case, without a plural's s."""
+    return frozenset(
+        word[:-1] if word.endswith("s") and len(word) > 3 else word  # noqa: PLR2004
+        for word in _WORD.findall(text.lower())
+    )
+
+
+# --- the backend ----------------------------------------------------------------------------------
 
 WORDS_A_STEP = 4
 """Words of a stream between two checkpoints."""

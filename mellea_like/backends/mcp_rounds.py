@@ -196,17 +196,7 @@ class _Question:
 
 
 class _Call(Generic[T]):
-    """A tool's work, over all the calls that it takes.
-
-    Args:
-        patience: the longest that a question waits, in seconds.
-
-    Attributes:
-        scope: cancelling it ends the work.
-        token: names it while it waits for its client.
-        done: set when the work has ended.
-        fetched: set when the client has come back after that.
-    """
+    """A tool's work, over all the calls that it takes."""
 
     def __init__(self, patience: float) -> None:
         self.scope = anyio.CancelScope()
@@ -221,18 +211,7 @@ class _Call(Generic[T]):
         self._changed = anyio.Event()
 
     async def ask(self, params: types.CreateMessageRequestParams) -> object:
-        """Wait for the client's answer to a request.
-
-        Args:
-            params: the request.
-
-        Returns:
-            What the client sent.
-
-        Raises:
-            BackendTimeout: the client did not come back in time.
-            MalformedResponse: it came back without this answer.
-        """
+        """Wait for the client's answer to a request."""
         key = f"sampling-{next(self._numbers)}"
         question = self._questions[key] = _Question(params)
         self._changed.set()
@@ -253,11 +232,7 @@ class _Call(Generic[T]):
         return question.answer
 
     async def until_it_asks(self, gather: float) -> None:
-        """Wait until the work needs its client, or has ended.
-
-        Args:
-            gather: how long further questions are waited for.
-        """
+        """Wait until the work needs its client, or has ended."""
         while not self.done.is_set():
             if self._open():
                 with anyio.move_on_after(gather):
@@ -269,11 +244,7 @@ class _Call(Generic[T]):
                 await self._changed.wait()
 
     def give_out(self) -> types.InputRequests:
-        """Return the questions that were not yet asked, for the client.
-
-        Returns:
-            The requests by their keys.
-        """
+        """Return the questions that were not yet asked, for the client."""
         given: types.InputRequests = {}
         for key, question in self._open().items():
             question.given_out = True
@@ -281,11 +252,7 @@ class _Call(Generic[T]):
         return given
 
     def take(self, answers: Mapping[str, object]) -> None:
-        """Take what the client answered; what it left out is not asked again.
-
-        Args:
-            answers: its answers, by the keys of the questions.
-        """
+        """Take what the client answered; what it left out is not asked again."""
         if self.done.is_set():
             self.fetched.set()
         for key, question in self._questions.items():
@@ -299,15 +266,7 @@ class _Call(Generic[T]):
         self._changed.set()
 
     def outcome(self) -> T:
-        """Return the work's result.
-
-        Returns:
-            What the work returned.
-
-        Raises:
-            Exception: what it raised.
-            BackendUnavailable: it was cut short.
-        """
+        """Return the work's result."""
         if self.error is not None:
             raise self.error
         if not self.result:

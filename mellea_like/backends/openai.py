@@ -22,19 +22,26 @@ except ImportError as exc:  # pragma: no cover
     msg = "OpenAIBackend needs the official SDK: pip install 'mellea-like[openai]'"
     raise ImportError(msg) from exc
 
-from mellea_like.backends.openai_address import (
+from mellea_like.backends.openai_connection import (
+    SENDING,
+    Bounds,
+    LoopClient,
+    LoopClients,
+    OpenReply,
+    Sending,
+    bound_body,
+    tell_when_sent,
+)
+from mellea_like.backends.openai_errors import Translator
+from mellea_like.backends.openai_wire import (
+    Reply,
     Secret,
     digest,
     is_here,
+    request_body,
     split_url,
     without_credentials,
 )
-from mellea_like.backends.openai_bounds import Bounds, bound_body
-from mellea_like.backends.openai_clients import LoopClient, LoopClients
-from mellea_like.backends.openai_errors import Translator
-from mellea_like.backends.openai_reply import OpenReply
-from mellea_like.backends.openai_sent import SENDING, Sending, tell_when_sent
-from mellea_like.backends.openai_wire import Reply, request_body
 
 for _module in ("openai.resources.chat", "httpcore2"):
     # The SDK loads these at its first request, and would hold that up.

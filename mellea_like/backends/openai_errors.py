@@ -57,13 +57,6 @@ def retry_after(headers: Mapping[str, str], now: datetime) -> float | None:
 
     ``Retry-After`` in seconds or as a date (RFC 9110, section 10.2.3), and OpenAI's
     ``retry-after-ms``.
-
-    Args:
-        headers: the answer's headers, with names in lower case or case-insensitive.
-        now: the time to count a date from, with a time zone.
-
-    Returns:
-        Seconds between 0 and a day; None where there is no such header or it makes no sense.
     """
     seconds = _seconds(headers.get("retry-after-ms"), 0.001)
     if seconds is None:
@@ -99,13 +92,6 @@ class Translator:
 
     The errors it makes carry no cause: the SDK's hold the request with its headers, and their text
     is the server's, which may echo the key. What helps from them stands in the message.
-
-    Args:
-        url: where the requests go, without credentials.
-        model: the model asked for.
-        timeout: the longest silence that was allowed, in seconds.
-        secrets: what must not show.
-        total: how long the whole request might take, in seconds.
     """
 
     def __init__(
@@ -126,27 +112,13 @@ class Translator:
         )
 
     def clean(self, text: str) -> str:
-        """Shorten a text and take the secrets out of it.
-
-        Args:
-            text: any text.
-
-        Returns:
-            What may be shown.
-        """
+        """Shorten a text and take the secrets out of it."""
         for secret in self._secrets:
             text = text.replace(secret, "***")
         return excerpt(text)
 
     def of(self, exc: Exception) -> BackendError:
-        """Translate an exception that a request ended with.
-
-        Args:
-            exc: the exception.
-
-        Returns:
-            The error to raise in its place.
-        """
+        """Translate an exception that a request ended with."""
         match exc:
             case BackendError():
                 error = exc
@@ -183,47 +155,24 @@ class Translator:
                 return InvalidRequest(f"the SDK refuses the request to {self._url} ({said})")
 
     def malformed(self, what: str, body: str = "") -> MalformedResponse:
-        """Say that an answer can't be read.
-
-        Args:
-            what: what is wrong with it.
-            body: the part of the answer that shows it.
-
-        Returns:
-            The error.
-        """
+        """Say that an answer can't be read."""
         shown = f": {self.clean(body)}" if body else ""
         return MalformedResponse(f"{self._url} sent {what}{shown}")
 
     def silent(self) -> BackendTimeout:
-        """Say that the server was silent for too long.
-
-        Returns:
-            The error.
-        """
+        """Say that the server was silent for too long."""
         limit = self._timeout
         within = "in time" if limit is None else f"for {limit:g} s, the backend's timeout"
         return BackendTimeout(f"{self._url} said nothing {within}")
 
     def late(self) -> BackendTimeout:
-        """Say that the whole request took too long.
-
-        Returns:
-            The error.
-        """
+        """Say that the whole request took too long."""
         return BackendTimeout(
             f"{self._url} was not done within {self._total:g} s, the backend's total_timeout"
         )
 
     def unsendable(self, exc: Exception) -> InvalidRequest:
-        """Say that a request can't be put into JSON or into HTTP.
-
-        Args:
-            exc: why.
-
-        Returns:
-            The error.
-        """
+        """Say that a request can't be put into JSON or into HTTP."""
         return InvalidRequest(
             f"the request to {self._url} can't be written:"
             f" {type(exc).__name__}: {self.clean(str(exc))}"

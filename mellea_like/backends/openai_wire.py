@@ -7,15 +7,19 @@ each request would leave a task behind on asyncio, and a ``ResourceWarning`` on 
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
+import os
 import re
 from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import urlsplit, urlunsplit
 
 from mellea_like.core.format import json_schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from urllib.parse import SplitResult
 
     from mellea_like.core.backend import Request
     from mellea_like.core.generation import RequestMeter, Usage
@@ -25,10 +29,15 @@ __all__ = [
     "EventDecoder",
     "Reply",
     "ReplyTooLongError",
+    "Secret",
     "ServerError",
+    "digest",
     "excerpt",
+    "is_here",
     "request_body",
     "response_format",
+    "split_url",
+    "without_credentials",
 ]
 
 EXCERPT = 200
@@ -48,14 +57,7 @@ _DROPPED = ("default", "discriminator", "minLength", "maxLength", "examples", "t
 
 
 def excerpt(text: str) -> str:
-    """Shorten a text for an error message, with control characters escaped.
-
-    Args:
-        text: what a server sent.
-
-    Returns:
-        At most 200 characters.
-    """
+    """Shorten a text for an error message, with control characters escaped."""
     shown = repr(text[: EXCERPT + 1])[1:-1]
     return shown if len(shown) <= EXCERPT else shown[: EXCERPT - 1] + "…"
 
@@ -63,18 +65,7 @@ def excerpt(text: str) -> str:
 def request_body(
     request: Request, options: Options, model: str, *, official: bool
 ) -> dict[str, Any]:
-    """Write the fields of a chat completion request.
-
-    Args:
-        request: what is wanted.
-        options: the request's options with the backend's own below them.
-        model: the model's name.
-        official: whether the server is OpenAI's own, which asks for ``max_completion_tokens``
-            and for schemas of its strict subset.
-
-    Returns:
-        The keyword arguments for the SDK.
-    """
+    """Write the fields of a chat completion request."""
     body: dict[str, Any] = {
         "model": model,
         "messages": [message.as_dict() for message in request.messages],
@@ -105,13 +96,6 @@ def response_format(format: Any, *, official: bool) -> dict[str, Any]:
     each property required, and some keywords not at all. The type's schema is narrowed to that; a
     type that does not fit (a mapping with free keys, say) goes without ``strict``. Other servers
     (llama.cpp, vLLM) compile the whole schema into a grammar and get it as it is.
-
-    Args:
-        format: the type.
-        official: whether the server is OpenAI's own.
-
-    Returns:
-        The field's value.
     """
     schema = json_schema(format)
     name = re.sub(r"[^A-Za-z0-9_-]+", "_", getattr(format, "__name__", "reply"))[:64] or "reply"
@@ -169,17 +153,7 @@ class EventDecoder:
         self._size = 0
 
     def feed(self, chunk: bytes) -> Iterator[str]:
-        """Take the next part of the body.
-
-        Args:
-            chunk: some bytes.
-
-        Yields:
-            The data of each event that is now complete.
-
-        Raises:
-            ValueError: a line is no UTF-8, or an event has no end.
-        """
+        """Take the next part of the body."""
         buffer = self._buffer + chunk
         start = 0
         for end in _LINE_END.finditer(buffer):
@@ -193,14 +167,7 @@ class EventDecoder:
             raise ValueError(msg)
 
     def finish(self) -> Iterator[str]:
-        """Take the end of the body, where servers may leave out the last blank line.
-
-        Yields:
-            The data of the last event, if there is any.
-
-        Raises:
-            ValueError: the last line is no UTF-8.
-        """
+        """Take the end of the body, where servers may leave out the last blank line."""
         rest, self._buffer = self._buffer.rstrip(b"\r"), b""
         yield from self._line(rest)
         yield from self._line(b"")
@@ -218,19 +185,7 @@ class EventDecoder:
 
 
 class Reply:
-    """What is known of one streamed reply.
-
-    Args:
-        meter: the request's count.
-        max_characters: how long the reply may get, what the model thinks aloud included.
-
-    Attributes:
-        text: the text so far, in pieces.
-        model: the model that answers, where the server said it.
-        finish_reason: why the reply ended; None while it goes on.
-        done: whether the server said that nothing more comes.
-        began: whether anything of the reply came.
-    """
+    """What is known of one streamed reply."""
 
     __slots__ = (
         "_calls",
@@ -272,19 +227,7 @@ class Reply:
         return self.began and (self.done or self.finish_reason is not None)
 
     def read(self, data: str) -> str:
-        """Take one event.
-
-        Args:
-            data: the event's data.
-
-        Returns:
-            The piece of text in it, which may be empty.
-
-        Raises:
-            ServerError: the event says that the server failed.
-            ReplyTooLongError: the reply is longer than allowed.
-            ValueError: the event is no chunk of a chat reply.
-        """
+        """Take one event."""
         if data.strip() == "[DONE]":
             self.done = True
             return self._calls_as_text()
@@ -403,11 +346,7 @@ class ReplyTooLongError(Exception):
 
 
 class ServerError(Exception):
-    """The server reported an error in the middle of its reply.
-
-    Args:
-        error: the ``error`` field as it was sent.
-    """
+    """The server reported an error in the middle of its reply."""
 
     def __init__(self, error: object) -> None:
         super().__init__("the server reported an error")
@@ -415,3 +354,48 @@ class ServerError(Exception):
         self.message = str(fields.get("message") or fields)
         self.code = fields.get("code")
         self.kind = str(fields.get("type") or "")
+
+
+_SALT = os.urandom(16)
+
+
+class Secret:
+    """Keeps a key out of every repr."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: str) -> None:
+        self.value = value
+
+    def __repr__(self) -> str:
+        return "'***'"
+
+
+def digest(key: str) -> bytes:
+    """Return what tells a key from others, and means nothing outside this process."""
+    return hashlib.blake2b(key.encode(), key=_SALT, digest_size=16).digest()
+
+
+def split_url(url: str, source: str) -> SplitResult:
+    """Part a server's URL."""
+    # What is wrong with it is said without showing it: a key may stand in it.
+    msg = f"{source} takes a URL that starts with http:// or https:// and names a host"
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        raise ValueError(msg) from None
+    if not usable:
+        raise ValueError(msg)
+    return parts
+
+
+def is_here(url: SplitResult) -> bool:
+    """Tell whether a server is on this machine."""
+    host = url.hostname or ""
+    return host in ("localhost", "::1") or host.startswith("127.")
+
+
+def without_credentials(url: SplitResult) -> str:
+    """Put a URL together without its user and password."""
+    return urlunsplit(url._replace(netloc=url.netloc.rpartition("@")[2]))

@@ -17,7 +17,7 @@ from pydantic import (
     model_validator,
 )
 
-from mellea_like.backends.openai_address import split_url
+from mellea_like.backends.openai_wire import split_url
 from mellea_like.core.backend import Backend, is_backend
 from mellea_like.core.prices import Price
 from mellea_like.limits.concurrency import ConcurrencyLimiter

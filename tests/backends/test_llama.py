@@ -19,8 +19,7 @@ from leftovers import children
 from pydantic import BaseModel
 from tiny_gguf import build_bigram_gguf, main
 
-from mellea_like.backends.llama import LlamaCppBackend
-from mellea_like.backends.llama_process import ServerProcess
+from mellea_like.backends.llama import LlamaCppBackend, ServerProcess
 from mellea_like.core.backend import Request
 from mellea_like.core.format import parse_json
 from mellea_like.core.generation import Generation

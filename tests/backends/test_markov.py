@@ -11,10 +11,10 @@ import anyio
 import pytest
 from pydantic import BaseModel
 
-from mellea_like.backends.markov import MarkovBackend
-from mellea_like.backends.markov_model import TrigramModel
-from mellea_like.backends.markov_text import (
+from mellea_like.backends.markov import (
     LARGEST,
+    MarkovBackend,
+    TrigramModel,
     help_sentences,
     prose_of,
     read_corpus,

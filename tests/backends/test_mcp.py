@@ -16,9 +16,8 @@ from mcp.shared.exceptions import MCPError, NoBackChannelError
 from mcp_kit import sampled
 
 from mellea_like.backends.function import FunctionBackend
-from mellea_like.backends.mcp import MCPSamplingBackend
+from mellea_like.backends.mcp import MCPSamplingBackend, error_of, generation_of, sampling_params
 from mellea_like.backends.mcp_rounds import SamplingRounds
-from mellea_like.backends.mcp_wire import error_of, generation_of, sampling_params
 from mellea_like.core.backend import Request, can_judge
 from mellea_like.core.generation import Usage, cost_of
 from mellea_like.core.message import Message
