@@ -355,7 +355,7 @@ async def test_a_request_may_draw_more_within_the_models_bounds():
     [
         ({"loop": 4}, "loop", "3 is the most for this model"),
         ({"concurrency": 2}, "concurrency", "1 is the most for this model"),
-        ({"timeout": 121}, "timeout", "120 seconds are the most"),
+        ({"timeout": 121}, "timeout", "120 is the most for this model"),
         ({"checks": ["json"] * 3}, "checks", "2 are the most for this model, not 3"),
         ({"checks": ["wrds<=3"]}, "checks.0", "did you mean words<=3?"),
         ({"checks": ["json", "regex:("]}, "checks.1", "no regular expression"),

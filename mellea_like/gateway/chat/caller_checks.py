@@ -6,11 +6,10 @@ import json
 import os
 import subprocess
 import sys
-import threading
 from collections import defaultdict
 from contextlib import asynccontextmanager, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import anyio
 
@@ -23,7 +22,7 @@ from mellea_like.requirements.expressions import parse_check
 from mellea_like.runtime.threads import run_in_thread
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Generator, Mapping
+    from collections.abc import AsyncGenerator, Callable, Generator, Mapping
     from typing import TypeAlias
 
     from mellea_like.core.streaming import StreamCheck
@@ -31,6 +30,10 @@ if TYPE_CHECKING:
 
     Check: TypeAlias = str | Mapping[str, Any]
     """An expression or a JSON Schema."""
+
+    _Process: TypeAlias = subprocess.Popen[bytes]
+
+T = TypeVar("T")
 
 __all__ = ["CallersChecks", "TooCostly", "Workers"]
 
@@ -58,7 +61,7 @@ class Workers:
     """
 
     def __init__(self) -> None:
-        self._idle: list[_Worker] = []
+        self._idle: list[_Process] = []
         self._turns = defaultdict[str, anyio.Semaphore](partial(anyio.Semaphore, 1))
         self._slots = anyio.Semaphore(PROCESSES)
 
@@ -67,7 +70,7 @@ class Workers:
 
     async def __aexit__(self, *_: object) -> None:
         while self._idle:
-            await self._idle.pop().end()
+            await _shielded(_end, self._idle.pop())
 
     @asynccontextmanager
     async def turn(self, key: str) -> AsyncGenerator[None]:
@@ -77,62 +80,30 @@ class Workers:
 
     async def ask(self, question: Mapping[str, Any]) -> dict[str, Any]:
         """Ask a process what `caller_worker` understands; within `turn`."""
-        worker = self._idle.pop() if self._idle else _Worker()
+        process = self._idle.pop() if self._idle else await _shielded(_start)
         line = b""
         try:
-            line = await run_in_thread(worker.ask, json.dumps(question).encode("ascii") + b"\n")
+            line = await run_in_thread(_ask, process, json.dumps(question).encode("ascii"))
         finally:
             if not line:
-                await worker.end()
+                await _shielded(_end, process)
         if line:
-            self._idle.append(worker)
+            self._idle.append(process)
             answer: dict[str, Any] = json.loads(line)
             return answer
-        if worker.status < 0:  # A signal: the kernel's.
+        if process.returncode < 0:  # A signal: the kernel's.
             raise TooCostly(SPENT)
-        msg = f"the process for callers' checks ended with status {worker.status}"
+        msg = f"the process for callers' checks ended with status {process.returncode}"
         raise RuntimeError(msg)
 
 
-class _Worker:
-    """One process, that is asked in a thread."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._process: subprocess.Popen[bytes] | None = None
-        self._ended = False
-        self.status = 0
-
-    def ask(self, question: bytes) -> bytes:
-        """Send a question, and wait for the answer; there is none if the process ends."""
-        with self._lock:
-            if self._ended:
-                return b""
-            process = self._process = self._process or _start()
-        assert process.stdin is not None  # noqa: S101 (see _start)
-        assert process.stdout is not None  # noqa: S101
-        with suppress(OSError):  # It has ended.
-            process.stdin.write(question)
-            process.stdin.flush()
-        line = process.stdout.readline()
-        if not line:
-            self.status = process.wait()
-        return line
-
-    async def end(self) -> None:
-        with anyio.CancelScope(shield=True):
-            await run_in_thread(self._end)
-
-    def _end(self) -> None:
-        with self._lock:
-            self._ended = True
-        if self._process is not None:
-            self._process.kill()
-            with suppress(OSError), self._process:
-                pass  # Waits for its end, and closes its pipes.
+async def _shielded(function: Callable[..., T], *args: Any) -> T:
+    with anyio.CancelScope(shield=True):
+        result = await run_in_thread(function, *args)
+    return result  # noqa: RET504 (for mypy: a scope may swallow what is raised in it)
 
 
-def _start() -> subprocess.Popen[bytes]:
+def _start() -> _Process:
     environ = {name: os.environ[name] for name in INHERITED if name in os.environ}
     environ["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
     return subprocess.Popen(  # noqa: S603 (our own words)
@@ -145,22 +116,37 @@ def _start() -> subprocess.Popen[bytes]:
     )
 
 
-class CallersChecks:
-    """The checks of one request, and what they may still take."""
+def _ask(process: _Process, question: bytes) -> bytes:
+    """Send a question, and wait for the answer; there is none if the process ends."""
+    assert process.stdin is not None  # noqa: S101 (see _start)
+    assert process.stdout is not None  # noqa: S101
+    with suppress(OSError):  # It has ended.
+        process.stdin.write(question + b"\n")
+        process.stdin.flush()
+    line = process.stdout.readline()
+    if not line:
+        process.wait()  # Before anybody kills it: the status tells why it ended.
+    return line
 
-    def __init__(self, workers: Workers, key: str) -> None:
+
+def _end(process: _Process) -> None:
+    process.kill()
+    with suppress(OSError), process:
+        pass  # Waits for its end, and closes its pipes.
+
+
+class CallersChecks:
+    """The checks of one request, for all of its replies; they may take so much processor time."""
+
+    def __init__(self, workers: Workers, key: str, seconds: float) -> None:
         self._workers = workers
         self._key = key
-        self._left = 0.0
+        self._left = seconds
 
     async def make(
-        self, checks: Mapping[str, Check], *, seconds: float, early: bool, check_only: bool
+        self, checks: Mapping[str, Check], *, early: bool, check_only: bool
     ) -> list[Requirement]:
-        """Make requirements of expressions and schemas, each by the field that it stood in.
-
-        All of it may take so many seconds of processor time, for all replies.
-        """
-        self._left = seconds
+        """Make requirements of expressions and schemas, each by the field that it stood in."""
         made: list[Requirement] = []
         for param, check in checks.items():
             if len(json.dumps(check)) > LONGEST_SCHEMA:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from mellea_like.errors import HookError, LimitExceeded, SamplingFailed
-from mellea_like.gateway.chat.caller_checks import CallersChecks
 from mellea_like.gateway.chat.replies import Draw, Reply, answerable, refusal_of, usage_of
 from mellea_like.gateway.chat.request import model_of, read_chat
 from mellea_like.gateway.http.admission import admitted
@@ -57,12 +56,9 @@ class ChatCompletions:
         if model is None:
             raise unknown_model()
         request = read_chat(caller.body, model.config.overrides.pass_on)
-        checks = CallersChecks(self._workers, caller.key)
 
         async def answer() -> None:
-            plan = await model.plan(
-                request, checks, max_tokens=caller.limits.max_tokens, budget=caller.budget
-            )
+            plan = await model.plan(request, caller, self._workers)
             if request.stream:
                 await self._stream(name, request, plan, send)
             else:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from mellea_like.core.action import Instruction
 from mellea_like.core.context import Context
 from mellea_like.core.generation import Generation
 from mellea_like.core.options import Options
 from mellea_like.core.validation import Candidate
+from mellea_like.gateway.chat.caller_checks import CallersChecks
 from mellea_like.gateway.refusal import refuse
 from mellea_like.requirements.checks import json_schema
 
@@ -20,10 +22,11 @@ if TYPE_CHECKING:
     from mellea_like.core.message import Message
     from mellea_like.core.prices import Price
     from mellea_like.core.requirement import Requirement
-    from mellea_like.gateway.chat.caller_checks import CallersChecks
+    from mellea_like.gateway.chat.caller_checks import Workers
     from mellea_like.gateway.chat.request import ChatRequest
     from mellea_like.gateway.config.models import ModelConfig
     from mellea_like.gateway.config.upstreams import Upstream
+    from mellea_like.gateway.http.admission import Admitted
     from mellea_like.limits.budget import Budget
     from mellea_like.sampling.base import BaseSamplingStrategy
 
@@ -40,22 +43,20 @@ ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A request, ready to be sampled.
-
-    ``requirements`` must hold besides those of the strategy; with ``best``, the best failure is an
-    answer where nothing passed; ``retried`` says whether a request that fails is sent again, by
-    retries or as another draw.
-    """
+    """A request, ready to be sampled."""
 
     strategy: BaseSamplingStrategy
     action: Action[Any]
     context: Context
     requirements: tuple[Requirement | str, ...]
+    """What must hold besides what the strategy asks for."""
     options: Options
     budget: Budget | None
     n: int
     best: bool
+    """Whether the best failure is an answer where nothing passed."""
     retried: bool
+    """Whether a request that fails is sent again, by retries or as another draw."""
 
 
 def warm_up() -> None:
@@ -79,71 +80,45 @@ class _Told(Instruction):
 class ServedModel:
     """One model of the configuration."""
 
-    def __init__(self, name: str, config: ModelConfig, upstream: Upstream, judge: Upstream) -> None:
-        self.name = name
+    def __init__(self, config: ModelConfig, upstream: Upstream, judge: Upstream) -> None:
         self.config = config
         self._upstream = upstream
         self._judge = judge
         # Shared by all calls: a schedule learns from one call for the next.
         self._schedule = config.make_schedule()
         self._requirements = config.make_requirements(check_only=upstream.constrains)
-        self._strategy = self._make(config.loop, config.concurrency, config.timeout)
+        self._strategy = lru_cache(maxsize=32)(self._make_strategy)
 
-    async def plan(
-        self,
-        request: ChatRequest,
-        callers: CallersChecks,
-        *,
-        max_tokens: int | None = None,
-        budget: Budget | None = None,
-    ) -> Plan:
-        """Make a request ready to be sampled, within what its sender may have."""
+    async def plan(self, request: ChatRequest, caller: Admitted, workers: Workers) -> Plan:
+        """Make a request ready to be sampled, within what the model and its sender may."""
+        config, asked = self.config, request.mellea_like
         *before, last = request.conversation
-        told = self.config.tell and last.role == "user"
-        asked = request.mellea_like
-        best = asked.when_nothing_passed or self.config.when_nothing_passed
-        requirements = await self._further(request, callers)
-        loop = self._within("loop", asked.loop)
-        concurrency = self._within("concurrency", asked.concurrency)
+        told = config.tell and last.role == "user"
+        requirements = await self._further_requirements(request, caller, workers)
+        loop = _within("loop", asked.loop, config.loop, config.overrides.loop)
+        concurrency = _within(
+            "concurrency", asked.concurrency, config.concurrency, config.overrides.concurrency
+        )
+        timeout = _within("timeout", asked.timeout, config.timeout)
         bare = not self._requirements and not requirements
         return Plan(
-            strategy=self._strategy_for(loop, concurrency, asked.timeout, bare=bare),
+            strategy=self._strategy(loop, concurrency, timeout, bare),
             action=_Told(last.content, name=last.name) if told else last,
             context=Context(before),
             requirements=requirements,
-            options=self._options(request, max_tokens),
-            budget=self.config.make_budget(self._prices(), name=CALL, within=budget),
+            options=self._options(request, caller.limits.max_tokens),
+            budget=config.make_budget(self._prices(), name=CALL, within=caller.budget),
             n=request.n,
-            best=best == "best",
-            retried=loop * concurrency * (self.config.retries + 1) > 1,
+            best=(asked.when_nothing_passed or config.when_nothing_passed) == "best",
+            retried=loop * concurrency * (config.retries + 1) > 1,
         )
 
-    # --- what draws ----------------------------------------------------------------------------
-
-    def _strategy_for(
-        self, loop: int, concurrency: int, wanted: float | None, *, bare: bool
-    ) -> BaseSamplingStrategy:
-        config = self.config
-        timeout = config.timeout if wanted is None else wanted
-        if timeout > config.timeout:
-            what = f"{config.timeout:g} seconds are the most for this model"
-            refuse("mellea_like.timeout", what)
-        own = (config.loop, config.concurrency, config.timeout)
-        if not bare and (loop, concurrency, timeout) == own:
-            return self._strategy
-        return self._make(loop, concurrency, timeout, bare=bare)
-
-    def _within(self, name: Literal["loop", "concurrency"], wanted: int | None) -> int:
-        own: int = getattr(self.config, name)
-        most: int = getattr(self.config.overrides, name) or own
-        if wanted is None:
-            return own
-        if wanted > most:
-            refuse(f"mellea_like.{name}", f"{most} is the most for this model")
-        return wanted
-
-    def _make(
-        self, loop: int, concurrency: int, timeout: float, *, bare: bool = False
+    def _make_strategy(
+        self,
+        loop: int,
+        concurrency: int,
+        timeout: float,
+        bare: bool,  # noqa: FBT001 (cached by position)
     ) -> BaseSamplingStrategy:
         config = self.config.model_copy(
             update={"loop": loop, "concurrency": concurrency, "timeout": timeout}
@@ -158,70 +133,45 @@ class ServedModel:
             accept_incomplete=incomplete,
         )
 
-    # --- what must hold ------------------------------------------------------------------------
-
-    async def _further(
-        self, request: ChatRequest, callers: CallersChecks
+    async def _further_requirements(
+        self, request: ChatRequest, caller: Admitted, workers: Workers
     ) -> tuple[Requirement | str, ...]:
-        asked, may = request.mellea_like, self.config.overrides
-        for name, given, most in (
-            ("checks", asked.checks, may.checks),
-            ("requirements", asked.requirements, may.requirements),
-        ):
-            if len(given) > most:
-                what = f"{most} are the most for this model, not {len(given)}"
-                refuse(f"mellea_like.{name}", what)
-            for position, text in enumerate(given):
-                if len(text) > LONGEST_TEXT:
-                    what = f"{LONGEST_TEXT} characters are the most here"
-                    refuse(f"mellea_like.{name}.{position}", what)
+        asked, may, format = request.mellea_like, self.config.overrides, request.format
+        _check_texts("checks", asked.checks, may.checks)
+        _check_texts("requirements", asked.requirements, may.requirements)
         if asked.requirements and not self._judge.judges:
             what = "this model's upstream can't judge; say it as checks"
             refuse("mellea_like.requirements", what)
-        given_checks: dict[str, str | Mapping[str, Any]] = {
+        given: dict[str, str | Mapping[str, Any]] = {
             f"mellea_like.checks.{position}": text for position, text in enumerate(asked.checks)
         }
-        format = request.format
         if format is not None and format.json_schema is not None:
-            given_checks["response_format.json_schema.schema"] = format.json_schema.schema_
-        checks = await callers.make(
-            given_checks,
-            seconds=may.check_seconds,
-            early=self.config.early,
-            # An upstream that is told the schema by a field need not read it in the prompt.
-            check_only=self._upstream.constrains,
-        )
+            given["response_format.json_schema.schema"] = format.json_schema.schema_
+        # An upstream that is told the schema by a field need not read it in the prompt.
+        early, check_only = self.config.early, self._upstream.constrains
+        checks: list[Requirement] = []
+        if given:
+            checks = await CallersChecks(workers, caller.key, may.check_seconds).make(
+                given, early=early, check_only=check_only
+            )
         if format is not None and format.json_schema is None:
-            checks.append(self._of_schema(ANY_OBJECT))
+            checks.append(json_schema(ANY_OBJECT, early=early, check_only=check_only))
         return (*checks, *asked.requirements)
-
-    def _of_schema(self, schema: Mapping[str, Any]) -> Requirement:
-        return json_schema(schema, early=self.config.early, check_only=self._upstream.constrains)
-
-    # --- how to generate -----------------------------------------------------------------------
 
     def _options(self, request: ChatRequest, most: int | None) -> Options:
         defaults = self.config.options
-        own = request.max_tokens or request.max_completion_tokens
+        wanted = request.max_tokens or request.max_completion_tokens
         bounds = [limit for limit in (defaults.max_tokens, most) if limit is not None]
         given = Options(
             temperature=request.temperature,
             top_p=request.top_p,
-            max_tokens=min(bounds, default=None) if own is None else own,
+            max_tokens=wanted or min(bounds, default=None),
             stop=tuple(request.stop),
             seed=request.seed,
             extra={**request.passed_on, **self._told_format(request)},
         )
-        return given.over(
-            Options(
-                model=self.config.upstream_model,
-                temperature=defaults.temperature,
-                top_p=defaults.top_p,
-                stop=defaults.stop,
-                seed=defaults.seed,
-                extra=defaults.extra,
-            )
-        )
+        own = defaults.model_dump(exclude={"max_tokens"})
+        return given.over(Options(model=self.config.upstream_model, **own))
 
     def _told_format(self, request: ChatRequest) -> dict[str, Any]:
         if not self._upstream.constrains:
@@ -242,3 +192,23 @@ class ServedModel:
             and (model := named or getattr(upstream.backend, "model", None)) is not None
         }
         return found or None
+
+
+N = TypeVar("N", int, float)
+
+
+def _within(name: str, asked: N | None, own: N, most: N | None = None) -> N:
+    """Return what a request asks for, where that isn't more than it may; else the model's own."""
+    most = most or own
+    if asked is not None and asked > most:
+        refuse(f"mellea_like.{name}", f"{most:g} is the most for this model")
+    return own if asked is None else asked
+
+
+def _check_texts(name: str, texts: list[str], most: int) -> None:
+    if len(texts) > most:
+        refuse(f"mellea_like.{name}", f"{most} are the most for this model, not {len(texts)}")
+    for position, text in enumerate(texts):
+        if len(text) > LONGEST_TEXT:
+            what = f"{LONGEST_TEXT} characters are the most here"
+            refuse(f"mellea_like.{name}.{position}", what)

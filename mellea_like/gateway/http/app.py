@@ -65,18 +65,7 @@ def make_app(config: GatewayConfig, *, backends: Mapping[str, Backend] | None = 
 
 
 class Gateway:
-    """The gateway: its application, and the upstreams behind it.
-
-    Args:
-        config: the configuration.
-        backends: see `make_app`.
-
-    Attributes:
-        app: the application.
-
-    Raises:
-        ValueError: ``backends`` has a name that no upstream has, or a key has no token.
-    """
+    """The gateway: its application, and the upstreams behind it."""
 
     def __init__(
         self, config: GatewayConfig, backends: Mapping[str, Backend] | None = None
@@ -91,14 +80,12 @@ class Gateway:
         self._models: dict[str, ServedModel] = {}
         self._created = int(time.time())
         self._workers = Workers()
-        keep_alive = config.streaming.keep_alive
+        chat = ChatCompletions(
+            self._models, self._metrics, config.streaming.keep_alive, self._workers
+        )
         routes = Router(
             [
-                Route(
-                    "/v1/chat/completions",
-                    ChatCompletions(self._models, self._metrics, keep_alive, self._workers),
-                    methods=["POST"],
-                ),
+                Route("/v1/chat/completions", chat, methods=["POST"]),
                 Route("/v1/models", self._list_models),
                 Route("/v1/models/{name:path}", self._one_model),
                 Route("/healthz", self._health),
@@ -113,17 +100,8 @@ class Gateway:
     async def open(self) -> AsyncGenerator[None]:
         """Open the upstreams, and close them at the end.
 
-        The application's lifespan does it too, where it was not done before. Who does it here gets
-        the error itself when an upstream can't be opened, where a server would only log it.
-
-        Yields:
-            Nothing.
-
-        Raises:
-            ImportError: an upstream's extra is not installed.
-            OSError: a file of an upstream can't be read.
-            ValueError: an upstream's backend is none, or was not handed over.
-            BackendError: a llama.cpp server did not start.
+        The application's lifespan does it too, where it wasn't done before. Here the error itself
+        is raised when an upstream can't be opened; a server would only log it.
         """
         if self._models:
             yield
@@ -143,7 +121,7 @@ class Gateway:
         made: dict[str, ServedModel] = {}
         for name, config in self._config.models.items():
             judge = upstreams[config.judge or config.upstream]
-            made[name] = ServedModel(name, config, upstreams[config.upstream], judge)
+            made[name] = ServedModel(config, upstreams[config.upstream], judge)
         return made
 
     def _described(self, name: str) -> dict[str, object]:
