@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING
 from mellea_like.runtime.later import imported_later
 
 if TYPE_CHECKING:
-    from mellea_like.coalescing.chat.dispatcher import ChatDispatcher
+    from mellea_like.coalescing.chat.dispatcher import ChatDispatcher, ChatStatistics, StopReport
     from mellea_like.coalescing.chat.runs import joined
-    from mellea_like.coalescing.chat.session import ChatPhase
-    from mellea_like.coalescing.chat.stats import ChatStatistics, StopReport
+    from mellea_like.coalescing.chat.sessions import ChatPhase
     from mellea_like.coalescing.coordinator.audit import AuditRecord, RequestStatus
     from mellea_like.coalescing.coordinator.coordinator import (
         DEFAULT_COALESCE_MAX_BATCH,
@@ -69,8 +68,8 @@ __getattr__, __dir__ = imported_later(
         "BurstStream": "mellea_like.coalescing.rerun.bursts",
         "Changes": "mellea_like.coalescing.rerun.watch",
         "ChatDispatcher": "mellea_like.coalescing.chat.dispatcher",
-        "ChatPhase": "mellea_like.coalescing.chat.session",
-        "ChatStatistics": "mellea_like.coalescing.chat.stats",
+        "ChatPhase": "mellea_like.coalescing.chat.sessions",
+        "ChatStatistics": "mellea_like.coalescing.chat.dispatcher",
         "CoordinatorStatistics": "mellea_like.coalescing.coordinator.coordinator",
         "FileChange": "mellea_like.coalescing.rerun.watch",
         "GateState": "mellea_like.coalescing.rerun.status",
@@ -79,7 +78,7 @@ __getattr__, __dir__ = imported_later(
         "RerunStatistics": "mellea_like.coalescing.rerun.status",
         "RerunStatus": "mellea_like.coalescing.rerun.status",
         "SamplingCoordinator": "mellea_like.coalescing.coordinator.coordinator",
-        "StopReport": "mellea_like.coalescing.chat.stats",
+        "StopReport": "mellea_like.coalescing.chat.dispatcher",
         "Tick": "mellea_like.coalescing.rerun.status",
         "Ticket": "mellea_like.coalescing.ticket",
         "bursts": "mellea_like.coalescing.rerun.bursts",

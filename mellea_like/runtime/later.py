@@ -24,7 +24,7 @@ def imported_later(
     def attribute(name: str) -> Any:
         if name in places:
             module = import_module(places[name])
-            return module if module.__name__.endswith(f".{name}") else getattr(module, name)
+            return getattr(module, name, module)
         msg = f"module {names['__name__']!r} has no attribute {name!r}"
         raise AttributeError(msg)
 

@@ -13,7 +13,7 @@ from chat_kit import Bot, chat, outcome, outcomes, say, until
 
 from mellea_like.coalescing import ChatDispatcher, ChatPhase, StopReport, Ticket, joined
 from mellea_like.coalescing.chat.runs import ChatRun
-from mellea_like.coalescing.chat.session import Submission
+from mellea_like.coalescing.chat.sessions import Submission
 from mellea_like.errors import QueueFull, Refused, ShutdownError, Stopped
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]

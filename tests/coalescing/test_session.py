@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mellea_like.coalescing.chat.session import Admission, ChatPhase, Rules, Session, Submission
+from mellea_like.coalescing.chat.sessions import Admission, ChatPhase, Rules, Session, Submission
 from mellea_like.coalescing.flush import Window
 from mellea_like.coalescing.ticket import Ticket
 
@@ -67,7 +67,7 @@ def test_what_gathered_runs_together_and_in_order():
     assert session.due() == session.alarm() == NEVER
     session.run_ended(cancelled=False)
     assert session.phase is ChatPhase.IDLE
-    assert not session.ripe
+    assert not session.window_over
 
 
 def test_nothing_else_is_taken_while_a_run_is_active():
@@ -76,7 +76,7 @@ def test_nothing_else_is_taken_while_a_run_is_active():
     session.take()
     came(session, (1, "b"))
     assert session.due() == NEVER
-    session.ripen()
+    session.end_window()
     assert session.due() == NEVER
     with pytest.raises(ValueError, match="one thing at a time"):
         session.take()
@@ -97,7 +97,7 @@ def test_what_came_during_a_run_goes_when_it_ends_without_another_window(cancell
     assert session.due() == AT_ONCE
     assert session.alarm() == NEVER, "it is in the line, not on the clock"
     assert texts(session.take()) == ["b", "c"]
-    assert not session.ripe
+    assert not session.window_over
 
 
 def test_what_comes_while_a_follow_up_waits_for_its_turn_joins_it_and_puts_it_off_no_more():
@@ -264,7 +264,7 @@ def test_a_stop_in_the_window_leaves_nothing_to_run():
 def test_a_stop_while_it_waits_for_its_turn_leaves_nothing_to_run():
     session = make()
     came(session, (0, "a"))
-    session.ripen()
+    session.end_window()
     session.stop(0.2)
     assert session.due() == NEVER
     came(session, (1, "b"))
@@ -324,10 +324,10 @@ def test_a_run_that_does_not_end_in_its_grace_makes_the_session_stuck_until_it_d
     session.take()
     session.stop(2)
     came(session, (3, "b"))
-    assert session.look_for_stuck(4.99) is None
-    assert texts(session.look_for_stuck(5) or ()) == ["b"]
+    assert session.check_stuck(4.99) is None
+    assert texts(session.check_stuck(5) or ()) == ["b"]
     assert session.phase is ChatPhase.STUCK
-    assert session.look_for_stuck(6) is None, "it says so once"
+    assert session.check_stuck(6) is None, "it says so once"
     assert session.admit(message("c"), 6) is Admission.STUCK
     assert session.alarm() == NEVER
     assert texts(session.stop(7).discarded) == []
@@ -341,7 +341,7 @@ def test_a_run_that_is_not_cancelled_is_never_stuck():
     session = make()
     came(session, (0, "a"))
     session.take()
-    assert session.look_for_stuck(1e9) is None
+    assert session.check_stuck(1e9) is None
 
 
 # --- deadlines, and those who leave -----------------------------------------------------------
@@ -403,5 +403,5 @@ def test_the_window_is_that_of_the_messages_that_are_left():
 
 def test_the_end_of_a_window_needs_something_to_run():
     session = make()
-    session.ripen()
-    assert not session.ripe
+    session.end_window()
+    assert not session.window_over

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from mellea_like.coalescing.alarms import SLACK, Alarms
-from mellea_like.coalescing.chat.session import Rules, Session, Submission
-from mellea_like.coalescing.chat.sessions import Sessions
+from mellea_like.coalescing.chat.sessions import Rules, Session, Sessions, Submission
 from mellea_like.coalescing.flush import Window
 from mellea_like.coalescing.ticket import Ticket
 
@@ -27,14 +26,14 @@ def say(sessions: Sessions[Any, int], key: str, now: float) -> Session[Any, int]
     session = sessions.open(key)
     assert session is not None
     session.admit(Submission(key, "hi", reply, Ticket(), now), now)
-    sessions.file(session, now)
+    sessions.update(session, now)
     return session
 
 
 def finish(sessions: Sessions[Any, int], session: Session[Any, int], now: float) -> None:
     session.take()
     session.run_ended(cancelled=False)
-    sessions.file(session, now)
+    sessions.update(session, now)
 
 
 def known(sessions: Sessions[Any, int]) -> list[Any]:
@@ -52,7 +51,7 @@ def test_sessions_run_in_the_order_in_which_they_became_ready():
         for key in "bca":
             session = sessions.get(key)
             assert session is not None
-            sessions.file(session, now)
+            sessions.update(session, now)
     ready = [sessions.take_ready() for _ in range(4)]
     assert [session and session.key for session in ready] == ["b", "c", "a", None]
 
@@ -60,22 +59,22 @@ def test_sessions_run_in_the_order_in_which_they_became_ready():
 def test_a_session_that_has_nothing_left_to_run_leaves_the_line():
     sessions = make()
     session = say(sessions, "a", 0)
-    sessions.file(session, 1)
+    sessions.update(session, 1)
     session.stop(1)
-    sessions.file(session, 1)
+    sessions.update(session, 1)
     assert sessions.take_ready() is None
 
 
 def test_what_waits_for_its_turn_sets_no_alarm_but_its_deadline():
     sessions = make()
     session = say(sessions, "a", 0)
-    assert sessions.next_look() == 0.5
+    assert sessions.next_check() == 0.5
     assert sessions.due(0.5) == [session]
-    sessions.file(session, 0.5)
-    assert sessions.next_look() == math.inf
+    sessions.update(session, 0.5)
+    assert sessions.next_check() == math.inf
     session.admit(Submission("a", "hi", reply, Ticket(), 0, 7.0), 0.6)
-    sessions.file(session, 0.6)
-    assert sessions.next_look() == 7.0
+    sessions.update(session, 0.6)
+    assert sessions.next_check() == 7.0
 
 
 def test_idle_sessions_are_forgotten_after_their_time_and_not_before():
@@ -83,14 +82,14 @@ def test_idle_sessions_are_forgotten_after_their_time_and_not_before():
     finish(sessions, say(sessions, "a", 0), 1)
     finish(sessions, say(sessions, "b", 0), 2)
     assert sessions.idle == 2
-    assert sessions.next_look() == 61
+    assert sessions.next_check() == 61
     sessions.forget(60.9)
     assert known(sessions) == ["a", "b"]
     sessions.forget(61)
     assert known(sessions) == ["b"]
     sessions.forget(62)
     assert len(sessions) == sessions.idle == 0
-    assert sessions.next_look() == math.inf
+    assert sessions.next_check() == math.inf
 
 
 def test_looking_at_an_idle_session_does_not_make_it_any_younger():
@@ -98,8 +97,8 @@ def test_looking_at_an_idle_session_does_not_make_it_any_younger():
     session = say(sessions, "a", 0)
     finish(sessions, session, 1)
     session.stop(50)
-    sessions.file(session, 50)
-    assert sessions.next_look() == 61
+    sessions.update(session, 50)
+    assert sessions.next_check() == 61
 
 
 def test_a_message_at_the_last_moment_keeps_the_session():
@@ -111,7 +110,7 @@ def test_a_message_at_the_last_moment_keeps_the_session():
     sessions.forget(1e6)
     assert known(sessions) == ["a"], "it has work to do"
     finish(sessions, session, 62)
-    assert sessions.next_look() == 122, "its time begins again"
+    assert sessions.next_check() == 122, "its time begins again"
 
 
 def test_the_session_that_was_idle_for_longest_makes_room():

@@ -3,26 +3,41 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Literal, TypeVar, get_args
+from typing import TYPE_CHECKING, Generic, Literal, NamedTuple, Self, TypeVar, get_args
 
 import anyio
 from anyio.lowlevel import cancel_shielded_checkpoint, checkpoint_if_cancelled
 
-from mellea_like.coalescing.chat.session import ChatPhase, Rules, Submission
-from mellea_like.coalescing.chat.stats import ChatStatistics, StopReport
-from mellea_like.coalescing.chat.work import ChatWork, expired
+from mellea_like.coalescing.chat.runs import ChatRun
+from mellea_like.coalescing.chat.sessions import (
+    Admission,
+    ChatPhase,
+    Rules,
+    Session,
+    Sessions,
+    Submission,
+    Waiters,
+)
+from mellea_like.coalescing.component import Component
 from mellea_like.coalescing.flush import Window
 from mellea_like.coalescing.ticket import Ticket
 from mellea_like.core.numbers import real_number, whole_number
-from mellea_like.errors import QueueFull, Stopped
+from mellea_like.errors import (
+    CoalescingError,
+    Expired,
+    QueueFull,
+    Refused,
+    ShutdownError,
+    Stopped,
+)
+from mellea_like.runtime.logs import logger, warn
+from mellea_like.runtime.native import clock
 from mellea_like.telemetry.shared import caller_span
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Hashable
+    from collections.abc import Awaitable, Callable, Hashable, Iterable
 
-    from mellea_like.errors import CoalescingError
-
-__all__ = ["ChatDispatcher"]
+__all__ = ["ChatDispatcher", "ChatStatistics", "StopReport"]
 
 M = TypeVar("M")
 R = TypeVar("R")
@@ -31,7 +46,55 @@ OnBusy = Literal["queue", "interrupt", "reject"]
 DEADLINE = "a message's deadline, on the clock of anyio.current_time(),"
 
 
-class ChatDispatcher(ChatWork[M, R]):
+class StopReport(NamedTuple):
+    """What stopping a session did; true where it ended a run or discarded messages.
+
+    Attributes:
+        known: whether the session was known: it had work, or had some within ``idle_ttl``.
+        cancelled: whether a run was active and has ended; False where there was none, and where it
+            would not end within ``stop_grace``.
+        discarded: how many messages waited and will not run; those of the active run don't count.
+    """
+
+    known: bool
+    cancelled: bool
+    discarded: int
+
+    def __bool__(self) -> bool:
+        return self.cancelled or self.discarded > 0
+
+
+class ChatStatistics(NamedTuple):
+    """A look at a `ChatDispatcher`.
+
+    Attributes:
+        sessions: sessions that are known.
+        idle: those of them that have nothing to do, and will be forgotten.
+        stuck: those whose cancelled run would not end.
+        pending: messages accepted that wait for a run.
+        waiting: callers of ``submit_wait`` that wait for room.
+        running: runs that are active.
+        accepted: messages accepted since the dispatcher was opened.
+        answered: those of them that were given a result.
+        failed: those whose run raised an error.
+        dropped: those that were stopped, refused, withdrawn, too late, or shut out at the end.
+        runs: runs started.
+    """
+
+    sessions: int
+    idle: int
+    stuck: int
+    pending: int
+    waiting: int
+    running: int
+    accepted: int
+    answered: int
+    failed: int
+    dropped: int
+    runs: int
+
+
+class ChatDispatcher(Component, Generic[M, R]):
     """Answers the messages of many conversations, each with one run at a time.
 
     ::
@@ -88,19 +151,41 @@ class ChatDispatcher(ChatWork[M, R]):
         on_busy: OnBusy = "queue",
         stop_grace: float = 5.0,
     ) -> None:
-        rules = Rules(
+        super().__init__()
+        self._rules = Rules(
             Window(_seconds("quiet", quiet), _seconds("max_wait", max_wait)),
             whole_number("ChatDispatcher: max_pending", max_pending),
             _policy(on_busy),
             _seconds("stop_grace", stop_grace),
         )
-        super().__init__(
-            rules,
-            whole_number("ChatDispatcher: max_sessions", max_sessions),
-            _seconds("idle_ttl", idle_ttl),
-            math.inf if max_runs is None else whole_number("ChatDispatcher: max_runs", max_runs),
+        self._max_sessions = whole_number("ChatDispatcher: max_sessions", max_sessions)
+        self._idle_ttl = _seconds("idle_ttl", idle_ttl)
+        self._max_runs = (
+            math.inf if max_runs is None else whole_number("ChatDispatcher: max_runs", max_runs)
         )
         self._run = _runnable(run)
+        self._now = anyio.current_time
+        self._clear()
+
+    # Everything is decided in synchronous steps: when a message comes or is taken back, when a run
+    # ends, when time is up. Each ends in `_update` of the session, which does what that asks for.
+
+    def _clear(self) -> None:
+        self._sessions: Sessions[M, R] = Sessions(self._rules, self._max_sessions, self._idle_ttl)
+        self._active: dict[Hashable, ChatRun[M, R]] = {}
+        self._waiters: Waiters[M, R] = Waiters()
+        self._timer: anyio.Event | None = None
+        self._timer_ends = math.inf
+        self._changed: anyio.Event | None = None
+        self._accepted = self._answered = self._failed = self._dropped = self._runs = 0
+
+    async def __aenter__(self) -> Self:
+        await super().__aenter__()
+        self._clear()
+        # Messages may come from callbacks, where anyio does not know which event loop it is.
+        self._now = clock()
+        self._start(self._keep_time, name="mellea_like chat timer")
+        return self
 
     def submit(
         self,
@@ -180,15 +265,6 @@ class ChatDispatcher(ChatWork[M, R]):
             raise error
         return new.ticket
 
-    async def _wait_for_room(self, new: Submission[M, R]) -> CoalescingError | None:
-        place = self._lobby.join(new, known=self._sessions.get(new.key) is not None)
-        with anyio.CancelScope(deadline=new.deadline):
-            await place.over.wait()
-        if place.over.is_set():
-            return place.error
-        self._lobby.leave(new)
-        return expired(new)
-
     async def stop(self, session_key: Hashable) -> StopReport:
         """Cancel a session's run and discard what waits; wait for the run's end.
 
@@ -203,7 +279,7 @@ class ChatDispatcher(ChatWork[M, R]):
         """
         await checkpoint_if_cancelled()
         self._check_loop()
-        known = self._sessions.get(session_key) is not None or session_key in self._lobby
+        known = self._sessions.get(session_key) is not None or session_key in self._waiters
         active = self._active.get(session_key)
         discarded = self._discard(session_key, Stopped(f"session {session_key!r} was stopped"))
         if active is None:
@@ -236,7 +312,7 @@ class ChatDispatcher(ChatWork[M, R]):
             idle=sessions.idle,
             stuck=sum(session.phase is ChatPhase.STUCK for session in sessions),
             pending=sum(len(session.pending) for session in sessions),
-            waiting=len(self._lobby),
+            waiting=len(self._waiters),
             running=len(self._active),
             accepted=self._accepted,
             answered=self._answered,
@@ -244,6 +320,8 @@ class ChatDispatcher(ChatWork[M, R]):
             dropped=self._dropped,
             runs=self._runs,
         )
+
+    # --- how messages get in, and out before they run -------------------------------------------
 
     def _submission(
         self,
@@ -265,6 +343,209 @@ class ChatDispatcher(ChatWork[M, R]):
         new = Submission(key, message, run, ticket, now, until, caller_span())
         return new
 
+    async def _wait_for_room(self, new: Submission[M, R]) -> CoalescingError | None:
+        waiter = self._waiters.add(new, known=self._sessions.get(new.key) is not None)
+        with anyio.CancelScope(deadline=new.deadline):
+            await waiter.over.wait()
+        if waiter.over.is_set():
+            return waiter.error
+        self._waiters.remove(new)
+        return _expired(new)
+
+    def _receive(self, new: Submission[M, R]) -> CoalescingError | None:
+        """Take a message in, or return why not."""
+        now = self._now()
+        if new.deadline <= now:
+            self._accepted += 1
+            self._drop([new], _expired(new))
+            return None
+        # Where there is room, no one waits for it: they are let in as soon as there is.
+        session = self._sessions.open(new.key)
+        if session is None:
+            return self._full(new.key)
+        error = self._admit(session, new, now)
+        if error is None:
+            self._update(session)
+        return error
+
+    def _admit(
+        self, session: Session[M, R], new: Submission[M, R], now: float
+    ) -> CoalescingError | None:
+        key = session.key
+        admission = session.admit(new, now)
+        if admission is Admission.FULL:
+            return self._full(key)
+        if admission is Admission.BUSY:
+            return Refused(f"session {key!r} is busy: it takes no message during a run")
+        if admission is Admission.STUCK:
+            return self._stuck(key)
+        self._accepted += 1
+        depth = len(session.pending)
+        message = "session %r is %s: %d waiting"
+        logger.debug(message, key, session.phase, depth, extra={"session": key, "depth": depth})
+        if admission is Admission.INTERRUPTS:
+            self._active[key].scope.cancel()
+        return None
+
+    def _full(self, key: Hashable) -> QueueFull:
+        if self._sessions.get(key) is None:
+            what, limit = f"all {self._max_sessions} sessions have work to do", "max_sessions"
+        else:
+            what, limit = f"{self._rules.max_pending} of its messages wait", "max_pending"
+        return QueueFull(
+            f"no room for a message of session {key!r}, since {what}: use submit_wait, try again"
+            f" later, or allow more with {limit}"
+        )
+
+    def _stuck(self, key: Hashable) -> Refused:
+        return Refused(
+            f"session {key!r} is stuck: its run was cancelled and has not ended within"
+            f" {self._rules.stop_grace:g} s; nothing else can run until it does"
+        )
+
+    def _withdraw(self, leaving: Submission[M, R]) -> None:
+        """Take back the message of someone who was cancelled, unless a run has it."""
+        self._waiters.remove(leaving)
+        session = self._sessions.get(leaving.key)
+        if session is not None and session.withdraw(leaving):
+            self._drop([leaving], Stopped("it was taken back: its caller was cancelled"))
+            self._update(session)
+
+    def _discard(self, key: Hashable, error: CoalescingError) -> int:
+        """Settle all that a session has, cancel its run, and count what waited."""
+        refused = self._waiters.refuse(key, error)
+        session = self._sessions.get(key)
+        if session is None:
+            return refused
+        stopping = session.stop(self._now())
+        self._drop((*stopping.running, *stopping.discarded), error)
+        if stopping.running:
+            self._active[key].scope.cancel()
+        self._update(session)
+        return refused + len(stopping.discarded)
+
+    def _drop(self, them: Iterable[Submission[M, R]], error: CoalescingError) -> None:
+        unseen = 0
+        for each in them:
+            if each.ticket.fail(error):
+                self._dropped += 1
+                unseen += not each.ticket.waiters
+        if unseen and not isinstance(error, Stopped):
+            warn("%d messages that no one waits for were dropped: %s", unseen, error)
+
+    # --- what happens next ----------------------------------------------------------------------
+
+    def _update(self, session: Session[M, R]) -> None:
+        """Do what a session asks for after anything happened to it."""
+        now = self._now()
+        for late in session.expire(now):
+            self._drop([late], _expired(late))
+        self._place(session, now)
+        self._open_waited_for(now)
+        if self._timer is not None and self._has_something_to_do():
+            self._timer.set()
+        if self._changed is not None:
+            self._changed.set()
+
+    def _has_something_to_do(self) -> bool:
+        ready = self._sessions.ready and len(self._active) < self._max_runs
+        return bool(ready) or self._sessions.next_check() < self._timer_ends
+
+    def _begin_runs(self) -> None:
+        """Start all runs that may start; only in the timer's task, never in a caller's."""
+        while len(self._active) < self._max_runs:
+            session = self._sessions.take_ready()
+            if session is None:
+                break
+            run = self._active[session.key] = ChatRun(session.key, session.take())
+            self._runs += 1
+            self._start(self._carry_out, session, run, name=run.name)
+            self._place(session, self._now())
+
+    def _place(self, session: Session[M, R], now: float) -> None:
+        while (waiter := self._waiters.first(session.key)) is not None:
+            error = self._admit(session, waiter.submission, now)
+            if isinstance(error, QueueFull):
+                break
+            self._waiters.remove(waiter.submission)
+            waiter.end(error)
+        if self.closing:
+            session.end_window()
+        self._sessions.update(session, now)
+
+    def _open_waited_for(self, now: float) -> None:
+        while (key := self._waiters.next_unopened()) is not None:
+            session = self._sessions.open(key)
+            if session is None:
+                break
+            self._waiters.opened(key)
+            self._place(session, now)
+
+    async def _carry_out(self, session: Session[M, R], run: ChatRun[M, R]) -> None:
+        try:
+            await run.carry_out()
+        except BaseException:
+            self._shut()
+            raise
+        finally:
+            settled = run.end()
+            self._answered += settled if run.answered else 0
+            self._failed += settled if run.error is not None else 0
+            del self._active[session.key]
+            session.run_ended(cancelled=not run.answered and run.error is None)
+            self._update(session)
+
+    # --- time -----------------------------------------------------------------------------------
+
+    async def _keep_time(self) -> None:
+        try:
+            while True:
+                now = self._now()
+                self._sessions.forget(now)
+                for session in self._sessions.due(now):
+                    self._give_up(session, now)
+                    self._update(session)
+                self._begin_runs()
+                self._timer = anyio.Event()
+                self._timer_ends = self._sessions.next_check()
+                with anyio.CancelScope(deadline=self._timer_ends):
+                    await self._timer.wait()
+        finally:
+            # Everyone is settled, too, when the tasks are cancelled and the block goes on.
+            self._shut()
+
+    def _give_up(self, session: Session[M, R], now: float) -> None:
+        """Refuse what waits for a run that was cancelled and does not end in time."""
+        refused = session.check_stuck(now)
+        if refused is not None:
+            run = self._active[session.key]
+            run.log_stuck(self._rules.stop_grace)
+            run.over.set()
+            self._drop(refused, self._stuck(session.key))
+
+    # --- the end --------------------------------------------------------------------------------
+
+    async def _serve_the_rest(self) -> None:
+        error = ShutdownError("this ChatDispatcher is closing")
+        for key in self._waiters.keys:
+            self._waiters.refuse(key, error)
+        for session in self._sessions:
+            self._update(session)
+        await self._until(lambda: self._sessions.idle == len(self._sessions))
+
+    async def _until_idle(self) -> None:
+        await self._until(lambda: not self._active)
+
+    async def _until(self, done: Callable[[], bool]) -> None:
+        while not done():
+            if self._changed is None or self._changed.is_set():
+                self._changed = anyio.Event()
+            await self._changed.wait()
+
+    def _settle_all(self, error: ShutdownError) -> None:
+        for key in (*self._waiters.keys, *(session.key for session in self._sessions)):
+            self._discard(key, error)
+
 
 def _seconds(name: str, value: float) -> float:
     return real_number(f"ChatDispatcher: {name}", value, least=0, most=math.inf, unit="seconds")
@@ -282,3 +563,7 @@ def _policy(on_busy: OnBusy) -> OnBusy:
         msg = f"ChatDispatcher: on_busy is 'queue', 'interrupt' or 'reject', not {on_busy!r}"
         raise ValueError(msg)
     return on_busy
+
+
+def _expired(late: Submission[M, R]) -> Expired:
+    return Expired(f"the deadline of a message of session {late.key!r} passed before its answer")
