@@ -1,7 +1,7 @@
 """The project's tasks, by name: ``nox -s tests``, ``nox -s lint`` and so on.
 
 All sessions share one virtual environment, ``.nox/dev``, so that the package and its extras are
-installed once. Each session adds the dependency group of its own name and skips what is installed.
+installed once. Each session adds the dependency group of the same name and skips what is installed.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def kill(session: nox.Session) -> None:
 
 @nox.session
 def ray(session: nox.Session) -> None:
-    """Run batches on a real Ray cluster of two nodes, in a network namespace of its own."""
+    """Run batches on a real Ray cluster of two nodes, in its own network namespace."""
     environment = Environment(session, "ray")
     example = ROOT / "tests" / "test_example_ray_dataset.py"
     environment.run("pytest", "-m", "ray", "--durations=5", ROOT / "tests" / "ray", example)

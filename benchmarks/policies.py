@@ -137,7 +137,7 @@ def broken_bounds(policy: Policy, verdicts: Sequence[Verdict]) -> list[str]:
     """Say where a row is better than can be: then the simulation is wrong.
 
     The bounds are of means, so that chance may break them: by up to four standard deviations of the
-    number of successes, say.
+    number of successes.
     """
     broken = []
     for rate in PASS_RATES:

@@ -1,10 +1,10 @@
 """Rejection sampling over anything: a function that draws values is a backend, too.
 
-No language model here. Six guests sit round a table. The function draws a seating at random; the
+No language model here. Six guests sit around a table. The function draws a seating at random; the
 requirements say what a good one is. The strategy draws until one is good, and the best failure says
 what was the matter if none is.
 
-With a seed in the options, each iteration gets a seed of its own, so the run can be repeated.
+With a seed in the options, each iteration gets its own seed, so the run can be repeated.
 
 Run it: ``python examples/any_function.py``
 """
@@ -29,7 +29,7 @@ QUARRELS = [("Eve", "Finn"), ("Ada", "Cleo"), ("Ben", "Eve")]
 
 
 def draw_seating(request: Request) -> list[str]:
-    """Put the guests round the table in a random order."""
+    """Put the guests around the table in a random order."""
     return random.Random(request.options.seed).sample(GUESTS, k=len(GUESTS))
 
 

@@ -1,12 +1,12 @@
 """Ten background jobs, one approval prompt.
 
-Some backends ask a person before each request: a client that shows its user every request for
-sampling, say; others are paid by the request. Here, `Client` stands for one: it shows what it is
-asked, and when that is approved, a model answers, which here is no more than a table.
+Some backends ask a person before each request, such as a client that shows its user every
+request for sampling; others are paid by the request. Here, `Client` plays one: it shows what it is
+asked, and when that is approved, a model answers, which here is only a table.
 
 Ten jobs label ten messages, each by a call with a requirement. By themselves they make ten prompts.
 Through a `SamplingCoordinator` those that come together make one, and each job gets its own answer.
-Whoever keeps the books still gets a record of each request.
+The bookkeeper still gets a record of each request.
 
 Run it: ``python examples/approval_prompts.py``
 """

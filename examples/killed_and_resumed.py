@@ -43,7 +43,7 @@ async def run(journal: Path, *, tell: bool = False) -> tuple[int, int]:
 
 
 def run_and_kill(journal: Path) -> set[str]:
-    """Start the run in a process of its own, and kill it; return what it had told of by then."""
+    """Start the run in its own process, and kill it; return what it had told of by then."""
     told: set[str] = set()
     command = [sys.executable, __file__, str(journal)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:

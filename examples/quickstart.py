@@ -17,7 +17,7 @@ from mellea_like.backends import MarkovBackend
 from mellea_like.requirements.checks import contains, sentence_count, word_count
 
 
-@requirement("no word stands twice in a row")
+@requirement("no word comes twice in a row")
 def no_echo(candidate):
     words = candidate.text.lower().split()
     echoes = [word for word, after in pairwise(words) if word == after]

@@ -1,6 +1,6 @@
 """Get a typed object instead of a text: `format=` with a pydantic model.
 
-A reply that is no valid invoice is a failed slice. The reason goes into the next prompt, because
+A reply that isn't a valid invoice is a failed slice. The reason goes into the next prompt, because
 this strategy repairs. Requirements see the parsed object as `candidate.value`.
 
 The backend plays a model that needs three attempts. Put `OpenAIBackend("your-model")` in its place

@@ -2,9 +2,9 @@
 
 ``python tools/check_raises.py mellea_like`` reads every module below a directory. A public function
 or method that has a ``raise SomeError(...)`` in its body names ``SomeError``, or one of its base
-classes, under ``Raises:`` in its docstring. ``Exception`` there stands for what others raise, so it
-covers no type that the function raises itself. What a constructor raises stands in the docstring of
-its class. A docstring without sections promises nothing, so nothing is asked of it. Functions that
+classes, under ``Raises:`` in its docstring. ``Exception`` there means what others raise, so it
+covers no type that the function raises itself. What a constructor raises is in the docstring of its
+class. A docstring without sections promises nothing, so nothing is asked of it. Functions that
 it calls are not looked into, and a bare ``raise`` passes on what others raised.
 
 Ruff's DOC501 asks the same of private functions too, and nothing of constructors.
