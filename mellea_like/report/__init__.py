@@ -14,14 +14,13 @@ from mellea_like.runtime.later import imported_later, keep_installed
 if TYPE_CHECKING:
     from mellea_like.report.call_page import call_report
     from mellea_like.report.call_summary import call_text
-    from mellea_like.report.figures import RunFigures, Tally, figures_of
-    from mellea_like.report.quantiles import Sketch
+    from mellea_like.report.figures import Distribution, RunFigures, Tally, figures_of
     from mellea_like.report.run_page import run_report
     from mellea_like.report.run_summary import run_text
 
 __all__ = [
+    "Distribution",
     "RunFigures",
-    "Sketch",
     "Tally",
     "call_report",
     "call_text",
@@ -34,8 +33,8 @@ keep_installed(__all__, call_report="jinja2", run_report="jinja2")
 
 __getattr__, __dir__ = imported_later(
     {
+        "Distribution": "mellea_like.report.figures",
         "RunFigures": "mellea_like.report.figures",
-        "Sketch": "mellea_like.report.quantiles",
         "Tally": "mellea_like.report.figures",
         "call_report": "mellea_like.report.call_page",
         "call_text": "mellea_like.report.call_summary",

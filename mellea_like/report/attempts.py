@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -9,9 +10,19 @@ from mellea_like.core.generation import Usage
 from mellea_like.core.prices import Price, cost, currency_of, price_for
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Generator, Mapping
 
-__all__ = ["FATES", "Money", "cut", "fate_of", "prices_of", "problems_of", "usage_of", "winner_of"]
+__all__ = [
+    "FATES",
+    "Money",
+    "cut",
+    "damage",
+    "fate_of",
+    "prices_of",
+    "problems_of",
+    "usage_of",
+    "winner_of",
+]
 
 FATES: dict[str, str] = {
     "won": "in the replies that won",
@@ -31,24 +42,13 @@ class Money(NamedTuple):
     complete: bool = True
 
     def plus(self, other: Money) -> Money:
-        """Add another sum.
-
-        Args:
-            other: the other.
-
-        Returns:
-            Both together.
-        """
+        """Add another sum."""
         return Money(self.known + other.known, self.complete and other.complete)
 
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """What models cost.
-
-    Args:
-        of: the price of each model by its name.
-    """
+    """What models cost."""
 
     of: Mapping[str, Price]
 
@@ -58,16 +58,7 @@ class Prices:
         return currency_of(self.of)
 
     def cost(self, usage: Usage, model: str | None) -> Money:
-        """Return what requests cost.
-
-        Args:
-            usage: the requests.
-            model: who answered them, where that is known. Else, with a single price there is, that
-                one holds.
-
-        Returns:
-            The money; not complete where a request's tokens or its price are not known.
-        """
+        """Return what requests cost."""
         if model is None and len(self.of) == 1:
             model = next(iter(self.of))
         if price_for(model, self.of) is None:
@@ -76,14 +67,7 @@ class Prices:
 
 
 def prices_of(run: Mapping[str, Any]) -> Prices | None:
-    """Read the prices of a run.
-
-    Args:
-        run: the run's record.
-
-    Returns:
-        The prices; None where the run has none.
-    """
+    """Read the prices of a run."""
     written: Mapping[str, Any] | None = run.get("prices")
     if not written:
         return None
@@ -91,40 +75,18 @@ def prices_of(run: Mapping[str, Any]) -> Prices | None:
 
 
 def usage_of(written: Mapping[str, int] | None) -> Usage:
-    """Read a usage.
-
-    Args:
-        written: what `usage_to_dict` wrote, or None.
-
-    Returns:
-        The usage.
-    """
+    """Read a usage."""
     return Usage() if written is None else Usage(**written)
 
 
 def winner_of(trace: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Find the slice that won.
-
-    Args:
-        trace: a call's record.
-
-    Returns:
-        The slice; None where none passed.
-    """
+    """Find the slice that won."""
     best = trace["best_index"]
     return trace["slices"][best] if trace["success"] and best is not None else None
 
 
 def cut(trace: Mapping[str, Any], most: int) -> tuple[Mapping[str, Any], int]:
-    """Leave out what there is no room for.
-
-    Args:
-        trace: a call's record.
-        most: how many iterations there is room for, at least 1.
-
-    Returns:
-        The record of the first iterations and of the best one, and how many are left out.
-    """
+    """Leave out what there is no room for."""
     slices: list[Mapping[str, Any]] = trace["slices"]
     if len(slices) <= most:
         return trace, 0
@@ -135,15 +97,7 @@ def cut(trace: Mapping[str, Any], most: int) -> tuple[Mapping[str, Any], int]:
 
 
 def fate_of(slice_: Mapping[str, Any], winner: Mapping[str, Any] | None) -> str:
-    """Say where the tokens of an iteration went.
-
-    Args:
-        slice_: its record.
-        winner: the record of the one that won.
-
-    Returns:
-        The fate.
-    """
+    """Say where the tokens of an iteration went."""
     if slice_ is winner:
         return "won"
     fates = {"passed": "late", "failed": "rejected", "errored": "errored"}
@@ -151,14 +105,7 @@ def fate_of(slice_: Mapping[str, Any], winner: Mapping[str, Any] | None) -> str:
 
 
 def problems_of(slice_: Mapping[str, Any]) -> list[str]:
-    """Say what was wrong with an iteration.
-
-    Args:
-        slice_: its record.
-
-    Returns:
-        A line for each problem: an error, why the reply was no answer, or what it did not meet.
-    """
+    """Say what was wrong with an iteration."""
     lines: list[str] = []
     error = slice_["error"]
     if error is not None:
@@ -171,3 +118,14 @@ def problems_of(slice_: Mapping[str, Any]) -> list[str]:
         if v["status"] == "failed"
     ]
     return lines
+
+
+@contextmanager
+def damage(thing: str) -> Generator[None]:
+    """Turn what goes wrong with data of another shape into one kind of error."""
+    try:
+        yield
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as exc:
+        what = f"it lacks {exc}" if isinstance(exc, KeyError) else str(exc)
+        msg = f"this {thing} is damaged: {what}"
+        raise ValueError(msg) from exc

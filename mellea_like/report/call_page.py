@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from mellea_like.report.attempts import FATES, cut, winner_of
-from mellea_like.report.breakdown import told_parts, whole_of
+from mellea_like.report.attempts import FATES, cut, damage, winner_of
 from mellea_like.report.call_summary import fates_of, headline, outcomes_of, stopped
-from mellea_like.report.charts import stacked
+from mellea_like.report.charts import stacked, told_parts, whole_of
 from mellea_like.report.format import moment, seconds
 from mellea_like.report.icons import swatch
 from mellea_like.report.markup import Html, clip, text_block
 from mellea_like.report.page import SCOPE, page
 from mellea_like.report.panels import FULL, conversation, panels
-from mellea_like.report.schema_guard import damage
 from mellea_like.report.waterfall import waterfall
 
 if TYPE_CHECKING:

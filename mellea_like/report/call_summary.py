@@ -28,14 +28,7 @@ _STOPPED = {
 
 
 def stopped(trace: Mapping[str, Any]) -> str:
-    """Say how a call ended.
-
-    Args:
-        trace: the call's record.
-
-    Returns:
-        The words.
-    """
+    """Say how a call ended."""
     winner = winner_of(trace)
     if winner is not None:
         return f"Passed: iteration {winner['iteration']} won"
@@ -44,14 +37,7 @@ def stopped(trace: Mapping[str, Any]) -> str:
 
 
 def headline(trace: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Choose the figures that come first.
-
-    Args:
-        trace: the call's record.
-
-    Returns:
-        Names and values.
-    """
+    """Choose the figures that come first."""
     usage = usage_of(trace["usage"])
     chains = len({s["chain"] for s in trace["slices"]})
     iterations = len(trace["slices"])
@@ -65,27 +51,13 @@ def headline(trace: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def outcomes_of(trace: Mapping[str, Any]) -> list[tuple[str, int]]:
-    """Count a call's iterations by their outcome.
-
-    Args:
-        trace: the call's record.
-
-    Returns:
-        Each outcome that occurred, and how often.
-    """
+    """Count a call's iterations by their outcome."""
     counts = Counter(str(s["outcome"]) for s in trace["slices"])
     return [(str(outcome), counts[outcome]) for outcome in Outcome if counts[outcome]]
 
 
 def fates_of(trace: Mapping[str, Any]) -> dict[str, int]:
-    """Say where the tokens of a call went.
-
-    Args:
-        trace: the call's record.
-
-    Returns:
-        The tokens of each fate.
-    """
+    """Say where the tokens of a call went."""
     winner = winner_of(trace)
     went: dict[str, int] = dict.fromkeys(FATES, 0)
     for s in trace["slices"]:

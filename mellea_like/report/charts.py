@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
-from mellea_like.report.axis import bins_of, log_ticks, ticks
-from mellea_like.report.format import amount, count, plural
-from mellea_like.report.icons import box
+from mellea_like.report.format import amount, count, percent, plural
+from mellea_like.report.icons import box, swatch
 from mellea_like.report.markup import Html, tag
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from mellea_like.report.quantiles import Sketch
+    from mellea_like.report.figures import Distribution
 
 __all__ = ["columns", "distribution", "rate_bar", "stacked"]
 
@@ -26,16 +25,7 @@ _FLAG, _EDGE = 38, 36
 
 
 def stacked(parts: Sequence[tuple[str, float]], scope: str, title: str) -> Html:
-    """Draw the parts of a whole beside each other.
-
-    Args:
-        parts: the outcome (or fate) of each part, and how much it is.
-        scope: what the ids of the page's patterns begin with.
-        title: what it shows, for those who can't see it.
-
-    Returns:
-        The drawing.
-    """
+    """Draw the parts of a whole beside each other."""
     whole = sum(part for _, part in parts)
     boxes: list[Html] = []
     at = 0.0
@@ -50,14 +40,7 @@ def stacked(parts: Sequence[tuple[str, float]], scope: str, title: str) -> Html:
 
 
 def rate_bar(share: float) -> Html:
-    """Draw a share as a bar in its track; the figure stands beside it.
-
-    Args:
-        share: from 0.0 to 1.0.
-
-    Returns:
-        The drawing, hidden from screen readers.
-    """
+    """Draw a share as a bar in its track; the figure stands beside it."""
     return tag(
         "svg",
         tag("rect", width="100%", height=8, rx=4, class_="track"),
@@ -69,16 +52,7 @@ def rate_bar(share: float) -> Html:
 
 
 def columns(counts: Sequence[tuple[str, int]], title: str, along: str) -> Html:
-    """Draw a histogram of few values: a column for each.
-
-    Args:
-        counts: each value's name, and how often it occurred.
-        title: what it shows, for those who can't see it.
-        along: what the values are.
-
-    Returns:
-        The drawing.
-    """
+    """Draw a histogram of few values: a column for each."""
     most = max((number for _, number in counts), default=1) or 1
     step = (WIDTH - 2 * RIGHT) / max(len(counts), 4)
     parts: list[Html] = [_base(RIGHT), _along(along)]
@@ -102,19 +76,11 @@ def columns(counts: Sequence[tuple[str, int]], title: str, along: str) -> Html:
     return _chart(parts, title)
 
 
-def distribution(sketch: Sketch, write: Callable[[float], str], title: str, along: str) -> Html:
-    """Draw how values are distributed on a logarithmic axis, with their p50 and p95.
-
-    Args:
-        sketch: the values, at least one.
-        write: how a value is written.
-        title: what it shows, for those who can't see it.
-        along: what the values are.
-
-    Returns:
-        The drawing.
-    """
-    low, high, counts = bins_of(sketch, MOST_BINS)
+def distribution(
+    found: Distribution, write: Callable[[float], str], title: str, along: str
+) -> Html:
+    """Draw how values are distributed on a logarithmic axis, with their p50 and p95."""
+    low, high, counts = bins_of(found, MOST_BINS)
     most = max(counts)
     reach = math.log(high / low)
     step = (WIDTH - LEFT - RIGHT) / len(counts)
@@ -145,7 +111,7 @@ def distribution(sketch: Sketch, write: Callable[[float], str], title: str, alon
     for at in log_ticks(low, high, 6):
         x = place(at)
         parts.append(_text(x, BOTTOM + 14, write(at), side=_side(x)))
-    middle, late = place(sketch.quantile(0.5)), place(sketch.quantile(0.95))
+    middle, late = place(found.quantile(0.5)), place(found.quantile(0.95))
     for x in (middle, late):
         parts.append(tag("line", x1=x, x2=x, y1=TOP - 8, y2=BOTTOM, class_="line"))
     parts += [_text(x, TOP - 13, name, "flag", side) for x, name, side in _flags(middle, late)]
@@ -154,14 +120,7 @@ def distribution(sketch: Sketch, write: Callable[[float], str], title: str, alon
 
 
 def binned(counts: dict[int, int]) -> list[tuple[str, int]]:
-    """Put whole numbers into at most a dozen columns: small ones alone, then in longer runs.
-
-    Args:
-        counts: how often each number occurred, the numbers from 1.
-
-    Returns:
-        Each column's name and count, without gaps.
-    """
+    """Put whole numbers into at most a dozen columns: small ones alone, then in longer runs."""
     most = max(counts, default=1)
     if most <= _MOST_COLUMNS:
         return [(str(number), counts.get(number, 0)) for number in range(1, most + 1)]
@@ -208,14 +167,80 @@ def _text(x: float, y: float, words: str, class_: str | None = None, side: str =
 
 
 def told_columns(counts: Sequence[tuple[str, int]], thing: str) -> str:
-    """Say what a histogram shows.
-
-    Args:
-        counts: each value's name, and how often it occurred.
-        thing: what is counted.
-
-    Returns:
-        A sentence.
-    """
+    """Say what a histogram shows."""
     said = ", ".join(f"{name}: {count(number)}" for name, number in counts)
     return f"{plural(sum(number for _, number in counts), thing)}. {said}."
+
+
+class Part(TypedDict):
+    """A row: a sign, what it is, how much, and its share of the whole."""
+
+    sign: Html
+    name: str
+    number: str
+    share: str
+
+
+def whole_of(parts: Sequence[tuple[str, str, int]]) -> list[Part]:
+    """Make the rows of a table."""
+    whole = sum(number for _, _, number in parts)
+    return [
+        Part(sign=swatch(kind), name=name, number=count(number), share=percent(number, whole))
+        for kind, name, number in parts
+    ]
+
+
+def told_parts(parts: Sequence[tuple[str, int]], thing: str) -> str:
+    """Say in a sentence what the parts are."""
+    whole = sum(number for _, number in parts)
+    said = ", ".join(f"{percent(number, whole)} {name}" for name, number in parts)
+    return f"{plural(whole, thing)}: {said}" if said else plural(whole, thing)
+
+
+_STEPS = (1, 2, 5, 10)
+_NARROWEST = 1.07
+"""How much further a bin ends than it begins, at least: narrower ones would show noise."""
+
+
+def nice_step(reach: float, most: int) -> float:
+    """Choose the distance between ticks: 1, 2 or 5 times a power of ten."""
+    least = reach / most
+    power = 10.0 ** math.floor(math.log10(least))
+    # Whoever divides by a power of ten may get a little more than what was meant.
+    return next(step * power for step in _STEPS if step * power >= least * (1 - 1e-9))
+
+
+def ticks(reach: float, most: int) -> list[float]:
+    """Choose the ticks of an axis that begins at 0."""
+    step = nice_step(reach, most)
+    return [number * step for number in range(int(reach / step + 1e-9) + 1)]
+
+
+def log_ticks(low: float, high: float, most: int) -> list[float]:
+    """Choose the ticks of a logarithmic axis."""
+    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+    found: list[float] = []
+    for factors in ((1, 2, 5), (1, 3), (1,)):
+        found = [
+            factor * 10.0**power
+            for power in range(first, last + 1)
+            for factor in factors
+            if low <= factor * 10.0**power <= high
+        ]
+        if len(found) <= most:
+            return found
+    return found[:: math.ceil(len(found) / most)]
+
+
+def bins_of(found: Distribution, most: int) -> tuple[float, float, list[int]]:
+    """Cut values into bins of equal width on a logarithmic axis: its ends, and the bins' counts."""
+    low = max(found.quantile(0.0), found.most / 1e6, 1e-6)
+    high = max(found.most, low)
+    if high < low * 1.5:  # All much the same: a bin or a few, in the middle of some room.
+        low, high = low / 1.5, high * 1.5
+    number = min(most, max(1, int(math.log(high / low) / math.log(_NARROWEST))))
+    counts = [0] * number
+    for value in found.values:
+        place = math.log(max(value, low) / low) / math.log(high / low)
+        counts[min(int(place * number), number - 1)] += 1
+    return low, high, counts

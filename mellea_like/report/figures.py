@@ -1,8 +1,10 @@
-"""The figures of a run, gathered from its items one by one in bounded memory."""
+"""The figures of a run, gathered from its items one by one; of most it keeps two numbers."""
 
 from __future__ import annotations
 
 import math
+from array import array
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -19,14 +21,24 @@ from mellea_like.report.attempts import (
     usage_of,
     winner_of,
 )
-from mellea_like.report.intervals import Spans
-from mellea_like.report.quantiles import Sketch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 
-__all__ = ["LISTED", "RunFigures", "Tally", "figures_of", "iterations_until", "why", "wilson"]
+__all__ = [
+    "LISTED",
+    "Distribution",
+    "RunFigures",
+    "Tally",
+    "figures_of",
+    "iterations_until",
+    "why",
+    "wilson",
+]
+
+PAUSE = 10.0
+"""A gap of so many seconds or more is a pause: nobody was at work. A shorter one counts."""
 
 MOST_NAMES = 200
 """Requirements and kinds of error that are counted by name; the rest goes together."""
@@ -35,6 +47,81 @@ OTHERS = "(others)"
 
 LISTED = 10
 """Items in each list: the slowest, and those that failed."""
+
+
+class Distribution:
+    """Values, and their exact quantiles; each takes 8 bytes, a million of them 8 MB."""
+
+    def __init__(self) -> None:
+        self._values = array("d")
+        self._sorted = True
+
+    def add(self, value: float) -> None:
+        """Add a value.
+
+        Args:
+            value: what isn't a finite number is left out, and less than 0 counts as 0.
+        """
+        if math.isfinite(value):
+            self._values.append(max(value, 0.0))
+            self._sorted = False
+
+    @property
+    def values(self) -> array[float]:
+        """The values in ascending order."""
+        if not self._sorted:
+            self._values = array("d", sorted(self._values))
+            self._sorted = True
+        return self._values
+
+    @property
+    def most(self) -> float:
+        """The greatest value; 0.0 where there is none."""
+        return self.quantile(1.0)
+
+    def quantile(self, share: float) -> float:
+        """Return the least value that a share of the values don't exceed.
+
+        Args:
+            share: from 0.0 to 1.0.
+
+        Returns:
+            The value; 0.0 where there is none.
+        """
+        values = self.values
+        # Floating point adds a little to a product such as 0.95 * 20: that is not a further value.
+        rank = max(1, math.ceil(share * len(values) - 1e-9))
+        return values[rank - 1] if values else 0.0
+
+
+class Spans:
+    """The times that spans cover together, overlaps counted once.
+
+    Spans that are less than a pause apart become one, so that few are kept however many are added.
+    """
+
+    def __init__(self) -> None:
+        self._starts: list[float] = []
+        self._ends: list[float] = []
+
+    def add(self, start: float, end: float) -> None:
+        """Add a span."""
+        # Those less than a pause away become one with it.
+        first = bisect_right(self._ends, start - PAUSE)
+        last = bisect_left(self._starts, end + PAUSE)
+        if first < last:
+            start = min(start, self._starts[first])
+            end = max(end, self._ends[last - 1])
+        self._starts[first:last] = [start]
+        self._ends[first:last] = [end]
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    @property
+    def total(self) -> float:
+        """How long they are together, in seconds."""
+        return sum(self._ends) - sum(self._starts)
 
 
 @dataclass(slots=True)
@@ -58,13 +145,6 @@ def wilson(successes: int, trials: int) -> tuple[float, float]:
 
     Source: E. B. Wilson, "Probable inference, the law of succession, and statistical inference",
     JASA 22, 1927.
-
-    Args:
-        successes: how often it was so.
-        trials: how often it could have been, at least 1.
-
-    Returns:
-        The least and the greatest share, from 0.0 to 1.0.
     """
     z = 1.959964
     share, part = successes / trials, z * z / trials
@@ -93,8 +173,8 @@ class RunFigures:
         self.errors: Counter[str] = Counter()
         self.until_passed: Counter[int] = Counter()
         self.outcomes: Counter[str] = Counter()
-        self.latency = Sketch()
-        self.costs = Sketch()
+        self.latency = Distribution()
+        self.costs = Distribution()
         self._spans = Spans()
         self._slowest: list[tuple[float, int, Mapping[str, Any]]] = []
         self.failed: list[Mapping[str, Any]] = []
@@ -235,15 +315,7 @@ class RunFigures:
 
 
 def iterations_until(winner: Mapping[str, Any], slices: Iterable[Mapping[str, Any]]) -> int:
-    """Count the iterations that had ended by themselves when one passed, that one included.
-
-    Args:
-        winner: the one that passed.
-        slices: all of the call.
-
-    Returns:
-        How many.
-    """
+    """Count the iterations that had ended by themselves when one passed, that one included."""
     ended: float = winner["ended_at"]
     before = [s for s in slices if s["outcome"] != "cancelled" and s["ended_at"] <= ended]
     return sum(s is not winner for s in before) + 1
@@ -266,14 +338,7 @@ def figures_of(run: Mapping[str, Any], items: Iterable[Mapping[str, Any]]) -> Ru
 
 
 def why(item: Mapping[str, Any]) -> str:
-    """Say in a line why an item failed.
-
-    Args:
-        item: its record.
-
-    Returns:
-        Its error, else what its best failure lacked, else how its call ended.
-    """
+    """Say in a line why an item failed."""
     error, trace = item["error"], item["trace"]
     if error is not None:
         return f"{error['type']}: {error['message']}"

@@ -15,26 +15,12 @@ _UNITS = ((1e9, "bn"), (1e6, "m"), (1e4, "k"))
 
 
 def count(number: float) -> str:
-    """Write a whole number: ``1,234``.
-
-    Args:
-        number: the number.
-
-    Returns:
-        The text.
-    """
+    """Write a whole number: ``1,234``."""
     return f"{round(number):,}"
 
 
 def amount(number: float) -> str:
-    """Write a number in at most six characters: ``9,310``, ``41.2 k``, ``3.05 m``.
-
-    Args:
-        number: the number, not negative.
-
-    Returns:
-        The text.
-    """
+    """Write a number in at most six characters: ``9,310``, ``41.2 k``, ``3.05 m``."""
     for unit, name in _UNITS:
         if number >= unit:
             scaled = number / (1e3 if name == "k" else unit)
@@ -43,28 +29,12 @@ def amount(number: float) -> str:
 
 
 def plural(number: int, thing: str) -> str:
-    """Write how many of something there are: ``1 item``, ``2 items``.
-
-    Args:
-        number: how many.
-        thing: one of them.
-
-    Returns:
-        The text.
-    """
+    """Write how many of something there are: ``1 item``, ``2 items``."""
     return f"{number:,} {thing}" if number == 1 else f"{number:,} {thing}s"
 
 
 def percent(part: float, whole: float) -> str:
-    """Write a share; what is not quite all or nothing is never rounded to it.
-
-    Args:
-        part: a part of ``whole``.
-        whole: all of it.
-
-    Returns:
-        The text, or ``–`` where the whole is nothing.
-    """
+    """Write a share; what is not quite all or nothing is never rounded to it."""
     if not whole:
         return "–"
     share = 100 * part / whole
@@ -77,14 +47,7 @@ def percent(part: float, whole: float) -> str:
 
 
 def seconds(duration: float) -> str:
-    """Write a duration: ``0.8 ms``, ``230 ms``, ``4.21 s``, ``3 min 12 s``, ``2 h 5 min``.
-
-    Args:
-        duration: in seconds.
-
-    Returns:
-        The text.
-    """
+    """Write a duration: ``0.8 ms``, ``230 ms``, ``4.21 s``, ``3 min 12 s``, ``2 h 5 min``."""
     if not math.isfinite(duration):
         return "–"
     if duration <= 0:
@@ -109,16 +72,7 @@ def _two(whole: int, unit: int, name: str, part: int, smaller: str) -> str:
 
 
 def money(cost: float | None, currency: str = "USD", *, at_least: bool = False) -> str:
-    """Write an amount of money: ``$12.50``, ``≥ 0.000123 EUR``.
-
-    Args:
-        cost: the amount; None where it is not known.
-        currency: the code of its currency.
-        at_least: whether it is a lower bound.
-
-    Returns:
-        The text, or ``–`` where it is not known.
-    """
+    """Write an amount of money: ``$12.50``, ``≥ 0.000123 EUR``."""
     if cost is None:
         return "–"
     bound = "≥ " if at_least else ""
@@ -130,14 +84,7 @@ def money(cost: float | None, currency: str = "USD", *, at_least: bool = False) 
 
 
 def moment(stamp: str | None) -> str:
-    """Write a time: ``2026-01-31 12:00:00 UTC``.
-
-    Args:
-        stamp: the time, as ISO 8601 writes it; None where there is none.
-
-    Returns:
-        The text; what is no such time as it is.
-    """
+    """Write a time: ``2026-01-31 12:00:00 UTC``."""
     if stamp is None:
         return "–"
     try:

@@ -24,30 +24,13 @@ _AS = {
 
 
 def mark(outcome: str, x: float, y: float) -> Html:
-    """Draw the mark of an outcome: a tick, a cross, an exclamation mark, a dash, or dots.
-
-    Args:
-        outcome: the outcome, status or fate.
-        x: where to put it.
-        y: where to put it.
-
-    Returns:
-        An SVG path in a square of 16 pixels.
-    """
+    """Draw the mark of an outcome: a tick, a cross, an exclamation mark, a dash, or dots."""
     strokes = _STROKES[_AS.get(outcome, outcome)]
     return tag("path", d=strokes, class_=f"mark {outcome}", transform=f"translate({x:g} {y:g})")
 
 
 def swatch(outcome: str) -> Html:
-    """Draw an outcome's sign for a legend or a line of text.
-
-    Args:
-        outcome: the outcome, status or fate.
-
-    Returns:
-        A small SVG drawing that is hidden from screen readers: the words stand beside it. Where its
-        parts lie is said in the style sheet.
-    """
+    """Draw an outcome's sign for a legend or a line of text."""
     strokes = _STROKES[_AS.get(outcome, outcome)]
     return tag(
         "svg",
@@ -59,18 +42,7 @@ def swatch(outcome: str) -> Html:
 
 
 def box(outcome: str, x: float, width: float, height: int, scope: str) -> Html:
-    """Draw a bar, as wide as a share of its drawing.
-
-    Args:
-        outcome: its outcome, status or fate.
-        x: where it begins, in per cent of the drawing's width.
-        width: in per cent.
-        height: in pixels; 2 pixels stay free above.
-        scope: the ids of the page's patterns begin with it.
-
-    Returns:
-        Two SVG rectangles: the colour, and the pattern on it.
-    """
+    """Draw a bar, as wide as a share of its drawing."""
     kind = _AS.get(outcome, outcome)
     place: dict[str, str | float] = {
         "x": f"{x:.5g}%",
@@ -86,14 +58,7 @@ def box(outcome: str, x: float, width: float, height: int, scope: str) -> Html:
 
 
 def patterns(scope: str) -> Html:
-    """Define the patterns that `box` uses: stripes, a grid of lines, and dots.
-
-    Args:
-        scope: their ids begin with it.
-
-    Returns:
-        An SVG element that shows nothing by itself.
-    """
+    """Define the patterns that `box` uses: stripes, a grid of lines, and dots."""
     stripes = tag("path", d="M0 0V8", class_="stroke failed")
     grid = tag("path", d="M0 0V6M0 0H6", class_="stroke errored")
     dots = tag("circle", cx=3, cy=3, r=1.2, class_="dot")

@@ -26,11 +26,7 @@ class Html(str):
     __slots__ = ()
 
     def __html__(self) -> Html:
-        """Return the markup itself, as jinja2 asks for it.
-
-        Returns:
-            The same markup.
-        """
+        """Return the markup itself, as jinja2 asks for it."""
         return self
 
 
@@ -39,14 +35,7 @@ Piece: TypeAlias = "str | float | None"
 
 
 def visible(text: str) -> str:
-    r"""Show what could not be seen or would turn the text round it: ``␀``, or ``\u202e``.
-
-    Args:
-        text: any text, with lone surrogates too.
-
-    Returns:
-        The text; tabs, line ends and all visible characters are as they were.
-    """
+    r"""Show what could not be seen or would turn the text round it: ``␀``, or ``\u202e``."""
     return _INVISIBLE.sub(_shown, text.replace("\r\n", "\n"))
 
 
@@ -62,30 +51,12 @@ def _shown(match: re.Match[str]) -> str:
 
 
 def clip(text: str, limit: int) -> str:
-    """Shorten a text for a place that has no room for all of it.
-
-    Args:
-        text: the text.
-        limit: the most characters to keep.
-
-    Returns:
-        The text, or its beginning with ``…`` at the end.
-    """
+    """Shorten a text for a place that has no room for all of it."""
     return text if len(text) <= limit else f"{text[: max(limit - 1, 0)]}…"
 
 
 def tag(name: str, /, *inside: Piece, **attributes: Piece) -> Html:
-    """Make an element of HTML or SVG.
-
-    Args:
-        name: the element's name.
-        *inside: what stands in it.
-        **attributes: its attributes. An underscore stands for a hyphen, and one at the end for
-            nothing (``class_``); None leaves an attribute out, and ``""`` gives it no value.
-
-    Returns:
-        The element. A shape of SVG without anything inside closes itself; HTML knows no such thing.
-    """
+    """Make an element of HTML or SVG."""
     written = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{_escaped(value)}"'
         for key, value in attributes.items()
@@ -97,27 +68,12 @@ def tag(name: str, /, *inside: Piece, **attributes: Piece) -> Html:
 
 
 def joined(*pieces: Piece) -> Html:
-    """Put pieces one after the other.
-
-    Args:
-        *pieces: markup, and text to escape.
-
-    Returns:
-        The markup.
-    """
+    """Put pieces one after the other."""
     return Html("".join(_escaped(piece) for piece in pieces if piece is not None))
 
 
 def text_block(text: str, limit: int) -> Html:
-    """Show a text of any length and any writing direction, with its line ends.
-
-    Args:
-        text: the text.
-        limit: the most characters to show.
-
-    Returns:
-        A ``pre`` element, and a note where the text is longer.
-    """
+    """Show a text of any length and any writing direction, with its line ends."""
     more = len(text) - limit
     # The parser drops a line end that follows <pre> at once.
     begin = "\n" if text.startswith(("\n", "\r\n")) else ""

@@ -23,14 +23,7 @@ ROOM = Room(panels=200, texts=200_000, text=10_000)
 
 
 def cell(trace: Mapping[str, Any]) -> Html:
-    """Show a call in a notebook's cell.
-
-    Args:
-        trace: the call's record.
-
-    Returns:
-        HTML that needs nothing but itself, and does not touch what stands round it.
-    """
+    """Show a call in a notebook's cell."""
     # Several results may stand in one notebook.
     scope = f"mlr-{sha256(trace['sampling_id'].encode('utf-8', 'replace')).hexdigest()[:12]}"
     drawn, _ = cut(trace, ROOM.panels)

@@ -36,15 +36,7 @@ ICON = (
 
 
 def page(template: str, **content: Any) -> str:
-    """Fill in a page.
-
-    Args:
-        template: the name of its template, without its suffixes.
-        **content: what the template asks for. Text is escaped; `Html` stands as it is.
-
-    Returns:
-        The page. It can be encoded as UTF-8, whatever the texts in it.
-    """
+    """Fill in a page."""
     sheet, script = style("trace", "page"), read("page.js")
     policy = (
         f"default-src 'none'; style-src '{_digest(sheet)}'; script-src '{_digest(script)}';"

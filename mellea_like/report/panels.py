@@ -18,13 +18,7 @@ __all__ = ["FULL", "Room", "block", "conversation", "panels"]
 
 
 class Room(NamedTuple):
-    """How much of a call a page has room for.
-
-    Args:
-        panels: iterations.
-        texts: characters of all texts of iterations together.
-        text: characters of one text.
-    """
+    """How much of a call a page has room for."""
 
     panels: int
     texts: int
@@ -38,16 +32,7 @@ _REASON = 1000
 
 
 def panels(trace: Mapping[str, Any], scope: str, room: Room) -> Html:
-    """Write what is known of each iteration, in the order they ended; each opens by itself.
-
-    Args:
-        trace: the call's record.
-        scope: what their ids begin with.
-        room: how much to show.
-
-    Returns:
-        The panels.
-    """
+    """Write what is known of each iteration, in the order they ended; each opens by itself."""
     drawn, left_out = cut(trace, room.panels)
     shown: Sequence[Mapping[str, Any]] = drawn["slices"]
     winner = winner_of(drawn)
@@ -62,15 +47,7 @@ def panels(trace: Mapping[str, Any], scope: str, room: Room) -> Html:
 
 
 def conversation(messages: Sequence[Mapping[str, str]], limit: int) -> Html:
-    """Write what was sent.
-
-    Args:
-        messages: the messages, oldest first.
-        limit: the most characters of each to show.
-
-    Returns:
-        The messages, each with who says it.
-    """
+    """Write what was sent."""
     said = [
         tag(
             "div",

@@ -10,26 +10,12 @@ __all__ = ["read", "style"]
 
 @cache
 def read(name: str) -> str:
-    """Read a file of the package.
-
-    Args:
-        name: its name in the directory ``templates``.
-
-    Returns:
-        Its text.
-    """
+    """Read a file of the package."""
     return files("mellea_like.report").joinpath("templates", name).read_text(encoding="utf-8")
 
 
 @cache
 def style(*names: str) -> str:
-    """Put style sheets together.
-
-    Args:
-        *names: their names in the directory ``templates``, without ``.css``.
-
-    Returns:
-        One style sheet, for light and for dark screens.
-    """
+    """Put style sheets together."""
     text = "\n".join(read(f"{name}.css") for name in names)
     return text.replace("/*dark*/", read("dark.css"))

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from mellea_like.report.attempts import FATES, cut, problems_of, winner_of
-from mellea_like.report.breakdown import told_parts, whole_of
+from mellea_like.report.attempts import FATES, cut, damage, problems_of, winner_of
 from mellea_like.report.charts import (
     binned,
     columns,
@@ -13,6 +12,8 @@ from mellea_like.report.charts import (
     rate_bar,
     stacked,
     told_columns,
+    told_parts,
+    whole_of,
 )
 from mellea_like.report.figures import figures_of, iterations_until, why
 from mellea_like.report.format import count, money, percent, plural, seconds
@@ -29,7 +30,6 @@ from mellea_like.report.run_summary import (
     statuses_of,
     until_words,
 )
-from mellea_like.report.schema_guard import damage
 from mellea_like.report.waterfall import waterfall
 
 if TYPE_CHECKING:
@@ -170,18 +170,18 @@ def _until(figures: RunFigures) -> dict[str, Any]:
 
 
 def _latency(figures: RunFigures) -> dict[str, Any]:
-    sketch = figures.latency
+    times = figures.latency
     words = latency_words(figures)
     return {
         "latency_note": words,
-        "latency_chart": distribution(sketch, seconds, words, "time per item, logarithmic")
-        if sketch.most > 0
+        "latency_chart": distribution(times, seconds, words, "time per item, logarithmic")
+        if times.most > 0
         else None,
     }
 
 
 def _cost(figures: RunFigures) -> dict[str, Any]:
-    sketch = figures.costs
+    costs = figures.costs
     if figures.prices is None:
         return {"cost_note": "No prices were given to the run.", "cost_chart": None}
     currency = figures.prices.currency
@@ -190,8 +190,8 @@ def _cost(figures: RunFigures) -> dict[str, Any]:
     def written(cost: float) -> str:
         return money(cost, currency)
 
-    words = f"Half the items cost at most {written(sketch.quantile(0.5))}, 95 % at most"
-    words += f" {written(sketch.quantile(0.95))}."
+    words = f"Half the items cost at most {written(costs.quantile(0.5))}, 95 % at most"
+    words += f" {written(costs.quantile(0.95))}."
     if figures.passed:
         each = money(known / figures.passed, currency, at_least=not complete)
         words += f" An item that passed cost {each}, failures included."
@@ -199,8 +199,8 @@ def _cost(figures: RunFigures) -> dict[str, Any]:
         words += " Requests of unknown cost are missing from that."
     return {
         "cost_note": words,
-        "cost_chart": distribution(sketch, written, words, "cost per item, logarithmic")
-        if sketch.most > 0
+        "cost_chart": distribution(costs, written, words, "cost per item, logarithmic")
+        if costs.most > 0
         else None,
     }
 

@@ -6,11 +6,10 @@ import json
 from typing import TYPE_CHECKING, Any, cast
 
 from mellea_like.core.prices import with_currency
-from mellea_like.report.attempts import FATES
+from mellea_like.report.attempts import FATES, damage
 from mellea_like.report.figures import figures_of, why, wilson
 from mellea_like.report.format import amount, count, moment, money, percent, plural, seconds
 from mellea_like.report.markup import clip
-from mellea_like.report.schema_guard import damage
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -42,26 +41,12 @@ _LINES = 5
 
 
 def statuses_of(figures: RunFigures) -> list[tuple[str, int]]:
-    """Count a run's items by how they ended.
-
-    Args:
-        figures: the run's.
-
-    Returns:
-        Each status that occurred, and how often.
-    """
+    """Count a run's items by how they ended."""
     return [(s, figures.statuses[s]) for s in STATUSES if figures.statuses[s]]
 
 
 def about_run(figures: RunFigures) -> str:
-    """Say in a line what was run, and when.
-
-    Args:
-        figures: the run's.
-
-    Returns:
-        The line.
-    """
+    """Say in a line what was run, and when."""
     run, parts = figures.run, list[str]()
     for name, key in (("model", "model"), ("strategy", "class")):
         value = run["identity"].get(name)
@@ -76,14 +61,7 @@ def about_run(figures: RunFigures) -> str:
 
 
 def headline(figures: RunFigures) -> list[tuple[str, str, str]]:
-    """Choose the figures that come first.
-
-    Args:
-        figures: the run's.
-
-    Returns:
-        Names, values, and what more there is to say of each.
-    """
+    """Choose the figures that come first."""
     usage, done, passed = figures.usage, figures.done, figures.passed
     low, high = wilson(passed, done) if done else (0.0, 1.0)
     known, complete = figures.money
@@ -119,14 +97,7 @@ def headline(figures: RunFigures) -> list[tuple[str, str, str]]:
 
 
 def until_words(figures: RunFigures) -> str:
-    """Say how many iterations it took until one passed.
-
-    Args:
-        figures: the run's.
-
-    Returns:
-        A sentence.
-    """
+    """Say how many iterations it took until one passed."""
     until = figures.until_passed
     if not until:
         return "No item passed."
@@ -136,32 +107,18 @@ def until_words(figures: RunFigures) -> str:
 
 
 def latency_words(figures: RunFigures) -> str:
-    """Say how long items took.
-
-    Args:
-        figures: the run's.
-
-    Returns:
-        A sentence.
-    """
-    sketch = figures.latency
-    if not sketch.count:
+    """Say how long items took."""
+    times = figures.latency
+    if not times.values:
         return "No item is finished."
     return (
-        f"Half took at most {seconds(sketch.quantile(0.5))} (p50), 95 % at most"
-        f" {seconds(sketch.quantile(0.95))} (p95), the longest {seconds(sketch.most)}."
+        f"Half took at most {seconds(times.quantile(0.5))} (p50), 95 % at most"
+        f" {seconds(times.quantile(0.95))} (p95), the longest {seconds(times.most)}."
     )
 
 
 def identity_of(figures: RunFigures) -> list[tuple[str, str]]:
-    """Say what was run.
-
-    Args:
-        figures: the run's.
-
-    Returns:
-        Names and values.
-    """
+    """Say what was run."""
     run = figures.run
     lines = [
         (clip(name, _NAME), clip(_plain(value), _IDENTITY))

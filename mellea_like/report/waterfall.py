@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mellea_like.report.attempts import problems_of, winner_of
-from mellea_like.report.axis import ticks
+from mellea_like.report.charts import ticks
 from mellea_like.report.format import plural, seconds
 from mellea_like.report.icons import box, mark
 from mellea_like.report.markup import Html, clip, joined, tag
@@ -39,17 +39,7 @@ class _Paint(NamedTuple):
 def waterfall(
     trace: Mapping[str, Any], scope: str, *, links: bool, patterns: str | None = None
 ) -> Html:
-    """Draw a call's iterations over time, a row for each subsample.
-
-    Args:
-        trace: the call's record.
-        scope: what the ids of the iterations' panels begin with.
-        links: whether a bar leads to its iteration's panel.
-        patterns: what the ids of the page's patterns begin with; by default as the panels'.
-
-    Returns:
-        The drawing.
-    """
+    """Draw a call's iterations over time, a row for each subsample."""
     slices: Sequence[Mapping[str, Any]] = trace["slices"]
     chains = sorted({s["chain"] for s in slices})
     reach = span_of(trace)
@@ -76,42 +66,19 @@ def waterfall(
 
 
 def span_of(trace: Mapping[str, Any]) -> float:
-    """Return how long the time axis of a call is.
-
-    Args:
-        trace: the call's record.
-
-    Returns:
-        Seconds, more than 0.
-    """
+    """Return how long the time axis of a call is."""
     ends: list[float] = [s["ended_at"] for s in trace["slices"]]
     elapsed: float = trace["elapsed"]
     return max(elapsed, *ends, 1e-9)
 
 
 def anchor(scope: str, slice_: Mapping[str, Any]) -> str:
-    """Return the id of an iteration's panel.
-
-    Args:
-        scope: what it begins with.
-        slice_: the iteration's record.
-
-    Returns:
-        The id.
-    """
+    """Return the id of an iteration's panel."""
     return f"{scope}-{slice_['iteration']}"
 
 
 def told(slice_: Mapping[str, Any], *, won: bool) -> str:
-    """Say in a line how an iteration went.
-
-    Args:
-        slice_: its record.
-        won: whether it won.
-
-    Returns:
-        The line: for a tooltip, or for those who can't see the drawing.
-    """
+    """Say in a line how an iteration went."""
     outcome = "passed and won" if won else slice_["outcome"]
     when = f"{seconds(slice_['started_at'])} to {seconds(slice_['ended_at'])}"
     problems = problems_of(slice_)

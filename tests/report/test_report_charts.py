@@ -10,10 +10,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from report_kit import trace_of
 
-from mellea_like.report.axis import bins_of, log_ticks, nice_step, ticks
-from mellea_like.report.charts import binned, columns, distribution, rate_bar, stacked
+from mellea_like.report.charts import (
+    binned,
+    bins_of,
+    columns,
+    distribution,
+    log_ticks,
+    nice_step,
+    rate_bar,
+    stacked,
+    ticks,
+)
+from mellea_like.report.figures import Distribution
 from mellea_like.report.format import seconds
-from mellea_like.report.quantiles import Sketch
 from mellea_like.report.waterfall import waterfall
 
 
@@ -42,7 +51,7 @@ def test_logarithmic_ticks_get_fewer_on_long_axes():
 
 @given(st.lists(st.floats(0, 1e7), min_size=1, max_size=50), st.integers(1, 40))
 def test_bins_hold_all_that_was_counted(values, most):
-    sketch = Sketch()
+    sketch = Distribution()
     for value in values:
         sketch.add(value)
     low, high, counts = bins_of(sketch, most)
@@ -52,7 +61,7 @@ def test_bins_hold_all_that_was_counted(values, most):
 
 
 def test_even_values_fill_bins_evenly():
-    sketch = Sketch()
+    sketch = Distribution()
     for number in range(20_000):
         sketch.add(1.3 ** (number / 20_000))
     counts = bins_of(sketch, 200)[2]
@@ -99,7 +108,7 @@ def test_the_highest_column_fills_the_height_and_none_that_counts_is_invisible()
 
 
 def test_a_distribution_marks_its_quantiles():
-    sketch = Sketch()
+    sketch = Distribution()
     for value in [0.1, 1.0, 1.0, 1.0, 10.0]:
         sketch.add(value)
     drawn = distribution(sketch, seconds, "a title", "time")
@@ -110,7 +119,7 @@ def test_a_distribution_marks_its_quantiles():
 
 
 def test_labels_do_not_lie_on_each_other_where_the_quantiles_are_close():
-    sketch = Sketch()
+    sketch = Distribution()
     for value in [0.01, *([1.0] * 9), *([1.2] * 9), 100.0]:
         sketch.add(value)
     drawn = distribution(sketch, seconds, "a title", "time")
@@ -119,7 +128,7 @@ def test_labels_do_not_lie_on_each_other_where_the_quantiles_are_close():
 
 
 def test_labels_at_the_end_stay_inside():
-    sketch = Sketch()
+    sketch = Distribution()
     for value in [1.0, *([100.0] * 9)]:
         sketch.add(value)
     drawn = distribution(sketch, seconds, "a title", "time")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tracemalloc
 from datetime import timedelta
 
@@ -13,8 +14,16 @@ from report_kit import BEGUN, calls, item, run_of, trace_of
 from mellea_like.core.generation import Usage
 from mellea_like.report import figures_of
 from mellea_like.report.attempts import cut, fate_of, problems_of
-from mellea_like.report.figures import LISTED, MOST_NAMES, OTHERS, iterations_until, why, wilson
-from mellea_like.report.intervals import Spans
+from mellea_like.report.figures import (
+    LISTED,
+    MOST_NAMES,
+    OTHERS,
+    Distribution,
+    Spans,
+    iterations_until,
+    why,
+    wilson,
+)
 
 
 @pytest.fixture(scope="module")
@@ -146,7 +155,7 @@ def test_time_is_that_of_finished_items():
         item(1, None, elapsed=4.0, status="failed"),
         item(2, None, elapsed=100.0, status="unfinished"),
     )
-    assert (made.latency.count, made.latency.most) == (2, 4.0)
+    assert list(made.latency.values) == [2.0, 4.0]
 
 
 def test_a_run_has_lasted_from_its_first_item_to_its_last():
@@ -199,7 +208,7 @@ def test_money_is_tokens_times_price():
     made = figures(item(0, trace), prices={"m": [1.0, 2.0]})
     assert made.money.known == pytest.approx((2 * 1.0 + 501_000 * 2.0) / 1e6)
     assert made.money.complete
-    assert made.costs.total == pytest.approx(made.money.known)
+    assert sum(made.costs.values) == pytest.approx(made.money.known)
 
 
 def test_money_of_an_unknown_model_is_a_lower_bound():
@@ -237,7 +246,7 @@ def test_requests_of_unknown_cost_make_a_lower_bound(some):
 def test_without_prices_there_is_no_money(some):
     made = figures(*some, prices=None)
     assert made.prices is None
-    assert made.costs.count == 0
+    assert not made.costs.values
 
 
 @pytest.mark.parametrize(
@@ -272,7 +281,27 @@ def test_the_first_that_failed_are_listed():
     assert [i["id"] for i in figures(*items).failed] == list(range(1, 2 * LISTED, 2))
 
 
-def test_more_items_take_no_more_memory():
+@given(st.lists(st.floats(0, 1e11), min_size=1, max_size=50), st.floats(0, 1))
+def test_a_quantile_is_the_least_value_that_so_many_do_not_exceed(values, share):
+    found = Distribution()
+    for value in values:
+        found.add(value)
+    quantile = found.quantile(share)
+    assert quantile in values
+    assert sum(value <= quantile for value in values) >= share * len(values) - 1e-9
+    assert sum(value < quantile for value in values) <= max(0, share * len(values))
+
+
+def test_nothing_has_no_quantile_and_what_is_no_number_is_left_out():
+    found = Distribution()
+    assert (found.quantile(0.5), found.most) == (0.0, 0.0)
+    for value in (math.nan, math.inf, -3.0, 2.0):
+        found.add(value)
+    assert list(found.values) == [0.0, 2.0]
+    assert found.quantile(0.95 * 20 / 20) == 2.0
+
+
+def test_more_items_take_little_more_memory():
     few = calls(20)
 
     def peak(number):

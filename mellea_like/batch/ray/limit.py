@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from mellea_like.core.prices import Price
     from mellea_like.limits.base import Limit
 
-__all__ = ["ClusterLimit"]
+__all__ = ["ClusterLimit", "limits_of"]
 
 
 def _new_name() -> str:
@@ -73,39 +73,38 @@ class ClusterLimit:
         prices = checked_prices(self.prices)
         if prices is not None:  # As a dict, which can be sent to an actor.
             object.__setattr__(self, "prices", dict(prices))
-        if not self.make():
+        if not limits_of(self):
             msg = (
                 "ClusterLimit needs a limit: requests_per_minute, tokens_per_minute, requests,"
                 " input_tokens, output_tokens or money"
             )
             raise ValueError(msg)
 
-    def make(self) -> list[Limit]:
-        """Make the limits, in the order in which a request asks them."""
-        made: list[Limit] = []
-        if any(
-            most is not None
-            for most in (self.requests, self.input_tokens, self.output_tokens, self.money)
-        ):
-            made.append(
-                Budget(
-                    requests=self.requests,
-                    input_tokens=self.input_tokens,
-                    output_tokens=self.output_tokens,
-                    money=self.money,
-                    prices=self.prices,
-                    assume_output_tokens=self.assume_output_tokens,
-                    name="cluster",
-                )
+
+def limits_of(limit: ClusterLimit) -> list[Limit]:
+    """Make the limits themselves, in the order in which a request asks them."""
+    made: list[Limit] = []
+    most = (limit.requests, limit.input_tokens, limit.output_tokens, limit.money)
+    if most != (None, None, None, None):
+        made.append(
+            Budget(
+                requests=limit.requests,
+                input_tokens=limit.input_tokens,
+                output_tokens=limit.output_tokens,
+                money=limit.money,
+                prices=limit.prices,
+                assume_output_tokens=limit.assume_output_tokens,
+                name="cluster",
             )
-        if self.requests_per_minute is not None or self.tokens_per_minute is not None:
-            assumed = self.assume_output_tokens
-            made.append(
-                RateLimiter(
-                    requests_per_minute=self.requests_per_minute,
-                    tokens_per_minute=self.tokens_per_minute,
-                    burst_seconds=self.burst_seconds,
-                    **({} if assumed is None else {"assume_output_tokens": assumed}),
-                )
+        )
+    if limit.requests_per_minute is not None or limit.tokens_per_minute is not None:
+        assumed = limit.assume_output_tokens
+        made.append(
+            RateLimiter(
+                requests_per_minute=limit.requests_per_minute,
+                tokens_per_minute=limit.tokens_per_minute,
+                burst_seconds=limit.burst_seconds,
+                **({} if assumed is None else {"assume_output_tokens": assumed}),
             )
-        return made
+        )
+    return made

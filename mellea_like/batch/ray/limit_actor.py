@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import anyio
 
 from mellea_like.batch.ray.cluster import ray_module
+from mellea_like.batch.ray.limit import limits_of
 from mellea_like.core.backend import Request
 from mellea_like.core.estimate import BYTES_PER_TOKEN, TOKENS_PER_MESSAGE
 from mellea_like.core.generation import Usage
@@ -90,7 +91,7 @@ class LimitKeeper:
     """Holds a cluster's limits, and reserves in them what each worker's requests may cost."""
 
     def __init__(self, limit: ClusterLimit) -> None:
-        self._limits = limit.make()
+        self._limits = limits_of(limit)
         self._assumed = limit.assume_output_tokens or 0
         self._workers: defaultdict[str, _Worker] = defaultdict(_Worker)
 
