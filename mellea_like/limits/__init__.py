@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from mellea_like.limits.adaptive import AdaptiveLimiter, AdaptiveStatistics
     from mellea_like.limits.backoff_gate import BackoffGate, BackoffGateStatistics, gate_of
     from mellea_like.limits.base import Limit, LimitedBackend, Permit, RequestEnd
-    from mellea_like.limits.budget import Budget
-    from mellea_like.limits.budget_stats import BudgetLimits, BudgetStatistics
+    from mellea_like.limits.budget import Budget, BudgetLimits, BudgetStatistics
     from mellea_like.limits.budgets import Budgets
     from mellea_like.limits.concurrency import ConcurrencyLimiter, ConcurrencyStatistics
     from mellea_like.limits.rate import RateLimiter, RateStatistics
@@ -53,8 +52,8 @@ __getattr__, __dir__ = imported_later(
         "AdaptiveLimiter": "mellea_like.limits.adaptive",
         "AdaptiveStatistics": "mellea_like.limits.adaptive",
         "Budget": "mellea_like.limits.budget",
-        "BudgetLimits": "mellea_like.limits.budget_stats",
-        "BudgetStatistics": "mellea_like.limits.budget_stats",
+        "BudgetLimits": "mellea_like.limits.budget",
+        "BudgetStatistics": "mellea_like.limits.budget",
         "Budgets": "mellea_like.limits.budgets",
         "ConcurrencyLimiter": "mellea_like.limits.concurrency",
         "ConcurrencyStatistics": "mellea_like.limits.concurrency",

@@ -116,21 +116,6 @@ class BackoffGate:
         where: the backend's name, for errors.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "_breaker",
-        "_closings",
-        "_opens",
-        "_probe_awaited",
-        "_refused",
-        "_server_back",
-        "_spread",
-        "_timeline",
-        "_waited",
-        "_waiting",
-        "_where",
-    )
-
     def __init__(self, where: str = "this backend") -> None:
         self._where = where
         self._breaker = CircuitBreaker()
@@ -300,17 +285,6 @@ class CircuitBreaker:
 
     Pure: the time is passed in.
     """
-
-    __slots__ = (
-        "_answered_at",
-        "_last_error",
-        "_next",
-        "_pause",
-        "_probe",
-        "_status",
-        "failures",
-        "unsent",
-    )
 
     def __init__(self) -> None:
         self.failures = 0

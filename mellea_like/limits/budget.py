@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from fractions import Fraction
+from math import inf
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeVar, overload
 
 import anyio
 from anyio.lowlevel import EventLoopToken, current_token
 
 from mellea_like.core.estimate import estimate_input_tokens
+from mellea_like.core.numbers import LARGEST, real_number, whole_number
+from mellea_like.core.prices import PER, checked_prices, price_for
 from mellea_like.errors import LimitExceeded
-from mellea_like.limits.allowance import Allowance, amounts, in_money
-from mellea_like.limits.budget_stats import BudgetLimits, BudgetStatistics
-from mellea_like.limits.charging import charged_tokens
-from mellea_like.limits.ledger import Claim, Standing
+from mellea_like.limits.ledger import (
+    MONEY,
+    Account,
+    Amounts,
+    Claim,
+    Standing,
+    amounts,
+    charged_tokens,
+    in_money,
+)
 from mellea_like.runtime.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -22,17 +32,82 @@ if TYPE_CHECKING:
     from mellea_like.core.backend import Backend, Request
     from mellea_like.core.options import Options
     from mellea_like.core.prices import Price
-    from mellea_like.limits.allowance import Rate
     from mellea_like.limits.base import Permit, RequestEnd
-    from mellea_like.limits.ledger import Account, Amounts
+    from mellea_like.limits.ledger import Rate
 
-__all__ = ["Budget"]
+__all__ = ["Budget", "BudgetLimits", "BudgetStatistics"]
+
+N = TypeVar("N", int, float)
 
 TICK = 1e-9
 """Seconds that count as none: what may be left when a timer has run for all the time left."""
 
 
-class Budget(Allowance):
+class BudgetLimits(NamedTuple):
+    """How much of each thing there is; None where there is no limit.
+
+    Attributes:
+        requests: requests.
+        input_tokens: tokens of prompts.
+        output_tokens: tokens of replies.
+        money: money, in the currency of the prices.
+        seconds: time.
+    """
+
+    requests: int | None = None
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    money: float | None = None
+    seconds: float | None = None
+
+    def least(self, other: BudgetLimits) -> BudgetLimits:
+        """Return the lower of each two limits."""
+        return BudgetLimits._make(map(_least, self, other))
+
+
+class BudgetStatistics(NamedTuple):
+    """A look at a budget. What is spent through the budgets within it counts.
+
+    Attributes:
+        limits: the limits.
+        spent: what requests that have ended were charged.
+        reserved: what requests under way may cost.
+        unknown: requests that have ended and whose cost is not known; they were charged estimates.
+        denied: requests that this budget has denied.
+        waiting: requests that wait until others have ended.
+        seconds: time since the first request was admitted.
+    """
+
+    limits: BudgetLimits
+    spent: Amounts
+    reserved: Amounts
+    unknown: int
+    denied: int
+    waiting: int
+    seconds: float
+
+
+class _Limit(Generic[N]):
+    """An attribute of a budget: one of its limits, which may be set at any time."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    @overload
+    def __get__(self, budget: None, owner: type) -> Self: ...
+    @overload
+    def __get__(self, budget: Budget, owner: type) -> N | None: ...
+    def __get__(self, budget: Budget | None, owner: type) -> Self | N | None:
+        return self if budget is None else getattr(budget._limits, self._name)
+
+    def __set__(self, budget: Budget, most: N | None) -> None:
+        changed: dict[str, Any] = {self._name: most}
+        budget._limit(budget._limits._replace(**changed))
+        for claim in budget._root._claims:
+            claim.wake()  # There may be less time left.
+
+
+class Budget:
     """How much may be spent: the sum of all requests that it is used for, whoever makes them.
 
     Before a request, what it may cost is reserved: one request, the prompt's tokens as
@@ -78,6 +153,17 @@ class Budget(Allowance):
             prices.
     """
 
+    requests = _Limit[int]()
+    """The most requests; None for no limit. It may be set at any time, as may all limits."""
+    input_tokens = _Limit[int]()
+    """The most tokens of prompts; None for no limit."""
+    output_tokens = _Limit[int]()
+    """The most tokens of replies; None for no limit."""
+    money = _Limit[float]()
+    """The most money; None for no limit."""
+    seconds = _Limit[float]()
+    """How long requests are admitted, from the first one that was; None for no limit."""
+
     def __init__(
         self,
         *,
@@ -96,17 +182,25 @@ class Budget(Allowance):
             raise TypeError(msg)
         limits = BudgetLimits(requests, input_tokens, output_tokens, money, seconds)
         if within is not None:
-            prices = within._prices if prices is None else prices
-            assumed = within._assumed if assume_output_tokens is None else assume_output_tokens
+            prices = within.prices if prices is None else prices
+            if assume_output_tokens is None:
+                assume_output_tokens = within.assume_output_tokens
         elif limits == BudgetLimits():
             msg = (
                 "a budget needs a limit: requests, input_tokens, output_tokens, money or seconds;"
                 " only one within another may go without"
             )
             raise ValueError(msg)
-        else:
-            assumed = assume_output_tokens
-        super().__init__(limits, prices, assumed, name)
+        if not isinstance(name, str):
+            msg = f"a budget's name is a str, not {name!r}"
+            raise TypeError(msg)
+        self.name = name
+        self._prices = checked_prices(prices)
+        self._assumed = assume_output_tokens
+        if assume_output_tokens is not None:
+            whole_number("a budget's assume_output_tokens", assume_output_tokens)
+        self._account = Account((inf, inf, inf, inf))
+        self._limit(limits)
         self._chain: tuple[Budget, ...] = (self, *(() if within is None else within._chain))
         self._root = self._chain[-1]
         self._started: float | None = None
@@ -117,6 +211,21 @@ class Budget(Allowance):
         self._claims: set[Claim] = set()
 
     # --- what it allows, and what is left ------------------------------------------------------
+
+    @property
+    def prices(self) -> Mapping[str, Price] | None:
+        """The price of each model, or None."""
+        return self._prices
+
+    @property
+    def assume_output_tokens(self) -> int | None:
+        """The longest reply to reserve for where the options have no ``max_tokens``, or None."""
+        return self._assumed
+
+    @property
+    def spent(self) -> Amounts:
+        """What requests that have ended were charged."""
+        return in_money(self._account.spent)
 
     @property
     def within(self) -> Budget | None:
@@ -238,18 +347,7 @@ class Budget(Allowance):
     async def reserve(budgets: Sequence[Budget], request: Request, backend: Backend) -> Permit:
         """Reserve what a request may cost in all of several budgets, or nothing in any.
 
-        Args:
-            budgets: each budget once, and with each of them those round it.
-            request: the request.
-            backend: what will answer it.
-
-        Returns:
-            The reservation; to be released.
-
-        Raises:
-            LimitExceeded: there is no room, and requests under way can't make any.
-            ValueError: what it may cost can't be told, as `check` says.
-            RuntimeError: a budget is in use in another event loop.
+        Each budget is given once, and with each of them those around it.
         """
         roots = tuple(dict.fromkeys(budget._root for budget in budgets))
         for root in roots:
@@ -265,7 +363,7 @@ class Budget(Allowance):
             budget._require_time()
         claim = Claim(wants)
         claim.submit()
-        if claim.standing is Standing.IN_LINE:
+        if claim.standing is Standing.QUEUED:
             await Budget._wait(claim, budgets, roots)
         if claim.denied_by is not None:
             account, lacking = claim.denied_by
@@ -281,13 +379,13 @@ class Budget(Allowance):
         for root in roots:
             root._claims.add(claim)
         try:
-            while claim.standing is Standing.IN_LINE:
+            while claim.standing is Standing.QUEUED:
                 woken = anyio.Event()
                 claim.wake = woken.set
                 left = [left for b in budgets if (left := b._own_seconds_left()) is not None]
                 with anyio.move_on_after(min(left, default=None)):
                     await woken.wait()
-                if claim.standing is Standing.IN_LINE:
+                if claim.standing is Standing.QUEUED:
                     for budget in budgets:
                         budget._require_time()
         except BaseException:
@@ -297,9 +395,78 @@ class Budget(Allowance):
             for root in roots:
                 root._claims.discard(claim)
 
-    def _time_changed(self) -> None:
-        for claim in self._root._claims:
-            claim.wake()
+    def _limit(self, limits: BudgetLimits) -> None:
+        for name, most in limits._asdict().items():
+            if most is None:
+                continue
+            if name in {"money", "seconds"}:
+                real_number(f"a budget's {name}", most, over=0)
+            else:
+                whole_number(f"a budget's {name}", most, most=LARGEST)
+        if limits.money is not None and self._prices is None:
+            msg = (
+                f"budget {self.name!r} limits money and needs to know what that buys:"
+                " prices={model: Price(input, output)}"
+            )
+            raise ValueError(msg)
+        self._limits = limits
+        requests, sent, received, money, _ = (inf if most is None else most for most in limits)
+        money = money if money is inf else round(Fraction(money) * MONEY)
+        self._account.limits = requests, sent, received, money
+        self._account.serve()
+
+    def _terms(self, options: Options, model: str | None) -> tuple[int, Rate]:
+        """Return the longest reply to reserve for, and what tokens cost."""
+        limits = self._limits
+        bound = self._assumed if options.max_tokens is None else options.max_tokens
+        if bound is None and not (limits.output_tokens is None and limits.money is None):
+            what = "output_tokens" if limits.money is None else "money"
+            msg = (
+                f"budget {self.name!r} limits {what}, and the length of a reply is not limited:"
+                " set max_tokens in the options, or assume_output_tokens on the budget"
+            )
+            raise ValueError(msg)
+        price = None if self._prices is None else price_for(model, self._prices)
+        if price is None and limits.money is not None:
+            whose = "a model of unknown name" if model is None else f"the model {model!r}"
+            msg = (
+                f"budget {self.name!r} limits money, and its prices have none for {whose}, only"
+                f" for: {', '.join(self._prices or ())}"
+            )
+            raise ValueError(msg)
+        if price is None:
+            return bound or 0, (0, 0)
+        return bound or 0, (_per_token(price.input), _per_token(price.output))
+
+    def _left(self, seconds: float | None) -> BudgetLimits:
+        """Return what is neither spent nor reserved."""
+        limits, account = self._limits, self._account
+        taken = in_money(account.spent.plus(account.reserved))
+        return BudgetLimits(
+            _free(limits.requests, taken.requests),
+            _free(limits.input_tokens, taken.input_tokens),
+            _free(limits.output_tokens, taken.output_tokens),
+            _free(limits.money, taken.money),
+            seconds,
+        )
+
+    def _refusal(self, lacking: str, wanted: Amounts) -> LimitExceeded:
+        """Say why a request is denied."""
+        account = self._account
+        allowed, spent, more = (
+            amounts._asdict()[lacking]
+            for amounts in (self._limits, in_money(account.spent), in_money(wanted))
+        )
+        if lacking == "requests":
+            what = f"{spent} of {allowed} requests are made"
+            return LimitExceeded(f"budget {self.name!r}: {what}, and this would be one more")
+        what = "money" if lacking == "money" else lacking.replace("_", " ")
+        fix = "a shorter prompt" if lacking == "input_tokens" else "a lower max_tokens"
+        msg = (
+            f"budget {self.name!r}: {spent:.12g} of {allowed:.12g} {what} spent, and this request"
+            f" may take {more:.12g}: it needs a higher {lacking} limit, or {fix}"
+        )
+        return LimitExceeded(msg)
 
     # --- time and event loops ------------------------------------------------------------------
 
@@ -357,3 +524,17 @@ class _Reservation:
         requests, unknown = end.usage.requests, end.usage.unknown
         tokens = charged_tokens(end, self._sent)
         self._claim.settle([amounts(requests, *tokens, rate) for rate in self._rates], unknown)
+
+
+def _least(one: float | None, other: float | None) -> float | None:
+    if one is None or other is None:
+        return other if one is None else one
+    return min(one, other)
+
+
+def _per_token(price: float) -> int:
+    return round(Fraction(price) * MONEY / PER)  # Exact, and without an overflow.
+
+
+def _free(limit: float | None, taken: float) -> Any:
+    return None if limit is None else max(0, limit - taken)

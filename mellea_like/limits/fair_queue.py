@@ -116,16 +116,6 @@ class FairQueue(Generic[P]):
     Every operation takes O(log n) amortised, n being the number of requests in the queue.
     """
 
-    __slots__ = (
-        "_arrivals",
-        "_calls",
-        "_judges",
-        "_ready",
-        "_undecided",
-        "in_flight",
-        "waiting",
-    )
-
     def __init__(self) -> None:
         self._calls: dict[str, _Call[P]] = {}
         self._ready: _Heap[_Call[P]] = _Heap()

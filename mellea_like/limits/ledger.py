@@ -1,8 +1,8 @@
-"""The sums of a budget: what is spent, what is reserved, and who is in line; nothing waits here.
+"""The sums of budgets: what is spent, what is reserved, and which claims are queued. Nothing waits.
 
-A claim that finds no room stands in line at the account that has none, behind those that came
-before. It holds nothing meanwhile. What has no room therefore waits for claims that were granted,
-each of which ends and then serves the line; and where none is under way, the answer is yes or no.
+A claim that finds no room is queued at the account that has none, behind those that came before. It
+holds nothing meanwhile. What has no room therefore waits for claims that were granted, each of
+which ends and then serves the queue; and where none is under way, the answer is yes or no.
 """
 
 from __future__ import annotations
@@ -13,11 +13,32 @@ from itertools import count
 from operator import add, sub
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
+from mellea_like.core.estimate import BYTES_PER_TOKEN
+from mellea_like.errors import BackendError, BackendTimeout, MalformedResponse
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["Account", "Amounts", "Claim", "Limits", "Standing"]
+    from mellea_like.limits.base import RequestEnd
 
+__all__ = [
+    "MONEY",
+    "Account",
+    "Amounts",
+    "Claim",
+    "Rate",
+    "Standing",
+    "amounts",
+    "charged_tokens",
+    "in_money",
+]
+
+
+MONEY = 10**15
+"""Money is counted in whole parts of its unit, so that sums and differences are exact."""
+
+Rate: TypeAlias = "tuple[int, int]"
+"""What a token of the prompt and one of the reply cost, in those parts."""
 
 Limits: TypeAlias = tuple[float, float, float, float]
 
@@ -38,43 +59,22 @@ class Amounts(NamedTuple):
     money: float = 0
 
     def plus(self, other: Amounts) -> Amounts:
-        """Return the sums.
-
-        Args:
-            other: what to add.
-
-        Returns:
-            Each amount with the other's added.
-        """
+        """Return the sums."""
         return Amounts._make(map(add, self, other))
 
     def minus(self, other: Amounts) -> Amounts:
-        """Return the differences.
-
-        Args:
-            other: what to take away.
-
-        Returns:
-            Each amount without the other's.
-        """
+        """Return the differences."""
         return Amounts._make(map(sub, self, other))
 
     def most(self, other: Amounts) -> Amounts:
-        """Return the greater amounts.
-
-        Args:
-            other: what to compare with.
-
-        Returns:
-            Of each amount the greater one.
-        """
+        """Return the greater amounts."""
         return Amounts._make(map(max, self, other))
 
 
 class Standing(Enum):
     """How a claim stands."""
 
-    IN_LINE = auto()
+    QUEUED = auto()
     """There may be room for it when others have ended."""
     GRANTED = auto()
     """What it wants is reserved."""
@@ -84,64 +84,48 @@ class Standing(Enum):
     """It was settled, or it left."""
 
 
-_tickets = count()
+_numbers = count()
 
 
-def _nobody() -> None:
-    """Wake nobody."""
+def _wake_nobody() -> None:
+    pass
 
 
 class Claim:
-    """What one request wants of an account and of all those that it is within: all or nothing.
+    """What one request wants of an account and of all those that it is within: all or nothing."""
 
-    Args:
-        wants: each account with what is wanted of it, the innermost first.
-
-    Attributes:
-        wake: is called when a claim that stood in line is granted or denied.
-        standing: how it stands.
-        denied_by: for a denied one, the account that has no room, and the name of the amount.
-        ticket: a number that grows with the time of arrival.
-        place: the account at which it stands in line, or None.
-    """
-
-    __slots__ = ("denied_by", "place", "standing", "ticket", "wake", "wants")
+    __slots__ = ("denied_by", "number", "queued_at", "standing", "wake", "wants")
 
     def __init__(self, wants: Sequence[tuple[Account, Amounts]]) -> None:
         self.wants = wants
-        self.wake: Callable[[], object] = _nobody
-        self.ticket = next(_tickets)
-        self.standing = Standing.IN_LINE
+        self.wake: Callable[[], object] = _wake_nobody
+        self.number = next(_numbers)
+        self.standing = Standing.QUEUED
         self.denied_by: tuple[Account, str] | None = None
-        self.place: Account | None = None
+        self.queued_at: Account | None = None
 
     def submit(self) -> None:
-        """Ask: the claim is granted or denied now, or stands in line."""
+        """Ask: the claim is granted or denied now, or queued."""
         self._decide()
-        if self.standing is Standing.IN_LINE:
-            self._count_in_line(1)
+        if self.standing is Standing.QUEUED:
+            self._count_queued(1)
 
     def reconsider(self) -> None:
-        """Ask again: called by the account whose line the claim has just been taken out of."""
-        self.place = None
+        """Ask again: called by the account out of whose queue the claim has just been taken."""
+        self.queued_at = None
         self._decide()
-        if self.standing is not Standing.IN_LINE:
-            self._count_in_line(-1)
+        if self.standing is not Standing.QUEUED:
+            self._count_queued(-1)
             self.wake()
 
     def settle(self, spent: Sequence[Amounts], unknown: int = 0) -> None:
-        """Give back what is reserved, and record what was spent; nothing happens a second time.
-
-        Args:
-            spent: what was spent of each account, in the order of ``wants``.
-            unknown: requests of which that is not known for sure.
-        """
+        """Give back what is reserved, and record what was spent; nothing happens a second time."""
         if self.standing is not Standing.GRANTED:
             return
         self.standing = Standing.ENDED
-        for (account, wanted), amounts in zip(self.wants, spent, strict=True):
+        for (account, wanted), charged in zip(self.wants, spent, strict=True):
             account.reserved = account.reserved.minus(wanted)
-            account.spent = account.spent.plus(amounts)
+            account.spent = account.spent.plus(charged)
             account.unknown += unknown
         for account, _ in reversed(self.wants):
             account.serve()
@@ -149,10 +133,10 @@ class Claim:
     def leave(self) -> None:
         """Want nothing any more; what was granted meanwhile is given back unspent."""
         self.settle([Amounts()] * len(self.wants))
-        if self.place is not None:
+        if self.queued_at is not None:
             self.standing = Standing.ENDED
-            self._count_in_line(-1)
-            self.place.dismiss(self)
+            self._count_queued(-1)
+            self.queued_at.dequeue(self)
 
     def _decide(self) -> None:
         for account, wanted in self.wants:
@@ -163,35 +147,23 @@ class Claim:
                 account.denied += 1
                 return
         for account, wanted in self.wants:
-            if account.is_awaited_before(self.ticket) or not account.has_room(wanted):
-                self.place = account
-                account.line_up(self, wanted)
+            if account.is_queued_before(self.number) or not account.has_room(wanted):
+                self.queued_at = account
+                account.enqueue(self, wanted)
                 return
         for account, wanted in self.wants:
             account.reserved = account.reserved.plus(wanted)
         self.standing = Standing.GRANTED
 
-    def _count_in_line(self, change: int) -> None:
+    def _count_queued(self, change: int) -> None:
         for account, _ in self.wants:
             account.waiting += change
 
 
 class Account:
-    """What is spent of one budget, and what is reserved.
+    """What is spent of one budget, and what is reserved; its limits are ordered as `Amounts`."""
 
-    Args:
-        limits: the most of each amount, in the order of `Amounts`; infinite for no limit. They may
-            be changed; `serve` then answers the line.
-
-    Attributes:
-        spent: what requests that have ended cost.
-        reserved: what requests under way may cost.
-        unknown: requests that have ended, of which it is not known for sure what they cost.
-        waiting: claims on this account that stand in line, here or at another account.
-        denied: claims that were denied for want of room here.
-    """
-
-    __slots__ = ("_line", "_most", "denied", "limits", "reserved", "spent", "unknown", "waiting")
+    __slots__ = ("_most", "_queue", "denied", "limits", "reserved", "spent", "unknown", "waiting")
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
@@ -200,19 +172,13 @@ class Account:
         self.unknown = 0
         self.waiting = 0
         self.denied = 0
-        self._line: OrderedDict[Claim, Amounts] = OrderedDict()
+        self._queue: OrderedDict[Claim, Amounts] = OrderedDict()
         self._most = Amounts()
 
     def lacking(self, wanted: Amounts) -> str | None:
         """Tell what there will never be room for, however little the requests under way cost.
 
         A request under way may cost nothing: one that waits for a limit is perhaps never sent.
-
-        Args:
-            wanted: the amounts.
-
-        Returns:
-            The name of the first amount that is too much; None where there may be room.
         """
         requests, sent, received, money = wanted
         spent, limits = self.spent, self.limits
@@ -225,14 +191,7 @@ class Account:
         return "money" if spent.money + money > limits[3] else None
 
     def has_room(self, wanted: Amounts) -> bool:
-        """Tell whether there is room, however much the requests under way cost.
-
-        Args:
-            wanted: the amounts.
-
-        Returns:
-            Whether there is.
-        """
+        """Tell whether there is room, however much the requests under way cost."""
         spent, reserved, limits = self.spent, self.reserved, self.limits
         return (
             spent.requests + reserved.requests + wanted.requests <= limits[0]
@@ -241,56 +200,81 @@ class Account:
             and spent.money + reserved.money + wanted.money <= limits[3]
         )
 
-    def is_awaited_before(self, ticket: int) -> bool:
-        """Tell whether the line begins with an earlier claim.
+    def is_queued_before(self, number: int) -> bool:
+        """Tell whether the queue begins with an earlier claim."""
+        first = next(iter(self._queue), None)
+        return first is not None and first.number < number
 
-        Args:
-            ticket: a claim's ticket.
-
-        Returns:
-            Whether it does.
-        """
-        first = next(iter(self._line), None)
-        return first is not None and first.ticket < ticket
-
-    def line_up(self, claim: Claim, wanted: Amounts) -> None:
-        """Put a claim into the line.
-
-        Args:
-            claim: the claim. One that comes from another line, and is older than all in this one,
-                goes to the front; any other goes to the end.
-            wanted: what it wants of this account.
-        """
-        first = not self.is_awaited_before(claim.ticket)
-        self._most = self._most.most(wanted) if self._line else wanted
-        self._line[claim] = wanted
+    def enqueue(self, claim: Claim, wanted: Amounts) -> None:
+        """Queue a claim: at the end, or in front if it is older than all that are here."""
+        first = not self.is_queued_before(claim.number)
+        self._most = self._most.most(wanted) if self._queue else wanted
+        self._queue[claim] = wanted
         if first:
-            self._line.move_to_end(claim, last=False)
+            self._queue.move_to_end(claim, last=False)
 
-    def dismiss(self, claim: Claim) -> None:
-        """Take a claim out of the line; those behind it may have room now.
-
-        Args:
-            claim: one that stands in it.
-        """
-        del self._line[claim]
+    def dequeue(self, claim: Claim) -> None:
+        """Take a claim out of the queue; those behind it may have room now."""
+        del self._queue[claim]
         self.serve()
 
     def serve(self) -> None:
-        """Answer those in line that can be answered now: called whenever room was made or lost."""
-        while self._line:
-            first, wanted = next(iter(self._line.items()))
+        """Answer the claims that can be answered now: called whenever room was made or lost."""
+        while self._queue:
+            first, wanted = next(iter(self._queue.items()))
             if not self.has_room(wanted) and self.lacking(wanted) is None:
                 break
-            del self._line[first]
+            del self._queue[first]
             first.reconsider()
-        # The others only if one of them may be hopeless: a line may be long.
-        if not self._line or self.lacking(self._most) is None:
+        # The others only if one of them may be hopeless: a queue may be long.
+        if not self._queue or self.lacking(self._most) is None:
             return
         self._most = Amounts()
-        for claim, wanted in list(self._line.items()):
+        for claim, wanted in list(self._queue.items()):
             if self.lacking(wanted) is None:
                 self._most = self._most.most(wanted)
             else:
-                del self._line[claim]
+                del self._queue[claim]
                 claim.reconsider()
+
+
+def amounts(requests: int, sent: int, received: int, rate: Rate) -> Amounts:
+    """Return amounts with what the tokens cost, as accounts count it."""
+    return Amounts(requests, sent, received, sent * rate[0] + received * rate[1])
+
+
+def in_money(counted: Amounts) -> Amounts:
+    """Return amounts with the money in its own unit."""
+    return counted._replace(money=counted.money / MONEY)
+
+
+def charged_tokens(end: RequestEnd, estimated: int) -> tuple[int, int]:
+    """Return the tokens that a request is charged.
+
+    Where the cost is known, that is all. Where it is not, what is known of it is charged, and:
+
+    - the prompt as it was estimated, where its tokens are not known and the request may have been
+      worked on: it was cancelled, timed out or broke off, but the server did not refuse it;
+    - the reply by its length, where it is whole and its tokens are not known.
+    """
+    usage = end.usage
+    sent, received = usage.input_tokens, usage.output_tokens
+    if not usage.requests:
+        return 0, 0
+    if not usage.unknown:
+        return sent, received
+    if not sent and not _refused(end):
+        sent = estimated
+    if not received and end.generation is not None:
+        size = len(end.generation.text.encode("utf-8", "surrogatepass"))
+        received = -(-size // BYTES_PER_TOKEN)
+    return sent, received
+
+
+def _refused(end: RequestEnd) -> bool:
+    """Tell whether the server did no work: it said so, or it was not reached."""
+    return (
+        isinstance(end.error, BackendError)
+        and not isinstance(end.error, BackendTimeout | MalformedResponse)
+        and not end.usage.output_tokens
+    )

@@ -20,8 +20,7 @@ from mellea_like.core.options import Options
 from mellea_like.core.prices import Price
 from mellea_like.errors import BackendUnavailable, LimitExceeded
 from mellea_like.limits.base import Limit, LimitedBackend, RequestEnd
-from mellea_like.limits.budget import Budget
-from mellea_like.limits.budget_stats import BudgetLimits
+from mellea_like.limits.budget import Budget, BudgetLimits
 from mellea_like.limits.ledger import Amounts, Claim
 from mellea_like.testing import run_virtual
 

@@ -9,7 +9,7 @@ import pytest
 
 from mellea_like.limits.ledger import Account, Amounts, Claim, Standing
 
-IN_LINE, GRANTED, DENIED, ENDED = Standing
+QUEUED, GRANTED, DENIED, ENDED = Standing
 FREE = (inf, inf, inf, inf)
 
 
@@ -123,7 +123,7 @@ def test_what_fits_only_beside_what_is_reserved_waits_and_is_woken():
     account, woken = tokens(100), []
     first = ask(60, account)
     second = ask(60, account, woken=woken)
-    assert (second.standing, sums(account), woken) == (IN_LINE, (0, 60, 1), [])
+    assert (second.standing, sums(account), woken) == (QUEUED, (0, 60, 1), [])
     end(first, 40)
     assert (second.standing, sums(account), woken) == (GRANTED, (40, 60, 0), [second])
 
@@ -159,7 +159,7 @@ def test_a_later_claim_does_not_overtake_though_it_would_fit():
     account, woken = tokens(100), []
     first = ask(60, account)
     large, small = ask(60, account, woken=woken), ask(10, account, woken=woken)
-    assert (large.standing, small.standing) == (IN_LINE, IN_LINE)
+    assert (large.standing, small.standing) == (QUEUED, QUEUED)
     end(first, 0)
     assert woken == [large, small]
 
@@ -169,7 +169,7 @@ def test_one_ending_serves_all_who_fit_then():
     first = ask(100, account)
     others = [ask(30, account, woken=woken) for _ in range(4)]
     end(first, 0)
-    assert [claim.standing for claim in others] == [GRANTED] * 3 + [IN_LINE]
+    assert [claim.standing for claim in others] == [GRANTED] * 3 + [QUEUED]
     assert woken == others[:3]
 
 
@@ -205,7 +205,7 @@ def test_higher_limits_serve_the_line_and_lower_ones_deny_it():
     second, third = ask(60, account, woken=woken), ask(90, account, woken=woken)
     account.limits = (inf, inf, 120, inf)
     account.serve()
-    assert (second.standing, third.standing) == (GRANTED, IN_LINE)
+    assert (second.standing, third.standing) == (GRANTED, QUEUED)
     account.limits = (inf, inf, 80, inf)
     account.serve()
     assert (third.standing, sums(account)) == (DENIED, (0, 120, 0))
@@ -220,7 +220,7 @@ def test_what_one_ends_serves_those_who_wait_in_an_account_beside_it():
     a, b = tokens(inf), tokens(inf)
     first = ask(80, a, outer)
     second = ask(80, b, outer)
-    assert (second.standing, sums(b)) == (IN_LINE, (0, 0, 1))
+    assert (second.standing, sums(b)) == (QUEUED, (0, 0, 1))
     end(first, 20)
     assert second.standing is GRANTED
     assert (sums(a), sums(b), sums(outer)) == ((20, 0, 0), (0, 80, 0), (20, 80, 0))
@@ -232,7 +232,7 @@ def test_who_waits_for_an_inner_account_holds_up_nobody_else():
     ask(30, a, outer)
     waits = ask(30, a, outer)
     other = ask(30, b, outer)
-    assert (waits.standing, other.standing) == (IN_LINE, GRANTED)
+    assert (waits.standing, other.standing) == (QUEUED, GRANTED)
 
 
 def test_who_waited_for_an_inner_account_goes_before_those_who_came_later():
@@ -242,7 +242,7 @@ def test_who_waited_for_an_inner_account_goes_before_those_who_came_later():
     waits = ask(30, a, outer)
     large = ask(70, b, outer)  # Waits for room in the outer account.
     end(first, 0)
-    assert (waits.standing, large.standing) == (GRANTED, IN_LINE)
+    assert (waits.standing, large.standing) == (GRANTED, QUEUED)
     end(other, 0)
     assert (large.standing, sums(outer)) == (GRANTED, (0, 100, 0))
 
@@ -276,7 +276,7 @@ def test_an_older_claim_from_another_line_does_not_wait_behind_a_younger_one_wit
     a.limits = FREE
     a.serve()
     end(other, 0)
-    assert (early.standing, late.standing) == (GRANTED, IN_LINE)
+    assert (early.standing, late.standing) == (GRANTED, QUEUED)
 
 
 def test_a_claim_that_comes_from_another_line_keeps_its_place_in_the_order_of_arrival():
@@ -290,7 +290,7 @@ def test_a_claim_that_comes_from_another_line_keeps_its_place_in_the_order_of_ar
     a.serve()
     end(other, 0)
     # The third would fit beside the first one, but came after the second.
-    assert [c.standing for c in (one, two, three)] == [GRANTED, IN_LINE, IN_LINE]
+    assert [c.standing for c in (one, two, three)] == [GRANTED, QUEUED, QUEUED]
     end(first, 0)
     assert [c.standing for c in (one, two, three)] == [GRANTED] * 3
     assert sums(outer) == (0, 90, 0)

@@ -16,7 +16,7 @@ from mellea_like.errors import (
     RateLimited,
 )
 from mellea_like.limits.base import RequestEnd
-from mellea_like.limits.charging import charged_tokens
+from mellea_like.limits.ledger import charged_tokens
 
 ESTIMATED = 7
 REPLY = Generation("fünf Wörter sind es")  # 21 bytes
