@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
@@ -13,9 +14,9 @@ from mellea_like.batch.item import ItemResult
 from mellea_like.batch.journal.recorder import EarlierRun, ItemRecorder, replayed
 from mellea_like.batch.progress import Progress, Reporter
 from mellea_like.batch.source import END, Source
-from mellea_like.batch.task_scope import LeftTasks
+from mellea_like.batch.task_scope import TaskScope
 from mellea_like.batch.window import Window
-from mellea_like.batch.work import Job, Work, budget_spent, first_failure
+from mellea_like.batch.work import Job, budget_spent, first_failure
 from mellea_like.core.generation import Usage
 from mellea_like.core.shown import add_note
 from mellea_like.errors import JournalError
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
     from mellea_like.batch.journal.journal import Journal, OpenJournal
     from mellea_like.batch.progress import OnProgress
+    from mellea_like.batch.work import Work
 
 __all__ = ["BatchRun"]
 
@@ -67,15 +69,15 @@ class BatchRun(Generic[T]):
         self._guard = anyio.ResourceGuard("waiting for a result")
         self._reporter: Reporter | None = None
         if on_progress is not None:
-            self._reporter = Reporter(on_progress, self._look, self._interrupted)
+            self._reporter = Reporter(on_progress, lambda: self.progress, self._interrupted)
         # Of the tasks:
         self._stack: AsyncExitStack | None = None
         self._scope = anyio.CancelScope()
         self._crew = anyio.CancelScope()
         self._reading = anyio.CancelScope()
-        self._store: OpenJournal | None = None
+        self._open_journal: OpenJournal | None = None
         self._news: anyio.Event | None = None
-        self._room: anyio.Event | None = None
+        self._capacity: anyio.Event | None = None
         # How it ends:
         self._ended = self._left = False
         self._start_no_more = self._aborted = False
@@ -84,7 +86,8 @@ class BatchRun(Generic[T]):
         # What it came to:
         self._began = 0.0
         self._took: float | None = None
-        self._passed = self._failed = self._errored = self._replayed = self._in_flight = 0
+        self._statuses: Counter[str] = Counter()
+        self._replayed = self._in_flight = 0
         self._usage = self._replayed_usage = Usage()
 
     # --- what the user does ----------------------------------------------------------------------
@@ -92,7 +95,21 @@ class BatchRun(Generic[T]):
     @property
     def progress(self) -> Progress:
         """How far the batch has come."""
-        return self._look()
+        now = anyio.current_time() if self._took is None else self._took
+        return Progress(
+            total=self._source.total,
+            taken=self._window.taken,
+            done=self._statuses.total(),
+            handed_on=self._window.handed_on,
+            passed=self._statuses["passed"],
+            failed=self._statuses["failed"],
+            errored=self._statuses["errored"],
+            replayed=self._replayed,
+            in_flight=self._in_flight,
+            usage=self._usage,
+            replayed_usage=self._replayed_usage,
+            elapsed=0.0 if self._stack is None else now - self._began,
+        )
 
     async def __aenter__(self) -> Self:
         if self._stack is not None:
@@ -102,13 +119,15 @@ class BatchRun(Generic[T]):
         async with AsyncExitStack() as stack:
             stack.enter_context(self._scope)
             if self._journal is not None:
-                self._store = await stack.enter_async_context(self._journal.open(self._identity))
+                self._open_journal = await stack.enter_async_context(
+                    self._journal.open(self._identity)
+                )
             self._began = anyio.current_time()
             if self._reporter is not None:
-                telling = await stack.enter_async_context(LeftTasks())
+                telling = await stack.enter_async_context(TaskScope())
                 telling.start_soon(self._reporter.run, name="tells how far the batch is")
                 stack.push_async_callback(self._reporter.close)
-            tasks = await stack.enter_async_context(LeftTasks())
+            tasks = await stack.enter_async_context(TaskScope())
             tasks.start_soon(self._run, name="runs the batch")
             self._stack = stack.pop_all()
         return self
@@ -156,8 +175,8 @@ class BatchRun(Generic[T]):
                 self._news = anyio.Event()
                 await self._news.wait()
             outcome = self._window.hand_on()
-            if self._room is not None:
-                self._room.set()
+            if self._capacity is not None:
+                self._capacity.set()
             return outcome
 
     async def _finish_iteration(self) -> None:
@@ -214,11 +233,11 @@ class BatchRun(Generic[T]):
                 warn("closing the source of the batch: %s: %s", type(exc).__name__, exc)
 
     async def _take_all(self, send: MemoryObjectSendStream[Job]) -> None:
-        earlier = None if self._store is None else EarlierRun(self._store)
+        earlier = None if self._open_journal is None else EarlierRun(self._open_journal)
         while True:
             while not self._window.open:
-                self._room = anyio.Event()
-                await self._room.wait()
+                self._capacity = anyio.Event()
+                await self._capacity.wait()
             try:
                 item = await self._source.take()
             except Exception as exc:  # noqa: BLE001 (raised after what came before it)
@@ -253,8 +272,8 @@ class BatchRun(Generic[T]):
     async def _sample(self, job: Job) -> None:
         """Sample an item and keep what came of it, unless that is for another run to find out."""
         recorder = None
-        if self._store is not None:
-            recorder = ItemRecorder(self._store, job, self._work.format, self._abort)
+        if self._open_journal is not None:
+            recorder = ItemRecorder(self._open_journal, job, self._work.format, self._abort)
         on_slice = None if recorder is None else recorder.on_slice
         result, error = await self._work.sample(job, on_slice)
         if self._aborted:
@@ -279,10 +298,7 @@ class BatchRun(Generic[T]):
 
     def _finish(self, outcome: ItemResult[Any]) -> None:
         """Count an item and have it handed on: one synchronous step."""
-        status = outcome.status
-        self._passed += status == "passed"
-        self._failed += status == "failed"
-        self._errored += status == "errored"
+        self._statuses[outcome.status] += 1
         if outcome.replayed:
             self._replayed += 1
             self._replayed_usage += outcome.usage
@@ -321,20 +337,3 @@ class BatchRun(Generic[T]):
     def _changed(self) -> None:
         if self._reporter is not None:
             self._reporter.changed()
-
-    def _look(self) -> Progress:
-        now = anyio.current_time() if self._took is None else self._took
-        return Progress(
-            total=self._source.total,
-            taken=self._window.taken,
-            done=self._passed + self._failed + self._errored,
-            handed_on=self._window.handed_on,
-            passed=self._passed,
-            failed=self._failed,
-            errored=self._errored,
-            replayed=self._replayed,
-            in_flight=self._in_flight,
-            usage=self._usage,
-            replayed_usage=self._replayed_usage,
-            elapsed=0.0 if self._stack is None else now - self._began,
-        )

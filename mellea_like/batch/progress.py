@@ -80,13 +80,7 @@ class Progress:
 
 
 class Reporter:
-    """Tells somebody how far a batch has come: at its start, now and then, and at its end.
-
-    Args:
-        tell: the user's function, sync or async.
-        look: gives the numbers of this moment.
-        interrupted: is told of a ``KeyboardInterrupt`` and its like out of the function.
-    """
+    """Tells somebody how far a batch has come: at its start, now and then, and at its end."""
 
     def __init__(
         self,

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from mellea_like.batch.batch_run import BatchRun
+from mellea_like.batch.identity import identity_of
 from mellea_like.batch.source import Source
 from mellea_like.batch.work import Work
 from mellea_like.core.callables import is_async, takes
@@ -17,7 +18,7 @@ from mellea_like.sampling.prepare import plan_call
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterable, Callable, Iterable, Mapping, Sequence
-    from typing import TypedDict, Unpack
+    from typing import Required, TypedDict, Unpack
 
     from typing_extensions import TypeForm
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     class Arguments(TypedDict, total=False):
         """What `sample_many` takes besides; see there."""
 
+        concurrency: Required[int]
         requirements: Sequence[Requirement | str]
         options: Options | Mapping[str, Any] | None
         budget: Budget | None
@@ -54,7 +56,6 @@ def sample_many(
     strategy: BaseSamplingStrategy,
     items: Iterable[str | Message | Instruction] | AsyncIterable[str | Message | Instruction],
     *,
-    concurrency: int,
     action: None = None,
     format: None = None,
     **arguments: Unpack[Arguments],
@@ -64,7 +65,6 @@ def sample_many(
     strategy: BaseSamplingStrategy,
     items: Iterable[str | Action[Any]] | AsyncIterable[str | Action[Any]],
     *,
-    concurrency: int,
     action: None = None,
     format: type[F],
     **arguments: Unpack[Arguments],
@@ -74,7 +74,6 @@ def sample_many(
     strategy: BaseSamplingStrategy,
     items: Iterable[str | Action[Any]] | AsyncIterable[str | Action[Any]],
     *,
-    concurrency: int,
     action: None = None,
     format: TypeForm[F],
     **arguments: Unpack[Arguments],
@@ -84,7 +83,6 @@ def sample_many(
     strategy: BaseSamplingStrategy,
     items: Iterable[Action[T]] | AsyncIterable[Action[T]],
     *,
-    concurrency: int,
     action: None = None,
     format: None = None,
     **arguments: Unpack[Arguments],
@@ -94,7 +92,6 @@ def sample_many(
     strategy: BaseSamplingStrategy,
     items: Iterable[I] | AsyncIterable[I],
     *,
-    concurrency: int,
     action: Callable[[I], str | Message | Instruction],
     format: None = None,
     **arguments: Unpack[Arguments],
@@ -104,7 +101,6 @@ def sample_many(
     strategy: BaseSamplingStrategy,
     items: Iterable[I] | AsyncIterable[I],
     *,
-    concurrency: int,
     action: Callable[[I], str | Action[Any]],
     format: type[F],
     **arguments: Unpack[Arguments],
@@ -114,7 +110,6 @@ def sample_many(
     strategy: BaseSamplingStrategy,
     items: Iterable[I] | AsyncIterable[I],
     *,
-    concurrency: int,
     action: Callable[[I], str | Action[Any]],
     format: TypeForm[F],
     **arguments: Unpack[Arguments],
@@ -124,7 +119,6 @@ def sample_many(
     strategy: BaseSamplingStrategy,
     items: Iterable[I] | AsyncIterable[I],
     *,
-    concurrency: int,
     action: Callable[[I], Action[T]],
     format: None = None,
     **arguments: Unpack[Arguments],
@@ -212,8 +206,24 @@ def sample_many(
     if on_progress is not None and not (callable(on_progress) and takes(on_progress, 1)):
         msg = f"on_progress is a function of one Progress, not {on_progress!r}"
         raise TypeError(msg)
-    _check_calls(strategy, requirements, format, options, budget)
+    standing = strategy.settings
+    plan_call(  # Finds the mistakes that would be every item's, before the first one is sampled.
+        "an item",
+        requirements,
+        standing=standing.requirements,
+        context=None,
+        backend=standing.backend,
+        judge=standing.judge,
+        format=format,
+        options=Options.of(options, standing.options),
+        validation_context=None,
+        budgets=(standing.budget, budget),
+        judge_options=standing.judge_options,
+    )
     work = Work(strategy, tuple(requirements), action, format, options, budget)
+    identity: Mapping[str, Any] = {}
+    if journal is not None:
+        identity = identity_of(strategy, requirements, action, format, options, settings)
     return BatchRun(
         work,
         Source(items),
@@ -222,32 +232,8 @@ def sample_many(
         fail_fast=fail_fast,
         journal=_journal(journal),
         keep_errors=keep_errors,
-        identity={} if journal is None else work.identity(settings),
+        identity=identity,
         on_progress=on_progress,
-    )
-
-
-def _check_calls(
-    strategy: BaseSamplingStrategy,
-    requirements: Sequence[Requirement | str],
-    format: Any,
-    options: Options | Mapping[str, Any] | None,
-    budget: Budget | None,
-) -> None:
-    """Find mistakes that would be every item's, before the first one is sampled."""
-    settings = strategy.settings
-    plan_call(
-        "an item",
-        requirements,
-        standing=settings.requirements,
-        context=None,
-        backend=settings.backend,
-        judge=settings.judge,
-        format=format,
-        options=Options.of(options, settings.options),
-        validation_context=None,
-        budgets=(settings.budget, budget),
-        judge_options=settings.judge_options,
     )
 
 

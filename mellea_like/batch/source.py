@@ -17,22 +17,12 @@ if TYPE_CHECKING:
 __all__ = ["END", "Source"]
 
 
-class _End:
-    """There is no further item."""
-
-
-END: Final = _End()
+END: Final = object()
+"""There is no further item."""
 
 
 class Source:
-    """The items of a batch, taken one by one, all by the same task.
-
-    Args:
-        items: an iterable or an async iterable.
-
-    Raises:
-        TypeError: it is neither; or it is a lone text, which would be taken letter by letter.
-    """
+    """The items of a batch, taken one by one, all by the same task."""
 
     def __init__(self, items: object) -> None:
         if isinstance(items, str | bytes | bytearray):
@@ -48,15 +38,7 @@ class Source:
         self.total: int | None = len(items) if isinstance(items, Sized) else None
 
     async def take(self) -> Any:
-        """Return the next item.
-
-        Returns:
-            The item; `END` where there is none.
-
-        Raises:
-            MelleaError: the source was cancelled, though nobody asked for that.
-            Exception: what the source raised.
-        """
+        """Return the next item; `END` where there is none."""
         if self._sync is not None:
             return next(self._sync, END)
         if self._async is None:

@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 
     from anyio.abc import TaskGroup
 
-__all__ = ["LeftTasks"]
+__all__ = ["TaskScope"]
 
 
-class LeftTasks:
+class TaskScope:
     """A task group that is cancelled when the block is left, whatever the block raises.
 
     That is not said to it, for it would raise it again in a group.

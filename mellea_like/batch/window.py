@@ -16,14 +16,6 @@ class Window(Generic[T]):
     An item is *taken* from the source, *finished* when there is something to say about it, and
     *handed on* when the consumer has it. What is taken and not handed on fills the window, so that
     a slow consumer slows the source down, and with ``ordered`` a slow item those after it.
-
-    Args:
-        concurrency: how many items run at a time.
-        ordered: whether items are handed on in the order in which they were taken.
-
-    Attributes:
-        taken: items taken from the source.
-        handed_on: items handed on.
     """
 
     __slots__ = ("_closed", "_finished", "_heads", "_ordered", "_size", "handed_on", "taken")
@@ -43,21 +35,12 @@ class Window(Generic[T]):
         return self.taken - self.handed_on < self._size
 
     def take(self) -> int:
-        """Count an item as taken.
-
-        Returns:
-            Its position, from 0.
-        """
+        """Count an item as taken, and return its position, from 0."""
         self.taken += 1
         return self.taken - 1
 
     def finish(self, position: int, outcome: T) -> None:
-        """Keep what came of an item until it is handed on.
-
-        Args:
-            position: the item's.
-            outcome: what came of it.
-        """
+        """Keep what came of an item until it is handed on."""
         if self._ordered:
             self._heads[position] = outcome
         else:
@@ -75,11 +58,7 @@ class Window(Generic[T]):
         return self._head() is not None if self._ordered else bool(self._finished)
 
     def hand_on(self) -> T:
-        """Hand the next outcome on; there must be one `ready`.
-
-        Returns:
-            The outcome.
-        """
+        """Hand the next outcome on; there must be one `ready`."""
         if self._ordered:
             head = self._head()
             assert head is not None  # noqa: S101 (it is ready)

@@ -1,10 +1,9 @@
-"""What a batch does with one item."""
+"""What a batch does with one item, and what an item's end means for the batch."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from mellea_like.batch.identity import identity_of
 from mellea_like.core.action import as_action
 from mellea_like.core.result import SamplingResult, StopReason
 from mellea_like.core.shown import add_note
@@ -23,20 +22,11 @@ if TYPE_CHECKING:
     from mellea_like.limits.budget import Budget
     from mellea_like.sampling.base import BaseSamplingStrategy
 
-__all__ = ["Job", "Work", "budget_spent", "first_failure", "record_of"]
+__all__ = ["Job", "Work", "budget_spent", "first_failure"]
 
 
 class Job(NamedTuple):
-    """An item to sample.
-
-    Attributes:
-        id: its position in the source, from 0.
-        item: the item, as the source gave it.
-        action: what to ask for it; None where there is none.
-        error: why there is none.
-        digest: what tells the item from others, where there is a journal.
-        attempt: which attempt this is, from 1.
-    """
+    """An item to sample: its position, and its action, or the error in place of one."""
 
     id: int
     item: Any
@@ -56,28 +46,8 @@ class Work(NamedTuple):
     options: Options | Mapping[str, Any] | None
     budget: Budget | None
 
-    def identity(self, settings: Mapping[str, Any] | None) -> dict[str, Any]:
-        """Say what tells this run from others.
-
-        Args:
-            settings: what the user says besides.
-
-        Returns:
-            What `identity_of` says.
-        """
-        strategy, requirements, action, format_, options, _ = self
-        return identity_of(strategy, requirements, action, format_, options, settings)
-
     def job(self, position: int, item: Any) -> Job:
-        """Make the job of an item.
-
-        Args:
-            position: the item's.
-            item: the item.
-
-        Returns:
-            The job, with the error if the item has no action.
-        """
+        """Make the job of an item."""
         try:
             made = item if self.action is None else self.action(item)
             return Job(position, item, as_action(made))
@@ -87,18 +57,7 @@ class Work(NamedTuple):
     async def sample(
         self, job: Job, on_slice: Callable[[Slice], None] | None
     ) -> tuple[SamplingResult[Any] | None, Exception | None]:
-        """Sample an item.
-
-        Args:
-            job: the item.
-            on_slice: is given each slice as it ends, or None.
-
-        Returns:
-            The record of the call, where there is one, and what it raised, or None.
-
-        Raises:
-            BaseException: the run was cancelled, or interrupted.
-        """
+        """Sample an item: the record of its call, where there is one, and what it raised."""
         if job.action is None:
             return None, job.error
         PATIENT.set(True)  # An outage shall not fail all items at once.
@@ -116,7 +75,8 @@ class Work(NamedTuple):
             if cancellation is not None and cancel_requested():
                 raise
             if isinstance(rest, Exception):
-                return record_of(rest), rest
+                record: Any = getattr(rest, "result", None)
+                return record if isinstance(record, SamplingResult) else None, rest
             if rest is not None:
                 raise
             msg = f"item {job.id} was cancelled, though nobody asked for that"
@@ -126,31 +86,10 @@ class Work(NamedTuple):
         return result, None
 
 
-def record_of(error: Exception) -> SamplingResult[Any] | None:
-    """Return the record that an error carries.
-
-    Args:
-        error: what a call raised.
-
-    Returns:
-        The record of that call, or None.
-    """
-    result: Any = getattr(error, "result", None)
-    return result if isinstance(result, SamplingResult) else None  # pyright: ignore[reportUnknownVariableType]
-
-
 def budget_spent(
     result: SamplingResult[Any] | None, error: Exception | None
 ) -> LimitExceeded | None:
-    """Tell whether a call was stopped since a budget is spent, which the items share.
-
-    Args:
-        result: the call's record, or None.
-        error: what it raised, or None.
-
-    Returns:
-        The error that says which budget; None where none is spent.
-    """
+    """Return the error that says which budget is spent, if that stopped a call: items share it."""
     if isinstance(error, LimitExceeded):
         return LimitExceeded(str(error), error.result)
     if error is None and result is not None and result.stop_reason is StopReason.BUDGET:
@@ -159,14 +98,7 @@ def budget_spent(
 
 
 def first_failure(outcome: ItemResult[Any]) -> Exception:
-    """Return what the first item that failed ends the batch with.
-
-    Args:
-        outcome: what came of the item.
-
-    Returns:
-        What the item's call raised, or would raise if it were unwrapped.
-    """
+    """Return what the first item that failed ends the batch with."""
     error = outcome.error
     if error is None:
         try:

@@ -10,7 +10,7 @@ import anyio
 
 from mellea_like.batch.ray.cluster import ray_module
 from mellea_like.batch.ray.limit_actor import FORGOTTEN, Ask
-from mellea_like.batch.task_scope import LeftTasks
+from mellea_like.batch.task_scope import TaskScope
 from mellea_like.core.estimate import estimate_input_tokens
 from mellea_like.core.generation import Generation, Usage
 from mellea_like.errors import (
@@ -108,7 +108,7 @@ class RemoteLimit:
     async def in_use(self) -> AsyncGenerator[None]:
         """Show the limit's actor for a block that this worker lives."""
         self._gone = None  # Each block tries again.
-        async with LeftTasks() as tasks:
+        async with TaskScope() as tasks:
             tasks.start_soon(self._stay_in_touch)
             yield
 
