@@ -16,6 +16,7 @@ DEPENDENCIES = "anyio, pydantic, tenacity, opentelemetry.trace, opentelemetry.me
 OPTIONAL = {
     "gguf",
     "httpx",
+    "ijson",
     "jinja2",
     "jsonschema",
     "looptime",

@@ -125,14 +125,7 @@ class Instruction:
 
 
 def is_action(candidate: object) -> TypeIs[Action[Any]]:
-    """Tell whether something is an action: an instance with ``render`` and ``parse``.
-
-    Args:
-        candidate: anything.
-
-    Returns:
-        The same as ``isinstance(candidate, Action)``, which is a hundred times slower.
-    """
+    """Tell whether something is an action: an instance with ``render`` and ``parse``."""
     return (
         not isinstance(candidate, type)
         and callable(getattr(candidate, "render", None))
@@ -141,17 +134,7 @@ def is_action(candidate: object) -> TypeIs[Action[Any]]:
 
 
 def as_action(action: str | Action[Any]) -> Action[Any]:
-    """Make an action from what a user gives.
-
-    Args:
-        action: an action, or the text of an instruction.
-
-    Returns:
-        The action.
-
-    Raises:
-        TypeError: it is neither.
-    """
+    """Make an action from what a user gives."""
     if isinstance(action, str):
         return Instruction(action)
     if not is_action(action):

@@ -140,54 +140,22 @@ class StreamingBackend(Backend, Protocol):
 
 
 def can_judge(backend: Backend) -> bool:
-    """Tell whether a backend can decide requirements.
-
-    Args:
-        backend: the backend.
-
-    Returns:
-        Its ``can_judge``, or True where it does not say.
-    """
+    """Tell whether a backend can decide requirements."""
     return bool(getattr(backend, "can_judge", True))
 
 
 def can_coalesce(backend: Backend) -> bool:
-    """Tell whether a backend's requests may be put together.
-
-    Args:
-        backend: the backend.
-
-    Returns:
-        Its ``can_coalesce`` at this moment, or True where it does not say.
-    """
+    """Tell whether a backend's requests may be put together."""
     return bool(getattr(backend, "can_coalesce", True))
 
 
 def is_backend(candidate: object) -> TypeIs[Backend]:
-    """Tell whether something is a backend: an instance with ``generate``.
-
-    Args:
-        candidate: anything.
-
-    Returns:
-        The same as ``isinstance(candidate, Backend)``, which is a hundred times slower.
-    """
+    """Tell whether something is a backend: an instance with ``generate``."""
     return not isinstance(candidate, type) and callable(getattr(candidate, "generate", None))
 
 
 def checked_reply(backend: Backend, reply: object) -> Generation:
-    """Make sure that what a backend returned is a reply.
-
-    Args:
-        backend: the backend, for the error.
-        reply: what its ``generate`` returned.
-
-    Returns:
-        The same object.
-
-    Raises:
-        TypeError: it is no `Generation`.
-    """
+    """Make sure that what a backend returned is a reply."""
     if isinstance(reply, Generation):
         return reply
     msg = (

@@ -13,40 +13,18 @@ __all__ = ["check_plain", "is_async", "takes", "yields"]
 
 
 def is_async(function: Callable[..., object]) -> bool:
-    """Tell whether calling something gives a coroutine.
-
-    Args:
-        function: a function, an object with an async ``__call__``, or a partial of either.
-
-    Returns:
-        Whether it is async.
-    """
+    """Tell whether calling something gives a coroutine."""
     return any(map(inspect.iscoroutinefunction, _bodies(function)))
 
 
 def yields(function: Callable[..., object]) -> bool:
-    """Tell whether calling something gives a generator, and so runs nothing.
-
-    Args:
-        function: a function, an object with a ``__call__``, or a partial of either.
-
-    Returns:
-        Whether it is a generator function, sync or async.
-    """
+    """Tell whether calling something gives a generator, and so runs nothing."""
     bodies = _bodies(function)
     return any(inspect.isgeneratorfunction(b) or inspect.isasyncgenfunction(b) for b in bodies)
 
 
 def check_plain(name: str, function: Callable[..., object] | None) -> None:
-    """Refuse what does nothing when it is called and not awaited or iterated.
-
-    Args:
-        name: whose argument it is, and which.
-        function: a function; None is fine.
-
-    Raises:
-        TypeError: it can't be called, is async, or a generator.
-    """
+    """Refuse what does nothing when it is called and not awaited or iterated."""
     if function is not None and (not callable(function) or is_async(function) or yields(function)):
         msg = f"{name} is a plain function, not {function!r}"
         raise TypeError(msg)
@@ -60,15 +38,7 @@ def _bodies(function: object) -> tuple[Any, Any]:
 
 
 def takes(function: Callable[..., object], number: int) -> bool:
-    """Tell whether something can be called with a number of arguments.
-
-    Args:
-        function: anything that can be called.
-        number: how many arguments it is to be given, by position.
-
-    Returns:
-        Whether its signature allows that; True for a builtin that does not tell.
-    """
+    """Tell whether something can be called with a number of arguments."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):

@@ -36,15 +36,7 @@ def estimate_input_tokens(request: Request) -> int:
 
 
 def output_bound(request: Request, assumed: int | None) -> int | None:
-    """Return the most tokens that the reply to a request may have.
-
-    Args:
-        request: the request.
-        assumed: what to assume where its options say nothing; None for no assumption.
-
-    Returns:
-        ``options.max_tokens``, else what is assumed.
-    """
+    """Return the most tokens that the reply to a request may have."""
     bound = request.options.max_tokens
     return assumed if bound is None else bound
 

@@ -55,14 +55,7 @@ def _adapter_of(known: type | _Known) -> TypeAdapter[Any]:
 
 
 def check_format(format: Any) -> None:
-    """Make sure that a format is a type that JSON can be read into.
-
-    Args:
-        format: the type.
-
-    Raises:
-        TypeError: pydantic can't validate it, or it is an instance where a class is wanted.
-    """
+    """Make sure that a format is a type that JSON can be read into."""
     try:
         if isinstance(format, BuiltinFunctionType | FunctionType | MethodType):
             msg = "it is a function: to read replies with it, give an action with this parse method"
@@ -94,14 +87,7 @@ def _schema_of(known: _Known) -> dict[str, Any]:
 
 
 def strip_fence(text: str) -> str:
-    """Take away one Markdown code fence round a whole text.
-
-    Args:
-        text: what a model wrote.
-
-    Returns:
-        What stands inside the fence; the stripped text where there is none.
-    """
+    """Take away one Markdown code fence round a whole text."""
     fenced = _FENCE.match(text)
     return fenced[1] if fenced else text.strip()
 
@@ -157,14 +143,7 @@ def _problems(error: ValidationError) -> str:
 
 
 def why_unread(error: ValueError) -> str:
-    """Say why a reply could not be read, for people and for the model.
-
-    Args:
-        error: what reading it raised: pydantic's error, or one that comes of it, or a parser's own.
-
-    Returns:
-        That it does not parse, or which fields and rules of its type it breaks.
-    """
+    """Say why a reply could not be read, for people and for the model."""
     from pydantic import ValidationError  # noqa: PLC0415
 
     broken = error.__cause__ if isinstance(error.__cause__, ValidationError) else error

@@ -95,15 +95,7 @@ class Generation:
 
 
 def why_incomplete(reply: Generation, *, tools: bool = False) -> str:
-    """Say why a reply is no whole answer, and what to do; for people and for the model.
-
-    Args:
-        reply: the reply.
-        tools: whether tools were asked for, so that calling one is an answer.
-
-    Returns:
-        The reason; empty for a whole answer.
-    """
+    """Say why a reply is no whole answer, and what to do; for people and for the model."""
     ended = reply.finish_reason
     if ended in CUT:
         tokens = reply.usage.output_tokens
@@ -259,15 +251,7 @@ class Meter:
 
 
 def cost_of(meter: Meter, reply: Generation | None) -> Usage:
-    """Return what a request cost, of a backend that keeps the meter and of one that does not.
-
-    Args:
-        meter: the request's.
-        reply: the reply, or None where there was none.
-
-    Returns:
-        What the meter says, else what the reply says, else one request of unknown cost.
-    """
+    """Return what a request cost, of a backend that keeps the meter and of one that does not."""
     if meter.started:
         return meter.usage
     if reply is None or not reply.usage.requests:

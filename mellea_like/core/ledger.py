@@ -125,18 +125,7 @@ def ledger(
     winner: int | None,
     prices: Mapping[str, Price] | None = None,
 ) -> Ledger:
-    """Say what the iterations of a call cost.
-
-    Args:
-        slices: the record of the call.
-        winner: where in ``slices`` the winner stands; None where none won, and all is wasted.
-        prices: the price of each model by its name, as `price_for` finds it. A slice is priced by
-            the model that its reply names, and one without a reply by the model that all other
-            replies of the call name; judges are priced like the replies that they judge.
-
-    Returns:
-        The ledger.
-    """
+    """Say what the iterations of a call cost."""
     replies = [s.generation for s in slices if s.generation is not None]
     named = {reply.model for reply in replies}
     common = named.pop() if len(named) == 1 else None

@@ -12,21 +12,7 @@ LARGEST = sys.float_info.max
 
 
 def whole_number(name: str, value: object, *, least: float = 1, most: float = math.inf) -> int:
-    """Make sure that an argument is a whole number within bounds.
-
-    Args:
-        name: what it belongs to and how it is called.
-        value: its value.
-        least: the least it may be; minus infinity for any.
-        most: the most it may be.
-
-    Returns:
-        The same value.
-
-    Raises:
-        TypeError: it is no int; a bool is none.
-        ValueError: it is out of its bounds.
-    """
+    """Make sure that an argument is a whole number within bounds."""
     if isinstance(value, bool) or not isinstance(value, int):
         msg = f"{name} is a whole number (an int), not {value!r}"
         raise TypeError(msg)
@@ -47,24 +33,7 @@ def real_number(
     most: float | None = None,
     unit: str = "",
 ) -> float:
-    """Make sure that an argument is a number within bounds; without any, it is finite.
-
-    Args:
-        name: what it belongs to and how it is called.
-        value: its value.
-        over: the number that it is more than; does not matter if there is a ``least``.
-        least: the least it may be.
-        under: the number that it is less than; does not matter if there is a ``most``.
-        most: the most it may be; infinity allows infinity.
-        unit: what it counts, for the error.
-
-    Returns:
-        The same value.
-
-    Raises:
-        TypeError: it is no int and no float; a bool is neither.
-        ValueError: it is out of its bounds; NaN always is.
-    """
+    """Make sure that an argument is a number within bounds; without any, it is finite."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         of_unit = unit and f" of {unit}"
         msg = f"{name} is a number{of_unit}, not {value!r}"

@@ -50,18 +50,7 @@ class Price:
 
 
 def checked_prices(prices: Mapping[str, Price] | None) -> Mapping[str, Price] | None:
-    """Make sure that something is a price table.
-
-    Args:
-        prices: what a user gives; None for none.
-
-    Returns:
-        A copy that does not change, or None.
-
-    Raises:
-        TypeError: it is no mapping of names to prices.
-        ValueError: the prices are in several currencies.
-    """
+    """Make sure that something is a price table."""
     if prices is None:
         return None
     if not isinstance(prices, Mapping):
@@ -89,18 +78,7 @@ def with_currency(amount: str, currency: str) -> str:
 
 
 def price_for(model: str | None, prices: Mapping[str, Price]) -> Price | None:
-    """Find a model's price.
-
-    Args:
-        model: the model's name. One that ends in a date (``some-model-2026-01-31``,
-            ``some-model-20260131`` or ``some-model@20260131``) and has no price of its own has that
-            of the name before the date. Nothing else is guessed: ``some-model-mini`` may cost quite
-            another price than ``some-model``.
-        prices: the price of each model.
-
-    Returns:
-        The price; None where the table has none, or the model is not known.
-    """
+    """Find a model's price."""
     if model is None:
         return None
     price = prices.get(model)
@@ -110,19 +88,7 @@ def price_for(model: str | None, prices: Mapping[str, Price]) -> Price | None:
 
 
 def cost(usage: Usage, model: str | None, prices: Mapping[str, Price]) -> float:
-    """Return what tokens cost.
-
-    Args:
-        usage: the tokens, as far as they are known.
-        model: the model that they are of.
-        prices: the price of each model; see `price_for`.
-
-    Returns:
-        The money, in the currency of the prices.
-
-    Raises:
-        ValueError: the table has no price for the model.
-    """
+    """Return what tokens cost."""
     price = price_for(model, prices)
     if price is None:
         whose = "a model of unknown name" if model is None else f"the model {model!r}"

@@ -102,16 +102,7 @@ class RecordedError(MelleaError):
 
 
 def recorded_requirement(name: str, description: str, weight: float) -> Requirement:
-    """Return a requirement that stands for one in a record.
-
-    Args:
-        name: its name.
-        description: what had to hold.
-        weight: how much it counted.
-
-    Returns:
-        A requirement that can't be checked: how to is not in the record.
-    """
+    """Return a requirement that stands for one in a record."""
     return Requirement(description, _Unknown(name), name=name, weight=weight, inline=True)
 
 
@@ -128,14 +119,7 @@ class _Unknown:
 
 
 def picklable(slices: Sequence[Slice]) -> tuple[Slice, ...]:
-    """Return slices whose actions, requirements and errors pickle.
-
-    Args:
-        slices: the slices of a call.
-
-    Returns:
-        The same, with what does not pickle replaced as in a record that was read again.
-    """
+    """Return slices whose actions, requirements and errors pickle."""
     known: dict[int, Any] = {}
 
     def kept(thing: Any, instead: Callable[[Any], Any]) -> Any:
@@ -174,31 +158,12 @@ def _pickles(thing: object) -> bool:
 
 
 def error_to_dict(error: BaseException) -> dict[str, Any]:
-    """Describe an error as plain data.
-
-    Args:
-        error: the error.
-
-    Returns:
-        Its ``type`` and ``message``; and where it has them, its ``notes``, its ``cause``, and what
-        a `BackendError` says besides.
-    """
+    """Describe an error as plain data."""
     return _described(error, MOST_CAUSES)
 
 
 def error_from_dict(written: Mapping[str, Any]) -> Exception:
-    """Make an error from its description.
-
-    Args:
-        written: what `error_to_dict` wrote.
-
-    Returns:
-        An error of the same type where that is this library's or Python's own and takes a message;
-        else a `RecordedError`.
-
-    Raises:
-        KeyError: the description lacks the type or the message.
-    """
+    """Make an error from its description."""
     name, message = written["type"], written["message"]
     error = _made(name, message, written) or RecordedError(message, type=name)
     for note in written.get("notes", ()):

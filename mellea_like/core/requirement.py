@@ -372,10 +372,8 @@ def requirement(
 
 
 def _place_of(requirement: Requirement) -> tuple[str, str] | None:
-    """Return the module and the name of a requirement that a decorator made of a function there.
-
-    Its validator does not pickle as functions do, since the function's name is the requirement's.
-    """
+    """Return the module and the name of a requirement that a decorator made of a function there."""
+    # Such a validator doesn't pickle as functions do: the function's name is the requirement's.
     module = getattr(requirement.validator, "__module__", None)
     name = getattr(requirement.validator, "__qualname__", "<locals>")
     carried = any(carrier in sys.modules for carrier in ("cloudpickle", "ray.cloudpickle"))

@@ -26,41 +26,18 @@ _short.maxtuple = _short.maxlist = 3
 
 
 def shown(value: object) -> str:
-    """Return a short `repr`.
-
-    Args:
-        value: anything, also an object whose own `repr` raises.
-
-    Returns:
-        Its `repr`, with ``...`` in the middle of a long one.
-    """
+    """Return a short `repr`."""
     return _short.repr(value)
 
 
 def bounded(text: str, most: int = MOST_CHARACTERS) -> str:
-    """Return a text as it goes into prompts, logs and messages: its beginning, if it is long.
-
-    Args:
-        text: the text.
-        most: characters to keep.
-
-    Returns:
-        The text, or its beginning and how many characters more there are.
-    """
+    """Return a text as it goes into prompts, logs and messages: its beginning, if it is long."""
     more = len(text) - most
     return text if more <= 0 else f"{text[:most]}… ({more:,} more characters)"
 
 
 def first_few(reasons: Iterable[str], most: int = MOST_REASONS) -> tuple[str, ...]:
-    """Return reasons as they go into prompts and messages: the first few, each `bounded`.
-
-    Args:
-        reasons: the reasons; all are counted.
-        most: how many to keep.
-
-    Returns:
-        The first, and a last line that says how many more there are.
-    """
+    """Return reasons as they go into prompts and messages: the first few, each `bounded`."""
     left = iter(reasons)
     kept = tuple(bounded(reason) for reason in islice(left, most))
     more = sum(1 for _ in left)
@@ -68,27 +45,13 @@ def first_few(reasons: Iterable[str], most: int = MOST_REASONS) -> tuple[str, ..
 
 
 def fields_shown(self: Any) -> str:
-    """Return the `repr` of a dataclass, with each field shortened; it is used as ``__repr__``.
-
-    Args:
-        self: the dataclass's instance.
-
-    Returns:
-        The class's name and its fields.
-    """
+    """Return the `repr` of a dataclass, with each field shortened; it is used as ``__repr__``."""
     inside = ", ".join(f"{f.name}={shown(getattr(self, f.name))}" for f in fields(self) if f.repr)
     return f"{type(self).__name__}({inside})"
 
 
 def safe_repr(value: object) -> str:
-    """Return a whole `repr`; Python's default one where an object's own raises.
-
-    Args:
-        value: anything.
-
-    Returns:
-        The `repr`.
-    """
+    """Return a whole `repr`; Python's default one where an object's own raises."""
     try:
         return repr(value)
     except Exception:  # noqa: BLE001 (the object's own)
@@ -96,14 +59,7 @@ def safe_repr(value: object) -> str:
 
 
 def error_text(error: BaseException | None) -> str:
-    """Return an exception's text, also of one whose ``__str__`` raises.
-
-    Args:
-        error: anyone's exception.
-
-    Returns:
-        Its text; what tracebacks say instead, where it has none.
-    """
+    """Return an exception's text, also of one whose ``__str__`` raises."""
     try:
         return str(error)
     except Exception:  # noqa: BLE001 (the exception's own)
@@ -111,10 +67,5 @@ def error_text(error: BaseException | None) -> str:
 
 
 def add_note(error: BaseException, note: str) -> None:
-    """Add a note to an exception, also to one that allows no new attributes (a frozen dataclass).
-
-    Args:
-        error: anyone's exception.
-        note: the note.
-    """
+    """Add a note to an exception, even to one that is frozen."""
     vars(error).setdefault("__notes__", []).append(note)

@@ -33,15 +33,7 @@ StreamCheck: TypeAlias = "Callable[[str, str], Verdict | tuple[Verdict, str]]"
 
 
 def check_stream(description: str, stream: object) -> None:
-    """Make sure that something is a stream check, before a reply is paid for.
-
-    Args:
-        description: the requirement's.
-        stream: what was given as its check; None is fine.
-
-    Raises:
-        TypeError: it can't be called with two arguments, is async, or can't be copied.
-    """
+    """Make sure that something is a stream check, before a reply is paid for."""
     if stream is None:
         return
     which = f"requirement {description!r}: the stream check"

@@ -1,4 +1,10 @@
-"""A call's record as plain data, for files, databases and pictures; and back again."""
+"""A call's record as plain data, for files, databases and pictures; and back again.
+
+Conversations stand in ``prompts``, each once; a slice has the place there of what was sent for it
+(``prompt``) and of what the conversation was before (``context``). What was asked, required and
+raised is described, not kept: its type's name and its text. A parsed value that JSON has no words
+for is a text.
+"""
 
 from __future__ import annotations
 
@@ -52,18 +58,7 @@ USAGE = ("requests", "input_tokens", "output_tokens", "unknown")
 
 
 def to_dict(result: SamplingResult[Any]) -> dict[str, Any]:
-    """Write a call's record as plain data.
-
-    Conversations stand in ``prompts``, each once; a slice has the place there of what was sent for
-    it (``prompt``) and of what the conversation was before (``context``). What was asked, required
-    and raised is described, not kept: its type's name and its text.
-
-    Args:
-        result: the record.
-
-    Returns:
-        What `json.dumps` takes; a parsed value that JSON has no words for is a text.
-    """
+    """Write a call's record as plain data."""
     prompts: dict[tuple[Message, ...], int] = {}
 
     def place(messages: tuple[Message, ...]) -> int:
@@ -91,23 +86,7 @@ def to_dict(result: SamplingResult[Any]) -> dict[str, Any]:
 
 
 def from_dict(data: Mapping[str, Any], format: Any = None) -> SamplingResult[Any]:
-    """Read a call's record from plain data.
-
-    The actions of the record are `RecordedAction`, and its requirements can't be checked again.
-
-    Args:
-        data: what `to_dict` wrote, through JSON or not.
-        format: the type of the parsed values; None leaves them as JSON has them. A value is what
-            the reply's text is read as, if that is written as this one was: JSON has no words for
-            secrets, excluded fields or which alias is whose. Else it is read from what was written.
-
-    Returns:
-        The record: `to_dict` writes it as it was.
-
-    Raises:
-        ValueError: it is no such record, one of another version, or its values are not of the
-            format.
-    """
+    """Read a call's record from plain data."""
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         msg = f"this is no trace of a call: its format is not {FORMAT!r}"
         raise ValueError(msg)
@@ -123,14 +102,7 @@ def from_dict(data: Mapping[str, Any], format: Any = None) -> SamplingResult[Any
 
 
 def slice_to_dict(s: Slice) -> dict[str, Any]:
-    """Write the record of an iteration as plain data, without its conversation.
-
-    Args:
-        s: the record.
-
-    Returns:
-        What `to_dict` says of it under ``slices``, but for ``context`` and ``prompt``.
-    """
+    """Write the record of an iteration as plain data, without its conversation."""
     reply = s.generation
     written: dict[str, Any] = {
         "iteration": s.iteration,
@@ -157,15 +129,7 @@ def slice_to_dict(s: Slice) -> dict[str, Any]:
 
 
 def check_readable(reply: Generation, format: Any) -> None:
-    """Make sure that a parsed value can be read again from what is written of it.
-
-    Args:
-        reply: the reply that it was parsed from, or that a backend gave it with.
-        format: its type.
-
-    Raises:
-        ValueError: it can't, or comes back as another value.
-    """
+    """Make sure that a parsed value can be read again from what is written of it."""
     if not reply.has_value:
         return
     written = _plain(reply.value)
@@ -180,14 +144,7 @@ def check_readable(reply: Generation, format: Any) -> None:
 
 
 def usage_to_dict(usage: Usage) -> dict[str, int]:
-    """Write a usage as plain data.
-
-    Args:
-        usage: what requests cost.
-
-    Returns:
-        Its fields by name.
-    """
+    """Write a usage as plain data."""
     return {name: int(getattr(usage, name)) for name in USAGE}  # A backend's may be numpy's.
 
 

@@ -37,16 +37,7 @@ class _Handlers(NamedTuple):
 
 
 class HookRun:
-    """The plugins of one call at work.
-
-    Args:
-        handlers: the handlers, in the order they run.
-        sampling_id: the call's id, for logs.
-
-    Attributes:
-        interrupt: what is to be raised when the call has ended: an interrupt (no `Exception`) in a
-            handler that nobody waits for.
-    """
+    """The plugins of one call at work."""
 
     def __init__(self, handlers: Iterable[Handler], sampling_id: str) -> None:
         self._sampling_id = sampling_id
@@ -74,42 +65,18 @@ class HookRun:
         return hook in self._by_hook and bool(self._by_hook[hook].sequential)
 
     def open(self, tasks: TaskGroup) -> None:
-        """Say where background handlers run.
-
-        Args:
-            tasks: a task group that outlives every `fire`.
-        """
+        """Say where background handlers run."""
         self._tasks = tasks
 
     async def fire(self, payload: P, amend: Callable[[P, P, str], P] | None = None) -> P:
-        """Run the handlers of a payload's hook.
-
-        Args:
-            payload: what they are handed.
-            amend: takes the payload before and after a change, and the name of the plugin that made
-                it; returns the payload to go on with, or raises.
-
-        Returns:
-            The payload with the changes of the sequential handlers.
-
-        Raises:
-            HookError: a sequential handler failed, took too long, or changed what it may not;
-                `Blocked` where it said so.
-            Exception: what ``amend`` raised.
-        """
+        """Run the handlers of a payload's hook."""
         for handler in self._by_hook[payload.hook].sequential:
             payload = await self._ask(handler, payload, amend)
         await self._tell_others(payload)
         return payload
 
     async def announce(self, payload: Payload) -> None:
-        """Run the handlers of a payload's hook where nothing can be changed any more.
-
-        What fails is logged, and keeps no other handler from running.
-
-        Args:
-            payload: what they are handed.
-        """
+        """Run the handlers of a payload's hook where nothing can be changed any more."""
         try:
             for handler in self._by_hook[payload.hook].sequential:
                 try:
@@ -220,11 +187,7 @@ class HookRun:
             await self._idle.wait()
 
     def stop(self) -> int:
-        """Cancel the background handlers that are still running.
-
-        Returns:
-            How many there were.
-        """
+        """Cancel the background handlers that are still running."""
         unfinished = len(self._background)
         for scope in self._background:
             scope.cancel()

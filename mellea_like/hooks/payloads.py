@@ -49,10 +49,7 @@ class _AsItIs:
 
 
 class _Instance:
-    """An instance of the annotated class, not copied.
-
-    Unlike pydantic's own ``InstanceOf`` it does not look for the types of the class's fields.
-    """
+    """An instance of the annotated class, not copied; its fields' types are not looked at."""
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, _handler: Any) -> CoreSchema:
@@ -290,14 +287,8 @@ class CoalescedRequestPayload(Payload):
 
 
 def build(hooks: Iterable[HookType]) -> None:
-    """Make the models of some hooks ready.
-
-    pydantic does this at a model's first use otherwise, and reads files for it: not what an event
-    loop should wait for.
-
-    Args:
-        hooks: the hooks.
-    """
+    """Make the models of some hooks ready."""
+    # pydantic does it at a model's first use otherwise, and reads files: not on an event loop.
     wanted = set(hooks)
     for payload in Payload.__subclasses__():
         if payload.hook in wanted:

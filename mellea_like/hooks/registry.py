@@ -49,16 +49,7 @@ F = TypeVar("F", bound="Callable[..., Awaitable[Any]]")
 
 @dataclass(frozen=True, slots=True)
 class Handler:
-    """One function of a plugin, bound and checked.
-
-    Args:
-        plugin: the plugin's name.
-        hook: when it runs.
-        function: what runs; takes the payload.
-        mode: how it runs.
-        priority: lower runs earlier.
-        timeout: the longest it may take, in seconds.
-    """
+    """One function of a plugin, bound and checked."""
 
     plugin: str
     hook: HookType
@@ -254,14 +245,7 @@ def load_plugins(*names: str) -> tuple[Pluggable, ...]:
 
 
 def snapshot(plugins: Iterable[Handler]) -> tuple[Handler, ...]:
-    """Return the handlers that a call starting now runs, in the order they run.
-
-    Args:
-        plugins: the strategy's own handlers.
-
-    Returns:
-        The process's, the scope's and the strategy's handlers by priority, each once.
-    """
+    """Return the handlers that a call starting now runs, in the order they run."""
     candidates = [
         *(handler for _, handlers in _process_wide for handler in handlers),
         *(handler for plugin_set in _scoped.get() for handler in plugin_set.handlers),
@@ -276,19 +260,7 @@ def snapshot(plugins: Iterable[Handler]) -> tuple[Handler, ...]:
 
 
 def handlers_in(plugins: Iterable[Pluggable]) -> tuple[Handler, ...]:
-    """Return the handlers of several plugins, checked.
-
-    Args:
-        plugins: plugins, sets and marked functions.
-
-    Returns:
-        Their handlers, in order.
-
-    Raises:
-        TypeError: it is a lone plugin instead of a list, an item is no plugin, or a handler does
-            not take exactly one argument.
-        ValueError: a plugin has no handler.
-    """
+    """Return the handlers of several plugins, checked."""
     if isinstance(plugins, Plugin | PluginSet | str) or callable(plugins):
         msg = f"plugins takes a list, not a lone {type(plugins).__name__}: put it into a list"
         raise TypeError(msg)
@@ -296,18 +268,7 @@ def handlers_in(plugins: Iterable[Pluggable]) -> tuple[Handler, ...]:
 
 
 def handlers_of(item: Pluggable) -> tuple[Handler, ...]:
-    """Return the handlers of a plugin, checked.
-
-    Args:
-        item: a plugin, a set, or a marked function.
-
-    Returns:
-        Its handlers, in the order they are written.
-
-    Raises:
-        TypeError: it is none of these, or a handler does not take exactly one argument.
-        ValueError: it has no handler.
-    """
+    """Return the handlers of a plugin, checked."""
     if isinstance(item, PluginSet):
         return item.handlers
     if isinstance(item, type):

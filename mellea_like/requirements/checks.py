@@ -27,13 +27,7 @@ from mellea_like.requirements.checks_counts import (
     sentence_count,
     word_count,
 )
-from mellea_like.requirements.checks_data import (
-    is_json,
-    json_schema,
-    number_between,
-    one_of,
-    parses_as,
-)
+from mellea_like.requirements.checks_json import is_json, json_schema, parses_as
 from mellea_like.requirements.checks_text import (
     casing,
     contains,
@@ -42,6 +36,7 @@ from mellea_like.requirements.checks_text import (
     matches,
     starts_with,
 )
+from mellea_like.requirements.checks_values import number_between, one_of
 
 __all__ = [
     "casing",

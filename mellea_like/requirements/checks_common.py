@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import unicodedata
 from functools import partial, wraps
-from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, TypedDict
 
 import anyio
 
@@ -16,10 +16,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
 
     from mellea_like.core.requirement import OnError
-    from mellea_like.core.streaming import StreamCheck
+    from mellea_like.core.streaming import StreamCheck, Verdict
     from mellea_like.core.validation import Candidate, ValidationResult
 
 __all__ = [
+    "Answer",
+    "Fresh",
+    "Look",
     "Settings",
     "check",
     "clipped",
@@ -63,18 +66,7 @@ def check(
     settings: Settings,
     stream: StreamCheck | None = None,
 ) -> Requirement:
-    """Make an inline requirement; of a very long reply, it is decided in a thread, in bounded time.
-
-    Args:
-        name: the check's own name.
-        description: what must hold, for the model.
-        validator: decides it.
-        settings: what the user asked for.
-        stream: checks a reply that is still arriving, if the user asked for that.
-
-    Returns:
-        The requirement.
-    """
+    """Make an inline requirement; it checks a very long reply in a thread, in bounded time."""
     asked: Settings = {"name": name, **settings}
 
     def decide(candidate: Candidate) -> ValidationResult | _InThread:
@@ -100,14 +92,7 @@ class _InThread:
 
 
 def ready_made(make: Callable[P, Requirement]) -> Callable[P, Requirement]:
-    """Have a check pickle as the call that makes it, for its validator is a closure.
-
-    Args:
-        make: what makes the check; a function of a module.
-
-    Returns:
-        The same, as a decorator gives it back.
-    """
+    """Have a check pickle as the call that makes it, for its validator is a closure."""
 
     @wraps(make)
     def made(*args: P.args, **settings: P.kwargs) -> Requirement:
@@ -119,29 +104,13 @@ def ready_made(make: Callable[P, Requirement]) -> Callable[P, Requirement]:
 
 
 def folded(text: str, *, ignore_case: bool) -> str:
-    """Bring a text into the form in which texts are compared.
-
-    Args:
-        text: the text.
-        ignore_case: compare by Unicode case folding.
-
-    Returns:
-        The text after Unicode normalisation (NFC), and folded if asked.
-    """
+    """Bring a text into the form in which texts are compared."""
     text = unicodedata.normalize("NFC", text)
     return unicodedata.normalize("NFC", text.casefold()) if ignore_case else text
 
 
 def clipped(text: str, limit: int = 80) -> str:
-    """Shorten a text by leaving out its middle.
-
-    Args:
-        text: the text.
-        limit: the most characters to keep.
-
-    Returns:
-        The text, with ``…`` for what is left out.
-    """
+    """Shorten a text by leaving out its middle."""
     if len(text) <= limit:
         return text
     half = (limit - 1) // 2
@@ -149,28 +118,12 @@ def clipped(text: str, limit: int = 80) -> str:
 
 
 def quoted(text: str, limit: int = 80) -> str:
-    """Put a text into double quotes, on one line and of limited length.
-
-    Args:
-        text: the text.
-        limit: the most characters of it to keep.
-
-    Returns:
-        The quoted text.
-    """
+    """Put a text into double quotes, on one line and of limited length."""
     return json.dumps(clipped(text, limit), ensure_ascii=False)
 
 
 def listed(texts: Sequence[str], joint: str = "and") -> str:
-    """Put quoted texts into a list in words.
-
-    Args:
-        texts: at least one text.
-        joint: the word before the last one.
-
-    Returns:
-        ``"a", "b" and "c"``, say.
-    """
+    """Put quoted texts into a list in words."""
     words = [quoted(text) for text in texts]
     if len(words) == 1:
         return words[0]
@@ -178,19 +131,7 @@ def listed(texts: Sequence[str], joint: str = "and") -> str:
 
 
 def given_texts(name: str, texts: Sequence[object]) -> tuple[str, ...]:
-    """Make sure that a check was given texts.
-
-    Args:
-        name: the check's name.
-        texts: what it was given.
-
-    Returns:
-        The texts, each once, in order.
-
-    Raises:
-        TypeError: there is none, or one is no str.
-        ValueError: one is empty.
-    """
+    """Make sure that a check was given texts."""
     if not texts:
         msg = f"{name} needs at least one text"
         raise TypeError(msg)
@@ -204,3 +145,31 @@ def given_texts(name: str, texts: Sequence[object]) -> tuple[str, ...]:
             raise ValueError(msg)
         found[text] = None
     return tuple(found)
+
+
+# --- while a reply arrives --------------------------------------------------------------------
+# Such a check says FAIL only if no reply that starts so passes the whole check, and takes time
+# linear in the length of the reply, however small the pieces are.
+
+Answer: TypeAlias = "Verdict | tuple[Verdict, str]"
+Look: TypeAlias = "Callable[[str, str], Answer]"
+"""Looks at one reply, piece by piece: a stream check with the state in it."""
+
+
+class Fresh:
+    """A stream check whose copies start from nothing."""
+
+    __slots__ = ("_look", "_make")
+
+    def __init__(self, make: Callable[[], Look]) -> None:
+        self._make = make
+        self._look: Look | None = None
+
+    def __deepcopy__(self, memo: object) -> Fresh:
+        return Fresh(self._make)
+
+    def __call__(self, text_so_far: str, delta: str) -> Answer:
+        """Look at the newest piece; see `StreamCheck`."""
+        if self._look is None:
+            self._look = self._make()
+        return self._look(text_so_far, delta)

@@ -8,9 +8,9 @@ import re
 from typing import TYPE_CHECKING, NamedTuple, Unpack
 
 from mellea_like.core.numbers import whole_number
+from mellea_like.core.streaming import Verdict
 from mellea_like.core.validation import ValidationResult
-from mellea_like.requirements.checks_common import Settings, check, ready_made
-from mellea_like.requirements.early_checks import at_most, characters, lines, words
+from mellea_like.requirements.checks_common import Answer, Fresh, Look, Settings, check, ready_made
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -103,7 +103,7 @@ def word_count(
             for without a greatest number.
     """
     allowed = _range("word_count", at_least, at_most, exactly)
-    return _counted("word_count", "word", allowed, count_words, settings, words if early else None)
+    return _counted("word_count", "word", allowed, count_words, settings, _words if early else None)
 
 
 @ready_made
@@ -138,7 +138,7 @@ def char_count(
     """
     allowed = _range("char_count", at_least, at_most, exactly)
     return _counted(
-        "char_count", "character", allowed, len, settings, characters if early else None
+        "char_count", "character", allowed, len, settings, _characters if early else None
     )
 
 
@@ -172,7 +172,7 @@ def line_count(
             for without a greatest number.
     """
     allowed = _range("line_count", at_least, at_most, exactly)
-    return _counted("line_count", "line", allowed, count_lines, settings, lines if early else None)
+    return _counted("line_count", "line", allowed, count_lines, settings, _lines if early else None)
 
 
 @ready_made
@@ -203,38 +203,17 @@ def sentence_count(
 
 
 def count_words(text: str) -> int:
-    """Count words: runs between white space with at least one letter or digit.
-
-    Args:
-        text: the text.
-
-    Returns:
-        How many there are.
-    """
+    """Count words: runs between white space with at least one letter or digit."""
     return sum(any(map(str.isalnum, token)) for token in text.split())
 
 
 def count_lines(text: str) -> int:
-    """Count lines that are not blank.
-
-    Args:
-        text: the text.
-
-    Returns:
-        How many there are.
-    """
+    """Count lines that are not blank."""
     return sum(not line.isspace() for line in text.splitlines() if line)
 
 
 def count_sentences(text: str) -> int:
-    """Count sentences.
-
-    Args:
-        text: the text.
-
-    Returns:
-        How many `sentences_of` finds.
-    """
+    """Count sentences."""
     return len(sentences_of(text))
 
 
@@ -306,7 +285,7 @@ def _counted(
         if allowed.high is None:
             msg = f"{name}: early needs at_most or exactly; a reply with too few may still go on"
             raise ValueError(msg)
-        stream = at_most(allowed.high, early, lambda number: f"{said(number)} so far; {limit}")
+        stream = _fails_over(allowed.high, early, lambda number: f"{said(number)} so far; {limit}")
     plural = "" if allowed.last == 1 else "s"
     return check(name, f"has {allowed} {noun}{plural}", validate, settings, stream)
 
@@ -331,3 +310,74 @@ def _range(name: str, at_least: object, at_most: object, exactly: object) -> _Ra
         msg = f"{name}: at_least, {low}, is over at_most, {high}"
         raise ValueError(msg)
     return _Range(low, high)
+
+
+# --- while a reply arrives --------------------------------------------------------------------
+
+
+def _fails_over(
+    limit: int, counting: Callable[[], Callable[[str], int]], reason: Callable[[int], str]
+) -> Fresh:
+    """Return a check that fails once there are too many of something."""
+
+    def make() -> Look:
+        count = counting()
+
+        def look(_: str, delta: str) -> Answer:
+            number = count(delta)
+            return Verdict.UNKNOWN if number <= limit else (Verdict.FAIL, reason(number))
+
+        return look
+
+    return Fresh(make)
+
+
+def _characters() -> Callable[[str], int]:
+    """Return a counter of code points."""
+    number = 0
+
+    def count(delta: str) -> int:
+        nonlocal number
+        number += len(delta)
+        return number
+
+    return count
+
+
+def _words() -> Callable[[str], int]:
+    """Return a counter of words that have begun: runs with a letter or digit in them."""
+    number = 0
+    begun = False  # Whether the run at the end of the text is a word already.
+
+    def count(delta: str) -> int:
+        nonlocal number, begun
+        if delta[:1].isspace():
+            begun = False
+        for i, run in enumerate(delta.split()):
+            begun = begun and i == 0
+            if not begun and any(map(str.isalnum, run)):
+                begun = True
+                number += 1
+        if delta[-1:].isspace():
+            begun = False
+        return number
+
+    return count
+
+
+def _lines() -> Callable[[str], int]:
+    """Return a counter of lines with something else than white space in them."""
+    number = 0
+    begun = False  # Whether the line at the end of the text counts already.
+
+    def count(delta: str) -> int:
+        nonlocal number, begun
+        # One more character makes a line of what follows the last line break, also if it is empty.
+        for i, line in enumerate(f"{delta} ".splitlines()):
+            begun = begun and i == 0
+            if not begun and not line.isspace() and line:
+                begun = True
+                number += 1
+        return number
+
+    return count

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Literal, Unpack, get_args
+import re
+import unicodedata
+from typing import TYPE_CHECKING, Any, Literal, Unpack, get_args
 
 from mellea_like.core.numbers import real_number
+from mellea_like.core.streaming import Verdict
 from mellea_like.core.validation import ValidationResult
 from mellea_like.errors import RequirementError
 from mellea_like.requirements.checks_common import (
+    Answer,
+    Fresh,
+    Look,
     Settings,
     check,
     clipped,
@@ -19,10 +25,9 @@ from mellea_like.requirements.checks_common import (
     ready_made,
 )
 from mellea_like.requirements.checks_counts import sentences_of
-from mellea_like.requirements.early_text import anchored, excluding, is_plain, matching, starting
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from mellea_like.core.requirement import Requirement
     from mellea_like.core.validation import Candidate
@@ -110,7 +115,7 @@ def excludes(
             return ValidationResult(True, f"it does not contain {listed(unwanted, 'or')}", 1.0)
         return ValidationResult(False, wrong(found), 1.0 - len(found) / len(unwanted))
 
-    stream = excluding(needles, wrong, ignore_case=ignore_case) if early else None
+    stream = _excluding(needles, wrong, ignore_case=ignore_case) if early else None
     words = f"does not contain {listed(unwanted, 'or')}{_whatever_case(ignore_case=ignore_case)}"
     return check("excludes", words, validate, settings, stream)
 
@@ -149,7 +154,7 @@ def starts_with(
             return ValidationResult(True, f"it starts with {listed(wanted, 'or')}", 1.0)
         return ValidationResult(False, wrong(candidate.text), 0.0)
 
-    stream = starting(needles, wrong, ignore_case=ignore_case) if early else None
+    stream = _starting(needles, wrong, ignore_case=ignore_case) if early else None
     words = f"starts with {listed(wanted, 'or')}{_whatever_case(ignore_case=ignore_case)}"
     return check("starts_with", words, validate, settings, stream)
 
@@ -236,7 +241,7 @@ def matches(
     except (regex.error, OverflowError, RecursionError) as exc:
         msg = f"matches: `{clipped(pattern)}` is no regular expression: {exc}"
         raise ValueError(msg) from exc
-    if early and not (is_plain(pattern) and (full or anchored(pattern))):
+    if early and not (_is_plain(pattern) and (full or _anchored(pattern))):
         msg = (
             f"matches: `{clipped(pattern)}` can't be decided early: that takes full=True or ^ at"
             " its start, and no look-around, word boundary, back reference or possessive repetition"
@@ -262,7 +267,7 @@ def matches(
             return ValidationResult(False, wrong, 0.0)
         return ValidationResult(True, f"it matches {shown}", 1.0)
 
-    stream = matching(compiled, wrong, full=full, timeout=timeout) if early else None
+    stream = _matching(compiled, wrong, full=full, timeout=timeout) if early else None
     how = "matches as a whole" if full else "has a part that matches"
     words = f"{how} {shown}{_whatever_case(ignore_case=ignore_case)}"
     return check("matches", words, validate, settings, stream)
@@ -351,3 +356,169 @@ _CASINGS: dict[str, tuple[str, Callable[[str], tuple[list[str], int]]]] = {
 
 def _whatever_case(*, ignore_case: bool) -> str:
     return " (upper or lower case)" if ignore_case else ""
+
+
+# --- while a reply arrives --------------------------------------------------------------------
+
+# Vowels and final consonants of Hangul join the syllable before them, and the vowel signs of Kirat
+# Rai each other; all else that joins what stands before it is a mark, or follows no text at all.
+_JOINING = re.compile("[\u1160-\u11ff\ud7b0-\ud7ff\U00016d63-\U00016d6a]")
+_FIRST_MARK = "\u0300"
+
+# What a regular expression may consist of so that more text never undoes what the text so far
+# rules out. A word boundary, say, may hold at the end of a text and not once more has arrived.
+_ESCAPE = r"\\[dDwWsSnrtfv]|\\[pP]\{\^?\w+\}|\\[^A-Za-z0-9]"
+_TOKEN = re.compile(
+    rf"[^\\^$.|?*+()\[\]{{}}]|\.|\||{_ESCAPE}|\[\^?(?:[^\\\[\]]|{_ESCAPE})+\]"
+    r"|\((?![?*])|\(\?[is]*:|\(\?P?<[A-Za-z_]\w*>|\)"
+    r"|(?:[*+?]|\{\d+(?:,\d*)?\}|\{,\d+\})\??(?!\+)",
+    re.DOTALL,
+)
+_HEAD = re.compile(r"(?:\(\?[is]+\))?(\^|\\A)?")
+_TAIL = re.compile(r"(?<!\\)(?:\\\\)*(\$|\\Z)\Z")
+
+
+def joins_nothing(character: str) -> bool:
+    """Tell whether Unicode normalisation (NFC) never joins a character to the text before it."""
+    if character < _FIRST_MARK:
+        return True
+    return unicodedata.category(character)[0] not in "MC" and not _JOINING.match(character)
+
+
+def _excluding(
+    needles: Sequence[tuple[str, str]], reason: Callable[[list[str]], str], *, ignore_case: bool
+) -> Fresh:
+    """Return a check that fails once one of some texts has arrived."""
+    kept = max(len(needle) for _, needle in needles) - 1
+
+    def make() -> Look:
+        settle = _settling(ignore_case=ignore_case)
+        tail = ""
+
+        def look(_: str, delta: str) -> Answer:
+            nonlocal tail
+            window = tail + settle(delta)
+            found = [shown for shown, needle in needles if needle in window]
+            if found:
+                return Verdict.FAIL, reason(found)
+            tail = window[-kept:] if kept else ""
+            return Verdict.UNKNOWN
+
+        return look
+
+    return Fresh(make)
+
+
+def _starting(
+    needles: tuple[str, ...], reason: Callable[[str], str], *, ignore_case: bool
+) -> Fresh:
+    """Return a check that fails once a reply starts with none of some texts."""
+    longest = max(map(len, needles))
+
+    def may_become(start: str) -> bool:
+        return any(needle.startswith(start) for needle in needles)
+
+    def make() -> Look:
+        settle = _settling(ignore_case=ignore_case)
+        head = body = ""  # With the white space before it, and without.
+
+        def look(text: str, delta: str) -> Answer:
+            nonlocal head, body
+            more = settle(delta)
+            head = (head + more)[:longest] if len(head) < longest else head
+            body = ((body + more) if body else more.lstrip())[:longest]
+            if head.startswith(needles) or body.startswith(needles):
+                return Verdict.PASS
+            if may_become(head) or may_become(body):
+                return Verdict.UNKNOWN
+            return Verdict.FAIL, reason(text)
+
+        return look
+
+    return Fresh(make)
+
+
+def _settling(*, ignore_case: bool) -> Callable[[str], str]:
+    """Return a folder of pieces: of each, it returns what further text no longer changes."""
+    waiting: list[str] = []  # A character and its marks: the next character may be one more.
+
+    def settle(delta: str) -> str:
+        for i in range(len(delta) - 1, -1, -1):
+            if joins_nothing(delta[i]):
+                settled = "".join([*waiting, delta[:i]])
+                waiting[:] = [delta[i:]]
+                return folded(settled, ignore_case=ignore_case)
+        waiting.append(delta)
+        return ""
+
+    return settle
+
+
+# --- regular expressions ----------------------------------------------------------------------
+
+
+def _is_plain(pattern: str) -> bool:
+    """Tell whether a pattern can be decided early: it asks nothing of what stands round a match."""
+    at, end = _body(pattern)
+    while at < end:
+        token = _TOKEN.match(pattern, at, end)
+        if token is None:
+            return False
+        at = token.end()
+    return True
+
+
+def _anchored(pattern: str) -> bool:
+    """Tell whether a plain pattern can match at the start of a text only."""
+    head = _HEAD.match(pattern)
+    if head is None or head[1] is None:
+        return False
+    at, end = _body(pattern)
+    depth = 0
+    for token in _TOKEN.finditer(pattern, at, end):
+        if token[0] == "|" and not depth:
+            return False
+        depth += (token[0][0] == "(") - (token[0] == ")")
+    return True
+
+
+def _body(pattern: str) -> tuple[int, int]:
+    """Return where the part between the anchors starts and ends."""
+    head = _HEAD.match(pattern)
+    start = 0 if head is None else head.end()
+    tail = _TAIL.search(pattern, start)
+    return start, len(pattern) if tail is None else tail.start(1)
+
+
+def _matching(compiled: Any, reason: str, *, full: bool, timeout: float) -> Fresh:
+    """Return a check that fails once a reply can't come to match."""
+
+    def hopeless(text: str) -> bool:
+        if not full:
+            return compiled.match(text, partial=True, timeout=timeout) is None
+        text = text.lstrip()
+        if compiled.fullmatch(text, partial=True, timeout=timeout) is not None:
+            return False
+        # The white space may have been the last of it.
+        ended = text.rstrip()
+        return len(ended) == len(text) or compiled.fullmatch(ended, timeout=timeout) is None
+
+    def make() -> Look:
+        seen = 0
+        due: float = 1
+
+        def look(text: str, delta: str) -> Answer:
+            nonlocal seen, due
+            seen += len(delta)
+            if seen < due:
+                return Verdict.UNKNOWN
+            due = seen + max(1, seen // 4)
+            try:
+                return (Verdict.FAIL, reason) if hopeless(text) else Verdict.UNKNOWN
+            except TimeoutError:
+                due = float("inf")
+                return Verdict.UNKNOWN
+
+        return look
+
+    return Fresh(make)

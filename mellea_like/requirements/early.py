@@ -25,26 +25,15 @@ _FAILED = ValidationResult(False, "it was rejected while it was still arriving")
 
 
 def watches(requirements: Iterable[Requirement]) -> bool:
-    """Tell whether there is anything to check while a reply arrives.
-
-    Args:
-        requirements: what the reply must meet.
-
-    Returns:
-        Whether any of them, or any part of a combined one, has a stream check.
-    """
+    """Tell whether there is anything to check while a reply arrives."""
     return any(requirement.streams for requirement in requirements)
 
 
 class EarlyWatch:
-    """The checks of one reply that is still arriving; made anew for each attempt.
+    """The checks of one reply that is still arriving; made anew for each attempt."""
 
-    A check that has said PASS, failed inside a combination or raised is not asked again. A PASS is
-    no verdict: the final check is made all the same.
-
-    Args:
-        requirements: what the reply must meet; those without a stream check are passed over.
-    """
+    # A check that has said PASS, failed inside a combination or raised isn't asked again. A PASS is
+    # no verdict: the final check is made all the same.
 
     __slots__ = ("_rejection", "_watches")
 
@@ -57,21 +46,7 @@ class EarlyWatch:
         ]
 
     def feed(self, text_so_far: str, delta: str) -> tuple[int, ValidationResult] | None:
-        """Check the newest piece of the reply.
-
-        Args:
-            text_so_far: the reply as far as it has arrived, the piece included.
-            delta: the piece.
-
-        Returns:
-            The position of the first requirement that is not met whatever may follow, and the
-            failed verdict; or one whose check raised, and the verdict that its ``on_error`` asks
-            for. None to go on. What has been returned once is returned ever after.
-
-        Raises:
-            BadVerdict: a check returned something that is no `Verdict`.
-            Exception: what a check raised whose requirement has ``on_error="raise"``.
-        """
+        """Check the newest piece of the reply."""
         if self._rejection is not None:
             return self._rejection
         settled = False

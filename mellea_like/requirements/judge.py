@@ -33,19 +33,7 @@ requirement"}\
 def judge_messages(
     requirement: Requirement, candidate: Candidate, sent: Sequence[Message] = ()
 ) -> tuple[Message, ...]:
-    """Return the question that is put to a judge.
-
-    The text under judgement is delimited, and escaped so that it can't end its own delimiter.
-
-    Args:
-        requirement: what must hold.
-        candidate: what is judged.
-        sent: the conversation that it answers; where there is none, the candidate's action as it
-            is rendered in the candidate's context.
-
-    Returns:
-        A system message and a user message.
-    """
+    """Return the question that is put to a judge."""
     asked = sent or candidate.action.render(candidate.context)
     conversation = "\n".join(
         f'<message role="{message.role}">{escape(message.content, quote=False)}</message>'
@@ -60,18 +48,7 @@ def judge_messages(
 
 
 def read_verdict(text: str) -> ValidationResult:
-    """Read a judge's reply; one Markdown fence round it is tolerated, and nothing else.
-
-    Args:
-        text: the reply.
-
-    Returns:
-        The verdict.
-
-    Raises:
-        ValueError: the reply is not exactly one JSON object with a boolean ``passed`` and a text
-            ``reason``. A verdict that can't be read is never a pass.
-    """
+    """Read a judge's reply; one Markdown fence round it is tolerated, and nothing else."""
     try:
         verdict = json.loads(strip_fence(text), object_pairs_hook=_without_duplicates)
     except (ValueError, RecursionError):

@@ -33,15 +33,11 @@ _UNASKED: object = object()
 
 
 class Checklist:
-    """Requirements in the order to check them; made once, used for many candidates.
+    """Requirements in the order to check them; made once, used for many candidates."""
 
-    The stages are inline checks, then threaded ones, then judges and async ones. The members of a
-    stage run concurrently. After a stage with a verdict other than a pass, the later ones are
-    skipped.
-
-    Args:
-        requirements: what candidates must meet.
-    """
+    # The stages are inline checks, then threaded ones, then judges and async ones. The members of a
+    # stage run concurrently. After a stage with a verdict other than a pass, the later ones are
+    # skipped.
 
     __slots__ = ("_inline", "_later", "requirements")
 
@@ -65,16 +61,7 @@ class Checklist:
         candidate: Candidate,
         check_all: bool,  # noqa: FBT001
     ) -> tuple[list[ValidationResult], bool]:
-        """Run the inline stage; all there is to do for most candidates, and nothing to await.
-
-        Args:
-            candidate: what is checked.
-            check_all: skip nothing.
-
-        Returns:
-            The verdicts so far, one for each requirement, and whether that is all; else `finish`
-            goes on with them.
-        """
+        """Run the inline stage; all there is to do for most candidates, and nothing to await."""
         verdicts: list[Any] = [_SKIPPED] * len(self.requirements)
         passed = settled = True
         for i, requirement, validator in self._inline:
@@ -101,22 +88,7 @@ class Checklist:
         judge: Judge,
         check_all: bool,  # noqa: FBT001
     ) -> list[ValidationResult]:
-        """Run the later stages, and whatever the inline stage left to await.
-
-        Args:
-            verdicts: what `begin` returned.
-            candidate: what is checked.
-            judge: decides the requirements without a validator.
-            check_all: skip nothing.
-
-        Returns:
-            A verdict for each requirement, in their order. An exception in a validator is an
-            errored or a failed verdict, as the requirement's ``on_error`` says.
-
-        Raises:
-            BadVerdict: a validator returned something that is no verdict.
-            Exception: what a validator raised whose requirement has ``on_error="raise"``.
-        """
+        """Run the later stages, and whatever the inline stage left to await."""
         results: list[Any] = verdicts
         for i, requirement, _ in self._inline:
             if not isinstance(results[i], ValidationResult):
@@ -174,17 +146,7 @@ async def _decide_together(
 async def _decide(
     requirement: Requirement, candidate: Candidate, judge: Judge, verdict: object = _UNASKED
 ) -> ValidationResult:
-    """Decide one requirement, and turn an exception into what ``on_error`` says.
-
-    Args:
-        requirement: what must hold.
-        candidate: what is checked.
-        judge: decides requirements without a validator.
-        verdict: what the validator returned, where it has run already.
-
-    Returns:
-        The verdict.
-    """
+    """Decide one requirement, and turn an exception into what ``on_error`` says."""
     try:
         return await _in_time(requirement, candidate, judge, verdict)
     except BadVerdict:

@@ -25,14 +25,7 @@ _FAILED = ValidationResult(False)
 
 
 def read(verdict: object) -> ValidationResult | None:
-    """Read what a validator returned.
-
-    Args:
-        verdict: anything.
-
-    Returns:
-        The verdict; None if it is no verdict.
-    """
+    """Read what a validator returned."""
     if verdict is True:
         return _PASSED
     if verdict is False:
@@ -48,18 +41,7 @@ def read(verdict: object) -> ValidationResult | None:
 
 
 def errored(requirement: Requirement, exc: BaseException) -> ValidationResult:
-    """Turn an exception in a check into what the requirement's ``on_error`` says.
-
-    Args:
-        requirement: whose check it is.
-        exc: what the check raised.
-
-    Returns:
-        An errored verdict, or a failed one.
-
-    Raises:
-        BaseException: the exception itself, with a note, if ``on_error`` is ``"raise"``.
-    """
+    """Turn an exception in a check into what the requirement's ``on_error`` says."""
     if requirement.on_error == "raise":
         add_note(exc, f"raised by requirement {requirement.name!r}, whose on_error is 'raise'")
         raise exc
@@ -80,14 +62,7 @@ def errored(requirement: Requirement, exc: BaseException) -> ValidationResult:
 
 
 def line_of(exc: BaseException) -> str:
-    """Return the file and line of a validator that raised: the deepest in the validator's file.
-
-    Args:
-        exc: what it raised.
-
-    Returns:
-        As in ``/home/me/rules.py:12``; empty where no code but this package's is to blame.
-    """
+    """Return the file and line of a validator that raised: the deepest in the validator's file."""
     users = [
         (frame.f_code.co_filename, line)
         for frame, line in walk_tb(exc.__traceback__)
@@ -98,18 +73,9 @@ def line_of(exc: BaseException) -> str:
 
 
 def combined(whole: Requirement, results: Sequence[ValidationResult | None]) -> ValidationResult:
-    """Combine the verdicts on parts, as many as make the answer certain.
-
-    A part that errored makes the whole errored: an error is never argued away. A part that failed
-    by an exception (``on_error="fail"``) does not make its negation true, either.
-
-    Args:
-        whole: the combined requirement.
-        results: the verdict on each part; None where there is none.
-
-    Returns:
-        The verdict on the whole.
-    """
+    """Combine the verdicts on parts, as many as make the answer certain."""
+    # A part that errored makes the whole errored: an error is never argued away. A part that failed
+    # by an exception (on_error="fail") doesn't make its negation true, either.
     known = [result for result in results if result is not None]
     for result in known:
         if result.status is ValidationStatus.ERRORED:

@@ -15,11 +15,8 @@ __all__ = ["imported_later", "keep_installed"]
 def imported_later(
     places: Mapping[str, str], names: Mapping[str, object]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Make a package's ``__getattr__`` and ``__dir__`` (PEP 562).
-
-    ``places`` has the module of each name that is imported later: the one that defines it, or the
-    one that it names. ``names`` are the package's ``globals()``.
-    """
+    """Make a package's ``__getattr__`` and ``__dir__`` (PEP 562)."""
+    # ``places`` has the module of each name: the one that defines it, or the one that it names.
 
     def attribute(name: str) -> Any:
         if name in places:

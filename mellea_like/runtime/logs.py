@@ -44,16 +44,7 @@ def warn(
     subsample: int | None = None,
     **more: Any,
 ) -> None:
-    """Log a warning with the ids of what it is about; by default those of the running iteration.
-
-    Args:
-        message: what to say, with ``%`` placeholders.
-        *args: what to put into them.
-        sampling_id: the call's id.
-        iteration: the iteration's id.
-        subsample: the subsample's index.
-        **more: further fields of the record.
-    """
+    """Log a warning with the ids of what it is about; by default those of the running iteration."""
     ids = ITERATION.get()
     if ids is not None and sampling_id is None:
         sampling_id, iteration, subsample = ids.sampling_id, ids.iteration, ids.subsample
@@ -70,12 +61,7 @@ def _short(arg: object) -> object:
 
 
 def inform(message: str, *args: object) -> None:
-    """Log something that went well in the end, with the ids of the running iteration.
-
-    Args:
-        message: what to say, with ``%`` placeholders.
-        *args: what to put into them.
-    """
+    """Log something that went well in the end, with the ids of the running iteration."""
     ids = ITERATION.get()
     extra = {
         name: None if ids is None else getattr(ids, name)

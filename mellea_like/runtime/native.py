@@ -41,32 +41,15 @@ _NO_LOOP = (RuntimeError, AttributeError)
 
 
 def call_soon(token: EventLoopToken, function: Callable[[], object]) -> None:
-    """Have a function called in an event loop, from another thread, without waiting for it.
-
-    anyio's ``from_thread.run_sync`` waits for the call; where the event loop is closed before it
-    comes to it, it waits for ever.
-
-    Args:
-        token: the event loop.
-        function: what to call there. It is not called if the event loop ends before.
-
-    Raises:
-        RuntimeError: the event loop has ended.
-    """
+    """Have a function called in an event loop, from another thread, without waiting for it."""
+    # anyio's from_thread.run_sync waits for the call: for ever, where the loop is closed before.
     loop: Any = token.native_token
     soon = getattr(loop, "call_soon_threadsafe", None) or loop.run_sync_soon
     soon(function)
 
 
 def loop_runs(token: EventLoopToken) -> bool:
-    """Tell whether an event loop is running now, in this thread or in another.
-
-    Args:
-        token: the event loop.
-
-    Returns:
-        False for one that has ended or is stopped.
-    """
+    """Tell whether an event loop is running now, in this thread or in another."""
     loop: Any = token.native_token
     if hasattr(loop, "is_running"):
         return bool(loop.is_running())
@@ -78,10 +61,8 @@ def loop_runs(token: EventLoopToken) -> bool:
 
 
 def running_loop() -> object:
-    """Return the event loop that runs in this thread, also in its callbacks; None where none does.
-
-    anyio's ``current_token`` knows it in tasks only, and takes ten times as long.
-    """
+    """Return the event loop that runs in this thread, even in its callbacks, or None."""
+    # anyio's current_token knows it in tasks only, and takes ten times as long.
     asyncio: Any = sys.modules.get("asyncio")
     with suppress(*_NO_LOOP):
         return asyncio.get_running_loop()
@@ -92,15 +73,7 @@ def running_loop() -> object:
 
 
 def check_loop(loop: object, name: str) -> None:
-    """Refuse a call from another thread, or another event loop.
-
-    Args:
-        loop: the event loop that the object belongs to, as `running_loop` gave it.
-        name: the object's class.
-
-    Raises:
-        RuntimeError: the call comes from elsewhere.
-    """
+    """Refuse a call from another thread, or another event loop."""
     if running_loop() is not loop:
         msg = (
             f"this {name} was entered in another event loop: from a thread, call it through"
@@ -111,24 +84,13 @@ def check_loop(loop: object, name: str) -> None:
 
 
 def clock() -> Callable[[], float]:
-    """Return the running event loop's clock.
-
-    Returns:
-        What ``anyio.current_time`` calls in the end, without looking the loop up each time.
-    """
+    """Return the running event loop's clock."""
     task = _asyncio_task()
     return anyio.current_time if task is None else task.get_loop().time
 
 
 def context_for_thread(library: str | None = None) -> Context:
-    """Copy the context for a function that runs in another thread.
-
-    Args:
-        library: the async library whose event loop runs in that thread, if one does.
-
-    Returns:
-        The context; sniffio's variable in it tells which library runs there, not here.
-    """
+    """Copy the context for a function that runs in another thread."""
     context = copy_context()
     sniffio: Any = sys.modules.get("sniffio")  # anyio asks it, where it is installed.
     if sniffio is not None:
@@ -137,11 +99,7 @@ def context_for_thread(library: str | None = None) -> Context:
 
 
 def native_cancel_requests() -> int:
-    """Count the native cancellations that are pending on the running task.
-
-    Returns:
-        asyncio's ``Task.cancelling()``; always 0 on trio, where only scopes cancel.
-    """
+    """Count the native cancellations that are pending on the running task."""
     task = _asyncio_task()
     return 0 if task is None else task.cancelling()
 
@@ -149,14 +107,7 @@ def native_cancel_requests() -> int:
 def split_cancellation(
     error: BaseException,
 ) -> tuple[BaseException | None, BaseException | None]:
-    """Part a cancellation from what failed while it was obeyed; trio raises both in one group.
-
-    Args:
-        error: the exception.
-
-    Returns:
-        The cancellation, or None if there is none in it; and the rest, or None.
-    """
+    """Part a cancellation from what failed while it was obeyed; trio raises both in one group."""
     if isinstance(error, BaseExceptionGroup):
         group = cast("BaseExceptionGroup[BaseException]", error)
         cancellation, rest = group.split(cancellations())
@@ -176,21 +127,12 @@ def cancellations() -> tuple[type[BaseException], ...]:
 
 
 def scope_cancelled() -> bool:
-    """Tell whether a cancel scope round the running task is cancelled or past its deadline.
-
-    Returns:
-        False where a cancellation exception, if there is one, is native or a mistake.
-    """
+    """Tell whether a cancel scope round the running task is cancelled or past its deadline."""
     return anyio.current_effective_deadline() == -math.inf
 
 
 def cancel_requested() -> bool:
-    """Tell whether someone asked the running task to stop.
-
-    Returns:
-        True if a cancel scope round it is cancelled or past its deadline, or if the task itself was
-        cancelled natively; False where a cancellation exception was raised by mistake.
-    """
+    """Tell whether someone asked the running task to stop."""
     return scope_cancelled() or native_cancel_requests() > 0
 
 

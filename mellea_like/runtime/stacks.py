@@ -12,14 +12,7 @@ __all__ = ["stack_of"]
 
 
 def stack_of(coroutine: Any) -> Iterator[str]:
-    """List where a suspended coroutine stands, the outermost frame first.
-
-    Args:
-        coroutine: the coroutine, or whatever it awaits.
-
-    Yields:
-        One line a frame: file, line number, function and source.
-    """
+    """List where a suspended coroutine stands, the outermost frame first."""
     while coroutine is not None:
         frame = getattr(coroutine, "cr_frame", None) or getattr(coroutine, "gi_frame", None)
         if frame is not None:

@@ -146,22 +146,9 @@ if hasattr(os, "register_at_fork"):
 
 
 async def run_in_thread(function: Callable[..., T], *args: object) -> T:
-    """Call a function that may block in a daemon thread and wait for its result.
-
-    The function sees the caller's context variables. When the wait is cancelled, a function that
-    runs already is abandoned: it goes on to its end, holds its thread until then, and is counted
-    in `thread_statistics` and logged.
-
-    Args:
-        function: what to call.
-        *args: its arguments.
-
-    Returns:
-        What it returned.
-
-    Raises:
-        BaseException: whatever the function raised.
-    """
+    """Call a function that may block in a daemon thread and wait for its result."""
+    # When the wait is cancelled, a function that already runs is abandoned: it goes on to its end,
+    # holds its thread until then, and is counted and logged.
     level = _level.get()
     context = context_for_thread()
     context.run(_level.set, level + 1)

@@ -12,12 +12,11 @@ __all__ = ["Timeline"]
 
 
 class Timeline:
-    """The time of an object that outlives event loops.
+    """The time of an object that outlives event loops."""
 
-    Each event loop has a clock of its own, and two need not agree: trio's starts at a random
-    number, and a virtual one at 0. A timeline starts at 0.0, follows the clock of the event loop
-    that asks, and between two event loops goes on by the time that really passed.
-    """
+    # Each event loop has a clock of its own, and two need not agree: trio's starts at a random
+    # number, a virtual one at 0. A timeline follows the clock of the event loop that asks, and
+    # between two event loops goes on by the time that really passed.
 
     __slots__ = ("_state",)
 
@@ -30,11 +29,7 @@ class Timeline:
         return Timeline, (), (None, {"_state": (None, 0.0, self._state[2], 0.0)})
 
     def now(self) -> float:
-        """Return the time in seconds; in one thread never less than the time before.
-
-        Raises:
-            anyio.NoEventLoopError: no event loop is running.
-        """
+        """Return the time in seconds; in one thread never less than the time before."""
         asking, reading, real = current_token(), anyio.current_time(), time.monotonic()
         loop, offset, last, seen = self._state
         if asking != loop:
@@ -45,12 +40,5 @@ class Timeline:
         return now
 
     def on_loop(self, at: float) -> float:
-        """Turn a time of this timeline into the running event loop's.
-
-        Args:
-            at: the time, in seconds, as `now` counts them.
-
-        Returns:
-            When that is on ``anyio.current_time``'s clock.
-        """
+        """Turn a time of this timeline into the running event loop's."""
         return at - self.now() + anyio.current_time()

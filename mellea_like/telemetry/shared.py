@@ -20,11 +20,7 @@ __all__ = ["caller_span", "shared_span"]
 
 
 def caller_span() -> SpanContext | None:
-    """Return the span that the running code is in, to link to later.
-
-    Returns:
-        Its context; None outside any span.
-    """
+    """Return the span that the running code is in, to link to later."""
     context = trace.get_current_span().get_span_context()
     return context if context.is_valid else None
 
@@ -35,19 +31,7 @@ def shared_span(
     members: Iterable[SpanContext | None],
     kind: SpanKind = SpanKind.INTERNAL,
 ) -> SpanScope:
-    """Return the span of work that several callers share.
-
-    It costs next to nothing where the application has set no tracer provider.
-
-    Args:
-        name: what the work is.
-        attributes: of the span.
-        members: the callers' spans, as `caller_span` returned them; each is linked to once.
-        kind: the span's.
-
-    Returns:
-        The span, to enter with ``with``.
-    """
+    """Return the span of work that several callers share."""
     # A span's context can't be hashed in every version of OpenTelemetry.
     unique = {(each.trace_id, each.span_id): each for each in members if each is not None}
     links = [Link(context) for context in unique.values()]

@@ -24,11 +24,7 @@ __all__ = ["SpanScope", "type_name"]
 
 
 class SpanScope:
-    """A span that is the current one until it is closed.
-
-    Use it as a context manager, or `close` it.
-    No failure of the application's span processors gets out of it.
-    """
+    """A span that is current until it is closed; no failure of a span processor gets out of it."""
 
     __slots__ = (
         "_attributes",
@@ -60,11 +56,7 @@ class SpanScope:
         self._token: Token[Any] | None = None
 
     def open(self) -> Self:
-        """Start the span and make it the current one.
-
-        Returns:
-            This object.
-        """
+        """Start the span and make it the current one."""
         try:
             self._span = self._tracer.start_span(
                 self._name, kind=self._kind, attributes=self._attributes, links=self._links
@@ -75,20 +67,12 @@ class SpanScope:
         return self
 
     def set(self, attributes: Mapping[str, AttributeValue]) -> None:
-        """Add attributes.
-
-        Args:
-            attributes: their names and values.
-        """
+        """Add attributes."""
         if self._span is not None:
             self._span.set_attributes(attributes)
 
     def close(self, error: BaseException | None = None) -> None:
-        """End the span, and make the one round it current again.
-
-        Args:
-            error: the exception that ended it; recorded by type.
-        """
+        """End the span, and make the one round it current again."""
         if self._token is not None:
             otel_context.detach(self._token)
             self._token = None
@@ -122,14 +106,7 @@ def _complain(verb: str, name: str, exc: Exception) -> None:
 
 
 def type_name(error: BaseException) -> str:
-    """Return how an exception is recorded: by its type.
-
-    Args:
-        error: the exception.
-
-    Returns:
-        The type's full name.
-    """
+    """Return how an exception is recorded: by its type."""
     kind = type(error)
     module = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
     return module + kind.__qualname__

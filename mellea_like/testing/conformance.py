@@ -107,10 +107,7 @@ the cancellation through |
 
 @dataclass
 class _Run:
-    """One request that is to be cancelled; ``too_late`` if it was answered in spite of that.
-
-    It is cancelled after ``waited`` seconds, which are more than wanted where the machine is busy.
-    """
+    """One request that is to be cancelled; ``too_late`` if it was answered in spite of that."""
 
     request: Request
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
@@ -144,11 +141,7 @@ class _Check:
 
     @asynccontextmanager
     async def backend(self) -> AsyncGenerator[Backend]:
-        """Make a backend, and close it in the end.
-
-        Yields:
-            The backend.
-        """
+        """Make a backend, and close it in the end."""
         made = self.factory()
         backend: Any = await made if inspect.isawaitable(made) else made
         check_shape(backend)

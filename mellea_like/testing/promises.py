@@ -42,35 +42,13 @@ class ConformanceError(AssertionError):
 
 
 async def whole(backend: Backend, request: Request) -> Generation:
-    """Send a request and take the reply whole.
-
-    Args:
-        backend: what is checked.
-        request: what to ask.
-
-    Returns:
-        The reply.
-
-    Raises:
-        ConformanceError: it is no generation with a text.
-    """
+    """Send a request and take the reply whole."""
     reply: object = await backend.generate(request)
     return _checked(reply)
 
 
 async def streamed(backend: Backend, request: Request) -> Generation:
-    """Send a request, take the reply in pieces, and see that they fit together.
-
-    Args:
-        backend: what is checked.
-        request: what to ask.
-
-    Returns:
-        The whole reply.
-
-    Raises:
-        ConformanceError: the pieces are not the whole, or the last item is no generation.
-    """
+    """Send a request, take the reply in pieces, and see that they fit together."""
     items: list[object] = []
     if streams(backend):
         async with backend.stream(request) as pieces:
@@ -92,14 +70,7 @@ async def streamed(backend: Backend, request: Request) -> Generation:
 
 
 def streams(backend: Backend) -> TypeGuard[StreamingBackend]:
-    """Tell whether a backend streams.
-
-    Args:
-        backend: what is checked.
-
-    Returns:
-        Whether it has the method; the class of a wrapper has it for those that do not, too.
-    """
+    """Tell whether a backend streams."""
     return hasattr(backend, "stream")
 
 
@@ -118,14 +89,7 @@ def _checked(reply: object) -> Generation:
 
 
 def check_shape(backend: Any) -> None:
-    """See that an object looks like a backend.
-
-    Args:
-        backend: what is checked.
-
-    Raises:
-        ConformanceError: a method is missing, or an attribute is of a wrong type.
-    """
+    """See that an object looks like a backend."""
     problem = None
     if not isinstance(backend, Backend) or not inspect.iscoroutinefunction(backend.generate):
         problem = f"{backend!r} has no async generate(request)"
@@ -138,15 +102,7 @@ def check_shape(backend: Any) -> None:
 
 
 def check_meter(reply: Generation, request: Request) -> None:
-    """See that a reply's cost is what the meter says.
-
-    Args:
-        reply: the reply.
-        request: the request that it answers.
-
-    Raises:
-        ConformanceError: the request is not counted, or counted differently.
-    """
+    """See that a reply's cost is what the meter says."""
     if not request.meter.started:
         msg = "the request is not counted: call request.meter.start() when it is sent"
         raise ConformanceError("meter", msg)
@@ -156,15 +112,7 @@ def check_meter(reply: Generation, request: Request) -> None:
 
 
 def check_nothing_in_flight(backend: Backend, rule: Rule) -> None:
-    """See that a backend that counts its requests has none left.
-
-    Args:
-        backend: what is checked; its ``statistics()`` are looked at if it has any.
-        rule: the rule that it breaks otherwise.
-
-    Raises:
-        ConformanceError: requests are in flight.
-    """
+    """See that a backend that counts its requests has none left."""
     statistics = getattr(backend, "statistics", None)
     in_flight = getattr(statistics(), "in_flight", 0) if callable(statistics) else 0
     if in_flight:

@@ -19,11 +19,7 @@ Ts = TypeVarTuple("Ts")
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """An event loop that never sleeps: when all tasks wait, its time jumps to the next timer.
-
-    Args:
-        at_standstill: called when all tasks wait and no timer is set; returns whether it freed one.
-    """
+    """An event loop that never sleeps: when all tasks wait, its time jumps to the next timer."""
 
     def __init__(self, at_standstill: Callable[[], bool]) -> None:
         self._clock = _JumpingSelector(at_standstill)

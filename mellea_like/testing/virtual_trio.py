@@ -22,14 +22,7 @@ __all__ = ["virtual_options"]
 
 
 def virtual_options(at_standstill: Callable[[], bool]) -> dict[str, Any]:
-    """Return the options of a trio run in virtual time.
-
-    Args:
-        at_standstill: called when all tasks wait and no timer is set; returns whether it freed one.
-
-    Returns:
-        Keyword arguments of ``trio.run``.
-    """
+    """Return the options of a trio run in virtual time."""
     return {"clock": MockClock(autojump_threshold=0), "instruments": [_Watch(at_standstill)]}
 
 

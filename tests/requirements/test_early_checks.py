@@ -29,8 +29,8 @@ from mellea_like.requirements.checks import (
     word_count,
 )
 from mellea_like.requirements.checks_common import folded
+from mellea_like.requirements.checks_text import joins_nothing
 from mellea_like.requirements.early import EarlyWatch
-from mellea_like.requirements.early_text import joins_nothing
 
 
 def verdict(check, text):
@@ -157,10 +157,15 @@ def test_an_excluded_text_is_seen_once_a_plain_character_follows(name, text, cut
         (CHECKS["matches"], "\na bb \n", None, None),
         (CHECKS["matches at the start"], " a1", " ", "it does not match the regular expression"),
         (CHECKS["matches at the start"], "abb1xyz", None, None),
-        (CHECKS["json"], '{"a" 1', '{"a" 1', "it is not valid JSON: expected a colon at char"),
-        (CHECKS["schema"], "Here", "H", "it is not valid JSON: expected a value at character 1"),
+        (
+            CHECKS["json"],
+            '{"a" 1,',
+            '{"a" 1,',
+            "it is not valid JSON: object key and value",
+        ),
+        (CHECKS["schema"], "Here", "H", "it is not valid JSON: invalid char in json text (at"),
         (CHECKS["parses"], " NaN ", None, None),
-        (CHECKS["parses"], "1,", "1,", "it is not valid JSON: expected nothing more at char"),
+        (CHECKS["parses"], "1,", "1,", "it is not valid JSON: trailing garbage (at character 2"),
     ],
 )
 def test_a_reply_is_rejected_at_the_first_sure_failure(check, text, kept, reason):

@@ -17,7 +17,7 @@ from mellea_like.core.requirement import Requirement
 from mellea_like.core.validation import ValidationResult
 from mellea_like.errors import RequirementError
 from mellea_like.gateway.refusal import refuse
-from mellea_like.requirements.early_checks import json_only
+from mellea_like.requirements.checks_json import json_only
 from mellea_like.requirements.expressions import parse_check
 from mellea_like.runtime.threads import run_in_thread
 

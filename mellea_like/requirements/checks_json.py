@@ -1,0 +1,454 @@
+"""Checks of JSON: whether it is any, of a JSON Schema, of a pydantic model."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections.abc import Mapping
+from contextlib import contextmanager, suppress
+from functools import partial
+from importlib import import_module
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Unpack, cast
+
+from mellea_like.core.format import check_format, parse_json, strip_fence
+from mellea_like.core.numbers import whole_number
+from mellea_like.core.streaming import Verdict
+from mellea_like.core.validation import ValidationResult
+from mellea_like.errors import RequirementError
+from mellea_like.requirements.checks_common import (
+    Answer,
+    Fresh,
+    Settings,
+    check,
+    clipped,
+    ready_made,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterator
+
+    from typing_extensions import TypeForm
+
+    from mellea_like.core.requirement import Requirement
+    from mellea_like.core.validation import Candidate
+
+__all__ = ["is_json", "json_only", "json_schema", "parses_as"]
+
+MAX_STEPS = 100_000
+"""Keywords that are looked at in one validation; so many take about two seconds."""
+
+PATTERN_SECONDS = 0.1
+"""The most processor time for one search of a pattern."""
+
+
+@ready_made
+def is_json(*, early: bool = False, **settings: Unpack[Settings]) -> Requirement:
+    """Require a reply that is one JSON value (RFC 8259: no comments, no NaN).
+
+    White space and one Markdown code fence round the whole of it are tolerated.
+
+    Args:
+        early: check a reply while it arrives, too, and close its request at the first sure failure;
+            see `mellea_like.requirements.checks`.
+        **settings: ``name``, ``weight``, ``check_only``, ``on_error``, as for `Requirement`.
+
+    Returns:
+        The requirement.
+    """
+
+    def validate(candidate: Candidate) -> ValidationResult:
+        try:
+            _loads(candidate.text)
+        except ValueError as exc:
+            return ValidationResult(False, f"it is not valid JSON: {exc}", 0.0)
+        return ValidationResult(True, "it is valid JSON", 1.0)
+
+    return check(
+        "is_json",
+        "is valid JSON and nothing else",
+        validate,
+        settings,
+        json_only() if early else None,
+    )
+
+
+@ready_made
+def json_schema(
+    schema: Mapping[str, Any],
+    *,
+    early: bool = False,
+    max_steps: int = MAX_STEPS,
+    **settings: Unpack[Settings],
+) -> Requirement:
+    """Require a reply that is JSON of a schema.
+
+    The draft is the one that ``$schema`` names, else 2020-12. ``format`` is checked where the
+    ``jsonschema`` package can do so alone (``date``, ``email``, ``ipv4``, ...). White space and one
+    Markdown code fence round the reply are tolerated. A schema that takes too many steps on a
+    reply, or too long for a pattern, makes the requirement err instead of hanging the event loop.
+
+    Args:
+        schema: a JSON Schema; copied. References to other documents are not fetched.
+        early: check a reply while it arrives, too, and close its request at the first sure failure;
+            see `mellea_like.requirements.checks`.
+        max_steps: how many keywords may be looked at for one reply, at least 1.
+        **settings: ``name``, ``weight``, ``check_only``, ``on_error``, as for `Requirement`.
+
+    Returns:
+        The requirement; its reason names the most relevant error and where in the value it is, and
+        its score falls with the number of errors.
+
+    Raises:
+        ImportError: the ``jsonschema`` package is not installed.
+        TypeError: the schema is no mapping, or holds what JSON can't; or a number is none.
+        ValueError: it is no valid JSON Schema, or has a reference that leads nowhere; or
+            ``max_steps`` is below 1.
+    """
+    whole_number("json_schema: max_steps", max_steps)
+    validator = _schema_validator(schema)
+
+    def validate(candidate: Candidate) -> ValidationResult:
+        try:
+            value = _loads(candidate.text)
+        except ValueError as exc:
+            return ValidationResult(False, f"it is not valid JSON: {exc}", 0.0)
+        try:
+            with _counted(max_steps):
+                errors: list[Any] = list(islice(validator.iter_errors(value), 100))
+        except _TooCostly as exc:
+            msg = f"the schema takes {exc} on a reply of {len(candidate.text)} characters"
+            raise RequirementError(msg, requirement="json_schema") from exc
+        if not errors:
+            return ValidationResult(True, "it is JSON of the schema", 1.0)
+        worst = _most_relevant(errors)
+        more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
+        reason = f"at {worst.json_path}: {clipped(worst.message, 200)}{more}"
+        return ValidationResult(False, reason, 1.0 / (1 + len(errors)))
+
+    shown = clipped(json.dumps(validator.schema, ensure_ascii=False), 4000)
+    return check(
+        "json_schema",
+        f"is JSON that meets this JSON Schema: {shown}",
+        validate,
+        settings,
+        json_only() if early else None,
+    )
+
+
+@ready_made
+def parses_as(
+    model: TypeForm[Any], *, early: bool = False, **settings: Unpack[Settings]
+) -> Requirement:
+    """Require a reply that is JSON of a pydantic model, or of another type pydantic can validate.
+
+    To have the parsed value too, give ``format=`` to ``sample`` instead. White space and one
+    Markdown code fence round the reply are tolerated.
+
+    Args:
+        model: the type.
+        early: check a reply while it arrives, too, and close its request at the first sure failure;
+            see `mellea_like.requirements.checks`.
+        **settings: ``name``, ``weight``, ``check_only``, ``on_error``, as for `Requirement`.
+
+    Returns:
+        The requirement; its reason names the fields that are wrong.
+
+    Raises:
+        TypeError: pydantic can't validate that type.
+    """
+    check_format(model)
+    shown = getattr(model, "__name__", str(model))
+
+    def validate(candidate: Candidate) -> ValidationResult:
+        try:
+            parse_json(model, candidate.text)
+        except ValueError as exc:
+            return ValidationResult(False, f"it is no {shown}: {clipped(str(exc), 400)}", 0.0)
+        return ValidationResult(True, f"it is a {shown}", 1.0)
+
+    return check(
+        "parses_as",
+        f"is JSON that is a valid {shown}",
+        validate,
+        settings,
+        json_only(constants=True) if early else None,
+    )
+
+
+def _loads(text: str) -> Any:
+    try:
+        return json.loads(strip_fence(text), parse_constant=_no_constant)
+    except RecursionError:
+        msg = "it is nested too deeply"
+        raise ValueError(msg) from None
+
+
+def _no_constant(name: str) -> None:
+    msg = f"{name} is no JSON number"
+    raise ValueError(msg)
+
+
+def _most_relevant(errors: list[Any]) -> Any:
+    from jsonschema import exceptions  # noqa: PLC0415
+
+    return cast("Any", exceptions).best_match(errors)
+
+
+def _schema_validator(schema: Mapping[str, Any]) -> Any:
+    try:
+        from jsonschema import Draft202012Validator  # noqa: PLC0415 (an extra)
+    except ImportError as exc:
+        msg = "json_schema needs the jsonschema package: pip install 'mellea-like[checks]'"
+        raise ImportError(msg) from exc
+    from jsonschema.exceptions import SchemaError  # noqa: PLC0415
+    from jsonschema.validators import validator_for  # noqa: PLC0415
+    from referencing import Registry, Resource  # noqa: PLC0415
+    from referencing.exceptions import Unresolvable  # noqa: PLC0415
+    from referencing.jsonschema import DRAFT202012  # noqa: PLC0415
+
+    if not isinstance(schema, Mapping):
+        msg = f"json_schema takes a schema as a mapping, not {clipped(repr(schema))}"
+        raise TypeError(msg)
+    try:
+        copied = json.loads(json.dumps(dict(schema)))
+    except (TypeError, ValueError) as exc:
+        msg = f"json_schema takes a schema that JSON can hold: {exc}"
+        raise TypeError(msg) from exc
+    kind = validator_for(copied, default=Draft202012Validator)
+    # An empty registry: the package's default one would fetch references over the network.
+    registry: Registry[Any] = Registry()
+    try:
+        kind.check_schema(copied)
+        root = Resource.from_contents(copied, default_specification=DRAFT202012)
+        _follow_references(root, registry.resolver_with_root(root))
+    except SchemaError as exc:
+        msg = f"json_schema: the schema is wrong at {exc.json_path}: {clipped(exc.message, 200)}"
+        raise ValueError(msg) from exc
+    except Unresolvable as exc:
+        msg = f"json_schema: the reference {exc.ref!r} leads nowhere in the schema"
+        raise ValueError(msg) from exc
+    return _bounded(kind)(copied, registry=registry, format_checker=kind.FORMAT_CHECKER)
+
+
+def _follow_references(resource: Any, resolver: Any) -> None:
+    contents: Any = resource.contents
+    for keyword in ("$ref", "$dynamicRef") if hasattr(contents, "get") else ():
+        reference = contents.get(keyword)
+        if isinstance(reference, str):
+            resolver.lookup(reference)
+    for part in resource.subresources():
+        _follow_references(part, resolver.in_subresource(part))
+
+
+# --- validations that end ---------------------------------------------------------------------
+# A schema of a few hundred bytes can ask for more steps than anyone can wait for (`anyOf` whose
+# parts refer to each other), and so can a regular expression.
+
+_spent = threading.local()
+
+
+class _TooCostly(Exception):
+    """A validation takes more than it may; the message says more of what."""
+
+
+@contextmanager
+def _counted(most: int) -> Generator[None]:
+    """Count the steps of one validation from here on, in this thread."""
+    _spent.left = most
+    try:
+        yield
+    except RecursionError:
+        msg = "references that go around in a circle"
+        raise _TooCostly(msg) from None
+
+
+def _bounded(kind: Any) -> Any:
+    """Make a validator class that finds the same errors, or raises `_TooCostly`."""
+    from jsonschema import validators  # noqa: PLC0415 (an extra)
+
+    own = {"pattern": _pattern, "patternProperties": _patterns}
+    checks = {name: _counting(check) for name, check in {**kind.VALIDATORS, **own}.items()}
+    extend: Any = getattr(validators, "extend")  # noqa: B009 (its types are half unknown)
+    return extend(kind, checks)
+
+
+def _counting(check: Callable[..., Any]) -> Callable[..., Any]:
+    def step(validator: Any, value: Any, instance: Any, schema: Any) -> Any:
+        _spent.left -= 1
+        if _spent.left < 0:
+            msg = "too many steps"
+            raise _TooCostly(msg)
+        return check(validator, value, instance, schema)
+
+    return step
+
+
+def _pattern(validator: Any, pattern: str, instance: Any, _schema: Any) -> Iterator[Any]:
+    from jsonschema.exceptions import ValidationError  # noqa: PLC0415
+
+    if validator.is_type(instance, "string") and not _found(pattern, instance):
+        yield ValidationError(f"{instance!r} does not match {pattern!r}")
+
+
+def _patterns(
+    validator: Any, patterns: dict[str, Any], instance: Any, _schema: Any
+) -> Iterator[Any]:
+    if not validator.is_type(instance, "object"):
+        return
+    for pattern, part in patterns.items():
+        for name, value in instance.items():
+            if _found(pattern, name):
+                yield from validator.descend(value, part, path=name, schema_path=pattern)
+
+
+def _found(pattern: str, text: str) -> bool:
+    import regex  # noqa: PLC0415 (an extra, the same one)
+
+    try:
+        return regex.search(pattern, text, timeout=PATTERN_SECONDS) is not None
+    except TimeoutError:
+        msg = f"more than {PATTERN_SECONDS:g} s for a pattern"
+        raise _TooCostly(msg) from None
+
+
+# --- while a reply arrives --------------------------------------------------------------------
+
+_FENCE = re.compile(r"```[A-Za-z0-9_-]*[ \t]*\r?\n")
+_FENCE_SO_FAR = re.compile(r"`{1,3}|```[A-Za-z0-9_-]*[ \t]*\r?")
+_LONG_LINE = 100
+
+# White space that a reply may have around its JSON, and JSON itself has not. Where it stands inside
+# the JSON, the whole check decides.
+_OTHER_SPACE = {ord(c): " " for c in map(chr, range(0x3001)) if c.isspace() and c not in " \t\r\n"}
+
+
+def json_only(*, constants: bool = False) -> Fresh:
+    """Return a stream check that fails once a reply can't become JSON any more."""
+    try:
+        ijson: Any = import_module("ijson")  # An extra; it has no types.
+    except ImportError as exc:
+        msg = "early checks of JSON need the ijson package: pip install 'mellea-like[checks]'"
+        raise ImportError(msg) from exc
+    return Fresh(partial(_JsonSoFar, ijson, constants=constants))
+
+
+class _JsonSoFar:
+    """Reads a reply piece by piece: white space, perhaps a code fence, JSON, white space."""
+
+    def __init__(self, ijson: Any, *, constants: bool) -> None:
+        self._ijson = ijson
+        self._constants = constants
+        self._start = 0  # Where in the text the fence or the JSON starts.
+        self._fenced = False
+        self._read = 0  # Up to where the text has been read.
+        self._tail: int | None = None  # Where the end of the fence starts.
+        self._events: Any = ijson.sendable_list()
+        self._parser: Any = None
+        self._token = 0  # Where in the text the parser's unfinished token starts, at the latest.
+        self._depth = 0
+        self._ended = False
+        self._gave_up = False
+
+    def __call__(self, text: str, delta: str) -> Answer:
+        if self._gave_up:
+            return Verdict.UNKNOWN
+        if self._parser is None:
+            problem = self._begin(text, delta)
+            if problem is not None:
+                return problem
+        # The parser reads an unfinished token again with each piece: in a long string they wait.
+        if len(text) - self._read < (self._read - self._token) // 8:
+            return Verdict.UNKNOWN
+        return self._go_on(text)
+
+    def _begin(self, text: str, delta: str) -> Answer | None:
+        while self._start < len(text) and text[self._start].isspace():
+            self._start += 1
+        if self._start == len(text):
+            return Verdict.UNKNOWN
+        if text[self._start] == "`":
+            self._fenced = True
+            if text.find("\n", max(self._start, len(text) - len(delta))) < 0:
+                line = text[self._start : self._start + _LONG_LINE]
+                if len(line) == _LONG_LINE or _FENCE_SO_FAR.fullmatch(line):
+                    return Verdict.UNKNOWN
+            fence = _FENCE.match(text, self._start)
+            if fence is None:
+                return self._wrong("no code fence starts like this", text, self._start)
+            self._start = fence.end()
+        self._read = self._token = self._start
+        self._parser = self._ijson.basic_parse_coro(self._events)
+        return None
+
+    def _go_on(self, text: str) -> Answer:
+        while self._tail is None and self._read < len(text):
+            tick = text.find("`", self._read) if self._fenced else -1
+            if tick == self._read and self._complete():
+                self._tail = tick
+                break
+            end = len(text) if tick < 0 else max(tick, self._read + 1)
+            problem = self._feed(text, end)
+            if problem is not None:
+                return problem
+        if self._tail is not None:
+            for at in range(self._read, len(text)):
+                closes = at < self._tail + 3
+                if not (text[at] == "`" if closes else text[at].isspace()):
+                    return self._wrong("nothing follows the end of the code fence", text, at)
+            self._read = self._token = len(text)
+        return Verdict.UNKNOWN
+
+    def _feed(self, text: str, end: int) -> Answer | None:
+        try:
+            self._parser.send(_as_json_bytes(text[self._read : end]))
+        except self._ijson.JSONError:
+            return self._refused(text)
+        except Exception:  # noqa: BLE001 (a number that Python doesn't read: the whole check tells)
+            self._gave_up = True
+            return Verdict.UNKNOWN
+        self._read = end
+        self._note_events()
+        return None
+
+    def _note_events(self) -> None:
+        for name, _ in self._events:
+            self._depth += name.startswith("start_") - name.startswith("end_")
+            self._ended = not self._depth
+        if self._events:
+            self._token = self._read
+            self._events.clear()
+
+    def _complete(self) -> bool:
+        """Tell whether the JSON so far is a whole value, so that a backtick isn't part of it."""
+        if not (self._depth or self._ended):
+            with suppress(Exception):  # What is wrong, the next piece will tell.
+                self._parser.send(b" ")  # A number ends only with what follows it.
+            self._note_events()
+        return self._ended
+
+    def _refused(self, text: str) -> Answer:
+        """Read the piece that was refused again, for the character that is wrong."""
+        again = self._ijson.basic_parse_coro(self._ijson.sendable_list())
+        if self._read > self._start:  # Nothing at all would be the end, to it.
+            again.send(_as_json_bytes(text[self._start : self._read]))
+        at = self._read
+        try:
+            while at < len(text):
+                again.send(_as_json_bytes(text[at]))
+                at += 1
+        except self._ijson.JSONError as exc:
+            if not (self._constants and text[at] in "NI"):
+                why = str(exc).partition("\n")[0].partition(": ")[2].rstrip(".")
+                return self._wrong(why, text, at)
+        self._gave_up = True
+        return Verdict.UNKNOWN
+
+    def _wrong(self, why: str, text: str, at: int) -> Answer:
+        found = ascii(text[at : at + 20])
+        return Verdict.FAIL, f"it is not valid JSON: {why} (at character {at + 1}, {found})"
+
+
+def _as_json_bytes(text: str) -> bytes:
+    return text.translate(_OTHER_SPACE).encode("utf-8", "replace")
