@@ -200,7 +200,7 @@ class LlamaCppBackend:
     Args:
         gguf_path: the model's file.
         context_size: tokens of one request, prompt and reply together.
-        parallel: requests that the server works on at a time; further ones wait in its queue.
+        concurrency: requests that the server works on at a time; further ones wait in its queue.
         threads: processor threads; None leaves it to llama.cpp.
         startup_timeout: how long loading may take, in seconds.
         timeout: the longest silence of the server during a request, in seconds; None for no limit.
@@ -226,7 +226,7 @@ class LlamaCppBackend:
         gguf_path: str | os.PathLike[str],
         *,
         context_size: int = 4096,
-        parallel: int = 4,
+        concurrency: int = 4,
         threads: int | None = None,
         startup_timeout: float = 120.0,
         timeout: float | None = 600.0,
@@ -237,7 +237,7 @@ class LlamaCppBackend:
             raise ImportError(MISSING)
         for name, value in (
             ("context_size", context_size),
-            ("parallel", parallel),
+            ("concurrency", concurrency),
             ("threads", threads),
             ("startup_timeout", startup_timeout),
         ):
@@ -249,7 +249,7 @@ class LlamaCppBackend:
         self._config = {
             "name": self.model,
             "context_size": context_size,
-            "parallel": parallel,
+            "concurrency": concurrency,
             "threads": threads,
         }
         self._startup_timeout = startup_timeout

@@ -39,9 +39,9 @@ def serve(config: dict[str, Any]) -> tuple[Any, str]:
         params.hostname = "127.0.0.1"
     params.port = 0
     params.ui = False
-    params.n_parallel = config["parallel"]
-    params.n_ctx = config["context_size"] * config["parallel"]
-    params.n_threads_http = HTTP_THREADS + config["parallel"]
+    params.n_parallel = config["concurrency"]
+    params.n_ctx = config["context_size"] * config["concurrency"]
+    params.n_threads_http = HTTP_THREADS + config["concurrency"]
     if config["threads"] is not None:
         params.cpuparams.n_threads = config["threads"]
         params.cpuparams_batch.n_threads = config["threads"]

@@ -74,7 +74,7 @@ class AdaptiveStatistics(NamedTuple):
     """A look at an `AdaptiveLimiter`.
 
     Attributes:
-        limit: requests in flight at most, for now.
+        concurrency: requests in flight at most, for now.
         in_flight: requests admitted that have not ended.
         waiting: requests that wait.
         admitted: requests admitted since the limiter was made.
@@ -82,7 +82,7 @@ class AdaptiveStatistics(NamedTuple):
         refused: how many of them were answered with a 429.
     """
 
-    limit: int
+    concurrency: int
     in_flight: int
     waiting: int
     admitted: int
@@ -117,14 +117,16 @@ class AdaptiveLimiter(QueuedLimit):
         self._window = Window(whole_number("AdaptiveLimiter: initial", initial, most=most), most)
 
     @property
-    def limit(self) -> int:
+    def concurrency(self) -> int:
         """Requests in flight at most, for now. Setting it moves the window, which then goes on."""
         return self._window.whole
 
-    @limit.setter
-    def limit(self, limit: int) -> None:
+    @concurrency.setter
+    def concurrency(self, concurrency: int) -> None:
         most = self._window.maximum
-        self._window.size = float(whole_number("AdaptiveLimiter: limit", limit, most=most))
+        self._window.size = float(
+            whole_number("AdaptiveLimiter: concurrency", concurrency, most=most)
+        )
         self._changed()
 
     def statistics(self) -> AdaptiveStatistics:
@@ -134,7 +136,7 @@ class AdaptiveLimiter(QueuedLimit):
             The numbers of this moment.
         """
         return AdaptiveStatistics(
-            self.limit,
+            self.concurrency,
             self._queue.in_flight,
             self._queue.waiting,
             self._admitted,

@@ -18,14 +18,14 @@ class ConcurrencyStatistics(NamedTuple):
     """A look at a `ConcurrencyLimiter`.
 
     Attributes:
-        limit: requests in flight at most.
+        concurrency: requests in flight at most.
         in_flight: requests admitted that have not ended.
         waiting: requests that wait.
         admitted: requests admitted since the limiter was made.
         max_in_flight: the most that were in flight at one time.
     """
 
-    limit: int
+    concurrency: int
     in_flight: int
     waiting: int
     admitted: int
@@ -35,29 +35,29 @@ class ConcurrencyStatistics(NamedTuple):
 class ConcurrencyLimiter(QueuedLimit):
     """At most so many requests in flight, over all backends and calls that share it.
 
-    Waiting requests go in the order of a `FairQueue`. Change ``limiter.limit`` at any time: a lower
-    one lets what is in flight end.
+    Waiting requests go in the order of a `FairQueue`. Change ``limiter.concurrency`` at any time: a
+    lower one lets what is in flight end.
 
     Args:
-        limit: requests in flight at most, at least 1.
+        concurrency: requests in flight at most, at least 1.
 
     Raises:
-        TypeError: the limit is no int.
-        ValueError: the limit is less than 1.
+        TypeError: the concurrency is not an int.
+        ValueError: the concurrency is less than 1.
     """
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, concurrency: int) -> None:
         super().__init__()
-        self._limit = whole_number("ConcurrencyLimiter: limit", limit)
+        self._concurrency = whole_number("ConcurrencyLimiter: concurrency", concurrency)
 
     @property
-    def limit(self) -> int:
+    def concurrency(self) -> int:
         """Requests in flight at most; setting it takes effect at once."""
-        return self._limit
+        return self._concurrency
 
-    @limit.setter
-    def limit(self, limit: int) -> None:
-        self._limit = whole_number("ConcurrencyLimiter: limit", limit)
+    @concurrency.setter
+    def concurrency(self, concurrency: int) -> None:
+        self._concurrency = whole_number("ConcurrencyLimiter: concurrency", concurrency)
         self._changed()
 
     def statistics(self) -> ConcurrencyStatistics:
@@ -68,8 +68,8 @@ class ConcurrencyLimiter(QueuedLimit):
         """
         queue = self._queue
         return ConcurrencyStatistics(
-            self._limit, queue.in_flight, queue.waiting, self._admitted, self._max_in_flight
+            self._concurrency, queue.in_flight, queue.waiting, self._admitted, self._max_in_flight
         )
 
     def _delay(self, now: float, permit: QueuedPermit) -> float:  # noqa: ARG002
-        return 0.0 if self._queue.in_flight < self._limit else math.inf
+        return 0.0 if self._queue.in_flight < self._concurrency else math.inf

@@ -328,7 +328,7 @@ def _llama(spec: LlamaUpstream) -> Any:
     return LlamaCppBackend(
         spec.gguf,
         context_size=spec.context_size,
-        parallel=spec.parallel,
+        concurrency=spec.parallel,
         threads=spec.threads,
         timeout=spec.timeout,
         can_judge=spec.can_judge,

@@ -60,7 +60,7 @@ def model(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def running(model):
-    with LlamaCppBackend(model[0], parallel=4, threads=1) as backend:
+    with LlamaCppBackend(model[0], concurrency=4, threads=1) as backend:
         yield backend
 
 
@@ -214,7 +214,7 @@ def test_only_who_has_the_key_may_use_the_server(running):
 def slow(tmp_path_factory):
     path = tmp_path_factory.mktemp("models") / "slow.gguf"
     build_bigram_gguf(LONG, path)
-    with LlamaCppBackend(path, parallel=4, threads=1) as backend:
+    with LlamaCppBackend(path, concurrency=4, threads=1) as backend:
         yield backend
 
 
@@ -464,7 +464,7 @@ def test_it_is_entered_once_at_a_time(running):
         pytest.fail("it was entered")
 
 
-@pytest.mark.parametrize("name", ["context_size", "parallel", "threads", "startup_timeout"])
+@pytest.mark.parametrize("name", ["context_size", "concurrency", "threads", "startup_timeout"])
 def test_a_number_that_is_not_positive_is_refused(name):
     with pytest.raises(ValueError, match=f"{name} is over 0"):
         LlamaCppBackend("model.gguf", **{name: 0})

@@ -109,21 +109,21 @@ def test_a_full_round_of_successes_adds_about_one():
 async def test_only_successes_429s_and_5xxs_matter(virtual_clock, end, limit, then):
     limiter = AdaptiveLimiter(1)
     (await limiter.acquire(request(), Slow())).release(end)
-    assert limiter.limit == limit
+    assert limiter.concurrency == limit
     await anyio.sleep(0.5)  # A pause is over by then; a stop of growth is not.
     if end.error is not None and isinstance(end.error, RateLimited):
         assert limiter.statistics().refused == 1
         return
     permits = [await limiter.acquire(request(), Slow()) for _ in range(limit)]
     permits[0].release(GOOD)
-    assert limiter.limit == then
+    assert limiter.concurrency == then
 
 
 async def test_a_reply_that_ends_in_an_error_is_no_success():
     limiter = AdaptiveLimiter(1)
     end = RequestEnd(GOOD.usage, GOOD.generation, ValueError("in the block round the stream"))
     (await limiter.acquire(request(), Slow())).release(end)
-    assert limiter.limit == 1
+    assert limiter.concurrency == 1
 
 
 async def test_an_idle_limiter_does_not_drift_up(virtual_clock):
@@ -131,7 +131,7 @@ async def test_an_idle_limiter_does_not_drift_up(virtual_clock):
     limited = LimitedBackend(Slow(0.01), limiter)
     for _ in range(100):
         await limited.generate(request())
-    assert limiter.limit == 8
+    assert limiter.concurrency == 8
 
 
 async def test_cancelled_requests_neither_grow_nor_shrink_it(virtual_clock):
@@ -143,7 +143,7 @@ async def test_cancelled_requests_neither_grow_nor_shrink_it(virtual_clock):
                 for _ in range(4):
                     tasks.start_soon(limited.generate, request())
     statistics = limiter.statistics()
-    assert (statistics.limit, statistics.in_flight, statistics.waiting) == (2, 0, 0)
+    assert (statistics.concurrency, statistics.in_flight, statistics.waiting) == (2, 0, 0)
 
 
 async def test_it_doubles_in_the_time_of_a_request_while_it_is_full(virtual_clock):
@@ -153,7 +153,7 @@ async def test_it_doubles_in_the_time_of_a_request_while_it_is_full(virtual_cloc
         async with anyio.create_task_group() as tasks:
             for _ in range(500):
                 tasks.start_soon(limited.generate, request())
-    assert backend.max_in_flight == limiter.limit == 64
+    assert backend.max_in_flight == limiter.concurrency == 64
 
 
 # --- the pause after a 429 ------------------------------------------------------------------------
@@ -257,9 +257,9 @@ async def test_the_window_may_be_set_while_it_runs(virtual_clock):
         for _ in range(10):
             tasks.start_soon(limited.generate, request())
         await anyio.sleep(0.5)
-        limiter.limit = 5
+        limiter.concurrency = 5
         assert limiter.statistics() == (5, 5, 5, 5, 5, 0)
-    assert limiter.limit > 5  # It goes on from there.
+    assert limiter.concurrency > 5  # It goes on from there.
     assert isinstance(limiter, Limit)
 
 
@@ -282,9 +282,9 @@ def test_wrong_arguments_are_refused(arguments, error, says):
 @pytest.mark.parametrize(("limit", "error"), [(0, ValueError), (11, ValueError), (2.5, TypeError)])
 def test_a_wrong_window_is_refused(limit, error):
     limiter = AdaptiveLimiter(5, maximum=10)
-    with pytest.raises(error, match="AdaptiveLimiter: limit"):
-        limiter.limit = limit
-    assert limiter.limit == 5
+    with pytest.raises(error, match="AdaptiveLimiter: concurrency"):
+        limiter.concurrency = limit
+    assert limiter.concurrency == 5
 
 
 # --- against a server with a rate limit -----------------------------------------------------------

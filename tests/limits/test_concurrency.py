@@ -63,7 +63,7 @@ async def test_the_first_attempt_of_each_call_goes_before_siblings(virtual_clock
                 tasks.start_soon(limited.generate, request(call, subsample, started))
         for _ in range(6):
             await anyio.sleep(0.1)
-            limiter.limit += 1
+            limiter.concurrency += 1
     came = [(r.meta.sampling_id, r.meta.subsample) for r in backend.came]
     assert came == [("b", 0), ("a", 0), ("c", 0), ("b", 1), ("a", 1), ("c", 1)]
 
@@ -86,10 +86,10 @@ async def test_a_higher_limit_takes_effect_at_once_and_a_lower_one_lets_requests
         for _ in range(8):
             tasks.start_soon(limited.generate, request())
         await anyio.sleep(0.5)
-        limiter.limit = 4
+        limiter.concurrency = 4
         assert limiter.statistics().in_flight == 4
-        limiter.limit = 2
-        assert limiter.limit == 2
+        limiter.concurrency = 2
+        assert limiter.concurrency == 2
         await anyio.sleep(0.25)
         assert backend.in_flight == 4
         await anyio.sleep(0.5)  # One has ended at 1.0; three are still more than two.
@@ -104,12 +104,12 @@ async def test_a_higher_limit_takes_effect_at_once_and_a_lower_one_lets_requests
     [(0, ValueError), (-1, ValueError), (2.5, TypeError), (True, TypeError), ("3", TypeError)],
 )
 def test_a_limit_is_a_whole_number_over_zero(limit, error):
-    with pytest.raises(error, match=r"ConcurrencyLimiter: limit .* not "):
+    with pytest.raises(error, match=r"ConcurrencyLimiter: concurrency .* not "):
         ConcurrencyLimiter(limit)
     limiter = ConcurrencyLimiter(4)
-    with pytest.raises(error, match=r"ConcurrencyLimiter: limit .* not "):
-        limiter.limit = limit
-    assert limiter.limit == 4
+    with pytest.raises(error, match=r"ConcurrencyLimiter: concurrency .* not "):
+        limiter.concurrency = limit
+    assert limiter.concurrency == 4
 
 
 # --- how requests end -----------------------------------------------------------------------------
@@ -292,7 +292,7 @@ def test_the_limit_may_be_changed_from_another_thread(library):
     limiter = ConcurrencyLimiter(1)
 
     def raise_it():
-        limiter.limit = 2
+        limiter.concurrency = 2
 
     async def main():
         permit = await limiter.acquire(request(), Slow())
@@ -313,7 +313,7 @@ def test_a_change_from_another_thread_may_find_nobody_waiting_any_more(library):
     limiter = ConcurrencyLimiter(1)
 
     def lower_it():
-        limiter.limit = 1
+        limiter.concurrency = 1
 
     async def main():
         permit = await limiter.acquire(request(), Slow())
@@ -335,7 +335,7 @@ async def test_the_limit_may_be_changed_where_a_callback_runs(anyio_backend_name
     permit = await limiter.acquire(request(), Slow())
 
     def raise_it():
-        limiter.limit = 2
+        limiter.concurrency = 2
 
     if anyio_backend_name == "asyncio":
         asyncio.get_running_loop().call_later(0.01, raise_it)
@@ -349,10 +349,10 @@ async def test_the_limit_may_be_changed_where_a_callback_runs(anyio_backend_name
 
 def test_the_limit_may_be_changed_outside_any_event_loop():
     limiter = ConcurrencyLimiter(1)
-    limiter.limit = 3
+    limiter.concurrency = 3
     anyio.run(hold, limiter, 0.0)
-    limiter.limit = 2
-    assert limiter.statistics().limit == 2
+    limiter.concurrency = 2
+    assert limiter.statistics().concurrency == 2
 
 
 @pytest.mark.parametrize("closed", [True, False])
@@ -391,7 +391,7 @@ def test_a_coroutine_that_is_thrown_away_leaves_the_line_quietly(closed):
     if closed:
         loop.close()
     waiting.pop().close()
-    limiter.limit = 1  # There is nobody left whom this could wake.
+    limiter.concurrency = 1  # There is nobody left whom this could wake.
     permit.release(GOOD)
     while waiting:
         waiting.pop().close()

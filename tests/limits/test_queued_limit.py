@@ -50,7 +50,7 @@ class Watched(ConcurrencyLimiter):
         self.permits = []
 
     def _granted(self, now, permit):
-        assert self._queue.in_flight <= self.limit
+        assert self._queue.in_flight <= self.concurrency
         busy = Counter(t.meta.sampling_id for t in self.permits if t.in_flight and t is not permit)
         best = min([permit, *(t for t in self.permits if t.waiting)], key=lambda t: rank(t, busy))
         assert rank(permit, busy) == rank(best, busy)
@@ -117,7 +117,7 @@ def test_a_cap_holds_and_priority_is_kept(library, limit, clients, changes):
     limiter = Watched(limit)
 
     def set_limit(limit):
-        limiter.limit = limit
+        limiter.concurrency = limit
 
     run_virtual(lambda: storm(limiter, clients, changes, set_limit), backend=library)
     drained(limiter)
@@ -130,11 +130,11 @@ def test_an_adaptive_window_loses_nobody(library, limit, clients, changes):
     limiter = AdaptiveLimiter(limit)
 
     def set_limit(limit):
-        limiter.limit = limit
+        limiter.concurrency = limit
 
     run_virtual(lambda: storm(limiter, clients, changes, set_limit), backend=library)
     drained(limiter)
-    assert limiter.limit >= 1
+    assert limiter.concurrency >= 1
 
 
 @pytest.mark.parametrize("library", LIBRARIES)

@@ -63,7 +63,7 @@ def check_limiters(play: Play) -> None:
         if limiter is play.limiters[-1]:
             assert stats.admitted == len(play.rig.sent)
         if isinstance(limiter, ConcurrencyLimiter):
-            assert play.rig.max_in_flight <= limiter.limit
+            assert play.rig.max_in_flight <= limiter.concurrency
         elif isinstance(limiter, AdaptiveLimiter):
             assert play.rig.max_in_flight <= 5
         elif limiter is play.limiters[-1]:
