@@ -393,39 +393,28 @@ async def test_any_object_is_json():
     assert answer.json["choices"][0]["message"]["content"] == '{"a": 1}'
 
 
-def nested(depth: int) -> dict[str, object]:
-    schema: dict[str, object] = {}
-    for _ in range(depth):
-        schema = {"not": schema}
-    return schema
+PARTS = {f"n{n}": {"anyOf": [{"$ref": f"#/$defs/n{n + 1}"}] * 2} for n in range(60)}
+
+BAD_SCHEMAS = [
+    ({"type": "objekt"}, "the schema is wrong at $.type"),
+    ({"$ref": "#/$defs/nope"}, "leads nowhere"),
+    ({"$ref": "http://127.0.0.1:9/schema.json"}, "leads nowhere"),
+    ({"$ref": "#"}, "circle"),
+    ({"pattern": "("}, "is not a 'regex'"),
+    ({"enum": ["x" * 70_000]}, "65,536 characters are the most"),
+    ({"$defs": {**PARTS, "n60": {"type": "string"}}, "$ref": "#/$defs/n0"}, ""),  # Exponential.
+]
 
 
-@pytest.mark.parametrize(
-    ("schema", "said"),
-    [
-        ({"type": "objekt"}, "the schema is wrong at $.type"),
-        ({"$ref": "#/$defs/nope"}, "leads nowhere"),
-        ({"$ref": "http://127.0.0.1:9/schema.json"}, "leads nowhere"),
-        ({"$ref": "#"}, "circle"),
-        ({"pattern": "("}, "is not a 'regex'"),
-        ({"enum": ["x" * 70_000]}, "65,536 characters are the most"),
-    ],
-)
-async def test_a_schema_that_is_none_or_costs_too_much_is_refused(schema, said):
+async def test_a_schema_that_is_none_or_costs_too_much_is_refused():
     backend = Recording()
-    async with calling(backend) as caller:
-        answer = await caller.chat(**of_schema(schema))
-    assert (answer.status, answer.error["param"]) == (400, "response_format.json_schema.schema")
-    assert said in answer.error["message"]
+    async with calling(backend, overrides={"check_seconds": 0.3}) as caller:
+        for schema, said in BAD_SCHEMAS:
+            answer = await caller.chat(**of_schema(schema))
+            assert answer.status == 400
+            assert answer.error["param"] == "response_format.json_schema.schema"
+            assert said in answer.error["message"]
     assert backend.requests == []
-
-
-async def test_a_schema_of_exponential_cost_is_refused():
-    parts = {f"n{n}": {"anyOf": [{"$ref": f"#/$defs/n{n + 1}"}] * 2} for n in range(60)}
-    schema = {"$defs": {**parts, "n60": {"type": "string"}}, "$ref": "#/$defs/n0"}
-    async with calling(Recording(), overrides={"check_seconds": 0.3}) as caller:
-        answer = await caller.chat(**of_schema(schema))
-    assert (answer.status, answer.error["param"]) == (400, "response_format.json_schema.schema")
 
 
 # --- when the upstream fails --------------------------------------------------------------------
@@ -500,6 +489,17 @@ async def test_a_passing_fault_is_tried_again(virtual_clock):
         answer = await caller.chat()
     assert answer.status == 200
     assert virtual_clock.now >= 2
+
+
+async def test_an_upstream_that_is_down_is_left_alone_and_callers_are_told_for_how_long(
+    virtual_clock,
+):
+    backend = Recording(BackendUnavailable("x", status=500))
+    async with calling(backend, retries=2, loop=4) as caller:
+        answers = [await caller.chat() for _ in range(3)]
+    assert len(backend.requests) <= 9
+    assert answers[-1].status == 503
+    assert int(answers[-1].headers["retry-after"]) >= 1
 
 
 async def test_time_that_is_up_before_anything_was_judged_is_a_504(virtual_clock):

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 import socket
-import textwrap
 import threading
 import time
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import pytest
 import uvicorn
-from guard_kit import TOKEN, Caller, TinyApp, key, process, request, running, wait_until
+from guard_kit import TOKEN, Caller, TinyApp, key, request, running, wait_until
 from uvicorn.server import ServerState
 
 from mellea_like.gateway.config.server import ServerConfig
@@ -592,54 +589,7 @@ def test_stopping_lets_answers_end_within_the_bound_and_cuts_the_rest_off():
     assert app.inside == 0
 
 
-# --- the whole process ---------------------------------------------------------------------------
-
-SERVER = """
-    import sys
-    sys.path.insert(0, sys.argv[1])
-    import anyio
-    from guard_kit import TinyApp
-    from mellea_like.gateway.config.server import ServerConfig
-    from mellea_like.gateway.http.guard import Guard
-    from mellea_like.gateway.http.metrics import Metrics
-    from mellea_like.gateway.http.server import listen, serve
-
-    config = ServerConfig(port=0, stop_seconds=0.3)
-    tiny = TinyApp()
-    app = Guard(tiny, config, {}, metrics=Metrics([], []))
-    listening = listen(config, has_keys=False)
-
-    async def main():
-        async def watch():
-            while not tiny.inside:
-                await anyio.sleep(0.01)
-            print("in", flush=True)
-
-        print(listening.getsockname()[1], flush=True)
-        async with anyio.create_task_group() as group:
-            group.start_soon(watch)
-            ended = await serve(app, config, listening, quiet=True)
-        print(ended.name, flush=True)
-
-    anyio.run(main)
-"""
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_stops_the_server_and_answers_end_before(number):
-    support = str(Path(__file__).parents[1] / "support")
-    with process("-c", textwrap.dedent(SERVER), support) as server:
-        assert server.stdout is not None
-        port = int(server.stdout.readline())
-        with Caller(port) as caller:
-            caller.send(request("/wait", {"a": 1}))
-            assert server.stdout.readline() == "in\n"
-            server.send_signal(number)
-            assert caller.closed_after() < 5
-        output, errors = server.communicate(timeout=10)
-    assert (server.returncode, output) == (0, f"{number.name}\n")
-    assert "Traceback" not in errors
-    assert "Exception" not in errors
+# --- the server ----------------------------------------------------------------------------------
 
 
 def test_an_app_that_does_not_start_is_an_error():

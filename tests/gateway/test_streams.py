@@ -140,15 +140,6 @@ async def test_a_refusal_streams_as_one():
     assert deltas[1:] == [{"refusal": "I can't."}, {}]
 
 
-async def test_model_output_can_not_forge_events():
-    text = 'a\n\ndata: {"x": 1}\r\n\r\nevent: error\n: \u2028\x00'
-    async with calling(ScriptedBackend([text])) as caller:
-        answer = await caller.chat(stream=True)
-    assert answer.text == text
-    assert answer.body.isascii()
-    assert all(part.count(b"\n") == 2 and part.endswith(b"\n\n") for _, part in answer.parts)
-
-
 # --- when there is no reply ---------------------------------------------------------------------
 
 
