@@ -37,7 +37,6 @@ class Ticket(Generic[T]):
         "_traceback",
         "_value",
         "_waiters",
-        "seen",
     )
 
     def __init__(self, abandoned: Callable[[Ticket[T]], object] | None = None) -> None:
@@ -48,7 +47,6 @@ class Ticket(Generic[T]):
         self._error: BaseException | None = None
         self._traceback: TracebackType | None = None
         self._waiters = 0
-        self.seen = False
 
     @property
     def done(self) -> bool:
@@ -110,7 +108,6 @@ class Ticket(Generic[T]):
         if self._error is not None:
             # What cancels a component along with its callers leaves as their cancellation.
             await checkpoint_if_cancelled()
-        self.seen = True
         try:
             if self._error is not None:
                 # Not with the frames of those who raised it before.

@@ -115,7 +115,7 @@ async def test_no_more_runs_are_active_than_may_and_sessions_wait_in_line():
         await anyio.sleep(1)
         active -= 1
 
-    async with ChatDispatcher(reply, quiet=0.05, max_runs=2) as dispatcher:
+    async with ChatDispatcher(reply, quiet=0.05, concurrency=2) as dispatcher:
         for key in "abcde":
             dispatcher.submit(key, key)
             await anyio.sleep(0.01)
@@ -235,7 +235,7 @@ async def test_without_a_window_what_comes_in_one_step_goes_together():
 
 async def test_a_stop_while_a_session_waits_for_its_turn_starts_no_run():
     bot, other = Bot(1), Bot(1)
-    async with chat(bot, max_runs=1) as dispatcher:
+    async with chat(bot, concurrency=1) as dispatcher:
         dispatcher.submit("a", 1)
         dispatcher.submit("b", 2, run=other.reply)
         await until(0.5)
@@ -684,7 +684,7 @@ async def test_a_message_dropped_that_no_one_waits_for_is_logged(caplog, watched
         ({"stop_grace": -0.1}, ValueError, "stop_grace is at least 0"),
         ({"max_pending": 0}, ValueError, "max_pending is at least 1"),
         ({"max_sessions": 1.5}, TypeError, "max_sessions is a whole number"),
-        ({"max_runs": 0}, ValueError, "max_runs is at least 1"),
+        ({"concurrency": 0}, ValueError, "concurrency is at least 1"),
         ({"on_busy": "wait"}, ValueError, "on_busy is 'queue', 'interrupt' or 'reject'"),
     ],
 )

@@ -32,7 +32,7 @@ class Settings:
     max_wait: float
     max_pending: int
     max_sessions: int
-    max_runs: int | None
+    concurrency: int | None
     on_busy: Literal["queue", "interrupt", "reject"]
     stop_grace: float
     idle_ttl: float
@@ -87,7 +87,7 @@ class Story:
             ran = Ran(messages[0].key, number, anyio.current_time(), list(messages))
             active = [other for other in self.runs if other.end == math.inf]
             assert all(other.key != ran.key for other in active), "two runs in one session"
-            assert len(active) < (self.settings.max_runs or math.inf), "too many runs"
+            assert len(active) < (self.settings.concurrency or math.inf), "too many runs"
             assert {(m.key, m.run) for m in messages} == {(ran.key, number)}
             sent = [self.tickets[m.number] for m in messages if m.number in self.tickets]
             assert not any(ticket.done for ticket in sent), "it was settled and is sent"
@@ -120,7 +120,7 @@ SETTINGS = st.builds(
     max_wait=st.sampled_from([0.0, 0.3, 1.0]),
     max_pending=st.sampled_from([1, 2, 5, 100]),
     max_sessions=st.sampled_from([1, 2, 10]),
-    max_runs=st.sampled_from([None, None, 1, 2]),
+    concurrency=st.sampled_from([None, None, 1, 2]),
     on_busy=st.sampled_from(["queue", "queue", "interrupt", "reject"]),
     stop_grace=st.sampled_from([0.0, 0.2, 5.0]),
     idle_ttl=st.sampled_from([0.0, 0.3, 600.0]),
@@ -261,8 +261,8 @@ def check_start(story: Story, ran: Ran, before: float) -> None:
     due = min(last + rules.quiet, first + rules.max_wait)
     follows = ran.start == before
     closing = ran.start >= story.closed_at
-    assert ran.start >= due - SLACK or follows or closing or rules.max_runs, "it came too early"
-    if rules.max_runs is None:
+    assert ran.start >= due - SLACK or follows or closing or rules.concurrency, "it came too early"
+    if rules.concurrency is None:
         cap = max(first + rules.max_wait, before)
         assert ran.start <= cap + SLACK, "S6: it came too late"
     for m in ran.messages:

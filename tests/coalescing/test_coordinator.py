@@ -183,7 +183,7 @@ async def test_what_the_backend_takes_for_what_a_request_leaves_open_counts_as_s
 async def test_callers_take_turns_and_each_keeps_his_order():
     person = Person(delay=1)
     async with (
-        SamplingCoordinator(person, max_batch=4, max_inflight=1) as coordinator,
+        SamplingCoordinator(person, max_batch=4, concurrency=1) as coordinator,
         anyio.create_task_group() as tasks,
     ):
         for caller in "aaaaaabbc":
@@ -197,7 +197,7 @@ async def test_who_a_caller_is_can_be_said():
     person = Person(delay=1)
     who = lambda request: request.messages[-1].content[0]
     async with (
-        SamplingCoordinator(person, max_batch=2, max_inflight=1, caller=who) as coordinator,
+        SamplingCoordinator(person, max_batch=2, concurrency=1, caller=who) as coordinator,
         anyio.create_task_group() as tasks,
     ):
         for text in ("a1", "a2", "a3", "a4", "b1"):
@@ -241,7 +241,7 @@ async def test_one_slow_approval_does_not_block_the_rest():
         return [entry(task, "ok") for task in tasks]
 
     person = Person(slow_for_the_first)
-    async with SamplingCoordinator(person, max_batch=2, max_inflight=2) as coordinator:
+    async with SamplingCoordinator(person, max_batch=2, concurrency=2) as coordinator:
         done = []
 
         async def call(request):
@@ -256,9 +256,9 @@ async def test_one_slow_approval_does_not_block_the_rest():
 
 
 @pytest.mark.parametrize("most", [1, 2, 3])
-async def test_no_more_batches_are_under_way_than_max_inflight(most):
+async def test_no_more_batches_are_under_way_than_concurrency(most):
     person = Person(delay=1)
-    async with SamplingCoordinator(person, max_batch=1, max_inflight=most) as coordinator:
+    async with SamplingCoordinator(person, max_batch=1, concurrency=most) as coordinator:
         await gather(coordinator, *asks(7))
         assert coordinator.statistics().max_in_flight == most
     assert person.max_in_flight == most
@@ -268,7 +268,7 @@ async def test_no_more_batches_are_under_way_than_max_inflight(most):
 async def test_what_waits_for_a_batch_to_end_goes_on_gathering():
     person = Person(delay=10)
     async with (
-        SamplingCoordinator(person, window=1, max_inflight=1) as coordinator,
+        SamplingCoordinator(person, window=1, concurrency=1) as coordinator,
         anyio.create_task_group() as tasks,
     ):
         for seconds in (0, 2, 4, 8):
@@ -644,7 +644,7 @@ async def test_it_is_a_backend_that_does_not_stream():
 async def test_its_numbers_add_up():
     person = Person(lacking("t1", "t2"), delay=1)
     async with SamplingCoordinator(
-        person, max_batch=3, max_inflight=1, max_pending=3
+        person, max_batch=3, concurrency=1, max_pending=3
     ) as coordinator:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(gather, coordinator, *asks(3))
@@ -668,7 +668,7 @@ async def test_its_numbers_add_up():
         ({"idle": True}, TypeError, "idle is a number of seconds"),
         ({"max_batch": 0}, ValueError, "max_batch is at least 1"),
         ({"max_batch": 2.0}, TypeError, "max_batch is a whole number"),
-        ({"max_inflight": 0}, ValueError, "max_inflight is at least 1"),
+        ({"concurrency": 0}, ValueError, "concurrency is at least 1"),
         ({"max_pending": 0}, ValueError, "max_pending is at least 1"),
         ({"max_joint_tokens": 0}, ValueError, "max_joint_tokens is at least 1"),
         ({"full": "drop"}, ValueError, 'full is "wait" or "raise"'),

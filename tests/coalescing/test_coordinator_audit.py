@@ -93,7 +93,7 @@ async def test_every_way_to_end_is_told():
     person = Person(BackendUnavailable("gone"), delay=10)
     async with (
         SamplingCoordinator(
-            person, audit=written, max_batch=2, max_inflight=1, max_pending=2, full="raise"
+            person, audit=written, max_batch=2, concurrency=1, max_pending=2, full="raise"
         ) as coordinator,
         anyio.create_task_group() as tasks,
     ):

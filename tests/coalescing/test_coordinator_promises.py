@@ -344,7 +344,7 @@ async def test_s5_draining_serves_what_was_accepted_without_waiting_for_windows(
     told = Settlements()
     person = Person(delay=1)
     async with (
-        SamplingCoordinator(person, max_inflight=1) as coordinator,
+        SamplingCoordinator(person, concurrency=1) as coordinator,
         anyio.create_task_group() as tasks,
     ):
         for request in [*asks(2), *asks(1, temperature=0.3)]:
@@ -362,7 +362,7 @@ async def test_s5_what_is_not_served_by_the_deadline_gets_a_shutdown_error():
     told = Settlements()
     person = Person(delay=10)
     async with (
-        SamplingCoordinator(person, max_batch=1, max_inflight=1) as coordinator,
+        SamplingCoordinator(person, max_batch=1, concurrency=1) as coordinator,
         anyio.create_task_group() as tasks,
     ):
         for request in asks(3):
@@ -377,7 +377,7 @@ async def test_s5_what_is_not_served_by_the_deadline_gets_a_shutdown_error():
 async def test_s5_draining_turns_away_who_had_found_no_room():
     told = Settlements()
     async with (
-        SamplingCoordinator(Person(), max_batch=2, max_pending=2, max_inflight=1) as coordinator,
+        SamplingCoordinator(Person(), max_batch=2, max_pending=2, concurrency=1) as coordinator,
         anyio.create_task_group() as tasks,
     ):
         for request in asks(5, temperature=0.1):
@@ -394,7 +394,7 @@ async def test_s5_aborting_cancels_what_runs_and_settles_everyone():
     told = Settlements()
     person = Person(delay=10)
     async with (
-        SamplingCoordinator(person, max_batch=2, max_inflight=1, max_pending=2) as coordinator,
+        SamplingCoordinator(person, max_batch=2, concurrency=1, max_pending=2) as coordinator,
         anyio.create_task_group() as tasks,
     ):
         for request in asks(6):
@@ -440,7 +440,7 @@ async def test_s6_a_steady_stream_does_not_keep_a_window_open():
 async def test_s6_one_who_asks_for_much_does_not_keep_others_out():
     person = Person(delay=1)
     async with (
-        SamplingCoordinator(person, max_batch=1, max_inflight=1, max_pending=2) as coordinator,
+        SamplingCoordinator(person, max_batch=1, concurrency=1, max_pending=2) as coordinator,
         anyio.create_task_group() as tasks,
     ):
         tasks.start_soon(gather, coordinator, *asks(50, call="greedy"))
@@ -456,7 +456,7 @@ async def test_s6_one_who_asks_for_much_does_not_keep_others_out():
 async def test_s7_a_full_queue_lets_callers_wait():
     person = Person(delay=1)
     async with (
-        SamplingCoordinator(person, max_batch=2, max_inflight=1, max_pending=4) as coordinator,
+        SamplingCoordinator(person, max_batch=2, concurrency=1, max_pending=4) as coordinator,
         anyio.create_task_group() as tasks,
     ):
         tasks.start_soon(gather, coordinator, *asks(10))
@@ -469,7 +469,7 @@ async def test_s7_a_full_queue_lets_callers_wait():
 async def test_s7_or_raises(anyio_backend):
     person = Person(delay=1)
     async with SamplingCoordinator(
-        person, max_batch=2, max_inflight=1, max_pending=4, full="raise"
+        person, max_batch=2, concurrency=1, max_pending=4, full="raise"
     ) as coordinator:
         requests = asks(10)
         async with anyio.create_task_group() as tasks:
@@ -486,7 +486,7 @@ async def test_s7_or_raises(anyio_backend):
 async def test_s7_when_one_leaves_another_comes_in():
     person = Person(delay=10)
     async with (
-        SamplingCoordinator(person, max_batch=1, max_inflight=1, max_pending=1) as coordinator,
+        SamplingCoordinator(person, max_batch=1, concurrency=1, max_pending=1) as coordinator,
         anyio.create_task_group() as tasks,
     ):
         tasks.start_soon(coordinator.generate, ask("slow"))
@@ -505,7 +505,7 @@ async def test_s7_when_one_leaves_another_comes_in():
 async def test_s7_who_waits_for_room_may_leave_and_expire():
     person = Person(delay=1)
     async with (
-        SamplingCoordinator(person, max_batch=1, max_inflight=1, max_pending=1) as coordinator,
+        SamplingCoordinator(person, max_batch=1, concurrency=1, max_pending=1) as coordinator,
         anyio.create_task_group() as tasks,
     ):
         tasks.start_soon(gather, coordinator, *asks(2))
@@ -545,7 +545,7 @@ async def test_s8_one_that_comes_too_late_expires_at_once():
 async def test_s8_a_slow_batch_before_it_counts():
     person = Person(delay=10)
     async with (
-        SamplingCoordinator(person, max_batch=1, max_inflight=1) as coordinator,
+        SamplingCoordinator(person, max_batch=1, concurrency=1) as coordinator,
         anyio.create_task_group() as tasks,
     ):
         tasks.start_soon(coordinator.generate, ask("slow"))

@@ -101,7 +101,7 @@ def stories(draw: st.DrawFn) -> Story:
             "window": draw(st.sampled_from([0.0, 1.0, 2.5])),
             "idle": draw(st.sampled_from([None, None, 0.0, 0.5])),
             "max_batch": draw(st.sampled_from([1, 2, 4, 10])),
-            "max_inflight": draw(st.sampled_from([1, 2, 100])),
+            "concurrency": draw(st.sampled_from([1, 2, 100])),
             "max_pending": draw(st.sampled_from([1, 3, 1000])),
             "full": draw(st.sampled_from(["wait", "raise"])),
             "retry_missing": draw(st.booleans()),
@@ -161,7 +161,7 @@ class Play:
         meter = request.meter.start()
         meter.update(input_tokens=7 * len(texts))
         self.in_flight += 1
-        assert self.in_flight <= self.story.options["max_inflight"]
+        assert self.in_flight <= self.story.options["concurrency"]
         self.check_bounds()
         try:
             await anyio.sleep(turn.delay)
@@ -183,7 +183,7 @@ class Play:
     def check_bounds(self) -> None:
         statistics = self.coordinator.statistics()
         assert statistics.waiting <= self.story.options["max_pending"]
-        assert statistics.in_flight <= self.story.options["max_inflight"]
+        assert statistics.in_flight <= self.story.options["concurrency"]
 
     def write(self, record: AuditRecord) -> None:
         self.records.append(record)
@@ -274,7 +274,7 @@ class Play:
     def check_wait(self, told: Told, mine: list[Call]) -> None:
         """With room for all, nothing waits for longer than the window says."""
         options = self.story.options
-        if options["max_inflight"] < 100 or options["max_pending"] < 1000:
+        if options["concurrency"] < 100 or options["max_pending"] < 1000:
             return
         waited = (mine[0].began if mine else told.at) - told.asked
         assert waited <= options["window"]

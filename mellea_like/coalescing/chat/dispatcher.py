@@ -105,7 +105,7 @@ class ChatDispatcher(Component, Generic[M, R]):
 
     Messages of one session that come within ``quiet`` seconds of each other go to one run, in their
     order. What comes during a run waits, and runs as one when that has ended, without another
-    window. Sessions do not wait for each other, unless ``max_runs`` says so.
+    window. Sessions do not wait for each other, unless ``concurrency`` says so.
 
     A ticket need not be awaited. Whoever is cancelled while it awaits one takes its message back,
     if no run has it yet. A run is never cancelled because no one waits for it; if it fails and no
@@ -124,7 +124,7 @@ class ChatDispatcher(Component, Generic[M, R]):
         idle_ttl: seconds after which a session that has nothing to do is forgotten.
         max_sessions: how many sessions there may be. The one that has been idle for longest makes
             room for a new one.
-        max_runs: how many runs may be active over all sessions; None for no limit. Sessions wait
+        concurrency: how many runs may be active over all sessions; None for no limit. Sessions wait
             in the order in which they were ready.
         on_busy: what a message does that comes during a run. ``"queue"``: it waits for the end.
             ``"interrupt"``: it cancels the run, whose messages wait again, now with this one, and
@@ -147,7 +147,7 @@ class ChatDispatcher(Component, Generic[M, R]):
         max_pending: int = 100,
         idle_ttl: float = 600.0,
         max_sessions: int = 10_000,
-        max_runs: int | None = None,
+        concurrency: int | None = None,
         on_busy: OnBusy = "queue",
         stop_grace: float = 5.0,
     ) -> None:
@@ -160,8 +160,10 @@ class ChatDispatcher(Component, Generic[M, R]):
         )
         self._max_sessions = whole_number("ChatDispatcher: max_sessions", max_sessions)
         self._idle_ttl = _seconds("idle_ttl", idle_ttl)
-        self._max_runs = (
-            math.inf if max_runs is None else whole_number("ChatDispatcher: max_runs", max_runs)
+        self._concurrency = (
+            math.inf
+            if concurrency is None
+            else whole_number("ChatDispatcher: concurrency", concurrency)
         )
         self._run = _runnable(run)
         self._now = anyio.current_time
@@ -448,12 +450,12 @@ class ChatDispatcher(Component, Generic[M, R]):
             self._changed.set()
 
     def _has_something_to_do(self) -> bool:
-        ready = self._sessions.ready and len(self._active) < self._max_runs
+        ready = self._sessions.ready and len(self._active) < self._concurrency
         return bool(ready) or self._sessions.next_check() < self._timer_ends
 
     def _begin_runs(self) -> None:
         """Start all runs that may start; only in the timer's task, never in a caller's."""
-        while len(self._active) < self._max_runs:
+        while len(self._active) < self._concurrency:
             session = self._sessions.take_ready()
             if session is None:
                 break
@@ -474,7 +476,7 @@ class ChatDispatcher(Component, Generic[M, R]):
         self._sessions.update(session, now)
 
     def _open_waited_for(self, now: float) -> None:
-        while (key := self._waiters.next_unopened()) is not None:
+        for key in self._waiters.unopened():
             session = self._sessions.open(key)
             if session is None:
                 break

@@ -379,9 +379,10 @@ class Waiters(Generic[M, R]):
         queue = self._queues.get(key)
         return queue[0] if queue else None
 
-    def next_unopened(self) -> Hashable | None:
-        """Return the session that doesn't exist and was waited for longest."""
-        return next(iter(self._unopened), None)
+    def unopened(self) -> Iterator[Hashable]:
+        """Go through the sessions that don't exist, until `opened` has been told of all."""
+        while self._unopened:
+            yield next(iter(self._unopened))
 
     def opened(self, key: Hashable) -> None:
         """Note that a session exists now."""

@@ -58,7 +58,7 @@ DEFAULT_COALESCE_WINDOW = 5.0
 DEFAULT_COALESCE_MAX_BATCH = 10
 """Requests of a batch at most; when they are there it is sent at once."""
 
-DEFAULT_MAX_INFLIGHT = 4
+DEFAULT_CONCURRENCY = 4
 """Batches that are under way at one time."""
 
 DEFAULT_MAX_JOINT_TOKENS = 16_384
@@ -141,7 +141,7 @@ class SamplingCoordinator(BackendWrapper, Component):
         max_joint_tokens: the longest reply that a batch may ask for, in tokens, going by its
             requests' ``max_tokens`` or else the backend's; what is more goes in another one. A
             request that is longer by itself goes alone.
-        max_inflight: batches that are under way at one time. What waits for one to end goes on
+        concurrency: batches that are under way at one time. What waits for one to end goes on
             gathering.
         max_pending: requests that wait to be sent, at most.
         full: what happens to further ones: ``"wait"``, or ``"raise"`` for a `QueueFull`.
@@ -172,7 +172,7 @@ class SamplingCoordinator(BackendWrapper, Component):
         idle: float | None = None,
         max_batch: int = DEFAULT_COALESCE_MAX_BATCH,
         max_joint_tokens: int = DEFAULT_MAX_JOINT_TOKENS,
-        max_inflight: int = DEFAULT_MAX_INFLIGHT,
+        concurrency: int = DEFAULT_CONCURRENCY,
         max_pending: int = DEFAULT_MAX_PENDING,
         full: Literal["wait", "raise"] = "wait",
         scope: RequestKey | None = None,
@@ -193,7 +193,7 @@ class SamplingCoordinator(BackendWrapper, Component):
         gather = Window(quiet, _seconds("window", window), _count("max_batch", max_batch))
         tokens = max(_count("max_joint_tokens", max_joint_tokens) - BATCH_OVERHEAD, 0)
         self._queue = RequestQueue(gather, tokens, _count("max_pending", max_pending), full)
-        self._max_inflight = _count("max_inflight", max_inflight)
+        self._concurrency = _count("concurrency", concurrency)
         self._scope = scope
         self._caller = caller
         self._running: set[RequestBatch] = set()
@@ -352,7 +352,7 @@ class SamplingCoordinator(BackendWrapper, Component):
         for pending in self._queue.expired(now):
             pending.fail(Expired("the deadline passed before the request could be sent"))
         self._queue.let_in(now)
-        while len(self._running) < self._max_inflight:
+        while len(self._running) < self._concurrency:
             members = self._queue.take(now, at_once=self._closing)
             if not members:
                 break
@@ -360,7 +360,7 @@ class SamplingCoordinator(BackendWrapper, Component):
             self._queue.let_in(now)
         if not self._running and not self._queue.inside:
             self._idle.set()
-        return self._queue.next_look(can_send=len(self._running) < self._max_inflight)
+        return self._queue.next_look(can_send=len(self._running) < self._concurrency)
 
     def _send(self, members: list[PendingRequest]) -> None:
         name = f"{self._name}-b{next(self._batch_numbers)}"
