@@ -76,17 +76,10 @@ class FunctionBackend:
     async def generate(self, request: Request) -> Generation:
         """Call the function once.
 
-        Args:
-            request: what the function is given.
-
-        Returns:
-            What it returned, as a generation.
-
         Raises:
             BaseException: whatever the function raised.
             TypeError: the function returned None.
-            RuntimeError: the function raised ``StopIteration``: the source that it takes its values
-                from is used up.
+            RuntimeError: the function raised ``StopIteration``: it has no more values to give.
         """
         meter = request.meter
         before = meter.usage

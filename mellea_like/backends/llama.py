@@ -364,13 +364,7 @@ class LlamaCppBackend:
     # --- requests ------------------------------------------------------------------------------
 
     async def generate(self, request: Request) -> Generation:
-        """Answer one request.
-
-        Args:
-            request: what is wanted.
-
-        Returns:
-            The reply, with its text not yet parsed.
+        """Answer one request; see `Backend.generate`.
 
         Raises:
             BackendError: there is no reply.
@@ -386,20 +380,7 @@ class LlamaCppBackend:
     def stream(
         self, request: Request
     ) -> AbstractAsyncContextManager[AsyncIterator[str | Generation]]:
-        """Answer one request piece by piece.
-
-        Args:
-            request: what is wanted.
-
-        Returns:
-            A context manager to enter with ``async with``; it gives an iterator over the pieces of
-            the text and, as its last item, the whole `Generation`. Leaving the block early closes
-            the request.
-
-        Raises:
-            BackendError: there is no reply; raised on entering or while iterating.
-            RuntimeError: the server is not running.
-        """
+        """Answer one request piece by piece; see `StreamingBackend.stream`."""
         return self._stream(self._server(), request)
 
     @asynccontextmanager

@@ -352,13 +352,7 @@ class MarkovBackend:
         self.model = model
 
     async def generate(self, request: Request) -> Generation:
-        """Draw a text.
-
-        Args:
-            request: what is wanted.
-
-        Returns:
-            The text; its tokens are words.
+        """Draw a text; its tokens are words.
 
         Raises:
             InvalidRequest: the request asks for a format, a verdict or another model.
@@ -369,18 +363,7 @@ class MarkovBackend:
 
     @asynccontextmanager
     async def stream(self, request: Request) -> AsyncGenerator[AsyncIterator[str | Generation]]:
-        """Draw a text and hand it over word by word.
-
-        Args:
-            request: what is wanted.
-
-        Yields:
-            The words and, as its last item, the whole reply.
-
-        Raises:
-            InvalidRequest: the request asks for a format, a verdict or another model.
-            RuntimeError: this Python comes without its help pages, and there is no other corpus.
-        """
+        """Draw a text and hand it over word by word; see `StreamingBackend.stream`."""
         async with aclosing(self._pieces(request)) as pieces:
             yield pieces
 

@@ -285,13 +285,7 @@ class MCPSamplingBackend:
         self._asker = asker
 
     async def generate(self, request: Request) -> Generation:
-        """Answer one request.
-
-        Args:
-            request: what is wanted.
-
-        Returns:
-            The client's reply, with its text not yet parsed; or the fallback's.
+        """Answer one request, by the client or the fallback.
 
         Raises:
             InvalidRequest: the request can't be said in this protocol, or the connection offers no

@@ -195,36 +195,14 @@ class OpenAIBackend:
         return f"<{type(self).__name__} {self._model!r} at {where}>"
 
     async def generate(self, request: Request) -> Generation:
-        """Answer one request.
-
-        Args:
-            request: what is wanted.
-
-        Returns:
-            The reply, with its text not yet parsed.
-
-        Raises:
-            BackendError: there is no reply.
-        """
+        """Answer one request; see `Backend.generate`."""
         async with self._stream(request) as reply:
             return await reply.whole()
 
     def stream(
         self, request: Request
     ) -> AbstractAsyncContextManager[AsyncIterator[str | Generation]]:
-        """Answer one request piece by piece.
-
-        Args:
-            request: what is wanted.
-
-        Returns:
-            A context manager to enter with ``async with``; it gives an iterator over the pieces of
-            the text and, as its last item, the whole `Generation`. Leaving the block early closes
-            the request.
-
-        Raises:
-            BackendError: there is no reply; raised on entering or while iterating.
-        """
+        """Answer one request piece by piece; see `StreamingBackend.stream`."""
         return self._stream(request)
 
     @asynccontextmanager

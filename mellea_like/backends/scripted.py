@@ -126,21 +126,11 @@ class ScriptedBackend:
         self.requests: list[Request] = []
 
     def statistics(self) -> RequestStatistics:
-        """Return how many requests were started, finished, failed and cancelled so far.
-
-        Returns:
-            The counts of this moment.
-        """
+        """Return how many requests were started, finished, failed and cancelled so far."""
         return self._counter.statistics()
 
     async def generate(self, request: Request) -> Generation:
         """Give the next reply of the script.
-
-        Args:
-            request: what is wanted; the rule sees it, a sequence does not care.
-
-        Returns:
-            The reply.
 
         Raises:
             BaseException: the script says so.
@@ -153,18 +143,7 @@ class ScriptedBackend:
 
     @asynccontextmanager
     async def stream(self, request: Request) -> AsyncGenerator[AsyncIterator[str | Generation]]:
-        """Give the next reply of the script piece by piece.
-
-        Args:
-            request: what is wanted.
-
-        Yields:
-            The pieces of the text and, as its last item, the whole reply.
-
-        Raises:
-            BaseException: the script says so.
-            IndexError: the script is used up.
-        """
+        """Give the next reply of the script piece by piece; see `StreamingBackend.stream`."""
         with self._counter.flight() as flight:
             async with aclosing(self._pieces(request, flight)) as pieces:
                 yield pieces

@@ -166,21 +166,11 @@ class SimulatedBackend:
         return passes
 
     def statistics(self) -> RequestStatistics:
-        """Return how many requests were started, finished, failed and cancelled, and the tokens.
-
-        Returns:
-            The counts of this moment.
-        """
+        """Return how many requests were started, finished, failed and cancelled, and the tokens."""
         return self._counter.statistics()
 
     async def generate(self, request: Request) -> Generation:
-        """Answer one request when its time has come.
-
-        Args:
-            request: what is wanted; its text and format do not matter.
-
-        Returns:
-            The reply.
+        """Answer one request when its time has come; its text and format don't matter.
 
         Raises:
             RateLimited: chance has it so.
@@ -199,18 +189,7 @@ class SimulatedBackend:
 
     @asynccontextmanager
     async def stream(self, request: Request) -> AsyncGenerator[AsyncIterator[str | Generation]]:
-        """Answer one request word by word.
-
-        Args:
-            request: what is wanted; its text and format do not matter.
-
-        Yields:
-            The words and, as its last item, the whole reply.
-
-        Raises:
-            RateLimited: chance has it so.
-            BackendUnavailable: chance has it so.
-        """
+        """Answer one request word by word; see `StreamingBackend.stream`."""
         with self._counter.flight() as flight:
             async with aclosing(self._pieces(request, flight)) as pieces:
                 yield pieces

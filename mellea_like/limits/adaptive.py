@@ -130,11 +130,7 @@ class AdaptiveLimiter(QueuedLimit):
         self._changed()
 
     def statistics(self) -> AdaptiveStatistics:
-        """Return how large the window is, and how many requests wait and are in flight.
-
-        Returns:
-            The numbers of this moment.
-        """
+        """Return how wide the window is, and how many requests wait and are in flight."""
         return AdaptiveStatistics(
             self.concurrency,
             self._queue.in_flight,

@@ -141,11 +141,7 @@ class BackoffGate:
         return self._breaker.failures > 0
 
     def statistics(self) -> BackoffGateStatistics:
-        """Return a look at the gate.
-
-        Returns:
-            The numbers of this moment.
-        """
+        """Return a look at the gate."""
         breaker = self._breaker
         return BackoffGateStatistics(
             self._closings,

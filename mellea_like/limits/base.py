@@ -92,12 +92,6 @@ class LimitedBackend(BackendWrapper):
     async def generate(self, request: Request) -> Generation:
         """Answer one request when the limits allow it.
 
-        Args:
-            request: what is wanted.
-
-        Returns:
-            The reply.
-
         Raises:
             LimitExceeded: a budget is spent.
             BackendError: there is no reply.

@@ -256,11 +256,7 @@ class Budget:
         return min(left, default=None)
 
     def statistics(self) -> BudgetStatistics:
-        """Return what is spent and reserved.
-
-        Returns:
-            The numbers of this moment.
-        """
+        """Return what is spent and reserved at this moment."""
         account = self._account
         return BudgetStatistics(
             self._limits,
@@ -289,19 +285,7 @@ class Budget:
         seconds: float | None = None,
         name: str = "budget",
     ) -> Budget:
-        """Make a budget within this one, with its prices and assumptions.
-
-        Args:
-            requests: the most requests.
-            input_tokens: the most tokens of prompts.
-            output_tokens: the most tokens of replies.
-            money: the most money.
-            seconds: how long requests are admitted, from the first one that was.
-            name: the new budget's name in errors.
-
-        Returns:
-            The new budget.
-        """
+        """Make a budget within this one, with its prices and assumptions; see `Budget`."""
         return Budget(
             requests=requests,
             input_tokens=input_tokens,
@@ -327,14 +311,7 @@ class Budget:
             budget._terms(options, options.model or model)
 
     async def acquire(self, request: Request, backend: Backend) -> Permit:
-        """Reserve what a request may cost, here and in all budgets round this one.
-
-        Args:
-            request: the request.
-            backend: what will answer it; requests for no special model are priced as its.
-
-        Returns:
-            The reservation; to be released.
+        """Reserve what a request may cost, here and in all budgets around this one.
 
         Raises:
             LimitExceeded: there is no room, and requests under way can't make any.

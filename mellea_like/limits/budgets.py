@@ -32,35 +32,15 @@ class Budgets:
         self.budgets = tuple(dict.fromkeys(together))
 
     async def acquire(self, request: Request, backend: Backend) -> Permit:
-        """Reserve what a request may cost, in all budgets and in those round them.
-
-        Args:
-            request: the request.
-            backend: what will answer it.
-
-        Returns:
-            The reservation; to be released.
-
-        Raises:
-            LimitExceeded: there is no room, and requests under way can't make any.
-            ValueError: what it may cost can't be told, as `Budget.check` says.
-            RuntimeError: a budget is in use in another event loop.
-        """
+        """Reserve what a request may cost in all of them; see `Budget.acquire`."""
         return await Budget.reserve(self.budgets, request, backend)
 
 
 def within_budgets(backend: Backend, budgets: Sequence[Budget]) -> Backend:
-    """Return a backend that keeps to budgets.
+    """Return a backend that keeps to budgets: one around it, or itself.
 
     Those that the backend keeps to by itself are left out: they would be charged twice, and at the
     last request wait for themselves.
-
-    Args:
-        backend: the backend.
-        budgets: the budgets, at least one.
-
-    Returns:
-        A backend round it, or itself.
     """
     outside = Budgets(*budgets)
     inside: set[Budget] = set()

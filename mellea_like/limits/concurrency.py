@@ -61,11 +61,7 @@ class ConcurrencyLimiter(QueuedLimit):
         self._changed()
 
     def statistics(self) -> ConcurrencyStatistics:
-        """Return how many requests wait and are in flight.
-
-        Returns:
-            The numbers of this moment.
-        """
+        """Return how many requests wait and are in flight."""
         queue = self._queue
         return ConcurrencyStatistics(
             self._concurrency, queue.in_flight, queue.waiting, self._admitted, self._max_in_flight

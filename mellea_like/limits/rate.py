@@ -152,10 +152,9 @@ class RateLimiter(QueuedLimit):
         self._changed()
 
     def statistics(self) -> RateStatistics:
-        """Return what is left of the limits, and how many requests wait and are in flight.
+        """Return what is left, and how many requests wait and are in flight.
 
-        Returns:
-            The numbers of this moment; outside an event loop, those of the last use.
+        Outside an event loop, the numbers are those of the last use.
         """
         now, requests, tokens = self._now(), self._requests, self._tokens
         return RateStatistics(

@@ -107,12 +107,8 @@ class Retry:
     def transient(self, error: BaseException) -> bool:
         """Tell whether it may help to try again what failed.
 
-        Args:
-            error: what was raised.
-
-        Returns:
-            Whether it is a retryable `BackendError` other than `MalformedResponse`, and no call
-            inside has retried it.
+        That is a retryable `BackendError` other than `MalformedResponse`, which no call inside has
+        retried.
         """
         return (
             isinstance(error, BackendError)
@@ -122,15 +118,7 @@ class Retry:
         )
 
     def backoff(self, failures: int, chance: float) -> float:
-        """Return how long to wait where the server did not say.
-
-        Args:
-            failures: how often the request has failed, at least 1.
-            chance: a random number from 0 to 1.
-
-        Returns:
-            Seconds.
-        """
+        """Return how many seconds to wait after so many failures where the server did not say."""
         return chance * min(self.maximum, self.initial * 2.0 ** min(failures - 1, 64))
 
 
@@ -165,12 +153,6 @@ class RetryBackend(BackendWrapper):
 
     async def generate(self, request: Request) -> Generation:
         """Answer one request, with as many tries as the policy allows.
-
-        Args:
-            request: what is wanted.
-
-        Returns:
-            The reply.
 
         Raises:
             BackendError: there is no reply: the last try's error.
