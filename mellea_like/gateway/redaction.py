@@ -1,7 +1,7 @@
-"""What leaves the gateway: no prompt, reply or key in a log, a header or someone else's error.
+"""What leaves the gateway: no prompt, reply or key in a log or in someone else's error.
 
 What the gateway itself logs is made of names from its configuration, numbers and classes. Here is
-what upstreams say when they fail, what others log in its process, and texts in headers and logs.
+what upstreams say when they fail, and what others log in its process.
 """
 
 from __future__ import annotations
@@ -23,26 +23,7 @@ if TYPE_CHECKING:
     from mellea_like.core.backend import Backend, Request
     from mellea_like.core.generation import Generation
 
-__all__ = ["RedactedBackend", "header_value", "one_line", "redacted", "redacted_logs", "told"]
-
-LONGEST_TEXT = 200
-
-
-def header_value(text: str, most: int = LONGEST_TEXT) -> str:
-    """Make a text fit for a header's value: printable ASCII, in bounds."""
-    shown = "".join(c if " " <= c <= "~" else "?" for c in text[: most + 1]).strip()
-    return shown if len(text) <= most else f"{shown[: most - 3]}..."
-
-
-def one_line(text: str, most: int = LONGEST_TEXT) -> str:
-    """Make a text fit for a log: one line, without anything that moves a terminal's cursor."""
-    # A backslash is escaped as well, so that an escape can't be forged.
-    shown = "".join(
-        c if c.isprintable() and c != "\\" else c.encode("unicode_escape").decode()
-        for c in text[:most]
-    )
-    return shown if len(text) <= most else f"{shown}..."
-
+__all__ = ["RedactedBackend", "redacted", "redacted_logs", "told"]
 
 # --- what upstreams say --------------------------------------------------------------------------
 

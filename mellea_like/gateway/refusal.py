@@ -6,8 +6,6 @@ import json
 import math
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from mellea_like.gateway.redaction import header_value
-
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -56,7 +54,7 @@ class Refusal(Exception):
         fields = {
             "content-type": "application/json",
             "content-length": str(len(self.body())),
-            **{name.lower(): header_value(value) for name, value in self.headers.items()},
+            **{name.lower(): value for name, value in self.headers.items()},
         }
         return [(name.encode("ascii"), value.encode("ascii")) for name, value in fields.items()]
 

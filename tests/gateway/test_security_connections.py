@@ -474,15 +474,6 @@ def test_an_answer_tells_nothing_of_the_server(gateway):
     assert answer.headers["x-content-type-options"] == "nosniff"
 
 
-def test_headers_of_the_app_can_t_be_forged(gateway):
-    gateway.app.headers = [(b"x-reason", b"a\r\nSet-Cookie: evil=1\x00\xe2\x80\xa8")]
-    answer = gateway.ask(request("/v1/models"))
-    gateway.app.headers = []
-    assert answer.status == 200
-    assert answer.headers["x-reason"] == "a??Set-Cookie: evil=1????"
-    assert "set-cookie" not in answer.headers
-
-
 # --- hosts and keys, over the wire ---------------------------------------------------------------
 
 

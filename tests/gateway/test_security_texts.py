@@ -9,7 +9,6 @@ import logging
 from types import SimpleNamespace
 
 import anyio
-import h11
 import pytest
 from gateway_kit import config_for, running, user
 from hypothesis import given
@@ -32,8 +31,6 @@ from mellea_like.gateway.chat.completions import event_of
 from mellea_like.gateway.http.metrics import Metrics
 from mellea_like.gateway.redaction import (
     RedactedBackend,
-    header_value,
-    one_line,
     redacted,
     redacted_logs,
 )
@@ -60,40 +57,6 @@ texts = st.text(st.characters(), max_size=300) | st.sampled_from(HOSTILE)
 
 
 @given(texts)
-def test_a_header_s_value_is_printable_ascii_in_bounds(text):
-    value = header_value(text)
-    assert len(value) <= 200
-    assert all(" " <= c <= "~" for c in value)
-    # What writes the answer takes it as it is.
-    connection = h11.Connection(h11.SERVER)
-    connection.receive_data(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
-    connection.next_event()
-    written = connection.send(h11.Response(status_code=200, headers=[("x-text", value)]))
-    assert written is not None
-    assert written.count(b"\r\n") == 4 - (b"transfer-encoding" not in written.lower())
-
-
-def test_a_header_s_value_keeps_what_it_can():
-    assert header_value("caf\u00e9 au lait") == "caf? au lait"
-    assert header_value("abcdef", 5) == "ab..."
-    assert header_value("abcde", 5) == "abcde"
-
-
-@given(texts)
-def test_a_line_of_a_log_is_one_line(text):
-    line = one_line(text)
-    assert line.isprintable() or not line
-    assert len(line.splitlines()) <= 1
-    assert len(line) <= 10 * 200 + 3
-
-
-@given(texts)
-def test_a_line_of_a_log_tells_what_was_there(text):
-    if len(text) <= 200:
-        assert one_line(text).encode("latin-1", "backslashreplace").decode("unicode_escape") == text
-
-
-@given(texts)
 def test_a_frame_of_an_event_stream_is_one_frame(text):
     data = {"choices": [{"delta": {"content": text}}], text: 1}
     written = event_of(data)
@@ -110,11 +73,9 @@ def test_no_frame_holds_what_json_does_not_know():
 
 
 @given(texts, texts)
-def test_an_error_s_headers_and_body_can_t_be_forged(message, value):
-    refusal = Refusal(400, message, param=value, headers={"X-Reason": value})
-    headers = refusal.raw_headers()
-    assert all(b"\n" not in v and b"\r" not in v and v.isascii() for _, v in headers)
-    assert dict(headers)[b"content-length"] == str(len(refusal.body())).encode()
+def test_an_error_s_body_can_t_be_forged(message, value):
+    refusal = Refusal(400, message, param=value)
+    assert dict(refusal.raw_headers())[b"content-length"] == str(len(refusal.body())).encode()
     error = json.loads(refusal.body())["error"]
     assert (error["message"], error["param"]) == (message, value)
 

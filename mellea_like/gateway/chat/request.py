@@ -233,7 +233,7 @@ class ChatRequest(_Fields):
 
     @property
     def conversation(self) -> tuple[Message, ...]:
-        """The messages, as a backend gets them; the last is no assistant's."""
+        """The messages, as a backend gets them; the last isn't the assistant's."""
         return tuple(message.read() for message in self.messages)
 
     @property

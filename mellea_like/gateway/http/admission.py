@@ -146,8 +146,7 @@ class AdmissionQueue:
     def reading(self) -> Generator[None]:
         """Count a request whose body is being read.
 
-        There are no more such bodies at a time than requests under way or waiting: so what they
-        take of memory has a bound.
+        There are never more such bodies than there may be requests: so their memory has a bound.
         """
         self._check(max(self._reading, len(self._slots)))
         self._reading += 1

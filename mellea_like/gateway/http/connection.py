@@ -1,9 +1,9 @@
 """One connection: uvicorn's, with limits on what a caller may do with it before it has a request.
 
-uvicorn waits for ever for the end of a request's head, for a caller that does not read its answer,
+uvicorn waits forever for the end of a request's head, for a caller that doesn't read its answer,
 and for one that sends the next request while it waits for the answer to the first: it stops reading
-then, and can't notice any more that the caller leaves. And it takes a caller that has sent all it
-will send for one that has left.
+then, and can no longer notice that the caller leaves. And it takes a caller that has sent all it
+will send for one that has left. Its options bound only the time between two requests.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ __all__ = ["connection_class"]
 CLOSE = (b"connection", b"close")
 
 STRANGERS = 4
-"""Connections of which nobody knows whose they are have one part in so many of all connections; the
-oldest of them makes room for a new one. Who has a key shows it at once."""
+"""Connections whose owner isn't known may be one in so many of all; then the oldest of them makes
+room for a new one. A caller with a key shows it at once."""
 
 STILL_THERE = b"HTTP/1.1 100 Continue\r\n\r\n"
 """Clients skip it. The system answers it with a reset where a caller has closed its connection."""
 
 LOOK_SECONDS = 0.02
-"""How often it is looked for that reset."""
+"""How often to look for that reset."""
 
 LOOKS = 50
 """After so many, the caller is asked again."""
@@ -146,7 +146,7 @@ class _Connection(H11Protocol):
         try:
             super().handle_events()
         except h11.LocalProtocolError:
-            self.transport.abort()  # Nonsense amid an answer: there is no saying so any more.
+            self.transport.abort()  # Nonsense amid an answer: there is no way to say so any more.
         scope = cast("dict[str, Any] | None", self.scope)
         if scope is not None:
             scope[IS_KNOWN] = self.is_known

@@ -13,14 +13,7 @@ from mellea_like.errors import ClientDisconnected
 from mellea_like.gateway.config.server import ANONYMOUS
 from mellea_like.gateway.http.admission import IN_SCOPE, IS_KNOWN, Admitted, KeyState
 from mellea_like.gateway.http.auth import Keys, check_host
-from mellea_like.gateway.http.body import (
-    check_fields,
-    check_headers,
-    check_query,
-    parse,
-    read_body,
-)
-from mellea_like.gateway.redaction import header_value
+from mellea_like.gateway.http.body import check_headers, parse, read_body
 from mellea_like.gateway.refusal import Refusal
 from mellea_like.web import while_here
 
@@ -63,8 +56,6 @@ IDLE_SECONDS = 0.5
 
 MOST_DRAINED = 16
 """How much of it, in longest bodies."""
-
-LONGEST_HEADER = 8192
 
 ALWAYS = ((b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff"))
 
@@ -159,7 +150,6 @@ class _Exchange:
         if _head_size(scope) > guard.server.max_header_bytes:
             # The parser counts what it has to keep, not what comes in one piece.
             raise Refusal(431, "the headers are too long", code="headers_too_large")
-        check_query(scope["query_string"])
         asks = scope["method"] in ("GET", "HEAD")
         if asks and scope["path"] in OPEN_PATHS:
             await guard.app(scope, self._receive, self._send)
@@ -193,9 +183,7 @@ class _Exchange:
         check_headers(self._scope["headers"], server)
         data = await read_body(self._receive, server)
         self._unread = False
-        body = parse(data, server.max_depth)
-        check_fields(body)
-        return body
+        return parse(data, server.max_depth)
 
     async def _answer(self, problem: BaseException) -> None:
         if isinstance(problem, Refusal):
@@ -234,17 +222,13 @@ class _Exchange:
     async def _send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self._status = message["status"]
-            headers = [(name, _fit(value)) for name, value in message.get("headers", ())]
+            headers = list(message.get("headers", ()))
             names = {name.lower() for name, _ in headers}
             headers += [(name, value) for name, value in ALWAYS if name not in names]
             if self._unread:
                 headers.append((b"connection", b"close"))
             message = {**message, "headers": headers}
         await self._plain_send(message)
-
-
-def _fit(value: bytes) -> bytes:
-    return header_value(value.decode("latin-1"), LONGEST_HEADER).encode("ascii")
 
 
 def _head_size(scope: Scope) -> int:

@@ -52,7 +52,7 @@ def listen(server: ServerConfig, *, has_keys: bool) -> socket.socket:
 
     Raises:
         ValueError: the address would be open to others without a key, or there is none.
-        OSError: the address can't be had: another program has the port, say.
+        OSError: the address can't be had: another program may have the port.
     """
     address: Address = listening_address(server, has_keys=has_keys)
     opened = socket.create_server(address.sockaddr, family=address.family, backlog=BACKLOG)
@@ -74,7 +74,7 @@ async def serve(
 ) -> signal.Signals | None:
     """Answer requests until SIGTERM or SIGINT comes, or ``stop`` is set.
 
-    Requests under way may go on for ``stop_seconds`` then; what has not ended is broken off. A
+    Requests under way may go on for ``stop_seconds`` then; what hasn't ended is broken off. A
     second signal breaks them off at once. Runs on asyncio. Signals are seen in the main thread.
 
     Args:
