@@ -56,11 +56,7 @@ class BackendName(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleArguments:
-    """The arguments of ``mellea-like sample``, as typed.
-
-    Raises:
-        Problem: a number is out of its range.
-    """
+    """The arguments of ``mellea-like sample``, as typed."""
 
     instruction: str
     require: list[str] = field(default_factory=list[str])
@@ -102,18 +98,7 @@ class SampleArguments:
 
 
 def as_text(given: str, what: str) -> str:
-    """Read an argument's bytes as UTF-8, whatever the locale makes of them.
-
-    Args:
-        given: the argument, as Python read it.
-        what: what it is, for the error.
-
-    Returns:
-        The text.
-
-    Raises:
-        Problem: it is no UTF-8.
-    """
+    """Read an argument's bytes as UTF-8, whatever the locale makes of them."""
     try:
         return os.fsencode(given).decode("utf-8")
     except UnicodeError as exc:
@@ -122,15 +107,7 @@ def as_text(given: str, what: str) -> str:
 
 
 def check_file(option: str, path: Path) -> None:
-    """Make sure that a file can be read, and comes to an end.
-
-    Args:
-        option: the option that names it, for the error.
-        path: the file, or a pipe.
-
-    Raises:
-        Problem: it can't be read, or is a device.
-    """
+    """Make sure that a file can be read, and comes to an end."""
     try:
         if path.is_fifo():
             return  # What is read from a pipe is gone.
@@ -145,17 +122,7 @@ def check_file(option: str, path: Path) -> None:
 
 
 def read_instruction(given: str) -> str:
-    """Take the instruction from the command line, or from standard input.
-
-    Args:
-        given: the argument; ``-`` stands for standard input.
-
-    Returns:
-        The instruction.
-
-    Raises:
-        Problem: it is blank, too long, or no UTF-8.
-    """
+    """Take the instruction from the command line, or from standard input."""
     if given != "-":
         text, source = given, "the instruction"
     else:
@@ -188,19 +155,7 @@ def read_instruction(given: str) -> str:
 def read_requirements(
     arguments: SampleArguments, schema: dict[str, Any] | None
 ) -> list[Requirement]:
-    """Make the requirements of a call, the checks first.
-
-    Args:
-        arguments: what the user asked for.
-        schema: what stands in the file of ``--schema``.
-
-    Returns:
-        The requirements, in the order given: the checks, the schema, what a judge decides.
-
-    Raises:
-        Problem: a check is none, a text is blank, a package is missing, or there is nothing that
-            ``--early`` could do.
-    """
+    """Make the requirements of a call, the checks first."""
     try:
         found = [parse_check(expression, early=arguments.early) for expression in arguments.check]
     except ValueError as exc:
@@ -224,17 +179,7 @@ def read_requirements(
 
 
 def read_schema(path: Path) -> dict[str, Any]:
-    """Read a JSON Schema from a file.
-
-    Args:
-        path: the file.
-
-    Returns:
-        The schema.
-
-    Raises:
-        Problem: the file can't be read, or is no JSON object.
-    """
+    """Read a JSON Schema from a file."""
     check_file("--schema", path)
     try:
         schema = json.loads(path.read_text(encoding="utf-8-sig"))

@@ -37,18 +37,7 @@ def make_strategy(
     budget: Budget | None = None,
     plugins: Sequence[Any] = (),
 ) -> BaseSamplingStrategy:
-    """Make the strategy that was asked for.
-
-    Args:
-        arguments: what the user asked for.
-        limits: its limits.
-        opened: the open backends.
-        budget: what may be spent, where the strategy is to keep to it.
-        plugins: its plugins.
-
-    Returns:
-        The strategy.
-    """
+    """Make the strategy that was asked for."""
     judge = opened.judge
     return STRATEGIES[arguments.strategy](
         limits.limited(opened.backend),
@@ -67,32 +56,12 @@ def make_strategy(
 
 
 def make_budget(limits: Limits, opened: Backends, what: str = "call") -> Budget | None:
-    """Make the budget that was asked for.
-
-    Args:
-        limits: the limits of the run.
-        opened: the open backends.
-        what: whose budget it is: a ``call``'s, or a ``run``'s.
-
-    Returns:
-        The budget, or None where there is none.
-
-    Raises:
-        Problem: money is limited, and a backend's model is not known beforehand.
-    """
+    """Make the budget that was asked for."""
     judges = [] if opened.judge is None else [opened.judge]
     return limits.budget_for([opened.backend, *judges], what)
 
 
 def call_options(arguments: SampleArguments, limits: Limits) -> dict[str, Any]:
-    """Say what each request asks for.
-
-    Args:
-        arguments: what the user asked for.
-        limits: its limits.
-
-    Returns:
-        The ``options`` of a call.
-    """
+    """Say what each request asks for."""
     given: dict[str, Any] = {"seed": arguments.seed, "max_tokens": limits.max_tokens}
     return {name: value for name, value in given.items() if value is not None}

@@ -18,12 +18,7 @@ class Exit:
 
 
 class Problem(Exception):
-    """Something that the user can put right, said in one sentence.
-
-    Args:
-        message: what is wrong, and what to do.
-        code: the exit code.
-    """
+    """Something that the user can put right, said in one sentence."""
 
     def __init__(self, message: str, code: int = Exit.SETUP) -> None:
         super().__init__(message)
@@ -31,12 +26,7 @@ class Problem(Exception):
 
 
 class Interrupted(Exception):
-    """Ctrl-C was pressed, or the process was told to end.
-
-    Args:
-        message: what became of the call.
-        code: the exit code.
-    """
+    """Ctrl-C was pressed, or the process was told to end."""
 
     def __init__(self, message: str, code: int) -> None:
         super().__init__(message)

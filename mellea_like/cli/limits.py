@@ -56,17 +56,7 @@ class LimitArguments:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """The limits of a run.
-
-    Args:
-        retry: how a request is tried again; None for never.
-        schedule: when iterations may start.
-        give_up: when to stop because it is hopeless, or None.
-        budget: what may be spent: the arguments of `Budget`.
-        price: what each model's tokens cost, where that is known.
-        limiter: spreads the requests, or None.
-        max_tokens: the longest reply, in tokens; None for no limit.
-    """
+    """The limits of a run."""
 
     retry: Retry | None
     schedule: Schedule
@@ -78,17 +68,7 @@ class Limits:
 
     @classmethod
     def of(cls, arguments: LimitArguments) -> Limits:
-        """Make the limits that were asked for.
-
-        Args:
-            arguments: what the user asked for.
-
-        Returns:
-            The limits.
-
-        Raises:
-            Problem: an option is wrong, or another one is missing beside it.
-        """
+        """Make the limits that were asked for."""
         try:
             schedule = parse_schedule(arguments.schedule)
             budget = parse_budget(arguments.budget)
@@ -120,29 +100,11 @@ class Limits:
         )
 
     def limited(self, backend: Backend) -> Backend:
-        """Put the limiter round a backend.
-
-        Args:
-            backend: the backend.
-
-        Returns:
-            The backend to use; one limiter serves all.
-        """
+        """Put the limiter round a backend."""
         return backend if self.limiter is None else LimitedBackend(backend, self.limiter)
 
     def budget_for(self, backends: Iterable[Backend], what: str = "call") -> Budget | None:
-        """Make the budget.
-
-        Args:
-            backends: what the requests will go to.
-            what: whose budget it is, for its messages: a ``call``, or a ``run``.
-
-        Returns:
-            The budget, or None where there is none.
-
-        Raises:
-            Problem: money is limited, and a backend's model is not known beforehand.
-        """
+        """Make the budget."""
         if not self.budget:
             return None
         models = [getattr(backend, "model", None) for backend in backends]
@@ -161,31 +123,14 @@ class Limits:
         )
 
     def prices(self, models: Iterable[str | None]) -> dict[str, Price] | None:
-        """Make a price table.
-
-        Args:
-            models: the models' names, as far as they are known.
-
-        Returns:
-            The price of each; None without ``--price``.
-        """
+        """Make a price table."""
         if self.price is None:
             return None
         return {model: self.price for model in models if model is not None}
 
 
 def parse_budget(given: Iterable[str]) -> dict[str, Any]:
-    """Read what may be spent.
-
-    Args:
-        given: what the user wrote, ``requests=20`` say, once for each kind.
-
-    Returns:
-        The arguments of `Budget`.
-
-    Raises:
-        ValueError: it is no budget; says what is wrong, and what to write.
-    """
+    """Read what may be spent."""
     found: dict[str, Any] = {}
     for text in given:
         name, equals, amount = (part.strip() for part in text.partition("="))
@@ -203,18 +148,7 @@ def parse_budget(given: Iterable[str]) -> dict[str, Any]:
 
 
 def parse_price(text: str) -> Price:
-    """Read what tokens cost.
-
-    Args:
-        text: what the user wrote: two numbers with a comma between them, and perhaps another one
-            and a currency.
-
-    Returns:
-        The price.
-
-    Raises:
-        ValueError: it is none.
-    """
+    """Read what tokens cost."""
     *parts, last = text.split(",")
     currency = last.strip().upper() if len(parts) == 2 else "USD"  # noqa: PLR2004
     try:
@@ -231,14 +165,7 @@ def parse_price(text: str) -> Price:
 
 
 def in_options(sentence: str) -> str:
-    """Say what a budget's error says in words of the command line.
-
-    Args:
-        sentence: the error.
-
-    Returns:
-        The sentence, with the names of options.
-    """
+    """Say what a budget's error says in words of the command line."""
     names = {value: kind for kind, value in BUDGETS.items()}
     found = re.sub(
         r"a higher (\w+) limit", lambda m: f"a higher --budget {names.get(m[1], m[1])}", sentence

@@ -50,25 +50,13 @@ class SafeConsole(Console):
 
 
 def make_console(stream: TextIO) -> SafeConsole:
-    """Make a console for a stream.
-
-    Args:
-        stream: standard error.
-
-    Returns:
-        The console; wide where the stream is no terminal.
-    """
+    """Make a console for a stream."""
     width = None if stream.isatty() else UNKNOWN_WIDTH
     return SafeConsole(file=stream, width=width, markup=False, emoji=False, highlight=False)
 
 
 class LiveView:
-    """Redraws the rows of a call until it ends, and then takes them away.
-
-    Args:
-        progress: the rows.
-        console: the terminal.
-    """
+    """Redraws the rows of a call until it ends, and then takes them away."""
 
     def __init__(self, progress: Progress, console: Console) -> None:
         self._progress = progress
@@ -91,13 +79,7 @@ class LiveView:
         self._live.stop()
 
     def render(self) -> Group:
-        """Draw the rows of this moment.
-
-        Returns:
-            A table and a line below it, within the terminal's size. The line is not filled up to
-            the terminal's edge: Ctrl-C is echoed there as ^C, and must not start one line more
-            than the view takes away.
-        """
+        """Draw the rows of this moment."""
         now = time.monotonic()
         narrow = self._console.width < NARROW
         table = Table(box=None, padding=(0, 1, 0, 0), expand=True, show_edge=False)
@@ -135,15 +117,7 @@ class LiveView:
 
 
 def slices_table(slices: tuple[Slice, ...], console: Console) -> Table:
-    """Draw the record of a call.
-
-    Args:
-        slices: its slices, in the order they ended.
-        console: where the table will stand.
-
-    Returns:
-        A table with a row for each.
-    """
+    """Draw the record of a call."""
     narrow = console.width < NARROW
     table = Table(title="Slices, in the order they ended", title_justify="left", box=SIMPLE_HEAD)
     table.add_column("id", justify="right", no_wrap=True)
@@ -174,13 +148,6 @@ def slices_table(slices: tuple[Slice, ...], console: Console) -> Table:
 
 
 def tokens_of(slice_: Slice) -> str:
-    """Write what an iteration cost.
-
-    Args:
-        slice_: its record.
-
-    Returns:
-        Its tokens in and out; with a ``?`` where the server did not say.
-    """
+    """Write what an iteration cost."""
     usage = slice_.usage
     return f"{usage.input_tokens} + {usage.output_tokens}" + ("?" if usage.unknown else "")

@@ -16,14 +16,7 @@ __all__ = ["main"]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line.
-
-    Args:
-        argv: the arguments after the command's name; by default the process's.
-
-    Returns:
-        The exit code.
-    """
+    """Run the command line."""
     ready_streams()
     if sys.stdout is None:  # pyright: ignore[reportUnnecessaryComparison]
         warn("mellea-like: standard output is closed: there is nowhere to write to")

@@ -27,13 +27,7 @@ MARKOV = (
 
 @dataclass(frozen=True, slots=True)
 class Backends:
-    """What a run uses.
-
-    Args:
-        backend: what generates.
-        judge: what decides ``--require``; None for the backend itself.
-        name: the backend in words.
-    """
+    """What a run uses."""
 
     backend: Backend
     judge: Backend | None
@@ -41,15 +35,7 @@ class Backends:
 
 
 def named_backend(arguments: SampleArguments) -> BackendName | None:
-    """Say which backend the user named.
-
-    Args:
-        arguments: what the user asked for.
-
-    Returns:
-        The backend: ``--backend``'s, else that of the first option that only one has, else
-        ``openai`` if the environment is set up for it, else None.
-    """
+    """Say which backend the user named."""
     if arguments.backend is not None:
         return arguments.backend
     if arguments.gguf is not None:
@@ -68,14 +54,7 @@ def choose_backend(arguments: SampleArguments) -> BackendName:
 
 
 def check_options(arguments: SampleArguments) -> None:
-    """Make sure that the options go with the backend, before anything is opened.
-
-    Args:
-        arguments: what the user asked for.
-
-    Raises:
-        Problem: an option goes with another backend, is missing, or needs a judge.
-    """
+    """Make sure that the options go with the backend, before anything is opened."""
     name = choose_backend(arguments)
     for option, given, only in (
         ("--model", arguments.model, BackendName.OPENAI),
@@ -106,17 +85,7 @@ def check_options(arguments: SampleArguments) -> None:
 
 @asynccontextmanager
 async def open_backends(arguments: SampleArguments) -> AsyncGenerator[Backends]:
-    """Open the backend and the judge, and close them at the end.
-
-    Args:
-        arguments: what the user asked for.
-
-    Yields:
-        The open backends.
-
-    Raises:
-        Problem: an option is wrong, or an extra is not installed.
-    """
+    """Open the backend and the judge, and close them at the end."""
     async with AsyncExitStack() as stack:
         try:
             backend, name = await _open(arguments, stack)

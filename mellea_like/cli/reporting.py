@@ -20,29 +20,14 @@ __all__ = ["code_of", "logs", "report", "sentence"]
 
 
 def code_of(error: Exception) -> int:
-    """Say with which exit code an error ends the command.
-
-    Args:
-        error: the error.
-
-    Returns:
-        The code.
-    """
+    """Say with which exit code an error ends the command."""
     if isinstance(error, Problem):
         return error.code
     return Exit.NOTHING_PASSED if isinstance(error, LimitExceeded) else Exit.SETUP
 
 
 def sentence(error: Exception, *, debug: bool = False) -> str:
-    """Say what an error says, in words of the command line.
-
-    Args:
-        error: the error.
-        debug: whether ``--debug`` was given.
-
-    Returns:
-        A sentence, or a few lines.
-    """
+    """Say what an error says, in words of the command line."""
     if isinstance(error, LimitExceeded):
         return spent(error)
     if isinstance(error, BackendError):
@@ -55,15 +40,7 @@ def sentence(error: Exception, *, debug: bool = False) -> str:
 
 
 def report(error: Exception, *, debug: bool) -> str:
-    """Write an error to standard error.
-
-    Args:
-        error: the error.
-        debug: whether to show where it was raised.
-
-    Returns:
-        What was said.
-    """
+    """Write an error to standard error."""
     message = sentence(error, debug=debug)
     if debug:
         warn("".join(traceback.format_exception(error)).splitlines())
@@ -73,14 +50,7 @@ def report(error: Exception, *, debug: bool) -> str:
 
 @contextlib.contextmanager
 def logs(*, debug: bool) -> Generator[None]:
-    """Keep the library's warnings, which say what progress says, for ``--debug``.
-
-    Args:
-        debug: whether to show log records.
-
-    Yields:
-        Nothing.
-    """
+    """Keep the library's warnings, which say what progress says, for ``--debug``."""
     logger = logging.getLogger("mellea_like")
     handler = logging.StreamHandler(sys.stderr) if debug else logging.NullHandler()
     handler.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))

@@ -16,32 +16,14 @@ __all__ = ["structured_type", "type_of_schema"]
 
 
 def structured_type(arguments: SampleArguments, schema: dict[str, Any] | None) -> type[Any] | None:
-    """Say what type to ask the model for.
-
-    Args:
-        arguments: what the user asked for.
-        schema: what stands in the file of ``--schema``.
-
-    Returns:
-        The type that stands for ``--schema``; None without one, on a backend that has no structured
-        output, and for a schema with references, which servers then only see in the prompt.
-    """
+    """Say what type to ask the model for."""
     if schema is None or choose_backend(arguments) is BackendName.MARKOV:
         return None
     return type_of_schema(schema)
 
 
 def type_of_schema(schema: dict[str, Any]) -> type[Any] | None:
-    """Make a type that any JSON fits and whose JSON Schema is the one given.
-
-    Servers are told the schema; whether the reply keeps to it is the schema check's business.
-
-    Args:
-        schema: the JSON Schema.
-
-    Returns:
-        The type, or None where pydantic can't carry the schema.
-    """
+    """Make a type that any JSON fits and whose JSON Schema is the one given."""
     if '"$ref"' in json.dumps(schema):
         return None
 

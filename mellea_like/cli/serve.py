@@ -64,22 +64,7 @@ def serve(
         bool, typer.Option("--quiet", "-q", help="No line on stderr for each request.")
     ] = False,
 ) -> int:
-    """Answer OpenAI's chat protocol with replies that meet requirements.
-
-    Args:
-        config: the configuration's file.
-        host: the address to listen on; None for the file's.
-        port: the port; None for the file's.
-        check: only look whether the configuration can be used.
-        quiet: no line for each request.
-
-    Returns:
-        The exit code.
-
-    Raises:
-        Interrupted: it was stopped before it could answer requests.
-        Problem: the configuration or an upstream is at fault, or an extra is not installed.
-    """
+    """Answer OpenAI's chat protocol with replies that meet requirements."""
     try:
         return _serve(config, as_text(host, "--host") if host else None, port, check, quiet)
     except (ImportError, MelleaError, OSError, ValueError) as exc:

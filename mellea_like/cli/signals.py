@@ -33,11 +33,7 @@ SHOW_CURSOR = "\x1b[?25h"
 
 
 class Ending:
-    """What the signals do that end a command.
-
-    Args:
-        at_once: called before a second signal ends the process; it returns the last words.
-    """
+    """What the signals do that end a command."""
 
     def __init__(self, at_once: Callable[[], str]) -> None:
         self._at_once = at_once
@@ -51,18 +47,7 @@ class Ending:
         return Exit.TERMINATED if others else Exit.INTERRUPTED
 
     def run(self, function: Callable[..., Awaitable[T]], *arguments: Any) -> T:
-        """Run an event loop; the first signal cancels the function.
-
-        Args:
-            function: an async function.
-            *arguments: its arguments.
-
-        Returns:
-            What it returns.
-
-        Raises:
-            KeyboardInterrupt: it was cancelled.
-        """
+        """Run an event loop; the first signal cancels the function."""
 
         async def cancellable() -> list[T]:
             with anyio.CancelScope() as scope:
@@ -79,14 +64,7 @@ class Ending:
         return results[0]
 
     def receive(self, number: int, _frame: FrameType | None) -> None:
-        """Handle a signal.
-
-        Args:
-            number: which.
-
-        Raises:
-            KeyboardInterrupt: nothing is left to cancel.
-        """
+        """Handle a signal."""
         self._received.append(number)
         if len(self._received) > 1:
             self._leave()
@@ -107,17 +85,7 @@ class Ending:
 def terminable(
     *signals: signal.Signals, at_once: Callable[[], str] = lambda: "Interrupted."
 ) -> Generator[Ending]:
-    """Let SIGINT (Ctrl-C) and SIGTERM end what runs, so that no process of ours is left behind.
-
-    A signal that is ignored stays so.
-
-    Args:
-        *signals: others that are to do so too.
-        at_once: called before a second signal ends the process; it returns the last words.
-
-    Yields:
-        What they do.
-    """
+    """Let SIGINT (Ctrl-C) and SIGTERM end what runs, so that no process of ours is left behind."""
     ending = Ending(at_once)
     before: dict[signal.Signals, Any] = {}
     try:

@@ -31,19 +31,7 @@ _UNDEFINED = re.compile(r"^'(?P<name>[^']*)' is undefined$")
 
 
 class PromptTemplate:
-    """What to ask for each row.
-
-    `RowTemplate` says what it sees of the row.
-
-    Args:
-        text: the template.
-
-    Attributes:
-        text: the template.
-
-    Raises:
-        Problem: it is no template, or names no field at all.
-    """
+    """What to ask for each row."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -64,17 +52,7 @@ class PromptTemplate:
 
     @classmethod
     def given(cls, argument: str) -> PromptTemplate:
-        """Read the template.
-
-        Args:
-            argument: the template, or ``@`` and the name of the file that it stands in.
-
-        Returns:
-            The template.
-
-        Raises:
-            Problem: the file can't be read, or what it holds is no template.
-        """
+        """Read the template."""
         if not argument.startswith("@"):
             return cls(argument)
         path = Path(argument[1:])
@@ -94,18 +72,7 @@ class PromptTemplate:
         return cls(text)
 
     def fill(self, row: Row, place: str = "line") -> str:
-        """Make the prompt for a row.
-
-        Args:
-            row: the row.
-            place: what its number counts.
-
-        Returns:
-            The prompt.
-
-        Raises:
-            BadRow: the row lacks a field, or its values do not go with the template.
-        """
+        """Make the prompt for a row."""
         where = f"{place} {row.number}"
         try:
             prompt = self._template.fill(row)

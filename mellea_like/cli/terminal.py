@@ -22,40 +22,18 @@ UNSAFE = re.compile(
 
 
 def printable(text: str) -> str:
-    r"""Replace what could steer a terminal by its escape, ``\x1b`` say.
-
-    Args:
-        text: any text.
-
-    Returns:
-        The text; tabs, line ends and all visible characters are as they were.
-    """
+    r"""Replace what could steer a terminal by its escape, ``\x1b`` say."""
     return UNSAFE.sub(_escaped, text.replace("\r\n", "\n"))
 
 
 def one_line(text: str, limit: int = 500) -> str:
-    """Make a text fit to stand in one line of a terminal.
-
-    Args:
-        text: any text.
-        limit: the most characters to keep.
-
-    Returns:
-        The text with each run of white space as one space, and no longer than the limit.
-    """
+    """Make a text fit to stand in one line of a terminal."""
     line = " ".join(printable(text[: 4 * limit]).split())
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
 def is_terminal(stream: TextIO) -> bool:
-    """Tell whether a stream is a terminal.
-
-    Args:
-        stream: the stream.
-
-    Returns:
-        Whether it is; False for a closed one.
-    """
+    """Tell whether a stream is a terminal."""
     try:
         return stream.isatty()
     except ValueError:
@@ -72,15 +50,7 @@ def ready_streams() -> None:
 
 
 def write(text: str, stream: TextIO) -> None:
-    """Write to a stream, and go on quietly where its reader has left.
-
-    Args:
-        text: what to write.
-        stream: standard output or standard error.
-
-    Raises:
-        OSError: it can't be written, to a full disk say; all that follows goes nowhere.
-    """
+    """Write to a stream, and go on quietly where its reader has left."""
     try:
         stream.write(text)
         stream.flush()
@@ -94,11 +64,7 @@ def write(text: str, stream: TextIO) -> None:
 
 
 def warn(lines: str | Iterable[str]) -> None:
-    """Write lines to standard error, fit for a terminal; where that fails, nobody can be told.
-
-    Args:
-        lines: one or more lines.
-    """
+    """Write lines to standard error, fit for a terminal; where that fails, nobody can be told."""
     for line in [lines] if isinstance(lines, str) else lines:
         with contextlib.suppress(OSError):
             write(printable(line) + "\n", sys.stderr)
@@ -110,11 +76,7 @@ def _escaped(match: re.Match[str]) -> str:
 
 
 def silence(stream: TextIO) -> None:
-    """Let all further output to a stream go nowhere; Python flushes once more at its end.
-
-    Args:
-        stream: one that can't be written to.
-    """
+    """Let all further output to a stream go nowhere; Python flushes once more at its end."""
     with contextlib.suppress(OSError, ValueError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, stream.fileno())

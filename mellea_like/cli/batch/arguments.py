@@ -20,11 +20,7 @@ __all__ = ["BatchArguments"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchArguments:
-    """The arguments of ``mellea-like batch``, as typed.
-
-    Raises:
-        Problem: an option is wrong, or another one is missing beside it.
-    """
+    """The arguments of ``mellea-like batch``, as typed."""
 
     sample: SampleArguments
     source: str

@@ -53,17 +53,7 @@ MOST_ERRORS_TOLD = 5
 
 
 def run_batch(arguments: BatchArguments) -> int:
-    """Do what ``mellea-like batch`` was asked to do.
-
-    Args:
-        arguments: what the user asked for.
-
-    Returns:
-        The exit code.
-
-    Raises:
-        Interrupted: Ctrl-C was pressed, or the process was told to end.
-    """
+    """Do what ``mellea-like batch`` was asked to do."""
     debug = arguments.sample.debug
     batch: _Batch | None = None
     goes_on = True
@@ -108,18 +98,7 @@ def run_batch(arguments: BatchArguments) -> int:
 
 
 class _Batch:
-    """One run of the command: everything is checked when it is made, and nothing sent before.
-
-    Args:
-        arguments: what the user asked for.
-
-    Attributes:
-        begun: whether the run has begun.
-
-    Raises:
-        Problem: something is wrong.
-        JournalError: the journal that is to be resumed can't be read.
-    """
+    """One run of the command: everything is checked when it is made, and nothing sent before."""
 
     def __init__(self, arguments: BatchArguments) -> None:
         self._arguments = arguments
@@ -225,14 +204,7 @@ class _Batch:
     # --- the run ---------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Sample all rows and write what comes of them.
-
-        Raises:
-            Problem: the results can't be written, or too many rows ended in an error.
-            LimitExceeded: the budget is spent.
-            JournalError: the journal can't be used.
-            ReaderLeft: nobody reads standard output any more.
-        """
+        """Sample all rows and write what comes of them."""
         arguments, sample = self._arguments, self._arguments.sample
         if choose_backend(sample) is BackendName.LLAMA and not sample.quiet:
             warn(f"Starting a llama.cpp server for {sample.gguf} ...")
@@ -334,11 +306,7 @@ class _Batch:
         return f"Interrupted{self.so_far()}"
 
     def finish(self) -> int:
-        """Say how the run went.
-
-        Returns:
-            The exit code.
-        """
+        """Say how the run went."""
         progress = self._view.progress
         good = progress.passed == progress.done
         if not (self._arguments.sample.quiet and good):
@@ -348,14 +316,7 @@ class _Batch:
         return Exit.PASSED if good else Exit.NOTHING_PASSED
 
     def so_far(self, *, goes_on: bool = True) -> str:
-        """Say how far a run came that was stopped, and how to go on.
-
-        Args:
-            goes_on: whether it can.
-
-        Returns:
-            The end of a sentence, and another sentence.
-        """
+        """Say how far a run came that was stopped, and how to go on."""
         journal = self._arguments.journal is not None
         # What is done and not handed on stands in no file; the journal may have it.
         progress = replace(self._view.progress, done=self._handed_on)

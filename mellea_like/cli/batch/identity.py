@@ -52,14 +52,7 @@ _STRATEGIES = {made.__name__: name.value for name, made in STRATEGIES.items()}
 
 
 def digest_of(file: BinaryIO) -> str:
-    """Say what stands in a file, so that another run can tell whether it is the same.
-
-    Args:
-        file: the file, at its start.
-
-    Returns:
-        Its length and a digest.
-    """
+    """Say what stands in a file, so that another run can tell whether it is the same."""
     digest = hashlib.sha256()
     while piece := file.read(PIECE):
         digest.update(piece)
@@ -67,17 +60,7 @@ def digest_of(file: BinaryIO) -> str:
 
 
 def model_files(arguments: SampleArguments) -> dict[str, Any]:
-    """Say what stands in the files that the model is made of.
-
-    Args:
-        arguments: what the user asked for.
-
-    Returns:
-        Settings for the identity of the run: digests by the name of the option.
-
-    Raises:
-        Problem: a file can't be read, or is a pipe.
-    """
+    """Say what stands in the files that the model is made of."""
     quiet = arguments.quiet
     found: dict[str, Any] = {}
     if arguments.corpus:
@@ -102,15 +85,7 @@ def _digest(option: str, path: Path, *, quiet: bool) -> str:
 
 
 def another_run(error: JournalError, path: Path) -> Problem:
-    """Say in options how the run differs from that of the journal.
-
-    Args:
-        error: what the journal said, with differences.
-        path: the journal.
-
-    Returns:
-        What to tell the user: a line for each difference.
-    """
+    """Say in options how the run differs from that of the journal."""
     found = tuple(_in_options(Difference(*one)) for one in error.differences)
     lines = [
         f"the journal {path} belongs to another run:",

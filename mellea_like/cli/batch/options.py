@@ -241,14 +241,7 @@ def batch(  # noqa: PLR0913 (an option each)
     quiet: options.Quiet = False,
     debug: options.Debug = False,
 ) -> int:
-    """Ask a model about every row of a file.
-
-    Returns:
-        The exit code.
-
-    Raises:
-        Problem: an option is wrong, or an extra is not installed.
-    """
+    """Ask a model about every row of a file."""
     shared = options.shared_arguments(locals())
     try:
         from mellea_like.cli.batch.command import run_batch  # noqa: PLC0415 (jinja2, and all of a batch)

@@ -33,28 +33,7 @@ class ReaderLeft(Exception):
 
 
 class Output:
-    """A file of results, or standard output.
-
-    A new file is written as results come. Where there is one already, the new one grows beside it,
-    and takes its place when `publish` is called. Parquet always grows beside, for it can't be read
-    before its end.
-
-    Args:
-        option: the option that names it, for errors.
-        given: the file, or ``-`` for standard output.
-        format: how results stand in it; None for what its name says.
-        replace: whether a file that is there may be replaced, whatever is in it.
-        renew: whether it may be replaced if it is one of results.
-
-    Attributes:
-        path: the file; None for standard output.
-        format: how results stand in it.
-        rows: how many were written.
-
-    Raises:
-        Problem: it can't be written, its name does not say how results stand in it, or it is there
-            and is not to be replaced.
-    """
+    """A file of results, or standard output."""
 
     def __init__(
         self,
@@ -88,31 +67,14 @@ class Output:
         return self.format is RowFormat.PARQUET
 
     def begin(self, columns: Mapping[str, str] | None, *, at_once: bool) -> None:
-        """Open it.
-
-        Args:
-            columns: the input's columns, or None.
-            at_once: whether a file that is there is replaced by the first result, and not before
-                `publish` is called.
-
-        Raises:
-            Problem: it can't be written.
-        """
+        """Open it."""
         with self._trouble():
             self._file = self._open()
             self._writer = row_writer(self._file, self.format, columns)
             self._at_once = at_once and not self.whole_at_its_end
 
     async def write(self, record: Mapping[str, Any]) -> None:
-        """Write a result.
-
-        Args:
-            record: the result.
-
-        Raises:
-            Problem: it can't be written.
-            ReaderLeft: nobody reads it any more.
-        """
+        """Write a result."""
         assert self._writer is not None  # noqa: S101 (it was begun)
         with self._trouble():
             self._writer.write(record)
@@ -122,11 +84,7 @@ class Output:
             self.publish()
 
     def publish(self) -> None:
-        """Put what was written in its place, where it can't be lost, and go on there.
-
-        Raises:
-            Problem: it can't be done.
-        """
+        """Put what was written in its place, where it can't be lost, and go on there."""
         if self._beside is None or self._file is None or self.path is None:
             return
         with self._trouble():
@@ -136,16 +94,7 @@ class Output:
             self._beside = None
 
     async def close(self, *, keep: bool) -> None:
-        """End it.
-
-        Args:
-            keep: whether what was written is to stay; otherwise what was there before does, and a
-                new file without a result is taken away.
-
-        Raises:
-            Problem: it can't be written.
-            ReaderLeft: nobody reads it any more.
-        """
+        """End it."""
         file, writer, self._writer = self._file, self._writer, None
         if file is None or writer is None:
             return

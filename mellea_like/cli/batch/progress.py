@@ -37,13 +37,7 @@ HOUR = 3600
 
 
 class Part(NamedTuple):
-    """A piece of the line.
-
-    Attributes:
-        text: what it says.
-        rank: the higher, the sooner it is left out where there is little room.
-        style: how it looks on a terminal.
-    """
+    """A piece of the line."""
 
     text: str
     rank: int
@@ -51,14 +45,7 @@ class Part(NamedTuple):
 
 
 def duration(seconds: float) -> str:
-    """Write a time in short.
-
-    Args:
-        seconds: the time.
-
-    Returns:
-        ``0:07``, ``12:07``, ``3:12:07`` or ``2 d 3 h``.
-    """
+    """Write a time in short."""
     whole = round(seconds)
     hours, rest = divmod(whole, HOUR)
     minutes, left = divmod(rest, MINUTE)
@@ -68,14 +55,7 @@ def duration(seconds: float) -> str:
 
 
 def in_short(number: int) -> str:
-    """Write a large number in short.
-
-    Args:
-        number: the number.
-
-    Returns:
-        ``950``, ``12.3k``, ``4.6M`` or ``7.9G``.
-    """
+    """Write a large number in short."""
     for unit, size in (("G", 10**9), ("M", 10**6), ("k", 10**3)):
         if number >= 0.99995 * size:
             return f"{number / size:.1f}{unit}"
@@ -83,30 +63,13 @@ def in_short(number: int) -> str:
 
 
 def money(usage: Usage, price: Price) -> str:
-    """Write what tokens cost.
-
-    Args:
-        usage: the tokens.
-        price: their price.
-
-    Returns:
-        The amount, with a ``≥`` where a server did not say all.
-    """
+    """Write what tokens cost."""
     amount = (usage.input_tokens * price.input + usage.output_tokens * price.output) / 1e6
     return ("≥" if usage.unknown else "") + with_currency(f"{amount:.6f}", price.currency)
 
 
 def parts_of(progress: Progress, price: Price | None, since: float = 0.0) -> list[Part]:
-    """Say how far a batch is.
-
-    Args:
-        progress: its numbers.
-        price: what tokens cost, or None.
-        since: seconds since these were its numbers.
-
-    Returns:
-        The pieces, in the order in which they stand in a line.
-    """
+    """Say how far a batch is."""
     done = f"{progress.done:,}" + ("" if progress.total is None else f"/{progress.total:,}")
     parts = [Part(done, 0, "bold")]
     if not progress.done:
@@ -137,16 +100,7 @@ def _percent(share: float) -> str:
 
 
 def status_line(parts: list[Part], columns: int, share: float | None = None) -> Text:
-    """Fit the pieces into a line of a terminal.
-
-    Args:
-        parts: the pieces.
-        columns: the room.
-        share: how much of the batch is done, for a bar where there is room; None for no bar.
-
-    Returns:
-        The line.
-    """
+    """Fit the pieces into a line of a terminal."""
     kept = list(parts)
     while len(kept) > 1 and _width(kept) > columns:
         last = max(range(len(kept)), key=lambda i: (kept[i].rank, i))
@@ -166,18 +120,7 @@ def _width(parts: list[Part]) -> int:
 
 
 class BatchView:
-    """Shows how far a batch is while it runs, on standard error.
-
-    Args:
-        price: what tokens cost, or None.
-        total: how many rows there are, where that is known.
-        quiet: whether to show nothing.
-        lines: whether to write lines though standard error is a terminal.
-        every: seconds between two lines where it is none.
-
-    Attributes:
-        progress: the latest numbers.
-    """
+    """Shows how far a batch is while it runs, on standard error."""
 
     def __init__(
         self,
@@ -219,11 +162,7 @@ class BatchView:
             self._live = None
 
     def update(self, progress: Progress) -> None:
-        """Take the numbers of this moment.
-
-        Args:
-            progress: the numbers.
-        """
+        """Take the numbers of this moment."""
         self.progress, self._updated = progress, time.monotonic()
         if self._quiet or self._console is not None:
             return
@@ -232,11 +171,7 @@ class BatchView:
             warn("  ".join(part.text for part in parts_of(progress, self._price)))
 
     def say(self, line: str) -> None:
-        """Write a line, above the view where there is one.
-
-        Args:
-            line: the line.
-        """
+        """Write a line, above the view where there is one."""
         if self._live is None:
             warn(one_line(line))
             return
@@ -244,11 +179,7 @@ class BatchView:
             self._live.console.print(Text(one_line(line)), soft_wrap=True)
 
     def render(self) -> Text:
-        """Draw the line of this moment.
-
-        Returns:
-            The line, with room for the ^C of an interrupt.
-        """
+        """Draw the line of this moment."""
         assert self._console is not None  # noqa: S101 (there is a terminal)
         progress, since = self.progress, time.monotonic() - self._updated
         share = None if not progress.total else min(1.0, progress.done / progress.total)

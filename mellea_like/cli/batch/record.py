@@ -17,16 +17,7 @@ __all__ = ["record_of"]
 
 
 def record_of(item: ItemResult[Any], *, as_value: bool = False) -> dict[str, Any]:
-    """Write what came of a row as plain data.
-
-    Args:
-        item: what came of it.
-        as_value: whether a reply that is JSON stands in it as its value.
-
-    Returns:
-        The record: the row's position and line, the row itself, the reply, whether it passed, and
-        what it took.
-    """
+    """Write what came of a row as plain data."""
     row: Row = item.item
     result = item.result
     best = None if result is None or result.best_index is None else result.best

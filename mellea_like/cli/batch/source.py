@@ -49,27 +49,7 @@ class OnBadLine(StrEnum):
 
 
 class RowSource:
-    """The rows of the input that a prompt can be made of.
-
-    A file is looked through before anything is sent: `look_through` finds what is wrong with it,
-    and how many rows there are. A pipe is read as the run goes on.
-
-    Args:
-        given: the input: a file, or ``-`` for standard input.
-        format: how rows stand in it; None for what its name says.
-        template: what makes their prompts.
-        on_bad: what becomes of a line that can't be read.
-        most: how many rows to take at most; None for all.
-
-    Attributes:
-        path: the file; None for standard input.
-        format: how rows stand in it.
-        columns: the names and types of its columns; None for JSONL, which has none.
-        bad: how many lines were left out.
-
-    Raises:
-        Problem: the input can't be read, or its name does not say how rows stand in it.
-    """
+    """The rows of the input that a prompt can be made of."""
 
     def __init__(
         self,
@@ -109,28 +89,14 @@ class RowSource:
         return self._total
 
     def digest(self) -> str | None:
-        """Say what the input is, so that another run can tell whether it is the same.
-
-        Returns:
-            A digest of the file; None for a pipe.
-
-        Raises:
-            Problem: it can't be read.
-        """
+        """Say what the input is, so that another run can tell whether it is the same."""
         if self._piped:
             return None
         with self._trouble(), self._open() as file:
             return digest_of(file)
 
     def look_through(self, *, quiet: bool = False) -> None:
-        """Read a file to its end, or a pipe to its first row, and find what is wrong.
-
-        Args:
-            quiet: whether not to say so where it takes a while.
-
-        Raises:
-            Problem: a line can't be read and is not to be left out, or no line can be read.
-        """
+        """Read a file to its end, or a pipe to its first row, and find what is wrong."""
         if self._piped:
             self._file = self._open()
             self._rest = self._good(self._file)
@@ -154,22 +120,11 @@ class RowSource:
             raise Problem(msg)
 
     def rows(self) -> _Rows | AsyncGenerator[Row]:
-        """Give the rows for a run.
-
-        Returns:
-            Something to iterate over, with a length where that is known.
-        """
+        """Give the rows for a run."""
         return self._pipe() if self._piped else _Rows(self)
 
     def again(self) -> Generator[Row]:
-        """Read the rows of a file once more; what is wrong was told before.
-
-        Yields:
-            The rows.
-
-        Raises:
-            Problem: the file is not what it was.
-        """
+        """Read the rows of a file once more; what is wrong was told before."""
         with self._trouble(), self._open() as file:
             yield from self._good(file, told=True)
 

@@ -14,16 +14,7 @@ __all__ = ["so_far", "summary"]
 
 
 def summary(progress: Progress, price: Price | None, *, left_out: int = 0) -> str:
-    """Say how a run went.
-
-    Args:
-        progress: its last numbers.
-        price: what tokens cost, or None.
-        left_out: how many lines of the input were left out.
-
-    Returns:
-        A line.
-    """
+    """Say how a run went."""
     counts = [f"{progress.passed:,} passed"]
     if progress.failed:
         counts.append(f"{progress.failed:,} failed")
@@ -46,16 +37,7 @@ def summary(progress: Progress, price: Price | None, *, left_out: int = 0) -> st
 
 
 def so_far(progress: Progress, *, journal: bool, goes_on: bool = True) -> str:
-    """Say how far a run came that was stopped, and how to go on.
-
-    Args:
-        progress: its last numbers.
-        journal: whether it has a journal.
-        goes_on: whether the run can go on with it.
-
-    Returns:
-        The end of a sentence, and another sentence.
-    """
+    """Say how far a run came that was stopped, and how to go on."""
     total = "" if progress.total is None else f" of {progress.total:,}"
     said = f" after {_rows(f'{progress.done:,}{total}')}."
     if not goes_on:

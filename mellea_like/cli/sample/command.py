@@ -44,17 +44,7 @@ __all__ = ["run_sample"]
 
 
 def run_sample(arguments: SampleArguments) -> int:
-    """Do what ``mellea-like sample`` was asked to do.
-
-    Args:
-        arguments: what the user asked for.
-
-    Returns:
-        The exit code.
-
-    Raises:
-        Interrupted: Ctrl-C was pressed, or the process was told to end.
-    """
+    """Do what ``mellea-like sample`` was asked to do."""
     progress = Progress(arguments.loop, arguments.concurrency)
     with logs(debug=arguments.debug), terminable() as ending:
         try:

@@ -214,17 +214,7 @@ Debug = Annotated[
 
 
 def shared_arguments(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the options above.
-
-    Args:
-        given: their values, as typer read them, by the names of the parameters.
-
-    Returns:
-        Arguments of `SampleArguments`.
-
-    Raises:
-        Problem: a value is no text, or an empty name.
-    """
+    """Read the options above."""
     price = given["price"]
     return {
         "require": [as_text(text, "--require") for text in given["require"] or ()],

@@ -36,28 +36,14 @@ _NOT_ESCAPED_BY_JSON = re.compile(r"[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2
 
 
 def write_text(text: str) -> None:
-    """Write the result to standard output: as it is, but fit for a terminal on a terminal.
-
-    Args:
-        text: the result.
-
-    Raises:
-        Problem: it can't be written.
-    """
+    """Write the result to standard output: as it is, but fit for a terminal on a terminal."""
     if is_terminal(sys.stdout):
         text = printable(text)
     _write(text if text.endswith("\n") else f"{text}\n")
 
 
 def write_record(record: dict[str, Any]) -> None:
-    """Write a record to standard output as one JSON object, fit for a terminal.
-
-    Args:
-        record: the record.
-
-    Raises:
-        Problem: it can't be written.
-    """
+    """Write a record to standard output as one JSON object, fit for a terminal."""
     indent = 2 if is_terminal(sys.stdout) else None
     only_ascii = (sys.stdout.encoding or "").lower().replace("-", "") != "utf8"
     text = json.dumps(record, ensure_ascii=only_ascii, indent=indent, default=str)
@@ -76,17 +62,7 @@ def _write(text: str) -> None:
 def as_record(
     result: SamplingResult[Any], ledger: Ledger, *, strategy: str, backend: str
 ) -> dict[str, Any]:
-    """Write a result as plain data.
-
-    Args:
-        result: the result.
-        ledger: what it cost.
-        strategy: the strategy's name on the command line.
-        backend: the backend's name on the command line.
-
-    Returns:
-        What ``--json`` prints.
-    """
+    """Write a result as plain data."""
     best = None if result.best_index is None else result.best
     return {
         "success": result.success,
@@ -113,28 +89,12 @@ def as_record(
 
 
 def summary(result: SamplingResult[Any], ledger: Ledger) -> str:
-    """Say in a line how a call that passed went.
-
-    Args:
-        result: the result.
-        ledger: what it cost.
-
-    Returns:
-        The line.
-    """
+    """Say in a line how a call that passed went."""
     return f"Passed: iteration {result.best.iteration}, {_cost(result, ledger)}."
 
 
 def why(result: SamplingResult[Any], ledger: Ledger) -> list[str]:
-    """Say why nothing passed.
-
-    Args:
-        result: the result.
-        ledger: what it cost.
-
-    Returns:
-        Lines: how it ended, and what the best failure lacked.
-    """
+    """Say why nothing passed."""
     reason = {"timeout": "the time was up", "exhausted": "all turns are spent"}.get(
         result.stop_reason, f"stopped: {result.stop_reason}"
     )
@@ -155,28 +115,14 @@ def why(result: SamplingResult[Any], ledger: Ledger) -> list[str]:
 
 
 def spent(error: LimitExceeded) -> str:
-    """Say that a budget was spent before any reply was judged.
-
-    Args:
-        error: what the call raised.
-
-    Returns:
-        A sentence.
-    """
+    """Say that a budget was spent before any reply was judged."""
     first = error.__cause__
     because = "" if first is None else f"; the first error was: {one_line(str(first))}"
     return f"nothing passed: {in_options(str(error))}{because}"
 
 
 def refused(error: BackendError) -> str:
-    """Say what a backend said, how often it was asked, and when to come back.
-
-    Args:
-        error: what the call raised.
-
-    Returns:
-        A sentence.
-    """
+    """Say what a backend said, how often it was asked, and when to come back."""
     message = str(error) or type(error).__name__
     told = isinstance(error, CircuitOpen) or "come back in" in message
     if error.retry_after is not None and not told:

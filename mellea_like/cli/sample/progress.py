@@ -30,16 +30,7 @@ RUNNING = frozenset({"generating", "checking", "judging", "retrying"})
 
 @dataclass(slots=True)
 class Row:
-    """What one subsample is at, or where turns are pooled, what one of those in flight is at.
-
-    Args:
-        subsample: the subsample of its latest iteration's turn, 0-based.
-        iteration: the id of its latest iteration; None before the first.
-        state: what it is doing, or how its latest iteration ended.
-        started: when the latest iteration started, on `time.monotonic`'s clock.
-        seconds: how long the latest iteration took; None while it runs.
-        failed: what its latest finished iteration lacked; empty for nothing.
-    """
+    """What one subsample is at, or where turns are pooled, what one of those in flight is at."""
 
     subsample: int
     iteration: int | None = None
@@ -54,33 +45,14 @@ class Row:
         return self.state in RUNNING
 
     def elapsed(self, now: float) -> float | None:
-        """Return how long the latest iteration has taken.
-
-        Args:
-            now: the time on `time.monotonic`'s clock.
-
-        Returns:
-            Seconds, or None before the first iteration.
-        """
+        """Return how long the latest iteration has taken."""
         if self.iteration is None:
             return None
         return now - self.started if self.seconds is None else self.seconds
 
 
 class Progress(Plugin):
-    """Watches a call.
-
-    Args:
-        loop: iterations of each subsample.
-        concurrency: number of subsamples.
-        say: called with a line about each slice that ended; None for silence.
-
-    Attributes:
-        rows: one for each subsample, and for what is in flight beyond that.
-        total: turns of the call.
-        ended: how many iterations have ended.
-        cancelled: iterations that were cancelled with the call, once it is over.
-    """
+    """Watches a call."""
 
     def __init__(
         self, loop: int, concurrency: int, say: Callable[[str], None] | None = None
@@ -97,12 +69,7 @@ class Progress(Plugin):
         self._errors: dict[str, int] = {}
 
     def follow(self, *, pooled: bool, extra: int) -> None:
-        """Expect what a schedule may do.
-
-        Args:
-            pooled: whether chains may take turns of other subsamples.
-            extra: how many iterations may be in flight beyond one a subsample.
-        """
+        """Expect what a schedule may do."""
         self._pooled = pooled
         self._most_rows = len(self.rows) + extra
 
@@ -129,11 +96,7 @@ class Progress(Plugin):
             self.cancelled = sum(s.outcome is Outcome.CANCELLED for s in payload.slices)
 
     def on_slice(self, slice_: Slice) -> None:
-        """Take note of an iteration that ended.
-
-        Args:
-            slice_: its record.
-        """
+        """Take note of an iteration that ended."""
         self.ended += 1
         row = self._row_of.pop(slice_.iteration, None)
         if row is None:
@@ -186,26 +149,12 @@ class Progress(Plugin):
 
 
 def rejected_early(slice_: Slice) -> bool:
-    """Tell whether a reply was rejected before its end.
-
-    Args:
-        slice_: the record of its iteration.
-
-    Returns:
-        Whether the slice holds only the part that had arrived.
-    """
+    """Tell whether a reply was rejected before its end."""
     return slice_.generation is not None and slice_.generation.finish_reason == REJECTED
 
 
 def problems_of(slice_: Slice) -> list[str]:
-    """Say what an iteration lacked, with the checks as the user wrote them.
-
-    Args:
-        slice_: its record.
-
-    Returns:
-        A line for each problem, and one for its error.
-    """
+    """Say what an iteration lacked, with the checks as the user wrote them."""
     problems = [slice_.reason] if slice_.reason else []
     problems += [
         f"{requirement.name}: {verdict.reason}" if verdict.reason else requirement.name

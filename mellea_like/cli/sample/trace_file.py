@@ -19,14 +19,7 @@ __all__ = ["check_trace", "write_trace"]
 
 
 def check_trace(path: Path) -> None:
-    """Make sure that a trace can be written, before anything is sent.
-
-    Args:
-        path: where to.
-
-    Raises:
-        Problem: it can't be.
-    """
+    """Make sure that a trace can be written, before anything is sent."""
     try:
         if path.exists() and not path.is_file():
             msg = f"--trace: {path} is no file"
@@ -44,15 +37,7 @@ def check_trace(path: Path) -> None:
 
 
 def write_trace(path: Path, result: SamplingResult[Any]) -> None:
-    """Write a call's record to a file that only its owner may read; prompts stand in it.
-
-    Args:
-        path: where to; what is there is replaced.
-        result: the record.
-
-    Raises:
-        Problem: it can't be written.
-    """
+    """Write a call's record to a file that only its owner may read; prompts stand in it."""
     part = None
     try:
         text = json.dumps(to_dict(result), ensure_ascii=True)

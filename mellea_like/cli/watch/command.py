@@ -43,11 +43,7 @@ class OnBusyName(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchArguments:
-    """The arguments of ``mellea-like watch``, as typed.
-
-    Raises:
-        Problem: there is no command, or a number is out of its range.
-    """
+    """The arguments of ``mellea-like watch``, as typed."""
 
     paths: list[Path]
     command: list[str]
@@ -76,19 +72,7 @@ class WatchArguments:
 
 
 def run_watch(arguments: WatchArguments) -> int:
-    """Do what ``mellea-like watch`` was asked to do, until Ctrl-C.
-
-    Args:
-        arguments: what the user asked for.
-
-    Returns:
-        Never: it goes on until it is interrupted.
-
-    Raises:
-        Interrupted: Ctrl-C was pressed, or the process was told to end.
-        Problem: a path or the command is missing, no state can be kept, or an extra is not
-            installed.
-    """
+    """Do what ``mellea-like watch`` was asked to do, until Ctrl-C."""
     if shutil.which(arguments.command[0]) is None:
         msg = f"can't run {arguments.command[0]}: there is no such command"
         raise Problem(msg)
@@ -135,14 +119,7 @@ def _tell(status: RerunStatus) -> None:
 
 
 def in_words(status: RerunStatus) -> str:
-    """Say what a watch is doing.
-
-    Args:
-        status: its gate's status.
-
-    Returns:
-        The words.
-    """
+    """Say what a watch is doing."""
     words = [f"running ({status.last_trigger})" if status.in_flight else "idle"]
     if status.pending:
         soon = f" for {status.window:.1f} s" if status.window else ""
@@ -154,14 +131,7 @@ def in_words(status: RerunStatus) -> str:
 
 
 class Runs:
-    """Runs the command, one time after the other, and says how each run ended.
-
-    Each run has a process group of its own, so that all of its processes end with it; it gets no
-    standard input.
-
-    Args:
-        arguments: what the user asked for.
-    """
+    """Runs the command, one time after the other, and says how each run ended."""
 
     def __init__(self, arguments: WatchArguments) -> None:
         self._arguments = arguments
@@ -170,11 +140,7 @@ class Runs:
         self._stopped = False
 
     async def run(self, changes: Changes) -> None:
-        """Run the command once.
-
-        Args:
-            changes: what for.
-        """
+        """Run the command once."""
         self._count, self._stopped = self._count + 1, False
         started = anyio.current_time()
         if self._arguments.clear and is_terminal(sys.stdout):
@@ -195,11 +161,7 @@ class Runs:
         return self.last_words()
 
     def last_words(self) -> str:
-        """Say how it all ended.
-
-        Returns:
-            A sentence.
-        """
+        """Say how it all ended."""
         return "Interrupted: the command was stopped." if self._stopped else "Interrupted."
 
     async def _run(self) -> str:
@@ -248,14 +210,7 @@ def _send(process: Process, name: str) -> None:
 
 
 def ending(status: int) -> str:
-    """Say how a run ended.
-
-    Args:
-        status: its exit status; the negative number of the signal that ended it.
-
-    Returns:
-        The words.
-    """
+    """Say how a run ended."""
     if status >= 0:
         return f"exit status {status}"
     try:

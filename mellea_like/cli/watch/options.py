@@ -36,29 +36,14 @@ class WatchCommand(TyperCommand):
     """Leaves what stands after two dashes to the command that is run."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read the arguments before the two dashes; those after them become the context's object.
-
-        Args:
-            ctx: typer's context.
-            args: all arguments.
-
-        Returns:
-            What typer did not read.
-        """
+        """Read the arguments before the two dashes; those after them become the context's object."""
         if "--" in args:
             place = args.index("--")
             args, ctx.obj = args[:place], args[place + 1 :]
         return super().parse_args(ctx, args)
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """Say how the command is used.
-
-        Args:
-            ctx: typer's context.
-
-        Returns:
-            The parts of the line.
-        """
+        """Say how the command is used."""
         return [*super().collect_usage_pieces(ctx), "-- COMMAND..."]
 
 
@@ -128,26 +113,7 @@ def watch(
     ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No line for each run.")] = False,
 ) -> int:
-    """Run a command again when files change: once for many changes, one run at a time.
-
-    Args:
-        context: typer's, with the command as its object.
-        paths: files and directories.
-        quiet_seconds: seconds without a change before a run.
-        max_wait: seconds after the first change at which it runs whatever happens.
-        on_busy: what changes do during a run.
-        ignore: shell patterns of names that do not count.
-        postpone: no run before the first change.
-        clear: clear the screen before each run.
-        grace: seconds between the signals that stop a run.
-        min_interval: seconds from the beginning of a run to that of the next, at least.
-        state: the file that keeps counts and times from one process to the next.
-        status: whether to tell of each change of the status.
-        quiet: no line for each run.
-
-    Returns:
-        The exit code.
-    """
+    """Run a command again when files change: once for many changes, one run at a time."""
     return run_watch(
         WatchArguments(
             paths=paths,
