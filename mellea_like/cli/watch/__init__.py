@@ -1,1 +1,0 @@
-"""The command ``mellea-like watch``."""
