@@ -1,23 +1,36 @@
-"""From the options to an open backend and judge."""
+"""The backend and the judge: which ones were asked for, opened, with their limits and prices."""
 
 from __future__ import annotations
 
+import json
 import os
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from mellea_like.cli.arguments import BackendName, check_file
 from mellea_like.cli.exits import Exit, Problem
+from mellea_like.cli.options import check_file, option_names, read_section
+from mellea_like.cli.terminal import warn
+from mellea_like.core.format import check_format
+from mellea_like.limits.base import LimitedBackend
+from mellea_like.specification.upstream import (
+    OPENAI_URL,
+    LlamaUpstream,
+    MarkovUpstream,
+    OpenAIUpstream,
+    open_upstream,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
-    from pathlib import Path
+    from collections.abc import AsyncGenerator, Iterable, Mapping
 
-    from mellea_like.cli.arguments import SampleArguments
+    from mellea_like.cli.draw_options import BackendName, DrawOptions
     from mellea_like.core.backend import Backend
+    from mellea_like.core.prices import Price
+    from mellea_like.limits.base import Limit
+    from mellea_like.limits.budget import Budget
+    from mellea_like.sampling.base import BaseSamplingStrategy
 
-__all__ = ["Backends", "check_options", "choose_backend", "named_backend", "open_backends"]
+__all__ = ["Backends", "Opened"]
 
 MARKOV = (
     "markov, a small Markov chain text generator that understands nothing;"
@@ -25,133 +38,226 @@ MARKOV = (
 )
 
 
-@dataclass(frozen=True, slots=True)
 class Backends:
-    """What a run uses."""
+    """What generates, and what judges; all that can be checked is checked before it is opened."""
 
-    backend: Backend
-    judge: Backend | None
-    name: str
-
-
-def named_backend(arguments: SampleArguments) -> BackendName | None:
-    """Say which backend the user named."""
-    if arguments.backend is not None:
-        return arguments.backend
-    if arguments.gguf is not None:
-        return BackendName.LLAMA
-    if arguments.base_url is not None or arguments.model is not None:
-        return BackendName.OPENAI
-    if arguments.corpus:
-        return BackendName.MARKOV
-    configured = os.environ.get("OPENAI_API_KEY") or os.environ.get("OPENAI_BASE_URL")
-    return BackendName.OPENAI if configured else None
-
-
-def choose_backend(arguments: SampleArguments) -> BackendName:
-    """Return the backend that the user named, or the one for trying things out."""
-    return named_backend(arguments) or BackendName.MARKOV
-
-
-def check_options(arguments: SampleArguments) -> None:
-    """Make sure that the options go with the backend, before anything is opened."""
-    name = choose_backend(arguments)
-    for option, given, only in (
-        ("--model", arguments.model, BackendName.OPENAI),
-        ("--base-url", arguments.base_url, BackendName.OPENAI),
-        ("--gguf", arguments.gguf, BackendName.LLAMA),
-        ("--corpus", arguments.corpus, BackendName.MARKOV),
-    ):
-        if given and name is not only:
-            msg = f"{option} goes with --backend {only}, not with --backend {name}"
+    def __init__(self, options: DrawOptions, *, default: BackendName | None = None) -> None:
+        self._options = options
+        self.named = _named(options)
+        if self.named is None and default is None:
+            msg = (
+                "batch takes no backend that was not named: add --model NAME, --base-url URL or"
+                " --gguf FILE; --backend markov, which understands nothing, is for trying things"
+                " out"
+            )
             raise Problem(msg, Exit.USAGE)
-    if name is BackendName.LLAMA and arguments.gguf is None:
-        msg = "--backend llama needs a model file: --gguf FILE"
-        raise Problem(msg, Exit.USAGE)
-    if _has_judge(arguments) and not arguments.require:
-        option = "--judge-base-url" if arguments.judge_model is None else "--judge-model"
-        msg = f"{option} names a judge that has nothing to decide: add --require TEXT"
-        raise Problem(msg, Exit.USAGE)
-    if arguments.require and name is BackendName.MARKOV and not _has_judge(arguments):
-        msg = (
-            "--require needs a model that can judge, and the markov text generator can't: add"
-            " --judge-model NAME, use --backend openai or llama, or say it as a --check"
-        )
-        raise Problem(msg)
-    for option, path in [("--gguf", arguments.gguf), *(("--corpus", p) for p in arguments.corpus)]:
-        if path is not None:
-            check_file(option, path)
+        self.kind: BackendName = self.named or default or "markov"
+        self._check_options()
+        self._spec = self._read_spec()
+        self._judge = self._read_judge()
 
+    @property
+    def price(self) -> Price | None:
+        """What a token costs, of every model."""
+        return self._spec.price
 
-@asynccontextmanager
-async def open_backends(arguments: SampleArguments) -> AsyncGenerator[Backends]:
-    """Open the backend and the judge, and close them at the end."""
-    async with AsyncExitStack() as stack:
-        try:
-            backend, name = await _open(arguments, stack)
-            judge = None
-            if _has_judge(arguments):
-                url = arguments.judge_base_url
-                judge = (
-                    _openai(arguments.judge_model, arguments.base_url, "--judge-model")
-                    if url is None
-                    else _openai(arguments.judge_model, url, "--judge-model", "--judge-base-url")
+    def prices(self, models: Iterable[str | None]) -> dict[str, Price] | None:
+        """Give the price of each model whose name is known; None without ``--price``."""
+        price = self.price
+        return None if price is None else {model: price for model in models if model is not None}
+
+    def make_limits(self) -> list[Limit]:
+        """Make what all requests have to pass, the judge's too."""
+        return self._spec.make_limits()
+
+    @property
+    def reply_type(self) -> type[Any] | None:
+        """The type that carries ``--schema`` to servers; None where it only stands in the prompt.
+
+        That is so without one, on a backend without structured output, and for references.
+        """
+        schema = self._options.spec.json_schema
+        if schema is None or self.kind == "markov" or '"$ref"' in json.dumps(schema):
+            return None
+        return _type_of(schema)
+
+    @asynccontextmanager
+    async def open(self) -> AsyncGenerator[Opened]:
+        """Open the backend and the judge, and close them at the end."""
+        options = self._options
+        if self.kind == "llama" and not options.quiet:
+            warn(f"Starting a llama.cpp server for {options.gguf} ...")
+        async with AsyncExitStack() as stack:
+            try:
+                backend = await stack.enter_async_context(
+                    open_upstream(self._spec, follow_redirects=True)
                 )
-                stack.push_async_callback(judge.aclose)
-        except ImportError as exc:
-            raise Problem(str(exc)) from exc
-        yield Backends(backend, judge, name)
+                judge = None
+                if self._judge is not None:
+                    judge = await stack.enter_async_context(
+                        open_upstream(self._judge, follow_redirects=True)
+                    )
+            except ImportError as exc:
+                raise Problem(str(exc)) from exc
+            except (OSError, ValueError) as exc:
+                if self.kind != "markov":
+                    raise
+                msg = f"--corpus: {exc}"
+                raise Problem(msg) from exc
+            yield Opened(self, options, backend, judge)
 
-
-async def _open(arguments: SampleArguments, stack: AsyncExitStack) -> tuple[Backend, str]:
-    match choose_backend(arguments):
-        case BackendName.MARKOV:
-            return _markov(arguments.corpus), MARKOV
-        case BackendName.OPENAI:
-            backend = _openai(arguments.model, arguments.base_url)
-            stack.push_async_callback(backend.aclose)
+    def describe(self, backend: Any) -> str:
+        """Say what generates."""
+        if self.kind == "openai":
             model = backend.model or "the server's first model"
-            return backend, f"openai, {model} at {backend.base_url}."
-        case BackendName.LLAMA:
-            from mellea_like.backends.llama import LlamaCppBackend  # noqa: PLC0415 (an extra)
+            return f"openai, {model} at {backend.base_url}."
+        if isinstance(self._spec, LlamaUpstream):
+            return f"llama, {self._spec.gguf.name} in a llama.cpp server of its own."
+        return MARKOV
 
-            assert arguments.gguf is not None  # noqa: S101 (checked with the options)
-            llama = await stack.enter_async_context(LlamaCppBackend(arguments.gguf))
-            return llama, f"llama, {arguments.gguf.name} in a llama.cpp server of its own."
+    def _check_options(self) -> None:
+        options, kind = self._options, self.kind
+        for option, given, only in (
+            ("--model", options.model, "openai"),
+            ("--base-url", options.base_url, "openai"),
+            ("--gguf", options.gguf, "llama"),
+            ("--corpus", options.corpus, "markov"),
+        ):
+            if given and kind != only:
+                msg = f"{option} goes with --backend {only}, not with --backend {kind}"
+                raise Problem(msg, Exit.USAGE)
+        if kind == "llama" and options.gguf is None:
+            msg = "--backend llama needs a model file: --gguf FILE"
+            raise Problem(msg, Exit.USAGE)
+        judged = bool(options.judge_model or options.judge_base_url)
+        if judged and not options.requirements:
+            option = "--judge-model" if options.judge_model else "--judge-base-url"
+            msg = f"{option} names a judge that has nothing to decide: add --require TEXT"
+            raise Problem(msg, Exit.USAGE)
+        if options.requirements and kind == "markov" and not judged:
+            msg = (
+                "--require needs a model that can judge, and the markov text generator can't: add"
+                " --judge-model NAME, use --backend openai or llama, or say it as a --check"
+            )
+            raise Problem(msg)
+        if options.gguf is not None:
+            check_file("--gguf", options.gguf)
+        for path in options.corpus:
+            check_file("--corpus", path)
+
+    def _read_spec(self) -> OpenAIUpstream | LlamaUpstream | MarkovUpstream:
+        options, names = self._options, option_names(type(self._options))
+        limits: dict[str, Any] = {
+            "price": options.price,
+            "requests_per_minute": options.requests_per_minute,
+            "tokens_per_minute": options.tokens_per_minute,
+        }
+        match self.kind:
+            case "openai":
+                return _openai(options.model, options.base_url, names, **limits)
+            case "llama":
+                llama = {"kind": "llama", "gguf": options.gguf, **limits}
+                return read_section(LlamaUpstream, llama, names)
+            case "markov":
+                markov = {"kind": "markov", "corpus": tuple(options.corpus), **limits}
+                return read_section(MarkovUpstream, markov, names)
+
+    def _read_judge(self) -> OpenAIUpstream | None:
+        options = self._options
+        if options.judge_model is None and options.judge_base_url is None:
+            return None
+        at = "--base-url" if options.judge_base_url is None else "--judge-base-url"
+        names = {"model": "--judge-model", "base_url": at}
+        return _openai(options.judge_model, options.judge_base_url or options.base_url, names)
 
 
-def _markov(corpus: list[Path]) -> Backend:
-    from mellea_like.backends.markov import MarkovBackend  # noqa: PLC0415 (builds its model)
-
-    if not corpus:
-        return MarkovBackend()
-    try:
-        return MarkovBackend(corpus=corpus)
-    except (OSError, ValueError) as exc:
-        msg = f"--corpus: {exc}"
-        raise Problem(msg) from exc
+def _named(options: DrawOptions) -> BackendName | None:
+    """Find the backend that the user named, by an option that only one has if need be."""
+    if options.backend is not None:
+        return options.backend
+    if options.gguf is not None:
+        return "llama"
+    if options.base_url is not None or options.model is not None:
+        return "openai"
+    if options.corpus:
+        return "markov"
+    configured = os.environ.get("OPENAI_API_KEY") or os.environ.get("OPENAI_BASE_URL")
+    return "openai" if configured else None
 
 
 def _openai(
-    model: str | None, base_url: str | None, named: str = "--model", at: str = "--base-url"
-) -> Any:
-    from mellea_like.backends.openai import OpenAIBackend  # noqa: PLC0415 (an extra)
-
-    try:
-        backend = OpenAIBackend(model, base_url=base_url)
-        official = backend.base_url.startswith("https://api.openai.com")
-    except ValueError as exc:
-        option = at if base_url is not None else "OPENAI_BASE_URL"
-        msg = f"{option}: {exc}"
-        raise Problem(msg, Exit.USAGE) from exc
-    if official and model is None:
-        msg = f"the openai backend needs the name of a model at {backend.base_url}: {named} NAME"
+    model: str | None, base_url: str | None, names: Mapping[str, str], **limits: Any
+) -> OpenAIUpstream:
+    if base_url is None:
+        base_url = os.environ.get("OPENAI_BASE_URL")
+        names = {**names, "base_url": "OPENAI_BASE_URL"}
+    given = {
+        "kind": "openai",
+        "model": model,
+        "base_url": base_url or OPENAI_URL,
+        "api_key_env": "OPENAI_API_KEY",
+        "trust_env": True,
+        **limits,
+    }
+    spec = read_section(OpenAIUpstream, given, names)
+    if spec.official and model is None:
+        msg = f"the openai backend needs the name of a model at {OPENAI_URL}: {names['model']} NAME"
         raise Problem(msg, Exit.USAGE)
-    if official and not os.environ.get("OPENAI_API_KEY", "").strip():
-        msg = f"no API key for {backend.base_url}: set OPENAI_API_KEY"
+    if spec.official and not spec.key:
+        msg = f"no API key for {OPENAI_URL}: set OPENAI_API_KEY"
         raise Problem(msg)
-    return backend
+    return spec
 
 
-def _has_judge(arguments: SampleArguments) -> bool:
-    return arguments.judge_model is not None or arguments.judge_base_url is not None
+def _type_of(schema: dict[str, Any]) -> type[Any]:
+    """Make a type that any JSON fits and whose JSON Schema is the one given."""
+
+    class Reply:
+        @classmethod
+        def __get_pydantic_core_schema__(cls, _source: Any, _handler: Any) -> Any:
+            from pydantic_core import core_schema  # noqa: PLC0415 (slow to import)
+
+            return core_schema.any_schema()
+
+        @classmethod
+        def __get_pydantic_json_schema__(cls, _core: Any, _handler: Any) -> dict[str, Any]:
+            return schema
+
+    check_format(Reply)
+    return Reply
+
+
+class Opened:
+    """The open backend and the judge, and what is made of them."""
+
+    def __init__(
+        self, backends: Backends, options: DrawOptions, backend: Backend, judge: Backend | None
+    ) -> None:
+        self._options = options
+        self._backends = backends
+        limits = backends.make_limits()
+        both = [backend, *([] if judge is None else [judge])]
+        self._backend, *judges = [LimitedBackend(b, *limits) if limits else b for b in both]
+        self._judge = next(iter(judges), None)
+        self.models: list[str | None] = [getattr(one, "model", None) for one in both]
+        self.name = backends.describe(backend)
+
+    @property
+    def prices(self) -> dict[str, Price] | None:
+        """The price of each model, for those whose names are known beforehand."""
+        return self._backends.prices(self.models)
+
+    def make_budget(self, whose: str) -> Budget | None:
+        """Make the budget of ``this call`` or ``this run``; None for no limit."""
+        spec = self._options.spec
+        if spec.budget is not None and spec.budget.money is not None and None in self.models:
+            msg = (
+                "--budget cost needs to know the model beforehand: add --model NAME"
+                " (--judge-model NAME for a judge)"
+            )
+            raise Problem(msg, Exit.USAGE)
+        return spec.make_budget(self.prices, name=whose)
+
+    def make_strategy(self, **settings: Any) -> BaseSamplingStrategy:
+        """Make the strategy that was asked for."""
+        return self._options.spec.make_strategy(self._backend, judge=self._judge, **settings)

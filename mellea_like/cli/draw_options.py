@@ -1,202 +1,331 @@
-"""What the user asked for on the command line, read and checked before anything runs."""
+"""The options of all commands that draw, and the specification that is read from them."""
 
 from __future__ import annotations
 
-import json
-import math
-import os
-import sys
+import difflib
 from dataclasses import dataclass, field
-from enum import StrEnum
+from functools import cached_property
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from typer import Option
 
 from mellea_like.cli.exits import Exit, Problem
-from mellea_like.cli.limits import LimitArguments
-from mellea_like.cli.terminal import warn
+from mellea_like.cli.options import check_file, option_names, read_section
 from mellea_like.core.requirement import Requirement
-from mellea_like.requirements import checks
-from mellea_like.requirements.expressions import EARLY, parse_check
+from mellea_like.requirements.expressions import ALLOWED, EARLY
+from mellea_like.sampling.schedules.expressions import SCHEDULES
+from mellea_like.specification.strategy import StrategyName, StrategySpec
+from mellea_like.specification.upstream import MOST_MONEY
 
-__all__ = [
-    "MOST_ITERATIONS",
-    "BackendName",
-    "SampleArguments",
-    "StrategyName",
-    "as_text",
-    "check_file",
-    "read_instruction",
-    "read_requirements",
-    "read_schema",
-]
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
+__all__ = ["BUDGETS", "DRAWS", "OUTPUT", "PANELS", "BackendName", "DrawOptions", "parse_budget"]
 
-MOST_ITERATIONS = 1000
-"""A guard against expensive mistakes."""
+CHECKS = "What must hold"
+DRAWS = "How to draw"
+COSTS = "What it may cost"
+BACKEND = "What generates"
+OUTPUT = "What is shown"
+PANELS = (CHECKS, DRAWS, COSTS, BACKEND, OUTPUT)
 
-LONGEST_INSTRUCTION = 16 * 2**20
-"""Bytes of standard input; no model takes as much, and some sources never end."""
+BackendName = Literal["markov", "openai", "llama"]
 
-
-class StrategyName(StrEnum):
-    """How a failed draw leads to the next one."""
-
-    REJECTION = "rejection"
-    REPAIR = "repair"
-    MULTI_TURN = "multi-turn"
+BUDGETS = {
+    "requests": "requests",
+    "input-tokens": "input_tokens",
+    "output-tokens": "output_tokens",
+    "cost": "money",
+}
+"""What ``--budget`` bounds, and what `Budget` calls it."""
 
 
-class BackendName(StrEnum):
-    """What generates."""
+@dataclass(frozen=True, kw_only=True)
+class DrawOptions:
+    """The options that ``sample`` and ``batch`` share, named as in the specification."""
 
-    MARKOV = "markov"
-    OPENAI = "openai"
-    LLAMA = "llama"
+    requirements: Annotated[
+        list[str],
+        Option(
+            "--require",
+            metavar="TEXT",
+            help="What must hold, in words; a model judges it. Repeatable.",
+            rich_help_panel=CHECKS,
+        ),
+    ] = field(default_factory=list[str])
+    checks: Annotated[
+        list[str],
+        Option(
+            "--check",
+            metavar="EXPR",
+            help=f"One of: {'  '.join(ALLOWED)}. Repeatable.",
+            rich_help_panel=CHECKS,
+        ),
+    ] = field(default_factory=list[str])
+    json_schema: Annotated[
+        Path | None,
+        Option(
+            "--schema",
+            metavar="FILE",
+            help="A JSON Schema that the reply must meet.",
+            rich_help_panel=CHECKS,
+        ),
+    ] = None
+    strategy: Annotated[
+        StrategyName,
+        Option(
+            metavar="NAME",
+            help="After a failure, rejection asks the same again, repair writes what failed into"
+            " the instruction, and multi-turn goes on in the conversation.",
+            rich_help_panel=DRAWS,
+        ),
+    ] = "rejection"
+    loop: Annotated[
+        int, Option(metavar="N", help="Draws in a row, at most.", rich_help_panel=DRAWS)
+    ] = 5
+    concurrency: Annotated[
+        int, Option(metavar="K", help="Draws at a time.", rich_help_panel=DRAWS)
+    ] = 4
+    seed: Annotated[
+        int | None,
+        Option(
+            metavar="S", help="Makes draws repeatable where the model can.", rich_help_panel=DRAWS
+        ),
+    ] = None
+    timeout: Annotated[
+        float | None,
+        Option(metavar="SECONDS", help="Stop after this long.", rich_help_panel=DRAWS),
+    ] = None
+    schedule: Annotated[
+        str,
+        Option(
+            metavar="WHEN",
+            help=f"When draws start: {'  '.join(SCHEDULES)}. Eager starts all at once.",
+            rich_help_panel=DRAWS,
+        ),
+    ] = "eager"
+    early: Annotated[
+        bool,
+        Option(
+            "--early",
+            help="Reject a reply while it arrives, by the checks that can.",
+            rich_help_panel=DRAWS,
+        ),
+    ] = False
+    give_up: Annotated[
+        bool,
+        Option(
+            "--give-up",
+            help="Stop when something that must hold fails so often that more draws won't help.",
+            rich_help_panel=DRAWS,
+        ),
+    ] = False
+    accept_incomplete: Annotated[
+        bool,
+        Option(
+            "--accept-incomplete",
+            help="Take a reply that was cut off or refused for an answer, as text completion wants"
+            " it.",
+            rich_help_panel=DRAWS,
+        ),
+    ] = False
+    budget: Annotated[
+        list[str],
+        Option(
+            metavar="KIND=N",
+            help=f"What all requests together may take, at most: {', '.join(BUDGETS)}. Repeatable.",
+            rich_help_panel=COSTS,
+        ),
+    ] = field(default_factory=list[str])
+    price: Annotated[
+        str | None,
+        Option(
+            metavar="IN,OUT",
+            help="Dollars for a million tokens of prompts, and of replies; 0.15,0.60,EUR for"
+            " euros.",
+            rich_help_panel=COSTS,
+        ),
+    ] = None
+    max_tokens: Annotated[
+        int | None,
+        Option(metavar="N", help="Tokens of one reply, at most.", rich_help_panel=COSTS),
+    ] = None
+    retries: Annotated[
+        int,
+        Option(
+            metavar="N",
+            help="How often a request is tried again after a passing fault; 0 for never.",
+            rich_help_panel=COSTS,
+        ),
+    ] = 2
+    requests_per_minute: Annotated[
+        float | None,
+        Option(
+            "--rpm",
+            metavar="N",
+            help="Requests a minute, at most: your quota.",
+            rich_help_panel=COSTS,
+        ),
+    ] = None
+    tokens_per_minute: Annotated[
+        float | None,
+        Option(
+            "--tpm",
+            metavar="N",
+            help="Tokens a minute, at most: your quota.",
+            rich_help_panel=COSTS,
+        ),
+    ] = None
+    backend: Annotated[
+        BackendName | None,
+        Option(
+            metavar="NAME",
+            help="markov, a small text generator in this process; openai, any OpenAI-compatible"
+            " server; or llama, a llama.cpp server started for a GGUF file. By default openai when"
+            " OPENAI_API_KEY or OPENAI_BASE_URL is set; else sample takes markov.",
+            rich_help_panel=BACKEND,
+        ),
+    ] = None
+    model: Annotated[
+        str | None,
+        Option(metavar="MODEL", help="The model's name (openai).", rich_help_panel=BACKEND),
+    ] = None
+    base_url: Annotated[
+        str | None,
+        Option(
+            metavar="URL",
+            help="The server (openai), as in http://localhost:8000/v1.",
+            rich_help_panel=BACKEND,
+        ),
+    ] = None
+    gguf: Annotated[
+        Path | None,
+        Option(metavar="FILE", help="The model file (llama).", rich_help_panel=BACKEND),
+    ] = None
+    corpus: Annotated[
+        list[Path],
+        Option(
+            metavar="FILE", help="Text to learn from (markov); repeatable.", rich_help_panel=BACKEND
+        ),
+    ] = field(default_factory=list[Path])
+    judge_model: Annotated[
+        str | None,
+        Option(
+            metavar="MODEL",
+            help="The model that judges --require; by default the one that generates.",
+            rich_help_panel=BACKEND,
+        ),
+    ] = None
+    judge_base_url: Annotated[
+        str | None,
+        Option(
+            metavar="URL",
+            help="The judge's server; by default that of --base-url.",
+            rich_help_panel=BACKEND,
+        ),
+    ] = None
+    quiet: Annotated[
+        bool, Option("--quiet", "-q", help="No progress on stderr.", rich_help_panel=OUTPUT)
+    ] = False
+    debug: Annotated[
+        bool, Option("--debug", help="Show log records and tracebacks.", rich_help_panel=OUTPUT)
+    ] = False
 
+    @cached_property
+    def spec(self) -> StrategySpec:
+        """The strategy that was asked for."""
+        schema = self.json_schema
+        if schema is not None:
+            check_file("--schema", schema)
+        given: dict[str, Any] = {
+            name: getattr(self, name) for name in StrategySpec.model_fields if hasattr(self, name)
+        }
+        given["json_schema"] = None if schema is None else str(schema)
+        given["budget"] = parse_budget(self.budget) or None
+        given["options"] = {"seed": self.seed, "max_tokens": self.max_tokens}
+        names = option_names(type(self))
+        spec = read_section(StrategySpec, given, names, json_schema=schema)
+        self._check_budget(spec)
+        return spec
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SampleArguments:
-    """The arguments of ``mellea-like sample``, as typed."""
-
-    instruction: str
-    require: list[str] = field(default_factory=list[str])
-    check: list[str] = field(default_factory=list[str])
-    strategy: StrategyName = StrategyName.REJECTION
-    loop: int
-    concurrency: int
-    backend: BackendName | None = None
-    model: str | None = None
-    base_url: str | None = None
-    gguf: Path | None = None
-    corpus: list[Path] = field(default_factory=list[Path])
-    judge_model: str | None = None
-    judge_base_url: str | None = None
-    schema: Path | None = None
-    seed: int | None = None
-    timeout: float | None = None
-    early: bool = False
-    accept_incomplete: bool = False
-    limits: LimitArguments = field(default_factory=LimitArguments)
-    as_json: bool = False
-    trace: Path | None = None
-    explain: bool = False
-    ledger: bool = False
-    quiet: bool = False
-    debug: bool = False
-
-    def __post_init__(self) -> None:
-        if self.timeout is not None and not 0 < self.timeout < math.inf:
-            hint = "; leave it out for no limit" if self.timeout > 0 else ""
-            msg = f"--timeout takes seconds above 0, not {self.timeout:g}{hint}"
-            raise Problem(msg, Exit.USAGE)
-        if self.loop * self.concurrency > MOST_ITERATIONS:
+    def _check_budget(self, spec: StrategySpec) -> None:
+        if spec.budget is None:
+            return
+        if spec.budget.money is not None and self.price is None:
             msg = (
-                f"--loop {self.loop} times --concurrency {self.concurrency} is more than"
-                f" {MOST_ITERATIONS} iterations, the most that one call may run"
+                "--budget cost needs the price of tokens: add --price IN,OUT, dollars (or another"
+                " currency: IN,OUT,EUR) per million tokens of prompts and of replies"
             )
             raise Problem(msg, Exit.USAGE)
-
-
-def as_text(given: str, what: str) -> str:
-    """Read an argument's bytes as UTF-8, whatever the locale makes of them."""
-    try:
-        return os.fsencode(given).decode("utf-8")
-    except UnicodeError as exc:
-        msg = f"{what} is no UTF-8 text"
-        raise Problem(msg, Exit.USAGE) from exc
-
-
-def check_file(option: str, path: Path) -> None:
-    """Make sure that a file can be read, and comes to an end."""
-    try:
-        if path.is_fifo():
-            return  # What is read from a pipe is gone.
-        if path.is_char_device() or path.is_block_device():
-            msg = f"{option}: {path} is a device: name a file"
-            raise Problem(msg)
-        with path.open("rb") as file:
-            file.read(1)
-    except OSError as exc:
-        msg = f"{option}: can't read {path}: {exc.strerror or exc}"
-        raise Problem(msg) from exc
-
-
-def read_instruction(given: str) -> str:
-    """Take the instruction from the command line, or from standard input."""
-    if given != "-":
-        text, source = given, "the instruction"
-    else:
-        source = "standard input"
-        if sys.stdin is None:  # pyright: ignore[reportUnnecessaryComparison]
-            msg = f"{source} can't be read: it is closed; give the instruction in quotes"
+        bounded = next((k for k in ("cost", "output-tokens") if _bounds(spec, k)), None)
+        if bounded and self.max_tokens is None:
+            msg = f"--budget {bounded} needs to know how long one reply may get: add --max-tokens N"
             raise Problem(msg, Exit.USAGE)
-        try:
-            if sys.stdin.isatty():
-                warn("Reading the instruction from the terminal: end it with Ctrl-D.")
-            data = sys.stdin.buffer.read(LONGEST_INSTRUCTION + 1)
-            if len(data) > LONGEST_INSTRUCTION:
-                msg = (
-                    f"{source} has over {LONGEST_INSTRUCTION // 2**20} MB: too long to ask a model"
-                )
-                raise Problem(msg, Exit.USAGE)
-            text = data.decode("utf-8").rstrip("\r\n")
-        except UnicodeDecodeError as exc:
-            msg = f"{source} is no UTF-8 text: byte {exc.start} makes no sense"
-            raise Problem(msg, Exit.USAGE) from exc
-        except (AttributeError, OSError, ValueError) as exc:
-            msg = f"{source} can't be read: {exc}"
-            raise Problem(msg, Exit.USAGE) from exc
-    if not text.strip():
-        msg = f"{source} is empty: say what to generate, in quotes"
-        raise Problem(msg, Exit.USAGE)
-    return text
 
-
-def read_requirements(
-    arguments: SampleArguments, schema: dict[str, Any] | None
-) -> list[Requirement]:
-    """Make the requirements of a call, the checks first."""
-    try:
-        found = [parse_check(expression, early=arguments.early) for expression in arguments.check]
-    except ValueError as exc:
-        raise Problem(str(exc), Exit.USAGE) from exc
-    except ImportError as exc:
-        raise Problem(str(exc)) from exc
-    if arguments.schema is not None and schema is not None:
-        found.append(_schema_check(arguments.schema, schema, early=arguments.early))
-    if arguments.early and not any(requirement.stream for requirement in found):
-        msg = (
-            "--early has nothing to do: none of the checks can tell before the end of a reply; what"
-            f" can is --schema and --check as in: {'  '.join(EARLY)}"
-        )
-        raise Problem(msg, Exit.USAGE)
-    for text in arguments.require:
-        if not text.strip():
-            msg = "--require takes a text that says what must hold, not an empty one"
+    def make_requirements(self) -> list[Requirement]:
+        """Make what must hold: the checks, the schema, what a judge decides."""
+        name = "" if self.json_schema is None else f"schema:{self.json_schema.name}"
+        made = self.spec.make_requirements(schema_name=name)
+        found = [Requirement(one) if isinstance(one, str) else one for one in made]
+        if self.early and not any(requirement.stream for requirement in found):
+            msg = (
+                "--early has nothing to do: none of the checks can tell before the end of a reply;"
+                f" what can is --schema and --check as in: {'  '.join(EARLY)}"
+            )
             raise Problem(msg, Exit.USAGE)
-        found.append(Requirement(text.strip()))
+        return found
+
+    @property
+    def request_options(self) -> dict[str, Any]:
+        """What each request asks for."""
+        return self.spec.options.model_dump(include={"seed", "max_tokens"}, exclude_none=True)
+
+
+def _bounds(spec: StrategySpec, kind: str) -> bool:
+    return getattr(spec.budget, BUDGETS[kind]) is not None
+
+
+def parse_budget(given: Iterable[str]) -> dict[str, Any]:
+    """Read what may be spent, as in ``requests=20``, once for each kind."""
+    found: dict[str, Any] = {}
+    for text in given:
+        name, equals, amount = (part.strip() for part in text.partition("="))
+        kind = name.lower().replace("_", "-")
+        if kind not in BUDGETS:
+            raise _no_budget(text, kind, amount)
+        if not equals or not amount:
+            msg = f"--budget {text!r} lacks its amount: write {kind}={_example(kind)}"
+            raise Problem(msg, Exit.USAGE)
+        if BUDGETS[kind] in found:
+            msg = f"--budget {kind} is given twice: name each kind once"
+            raise Problem(msg, Exit.USAGE)
+        found[BUDGETS[kind]] = _amount(text, kind, amount)
     return found
 
 
-def read_schema(path: Path) -> dict[str, Any]:
-    """Read a JSON Schema from a file."""
-    check_file("--schema", path)
+def _amount(text: str, kind: str, amount: str) -> float:
+    whole = kind != "cost"
     try:
-        schema = json.loads(path.read_text(encoding="utf-8-sig"))
-    except (ValueError, RecursionError) as exc:
-        msg = f"--schema: {path} is no JSON: {exc}"
-        raise Problem(msg) from exc
-    if not isinstance(schema, dict):
-        msg = f"--schema: {path} is no JSON Schema: it holds no JSON object"
-        raise Problem(msg)
-    return cast("dict[str, Any]", schema)
+        number = int(amount) if whole else float(amount)
+    except ValueError:
+        number = 0
+    if not 0 < number <= (float("inf") if whole else MOST_MONEY):
+        what = "a whole number above 0" if whole else "an amount of money above 0"
+        msg = f"--budget {text!r}: {kind} takes {what}, as in {kind}={_example(kind)}"
+        raise Problem(msg, Exit.USAGE)
+    return number
 
 
-def _schema_check(path: Path, schema: dict[str, Any], *, early: bool) -> Requirement:
-    try:
-        return checks.json_schema(schema, name=f"schema:{path.name}", early=early)
-    except (ValueError, TypeError) as exc:
-        msg = f"--schema: {path}: {str(exc).partition(': ')[2] or exc}"
-        raise Problem(msg) from exc
-    except ImportError as exc:
-        raise Problem(str(exc)) from exc
+def _example(kind: str) -> str:
+    return {"requests": "20", "cost": "0.50"}.get(kind, "5000")
+
+
+def _no_budget(text: str, kind: str, amount: str) -> Problem:
+    close = difflib.get_close_matches(kind, BUDGETS, n=1)
+    hint = f"; did you mean {close[0]}={amount or _example(close[0])}?" if close else ""
+    if kind in {"seconds", "time", "timeout"}:
+        hint = f": write --timeout {amount or 'SECONDS'} for that"
+    allowed = "  ".join(f"{kind}={_example(kind)}" for kind in BUDGETS)
+    msg = f"--budget {text!r} is none of the known ones{hint}\nAllowed: {allowed}"
+    return Problem(msg, Exit.USAGE)

@@ -1,46 +1,91 @@
-"""What is said about an error, and where log records go."""
+"""How errors and failures are worded on the command line, and where log records go."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import re
 import sys
 import traceback
 from typing import TYPE_CHECKING
 
+from mellea_like.cli.draw_options import BUDGETS
 from mellea_like.cli.exits import Exit, Problem
-from mellea_like.cli.sample.output import refused, spent
 from mellea_like.cli.terminal import one_line, warn
-from mellea_like.errors import BackendError, LimitExceeded, MelleaError
+from mellea_like.core.streaming import REJECTED
+from mellea_like.errors import BackendError, CircuitOpen, LimitExceeded, MelleaError
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-__all__ = ["code_of", "logs", "report", "sentence"]
+    from mellea_like.core.slice import Slice
+
+__all__ = ["code_of", "in_options", "logs", "problems_of", "rejected_early", "report", "sentence"]
+
+_IN_PYTHON = re.compile(r" \((?:max_retry_after|rate_limit_attempts|attempts)=[^)]*\)")
 
 
 def code_of(error: Exception) -> int:
-    """Say with which exit code an error ends the command."""
+    """Give the exit code with which an error ends the command."""
     if isinstance(error, Problem):
         return error.code
     return Exit.NOTHING_PASSED if isinstance(error, LimitExceeded) else Exit.SETUP
 
 
 def sentence(error: Exception, *, debug: bool = False) -> str:
-    """Say what an error says, in words of the command line."""
-    if isinstance(error, LimitExceeded):
-        return spent(error)
-    if isinstance(error, BackendError):
-        return refused(error)
+    """Word an error for the user of the command line."""
     message = str(error) or type(error).__name__
+    if isinstance(error, LimitExceeded):
+        first = error.__cause__
+        because = "" if first is None else f"; the first error was: {one_line(str(first))}"
+        return f"nothing passed: {in_options(message)}{because}"
+    if isinstance(error, BackendError):
+        return _refusal(error, message)
     if isinstance(error, (Problem, MelleaError)):
         return message
     hint = "" if debug else " (--debug shows where)"
     return f"{type(error).__name__}: {one_line(message)}{hint}"
 
 
+def _refusal(error: BackendError, message: str) -> str:
+    """Say what a backend said, how often it was asked, and when to come back."""
+    told = isinstance(error, CircuitOpen) or "come back in" in message
+    if error.retry_after is not None and not told:
+        message += f"; come back in {error.retry_after:.6g} s"
+    notes: list[str] = getattr(error, "__notes__", [])
+    tries = [note for note in notes if note.startswith(("tried ", "refused "))]
+    return _IN_PYTHON.sub("", "; ".join([message, *tries]))
+
+
+def in_options(message: str) -> str:
+    """Word a budget's error with the names of options."""
+    names = {value: kind for kind, value in BUDGETS.items()}
+    found = re.sub(
+        r"a higher (\w+) limit", lambda m: f"a higher --budget {names.get(m[1], m[1])}", message
+    )
+    found = found.replace("a lower max_tokens", "a lower --max-tokens")
+    return re.sub(r"budget '(this (?:call|run))'", r"the budget of \1", found)
+
+
+def rejected_early(slice_: Slice) -> bool:
+    """Tell whether a reply was rejected before its end."""
+    return slice_.generation is not None and slice_.generation.finish_reason == REJECTED
+
+
+def problems_of(slice_: Slice) -> list[str]:
+    """Say what an iteration lacked, with the checks as the user wrote them."""
+    problems = [slice_.reason] if slice_.reason else []
+    problems += [
+        f"{requirement.name}: {verdict.reason}" if verdict.reason else requirement.name
+        for requirement, verdict in slice_.failures
+    ]
+    if slice_.error is not None:
+        problems.append(str(slice_.error) or type(slice_.error).__name__)
+    return problems
+
+
 def report(error: Exception, *, debug: bool) -> str:
-    """Write an error to standard error."""
+    """Write an error to standard error, with its traceback for ``--debug``; return its wording."""
     message = sentence(error, debug=debug)
     if debug:
         warn("".join(traceback.format_exception(error)).splitlines())
@@ -50,7 +95,7 @@ def report(error: Exception, *, debug: bool) -> str:
 
 @contextlib.contextmanager
 def logs(*, debug: bool) -> Generator[None]:
-    """Keep the library's warnings, which say what progress says, for ``--debug``."""
+    """Keep the library's log records, which say what progress says, for ``--debug``."""
     logger = logging.getLogger("mellea_like")
     handler = logging.StreamHandler(sys.stderr) if debug else logging.NullHandler()
     handler.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))

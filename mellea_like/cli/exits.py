@@ -1,4 +1,4 @@
-"""How the command ends: its exit codes, and what ends it early."""
+"""How a command ends: its exit codes, and what ends it early."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Problem(Exception):
 
 
 class Interrupted(Exception):
-    """Ctrl-C was pressed, or the process was told to end."""
+    """Ctrl-C was pressed, or the process was told to end; the message says what became of it."""
 
     def __init__(self, message: str, code: int) -> None:
         super().__init__(message)

@@ -6,17 +6,14 @@ import io
 import json
 import os
 import sys
-import tempfile
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, TextIO, cast
 
-import typer
+from typer import Argument, Option
 
-from mellea_like.cli.arguments import as_text
 from mellea_like.cli.exits import Exit, Problem
-from mellea_like.cli.terminal import one_line, printable, warn, write
+from mellea_like.cli.terminal import one_line, printable, replace_file, warn, write_output
 from mellea_like.core.trace import FORMAT, from_dict
 from mellea_like.errors import JournalError
 from mellea_like.report.format import plural
@@ -24,7 +21,7 @@ from mellea_like.report.format import plural
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-__all__ = ["EPILOG", "HELP", "report"]
+__all__ = ["EPILOG", "HELP", "ReportOptions", "run"]
 
 HELP = """Show what happened in a run of many items, or in a single call.
 
@@ -52,66 +49,41 @@ LONGEST_TEXT = 2000
 PIPE = "-"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Arguments:
-    """The arguments of ``mellea-like report``, as typed."""
+@dataclass(frozen=True, kw_only=True)
+class ReportOptions:
+    """The options of ``mellea-like report``."""
 
-    source: str
-    output: str | None
-    item: int | None
-    title: str | None
-    text: bool
-    force: bool
-
-
-def report(
-    *,
     source: Annotated[
         str,
-        typer.Argument(
+        Argument(
             metavar="SOURCE", help="A journal, or a call's trace as JSON; - reads standard input."
         ),
-    ],
+    ]
     output: Annotated[
         str | None,
-        typer.Option(
+        Option(
             "--output", "-o", metavar="FILE", help="The HTML file to write; - for standard output."
         ),
-    ] = None,
+    ] = None
     item: Annotated[
         int | None,
-        typer.Option(metavar="N", min=0, help="Only this item of a journal: its call in full."),
-    ] = None,
-    title: Annotated[str | None, typer.Option(metavar="TEXT", help="The page's title.")] = None,
-    text: Annotated[
-        bool, typer.Option("--text", help="Write the few lines, not the page.")
-    ] = False,
-    force: Annotated[
-        bool, typer.Option("--force", help="Replace a file that is no report.")
-    ] = False,
-) -> int:
-    """Show what happened in a run or in a call."""
-    return _run(
-        Arguments(
-            source=source,
-            output=output,
-            item=item,
-            title=None if title is None else as_text(title, "--title"),
-            text=text,
-            force=force,
-        )
-    )
+        Option(metavar="N", min=0, help="Only this item of a journal: its call in full."),
+    ] = None
+    title: Annotated[str | None, Option(metavar="TEXT", help="The page's title.")] = None
+    text: Annotated[bool, Option("--text", help="Write the few lines, not the page.")] = False
+    force: Annotated[bool, Option("--force", help="Replace a file that isn't a report.")] = False
 
 
-def _run(arguments: Arguments) -> int:
-    output = arguments.output
+def run(options: ReportOptions) -> int:
+    """Run the command."""
+    output = options.output
     if output is not None and output != PIPE:
         try:
-            _check_output(Path(output), arguments)
+            _check_output(Path(output), options)
         except OSError as exc:
             msg = f"{output} can't be written: {exc.strerror or exc}"
             raise Problem(msg) from exc
-    made, about = _of(arguments)
+    made, about = _of(options)
     if output is None or output == PIPE:
         _print(made)
     else:
@@ -125,28 +97,24 @@ def _print(made: str) -> None:
     stdout: TextIO = sys.stdout
     if isinstance(stdout, io.TextIOWrapper):
         stdout.reconfigure(encoding="utf-8")  # As the page says of itself.
-    try:
-        write(made, sys.stdout)
-    except OSError as exc:
-        msg = f"can't write to standard output: {exc.strerror or exc}"
-        raise Problem(msg) from exc
+    write_output(made)
 
 
-def _of(arguments: Arguments) -> tuple[str, str]:
+def _of(options: ReportOptions) -> tuple[str, str]:
     """Make the report, and say what it is about."""
-    as_text = arguments.text or arguments.output is None
-    source = arguments.source
+    as_text = options.text or options.output is None
+    source = options.source
     try:
         if source != PIPE and _is_journal(Path(source)):
-            return _of_journal(Path(source), arguments, as_text=as_text)
-        if arguments.item is not None:
+            return _of_journal(Path(source), options, as_text=as_text)
+        if options.item is not None:
             msg = (
                 f"--item is for journals, and {source} is none"
                 if source != PIPE
                 else "--item is for journals, which can't be read from a pipe: name the file"
             )
             raise Problem(msg, Exit.USAGE)
-        return _of_trace(_read_trace(source), arguments.title, as_text=as_text), "a call"
+        return _of_trace(_read_trace(source), options.title, as_text=as_text), "a call"
     except (JournalError, ValueError) as exc:
         said = one_line(str(exc))
         msg = said if isinstance(exc, JournalError) and source in said else f"{source}: {said}"
@@ -158,13 +126,13 @@ def _of(arguments: Arguments) -> tuple[str, str]:
         raise Problem(msg) from exc
 
 
-def _of_journal(path: Path, arguments: Arguments, *, as_text: bool) -> tuple[str, str]:
+def _of_journal(path: Path, options: ReportOptions, *, as_text: bool) -> tuple[str, str]:
     from mellea_like.batch import read_items, read_run  # noqa: PLC0415 (needs sqlite3)
 
-    if arguments.item is not None:
-        trace = _item(read_items(path, only=arguments.item), arguments)
-        made = _of_trace(trace, arguments.title, as_text=as_text)
-        about = f"item {arguments.item}"
+    if options.item is not None:
+        trace = _item(read_items(path, only=options.item), options)
+        made = _of_trace(trace, options.title, as_text=as_text)
+        about = f"item {options.item}"
         return (f"{made}{printable(_exchange(trace))}" if as_text else made), about
     from mellea_like.report import run_text  # noqa: PLC0415 (few commands need it)
 
@@ -174,17 +142,17 @@ def _of_journal(path: Path, arguments: Arguments, *, as_text: bool) -> tuple[str
         return printable(f"{run_text(run, read_items(path))}\n"), about
     from mellea_like.report import run_report  # noqa: PLC0415 (an extra)
 
-    return run_report(run, read_items(path), arguments.title), about
+    return run_report(run, read_items(path), options.title), about
 
 
-def _item(items: Iterator[dict[str, Any]], arguments: Arguments) -> dict[str, Any]:
+def _item(items: Iterator[dict[str, Any]], options: ReportOptions) -> dict[str, Any]:
     for item in items:
         if item["trace"] is None:
-            msg = f"{arguments.source} has no trace of item {arguments.item}: {item['status']}"
+            msg = f"{options.source} has no trace of item {options.item}: {item['status']}"
             raise Problem(msg)
         trace: dict[str, Any] = item["trace"]
         return trace
-    msg = f"{arguments.source} has no item {arguments.item}"
+    msg = f"{options.source} has no item {options.item}"
     raise Problem(msg, Exit.USAGE)
 
 
@@ -254,18 +222,18 @@ def _read_trace(source: str) -> dict[str, Any]:
     return from_dict(cast("dict[str, Any]", data)).to_dict()
 
 
-def _check_output(path: Path, arguments: Arguments) -> None:
+def _check_output(path: Path, options: ReportOptions) -> None:
     """Refuse to write over what is no report, before any work is done."""
     if path.is_dir():
         msg = f"{path} is a directory: name the file to write"
         raise Problem(msg)
     if not path.is_file():
         return
-    source = Path(arguments.source)
-    if arguments.source != PIPE and source.exists() and path.samefile(source):
+    source = Path(options.source)
+    if options.source != PIPE and source.exists() and path.samefile(source):
         msg = f"the report would replace what it is made of, {path}: name another file"
         raise Problem(msg, Exit.USAGE)
-    if arguments.force or _is_ours(path):
+    if options.force or _is_ours(path):
         return
     msg = f"{path} exists and is no report: --force replaces it"
     raise Problem(msg)
@@ -284,16 +252,8 @@ def _save(made: str, path: Path) -> None:
             path.write_text(made, encoding="utf-8")
             return
         place = path.resolve()
-        handle, name = tempfile.mkstemp(prefix=".report-", dir=place.parent)
-        try:
-            with open(handle, "w", encoding="utf-8", newline="\n") as file:  # noqa: PTH123
-                file.write(made)
-            Path(name).chmod(place.stat().st_mode & 0o777 if place.exists() else 0o666 & ~_umask())
-            Path(name).replace(place)
-        except BaseException:
-            with suppress(OSError):
-                Path(name).unlink()
-            raise
+        mode = place.stat().st_mode & 0o777 if place.exists() else 0o666 & ~_umask()
+        replace_file(place, made, mode)
     except OSError as exc:
         msg = f"{path} can't be written: {exc.strerror or exc}"
         raise Problem(msg) from exc

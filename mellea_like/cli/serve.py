@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 import sys
+from dataclasses import dataclass
 from pathlib import Path  # noqa: TC003 (typer reads the annotations)
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Option
 
-from mellea_like.cli.arguments import as_text
 from mellea_like.cli.exits import Exit, Interrupted, Problem
 from mellea_like.cli.signals import terminable
 from mellea_like.cli.terminal import one_line, write
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from mellea_like.gateway.config.gateway_config import GatewayConfig
     from mellea_like.gateway.http.app import Gateway
 
-__all__ = ["EPILOG", "HELP", "serve"]
+__all__ = ["EPILOG", "HELP", "ServeOptions", "run"]
 
 HELP = """Answer OpenAI's chat protocol with replies that meet requirements.
 
@@ -42,36 +42,40 @@ EPILOG = (
 )
 
 
-def serve(
-    *,
+@dataclass(frozen=True, kw_only=True)
+class ServeOptions:
+    """The options of ``mellea-like serve``."""
+
     config: Annotated[
-        Path, typer.Option("--config", "-c", metavar="FILE", help="The configuration, in YAML.")
-    ],
+        Path, Option("--config", "-c", metavar="FILE", help="The configuration, in YAML.")
+    ]
     host: Annotated[
         str | None,
-        typer.Option(metavar="ADDRESS", help="The address to listen on, instead of the file's."),
-    ] = None,
+        Option(metavar="ADDRESS", help="The address to listen on, instead of the file's."),
+    ] = None
     port: Annotated[
         int | None,
-        typer.Option(
+        Option(
             metavar="N", min=0, max=65_535, help="The port, instead of the file's; 0 takes any."
         ),
-    ] = None,
+    ] = None
     check: Annotated[
-        bool, typer.Option("--check", help="Look whether the configuration can be used, and end.")
-    ] = False,
-    quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="No line on stderr for each request.")
-    ] = False,
-) -> int:
-    """Answer OpenAI's chat protocol with replies that meet requirements."""
+        bool, Option("--check", help="Look whether the configuration can be used, and end.")
+    ] = False
+    quiet: Annotated[bool, Option("--quiet", "-q", help="No line on stderr for each request.")] = (
+        False
+    )
+
+
+def run(options: ServeOptions) -> int:
+    """Run the command."""
     try:
-        return _serve(config, as_text(host, "--host") if host else None, port, check, quiet)
+        return _serve(options)
     except (ImportError, MelleaError, OSError, ValueError) as exc:
         raise Problem(str(exc)) from exc
 
 
-def _serve(path: Path, host: str | None, port: int | None, check: bool, quiet: bool) -> int:  # noqa: FBT001
+def _serve(options: ServeOptions) -> int:
     from mellea_like.gateway.config.gateway_config import ConfigError, read_config  # noqa: PLC0415
     from mellea_like.gateway.config.upstreams import check_upstreams  # noqa: PLC0415
     from mellea_like.gateway.http.app import Gateway  # noqa: PLC0415 (an extra)
@@ -79,24 +83,28 @@ def _serve(path: Path, host: str | None, port: int | None, check: bool, quiet: b
     from mellea_like.gateway.http.server import listen  # noqa: PLC0415
 
     try:
-        config = read_config(path)
+        config = read_config(options.config)
     except ConfigError as exc:
         raise Problem(str(exc), Exit.USAGE) from exc
-    changes = {name: v for name, v in (("host", host), ("port", port)) if v is not None}
+    changes = {
+        name: v
+        for name, v in (("host", options.host or None), ("port", options.port))
+        if v is not None
+    }
     server = config.server.model_copy(update=changes)
     config = config.model_copy(update={"server": server})
     gateway = Gateway(config)
     check_upstreams(config.upstreams)
-    if check:
+    if options.check:
         listening_address(server, has_keys=bool(config.keys))
-        write(f"{path} can be used; its models: {_names(config)}\n", sys.stdout)
+        write(f"{options.config} can be used; its models: {_names(config)}\n", sys.stdout)
         return Exit.PASSED
     try:
         listening = listen(server, has_keys=bool(config.keys))
     except OSError as exc:
         msg = f"can't listen on {server.host}, port {server.port}: {exc.strerror or exc}"
         raise Problem(msg) from exc
-    _show_log(quiet=quiet)
+    _show_log(quiet=options.quiet)
     with listening, terminable() as ending:
         try:
             ending.run(_run, gateway, config, listening)

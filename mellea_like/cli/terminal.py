@@ -1,4 +1,4 @@
-"""Writing to terminals and pipes: nothing in a model's text may steer the terminal."""
+"""Writing to terminals, pipes and files: nothing in a model's text may steer the terminal."""
 
 from __future__ import annotations
 
@@ -7,12 +7,26 @@ import io
 import os
 import re
 import sys
+import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
+
+from mellea_like.cli.exits import Problem
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["is_terminal", "one_line", "printable", "ready_streams", "silence", "warn", "write"]
+__all__ = [
+    "is_terminal",
+    "one_line",
+    "printable",
+    "ready_streams",
+    "replace_file",
+    "silence",
+    "warn",
+    "write",
+    "write_output",
+]
 
 # Control characters other than tab and newline, DEL and C1, line separators that terminals take for
 # anything, marks that turn the direction of writing, and halves of characters.
@@ -81,3 +95,26 @@ def silence(stream: TextIO) -> None:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, stream.fileno())
         os.close(nowhere)
+
+
+def replace_file(path: Path, text: str, mode: int) -> None:
+    """Write a file so that it is there as a whole, or as it was."""
+    descriptor, part = tempfile.mkstemp(prefix=f".{path.name[:100]}.", dir=path.parent)
+    try:
+        with open(descriptor, "w", encoding="utf-8", newline="\n") as file:  # noqa: PTH123 (it is open)
+            file.write(text)
+        Path(part).chmod(mode)
+        Path(part).replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            Path(part).unlink()
+        raise
+
+
+def write_output(text: str) -> None:
+    """Write to standard output."""
+    try:
+        write(text, sys.stdout)
+    except OSError as exc:
+        msg = f"can't write to standard output: {exc.strerror or exc}"
+        raise Problem(msg) from exc

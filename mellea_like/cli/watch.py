@@ -9,11 +9,13 @@ import shutil
 import signal
 import sys
 from dataclasses import dataclass, field
-from enum import StrEnum
+from pathlib import Path  # noqa: TC003 (typer reads the annotations)
 from subprocess import DEVNULL
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import anyio
+from typer import Argument, Option
+from typer.core import TyperCommand
 
 from mellea_like.cli.exits import Exit, Interrupted, Problem
 from mellea_like.cli.signals import terminable
@@ -21,72 +23,136 @@ from mellea_like.cli.terminal import is_terminal, one_line, warn, write
 from mellea_like.errors import CoalescingError
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from anyio.abc import Process
 
     from mellea_like.coalescing.rerun.status import RerunStatus
     from mellea_like.coalescing.rerun.watch import Changes
 
-__all__ = ["OnBusyName", "Runs", "WatchArguments", "ending", "in_words", "run_watch"]
+__all__ = ["EPILOG", "HELP", "Runs", "WatchCommand", "WatchOptions", "ending", "in_words", "run"]
+
+HELP = """Run a command again when files change: once for many changes, one run at a time.
+
+It runs once at the start, and then after each burst of changes. A line on standard error\
+ tells of each run, with its reason and its exit status. Ctrl-C ends it all.
+
+[bold]Examples[/bold]
+
+\b
+mellea-like watch prompts -- python sample_all.py
+mellea-like watch corpus.txt prompts --on-busy restart -- \\
+    sh -c 'mellea-like sample - --corpus corpus.txt < prompts/haiku.txt'
+"""
+
+EPILOG = (
+    "Exit codes: 130 interrupted, 143 told to end, 2 bad usage, 3 a path or the command is missing,"
+    " or the state can't be kept."
+)
 
 CLEAR = "\x1b[H\x1b[2J\x1b[3J"
 
 
-class OnBusyName(StrEnum):
-    """What changes do while the command runs."""
+class WatchCommand(TyperCommand):
+    """Leaves what stands after two dashes to the command that is run."""
 
-    QUEUE = "queue"
-    IGNORE = "ignore"
-    RESTART = "restart"
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: D102 (click's)
+        if "--" in args:
+            place = args.index("--")
+            args, ctx.obj = args[:place], {"command": args[place + 1 :]}
+        return super().parse_args(ctx, args)
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:  # noqa: D102 (click's)
+        return [*super().collect_usage_pieces(ctx), "-- COMMAND..."]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WatchArguments:
-    """The arguments of ``mellea-like watch``, as typed."""
+@dataclass(frozen=True, kw_only=True)
+class WatchOptions:
+    """The options of ``mellea-like watch``, and the command after the two dashes."""
 
-    paths: list[Path]
-    command: list[str]
-    quiet_seconds: float = 0.5
-    max_wait: float = 5.0
-    on_busy: OnBusyName = OnBusyName.QUEUE
-    ignore: list[str] = field(default_factory=list[str])
-    postpone: bool = False
-    clear: bool = False
-    grace: float = 5.0
-    min_interval: float = 0.0
-    state: Path | None = None
-    status: bool = False
-    quiet: bool = False
+    command: list[str] = field(default_factory=list[str])
+    paths: Annotated[
+        list[Path],
+        Argument(metavar="PATHS", help="Files, and directories with all that is in them."),
+    ]
+    quiet_seconds: Annotated[
+        float, Option(metavar="SECONDS", help="Wait until nothing has changed for so long.")
+    ] = 0.5
+    max_wait: Annotated[
+        float, Option(metavar="SECONDS", help="Wait no longer than this after the first change.")
+    ] = 5.0
+    on_busy: Annotated[
+        Literal["queue", "ignore", "restart"],
+        Option(
+            metavar="WHAT",
+            help="What changes do during a run: queue lets one more follow, ignore does nothing,"
+            " restart stops it and begins again.",
+        ),
+    ] = "queue"
+    ignore: Annotated[
+        list[str],
+        Option(
+            metavar="PATTERN",
+            help="Names of files and directories that do not count, as in *.log, besides .git,"
+            " __pycache__, editors' temporary files and the like. Repeatable.",
+        ),
+    ] = field(default_factory=list[str])
+    postpone: Annotated[bool, Option("--postpone", help="No run before the first change.")] = False
+    clear: Annotated[bool, Option("--clear", help="Clear the screen before each run.")] = False
+    grace: Annotated[
+        float,
+        Option(
+            metavar="SECONDS",
+            help="How long a run that is to stop has after SIGINT, and again after SIGTERM.",
+        ),
+    ] = 5.0
+    min_interval: Annotated[
+        float,
+        Option(metavar="SECONDS", help="From the beginning of a run to that of the next."),
+    ] = 0.0
+    state: Annotated[
+        Path | None,
+        Option(
+            metavar="FILE",
+            help="Keep the counts and the time of the last run in this file, so that"
+            " --min-interval holds when the command is started anew. It doesn't count as changed.",
+        ),
+    ] = None
+    status: Annotated[
+        bool,
+        Option(
+            "--status",
+            help="A line whenever something changed, a run begins or has ended: what runs, what"
+            " waits and for how long, how many runs there were, and when the last change was.",
+        ),
+    ] = False
+    quiet: Annotated[bool, Option("--quiet", "-q", help="No line for each run.")] = False
 
     def __post_init__(self) -> None:
         if not self.command:
             msg = "watch what for? Give the command after two dashes: watch PATHS -- COMMAND"
             raise Problem(msg, Exit.USAGE)
-        seconds = {"quiet-seconds": self.quiet_seconds, "max-wait": self.max_wait}
-        seconds |= {"grace": self.grace, "min-interval": self.min_interval}
-        for name, given in seconds.items():
+        for name in ("quiet_seconds", "max_wait", "grace", "min_interval"):
+            given: float = getattr(self, name)
             if not 0 <= given < math.inf:
-                msg = f"--{name} takes seconds, not {given:g}"
+                msg = f"--{name.replace('_', '-')} takes seconds, not {given:g}"
                 raise Problem(msg, Exit.USAGE)
 
 
-def run_watch(arguments: WatchArguments) -> int:
-    """Do what ``mellea-like watch`` was asked to do, until Ctrl-C."""
-    if shutil.which(arguments.command[0]) is None:
-        msg = f"can't run {arguments.command[0]}: there is no such command"
+def run(options: WatchOptions) -> int:
+    """Run the command until Ctrl-C."""
+    if shutil.which(options.command[0]) is None:
+        msg = f"can't run {options.command[0]}: there is no such command"
         raise Problem(msg)
     others = [signal.SIGHUP] if hasattr(signal, "SIGHUP") else []
-    for path in arguments.paths:
+    for path in options.paths:
         if not os.path.exists(path):  # noqa: PTH110 (Path.exists raises where a name is too long)
             msg = f"can't watch {path}: there is no such file or directory"
             raise Problem(msg)
-    runs = Runs(arguments)
-    if not arguments.quiet:
-        warn(f"Watching {', '.join(map(str, arguments.paths))}; Ctrl-C ends it.")
+    runs = Runs(options)
+    if not options.quiet:
+        warn(f"Watching {', '.join(map(str, options.paths))}; Ctrl-C ends it.")
     with terminable(*others, at_once=runs.kill) as ending:
         try:
-            ending.run(_watch, arguments, runs)
+            ending.run(_watch, options, runs)
         except KeyboardInterrupt:
             raise Interrupted(runs.last_words(), ending.code) from None
         except (CoalescingError, ImportError) as error:
@@ -97,20 +163,20 @@ def run_watch(arguments: WatchArguments) -> int:
     return Exit.SETUP
 
 
-async def _watch(arguments: WatchArguments, runs: Runs) -> None:
+async def _watch(options: WatchOptions, runs: Runs) -> None:
     from mellea_like.coalescing.rerun.watch import watch  # noqa: PLC0415 (an extra)
 
     await watch(
-        arguments.paths,
+        options.paths,
         runs.run,
-        quiet=arguments.quiet_seconds,
-        max_wait=arguments.max_wait,
-        on_busy=arguments.on_busy.value,
-        at_start=not arguments.postpone,
-        ignore=arguments.ignore,
-        min_interval=arguments.min_interval,
-        state=arguments.state,
-        on_status=_tell if arguments.status else None,
+        quiet=options.quiet_seconds,
+        max_wait=options.max_wait,
+        on_busy=options.on_busy,
+        at_start=not options.postpone,
+        ignore=options.ignore,
+        min_interval=options.min_interval,
+        state=options.state,
+        on_status=_tell if options.status else None,
     )
 
 
@@ -133,8 +199,8 @@ def in_words(status: RerunStatus) -> str:
 class Runs:
     """Runs the command, one time after the other, and says how each run ended."""
 
-    def __init__(self, arguments: WatchArguments) -> None:
-        self._arguments = arguments
+    def __init__(self, options: WatchOptions) -> None:
+        self._options = options
         self._process: Process | None = None
         self._count = 0
         self._stopped = False
@@ -143,16 +209,16 @@ class Runs:
         """Run the command once."""
         self._count, self._stopped = self._count + 1, False
         started = anyio.current_time()
-        if self._arguments.clear and is_terminal(sys.stdout):
+        if self._options.clear and is_terminal(sys.stdout):
             write(CLEAR, sys.stdout)
         try:
             how = await self._run()
         except OSError as error:
             how = f"can't run it: {error.strerror or error}"
         except anyio.get_cancelled_exc_class():
-            self._say(changes, "stopped", started)
+            self._tell_of(changes, "stopped", started)
             raise
-        self._say(changes, how, started)
+        self._tell_of(changes, how, started)
 
     def kill(self) -> str:
         """Kill what still runs; say how it all ended."""
@@ -165,7 +231,7 @@ class Runs:
         return "Interrupted: the command was stopped." if self._stopped else "Interrupted."
 
     async def _run(self) -> str:
-        command = self._arguments.command
+        command = self._options.command
         self._process = process = await anyio.open_process(
             command, stdin=DEVNULL, stdout=None, stderr=None, start_new_session=True
         )
@@ -180,7 +246,7 @@ class Runs:
 
     async def _end(self, process: Process) -> None:
         self._stopped = True
-        grace = self._arguments.grace
+        grace = self._options.grace
         # What ignores SIGINT has its children ignore it too.
         ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
         for name, seconds in (
@@ -195,8 +261,8 @@ class Runs:
         _send(process, "SIGTERM")  # What it started and did not end.
         self._process = None
 
-    def _say(self, changes: Changes, how: str, started: float) -> None:
-        if not self._arguments.quiet:
+    def _tell_of(self, changes: Changes, how: str, started: float) -> None:
+        if not self._options.quiet:
             took = anyio.current_time() - started
             warn(one_line(f"run {self._count} ({changes.reason}): {how}, {took:.2f} s"))
 

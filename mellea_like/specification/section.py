@@ -5,14 +5,14 @@ from __future__ import annotations
 import difflib
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, cast
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pydantic_core import ErrorDetails
 
-__all__ = ["Positive", "Seconds", "Section", "Text", "Whole", "message_of"]
+__all__ = ["Name", "Positive", "Seconds", "Section", "Text", "Whole", "message_of"]
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 """An amount of something."""
@@ -25,6 +25,10 @@ Whole = Annotated[int, Field(ge=1, strict=True)]
 
 Text = Annotated[str, Field(min_length=1, strict=True)]
 """A text that isn't empty."""
+
+
+Name = Annotated[str, StringConstraints(min_length=1, strict=True, strip_whitespace=True)]
+"""A text that isn't blank."""
 
 
 class Section(BaseModel):
@@ -64,7 +68,7 @@ class Section(BaseModel):
 _MESSAGES = {
     "bool": "takes true or false",
     "dict": "takes names with their values",
-    "finite": "takes a finite number; leave it out for no limit",
+    "finite": "takes a finite number (leave it out for no limit)",
     "float": "takes a number",
     "greater_than": "takes a number above {gt:g}",
     "greater_than_equal": "takes {ge:g} at least",
@@ -76,7 +80,7 @@ _MESSAGES = {
     "path": "takes the name of a file",
     "string_pattern": "takes a text of the form {pattern}",
     "string_too_long": "takes {max_length} characters at most",
-    "string_too_short": "takes a text, not an empty one",
+    "string_too_short": "takes a text that isn't empty",
     "string": "takes a text",
     "too_short": "needs an entry",
     "tuple": "takes a list",

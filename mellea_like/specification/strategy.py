@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, cast
 
-from pydantic import Field, StringConstraints, ValidationInfo, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from mellea_like.limits.budget import Budget
 from mellea_like.limits.retry import Retry
@@ -18,7 +18,7 @@ from mellea_like.sampling.strategies import (
     RejectionSamplingStrategy,
     RepairTemplateStrategy,
 )
-from mellea_like.specification.section import Positive, Section, Text, Whole
+from mellea_like.specification.section import Name, Positive, Section, Text, Whole
 from mellea_like.specification.upstream import beside
 
 if TYPE_CHECKING:
@@ -138,9 +138,7 @@ class StrategySpec(Section):
     concurrency: Whole = 1
     schedule: Text = "eager"
     checks: tuple[Text, ...] = ()
-    requirements: tuple[
-        Annotated[str, StringConstraints(strict=True, strip_whitespace=True, min_length=1)], ...
-    ] = ()
+    requirements: tuple[Name, ...] = ()
     json_schema: dict[str, Any] | None = None
     early: bool = False
     give_up: bool = False

@@ -23,7 +23,7 @@ from mellea_like.core.prices import Price
 from mellea_like.limits.concurrency import ConcurrencyLimiter
 from mellea_like.limits.rate import RateLimiter
 from mellea_like.runtime.threads import run_in_thread
-from mellea_like.specification.section import Positive, Seconds, Section, Text, Whole
+from mellea_like.specification.section import Name, Positive, Seconds, Section, Text, Whole
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from mellea_like.limits.base import Limit
 
 __all__ = [
+    "MOST_MONEY",
     "OPENAI_URL",
     "LlamaUpstream",
     "MarkovUpstream",
@@ -51,7 +52,7 @@ def beside(info: ValidationInfo, path: str | Path) -> Path:
     """Find a file: relative paths start in the directory of the file that names them."""
     context: dict[str, Any] = info.context or {}
     found = Path(context.get("directory", ".")) / path
-    if not found.is_file():
+    if found.is_dir() or not found.exists():  # A pipe will do.
         msg = f"there is no file {found}"
         raise ValueError(msg)
     return found
@@ -130,7 +131,7 @@ class OpenAIUpstream(_Upstream):
     """
 
     kind: Literal["openai"]
-    model: Text | None = None
+    model: Name | None = None
     base_url: Text | None = None
     api_key: SecretStr | None = None
     api_key_env: Text | None = None

@@ -20,7 +20,7 @@ from mellea_like.batch.ray.columns import (
     with_results,
 )
 from mellea_like.batch.rows.formats import Row
-from mellea_like.cli.template import PromptTemplate
+from mellea_like.cli.batch.prompt import PromptTemplate
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import csv
 import gc
 import json
 import os
+import re
 import threading
 
 import pyarrow as pa
@@ -16,9 +17,9 @@ from http_server import Answer, OpenAIServer
 from rows_kit import asked, echo, records, write_rows
 
 from mellea_like.batch import read_items, read_run
+from mellea_like.cli.batch.prompt import PromptTemplate
 from mellea_like.cli.batch.source import RowSource
 from mellea_like.cli.exits import Problem
-from mellea_like.cli.template import PromptTemplate
 
 
 @pytest.fixture
@@ -66,7 +67,7 @@ def test_a_result_stands_for_each_row(batch, server, tmp_path):
     assert found[0]["reasons"] == ['ends:3: it ends with " number 0", not with "3"']
     assert (found[0]["iterations"], found[0]["usage"]["requests"]) == (2, 2)
     assert len(server.requests) == 9
-    assert err.splitlines()[-1].startswith("5 rows: 1 passed, 4 failed; 9 requests, 99 tokens, 0:0")
+    assert err.splitlines()[-1].startswith("5 rows: 1 passed, 4 failed; 9 requests, 99 tokens, ")
 
 
 def test_all_passed_exits_with_0(batch, tmp_path):
@@ -75,7 +76,7 @@ def test_all_passed_exits_with_0(batch, tmp_path):
     assert [one["output"] for one in records(tmp_path / "out.jsonl")] == [
         f"re Say number {n}" for n in range(5)
     ]
-    assert "5 rows: 5 passed; 5 requests, 55 tokens, cost $0.000075, 0:0" in err
+    assert "5 rows: 5 passed; 5 requests, 55 tokens, cost $0.000075, " in err
 
 
 def test_quiet_says_nothing_where_all_is_well(batch):
@@ -395,7 +396,7 @@ def test_a_spent_budget_ends_the_run_and_a_resumed_one_has_its_own(batch, server
     assert len(records(tmp_path / "out.jsonl")) == 3
     code, _, err = batch(*journal, "--budget", "requests=3", "--resume")
     assert (code, len(server.requests)) == (0, 5)
-    assert "5 rows: 5 passed; 2 requests, 22 tokens, 0:00; 3 came from the journal." in err
+    assert re.search("5 rows: 5 passed; 2 requests, 22 tokens, [^;]+; 3 came from the journal", err)
     assert len(records(tmp_path / "out.jsonl")) == 5
 
 
@@ -439,7 +440,7 @@ def test_what_the_journal_has_is_not_asked_again_and_the_results_are_made_anew(
     code, _, err = batch(*journal, "--check", "ends:3", "--loop", "1", "--resume")
     assert (code, len(server.requests)) == (1, 5)
     assert records(out) == before
-    assert "0 requests, 0 tokens, 0:00; 5 came from the journal." in err
+    assert re.search("0 requests, 0 tokens, [^;]+; 5 came from the journal", err)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.jsonl", "out.jsonl", "run.db"]
 
 

@@ -7,8 +7,8 @@ import os
 import pytest
 from rows_kit import write_rows
 
-from mellea_like.cli.arguments import BackendName, SampleArguments
 from mellea_like.cli.batch.identity import LARGE, model_files
+from mellea_like.cli.draw_options import DrawOptions
 from mellea_like.cli.exits import Problem
 
 
@@ -89,7 +89,7 @@ def test_that_a_large_file_takes_a_while_is_said(tmp_path, capfd):
     model.touch()
     os.truncate(model, LARGE + 1)
     for quiet, said in ((True, ""), (False, f"Looking through {model} ...\n")):
-        arguments = SampleArguments(instruction="", loop=1, concurrency=1, gguf=model, quiet=quiet)
+        arguments = DrawOptions(gguf=model, quiet=quiet)
         assert model_files(arguments)["gguf"].startswith(f"{LARGE + 1} bytes")
         assert capfd.readouterr().err == said
 
@@ -98,14 +98,7 @@ def test_another_model_file_of_the_same_length_makes_another_run(tmp_path):
     (tmp_path / "model.gguf").write_bytes(b"GGUF")
 
     def files():
-        arguments = SampleArguments(
-            instruction="",
-            loop=1,
-            concurrency=1,
-            backend=BackendName.LLAMA,
-            gguf=tmp_path / "model.gguf",
-        )
-        return model_files(arguments)
+        return model_files(DrawOptions(gguf=tmp_path / "model.gguf"))
 
     before = files()
     assert before["gguf"].startswith("4 bytes, sha256 ")

@@ -38,7 +38,7 @@ MARKOV = ("--backend", "markov")
         ((*BASE, "--loop", "500", "--concurrency", "3"), 2, "is more than 1000 iterations"),
         ((*BASE, "--check", "word<=5"), 2, "did you mean words<=5"),
         ((*BASE, "--budget", "cost=1"), 2, "--budget cost needs the price of tokens: add --price"),
-        ((*BASE, "--model", " "), 2, "--model takes a model's name, not an empty one"),
+        ((*BASE, "--model", " "), 2, "--model goes with --backend openai"),
         ((*BASE, "--backend", "llama"), 2, "--backend llama needs a model file: --gguf FILE"),
         ((*BASE, "--require", "is kind"), 3, "--require needs a model that can judge"),
         (("in.jsonl", "-p", "{text}", "-o", "o.csv"), 2, "--prompt would be the same for every"),

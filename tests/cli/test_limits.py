@@ -8,19 +8,13 @@ import time
 import pytest
 from http_server import Answer, OpenAIServer
 
-from mellea_like.backends import ScriptedBackend
+from mellea_like.cli.backends import Backends
+from mellea_like.cli.draw_options import DrawOptions, parse_budget
+from mellea_like.cli.errors import in_options
 from mellea_like.cli.exits import Problem
-from mellea_like.cli.limits import (
-    LimitArguments,
-    Limits,
-    in_options,
-    parse_budget,
-    parse_price,
-)
-from mellea_like.limits import Budget, LimitedBackend, Price
+from mellea_like.limits import Price
 from mellea_like.requirements.expressions import ALLOWED, EARLY, parse_check
 from mellea_like.sampling.giving_up import PerRequirement
-from mellea_like.sampling.schedules import Eager
 
 HARD = ["--check", "words<1"]
 
@@ -28,44 +22,52 @@ HARD = ["--check", "words<1"]
 # From options to objects
 
 
-def test_without_options_there_are_two_retries_and_no_limit():
-    limits = Limits.of(LimitArguments())
-    assert limits.retry is not None
-    assert limits.retry.attempts == 3
-    assert limits.schedule == Eager()
-    assert (limits.budget, limits.price, limits.limiter, limits.give_up) == ({}, None, None, None)
-    backend = ScriptedBackend(["x"])
-    assert limits.limited(backend) is backend
-    assert limits.budget_for([backend]) is None
-    assert limits.prices(["m"]) is None
+async def opened(**options):
+    """Make the strategy and the budget of options; both are open no more."""
+    given = DrawOptions(**options)
+    async with Backends(given, default="markov").open() as found:
+        return found.make_strategy(), found.make_budget("this call")
+
+
+@pytest.mark.anyio
+@pytest.mark.allow_blocking
+async def test_without_options_there_are_two_retries_and_no_limit():
+    strategy, budget = await opened()
+    assert strategy.settings.retry.attempts == 3
+    assert (strategy.settings.give_up, budget) == (None, None)
 
 
 @pytest.mark.parametrize(
     ("retries", "attempts", "refusals"), [(1, 2, 10), (5, 6, 10), (20, 21, 21)]
 )
-def test_retries_are_counted_beside_the_first_try(retries, attempts, refusals):
-    retry = Limits.of(LimitArguments(retries=retries)).retry
-    assert retry is not None
+@pytest.mark.anyio
+@pytest.mark.allow_blocking
+async def test_retries_are_counted_beside_the_first_try(retries, attempts, refusals):
+    strategy, _ = await opened(retries=retries)
+    retry = strategy.settings.retry
     assert (retry.attempts, retry.rate_limit_attempts) == (attempts, refusals)
 
 
-def test_no_retries_turn_them_off():
-    assert Limits.of(LimitArguments(retries=0)).retry is None
+@pytest.mark.anyio
+@pytest.mark.allow_blocking
+async def test_no_retries_turn_them_off_and_giving_up_is_by_requirement():
+    strategy, _ = await opened(retries=0, give_up=True)
+    assert strategy.settings.retry is None
+    assert strategy.settings.give_up == PerRequirement()
 
 
-def test_giving_up_is_by_requirement():
-    assert Limits.of(LimitArguments(give_up=True)).give_up == PerRequirement()
-
-
-def test_one_limiter_is_round_every_backend():
-    limits = Limits.of(LimitArguments(rpm=60, tpm=1000))
-    one, other = (limits.limited(ScriptedBackend(["x"])) for _ in range(2))
-    assert isinstance(one, LimitedBackend)
-    assert isinstance(other, LimitedBackend)
-    assert one.limits == other.limits == (limits.limiter,)
-    assert limits.limiter is not None
-    assert limits.limiter.requests_per_minute == 60
-    assert limits.limiter.tokens_per_minute == 1000
+@pytest.mark.anyio
+@pytest.mark.allow_blocking
+async def test_one_limiter_is_around_the_backend_and_the_judge():
+    strategy, _ = await opened(
+        requests_per_minute=60,
+        tokens_per_minute=1000,
+        requirements=["is kind"],
+        judge_base_url="http://127.0.0.1:9/v1",
+    )
+    (limiter,) = strategy.settings.backend.limits
+    assert strategy.settings.judge.limits == (limiter,)
+    assert (limiter.requests_per_minute, limiter.tokens_per_minute) == (60, 1000)
 
 
 @pytest.mark.parametrize(
@@ -104,50 +106,54 @@ def test_a_budget_is_a_kind_and_an_amount(given, arguments):
     ],
 )
 def test_what_is_no_budget_is_a_sentence_that_says_what_to_write(given, sentence):
-    with pytest.raises(ValueError, match=r"^budget ") as caught:
+    with pytest.raises(Problem, match=r"^--budget ") as caught:
         parse_budget(given)
     assert sentence in str(caught.value)
-
-
-def test_a_price_is_two_amounts():
-    assert parse_price("0.15, 0.60") == Price(0.15, 0.6)
 
 
 @pytest.mark.parametrize(
     "text", ["", "1", "1,2,3", "-1,2", "a,b", "nan,1", "1,inf", "1,1e300", "1,2,$"]
 )
 def test_what_is_no_price_is_a_sentence_that_says_what_to_write(text):
-    with pytest.raises(ValueError, match=r"price takes two amounts .* 0.15,0.60,EUR, not"):
-        parse_price(text)
+    with pytest.raises(Problem, match=r"^--price takes two amounts .* 0.15,0.60,EUR, not '"):
+        Backends(DrawOptions(price=text), default="markov")
 
 
-def test_a_price_may_name_its_currency():
-    assert parse_price("1,2") == Price(1, 2, "USD")
-    assert parse_price("1, 2, eur") == Price(1, 2, "EUR")
+@pytest.mark.parametrize(
+    ("text", "price"),
+    [
+        ("0.15, 0.60", Price(0.15, 0.6)),
+        ("1,2", Price(1, 2, "USD")),
+        ("1, 2, eur", Price(1, 2, "EUR")),
+    ],
+)
+def test_a_price_is_two_amounts_and_perhaps_a_currency(text, price):
+    backends = Backends(DrawOptions(price=text), default="markov")
+    assert backends.price == price
+    assert backends.prices(["m", None]) == {"m": price}
 
 
-def test_a_budget_of_money_prices_the_generator_and_the_judge():
-    limits = Limits.of(LimitArguments(budget=["cost=2"], price="1,2", max_tokens=10))
-    backends = [ScriptedBackend(["x"], model="one"), ScriptedBackend(["x"], model="two")]
-    budget = limits.budget_for(backends)
-    assert isinstance(budget, Budget)
+MONEY = {"budget": ["cost=2"], "price": "1,2", "max_tokens": 10}
+
+
+@pytest.mark.anyio
+@pytest.mark.allow_blocking
+async def test_a_budget_of_money_prices_the_generator_and_the_judge():
+    _, budget = await opened(
+        **MONEY, requirements=["is kind"], judge_base_url="http://127.0.0.1:9/v1", judge_model="two"
+    )
     assert budget.money == 2
-    assert budget.prices == {"one": Price(1, 2), "two": Price(1, 2)}
+    assert budget.prices == {"markov-trigram": Price(1, 2), "two": Price(1, 2)}
     assert budget.assume_output_tokens == 512
 
 
-def test_a_budget_of_money_needs_to_know_the_model():
-    limits = Limits.of(LimitArguments(budget=["cost=2"], price="1,2", max_tokens=10))
-
-    class Unnamed:
-        model = None
-
-        async def generate(self, request): ...
-
+@pytest.mark.anyio
+@pytest.mark.allow_blocking
+async def test_a_budget_of_money_needs_to_know_the_model():
+    server = {"base_url": "http://127.0.0.1:9/v1"}
     with pytest.raises(Problem, match=r"--budget cost needs to know the model .* add --model NAME"):
-        limits.budget_for([Unnamed()])
-    others = Limits.of(LimitArguments(budget=["requests=2"], price="1,2"))
-    assert others.budget_for([Unnamed()]) is not None
+        await opened(**MONEY, **server)
+    assert (await opened(budget=["requests=2"], price="1,2", **server))[1] is not None
 
 
 @pytest.mark.parametrize("kind", ["input_tokens", "output_tokens", "money"])
@@ -175,10 +181,10 @@ def test_a_budgets_error_is_told_in_options(kind):
         (["--budget", "cost=1"], "--budget cost needs the price of tokens: add --price IN,OUT"),
         (["--price", "1"], "--price takes two amounts of at least 0"),
         (["--rpm", "0"], "--rpm takes a number above 0, not 0"),
-        (["--tpm", "nan"], "--tpm takes a number above 0, not nan"),
+        (["--tpm", "nan"], "--tpm takes a finite number (leave it out for no limit), not nan"),
         (["--rpm", "5", "--tpm", "-3"], "--tpm takes a number above 0, not -3"),
-        (["--retries", "-1"], "Invalid value for '--retries'"),
-        (["--max-tokens", "0"], "Invalid value for '--max-tokens'"),
+        (["--retries", "-1"], "--retries takes 0 at least, not -1"),
+        (["--max-tokens", "0"], "--max-tokens takes 1 at least, not 0"),
         (["--early"], "--early has nothing to do: none of the checks can tell before the end"),
         (["--early", "--check", "contains:x"], "--early has nothing to do"),
     ],

@@ -14,8 +14,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from mellea_like import Context, Generation, Instruction, Outcome, Slice
-from mellea_like.cli.live import LiveView, slices_table
-from mellea_like.cli.sample.progress import Progress
+from mellea_like.cli.sample.progress import LiveView, Progress, slices_table
 from mellea_like.requirements.checks import word_count
 
 HOSTILE = "\x1b[31m[red]evil[/red]\x1b]0;title\x07\r\n\x9b2J [/] end"

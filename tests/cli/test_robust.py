@@ -13,7 +13,7 @@ from command_line import COMMAND, environment
 from http_server import Answer, OpenAIServer
 from rich.text import Text
 
-from mellea_like.cli.live import make_console
+from mellea_like.cli.console import make_console
 from mellea_like.cli.main import main
 from mellea_like.cli.sample.progress import Progress
 from mellea_like.cli.terminal import is_terminal, write
@@ -201,7 +201,7 @@ def test_arguments_are_read_as_utf_8_whatever_the_locale_says(tmp_path):
 @pytest.mark.parametrize("option", ["--require", "--check", "--model", "--judge-model"])
 def test_an_option_that_is_no_text_is_bad_usage(option):
     done = shell(f"\"$@\" sample x -q --base-url http://127.0.0.1:9/v1 {option} $'a\\xff'")
-    assert (done.returncode, done.stderr) == (2, f"mellea-like: {option} is no UTF-8 text\n")
+    assert (done.returncode, done.stderr) == (2, f"mellea-like: {option} isn't UTF-8 text\n")
 
 
 INTERRUPT = """
@@ -219,7 +219,7 @@ sys.exit(main(["sample", "x", "-q", "--backend", "markov"]))
 
 @pytest.mark.parametrize(
     "function",
-    ["_run", "make_context", "as_text", "run_sample", "check_options", "_sample", "_show"],
+    ["_run", "make_context", "as_text", "run", "make_requirements", "_sample", "_show"],
 )
 def test_an_interrupt_at_any_moment_is_told(function):
     done = subprocess.run(

@@ -53,8 +53,8 @@ def test_and_one_that_ended_in_an_error(command, tmp_path):
     ("place", "sentence"),
     [
         ("no/t.json", "--trace: there is no directory "),
-        (".", "--trace: . is no file"),
-        ("/dev/null", "--trace: /dev/null is no file"),
+        (".", "--trace: . isn't a file"),
+        ("/dev/null", "--trace: /dev/null isn't a file"),
         ("x" * 300, "--trace: can't write "),
     ],
 )

@@ -7,7 +7,8 @@ import json
 import pytest
 from http_server import Answer, OpenAIServer
 
-from mellea_like.cli.schema import type_of_schema
+from mellea_like.cli.backends import Backends
+from mellea_like.cli.sample.command import SampleOptions
 from mellea_like.core.format import json_schema, parse_json
 
 NAMES = {
@@ -171,14 +172,27 @@ def test_a_log_record_is_shown_with_debug(command):
     assert "WARNING" not in quiet
 
 
+@pytest.fixture
+def type_of(tmp_path):
+    """Give the type that stands for the schema of a file."""
+
+    def type_of_schema(schema):
+        file = tmp_path / "schema.json"
+        file.write_text(json.dumps(schema))
+        options = SampleOptions(instruction="x", json_schema=file, base_url="http://a", model="m")
+        return Backends(options).reply_type
+
+    return type_of_schema
+
+
 @pytest.mark.parametrize("schema", [NAMES, {"type": "array", "items": {"type": "integer"}}])
-def test_a_type_of_a_schema_has_that_schema_and_takes_any_json(schema):
-    made = type_of_schema(schema)
+def test_a_type_of_a_schema_has_that_schema_and_takes_any_json(type_of, schema):
+    made = type_of(schema)
     assert made is not None
     sent = json_schema(made)
     assert {name: sent[name] for name in schema} == schema
     assert parse_json(made, '{"whatever": [1, null]}') == {"whatever": [1, None]}
 
 
-def test_a_schema_with_references_is_left_to_the_check():
-    assert type_of_schema({"$defs": {"n": {}}, "items": {"$ref": "#/$defs/n"}}) is None
+def test_a_schema_with_references_is_left_to_the_check(type_of):
+    assert type_of({"$defs": {"n": {}}, "items": {"$ref": "#/$defs/n"}}) is None

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from mellea_like.batch.rows.formats import BadRow, Row
+from mellea_like.cli.batch.prompt import PromptTemplate
 from mellea_like.cli.exits import Problem
-from mellea_like.cli.template import PromptTemplate
 
 ROW = Row(
     {

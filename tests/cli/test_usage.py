@@ -20,7 +20,6 @@ from command_line import COMMAND, environment, run
         ),
         (["--check", "regex:("], "check 'regex:(': `(` is no regular expression"),
         (["--backend", "other"], "'other' is not one of 'markov', 'openai', 'llama'"),
-        (["--backend", "local"], "'--backend': local is now called markov"),
         (
             ["--backend", "openai"],
             "needs the name of a model at https://api.openai.com/v1: --model",
@@ -30,25 +29,31 @@ from command_line import COMMAND, environment, run
             "needs the name of a model at https://api.openai.com/v1: --judge-model NAME",
         ),
         (["--strategy", "other"], "'other' is not one of 'rejection', 'repair', 'multi-turn'"),
-        (["--loop", "0"], "Invalid value for '--loop'"),
+        (["--loop", "0"], "--loop takes 1 at least, not 0"),
         (["--loop", "many"], "Invalid value for '--loop'"),
-        (["--concurrency", "0"], "Invalid value for '--concurrency'"),
-        (["--loop", "100", "--concurrency", "11"], "is more than 1000 iterations"),
-        (["--timeout", "0"], "--timeout takes seconds above 0, not 0"),
-        (["--timeout", "nan"], "--timeout takes seconds above 0, not nan"),
-        (["--timeout", "inf"], "seconds above 0, not inf; leave it out for no limit"),
-        (["--model", " "], "--model takes a model's name, not an empty one"),
-        (["--judge-model", ""], "--judge-model takes a model's name, not an empty one"),
+        (["--concurrency", "0"], "--concurrency takes 1 at least, not 0"),
+        (
+            ["--loop", "100", "--concurrency", "11"],
+            "--loop 100 times --concurrency 11 is more than 1000 iterations",
+        ),
+        (["--timeout", "0"], "--timeout takes a number above 0, not 0"),
+        (
+            ["--timeout", "nan"],
+            "takes a finite number (leave it out for no limit), not nan",
+        ),
+        (["--timeout", "inf"], "takes a finite number (leave it out for no limit), not inf"),
+        (["--model", " "], "--model takes a text that isn't empty, not"),
+        (["--judge-model", ""], "--judge-model takes a text that isn't empty, not"),
         (
             ["--judge-base-url", "localhost", "--require", "is kind"],
-            "--judge-base-url: base_url takes a URL that",
+            "--judge-base-url takes a URL that",
         ),
         (
             ["--judge-model", "m"],
             "--judge-model names a judge that has nothing to decide: add --req",
         ),
         (["--judge-base-url", "http://a"], "--judge-base-url names a judge that has nothing to"),
-        (["--require", " "], "--require takes a text that says what must hold"),
+        (["--require", " "], "--require takes a text that isn't empty, not"),
         (["--backend", "markov", "--model", "m"], "--model goes with --backend openai"),
         (
             ["--backend", "markov", "--base-url", "http://a"],
@@ -57,7 +62,7 @@ from command_line import COMMAND, environment, run
         (["--backend", "openai", "--gguf", "f"], "--gguf goes with --backend llama"),
         (["--backend", "openai", "--corpus", "f"], "--corpus goes with --backend markov"),
         (["--backend", "llama"], "--backend llama needs a model file: --gguf FILE"),
-        (["--base-url", "localhost"], "--base-url: base_url takes a URL that starts with http://"),
+        (["--base-url", "localhost"], "--base-url takes a URL that starts with http://"),
         (["--unknown"], "No such option: --unknown"),
         (["another"], "unexpected extra argument"),
     ],
@@ -123,11 +128,11 @@ def test_what_is_not_there_exits_with_3_and_a_sentence(command, arguments, sente
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        (b"{", "is no JSON: "),
-        (b"[]", "is no JSON Schema: it holds no JSON object"),
+        (b"{", "isn't JSON: "),
+        (b"[]", "isn't a JSON Schema: it holds no JSON object"),
         (b'{"type": "nonsense"}', "the schema is wrong at $.type"),
-        (b"\xff", "is no JSON: "),
-        (b"[" * 100_000, "is no JSON: "),
+        (b"\xff", "isn't JSON: "),
+        (b"[" * 100_000, "isn't JSON: "),
     ],
 )
 def test_a_schema_that_is_none_exits_with_3_and_a_sentence(command, tmp_path, content, sentence):
@@ -193,7 +198,7 @@ def test_every_example_in_the_help_parses(command):
         "0",
     )
     assert code == 2
-    assert "'--loop'" in err
+    assert "--loop takes" in err
 
 
 def test_the_version_is_shown(command):
@@ -230,13 +235,13 @@ def test_an_instruction_that_is_no_text_is_bad_usage():
         [*COMMAND, "sample", b"\xff"], capture_output=True, env=environment(), check=False
     )
     assert done.returncode == 2
-    assert done.stderr == b"mellea-like: the instruction is no UTF-8 text\n"
+    assert done.stderr == b"mellea-like: INSTRUCTION isn't UTF-8 text\n"
 
 
 @pytest.mark.parametrize(
     ("stdin", "sentence"),
     [
-        (b"\xff", "mellea-like: standard input is no UTF-8 text: byte 0 makes no sense\n"),
+        (b"\xff", "mellea-like: standard input isn't UTF-8 text: byte 0 makes no sense\n"),
         (b"\n", "mellea-like: standard input is empty: say what to generate, in quotes\n"),
     ],
 )

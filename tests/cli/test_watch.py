@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from command_line import COMMAND, Terminal, environment
 
-from mellea_like.cli.watch.command import CLEAR, ending
+from mellea_like.cli.watch import CLEAR, ending
 
 pytestmark = [
     pytest.mark.alone,

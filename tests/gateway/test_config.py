@@ -114,7 +114,7 @@ OPENAI = "upstreams: {main: {kind: openai, base_url: 'http://127.0.0.1:9/v1', mo
         (MODEL + "json_schema: {type: 3}\n", "models.m.json_schema: json_schema: the schema is"),
         (MODEL + "json_schema: missing.json\n", "models.m.json_schema: there is no file "),
         (MODEL + "json_schema: [1]\n", "models.m.json_schema: "),
-        (MODEL + "requirements: ['']\n", "models.m.requirements.0: takes a text, not an empty one"),
+        (MODEL + "requirements: ['']\n", "models.m.requirements.0: takes a text that isn't empty"),
         (MODEL + "requirements: [It rhymes.]\n", "models.m.requirements: its upstream can't judge"),
         (MODEL + "judge: nobody\n", "line 5: models.m.judge: no upstream has this name"),
         (TOY + "models: {m: {upstream: x}}\n", "models.m.upstream: no upstream has this name; "),

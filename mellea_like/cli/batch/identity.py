@@ -1,4 +1,4 @@
-"""What makes two runs of the command the same run, and how it is said that they are not."""
+"""What makes two runs of the command the same run, and how they differ, in options."""
 
 from __future__ import annotations
 
@@ -7,21 +7,18 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from mellea_like.batch.differences import Difference, in_words
-from mellea_like.cli.building import STRATEGIES
 from mellea_like.cli.exits import Exit, Problem
 from mellea_like.cli.terminal import one_line, warn
+from mellea_like.specification.strategy import STRATEGIES
 
 if TYPE_CHECKING:
+    from io import BufferedReader
     from pathlib import Path
-    from typing import BinaryIO
 
-    from mellea_like.cli.arguments import SampleArguments
+    from mellea_like.cli.draw_options import DrawOptions
     from mellea_like.errors import JournalError
 
 __all__ = ["another_run", "digest_of", "model_files"]
-
-PIECE = 2**20
-"""Bytes that are read at a time for a digest."""
 
 LARGE = 200 * 2**20
 """Bytes of a model's file whose digest takes some time."""
@@ -48,25 +45,23 @@ _OPTIONS = {
 }
 """The options by the names that the library has for what they say."""
 
-_STRATEGIES = {made.__name__: name.value for name, made in STRATEGIES.items()}
+_STRATEGIES = {made.__name__: name for name, made in STRATEGIES.items()}
 
 
-def digest_of(file: BinaryIO) -> str:
+def digest_of(file: BufferedReader) -> str:
     """Say what stands in a file, so that another run can tell whether it is the same."""
-    digest = hashlib.sha256()
-    while piece := file.read(PIECE):
-        digest.update(piece)
+    digest = hashlib.file_digest(file, "sha256")
     return f"{file.tell()} bytes, sha256 {digest.hexdigest()[:24]}"
 
 
-def model_files(arguments: SampleArguments) -> dict[str, Any]:
+def model_files(options: DrawOptions) -> dict[str, Any]:
     """Say what stands in the files that the model is made of."""
-    quiet = arguments.quiet
+    quiet = options.quiet
     found: dict[str, Any] = {}
-    if arguments.corpus:
-        found["corpus"] = [_digest("--corpus", path, quiet=quiet) for path in arguments.corpus]
-    if arguments.gguf is not None:
-        found["gguf"] = _digest("--gguf", arguments.gguf, quiet=quiet)
+    if options.corpus:
+        found["corpus"] = [_digest("--corpus", path, quiet=quiet) for path in options.corpus]
+    if options.gguf is not None:
+        found["gguf"] = _digest("--gguf", options.gguf, quiet=quiet)
     return found
 
 

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
+from dataclasses import dataclass
 from pathlib import Path  # noqa: TC003 (typer reads the annotations)
-from typing import Annotated
+from typing import Annotated, ClassVar, Literal
 
-import typer
+from typer import Argument, Option
 
+from mellea_like.batch.journal.records import KeptText  # noqa: TC001 (typer reads the annotations)
 from mellea_like.batch.rows.formats import RowFormat  # noqa: TC001 (typer reads the annotations)
-from mellea_like.cli.arguments import SampleArguments, StrategyName, as_text
-from mellea_like.cli.batch.arguments import BatchArguments
-from mellea_like.cli.batch.source import OnBadLine
-from mellea_like.cli.exits import Problem
-from mellea_like.cli.sample import options
+from mellea_like.cli.draw_options import DRAWS, OUTPUT, PANELS, DrawOptions
+from mellea_like.cli.exits import Exit, Problem
 
-__all__ = ["EPILOG", "HELP", "batch"]
+__all__ = ["EPILOG", "HELP", "STANDARD", "BatchOptions", "OnBadLine", "run"]
+
+STANDARD = "-"
+"""Standard input, or standard output."""
 
 ROWS = "What to ask"
 RESULTS = "Where results go"
@@ -45,230 +46,177 @@ EPILOG = (
     " 143 told to end (SIGTERM)."
 )
 
-
-class KeptTextName(StrEnum):
-    """Whose words a journal keeps."""
-
-    ALL = "all"
-    BEST = "best"
-    NONE = "none"
+OnBadLine = Literal["stop", "skip"]
 
 
-def batch(  # noqa: PLR0913 (an option each)
-    *,
+@dataclass(frozen=True, kw_only=True)
+class BatchOptions(DrawOptions):
+    """The options of ``mellea-like batch``."""
+
+    panels: ClassVar = (ROWS, RESULTS, RUN, *PANELS)
+
     source: Annotated[
-        str,
-        typer.Argument(metavar="INPUT", help="The rows: a file, or - for standard input."),
-    ],
+        str, Argument(metavar="INPUT", help="The rows: a file, or - for standard input.")
+    ]
     prompt: Annotated[
         str,
-        typer.Option(
+        Option(
             "--prompt",
             "-p",
             metavar="TEMPLATE",
             help="What to ask for each row, as a Jinja template: {{ text }} stands for the field"
-            ' text, {{ row["the text"] }} for one whose name is no word. @FILE reads it from a'
+            ' text, {{ row["the text"] }} for one whose name isn\'t a word. @FILE reads it from a'
             " file.",
             rich_help_panel=ROWS,
         ),
-    ],
+    ]
     output: Annotated[
         str,
-        typer.Option(
+        Option(
             "--output",
             "-o",
             metavar="OUT",
             help="A file that ends in .jsonl, .csv, .tsv or .parquet, or - for standard output.",
             rich_help_panel=RESULTS,
         ),
-    ],
+    ]
     on_bad_line: Annotated[
         OnBadLine,
-        typer.Option(
+        Option(
             metavar="WHAT",
-            help="What becomes of a line that can't be read, or lacks a field: stop says so before"
-            " anything is sent, skip leaves it out.",
+            help="What becomes of a line that can't be read, or lacks a field: stop tells of it"
+            " before anything is sent, skip leaves it out.",
             rich_help_panel=ROWS,
         ),
-    ] = OnBadLine.STOP,
+    ] = "stop"
     first: Annotated[
         int | None,
-        typer.Option(
+        Option(
             metavar="N", min=1, help="Only the first N rows, to try it out.", rich_help_panel=ROWS
         ),
-    ] = None,
+    ] = None
     input_format: Annotated[
         RowFormat | None,
-        typer.Option(
+        Option(
             metavar="FORMAT",
             help="jsonl, csv, tsv or parquet, where INPUT's name does not say.",
             rich_help_panel=ROWS,
         ),
-    ] = None,
+    ] = None
     output_format: Annotated[
         RowFormat | None,
-        typer.Option(
-            metavar="FORMAT", help="The same for OUT and --failed.", rich_help_panel=RESULTS
-        ),
-    ] = None,
+        Option(metavar="FORMAT", help="The same for OUT and --failed.", rich_help_panel=RESULTS),
+    ] = None
     failed: Annotated[
         str | None,
-        typer.Option(
+        Option(
             metavar="FILE",
             help="Where rows go that did not pass; by default to OUT too, with success false.",
             rich_help_panel=RESULTS,
         ),
-    ] = None,
+    ] = None
     only_passed: Annotated[
         bool,
-        typer.Option(
-            "--only-passed", help="Leave rows out that did not pass.", rich_help_panel=RESULTS
-        ),
-    ] = False,
+        Option("--only-passed", help="Leave rows out that did not pass.", rich_help_panel=RESULTS),
+    ] = False
     force: Annotated[
-        bool,
-        typer.Option("--force", help="Replace OUT where it is there.", rich_help_panel=RESULTS),
-    ] = False,
+        bool, Option("--force", help="Replace OUT where it is there.", rich_help_panel=RESULTS)
+    ] = False
     journal: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             metavar="FILE",
             help="Write down what is done, so that the run can be resumed, and looked at with"
             " mellea-like report.",
             rich_help_panel=RUN,
         ),
-    ] = None,
+    ] = None
     resume: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--resume",
             help="Go on with the run of the journal, if there is one.",
             rich_help_panel=RUN,
         ),
-    ] = False,
+    ] = False
     journal_text: Annotated[
-        KeptTextName,
-        typer.Option(
+        KeptText,
+        Option(
             metavar="WHOSE",
             help="Whose words the journal keeps: all draws', the best draw's, or none but what"
             " passed.",
             rich_help_panel=RUN,
         ),
-    ] = KeptTextName.ALL,
+    ] = "all"
     parallel: Annotated[
-        int,
-        typer.Option(metavar="N", min=1, max=10_000, help="Rows at a time.", rich_help_panel=RUN),
-    ] = 8,
+        int, Option(metavar="N", min=1, max=10_000, help="Rows at a time.", rich_help_panel=RUN)
+    ] = 8
     ordered: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--ordered",
             help="Results in the order of the rows; by default as they come.",
             rich_help_panel=RUN,
         ),
-    ] = False,
+    ] = False
     fail_fast: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--fail-fast", help="Stop at the first row that does not pass.", rich_help_panel=RUN
         ),
-    ] = False,
+    ] = False
     max_errors: Annotated[
         int,
-        typer.Option(
+        Option(
             metavar="N",
             min=0,
             help="Stop when so many rows in a row end in an error; 0 for never.",
             rich_help_panel=RUN,
         ),
-    ] = 10,
-    require: options.Require = None,
-    check: options.Check = None,
-    schema: options.Schema = None,
-    strategy: options.Strategy = StrategyName.REJECTION,
+    ] = 10
     loop: Annotated[
         int,
-        typer.Option(
+        Option(
             metavar="N",
-            min=1,
             help="Draws one after the other for one row, at most.",
-            rich_help_panel=options.DRAWS,
+            rich_help_panel=DRAWS,
         ),
-    ] = 5,
+    ] = 5
     concurrency: Annotated[
         int,
-        typer.Option(
+        Option(
             metavar="K",
-            min=1,
             help="Draws at a time for one row; more than 1 is quicker for it, and costs more.",
-            rich_help_panel=options.DRAWS,
+            rich_help_panel=DRAWS,
         ),
-    ] = 1,
-    seed: options.Seed = None,
+    ] = 1
     timeout: Annotated[
         float | None,
-        typer.Option(
-            metavar="SECONDS",
-            help="Stop with a row after this long.",
-            rich_help_panel=options.DRAWS,
-        ),
-    ] = None,
-    schedule: options.Schedule = "eager",
-    early: options.Early = False,
-    give_up: options.GiveUp = False,
-    accept_incomplete: options.AcceptIncomplete = False,
-    budget: options.Budget = None,
-    price: options.Price = None,
-    max_tokens: options.MaxTokens = None,
-    retries: options.Retries = 2,
-    rpm: options.Rpm = None,
-    tpm: options.Tpm = None,
-    backend: options.Backend = None,
-    model: options.Model = None,
-    base_url: options.BaseUrl = None,
-    gguf: options.Gguf = None,
-    corpus: options.Corpus = None,
-    judge_model: options.JudgeModel = None,
-    judge_base_url: options.JudgeBaseUrl = None,
+        Option(metavar="SECONDS", help="Stop with a row after this long.", rich_help_panel=DRAWS),
+    ] = None
     every: Annotated[
         float,
-        typer.Option(
+        Option(
             metavar="SECONDS",
-            help="Between two lines of progress, where stderr is no terminal.",
-            rich_help_panel=options.OUTPUT,
+            help="Between two lines of progress, where stderr isn't a terminal.",
+            rich_help_panel=OUTPUT,
         ),
-    ] = 5.0,
-    quiet: options.Quiet = False,
-    debug: options.Debug = False,
-) -> int:
-    """Ask a model about every row of a file."""
-    shared = options.shared_arguments(locals())
+    ] = 5.0
+
+    def __post_init__(self) -> None:
+        if self.resume and self.journal is None:
+            msg = "--resume goes on with a journal: name it with --journal FILE"
+            raise Problem(msg, Exit.USAGE)
+        if not 0 < self.every < float("inf"):
+            msg = f"--every takes seconds above 0, not {self.every:g}"
+            raise Problem(msg, Exit.USAGE)
+
+
+def run(options: BatchOptions) -> int:
+    """Run the command."""
     try:
         from mellea_like.cli.batch.command import run_batch  # noqa: PLC0415 (jinja2, and all of a batch)
     except ModuleNotFoundError as exc:
         msg = f"batch needs {exc.name}: pip install 'mellea-like[cli]'"
         raise Problem(msg) from exc
-
-    return run_batch(
-        BatchArguments(
-            sample=SampleArguments(instruction="", **shared),
-            source=source,
-            prompt=as_text(prompt, "--prompt"),
-            output=output,
-            failed=failed,
-            only_passed=only_passed,
-            journal=journal,
-            journal_text=journal_text.value,
-            resume=resume,
-            force=force,
-            parallel=parallel,
-            ordered=ordered,
-            fail_fast=fail_fast,
-            most_errors=max_errors,
-            on_bad_line=on_bad_line,
-            input_format=input_format,
-            output_format=output_format,
-            first=first,
-            every=every,
-        )
-    )
+    return run_batch(options)

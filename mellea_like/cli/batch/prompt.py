@@ -12,8 +12,8 @@ from jinja2.exceptions import SecurityError
 
 from mellea_like.batch.rows.formats import BadRow
 from mellea_like.batch.rows.template import RowTemplate
-from mellea_like.cli.arguments import check_file
 from mellea_like.cli.exits import Exit, Problem
+from mellea_like.cli.options import check_file
 from mellea_like.cli.terminal import one_line
 
 if TYPE_CHECKING:

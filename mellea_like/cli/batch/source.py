@@ -5,27 +5,25 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mellea_like.batch.rows.formats import BadRow, Row, RowFormat, format_of, read_rows
-from mellea_like.cli.arguments import check_file
 from mellea_like.cli.batch.identity import digest_of
+from mellea_like.cli.batch.options import STANDARD
 from mellea_like.cli.exits import Exit, Problem
+from mellea_like.cli.options import check_file
 from mellea_like.cli.terminal import one_line, warn
 from mellea_like.runtime.threads import run_in_thread
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Generator, Iterator, Mapping
-    from typing import BinaryIO
+    from io import BufferedReader
 
-    from mellea_like.cli.template import PromptTemplate
+    from mellea_like.cli.batch.options import OnBadLine
+    from mellea_like.cli.batch.prompt import PromptTemplate
 
-__all__ = ["STANDARD", "OnBadLine", "RowSource"]
-
-STANDARD = "-"
-"""Stands for standard input, and for standard output."""
+__all__ = ["RowSource"]
 
 MOST_WARNINGS = 10
 """How many bad lines are told one by one."""
@@ -41,13 +39,6 @@ _NO_JSON = (
 _NO_ROW: Any = object()
 
 
-class OnBadLine(StrEnum):
-    """What becomes of a run when a line can't be read."""
-
-    STOP = "stop"
-    SKIP = "skip"
-
-
 class RowSource:
     """The rows of the input that a prompt can be made of."""
 
@@ -57,7 +48,7 @@ class RowSource:
         format: RowFormat | None,
         template: PromptTemplate,
         *,
-        on_bad: OnBadLine = OnBadLine.STOP,
+        on_bad: OnBadLine = "stop",
         most: int | None = None,
     ) -> None:
         self.path = None if given == STANDARD else Path(given)
@@ -78,7 +69,7 @@ class RowSource:
             msg = f"{self._name}: Parquet can't be read from a pipe: name a file"
             raise Problem(msg, Exit.USAGE)
         self._place = "row" if self.format is RowFormat.PARQUET else "line"
-        self._file: BinaryIO | None = None
+        self._file: BufferedReader | None = None
         self._first: Row = _NO_ROW
         self._rest: Iterator[Row] = iter(())
         self._reading = False
@@ -145,9 +136,9 @@ class RowSource:
     def _next(self) -> Row:
         return next(self._rest, _NO_ROW)
 
-    def _good(self, file: BinaryIO, *, told: bool = False) -> Generator[Row]:
+    def _good(self, file: BufferedReader, *, told: bool = False) -> Generator[Row]:
         def bad(row: BadRow) -> None:
-            if not told or self._on_bad is OnBadLine.STOP:
+            if not told or self._on_bad == "stop":
                 self._bad(row)
 
         def named(names: list[str]) -> None:
@@ -169,7 +160,7 @@ class RowSource:
         said = one_line(f"{self._name}: {row}")
         if self._assumed and str(row).startswith("line 1 is no JSON"):
             self._hint = f"\n{_NO_JSON}"
-        if self._on_bad is OnBadLine.STOP:
+        if self._on_bad == "stop":
             msg = (
                 f"{said}{self._hint}\nMend it, or leave out what can't be read: --on-bad-line skip"
             )
@@ -194,7 +185,7 @@ class RowSource:
             msg = f"INPUT: {exc}: say how rows stand in it: --input-format {formats}"
             raise Problem(msg, Exit.USAGE) from exc
 
-    def _open(self) -> BinaryIO:
+    def _open(self) -> BufferedReader:
         if self.path is not None:
             return self.path.open("rb")
         if sys.stdin is None:  # pyright: ignore[reportUnnecessaryComparison]

@@ -1,164 +1,237 @@
-"""``mellea-like sample``: one call, from its arguments to its exit code."""
+"""``mellea-like sample``: one call, from its options to its exit code."""
 
 from __future__ import annotations
 
 import contextlib
+import json
+import os
 import sys
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from pathlib import Path  # noqa: TC003 (typer reads the annotations)
+from typing import TYPE_CHECKING, Annotated, Any
 
 from rich.text import Text
+from typer import Argument, Option
 
-from mellea_like.cli.arguments import (
-    BackendName,
-    read_instruction,
-    read_requirements,
-    read_schema,
-)
-from mellea_like.cli.building import call_options, make_budget, make_strategy
+from mellea_like.cli.backends import Backends
+from mellea_like.cli.console import make_console
+from mellea_like.cli.draw_options import OUTPUT, DrawOptions
+from mellea_like.cli.errors import code_of, logs, report
 from mellea_like.cli.exits import Exit, Interrupted, Problem
-from mellea_like.cli.limits import Limits
-from mellea_like.cli.live import LiveView, make_console, slices_table
-from mellea_like.cli.opening import (
-    check_options,
-    choose_backend,
-    named_backend,
-    open_backends,
-)
-from mellea_like.cli.reporting import code_of, logs, report
 from mellea_like.cli.sample.output import as_record, summary, why, write_record, write_text
-from mellea_like.cli.sample.progress import Progress
-from mellea_like.cli.sample.trace_file import check_trace, write_trace
-from mellea_like.cli.schema import structured_type
+from mellea_like.cli.sample.progress import LiveView, Progress, slices_table
 from mellea_like.cli.signals import Ending, terminable
-from mellea_like.cli.terminal import is_terminal, one_line, silence, warn
+from mellea_like.cli.terminal import is_terminal, one_line, replace_file, silence, warn
+from mellea_like.core.trace import to_dict
 from mellea_like.errors import BackendError, LimitExceeded, MelleaError, SamplingTimeout
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-    from mellea_like.cli.arguments import SampleArguments
     from mellea_like.core.requirement import Requirement
     from mellea_like.core.result import SamplingResult
 
-__all__ = ["run_sample"]
+__all__ = ["EPILOG", "HELP", "SampleOptions", "run"]
+
+HELP = """Draw replies until one meets every requirement, several at a time.
+
+The reply alone goes to standard output; everything else goes to standard error.
+
+[bold]Examples[/bold]
+
+\b
+mellea-like sample "Write about Python classes." \\
+    --check "words<=20" --check "contains:class"
+mellea-like sample "Write a haiku." --model gpt-4.1-mini \\
+    --check lines==3 --require "It mentions autumn." --strategy repair
+mellea-like sample "Write a haiku." --model gpt-4.1-mini \\
+    --check lines==3 --early --max-tokens 100 \\
+    --budget cost=0.01 --price 0.40,1.60 --ledger
+mellea-like sample - --gguf model.gguf --schema invoice.json < letter.txt
+"""
+
+EPILOG = (
+    "Exit codes: 0 passed, 1 nothing passed, 2 bad usage, 3 backend or configuration error,"
+    " 130 interrupted."
+)
+
+LONGEST_INSTRUCTION = 16 * 2**20
+"""Bytes of standard input; no model takes as much, and some sources never end."""
 
 
-def run_sample(arguments: SampleArguments) -> int:
-    """Do what ``mellea-like sample`` was asked to do."""
-    progress = Progress(arguments.loop, arguments.concurrency)
-    with logs(debug=arguments.debug), terminable() as ending:
+@dataclass(frozen=True, kw_only=True)
+class SampleOptions(DrawOptions):
+    """The options of ``mellea-like sample``."""
+
+    instruction: Annotated[
+        str,
+        Argument(metavar="INSTRUCTION", help="What to generate; - reads it from standard input."),
+    ]
+    as_json: Annotated[
+        bool,
+        Option("--json", help="Print one JSON object with all slices.", rich_help_panel=OUTPUT),
+    ] = False
+    trace: Annotated[
+        Path | None,
+        Option(
+            metavar="FILE",
+            help="Write the record of the call to a file, for mellea-like report; prompts and"
+            " replies stand in it.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None
+    explain: Annotated[
+        bool,
+        Option("--explain", help="Show a table of all slices on stderr.", rich_help_panel=OUTPUT),
+    ] = False
+    ledger: Annotated[
+        bool,
+        Option(
+            "--ledger",
+            help="Show what each draw cost, wasted and saved on stderr.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = False
+
+
+def run(options: SampleOptions) -> int:
+    """Run the command."""
+    progress = Progress(options.loop, options.concurrency)
+    with logs(debug=options.debug), terminable() as ending:
         try:
-            limits = Limits.of(arguments.limits)
-            schedule = limits.schedule
-            progress.follow(pooled=schedule.pooled, extra=schedule.extra)
-            return _run(arguments, limits, progress, ending)
+            return _run(options, progress, ending)
         except KeyboardInterrupt:
             calls = "" if progress.cancelled == 1 else "s"
             what = f"{progress.cancelled} call{calls} in flight cancelled."
             message = f"Interrupted: {what}" if progress.cancelled else "Interrupted."
             raise Interrupted(message, ending.code) from None
-        except Exception as error:  # noqa: BLE001 (said in a sentence; shown with --debug)
-            return _report(arguments, error)
+        except Exception as error:  # noqa: BLE001 (worded in a sentence; shown with --debug)
+            return _report(options, error)
 
 
-def _run(arguments: SampleArguments, limits: Limits, progress: Progress, ending: Ending) -> int:
-    schema = None if arguments.schema is None else read_schema(arguments.schema)
-    requirements = read_requirements(arguments, schema)
-    wanted = structured_type(arguments, schema)
-    check_options(arguments)
-    if arguments.trace is not None:
-        check_trace(arguments.trace)
-    instruction = read_instruction(arguments.instruction)
+def _run(options: SampleOptions, progress: Progress, ending: Ending) -> int:
+    schedule = options.spec.make_schedule()
+    progress.follow(pooled=schedule.pooled, extra=schedule.extra)
+    requirements = options.make_requirements()
+    backends = Backends(options, default="markov")
+    if options.trace is not None:
+        _check_trace(options.trace)
+    instruction = _read_instruction(options.instruction)
     try:
-        result = ending.run(_sample, arguments, limits, instruction, requirements, wanted, progress)
+        result = ending.run(_sample, options, backends, instruction, requirements, progress)
     except SamplingTimeout as timeout:
         if timeout.result is None:
             raise
         result = timeout.result
     progress.cancelled = 0  # Those that lost were not interrupted.
-    code = _show(arguments, limits, result)
-    if arguments.trace is not None:
-        write_trace(arguments.trace, result)
+    code = _show(options, backends, result)
+    if options.trace is not None:
+        _write_trace(options.trace, result)
     return code
 
 
 async def _sample(
-    arguments: SampleArguments,
-    limits: Limits,
+    options: SampleOptions,
+    backends: Backends,
     instruction: str,
     requirements: list[Requirement],
-    wanted: type[Any] | None,
     progress: Progress,
 ) -> SamplingResult[Any]:
-    if choose_backend(arguments) is BackendName.LLAMA and not arguments.quiet:
-        warn(f"Starting a llama.cpp server for {arguments.gguf} ...")
-    async with open_backends(arguments) as opened:
-        strategy = make_strategy(
-            arguments, limits, opened, budget=make_budget(limits, opened), plugins=[progress]
-        )
-        if not arguments.quiet or named_backend(arguments) is None:
+    async with backends.open() as opened:
+        strategy = opened.make_strategy(budget=opened.make_budget("this call"), plugins=[progress])
+        if not options.quiet or backends.named is None:
             warn(f"Backend: {opened.name}")
-        with _watched(arguments, progress):
+        with _watched(options, progress):
             return await strategy.sample(
                 instruction,
                 requirements,
-                format=wanted,
-                options=call_options(arguments, limits),
+                format=backends.reply_type,
+                options=options.request_options,
                 on_slice=progress.on_slice,
             )
 
 
-def _watched(arguments: SampleArguments, progress: Progress) -> AbstractContextManager[object]:
-    if arguments.quiet:
+def _read_instruction(given: str) -> str:
+    source = "standard input" if given == "-" else "the instruction"
+    text = _read_standard_input() if given == "-" else given
+    if not text.strip():
+        msg = f"{source} is empty: say what to generate, in quotes"
+        raise Problem(msg, Exit.USAGE)
+    return text
+
+
+def _read_standard_input() -> str:
+    source = "standard input"
+    if sys.stdin is None:  # pyright: ignore[reportUnnecessaryComparison]
+        msg = f"{source} can't be read: it is closed; give the instruction in quotes"
+        raise Problem(msg, Exit.USAGE)
+    try:
+        if sys.stdin.isatty():
+            warn("Reading the instruction from the terminal: end it with Ctrl-D.")
+        data = sys.stdin.buffer.read(LONGEST_INSTRUCTION + 1)
+        if len(data) > LONGEST_INSTRUCTION:
+            msg = f"{source} has over {LONGEST_INSTRUCTION // 2**20} MB: too long to ask a model"
+            raise Problem(msg, Exit.USAGE)
+        return data.decode("utf-8").rstrip("\r\n")
+    except UnicodeDecodeError as exc:
+        msg = f"{source} isn't UTF-8 text: byte {exc.start} makes no sense"
+        raise Problem(msg, Exit.USAGE) from exc
+    except (AttributeError, OSError, ValueError) as exc:
+        msg = f"{source} can't be read: {exc}"
+        raise Problem(msg, Exit.USAGE) from exc
+
+
+def _watched(options: SampleOptions, progress: Progress) -> AbstractContextManager[object]:
+    if options.quiet:
         return contextlib.nullcontext()
     # Log records would run into a live view.
-    if is_terminal(sys.stderr) and not arguments.debug:
+    if is_terminal(sys.stderr) and not options.debug:
         console = make_console(sys.stderr)
         if not console.is_dumb_terminal:
             return LiveView(progress, console)
-    progress.say = _say
+    progress.tell = _tell
     return contextlib.nullcontext()
 
 
-def _say(line: str) -> None:
+def _tell(line: str) -> None:
     warn(one_line(line))
 
 
-def _show(arguments: SampleArguments, limits: Limits, result: SamplingResult[Any]) -> int:
+def _show(options: SampleOptions, backends: Backends, result: SamplingResult[Any]) -> int:
     replies = (s.generation for s in result.slices if s.generation is not None)
-    ledger = result.ledger(limits.prices(reply.model for reply in replies))
+    ledger = result.ledger(backends.prices(reply.model for reply in replies))
     console = make_console(sys.stderr)
     try:
-        if arguments.explain:
+        if options.explain:
             console.print(slices_table(result.slices, console))
-        if arguments.ledger:
+        if options.ledger:
             console.print(Text(str(ledger), no_wrap=True, overflow="ellipsis"))
     except OSError:
         silence(sys.stderr)
     if result.success:
-        if not arguments.quiet:
+        if not options.quiet:
             warn(summary(result, ledger))
     else:
         warn(why(result, ledger))
-    if arguments.as_json:
-        names = {"strategy": arguments.strategy.value, "backend": choose_backend(arguments).value}
+    if options.as_json:
+        names = {"strategy": options.strategy, "backend": backends.kind}
         write_record(as_record(result, ledger, **names))
     elif result.best_index is not None:
         write_text(result.best.text)
     return Exit.PASSED if result.success else Exit.NOTHING_PASSED
 
 
-def _report(arguments: SampleArguments, error: Exception) -> int:
-    message = report(error, debug=arguments.debug)
+def _report(options: SampleOptions, error: Exception) -> int:
+    message = report(error, debug=options.debug)
     record: SamplingResult[Any] | None = None
     if isinstance(error, MelleaError):  # Some carry the record of their call.
         record = getattr(error, "result", None)
-    if arguments.trace is not None and record is not None:
+    if options.trace is not None and record is not None:
         try:
-            write_trace(arguments.trace, record)
+            _write_trace(options.trace, record)
         except Problem as problem:
-            report(problem, debug=arguments.debug)
-    if arguments.as_json:
+            report(problem, debug=options.debug)
+    if options.as_json:
         about: dict[str, Any] = {}
         if isinstance(error, LimitExceeded):
             about = {"stop_reason": "budget"}
@@ -167,3 +240,30 @@ def _report(arguments: SampleArguments, error: Exception) -> int:
         with contextlib.suppress(Problem):
             write_record({"success": False, "error": message, **about})
     return code_of(error)
+
+
+def _check_trace(path: Path) -> None:
+    """Make sure that a trace can be written, before anything is sent."""
+    try:
+        if path.exists() and not path.is_file():
+            msg = f"--trace: {path} isn't a file"
+            raise Problem(msg)
+        if not path.parent.is_dir():
+            msg = f"--trace: there is no directory {path.parent}"
+            raise Problem(msg)
+        allowed = os.access(path.parent, os.W_OK)
+    except OSError as exc:
+        msg = f"--trace: can't write {path}: {exc.strerror or exc}"
+        raise Problem(msg) from exc
+    if not allowed:
+        msg = f"--trace: can't write {path}: Permission denied"
+        raise Problem(msg)
+
+
+def _write_trace(path: Path, result: SamplingResult[Any]) -> None:
+    """Write a call's record to a file that only its owner may read; prompts stand in it."""
+    try:
+        replace_file(path, f"{json.dumps(to_dict(result))}\n", 0o600)
+    except OSError as exc:
+        msg = f"--trace: can't write {path}: {exc.strerror or exc}"
+        raise Problem(msg) from exc

@@ -7,31 +7,18 @@ import re
 import sys
 from typing import TYPE_CHECKING, Any
 
-from mellea_like.cli.exits import Problem
-from mellea_like.cli.limits import in_options
-from mellea_like.cli.sample.progress import problems_of, rejected_early
-from mellea_like.cli.terminal import is_terminal, one_line, printable, write
-from mellea_like.core.prices import with_currency
+from mellea_like.cli.errors import in_options, problems_of, rejected_early
+from mellea_like.cli.terminal import is_terminal, one_line, printable, write_output
 from mellea_like.core.trace import slice_to_dict, usage_to_dict
-from mellea_like.errors import CircuitOpen
+from mellea_like.report.format import money, plural, seconds
 
 if TYPE_CHECKING:
     from mellea_like.core.ledger import Ledger
     from mellea_like.core.result import SamplingResult
     from mellea_like.core.slice import Slice
-    from mellea_like.errors import BackendError, LimitExceeded
 
-__all__ = [
-    "as_record",
-    "refused",
-    "spent",
-    "summary",
-    "why",
-    "write_record",
-    "write_text",
-]
+__all__ = ["as_record", "summary", "why", "write_record", "write_text"]
 
-_IN_PYTHON = re.compile(r" \((?:max_retry_after|rate_limit_attempts|attempts)=[^)]*\)")
 _NOT_ESCAPED_BY_JSON = re.compile(r"[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 
@@ -39,7 +26,7 @@ def write_text(text: str) -> None:
     """Write the result to standard output: as it is, but fit for a terminal on a terminal."""
     if is_terminal(sys.stdout):
         text = printable(text)
-    _write(text if text.endswith("\n") else f"{text}\n")
+    write_output(text if text.endswith("\n") else f"{text}\n")
 
 
 def write_record(record: dict[str, Any]) -> None:
@@ -48,15 +35,7 @@ def write_record(record: dict[str, Any]) -> None:
     only_ascii = (sys.stdout.encoding or "").lower().replace("-", "") != "utf8"
     text = json.dumps(record, ensure_ascii=only_ascii, indent=indent, default=str)
     escaped = _NOT_ESCAPED_BY_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
-    _write(f"{escaped}\n")
-
-
-def _write(text: str) -> None:
-    try:
-        write(text, sys.stdout)
-    except OSError as exc:
-        msg = f"can't write to standard output: {exc.strerror or exc}"
-        raise Problem(msg) from exc
+    write_output(f"{escaped}\n")
 
 
 def as_record(
@@ -109,35 +88,16 @@ def why(result: SamplingResult[Any], ledger: Ledger) -> list[str]:
     lines.extend(f"  - {one_line(problem)}" for problem in problems_of(best))
     errors = list(result.errors)
     if errors:
-        some = f"{len(errors)} iterations" if len(errors) > 1 else "1 iteration"
+        some = plural(len(errors), "iteration")
         lines.append(f"{some} ended in an error, the first with: {one_line(str(errors[0]))}")
     return lines
 
 
-def spent(error: LimitExceeded) -> str:
-    """Say that a budget was spent before any reply was judged."""
-    first = error.__cause__
-    because = "" if first is None else f"; the first error was: {one_line(str(first))}"
-    return f"nothing passed: {in_options(str(error))}{because}"
-
-
-def refused(error: BackendError) -> str:
-    """Say what a backend said, how often it was asked, and when to come back."""
-    message = str(error) or type(error).__name__
-    told = isinstance(error, CircuitOpen) or "come back in" in message
-    if error.retry_after is not None and not told:
-        message += f"; come back in {error.retry_after:.6g} s"
-    notes: list[str] = getattr(error, "__notes__", [])
-    tries = [note for note in notes if note.startswith(("tried ", "refused "))]
-    return _IN_PYTHON.sub("", "; ".join([message, *tries]))
-
-
 def _cost(result: SamplingResult[Any], ledger: Ledger) -> str:
-    ran = len(result.slices)
-    plural = "" if ran == 1 else "s"
-    money = ledger.total.cost
-    cost = "" if money is None else f", cost {with_currency(f'{money:.6f}', ledger.currency)}"
-    return f"{ran} iteration{plural} run, {result.usage}{cost}, {result.elapsed:.2f} s"
+    total = ledger.total.cost
+    cost = "" if total is None else f", cost {money(total, ledger.currency)}"
+    ran = plural(len(result.slices), "iteration")
+    return f"{ran} run, {result.usage}{cost}, {seconds(result.elapsed)}"
 
 
 def _slice(s: Slice) -> dict[str, Any]:

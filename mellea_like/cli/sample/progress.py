@@ -6,14 +6,24 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from rich.box import SIMPLE_HEAD
+from rich.console import Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from mellea_like.cli.errors import problems_of, rejected_early
+from mellea_like.cli.terminal import one_line
 from mellea_like.core.result import StopReason
 from mellea_like.core.slice import Outcome
-from mellea_like.core.streaming import REJECTED
 from mellea_like.hooks.registry import Plugin, hook
 from mellea_like.hooks.types import HookMode, HookType
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Self
+
+    from rich.console import Console
 
     from mellea_like.core.slice import Slice
     from mellea_like.hooks.payloads import (
@@ -23,9 +33,26 @@ if TYPE_CHECKING:
         ValidationPreCheckPayload,
     )
 
-__all__ = ["Progress", "Row", "problems_of", "rejected_early"]
+__all__ = ["LiveView", "Progress", "Row", "slices_table"]
 
 RUNNING = frozenset({"generating", "checking", "judging", "retrying"})
+
+
+STYLES = {
+    "waiting": "dim",
+    "generating": "cyan",
+    "checking": "cyan",
+    "judging": "magenta",
+    "retrying": "yellow",
+    "passed": "bold green",
+    "failed": "yellow",
+    "errored": "red",
+    "cancelled": "dim",
+}
+
+REFRESHES_PER_SECOND = 8
+NARROW = 60
+"""Columns below which headings are short and less is shown."""
 
 
 @dataclass(slots=True)
@@ -55,14 +82,14 @@ class Progress(Plugin):
     """Watches a call."""
 
     def __init__(
-        self, loop: int, concurrency: int, say: Callable[[str], None] | None = None
+        self, loop: int, concurrency: int, tell: Callable[[str], None] | None = None
     ) -> None:
         self.loop = loop
         self.total = loop * concurrency
         self.rows = [Row(subsample) for subsample in range(concurrency)]
         self.ended = 0
         self.cancelled = 0
-        self.say = say
+        self.tell = tell
         self._pooled = False
         self._most_rows = concurrency
         self._row_of: dict[int, Row] = {}
@@ -109,7 +136,7 @@ class Progress(Plugin):
             row.iteration, row.subsample = slice_.iteration, slice_.subsample
             row.state = slice_.outcome.value
             row.seconds = slice_.duration
-        if self.say is not None:
+        if self.tell is not None:
             early = " early" if rejected_early(slice_) else ""
             line = (
                 f"iteration {slice_.iteration} (subsample {slice_.subsample}):"
@@ -119,9 +146,9 @@ class Progress(Plugin):
             if slice_.error is not None:
                 first = self._errors.setdefault(why, first)
             if first != slice_.iteration:
-                self.say(f"{line}, as iteration {first}")
+                self.tell(f"{line}, as iteration {first}")
             else:
-                self.say(f"{line}: {why}" if why else line)
+                self.tell(f"{line}: {why}" if why else line)
 
     def _move(self, subsample: int | None, iteration: int | None, state: str) -> None:
         if subsample is None or iteration is None:
@@ -148,18 +175,99 @@ class Progress(Plugin):
         return self.rows[-1]
 
 
-def rejected_early(slice_: Slice) -> bool:
-    """Tell whether a reply was rejected before its end."""
-    return slice_.generation is not None and slice_.generation.finish_reason == REJECTED
+class LiveView:
+    """Redraws the rows of a call until it ends, and then takes them away."""
+
+    def __init__(self, progress: Progress, console: Console) -> None:
+        self._progress = progress
+        self._console = console
+        self._began = time.monotonic()
+        self._live = Live(
+            get_renderable=self.render,
+            console=console,
+            refresh_per_second=REFRESHES_PER_SECOND,
+            transient=True,
+            redirect_stdout=False,
+            redirect_stderr=False,
+        )
+
+    def __enter__(self) -> Self:
+        self._live.start(refresh=True)
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._live.stop()
+
+    def render(self) -> Group:
+        """Draw the rows of this moment."""
+        now = time.monotonic()
+        narrow = self._console.width < NARROW
+        table = Table(box=None, padding=(0, 1, 0, 0), expand=True, show_edge=False)
+        table.add_column("sub" if narrow else "subsample", justify="right", no_wrap=True)
+        table.add_column("iter" if narrow else "iteration", justify="right", no_wrap=True)
+        table.add_column("state", no_wrap=True, min_width=10)
+        table.add_column("s" if narrow else "seconds", justify="right", no_wrap=True, min_width=4)
+        table.add_column("what failed", no_wrap=True, overflow="ellipsis", ratio=1)
+        rows = self._progress.rows
+        room = max(1, self._console.height - 4)
+        # Where not all fit, those at work are worth the room.
+        first = sorted(range(len(rows)), key=lambda i: not rows[i].running)[:room]
+        for i in sorted(first):
+            table.add_row(*self._cells(rows[i], now))
+        hidden = (
+            f", {len(rows) - len(first)} subsamples not shown" if len(first) < len(rows) else ""
+        )
+        seconds = f"{now - self._began:.1f} s"
+        done = Text(
+            f"{self._progress.ended} of {self._progress.total} done, {seconds}{hidden}", "dim"
+        )
+        done.truncate(max(1, self._console.width - len("^C")), overflow="ellipsis")
+        return Group(table, done)
+
+    def _cells(self, row: Row, now: float) -> tuple[Text, ...]:
+        elapsed = row.elapsed(now)
+        depth = "" if row.iteration is None else (row.iteration - 1) % self._progress.loop + 1
+        return (
+            Text(str(row.subsample)),
+            Text(f"{depth}/{self._progress.loop}" if depth else "-"),
+            Text(row.state, style=STYLES.get(row.state, "")),
+            Text("-" if elapsed is None else f"{elapsed:.1f}"),
+            Text(one_line(row.failed), style="dim" if row.running else ""),
+        )
 
 
-def problems_of(slice_: Slice) -> list[str]:
-    """Say what an iteration lacked, with the checks as the user wrote them."""
-    problems = [slice_.reason] if slice_.reason else []
-    problems += [
-        f"{requirement.name}: {verdict.reason}" if verdict.reason else requirement.name
-        for requirement, verdict in slice_.failures
-    ]
-    if slice_.error is not None:
-        problems.append(str(slice_.error) or type(slice_.error).__name__)
-    return problems
+def slices_table(slices: tuple[Slice, ...], console: Console) -> Table:
+    """Draw the record of a call."""
+    narrow = console.width < NARROW
+    table = Table(title="Slices, in the order they ended", title_justify="left", box=SIMPLE_HEAD)
+    table.add_column("id", justify="right", no_wrap=True)
+    if not narrow:
+        table.add_column("sub", justify="right", no_wrap=True)
+        table.add_column("depth", justify="right", no_wrap=True)
+    table.add_column("outcome", no_wrap=True)
+    if not narrow:
+        table.add_column("seconds", justify="right", no_wrap=True)
+        table.add_column("tokens", justify="right", no_wrap=True)
+    table.add_column("text, and what failed", overflow="fold", ratio=1)
+    for s in slices:
+        about = Text(one_line(s.text, 300))
+        if rejected_early(s):
+            about.append(" … (rejected early)", style="dim")
+        for problem in problems_of(s):
+            about.append(("\n" if about else "") + one_line(f"- {problem}", 300), style="yellow")
+        middle = (Text(str(s.subsample)), Text(str(s.depth)))
+        cost = (Text(f"{s.duration:.2f}"), Text(_tokens_of(s)))
+        table.add_row(
+            Text(str(s.iteration)),
+            *(() if narrow else middle),
+            Text(s.outcome.value, style=STYLES[s.outcome.value]),
+            *(() if narrow else cost),
+            about,
+        )
+    return table
+
+
+def _tokens_of(slice_: Slice) -> str:
+    """Write what an iteration cost."""
+    usage = slice_.usage
+    return f"{usage.input_tokens} + {usage.output_tokens}" + ("?" if usage.unknown else "")
