@@ -362,7 +362,7 @@ def test_with_a_price_money_is_shown(command):
     cost = (usage["input_tokens"] * 1000 + usage["output_tokens"] * 2000) / 1e6
     assert record["ledger"]["total"]["cost"] == pytest.approx(cost)
     assert record["ledger"]["rows"][0]["cost"] == pytest.approx(cost)
-    assert f", cost ${cost:.6f}, " in err
+    assert f", cost ${cost:.3g}, " in err
     assert err.splitlines()[2].endswith("cost USD")
 
 
