@@ -524,14 +524,6 @@ async def test_replies_that_can_not_be_judged_are_a_502():
     assert (answer.status, answer.error["code"]) == (502, "not_judged")
 
 
-async def test_an_error_of_one_reply_and_a_failure_of_another_are_a_422():
-    backend = Recording(BackendUnavailable("x"), "a b c")
-    async with calling(backend, checks=["words<=2"], loop=1) as caller:
-        answer = await caller.chat(n=2)
-    assert (answer.status, answer.error["code"]) == (422, "nothing_passed")
-    assert answer.error["mellea_like"]["best"]["content"] == "a b c"
-
-
 async def test_an_error_of_one_reply_does_not_take_the_others():
     backend = Recording("a", BackendUnavailable("x"))
     async with calling(backend, loop=1) as caller:

@@ -114,12 +114,6 @@ def test_two_keys_with_the_same_token_are_refused():
         Keys({"a": key(), "b": key()})
 
 
-def test_keys_show_no_digest():
-    digest = hashlib.sha256(TOKEN.encode())
-    shown = repr(Keys({"team": key()})) + repr(vars(Keys({"team": key()})).keys())
-    assert digest.hexdigest() not in shown
-
-
 @pytest.mark.parametrize(
     "given",
     [{}, {"env": "A", "sha256": "0" * 64}, {"sha256": "canary"}, {"env": "no name"}, {"key": "x"}],
@@ -202,10 +196,6 @@ def failing(error: Exception):
 def test_a_host_that_does_not_resolve_is_said_so(resolve):
     with pytest.raises(ValueError, match="doesn't resolve"):
         listening_address(ServerConfig(host="nowhere"), has_keys=True, resolve=resolve)
-
-
-def test_a_name_is_no_loopback_address():
-    assert not is_loopback("localhost")
 
 
 # --- DNS rebinding -------------------------------------------------------------------------------

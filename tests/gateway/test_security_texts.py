@@ -67,11 +67,6 @@ def test_a_frame_of_an_event_stream_is_one_frame(text):
     assert json.loads(lines[0].removeprefix("data: ")) == data
 
 
-def test_no_frame_holds_what_json_does_not_know():
-    with pytest.raises(ValueError):
-        event_of({"a": float("nan")})
-
-
 @given(texts, texts)
 def test_an_error_s_body_can_t_be_forged(message, value):
     refusal = Refusal(400, message, param=value)
@@ -278,7 +273,8 @@ def test_a_gateway_in_someone_s_program_leaves_its_logs_and_its_collector_alone(
 @given(st.lists(st.tuples(texts, texts, st.integers(-5, 999)), max_size=20))
 def test_labels_are_names_of_the_configuration_and_nothing_else(requests):
     metrics = Metrics(["haiku"], ["team"])
-    for model, key, status in [*requests, ("haiku", "team", 200)]:
+    odd = [(model, None, 200) for model in (None, 7, ["haiku"], {"a": 1})]
+    for model, key, status in [*requests, *odd, ("haiku", "team", 200)]:
         metrics.requested(model, key, status, 0.1)
     labels = {
         (name, value)
@@ -289,15 +285,6 @@ def test_labels_are_names_of_the_configuration_and_nothing_else(requests):
     }
     assert {value for name, value in labels if name == "model"} <= {"haiku", "other"}
     assert {value for name, value in labels if name == "key"} <= {"team", "other"}
-
-
-@pytest.mark.parametrize("model", [None, 7, ["haiku"], {"a": 1}, "unknown"])
-def test_a_model_s_name_may_be_anything_at_all(model):
-    metrics = Metrics(["haiku"], ["team"])
-    metrics.requested(model, None, 200, 0.1)
-    assert (
-        'requests_total{key="other",model="other",status="200"} 1.0' in metrics.render()[0].decode()
-    )
 
 
 def test_metrics_say_what_happened():
@@ -318,9 +305,3 @@ def test_metrics_say_what_happened():
     ):
         assert line in text
     assert metrics.render()[1].startswith("text/plain")
-
-
-def test_two_gateways_in_a_process_count_apart():
-    first, second = Metrics(["a"], []), Metrics(["a"], [])
-    first.requested("a", None, 200, 1)
-    assert b"requests_total{" not in second.render()[0]

@@ -108,14 +108,6 @@ async def test_losers_are_told_too():
     assert sorted(p["outcome"] for p in progress) == ["cancelled", "passed"]
 
 
-async def test_several_replies_have_a_number_each():
-    async with calling(ScriptedBackend(["a", "b"], cycle=True)) as caller:
-        answer = await caller.chat(stream=True, n=2)
-    choices = [c for e in answer.events[:-1] for c in e["choices"]]
-    assert {c["index"] for c in choices} == {0, 1}
-    assert [e.get("mellea_like") is not None for e in answer.events[:-1]].count(True) == 1
-
-
 async def test_a_long_text_is_cut_where_a_word_ends_and_whole_again():
     text = " ".join(f"word{n}" for n in range(400)) + "x" * 3000 + " end"
     async with calling(ScriptedBackend([text])) as caller:
