@@ -14,7 +14,8 @@ from typer import Argument, Option
 
 from mellea_like.cli.exits import Exit, Problem
 from mellea_like.cli.terminal import one_line, printable, replace_file, warn, write_output
-from mellea_like.core.trace import FORMAT, from_dict
+from mellea_like.core.result import SamplingResult
+from mellea_like.core.trace import FORMAT
 from mellea_like.errors import JournalError
 from mellea_like.report.format import plural
 
@@ -219,7 +220,7 @@ def _read_trace(source: str) -> dict[str, Any]:
     if not (isinstance(data, dict) and "format" in data and data["format"] == FORMAT):
         msg = f"this JSON is no trace of a call (format {FORMAT!r}): a report is made of {expected}"
         raise ValueError(msg)
-    return from_dict(cast("dict[str, Any]", data)).to_dict()
+    return SamplingResult[Any].from_dict(cast("dict[str, Any]", data)).to_dict()
 
 
 def _check_output(path: Path, options: ReportOptions) -> None:

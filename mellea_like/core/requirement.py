@@ -7,7 +7,7 @@ import sys
 from enum import IntEnum
 from importlib import import_module
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
 
 from mellea_like.core.callables import is_async, takes
 from mellea_like.core.numbers import real_number
@@ -26,6 +26,20 @@ __all__ = ["OnError", "Operator", "Requirement", "Stage", "requirement"]
 
 OnError = Literal["error", "fail", "raise"]
 Operator = Literal["and", "or", "not"]
+
+
+class RequirementSettings(TypedDict, total=False):
+    """The keyword arguments of `Requirement`."""
+
+    name: str | None
+    inline: bool
+    timeout: float | None
+    weight: float
+    check_only: bool
+    on_error: OnError
+    judge: Backend | None
+    stream: StreamCheck | None
+    version: str | None
 
 
 class Stage(IntEnum):
@@ -284,91 +298,37 @@ class _Undecided(Requirement):
 
 @overload
 def requirement(
-    description: str,
-    validator: None = None,
-    *,
-    name: str | None = None,
-    inline: bool = False,
-    timeout: float | None = None,
-    weight: float = 1.0,
-    check_only: bool = False,
-    on_error: OnError = "error",
-    judge: Backend | None = None,
-    stream: StreamCheck | None = None,
-    version: str | None = None,
+    description: str, validator: None = None, **settings: Unpack[RequirementSettings]
 ) -> _Undecided: ...
 @overload
 def requirement(
-    description: str,
-    validator: Validator,
-    *,
-    name: str | None = None,
-    inline: bool = False,
-    timeout: float | None = None,
-    weight: float = 1.0,
-    check_only: bool = False,
-    on_error: OnError = "error",
-    judge: Backend | None = None,
-    stream: StreamCheck | None = None,
-    version: str | None = None,
+    description: str, validator: Validator, **settings: Unpack[RequirementSettings]
 ) -> Requirement: ...
 def requirement(
-    description: str,
-    validator: Validator | None = None,
-    *,
-    name: str | None = None,
-    inline: bool = False,
-    timeout: float | None = None,
-    weight: float = 1.0,
-    check_only: bool = False,
-    on_error: OnError = "error",
-    judge: Backend | None = None,
-    stream: StreamCheck | None = None,
-    version: str | None = None,
+    description: str, validator: Validator | None = None, **settings: Unpack[RequirementSettings]
 ) -> Requirement:
     """Make a requirement, as a decorator of its validator or as a plain constructor.
 
     ``@requirement("exactly three lines")`` above a function makes the function the validator;
-    ``requirement("mentions a colour")`` alone is decided by a judge. The arguments are those of
-    `Requirement`.
+    ``requirement("mentions a colour")`` alone is decided by a judge.
 
     Args:
         description: what must hold, in words that a model understands.
         validator: decides it; see `Requirement`.
-        name: a short name for records and metrics.
-        inline: run a plain validator on the event loop itself.
-        timeout: the longest the validator or judge may take, in seconds.
-        weight: how much the requirement counts when the best failure is chosen.
-        check_only: check it, but do not tell the model of it in the prompt.
-        on_error: what an exception in the validator means.
-        judge: the backend that decides this requirement.
-        stream: checks a reply while it streams in.
-        version: what a journal goes by in place of the validator's source.
+        **settings: the keyword arguments of `Requirement`.
 
     Returns:
         The requirement; called with a validator, it returns one that the validator decides.
 
     Raises:
-        TypeError: the description is no str: the decorator needs one, in parentheses.
+        TypeError: the description isn't a str: the decorator needs one, in parentheses.
         ValueError: an argument is out of its range.
     """
     if not isinstance(description, str):
         msg = "requirement takes a description first: @requirement('exactly three lines')"
         raise TypeError(msg)
     make = _Undecided if validator is None else Requirement
-    return make(
-        description,
-        validator,
-        name=name,
-        inline=inline,
-        timeout=timeout,
-        weight=weight,
-        check_only=check_only,
-        on_error=on_error,
-        judge=judge,
-        stream=stream,
-        version=version,
-    )
+    return make(description, validator, **settings)
 
 
 def _place_of(requirement: Requirement) -> tuple[str, str] | None:

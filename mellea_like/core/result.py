@@ -196,7 +196,10 @@ class SamplingResult(Generic[T]):
         """
         from mellea_like.core.trace import from_dict  # noqa: PLC0415 (few programs need it)
 
-        return from_dict(data, format)
+        def made(stop_reason: str, **fields: Any) -> SamplingResult[Any]:
+            return SamplingResult(stop_reason=StopReason(stop_reason), **fields)
+
+        return from_dict(data, format, made)
 
     def __reduce__(self) -> tuple[Any, ...]:
         from mellea_like.core.recorded import picklable  # noqa: PLC0415 (few programs need it)

@@ -12,7 +12,7 @@ import json
 import math
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from mellea_like.core.context import Context
 from mellea_like.core.format import parse_json
@@ -24,16 +24,16 @@ from mellea_like.core.recorded import (
     error_to_dict,
     recorded_requirement,
 )
-from mellea_like.core.result import SamplingResult, StopReason
 from mellea_like.core.shown import safe_repr
 from mellea_like.core.slice import Outcome, Slice
 from mellea_like.core.validation import ValidationResult, ValidationStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from mellea_like.core.action import Action
     from mellea_like.core.requirement import Requirement
+    from mellea_like.core.result import SamplingResult
 
 __all__ = [
     "FORMAT",
@@ -53,6 +53,10 @@ VERSION = 1
 
 Json: TypeAlias = "dict[str, Json] | list[Json] | str | float | bool | None"
 """What JSON can say."""
+
+T = TypeVar("T")
+
+_AS_WRITTEN = ("stop_reason", "sampling_id", "elapsed", "undelivered", "stop_detail")
 
 USAGE = ("requests", "input_tokens", "output_tokens", "unknown")
 
@@ -85,8 +89,8 @@ def to_dict(result: SamplingResult[Any]) -> dict[str, Any]:
     }
 
 
-def from_dict(data: Mapping[str, Any], format: Any = None) -> SamplingResult[Any]:
-    """Read a call's record from plain data."""
+def from_dict(data: Mapping[str, Any], format: Any, make: Callable[..., T]) -> T:
+    """Read a call's record from plain data; ``make`` takes a `SamplingResult`'s fields by name."""
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         msg = f"this is no trace of a call: its format is not {FORMAT!r}"
         raise ValueError(msg)
@@ -94,7 +98,7 @@ def from_dict(data: Mapping[str, Any], format: Any = None) -> SamplingResult[Any
         msg = f"a trace of version {VERSION} can be read here, not one of {data.get('version')!r}"
         raise ValueError(msg)
     try:
-        return _Reader(data, format).result()
+        return make(**_Reader(data, format).fields())
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as exc:
         what = f"it lacks {exc}" if isinstance(exc, KeyError) else str(exc)
         msg = f"this trace of a call is damaged: {what}"
@@ -212,7 +216,7 @@ class _Reader:
     data: Mapping[str, Any]
     format: Any
 
-    def result(self) -> SamplingResult[Any]:
+    def fields(self) -> dict[str, Any]:
         data = self.data
         prompts: list[tuple[Message, ...]] = [
             tuple(Message(**m) for m in ms) for ms in data["prompts"]
@@ -221,16 +225,12 @@ class _Reader:
         requirements: dict[tuple[str, str, float], Requirement] = {}
         slices = tuple(self._slice(s, prompts, contexts, requirements) for s in data["slices"])
         best = data["best_index"]
-        return SamplingResult(
-            slices=slices,
-            best_index=None if best is None else _place(best, slices),
-            stop_reason=StopReason(data["stop_reason"]),
-            sampling_id=data["sampling_id"],
-            started=datetime.fromisoformat(data["started"]),
-            elapsed=data["elapsed"],
-            undelivered=data["undelivered"],
-            stop_detail=data["stop_detail"],
-        )
+        return {
+            "slices": slices,
+            "best_index": None if best is None else _place(best, slices),
+            "started": datetime.fromisoformat(data["started"]),
+            **{name: data[name] for name in _AS_WRITTEN},
+        }
 
     def _slice(
         self,

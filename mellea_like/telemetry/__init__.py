@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 
 from opentelemetry import metrics, trace
 
-from mellea_like.telemetry.call import CallTelemetry
-from mellea_like.telemetry.instruments import Instruments
+from mellea_like.telemetry.call import CallTelemetry, Instruments
 from mellea_like.telemetry.names import SCOPE
 
 if TYPE_CHECKING:

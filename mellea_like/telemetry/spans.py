@@ -10,17 +10,18 @@ from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, Tracer
 
 from mellea_like.core.shown import error_text
 from mellea_like.runtime.logs import warn
-from mellea_like.telemetry.names import ERROR_TYPE
+from mellea_like.telemetry.names import ERROR_TYPE, SCOPE
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from contextvars import Token
     from types import TracebackType
     from typing import Self
 
+    from opentelemetry.trace import SpanContext
     from opentelemetry.util.types import AttributeValue
 
-__all__ = ["SpanScope", "type_name"]
+__all__ = ["SpanScope", "caller_span", "shared_span", "type_name"]
 
 
 class SpanScope:
@@ -110,3 +111,22 @@ def type_name(error: BaseException) -> str:
     kind = type(error)
     module = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
     return module + kind.__qualname__
+
+
+def caller_span() -> SpanContext | None:
+    """Return the span that the running code is in, to link to later."""
+    context = trace.get_current_span().get_span_context()
+    return context if context.is_valid else None
+
+
+def shared_span(
+    name: str,
+    attributes: Mapping[str, AttributeValue],
+    members: Iterable[SpanContext | None],
+    kind: SpanKind = SpanKind.INTERNAL,
+) -> SpanScope:
+    """Return the span of work that several callers share."""
+    # A span's context can't be hashed in every version of OpenTelemetry.
+    unique = {(each.trace_id, each.span_id): each for each in members if each is not None}
+    links = [Link(context) for context in unique.values()]
+    return SpanScope(trace.get_tracer(SCOPE), name, attributes, False, kind, links)

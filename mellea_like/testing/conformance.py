@@ -7,7 +7,7 @@ import math
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import anyio
 from anyio.lowlevel import checkpoint
@@ -16,24 +16,16 @@ from mellea_like.core.backend import Backend, Request
 from mellea_like.core.generation import Generation, Meter, Usage
 from mellea_like.core.message import Message
 from mellea_like.errors import BackendError
-from mellea_like.testing.promises import (
-    ConformanceError,
-    Rule,
-    check_meter,
-    check_nothing_in_flight,
-    check_shape,
-    close,
-    streamed,
-    streams,
-    whole,
-)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
+    from typing import TypeGuard
 
     from mellea_like.core.backend import StreamingBackend
 
 __all__ = ["ConformanceError", "Rule", "check_backend"]
+
+Rule = Literal["shape", "reply", "meter", "again", "usage", "cancellation", "stream", "errors"]
 
 Factory: TypeAlias = "Callable[[], Backend | Awaitable[Backend]]"
 Send: TypeAlias = "Callable[[Backend, Request], Awaitable[Generation]]"
@@ -50,6 +42,19 @@ way that no cancellation stops."""
 
 RACES = 1
 """How many requests cancelled on their way may be answered all the same: the clock is not exact."""
+
+
+class ConformanceError(AssertionError):
+    """A backend broke a rule.
+
+    Args:
+        rule: the rule's name.
+        message: what the backend did, and what it should do.
+    """
+
+    def __init__(self, rule: Rule, message: str) -> None:
+        super().__init__(f"{rule}: {message}")
+        self.rule: Rule = rule
 
 
 async def check_backend(
@@ -95,10 +100,10 @@ the cancellation through |
     await check.replies()
     await check.works_again()
     await check.usage_adds_up()
-    await check.cancels(whole)
+    await check.cancels(_whole)
     if await check.streams():
         rules.append("stream")
-        await check.cancels(streamed)
+        await check.cancels(_streamed)
     if failing_request is not None:
         rules.append("errors")
         await check.fails(failing_request)
@@ -144,11 +149,11 @@ class _Check:
         """Make a backend, and close it in the end."""
         made = self.factory()
         backend: Any = await made if inspect.isawaitable(made) else made
-        check_shape(backend)
+        _check_shape(backend)
         try:
             yield backend
         finally:
-            await close(backend)
+            await _close(backend)
 
     async def send(self, send: Send, backend: Backend, request: Request) -> Generation:
         """Send a request that should succeed."""
@@ -173,19 +178,19 @@ class _Check:
 
     async def replies(self) -> None:
         async with self.backend() as backend:
-            reply = await self.send(whole, backend, request := self.request())
-            check_meter(reply, request)
+            reply = await self.send(_whole, backend, request := self.request())
+            _check_meter(reply, request)
 
     async def works_again(self) -> None:
         async with self.backend() as backend:
-            await self.send(whole, backend, self.request())
-            await self.send(whole, backend, self.request())
+            await self.send(_whole, backend, self.request())
+            await self.send(_whole, backend, self.request())
             failures: list[ConformanceError] = []
 
             async def one_of_two() -> None:
                 try:
-                    reply = await self.send(whole, backend, request := self.request())
-                    check_meter(reply, request)
+                    reply = await self.send(_whole, backend, request := self.request())
+                    _check_meter(reply, request)
                 except ConformanceError as exc:
                     failures.append(exc)
 
@@ -195,9 +200,9 @@ class _Check:
             for failure in failures:
                 msg = f"of two requests at once, one went wrong: {failure}"
                 raise ConformanceError("again", msg) from failure
-            await close(backend)
+            await _close(backend)
             try:
-                await self.send(whole, backend, self.request())
+                await self.send(_whole, backend, self.request())
             except ConformanceError as exc:
                 msg = f"after aclose it must open anew: {exc}"
                 raise ConformanceError("again", msg) from exc
@@ -207,7 +212,7 @@ class _Check:
             request = self.request()
             costs: list[Usage] = []
             for _ in range(2):
-                reply = await self.send(whole, backend, request)
+                reply = await self.send(_whole, backend, request)
                 costs.append(reply.usage)
             if request.meter.usage != costs[0] + costs[1]:
                 msg = (
@@ -246,7 +251,7 @@ class _Check:
             if left:
                 msg = f"cancelled requests left tasks behind: {left}"
                 raise ConformanceError("cancellation", msg)
-            check_nothing_in_flight(backend, "cancellation")
+            _check_nothing_in_flight(backend, "cancellation")
             await self.send(send, backend, self.request())
 
     async def cancelled(
@@ -279,10 +284,10 @@ class _Check:
 
     async def streams(self) -> bool:
         async with self.backend() as backend:
-            if not streams(backend):
+            if not _streams(backend):
                 return False
-            reply = await self.send(streamed, backend, request := self.request())
-            check_meter(reply, request)
+            reply = await self.send(_streamed, backend, request := self.request())
+            _check_meter(reply, request)
             await self.leaves_early(backend)
             await self.passes_exceptions(backend)
             return True
@@ -301,7 +306,7 @@ class _Check:
         if not request.meter.started:
             msg = "a stream that was left after its first piece is not counted on the meter"
             raise ConformanceError("meter", msg)
-        check_nothing_in_flight(backend, "stream")
+        _check_nothing_in_flight(backend, "stream")
 
     async def passes_exceptions(self, backend: StreamingBackend) -> None:
         mine = _CallersError()
@@ -320,9 +325,9 @@ class _Check:
 
     async def fails(self, failing: Request) -> None:
         async with self.backend() as backend:
-            ways: list[Send] = [whole]
-            if streams(backend):
-                ways.append(streamed)
+            ways: list[Send] = [_whole]
+            if _streams(backend):
+                ways.append(_streamed)
             for send in ways:
                 try:
                     with anyio.move_on_after(self.timeout):
@@ -334,7 +339,7 @@ class _Check:
                     raise ConformanceError("errors", msg) from exc
                 msg = "the failing request did not fail"
                 raise ConformanceError("errors", msg)
-            await self.send(whole, backend, self.request())
+            await self.send(_whole, backend, self.request())
 
 
 class _CallersError(Exception):
@@ -344,3 +349,85 @@ class _CallersError(Exception):
 async def _turns(count: int) -> None:
     for _ in range(count):
         await checkpoint()
+
+
+# --- a single reply ------------------------------------------------------------------------------
+
+
+async def _whole(backend: Backend, request: Request) -> Generation:
+    """Send a request and take the reply whole."""
+    reply: object = await backend.generate(request)
+    return _checked(reply)
+
+
+async def _streamed(backend: Backend, request: Request) -> Generation:
+    """Send a request, take the reply in pieces, and see that they fit together."""
+    items: list[object] = []
+    if _streams(backend):
+        async with backend.stream(request) as pieces:
+            async for piece in pieces:
+                items.append(piece)  # noqa: PERF401 (a comprehension gives way to nobody else)
+    last = items.pop() if items else None
+    if not isinstance(last, Generation):
+        msg = f"the last item of a stream is {last!r}, but should be the whole Generation"
+        raise ConformanceError("stream", msg)
+    odd = next((item for item in items if not isinstance(item, str)), None)
+    if odd is not None:
+        msg = f"a stream gives str pieces before its last item, not {odd!r}"
+        raise ConformanceError("stream", msg)
+    text = "".join(map(str, items))
+    if text != last.text:
+        msg = f"the pieces of a stream make up {text!r}, but the whole is {last.text!r}"
+        raise ConformanceError("stream", msg)
+    return _checked(last)
+
+
+def _streams(backend: Backend) -> TypeGuard[StreamingBackend]:
+    """Tell whether a backend streams."""
+    return hasattr(backend, "stream")
+
+
+async def _close(backend: Any) -> None:
+    """Close a backend that can be closed."""
+    aclose = getattr(backend, "aclose", None)
+    if aclose is not None:
+        await aclose()
+
+
+def _checked(reply: object) -> Generation:
+    if not isinstance(reply, Generation) or not isinstance(reply.text, str):
+        msg = f"generate gives a Generation whose text is a str, not {reply!r}"
+        raise ConformanceError("reply", msg)
+    return reply
+
+
+def _check_shape(backend: Any) -> None:
+    """See that an object looks like a backend."""
+    problem = None
+    if not isinstance(backend, Backend) or not inspect.iscoroutinefunction(backend.generate):
+        problem = f"{backend!r} has no async generate(request)"
+    elif not isinstance(getattr(backend, "can_judge", True), bool):
+        problem = f"can_judge is a bool, not {getattr(backend, 'can_judge', None)!r}"
+    elif not isinstance(getattr(backend, "model", None), str | None):
+        problem = f"model is a str or None, not {getattr(backend, 'model', None)!r}"
+    if problem is not None:
+        raise ConformanceError("shape", problem)
+
+
+def _check_meter(reply: Generation, request: Request) -> None:
+    """See that a reply's cost is what the meter says."""
+    if not request.meter.started:
+        msg = "the request is not counted: call request.meter.start() when it is sent"
+        raise ConformanceError("meter", msg)
+    if reply.usage != request.meter.usage:
+        msg = f"the meter says {request.meter.usage}, but the generation {reply.usage}"
+        raise ConformanceError("meter", msg)
+
+
+def _check_nothing_in_flight(backend: Backend, rule: Rule) -> None:
+    """See that a backend that counts its requests has none left."""
+    statistics = getattr(backend, "statistics", None)
+    in_flight = getattr(statistics(), "in_flight", 0) if callable(statistics) else 0
+    if in_flight:
+        msg = f"{in_flight} requests are in flight still, after their callers have left"
+        raise ConformanceError(rule, msg)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import math
+import selectors
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, TypeVarTuple
 
 import anyio
 
@@ -13,11 +17,13 @@ from mellea_like.runtime.native import context_for_thread, running_loop
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
+    from contextvars import Context
 
 __all__ = ["DeadlockError", "VirtualClock", "run_virtual"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 PATIENCE = 1.0
 """Real seconds to wait for threads and sockets before a standstill counts as a deadlock."""
@@ -62,13 +68,9 @@ class VirtualClock:
             ValueError: the name is neither ``"asyncio"`` nor ``"trio"``.
         """
         if name == "asyncio":
-            from mellea_like.testing.virtual_asyncio import VirtualLoop  # noqa: PLC0415
-
             return name, {"loop_factory": lambda: VirtualLoop(self._at_standstill)}
         if name == "trio":
-            from mellea_like.testing.virtual_trio import virtual_options  # noqa: PLC0415
-
-            return name, virtual_options(self._at_standstill)
+            return name, _trio_options(self._at_standstill)
         msg = f"a virtual clock runs on asyncio or trio, not on {name!r}"
         raise ValueError(msg)
 
@@ -137,6 +139,95 @@ def run_virtual(
         return thread.submit(context_for_thread().run, run).result()
 
 
-def others_may_wake_it() -> bool:
+# --- asyncio ----------------------------------------------------------------------------------
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """An event loop that never sleeps: when all tasks wait, its time jumps to the next timer."""
+
+    def __init__(self, at_standstill: Callable[[], bool]) -> None:
+        self._clock = _JumpingSelector(at_standstill)
+        super().__init__(self._clock)
+
+    def time(self) -> float:
+        """Return the virtual time, in seconds since the loop was made."""
+        return self._clock.now
+
+    def call_at(
+        self,
+        when: float,
+        callback: Callable[[*Ts], object],
+        *args: *Ts,
+        context: Context | None = None,
+    ) -> asyncio.TimerHandle:
+        """Schedule a callback; one at infinity is never scheduled, or time would walk there."""
+        if when == math.inf:
+            return asyncio.TimerHandle(when, callback, args, self, context)
+        return super().call_at(when, callback, *args, context=context)
+
+
+class _JumpingSelector(selectors.DefaultSelector):
+    """Looks at the files without waiting, and moves the time forward by what it did not wait."""
+
+    def __init__(self, at_standstill: Callable[[], bool]) -> None:
+        super().__init__()
+        self.now = 0.0
+        self._at_standstill = at_standstill
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        ready = super().select(0)
+        if ready or (timeout is not None and timeout <= 0):
+            return ready
+        if timeout is not None:
+            self.now += timeout
+            return ready
+        # The loop's own wake-up socket is always among the files.
+        if _others_may_wake_it() or len(self.get_map()) > 1:
+            ready = super().select(PATIENCE)
+        if not ready and not self._at_standstill():
+            msg = "deadlock: every task waits and no timer is set"
+            raise DeadlockError(msg)
+        return ready
+
+
+# --- trio -------------------------------------------------------------------------------------
+
+
+def _trio_options(at_standstill: Callable[[], bool]) -> dict[str, Any]:
+    """Return what makes ``trio.run`` run in virtual time: its own clock, and a watch."""
+    try:
+        import trio  # noqa: PLC0415 (an extra)
+        from trio.testing import MockClock  # noqa: PLC0415
+    except ImportError as exc:
+        msg = "virtual time on trio needs trio: pip install 'mellea-like[testing]'"
+        raise ImportError(msg) from exc
+
+    class Watch(trio.abc.Instrument):
+        """Notices that nothing has happened, and that no timer will make anything happen."""
+
+        since: float | None = None
+
+        def before_task_step(self, task: trio.lowlevel.Task) -> None:  # noqa: ARG002
+            self.since = None
+
+        def after_io_wait(self, timeout: float) -> None:  # noqa: ARG002
+            now = trio.lowlevel.current_statistics()
+            if now.tasks_runnable or now.seconds_to_next_deadline < math.inf:
+                self.since = None
+                return
+            if self.since is None:
+                self.since = time.monotonic()
+                return
+            # Without a thread that might wake the loop, the second look in a row is proof enough.
+            if _others_may_wake_it() and time.monotonic() - self.since < PATIENCE:
+                time.sleep(0.001)
+                return
+            if not at_standstill():
+                time.sleep(0.001)
+
+    return {"clock": MockClock(autojump_threshold=0), "instruments": [Watch()]}
+
+
+def _others_may_wake_it() -> bool:
     """Tell whether other threads run that might wake the event loop."""
     return threading.active_count() > 1

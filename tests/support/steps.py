@@ -13,8 +13,7 @@ import anyio
 import trio
 from trio._core import _run as trio_run
 
-from mellea_like.testing.virtual_asyncio import VirtualLoop
-from mellea_like.testing.virtual_clock import VirtualClock
+from mellea_like.testing.virtual_clock import VirtualClock, VirtualLoop
 
 
 class Stepper:

@@ -32,7 +32,7 @@ from mellea_like.errors import (
 )
 from mellea_like.runtime.logs import logger, warn
 from mellea_like.runtime.native import clock
-from mellea_like.telemetry.shared import caller_span
+from mellea_like.telemetry.spans import caller_span
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Hashable, Iterable

@@ -13,7 +13,7 @@ from mellea_like.runtime.logs import logger
 from mellea_like.runtime.native import scope_cancelled
 from mellea_like.runtime.stacks import stack_of
 from mellea_like.telemetry.names import MESSAGES, OUTCOME, RUN_ID, SESSION
-from mellea_like.telemetry.shared import shared_span
+from mellea_like.telemetry.spans import shared_span
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Hashable

@@ -33,7 +33,7 @@ from mellea_like.core.wrapping import BackendWrapper
 from mellea_like.errors import CoalescingError, Expired, ShutdownError, Stopped
 from mellea_like.hooks.registry import handlers_in, snapshot
 from mellea_like.hooks.types import HookType
-from mellea_like.telemetry.shared import caller_span
+from mellea_like.telemetry.spans import caller_span
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable

@@ -25,7 +25,7 @@ from mellea_like.errors import BackendUnavailable, Expired, MissingAnswer, Shutd
 from mellea_like.runtime.logs import logger, warn
 from mellea_like.runtime.native import cancel_requested, split_cancellation
 from mellea_like.telemetry.names import BATCH_ID, BATCH_SIZE, RETRY
-from mellea_like.telemetry.shared import shared_span
+from mellea_like.telemetry.spans import shared_span
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

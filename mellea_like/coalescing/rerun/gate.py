@@ -31,7 +31,7 @@ from mellea_like.core.shown import error_text
 from mellea_like.errors import CoalescingError, Refused, ShutdownError
 from mellea_like.runtime.logs import warn
 from mellea_like.runtime.native import cancel_requested
-from mellea_like.telemetry.shared import caller_span, shared_span
+from mellea_like.telemetry.spans import caller_span, shared_span
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Generator
