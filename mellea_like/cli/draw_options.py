@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import difflib
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
-
-from typer import Option
+from pathlib import Path  # noqa: TC003 (typer reads the annotations)
+from typing import TYPE_CHECKING, Any, Literal
 
 from mellea_like.cli.exits import Exit, Problem
-from mellea_like.cli.options import check_file, option_names, read_section
+from mellea_like.cli.options import check_file, option, option_names, read_section
 from mellea_like.core.requirement import Requirement
 from mellea_like.requirements.expressions import ALLOWED, EARLY
 from mellea_like.sampling.schedules.expressions import SCHEDULES
@@ -45,192 +43,103 @@ BUDGETS = {
 class DrawOptions:
     """The options that ``sample`` and ``batch`` share, named as in the specification."""
 
-    requirements: Annotated[
-        list[str],
-        Option(
-            "--require",
-            metavar="TEXT",
-            help="What must hold, in words; a model judges it. Repeatable.",
-            rich_help_panel=CHECKS,
-        ),
-    ] = field(default_factory=list[str])
-    checks: Annotated[
-        list[str],
-        Option(
-            "--check",
-            metavar="EXPR",
-            help=f"One of: {'  '.join(ALLOWED)}. Repeatable.",
-            rich_help_panel=CHECKS,
-        ),
-    ] = field(default_factory=list[str])
-    json_schema: Annotated[
-        Path | None,
-        Option(
-            "--schema",
-            metavar="FILE",
-            help="A JSON Schema that the reply must meet.",
-            rich_help_panel=CHECKS,
-        ),
-    ] = None
-    strategy: Annotated[
-        StrategyName,
-        Option(
-            metavar="NAME",
-            help="After a failure, rejection asks the same again, repair writes what failed into"
-            " the instruction, and multi-turn goes on in the conversation.",
-            rich_help_panel=DRAWS,
-        ),
-    ] = "rejection"
-    loop: Annotated[
-        int, Option(metavar="N", help="Draws in a row, at most.", rich_help_panel=DRAWS)
-    ] = 5
-    concurrency: Annotated[
-        int, Option(metavar="K", help="Draws at a time.", rich_help_panel=DRAWS)
-    ] = 4
-    seed: Annotated[
-        int | None,
-        Option(
-            metavar="S", help="Makes draws repeatable where the model can.", rich_help_panel=DRAWS
-        ),
-    ] = None
-    timeout: Annotated[
-        float | None,
-        Option(metavar="SECONDS", help="Stop after this long.", rich_help_panel=DRAWS),
-    ] = None
-    schedule: Annotated[
-        str,
-        Option(
-            metavar="WHEN",
-            help=f"When draws start: {'  '.join(SCHEDULES)}. Eager starts all at once.",
-            rich_help_panel=DRAWS,
-        ),
-    ] = "eager"
-    early: Annotated[
-        bool,
-        Option(
-            "--early",
-            help="Reject a reply while it arrives, by the checks that can.",
-            rich_help_panel=DRAWS,
-        ),
-    ] = False
-    give_up: Annotated[
-        bool,
-        Option(
-            "--give-up",
-            help="Stop when something that must hold fails so often that more draws won't help.",
-            rich_help_panel=DRAWS,
-        ),
-    ] = False
-    accept_incomplete: Annotated[
-        bool,
-        Option(
-            "--accept-incomplete",
-            help="Take a reply that was cut off or refused for an answer, as text completion wants"
-            " it.",
-            rich_help_panel=DRAWS,
-        ),
-    ] = False
-    budget: Annotated[
-        list[str],
-        Option(
-            metavar="KIND=N",
-            help=f"What all requests together may take, at most: {', '.join(BUDGETS)}. Repeatable.",
-            rich_help_panel=COSTS,
-        ),
-    ] = field(default_factory=list[str])
-    price: Annotated[
-        str | None,
-        Option(
-            metavar="IN,OUT",
-            help="Dollars for a million tokens of prompts, and of replies; 0.15,0.60,EUR for"
-            " euros.",
-            rich_help_panel=COSTS,
-        ),
-    ] = None
-    max_tokens: Annotated[
-        int | None,
-        Option(metavar="N", help="Tokens of one reply, at most.", rich_help_panel=COSTS),
-    ] = None
-    retries: Annotated[
-        int,
-        Option(
-            metavar="N",
-            help="How often a request is tried again after a passing fault; 0 for never.",
-            rich_help_panel=COSTS,
-        ),
-    ] = 2
-    requests_per_minute: Annotated[
-        float | None,
-        Option(
-            "--rpm",
-            metavar="N",
-            help="Requests a minute, at most: your quota.",
-            rich_help_panel=COSTS,
-        ),
-    ] = None
-    tokens_per_minute: Annotated[
-        float | None,
-        Option(
-            "--tpm",
-            metavar="N",
-            help="Tokens a minute, at most: your quota.",
-            rich_help_panel=COSTS,
-        ),
-    ] = None
-    backend: Annotated[
-        BackendName | None,
-        Option(
-            metavar="NAME",
-            help="markov, a small text generator in this process; openai, any OpenAI-compatible"
-            " server; or llama, a llama.cpp server started for a GGUF file. By default openai when"
-            " OPENAI_API_KEY or OPENAI_BASE_URL is set; else sample takes markov.",
-            rich_help_panel=BACKEND,
-        ),
-    ] = None
-    model: Annotated[
-        str | None,
-        Option(metavar="MODEL", help="The model's name (openai).", rich_help_panel=BACKEND),
-    ] = None
-    base_url: Annotated[
-        str | None,
-        Option(
-            metavar="URL",
-            help="The server (openai), as in http://localhost:8000/v1.",
-            rich_help_panel=BACKEND,
-        ),
-    ] = None
-    gguf: Annotated[
-        Path | None,
-        Option(metavar="FILE", help="The model file (llama).", rich_help_panel=BACKEND),
-    ] = None
-    corpus: Annotated[
-        list[Path],
-        Option(
-            metavar="FILE", help="Text to learn from (markov); repeatable.", rich_help_panel=BACKEND
-        ),
-    ] = field(default_factory=list[Path])
-    judge_model: Annotated[
-        str | None,
-        Option(
-            metavar="MODEL",
-            help="The model that judges --require; by default the one that generates.",
-            rich_help_panel=BACKEND,
-        ),
-    ] = None
-    judge_base_url: Annotated[
-        str | None,
-        Option(
-            metavar="URL",
-            help="The judge's server; by default that of --base-url.",
-            rich_help_panel=BACKEND,
-        ),
-    ] = None
-    quiet: Annotated[
-        bool, Option("--quiet", "-q", help="No progress on stderr.", rich_help_panel=OUTPUT)
-    ] = False
-    debug: Annotated[
-        bool, Option("--debug", help="Show log records and tracebacks.", rich_help_panel=OUTPUT)
-    ] = False
+    requirements: list[str] = option(
+        list,
+        "What must hold, in words; a model judges it. Repeatable.",
+        "--require",
+        metavar="TEXT",
+        panel=CHECKS,
+    )
+    checks: list[str] = option(
+        list, f"One of: {'  '.join(ALLOWED)}. Repeatable.", "--check", metavar="EXPR", panel=CHECKS
+    )
+    json_schema: Path | None = option(
+        None, "A JSON Schema that the reply must meet.", "--schema", metavar="FILE", panel=CHECKS
+    )
+    strategy: StrategyName = option(
+        "rejection",
+        "After a failure, rejection asks the same again, repair writes what failed into"
+        " the instruction, and multi-turn goes on in the conversation.",
+        metavar="NAME",
+        panel=DRAWS,
+    )
+    loop: int = option(5, "Draws in a row, at most.", metavar="N", panel=DRAWS)
+    concurrency: int = option(4, "Draws at a time.", metavar="K", panel=DRAWS)
+    seed: int | None = option(
+        None, "Makes draws repeatable where the model can.", metavar="S", panel=DRAWS
+    )
+    timeout: float | None = option(None, "Stop after this long.", metavar="SECONDS", panel=DRAWS)
+    schedule: str = option(
+        "eager",
+        f"When draws start: {'  '.join(SCHEDULES)}. Eager starts all at once.",
+        metavar="WHEN",
+        panel=DRAWS,
+    )
+    early: bool = option(
+        False, "Reject a reply while it arrives, by the checks that can.", panel=DRAWS
+    )
+    give_up: bool = option(
+        False,
+        "Stop when something that must hold fails so often that more draws won't help.",
+        panel=DRAWS,
+    )
+    accept_incomplete: bool = option(
+        False,
+        "Take a reply that was cut off or refused for an answer, as text completion wants it.",
+        panel=DRAWS,
+    )
+    budget: list[str] = option(
+        list,
+        f"What all requests together may take, at most: {', '.join(BUDGETS)}. Repeatable.",
+        metavar="KIND=N",
+        panel=COSTS,
+    )
+    price: str | None = option(
+        None,
+        "Dollars for a million tokens of prompts, and of replies; 0.15,0.60,EUR for euros.",
+        metavar="IN,OUT",
+        panel=COSTS,
+    )
+    max_tokens: int | None = option(None, "Tokens of one reply, at most.", metavar="N", panel=COSTS)
+    retries: int = option(
+        2,
+        "How often a request is tried again after a passing fault; 0 for never.",
+        metavar="N",
+        panel=COSTS,
+    )
+    requests_per_minute: float | None = option(
+        None, "Requests a minute, at most: your quota.", "--rpm", metavar="N", panel=COSTS
+    )
+    tokens_per_minute: float | None = option(
+        None, "Tokens a minute, at most: your quota.", "--tpm", metavar="N", panel=COSTS
+    )
+    backend: BackendName | None = option(
+        None,
+        "markov, a small text generator in this process; openai, any OpenAI-compatible"
+        " server; or llama, a llama.cpp server started for a GGUF file. By default openai when"
+        " OPENAI_API_KEY or OPENAI_BASE_URL is set; else sample takes markov.",
+        metavar="NAME",
+        panel=BACKEND,
+    )
+    model: str | None = option(None, "The model's name (openai).", metavar="MODEL", panel=BACKEND)
+    base_url: str | None = option(
+        None, "The server (openai), as in http://localhost:8000/v1.", metavar="URL", panel=BACKEND
+    )
+    gguf: Path | None = option(None, "The model file (llama).", metavar="FILE", panel=BACKEND)
+    corpus: list[Path] = option(
+        list, "Text to learn from (markov); repeatable.", metavar="FILE", panel=BACKEND
+    )
+    judge_model: str | None = option(
+        None,
+        "The model that judges --require; by default the one that generates.",
+        metavar="MODEL",
+        panel=BACKEND,
+    )
+    judge_base_url: str | None = option(
+        None, "The judge's server; by default that of --base-url.", metavar="URL", panel=BACKEND
+    )
+    quiet: bool = option(False, "No progress on stderr.", "--quiet", "-q", panel=OUTPUT)
+    debug: bool = option(False, "Show log records and tracebacks.", panel=OUTPUT)
 
     @cached_property
     def spec(self) -> StrategySpec:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import re
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, Field, field, fields
 from typing import TYPE_CHECKING, Any, TypeVar, cast, get_type_hints
 
 import typer
@@ -22,10 +22,40 @@ if TYPE_CHECKING:
 
     from _typeshed import DataclassInstance
 
-__all__ = ["add_command", "as_text", "check_file", "option_names", "read_section"]
+__all__ = [
+    "REQUIRED",
+    "add_command",
+    "argument",
+    "as_text",
+    "check_file",
+    "option",
+    "option_names",
+    "read_section",
+]
 
 T = TypeVar("T", bound="DataclassInstance")
 S = TypeVar("S", bound=Section)
+
+
+REQUIRED: Any = MISSING
+"""The default of an option that has to be given."""
+
+
+def option(default: Any, about: str, *names: str, panel: str | None = None, **more: Any) -> Any:
+    """Make a field that is an option, by default called as the field is; False makes it a flag."""
+    given = [] if default is list else ... if default is REQUIRED else default
+    return _field(default, typer.Option(given, *names, help=about, rich_help_panel=panel, **more))
+
+
+def argument(metavar: str, about: str) -> Any:
+    """Make a field that is an argument."""
+    return _field(REQUIRED, typer.Argument(..., help=about, metavar=metavar))
+
+
+def _field(default: Any, info: ParameterInfo) -> Any:
+    if default is list:
+        return field(default_factory=list, metadata={"typer": info})
+    return field(default=default, metadata={"typer": info})
 
 
 def add_command(
@@ -36,60 +66,52 @@ def add_command(
     What a command's class puts into the context's object are values of further fields.
     """
     names = option_names(options)
+    hints = get_type_hints(options)
+    panels: tuple[str, ...] = getattr(options, "panels", ())
+    given = [one for one in fields(options) if one.name in names]
+    if panels:  # Inherited fields come first, which need not be what the help begins with.
+        given.sort(key=lambda one: _place(one, panels))
 
-    def command(context: typer.Context, **given: Any) -> int:
-        texts = {field: _texts(value, names[field]) for field, value in given.items()}
+    def command(context: typer.Context, **values: Any) -> int:
+        texts = {name: _texts(value, names[name]) for name, value in values.items()}
         return run(options(**texts, **(context.obj or {})))
 
-    panels: tuple[str, ...] = getattr(options, "panels", ())
-    hints = {name: hint for name, hint in _hints(options).items() if name in names}
-    if panels:  # Inherited fields come first, which need not be what the help begins with.
-        hints = dict(sorted(hints.items(), key=lambda item: _place(item[1], panels)))
-    parameters = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hint)
-        for name, hint in hints.items()
-        for default in [_default(options, name)]
-    ]
+    parameters: list[inspect.Parameter] = []
+    for one in given:
+        info = one.metadata["typer"]
+        if one.default is False and not info.param_decls:
+            info.param_decls = (names[one.name],)  # Without a --no-... beside it.
+        kind = inspect.Parameter.KEYWORD_ONLY
+        parameters.append(
+            inspect.Parameter(one.name, kind, default=info, annotation=hints[one.name])
+        )
     context = inspect.Parameter(
         "context", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context
     )
     command.__signature__ = inspect.Signature([context, *parameters])  # type: ignore[attr-defined]
-    command.__annotations__ = {"context": typer.Context, **hints}
+    command.__annotations__ = {
+        "context": typer.Context,
+        **{one.name: hints[one.name] for one in given},
+    }
     app.command(name, **settings)(command)
 
 
 def option_names(options: type[DataclassInstance]) -> dict[str, str]:
     """Give the option of each field that has one, as the user writes it."""
     names: dict[str, str] = {}
-    for name, hint in _hints(options).items():
-        info = next((m for m in getattr(hint, "__metadata__", ()) if _is_info(m)), None)
+    for one in fields(options):
+        info = one.metadata.get("typer")
         if isinstance(info, ArgumentInfo):
-            names[name] = str(info.metavar)
+            names[one.name] = str(info.metavar)
         elif isinstance(info, OptionInfo):
-            # Inside Annotated, typer takes the first name for a default at first.
-            first = info.default if isinstance(info.default, str) else None
-            names[name] = first or f"--{name.replace('_', '-')}"
+            own = f"--{one.name.replace('_', '-')}"
+            names[one.name] = next(iter(info.param_decls or ()), own)
     return names
 
 
-def _place(hint: Any, panels: tuple[str, ...]) -> int:
-    info = next(m for m in hint.__metadata__ if _is_info(m))
-    return panels.index(info.rich_help_panel) if info.rich_help_panel in panels else -1
-
-
-def _is_info(value: object) -> bool:
-    return isinstance(value, ParameterInfo)
-
-
-def _hints(options: type[DataclassInstance]) -> dict[str, Any]:
-    return get_type_hints(options, include_extras=True)
-
-
-def _default(options: type[DataclassInstance], name: str) -> Any:
-    field = next(field for field in fields(options) if field.name == name)
-    if field.default_factory is not MISSING:
-        return field.default_factory()
-    return inspect.Parameter.empty if field.default is MISSING else field.default
+def _place(one: Field[Any], panels: tuple[str, ...]) -> int:
+    panel = one.metadata["typer"].rich_help_panel
+    return panels.index(panel) if panel in panels else -1
 
 
 def _texts(given: object, option: str) -> object:

@@ -8,11 +8,10 @@ import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, TextIO, cast
-
-from typer import Argument, Option
+from typing import TYPE_CHECKING, Any, BinaryIO, TextIO, cast
 
 from mellea_like.cli.exits import Exit, Problem
+from mellea_like.cli.options import argument, option
 from mellea_like.cli.terminal import one_line, printable, replace_file, warn, write_output
 from mellea_like.core.result import SamplingResult
 from mellea_like.core.trace import FORMAT
@@ -54,25 +53,18 @@ PIPE = "-"
 class ReportOptions:
     """The options of ``mellea-like report``."""
 
-    source: Annotated[
-        str,
-        Argument(
-            metavar="SOURCE", help="A journal, or a call's trace as JSON; - reads standard input."
-        ),
-    ]
-    output: Annotated[
-        str | None,
-        Option(
-            "--output", "-o", metavar="FILE", help="The HTML file to write; - for standard output."
-        ),
-    ] = None
-    item: Annotated[
-        int | None,
-        Option(metavar="N", min=0, help="Only this item of a journal: its call in full."),
-    ] = None
-    title: Annotated[str | None, Option(metavar="TEXT", help="The page's title.")] = None
-    text: Annotated[bool, Option("--text", help="Write the few lines, not the page.")] = False
-    force: Annotated[bool, Option("--force", help="Replace a file that isn't a report.")] = False
+    source: str = argument(
+        "SOURCE", "A journal, or a call's trace as JSON; - reads standard input."
+    )
+    output: str | None = option(
+        None, "The HTML file to write; - for standard output.", "--output", "-o", metavar="FILE"
+    )
+    item: int | None = option(
+        None, "Only this item of a journal: its call in full.", metavar="N", min=0
+    )
+    title: str | None = option(None, "The page's title.", metavar="TEXT")
+    text: bool = option(False, "Write the few lines, not the page.")
+    force: bool = option(False, "Replace a file that isn't a report.")
 
 
 def run(options: ReportOptions) -> int:

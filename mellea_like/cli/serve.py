@@ -6,11 +6,10 @@ import logging
 import sys
 from dataclasses import dataclass
 from pathlib import Path  # noqa: TC003 (typer reads the annotations)
-from typing import TYPE_CHECKING, Annotated
-
-from typer import Option
+from typing import TYPE_CHECKING
 
 from mellea_like.cli.exits import Exit, Interrupted, Problem
+from mellea_like.cli.options import REQUIRED, option
 from mellea_like.cli.signals import terminable
 from mellea_like.cli.terminal import one_line, write
 from mellea_like.errors import MelleaError
@@ -46,25 +45,15 @@ EPILOG = (
 class ServeOptions:
     """The options of ``mellea-like serve``."""
 
-    config: Annotated[
-        Path, Option("--config", "-c", metavar="FILE", help="The configuration, in YAML.")
-    ]
-    host: Annotated[
-        str | None,
-        Option(metavar="ADDRESS", help="The address to listen on, instead of the file's."),
-    ] = None
-    port: Annotated[
-        int | None,
-        Option(
-            metavar="N", min=0, max=65_535, help="The port, instead of the file's; 0 takes any."
-        ),
-    ] = None
-    check: Annotated[
-        bool, Option("--check", help="Look whether the configuration can be used, and end.")
-    ] = False
-    quiet: Annotated[bool, Option("--quiet", "-q", help="No line on stderr for each request.")] = (
-        False
+    config: Path = option(REQUIRED, "The configuration, in YAML.", "--config", "-c", metavar="FILE")
+    host: str | None = option(
+        None, "The address to listen on, instead of the file's.", metavar="ADDRESS"
     )
+    port: int | None = option(
+        None, "The port, instead of the file's; 0 takes any.", metavar="N", min=0, max=65_535
+    )
+    check: bool = option(False, "Look whether the configuration can be used, and end.")
+    quiet: bool = option(False, "No line on stderr for each request.", "--quiet", "-q")
 
 
 def run(options: ServeOptions) -> int:

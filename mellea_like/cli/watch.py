@@ -11,13 +11,13 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path  # noqa: TC003 (typer reads the annotations)
 from subprocess import DEVNULL
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import anyio
-from typer import Argument, Option
 from typer.core import TyperCommand
 
 from mellea_like.cli.exits import Exit, Interrupted, Problem
+from mellea_like.cli.options import argument, option
 from mellea_like.cli.signals import terminable
 from mellea_like.cli.terminal import is_terminal, one_line, warn, write
 from mellea_like.errors import CoalescingError
@@ -69,62 +69,47 @@ class WatchOptions:
     """The options of ``mellea-like watch``, and the command after the two dashes."""
 
     command: list[str] = field(default_factory=list[str])
-    paths: Annotated[
-        list[Path],
-        Argument(metavar="PATHS", help="Files, and directories with all that is in them."),
-    ]
-    quiet_seconds: Annotated[
-        float, Option(metavar="SECONDS", help="Wait until nothing has changed for so long.")
-    ] = 0.5
-    max_wait: Annotated[
-        float, Option(metavar="SECONDS", help="Wait no longer than this after the first change.")
-    ] = 5.0
-    on_busy: Annotated[
-        Literal["queue", "ignore", "restart"],
-        Option(
-            metavar="WHAT",
-            help="What changes do during a run: queue lets one more follow, ignore does nothing,"
-            " restart stops it and begins again.",
-        ),
-    ] = "queue"
-    ignore: Annotated[
-        list[str],
-        Option(
-            metavar="PATTERN",
-            help="Names of files and directories that do not count, as in *.log, besides .git,"
-            " __pycache__, editors' temporary files and the like. Repeatable.",
-        ),
-    ] = field(default_factory=list[str])
-    postpone: Annotated[bool, Option("--postpone", help="No run before the first change.")] = False
-    clear: Annotated[bool, Option("--clear", help="Clear the screen before each run.")] = False
-    grace: Annotated[
-        float,
-        Option(
-            metavar="SECONDS",
-            help="How long a run that is to stop has after SIGINT, and again after SIGTERM.",
-        ),
-    ] = 5.0
-    min_interval: Annotated[
-        float,
-        Option(metavar="SECONDS", help="From the beginning of a run to that of the next."),
-    ] = 0.0
-    state: Annotated[
-        Path | None,
-        Option(
-            metavar="FILE",
-            help="Keep the counts and the time of the last run in this file, so that"
-            " --min-interval holds when the command is started anew. It doesn't count as changed.",
-        ),
-    ] = None
-    status: Annotated[
-        bool,
-        Option(
-            "--status",
-            help="A line whenever something changed, a run begins or has ended: what runs, what"
-            " waits and for how long, how many runs there were, and when the last change was.",
-        ),
-    ] = False
-    quiet: Annotated[bool, Option("--quiet", "-q", help="No line for each run.")] = False
+    paths: list[Path] = argument("PATHS", "Files, and directories with all that is in them.")
+    quiet_seconds: float = option(
+        0.5, "Wait until nothing has changed for so long.", metavar="SECONDS"
+    )
+    max_wait: float = option(
+        5.0, "Wait no longer than this after the first change.", metavar="SECONDS"
+    )
+    on_busy: Literal["queue", "ignore", "restart"] = option(
+        "queue",
+        "What changes do during a run: queue lets one more follow, ignore does nothing,"
+        " restart stops it and begins again.",
+        metavar="WHAT",
+    )
+    ignore: list[str] = option(
+        list,
+        "Names of files and directories that do not count, as in *.log, besides .git,"
+        " __pycache__, editors' temporary files and the like. Repeatable.",
+        metavar="PATTERN",
+    )
+    postpone: bool = option(False, "No run before the first change.")
+    clear: bool = option(False, "Clear the screen before each run.")
+    grace: float = option(
+        5.0,
+        "How long a run that is to stop has after SIGINT, and again after SIGTERM.",
+        metavar="SECONDS",
+    )
+    min_interval: float = option(
+        0.0, "From the beginning of a run to that of the next.", metavar="SECONDS"
+    )
+    state: Path | None = option(
+        None,
+        "Keep the counts and the time of the last run in this file, so that"
+        " --min-interval holds when the command is started anew. It doesn't count as changed.",
+        metavar="FILE",
+    )
+    status: bool = option(
+        False,
+        "A line whenever something changed, a run begins or has ended: what runs, what"
+        " waits and for how long, how many runs there were, and when the last change was.",
+    )
+    quiet: bool = option(False, "No line for each run.", "--quiet", "-q")
 
     def __post_init__(self) -> None:
         if not self.command:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path  # noqa: TC003 (typer reads the annotations)
-from typing import Annotated, ClassVar, Literal
-
-from typer import Argument, Option
+from typing import ClassVar, Literal
 
 from mellea_like.batch.journal.records import KeptText  # noqa: TC001 (typer reads the annotations)
 from mellea_like.batch.rows.formats import RowFormat  # noqa: TC001 (typer reads the annotations)
 from mellea_like.cli.draw_options import DRAWS, OUTPUT, PANELS, DrawOptions
 from mellea_like.cli.exits import Exit, Problem
+from mellea_like.cli.options import REQUIRED, argument, option
 
 __all__ = ["EPILOG", "HELP", "STANDARD", "BatchOptions", "OnBadLine", "run"]
 
@@ -55,153 +54,96 @@ class BatchOptions(DrawOptions):
 
     panels: ClassVar = (ROWS, RESULTS, RUN, *PANELS)
 
-    source: Annotated[
-        str, Argument(metavar="INPUT", help="The rows: a file, or - for standard input.")
-    ]
-    prompt: Annotated[
-        str,
-        Option(
-            "--prompt",
-            "-p",
-            metavar="TEMPLATE",
-            help="What to ask for each row, as a Jinja template: {{ text }} stands for the field"
-            ' text, {{ row["the text"] }} for one whose name isn\'t a word. @FILE reads it from a'
-            " file.",
-            rich_help_panel=ROWS,
-        ),
-    ]
-    output: Annotated[
-        str,
-        Option(
-            "--output",
-            "-o",
-            metavar="OUT",
-            help="A file that ends in .jsonl, .csv, .tsv or .parquet, or - for standard output.",
-            rich_help_panel=RESULTS,
-        ),
-    ]
-    on_bad_line: Annotated[
-        OnBadLine,
-        Option(
-            metavar="WHAT",
-            help="What becomes of a line that can't be read, or lacks a field: stop tells of it"
-            " before anything is sent, skip leaves it out.",
-            rich_help_panel=ROWS,
-        ),
-    ] = "stop"
-    first: Annotated[
-        int | None,
-        Option(
-            metavar="N", min=1, help="Only the first N rows, to try it out.", rich_help_panel=ROWS
-        ),
-    ] = None
-    input_format: Annotated[
-        RowFormat | None,
-        Option(
-            metavar="FORMAT",
-            help="jsonl, csv, tsv or parquet, where INPUT's name does not say.",
-            rich_help_panel=ROWS,
-        ),
-    ] = None
-    output_format: Annotated[
-        RowFormat | None,
-        Option(metavar="FORMAT", help="The same for OUT and --failed.", rich_help_panel=RESULTS),
-    ] = None
-    failed: Annotated[
-        str | None,
-        Option(
-            metavar="FILE",
-            help="Where rows go that did not pass; by default to OUT too, with success false.",
-            rich_help_panel=RESULTS,
-        ),
-    ] = None
-    only_passed: Annotated[
-        bool,
-        Option("--only-passed", help="Leave rows out that did not pass.", rich_help_panel=RESULTS),
-    ] = False
-    force: Annotated[
-        bool, Option("--force", help="Replace OUT where it is there.", rich_help_panel=RESULTS)
-    ] = False
-    journal: Annotated[
-        Path | None,
-        Option(
-            metavar="FILE",
-            help="Write down what is done, so that the run can be resumed, and looked at with"
-            " mellea-like report.",
-            rich_help_panel=RUN,
-        ),
-    ] = None
-    resume: Annotated[
-        bool,
-        Option(
-            "--resume",
-            help="Go on with the run of the journal, if there is one.",
-            rich_help_panel=RUN,
-        ),
-    ] = False
-    journal_text: Annotated[
-        KeptText,
-        Option(
-            metavar="WHOSE",
-            help="Whose words the journal keeps: all draws', the best draw's, or none but what"
-            " passed.",
-            rich_help_panel=RUN,
-        ),
-    ] = "all"
-    parallel: Annotated[
-        int, Option(metavar="N", min=1, max=10_000, help="Rows at a time.", rich_help_panel=RUN)
-    ] = 8
-    ordered: Annotated[
-        bool,
-        Option(
-            "--ordered",
-            help="Results in the order of the rows; by default as they come.",
-            rich_help_panel=RUN,
-        ),
-    ] = False
-    fail_fast: Annotated[
-        bool,
-        Option(
-            "--fail-fast", help="Stop at the first row that does not pass.", rich_help_panel=RUN
-        ),
-    ] = False
-    max_errors: Annotated[
-        int,
-        Option(
-            metavar="N",
-            min=0,
-            help="Stop when so many rows in a row end in an error; 0 for never.",
-            rich_help_panel=RUN,
-        ),
-    ] = 10
-    loop: Annotated[
-        int,
-        Option(
-            metavar="N",
-            help="Draws one after the other for one row, at most.",
-            rich_help_panel=DRAWS,
-        ),
-    ] = 5
-    concurrency: Annotated[
-        int,
-        Option(
-            metavar="K",
-            help="Draws at a time for one row; more than 1 is quicker for it, and costs more.",
-            rich_help_panel=DRAWS,
-        ),
-    ] = 1
-    timeout: Annotated[
-        float | None,
-        Option(metavar="SECONDS", help="Stop with a row after this long.", rich_help_panel=DRAWS),
-    ] = None
-    every: Annotated[
-        float,
-        Option(
-            metavar="SECONDS",
-            help="Between two lines of progress, where stderr isn't a terminal.",
-            rich_help_panel=OUTPUT,
-        ),
-    ] = 5.0
+    source: str = argument("INPUT", "The rows: a file, or - for standard input.")
+    prompt: str = option(
+        REQUIRED,
+        "What to ask for each row, as a Jinja template: {{ text }} stands for the field"
+        ' text, {{ row["the text"] }} for one whose name isn\'t a word. @FILE reads it from a'
+        " file.",
+        "--prompt",
+        "-p",
+        metavar="TEMPLATE",
+        panel=ROWS,
+    )
+    output: str = option(
+        REQUIRED,
+        "A file that ends in .jsonl, .csv, .tsv or .parquet, or - for standard output.",
+        "--output",
+        "-o",
+        metavar="OUT",
+        panel=RESULTS,
+    )
+    on_bad_line: OnBadLine = option(
+        "stop",
+        "What becomes of a line that can't be read, or lacks a field: stop tells of it"
+        " before anything is sent, skip leaves it out.",
+        metavar="WHAT",
+        panel=ROWS,
+    )
+    first: int | None = option(
+        None, "Only the first N rows, to try it out.", metavar="N", min=1, panel=ROWS
+    )
+    input_format: RowFormat | None = option(
+        None,
+        "jsonl, csv, tsv or parquet, where INPUT's name does not say.",
+        metavar="FORMAT",
+        panel=ROWS,
+    )
+    output_format: RowFormat | None = option(
+        None, "The same for OUT and --failed.", metavar="FORMAT", panel=RESULTS
+    )
+    failed: str | None = option(
+        None,
+        "Where rows go that did not pass; by default to OUT too, with success false.",
+        metavar="FILE",
+        panel=RESULTS,
+    )
+    only_passed: bool = option(False, "Leave rows out that did not pass.", panel=RESULTS)
+    force: bool = option(False, "Replace OUT where it is there.", panel=RESULTS)
+    journal: Path | None = option(
+        None,
+        "Write down what is done, so that the run can be resumed, and looked at with"
+        " mellea-like report.",
+        metavar="FILE",
+        panel=RUN,
+    )
+    resume: bool = option(False, "Go on with the run of the journal, if there is one.", panel=RUN)
+    journal_text: KeptText = option(
+        "all",
+        "Whose words the journal keeps: all draws', the best draw's, or none but what passed.",
+        metavar="WHOSE",
+        panel=RUN,
+    )
+    parallel: int = option(8, "Rows at a time.", metavar="N", min=1, max=10_000, panel=RUN)
+    ordered: bool = option(
+        False, "Results in the order of the rows; by default as they come.", panel=RUN
+    )
+    fail_fast: bool = option(False, "Stop at the first row that does not pass.", panel=RUN)
+    max_errors: int = option(
+        10,
+        "Stop when so many rows in a row end in an error; 0 for never.",
+        metavar="N",
+        min=0,
+        panel=RUN,
+    )
+    loop: int = option(
+        5, "Draws one after the other for one row, at most.", metavar="N", panel=DRAWS
+    )
+    concurrency: int = option(
+        1,
+        "Draws at a time for one row; more than 1 is quicker for it, and costs more.",
+        metavar="K",
+        panel=DRAWS,
+    )
+    timeout: float | None = option(
+        None, "Stop with a row after this long.", metavar="SECONDS", panel=DRAWS
+    )
+    every: float = option(
+        5.0,
+        "Between two lines of progress, where stderr isn't a terminal.",
+        metavar="SECONDS",
+        panel=OUTPUT,
+    )
 
     def __post_init__(self) -> None:
         if self.resume and self.journal is None:

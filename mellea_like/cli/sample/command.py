@@ -8,16 +8,16 @@ import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path  # noqa: TC003 (typer reads the annotations)
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
-from typer import Argument, Option
 
 from mellea_like.cli.backends import Backends
 from mellea_like.cli.console import make_console
 from mellea_like.cli.draw_options import OUTPUT, DrawOptions
 from mellea_like.cli.errors import code_of, logs, report
 from mellea_like.cli.exits import Exit, Interrupted, Problem
+from mellea_like.cli.options import argument, option
 from mellea_like.cli.sample.output import as_record, summary, why, write_record, write_text
 from mellea_like.cli.sample.progress import LiveView, Progress, slices_table
 from mellea_like.cli.signals import Ending, terminable
@@ -63,35 +63,19 @@ LONGEST_INSTRUCTION = 16 * 2**20
 class SampleOptions(DrawOptions):
     """The options of ``mellea-like sample``."""
 
-    instruction: Annotated[
-        str,
-        Argument(metavar="INSTRUCTION", help="What to generate; - reads it from standard input."),
-    ]
-    as_json: Annotated[
-        bool,
-        Option("--json", help="Print one JSON object with all slices.", rich_help_panel=OUTPUT),
-    ] = False
-    trace: Annotated[
-        Path | None,
-        Option(
-            metavar="FILE",
-            help="Write the record of the call to a file, for mellea-like report; prompts and"
-            " replies stand in it.",
-            rich_help_panel=OUTPUT,
-        ),
-    ] = None
-    explain: Annotated[
-        bool,
-        Option("--explain", help="Show a table of all slices on stderr.", rich_help_panel=OUTPUT),
-    ] = False
-    ledger: Annotated[
-        bool,
-        Option(
-            "--ledger",
-            help="Show what each draw cost, wasted and saved on stderr.",
-            rich_help_panel=OUTPUT,
-        ),
-    ] = False
+    instruction: str = argument("INSTRUCTION", "What to generate; - reads it from standard input.")
+    as_json: bool = option(False, "Print one JSON object with all slices.", "--json", panel=OUTPUT)
+    trace: Path | None = option(
+        None,
+        "Write the record of the call to a file, for mellea-like report; prompts and"
+        " replies stand in it.",
+        metavar="FILE",
+        panel=OUTPUT,
+    )
+    explain: bool = option(False, "Show a table of all slices on stderr.", panel=OUTPUT)
+    ledger: bool = option(
+        False, "Show what each draw cost, wasted and saved on stderr.", panel=OUTPUT
+    )
 
 
 def run(options: SampleOptions) -> int:
