@@ -39,6 +39,7 @@ class Component(ABC):
         self._context = Context()
         self._loop: object = None
         self._workers: set[int] = set()
+        self._progress: anyio.Event | None = None
 
     @property
     def closing(self) -> bool:
@@ -99,6 +100,17 @@ class Component(ABC):
         self._check_loop()
         self._shut()
         await self._until_idle()
+
+    async def _until(self, done: Callable[[], bool]) -> None:
+        """Wait until something is so, looking whenever `_progressed` is called."""
+        while not done():
+            if self._progress is None or self._progress.is_set():
+                self._progress = anyio.Event()
+            await self._progress.wait()
+
+    def _progressed(self) -> None:
+        if self._progress is not None:
+            self._progress.set()
 
     @abstractmethod
     async def _serve_the_rest(self) -> None:

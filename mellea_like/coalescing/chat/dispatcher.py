@@ -178,7 +178,6 @@ class ChatDispatcher(Component, Generic[M, R]):
         self._waiters: Waiters[M, R] = Waiters()
         self._timer: anyio.Event | None = None
         self._timer_ends = math.inf
-        self._changed: anyio.Event | None = None
         self._accepted = self._answered = self._failed = self._dropped = self._runs = 0
 
     async def __aenter__(self) -> Self:
@@ -446,8 +445,7 @@ class ChatDispatcher(Component, Generic[M, R]):
         self._open_waited_for(now)
         if self._timer is not None and self._has_something_to_do():
             self._timer.set()
-        if self._changed is not None:
-            self._changed.set()
+        self._progressed()
 
     def _has_something_to_do(self) -> bool:
         ready = self._sessions.ready and len(self._active) < self._concurrency
@@ -537,12 +535,6 @@ class ChatDispatcher(Component, Generic[M, R]):
 
     async def _until_idle(self) -> None:
         await self._until(lambda: not self._active)
-
-    async def _until(self, done: Callable[[], bool]) -> None:
-        while not done():
-            if self._changed is None or self._changed.is_set():
-                self._changed = anyio.Event()
-            await self._changed.wait()
 
     def _settle_all(self, error: ShutdownError) -> None:
         for key in (*self._waiters.keys, *(session.key for session in self._sessions)):

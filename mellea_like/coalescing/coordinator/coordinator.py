@@ -208,7 +208,6 @@ class SamplingCoordinator(BackendWrapper, Component):
         self._request_numbers = count(1)
         self._batch_numbers = count(1)
         self._changed = anyio.Event()
-        self._idle = anyio.Event()
 
     @property
     def stream(self) -> NoReturn:
@@ -358,8 +357,7 @@ class SamplingCoordinator(BackendWrapper, Component):
                 break
             self._send(members)
             self._queue.let_in(now)
-        if not self._running and not self._queue.inside:
-            self._idle.set()
+        self._progressed()
         return self._queue.next_look(can_send=len(self._running) < self._concurrency)
 
     def _send(self, members: list[PendingRequest]) -> None:
@@ -434,10 +432,8 @@ class SamplingCoordinator(BackendWrapper, Component):
         await self._until_idle()
 
     async def _until_idle(self) -> None:
-        while self._running or self._queue.inside:
-            self._idle = anyio.Event()
-            self._changed.set()
-            await self._idle.wait()
+        self._changed.set()  # What gathers is sent now.
+        await self._until(lambda: not self._running and not self._queue.inside)
 
     def _turn_away(self, waiting: Iterable[PendingRequest], error: ShutdownError) -> None:
         for pending in waiting:

@@ -121,7 +121,6 @@ class RerunGate(Component, Generic[T]):
         self._scope: anyio.CancelScope | None = None
         self._not_before = -math.inf
         self._running = False
-        self._idle: anyio.Event | None = None
         self._changed: anyio.Event | None = None
         self._counts: Counter[str] = Counter()
         self._state = GateState()
@@ -321,8 +320,7 @@ class RerunGate(Component, Generic[T]):
             raise
         finally:
             self._running = False
-            if self._idle is not None:
-                self._idle.set()
+            self._progressed()
 
     async def _hold(self) -> None:
         while self._submissions and anyio.current_time() < self._not_before:
@@ -425,9 +423,7 @@ class RerunGate(Component, Generic[T]):
         await self._until_idle()
 
     async def _until_idle(self) -> None:
-        while self._running:
-            self._idle = anyio.Event()
-            await self._idle.wait()
+        await self._until(lambda: not self._running)
 
     def _settle_all(self, error: ShutdownError) -> None:
         self._submissions.settle_all(error)
