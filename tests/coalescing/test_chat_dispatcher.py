@@ -14,7 +14,7 @@ from chat_kit import Bot, chat, outcome, outcomes, say, until
 from mellea_like.coalescing import ChatDispatcher, ChatPhase, StopReport, Ticket, joined
 from mellea_like.coalescing.chat.runs import ChatRun
 from mellea_like.coalescing.chat.sessions import Submission
-from mellea_like.errors import QueueFull, Refused, ShutdownError, Stopped
+from mellea_like.errors import QueueFull, Refused, Stopped
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
 
@@ -709,17 +709,6 @@ async def test_wrong_submissions_are_refused(arguments, error, says):
         with pytest.raises(error, match=says):
             await dispatcher.submit_wait(**{"session_key": "a", "message": 1, **arguments})
         assert dispatcher.statistics().accepted == 0
-
-
-async def test_a_run_that_waits_for_its_own_end_is_told_so():
-    async def reply(messages):
-        await (dispatcher.drain() if messages == ["bye"] else dispatcher.abort())
-
-    async with ChatDispatcher(reply, quiet=0) as dispatcher:
-        with anyio.fail_after(60), pytest.raises(RuntimeError, match="its own end: use abort"):
-            await dispatcher.submit("a", "bye")
-        with anyio.fail_after(60), pytest.raises(ShutdownError):
-            await dispatcher.submit("a", "quit")
 
 
 async def test_an_error_that_several_wait_for_has_the_frames_of_its_own_way_only():

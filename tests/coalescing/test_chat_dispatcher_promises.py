@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextvars
 import logging
-from contextlib import nullcontext
 from typing import Any
 
 import anyio
@@ -16,8 +14,6 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from mellea_like import RejectionSamplingStrategy, current_iteration
-from mellea_like.backends import FunctionBackend
 from mellea_like.coalescing import ChatDispatcher, ChatPhase
 from mellea_like.errors import Expired, QueueFull, ShutdownError, Stopped
 
@@ -63,49 +59,6 @@ async def test_s1_a_ticket_gives_the_same_each_time_it_is_awaited():
 
 
 # --- S2: work runs in the component's task group ----------------------------------------------
-
-
-async def test_s2_a_run_outlives_the_task_that_submitted_and_is_none_of_its_children():
-    bot = Bot(1)
-    tickets = []
-    async with chat(bot) as dispatcher:
-
-        async def submit() -> None:
-            tickets.append(dispatcher.submit("a", 1))
-
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(submit)
-            await until(0.5)
-            tasks.cancel_scope.cancel()
-        assert await tickets[0] == (1,)
-
-
-WHO = contextvars.ContextVar("who", default="no one")
-
-
-@pytest.mark.parametrize("quiet", [0, 0.05])
-async def test_s2_a_run_sees_the_context_of_whoever_opened_the_dispatcher(quiet):
-    seen = []
-
-    async def reply(messages: list[Any]) -> None:
-        seen.append(WHO.get())
-        WHO.set("the run")
-        await anyio.sleep(1)
-
-    async def submit(dispatcher: Any, who: str) -> None:
-        WHO.set(who)
-        await dispatcher.submit("a", who)
-
-    WHO.set("the opener")
-    async with (
-        ChatDispatcher(reply, quiet=quiet) as dispatcher,
-        anyio.create_task_group() as tasks,
-    ):
-        WHO.set("the block")
-        for who in ("one", "two"):
-            tasks.start_soon(submit, dispatcher, who)
-            await anyio.sleep(0.5)
-    assert seen == ["the opener", "the opener"]
 
 
 # --- S3: cancelling one waiter affects that one only ------------------------------------------
@@ -218,21 +171,6 @@ async def _set(event: anyio.Event) -> None:
 # --- S4: an exception goes to its waiters, and the loop goes on -------------------------------
 
 
-@pytest.mark.parametrize(
-    "error",
-    [ValueError("no"), ExceptionGroup("two", [ValueError("a"), OSError("b")]), TimeoutError()],
-)
-async def test_s4_an_exception_goes_to_its_waiters_and_the_loop_goes_on(error):
-    bot = Bot(1, error=error)
-    async with chat(bot) as dispatcher:
-        for number in range(3):
-            with pytest.raises(type(error)) as caught:
-                await dispatcher.submit("a", number)
-            assert caught.value is error
-        bot.error = None
-        assert await dispatcher.submit("a", 9) == (9,)
-
-
 async def test_s4_what_fails_beside_a_cancellation_is_logged_and_the_loop_goes_on(caplog):
     async def fail() -> None:
         try:
@@ -276,17 +214,6 @@ async def test_s4_on_cancellation_everyone_is_settled_first(at):
     assert bot.ends == (["cancelled"] if at == 0.5 else [])
 
 
-async def test_s4_an_exception_in_the_block_aborts_and_leaves_as_it_is():
-    bot = Bot(1)
-    tickets: list[Any] = []
-    with pytest.raises(KeyError, match="mine"):
-        async with chat(bot) as dispatcher:
-            tickets += await say(dispatcher, (0, 1), (0.5, 2))
-            raise KeyError("mine")
-    assert await outcomes(*tickets) == ["ShutdownError", "ShutdownError"]
-    assert bot.batches == [[1]]
-
-
 # --- S5: closing ------------------------------------------------------------------------------
 
 
@@ -297,50 +224,6 @@ async def test_s5_leaving_the_block_serves_what_was_accepted():
         dispatcher.submit("b", 2, run=Bot(1).reply)
     assert await outcomes(*tickets) == [(1,)]
     assert bot.starts == [0.0], "no more messages can come: it does not wait for them"
-
-
-async def test_s5_draining_serves_follow_ups_too():
-    bot = Bot(1)
-    async with chat(bot) as dispatcher:
-        tickets = await say(dispatcher, (0, 1), (0.5, 2))
-        await dispatcher.drain()
-        assert [ticket.done for ticket in tickets] == [True, True]
-        assert await outcomes(*tickets) == [(1,), (2,)]
-
-
-async def test_s5_what_is_not_served_by_the_deadline_is_shut_out():
-    bot = Bot(1)
-    async with chat(bot) as dispatcher:
-        tickets = await say(dispatcher, (0, 1), (0.5, 2))
-        await dispatcher.drain(1.5)
-        assert anyio.current_time() == pytest.approx(1.5)
-        assert await outcomes(*tickets) == [(1,), "ShutdownError"]
-    assert bot.ends == ["answered", "cancelled"]
-
-
-async def test_s5_aborting_cancels_what_runs_and_shuts_out_the_rest():
-    bot = Bot(1, cleanup=2)
-    async with chat(bot) as dispatcher:
-        tickets = await say(dispatcher, (0, 1), (0.5, 2))
-        await dispatcher.abort()
-        assert anyio.current_time() == pytest.approx(2.5), "nothing runs on"
-        assert await outcomes(*tickets) == ["ShutdownError", "ShutdownError"]
-    assert bot.ends == ["cancelled"]
-
-
-@pytest.mark.parametrize("way", ["drain", "abort", "leave", "not opened"])
-async def test_s5_later_submissions_are_refused_at_once(way):
-    dispatcher = ChatDispatcher(Bot(1).reply)
-    if way != "not opened":
-        async with dispatcher:
-            if way != "leave":
-                await getattr(dispatcher, way)()
-                with pytest.raises(ShutdownError, match="is closing"):
-                    dispatcher.submit("a", 1)
-    with pytest.raises(ShutdownError, match="is not open"):
-        dispatcher.submit("a", 1)
-    with pytest.raises(ShutdownError, match="is not open"):
-        await dispatcher.submit_wait("a", 1)
 
 
 @pytest.mark.parametrize("way", ["drain", "abort"])
@@ -360,38 +243,6 @@ async def test_s5_who_waits_for_room_is_turned_away(way):
         tasks.start_soon(wait, "stranger")
         await until(0.6)
         await getattr(dispatcher, way)()
-
-
-async def test_s5_closing_twice_at_a_time_is_as_good_as_once():
-    bot = Bot(1)
-    async with chat(bot) as dispatcher:
-        tickets = await say(dispatcher, (0, 1), (0.5, 2))
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(dispatcher.drain)
-            tasks.start_soon(dispatcher.drain)
-            await until(1.5)
-            await dispatcher.abort()
-        assert await outcomes(*tickets) == [(1,), "ShutdownError"]
-
-
-async def test_s5_a_dispatcher_is_opened_once_at_a_time():
-    async with chat(Bot(1)) as dispatcher:
-        with pytest.raises(RuntimeError, match="this ChatDispatcher is open already"):
-            async with dispatcher:
-                raise AssertionError
-
-
-async def test_s5_what_was_never_opened_can_not_be_left():
-    with pytest.raises(RuntimeError, match="is not open: use `async with`"):
-        await ChatDispatcher(Bot(1).reply).__aexit__(None, None, None)
-
-
-async def test_s5_a_dispatcher_can_be_opened_again():
-    dispatcher = ChatDispatcher(Bot(1).reply, quiet=0.05)
-    for _ in range(2):
-        async with dispatcher:
-            assert await dispatcher.submit("a", 1) == (1,)
-            assert dispatcher.statistics().runs == 1
 
 
 async def test_s5_draining_does_not_wait_for_a_run_that_is_interrupted_to_gather_again():
@@ -530,15 +381,6 @@ async def test_the_span_of_a_run_links_to_its_callers_and_is_none_of_their_child
 
 
 @pytest.mark.allow_blocking
-async def test_the_span_of_a_run_is_no_child_of_whoever_opened_the_dispatcher(spans):
-    with trace.get_tracer("test").start_as_current_span("the opener"):
-        async with chat(Bot(1)) as dispatcher:
-            dispatcher.submit("key", 1)
-    [span] = [span for span in spans.get_finished_spans() if span.name == "chat run"]
-    assert span.parent is None
-
-
-@pytest.mark.allow_blocking
 async def test_spans_say_how_a_run_ended(spans, caplog):
     caplog.set_level(logging.CRITICAL)
     async with chat(Bot(1, error=OSError())) as dispatcher:
@@ -554,26 +396,3 @@ async def test_spans_say_how_a_run_ended(spans, caplog):
         for span in spans.get_finished_spans()
     }
     assert found == {"failed": (None, "OSError"), "stopped": ("cancelled", None)}
-
-
-@pytest.mark.parametrize("opened", ["outside", "inside"])
-async def test_current_iteration_is_none_in_a_run_that_an_iteration_asked_for(opened):
-    seen = []
-
-    async def reply(messages: list[Any]) -> str:
-        seen.append(current_iteration())
-        return "good"
-
-    shared = ChatDispatcher(reply, quiet=0.05)
-
-    async def generate(request: Any) -> str:
-        seen.append(current_iteration())
-        if opened == "outside":
-            return await shared.submit("a", "hi")
-        async with shared:
-            return await shared.submit("a", "hi")
-
-    strategy = RejectionSamplingStrategy(FunctionBackend(generate), loop_budget=1)
-    async with shared if opened == "outside" else nullcontext():
-        assert (await strategy.sample("say good")).unwrap() == "good"
-    assert seen == [1, None]

@@ -703,14 +703,3 @@ async def test_a_backend_that_returns_no_generation_is_an_error_that_counts():
                 assert isinstance(error, TypeError)
                 assert "returned str, not a Generation" in str(error)
         assert coordinator.statistics().failed == 3
-
-
-async def test_work_that_waits_for_its_own_end_is_told_so():
-    class Wrong(Person):
-        async def generate(self, request):
-            await coordinator.drain()
-
-    async with SamplingCoordinator(Wrong(), idle=0) as coordinator:
-        with anyio.fail_after(60), pytest.raises(RuntimeError, match="its own end: use abort"):
-            await coordinator.generate(ask("x"))
-        assert not coordinator.closing

@@ -6,7 +6,6 @@ import contextlib
 import gc
 import math
 import threading
-from contextvars import ContextVar
 
 import anyio
 import pytest
@@ -18,7 +17,6 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from mellea_like.coalescing.coordinator.coordinator import SamplingCoordinator
 from mellea_like.coalescing.coordinator.request_batch import PendingRequest, RequestBatch
-from mellea_like.core.current import ITERATION, current_iteration
 from mellea_like.core.generation import Generation
 from mellea_like.errors import BackendUnavailable, Expired, QueueFull, ShutdownError
 from mellea_like.telemetry import shared
@@ -79,32 +77,6 @@ async def test_s1_each_settles_once_with_a_result_or_a_typed_error():
 # --- S2: work runs in the component's task group --------------------------------------------------
 
 
-async def test_s2_work_runs_in_tasks_of_its_own_and_sees_the_openers_context():
-    who: ContextVar[str] = ContextVar("who", default="nobody")
-    seen = []
-
-    class Looking(Person):
-        async def generate(self, request):
-            seen.append((who.get(), current_iteration(), anyio.get_current_task().name))
-            return await super().generate(request)
-
-    who.set("the opener")
-
-    async def call(coordinator, request, name):
-        who.set(name)
-        ITERATION.set(request.meta)
-        await coordinator.generate(request)
-        assert current_iteration() == request.meta.iteration
-
-    async with SamplingCoordinator(Looking()) as coordinator, anyio.create_task_group() as tasks:
-        for number, request in enumerate(
-            [*asks(2, iteration=4), ask("f", format=int, iteration=5)]
-        ):
-            tasks.start_soon(call, coordinator, request, f"caller {number}")
-    assert [each[:2] for each in seen] == [("the opener", None)] * 2
-    assert all(each[2].startswith("coordinator: batch ") for each in seen)
-
-
 async def test_s2_the_span_of_a_batch_links_to_its_members_and_has_no_parent(monkeypatch):
     exporter = InMemorySpanExporter()
     provider = TracerProvider()
@@ -129,19 +101,6 @@ async def test_s2_the_span_of_a_batch_links_to_its_members_and_has_no_parent(mon
 
 
 # --- S3: cancelling a waiter ----------------------------------------------------------------------
-
-
-async def test_s3_a_waiter_that_is_cancelled_is_removed_if_it_was_not_sent():
-    person = Person()
-    told = Settlements()
-    async with SamplingCoordinator(person) as coordinator, anyio.create_task_group() as tasks:
-        for request in asks(2):
-            tasks.start_soon(told.call, coordinator, request)
-        with anyio.move_on_after(1):
-            await coordinator.generate(ask("gone"))
-        assert coordinator.statistics().waiting == 2
-    assert sorted(person.texts[0]) == ["t0", "t1"]
-    assert told.heard == {"t0": ["T0"], "t1": ["T1"]}
 
 
 async def test_s3_a_waiter_that_is_cancelled_in_mid_batch_affects_that_one_only():
@@ -236,15 +195,6 @@ async def test_s3_all_promises_of_a_backend():
 # --- S4: errors and cancellation ------------------------------------------------------------------
 
 
-async def test_s4_an_error_goes_to_its_waiters_and_the_loop_goes_on():
-    person = Person(BackendUnavailable("gone"), lambda tasks: [entry(task, "ok") for task in tasks])
-    async with SamplingCoordinator(person, max_batch=2) as coordinator:
-        first = await gather(coordinator, *asks(2))
-        second = await gather(coordinator, *asks(2))
-    assert [type(each) for each in first] == [BackendUnavailable] * 2
-    assert [each.text for each in second] == ["ok", "ok"]
-
-
 class Interrupt(KeyboardInterrupt):
     pass
 
@@ -258,33 +208,6 @@ async def test_s4_an_interrupt_in_the_backend_goes_to_its_waiters():
     async with SamplingCoordinator(Interrupted(), window=0) as coordinator:
         with pytest.raises(Interrupt):
             await coordinator.generate(ask("x"))
-
-
-async def test_s4_when_it_is_cancelled_everyone_is_settled_first():
-    told = Settlements()
-    person = Person(delay=10)
-    async with anyio.create_task_group() as outside:
-        with anyio.move_on_after(7):
-            async with SamplingCoordinator(person, max_batch=2) as coordinator:
-                for request in asks(3):
-                    outside.start_soon(told.call, coordinator, request)
-                await anyio.sleep_forever()
-        assert person.cancelled == 2
-        await anyio.wait_all_tasks_blocked()
-        assert told.heard == {f"t{n}": [ShutdownError] for n in range(3)}
-
-
-async def test_s4_an_error_in_the_block_leaves_as_it_is_and_everyone_is_settled():
-    told = Settlements()
-    async with anyio.create_task_group() as outside:
-        with pytest.raises(LookupError, match="mine"):
-            async with SamplingCoordinator(Person()) as coordinator:
-                for request in asks(2):
-                    outside.start_soon(told.call, coordinator, request)
-                await anyio.sleep(1)
-                raise LookupError("mine")
-        assert anyio.current_time() == pytest.approx(1)
-    assert told.heard == {"t0": [ShutdownError], "t1": [ShutdownError]}
 
 
 async def test_s4_what_fails_when_nobody_waits_any_more_is_logged(caplog):
@@ -358,22 +281,6 @@ async def test_s5_draining_serves_what_was_accepted_without_waiting_for_windows(
     assert told.heard == {"t0": ["T0", "T0"], "t1": ["T1"]}
 
 
-async def test_s5_what_is_not_served_by_the_deadline_gets_a_shutdown_error():
-    told = Settlements()
-    person = Person(delay=10)
-    async with (
-        SamplingCoordinator(person, max_batch=1, concurrency=1) as coordinator,
-        anyio.create_task_group() as tasks,
-    ):
-        for request in asks(3):
-            tasks.start_soon(told.call, coordinator, request)
-            await anyio.sleep(1)
-        await coordinator.drain(15.0)
-    assert anyio.current_time() == pytest.approx(15)
-    assert told.heard == {"t0": ["T0"], "t1": [ShutdownError], "t2": [ShutdownError]}
-    assert person.cancelled == 1
-
-
 async def test_s5_draining_turns_away_who_had_found_no_room():
     told = Settlements()
     async with (
@@ -405,20 +312,6 @@ async def test_s5_aborting_cancels_what_runs_and_settles_everyone():
     assert anyio.current_time() == pytest.approx(1)
     assert told.heard == {f"t{n}": [ShutdownError] for n in range(6)}
     assert person.cancelled == 1
-
-
-async def test_s5_outside_of_its_block_it_takes_nothing():
-    coordinator = SamplingCoordinator(Person(), window=0)
-    with pytest.raises(ShutdownError, match="is not open: use `async with`"):
-        await coordinator.generate(ask("x"))
-    async with coordinator:
-        await coordinator.generate(ask("x"))
-        with pytest.raises(RuntimeError, match="is open already"):
-            await coordinator.__aenter__()
-    with pytest.raises(ShutdownError, match="is not open"):
-        await coordinator.generate(ask("x"))
-    async with coordinator:
-        assert (await coordinator.generate(ask("again"))).text == "AGAIN"
 
 
 # --- S6: no starvation ----------------------------------------------------------------------------
@@ -521,25 +414,6 @@ async def test_s7_who_waits_for_room_may_leave_and_expire():
 
 
 # --- S8: deadlines --------------------------------------------------------------------------------
-
-
-async def test_s8_what_has_expired_in_the_queue_is_not_sent():
-    person = Person()
-    told = Settlements()
-    async with SamplingCoordinator(person) as coordinator, anyio.create_task_group() as tasks:
-        for request in [ask("in time", deadline=5.1), ask("late", deadline=4.0), ask("none")]:
-            tasks.start_soon(told.call, coordinator, request)
-        await anyio.sleep(4.5)
-        assert told.heard["late"] == [Expired]
-    assert sorted(person.texts[0]) == ["in time", "none"]
-
-
-async def test_s8_one_that_comes_too_late_expires_at_once():
-    async with SamplingCoordinator(Person()) as coordinator:
-        await anyio.sleep(2)
-        with pytest.raises(Expired, match="before the request could be sent"):
-            await coordinator.generate(ask("late", deadline=2.0))
-        assert anyio.current_time() == 2
 
 
 async def test_s8_a_slow_batch_before_it_counts():

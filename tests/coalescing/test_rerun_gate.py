@@ -18,7 +18,7 @@ from mellea_like.coalescing.rerun.submissions import (
     Submissions,
     when_busy,
 )
-from mellea_like.errors import CoalescingError, QueueFull, Refused, ShutdownError
+from mellea_like.errors import CoalescingError, Refused
 
 pytestmark = pytest.mark.anyio
 
@@ -175,27 +175,6 @@ async def test_a_tick_that_would_wait_for_its_own_end_is_told(virtual_clock):
     async with RerunGate(tick, name="mine") as gate:
         with pytest.raises(RuntimeError, match=r"the tick of mine can't wait .* use poke"):
             await gate.request()
-
-
-async def test_a_tick_cannot_drain_its_gate_and_can_abort_it(virtual_clock):
-    ended = []
-
-    async def drain():
-        await gate.drain()
-
-    async def abort():
-        try:
-            await gate.abort()
-        finally:
-            ended.append(gate.closing)
-
-    async with RerunGate(drain, name="mine") as gate:
-        with pytest.raises(RuntimeError, match="RerunGate can't wait for its own end"):
-            await gate.request()
-    async with RerunGate(abort) as gate:
-        with pytest.raises(ShutdownError):
-            await gate.request()
-    assert ended == [True]
 
 
 async def test_a_task_of_the_tick_may_request(virtual_clock):
@@ -565,38 +544,6 @@ def submissions(most=2, full="wait", requests=0):
     return queue, tickets
 
 
-def test_requests_that_find_no_room_stand_in_a_line_in_their_order():
-    queue, _ = submissions(most=2, requests=5)
-    assert (queue.count, queue.waiting) == (2, 5)
-    assert [queue.take(9).reasons for _ in range(3)] == [("0", "1"), ("2", "3"), ("4",)]
-    assert queue.take(9) is None
-    assert not queue
-
-
-def test_what_has_expired_is_not_taken():
-    queue, _ = submissions(requests=1)
-    late = Fake()
-    queue.add(late, Submission("late", 1, late, deadline=9))
-    assert queue.take(9).reasons == ("0",)
-    queue.add(late, Submission("late", 1, late, deadline=9))
-    assert queue.take(10) is None
-
-
-def test_one_that_leaves_makes_room_for_the_first_in_the_line():
-    queue, tickets = submissions(most=2, requests=4)
-    queue.drop(tickets[0])
-    queue.drop(tickets[3])
-    queue.drop(Fake())
-    assert queue.take(9).reasons == ("1", "2")
-    assert not queue
-
-
-def test_pokes_need_no_room():
-    queue, _ = submissions(most=1, requests=2)
-    queue.poke(Submission("poke", 3))
-    assert queue.take(9).reasons == ("0", "poke")
-
-
 def test_what_is_put_back_goes_first_and_who_left_is_left_out():
     queue, tickets = submissions(most=3, requests=5)
     queue.poke(Submission("old", 3))
@@ -620,21 +567,3 @@ def test_putting_back_those_who_left_lets_the_line_move_up():
     queue.put_back(batch)
     assert queue.take(20).reasons == ("1",)
     assert queue.take(20).reasons == ("late",)
-
-
-def test_a_full_queue_that_raises_says_how_many_it_takes():
-    queue, _ = submissions(most=2, full="raise", requests=1)
-    queue.check_room()
-    queue, _ = submissions(most=2, full="raise", requests=2)
-    with pytest.raises(QueueFull, match=r"2 requests wait .* max_pending=2 .* full='wait'"):
-        queue.check_room()
-
-
-def test_settling_all_reaches_the_line():
-    queue, tickets = submissions(most=1, requests=3)
-    queue.poke(Submission("poke", 3))
-    error = ShutdownError("closed")
-    queue.settle_all(error)
-    assert [ticket.got for ticket in tickets] == [error] * 3
-    assert not queue
-    assert queue.waiting == 0

@@ -15,8 +15,6 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from mellea_like.coalescing import RerunGate, Tick
 from mellea_like.coalescing.rerun.submissions import Submission
 from mellea_like.coalescing.ticket import Ticket
-from mellea_like.core.backend import RequestMeta
-from mellea_like.core.current import ITERATION, current_iteration
 from mellea_like.errors import Expired, QueueFull, ShutdownError
 from mellea_like.telemetry import shared
 
@@ -60,23 +58,6 @@ class Outcomes:
 # --- S1, S2 ---------------------------------------------------------------------------------------
 
 
-async def test_s1_every_accepted_request_settles_exactly_once(virtual_clock):
-    gate = RerunGate(Gated(), min_interval=1.5)
-    outcomes = Outcomes(gate)
-    async with anyio.create_task_group() as tasks, gate:
-        for number in range(50):
-            tasks.start_soon(outcomes.ask, str(number), number / 10)
-        await anyio.sleep(3)
-        await gate.abort()
-    assert len(outcomes.seen) == 50
-    assert {name for name, _, _ in outcomes.seen} == {str(number) for number in range(50)}
-    answered = [got for _, _, got in outcomes.seen if isinstance(got, int)]
-    refused = [got for _, _, got in outcomes.seen if got is ShutdownError]
-    assert len(answered) + len(refused) == 50
-    assert answered
-    assert refused
-
-
 async def test_s2_the_tick_runs_in_the_gates_own_task_and_outlives_its_requester(virtual_clock):
     tasks_seen = []
 
@@ -94,20 +75,6 @@ async def test_s2_the_tick_runs_in_the_gates_own_task_and_outlives_its_requester
         assert tasks_seen[0].parent_id == here.id
         await anyio.sleep(1)
     assert tasks_seen[1:] == [None]
-
-
-async def test_s2_work_that_is_shared_belongs_to_no_iteration(virtual_clock):
-    seen = []
-
-    async def tick():
-        seen.append(current_iteration())
-
-    async with RerunGate(tick) as gate:
-        token = ITERATION.set(RequestMeta(iteration=7))
-        await gate.request()
-        assert current_iteration() == 7
-        ITERATION.reset(token)
-    assert seen == [None]
 
 
 async def test_the_span_of_a_tick_links_to_those_who_asked_and_stands_in_none(
@@ -144,30 +111,6 @@ async def test_the_span_of_a_tick_links_to_those_who_asked_and_stands_in_none(
 # --- S3 -------------------------------------------------------------------------------------------
 
 
-async def test_s3_a_waiter_that_is_cancelled_takes_only_itself_away(virtual_clock):
-    tick = Gated()
-    gate = RerunGate(tick)
-    outcomes = Outcomes(gate)
-    async with gate, anyio.create_task_group() as tasks:
-        tasks.start_soon(outcomes.ask, "first")
-        tasks.start_soon(outcomes.ask, "stays", 0.5)
-        with anyio.move_on_after(0.8):
-            await outcomes.ask("leaves", 0.5)
-        assert gate.status().pending == 1
-    assert sorted(outcomes.seen) == [("first", 1, 1), ("stays", 2, 2)]
-
-
-async def test_s3_a_tick_for_which_nobody_is_left_does_not_begin(virtual_clock):
-    tick = Gated()
-    async with RerunGate(tick) as gate:
-        gate.poke()
-        await anyio.sleep(0.5)
-        with anyio.move_on_after(0.3):
-            await gate.request("leaves")
-        assert gate.status().pending == 0
-    assert tick.began == [0]
-
-
 async def test_s3_a_tick_under_way_goes_on_without_anybody(virtual_clock):
     tick = Gated()
     async with RerunGate(tick) as gate:
@@ -179,42 +122,6 @@ async def test_s3_a_tick_under_way_goes_on_without_anybody(virtual_clock):
 
 
 # --- S4 -------------------------------------------------------------------------------------------
-
-
-async def test_s4_after_an_exception_the_gate_goes_on(virtual_clock):
-    calls = []
-
-    async def tick(tick):
-        calls.append(tick.number)
-        if tick.number % 2:
-            raise OSError("odd")
-
-    async with RerunGate(tick) as gate:
-        for number in range(6):
-            if number % 2:
-                await gate.request()
-            else:
-                with pytest.raises(OSError, match="odd"):
-                    await gate.request()
-    assert calls == [1, 2, 3, 4, 5, 6]
-
-
-async def test_s4_on_cancellation_everyone_is_settled_first(virtual_clock):
-    # The requesters live outside what is cancelled.
-    tick = Gated(10)
-    gate = RerunGate(tick)
-    outcomes = Outcomes(gate)
-    async with anyio.create_task_group() as outside:
-        with anyio.move_on_after(2):
-            async with gate:
-                outside.start_soon(outcomes.ask, "in flight")
-                outside.start_soon(outcomes.ask, "queued", 1)
-                await anyio.sleep(100)
-        assert tick.cancelled == [2]
-    assert sorted(outcomes.seen) == [
-        ("in flight", 2, ShutdownError),
-        ("queued", 2, ShutdownError),
-    ]
 
 
 async def test_s4_nobody_waits_for_a_block_that_takes_its_time_to_end(virtual_clock):
@@ -234,29 +141,7 @@ async def test_s4_nobody_waits_for_a_block_that_takes_its_time_to_end(virtual_cl
     assert {got for _, _, got in outcomes.seen} == {ShutdownError}
 
 
-async def test_s4_an_exception_of_the_block_aborts_and_leaves_as_it_is(virtual_clock):
-    gate = RerunGate(Gated(10))
-    outcomes = Outcomes(gate)
-    async with anyio.create_task_group() as outside:
-        with pytest.raises(KeyError):
-            async with gate:
-                outside.start_soon(outcomes.ask, "in flight")
-                await anyio.sleep(1)
-                raise KeyError("mine")
-    assert outcomes.seen == [("in flight", 1, ShutdownError)]
-
-
 # --- S5 -------------------------------------------------------------------------------------------
-
-
-async def test_s5_leaving_the_block_serves_what_was_accepted(virtual_clock):
-    gate = RerunGate(Gated(), min_interval=3)
-    outcomes = Outcomes(gate)
-    async with anyio.create_task_group() as outside, gate:
-        outside.start_soon(outcomes.ask, "in flight")
-        outside.start_soon(outcomes.ask, "queued", 0.5)
-        await anyio.sleep(0.6)
-    assert sorted(outcomes.seen) == [("in flight", 1, 1), ("queued", 4, 2)]
 
 
 async def test_s5_a_restart_while_draining_still_answers_everyone(virtual_clock):
@@ -269,45 +154,6 @@ async def test_s5_a_restart_while_draining_still_answers_everyone(virtual_clock)
         await anyio.sleep_until(0.5)
         await anyio.wait_all_tasks_blocked()
     assert sorted(outcomes.seen) == [("new", 1.5, 2), ("old", 1.5, 2)]
-
-
-async def test_s5_draining_with_a_deadline_gives_the_rest_a_shutdown_error(virtual_clock):
-    tick = Gated(1, 10)
-    gate = RerunGate(tick)
-    outcomes = Outcomes(gate)
-    async with anyio.create_task_group() as outside, gate:
-        outside.start_soon(outcomes.ask, "served")
-        outside.start_soon(outcomes.ask, "in flight", 0.5)
-        outside.start_soon(outcomes.ask, "queued", 1.5)
-        outside.start_soon(outcomes.ask, "too late", 2.5)
-        await anyio.sleep(2)
-        await gate.drain(deadline=anyio.current_time() + 1)
-        assert virtual_clock.now == 3
-    assert sorted(outcomes.seen) == [
-        ("in flight", 3, ShutdownError),
-        ("queued", 3, ShutdownError),
-        ("served", 1, 1),
-        ("too late", 2.5, ShutdownError),
-    ]
-    assert tick.cancelled == [3]
-
-
-async def test_s5_abort_cancels_the_tick_and_settles_everyone(virtual_clock):
-    tick = Gated(10)
-    gate = RerunGate(tick)
-    outcomes = Outcomes(gate)
-    async with anyio.create_task_group() as outside, gate:
-        outside.start_soon(outcomes.ask, "in flight")
-        outside.start_soon(outcomes.ask, "queued", 1)
-        await anyio.sleep(2)
-        await gate.abort()
-        assert tick.cancelled == [2]
-        assert not gate.in_flight
-        with pytest.raises(ShutdownError, match="is closing"):
-            gate.poke()
-    assert {got for _, _, got in outcomes.seen} == {ShutdownError}
-    with pytest.raises(ShutdownError, match="use `async with`"):
-        await gate.request()
 
 
 async def test_s5_abort_while_the_interval_is_waited_for(virtual_clock):
@@ -335,15 +181,6 @@ async def test_s5_what_a_tick_raises_after_the_abort_is_logged(virtual_clock, ca
         await gate.abort()
     assert outcomes.seen == [("in flight", 1, ShutdownError)]
     assert "while it was cleaning up" in caplog.text
-
-
-async def test_s5_a_gate_can_be_opened_again(virtual_clock):
-    gate = RerunGate(Gated())
-    for number in (1, 2):
-        async with gate:
-            assert await gate.request() == number
-            with pytest.raises(RuntimeError, match="open already"):
-                await gate.__aenter__()
 
 
 # --- S6, S7, S8 -----------------------------------------------------------------------------------
@@ -401,20 +238,6 @@ async def test_s7_who_finds_no_room_restarts_nothing(virtual_clock):
     assert not tick.cancelled
 
 
-async def test_s8_a_request_that_expires_in_the_queue_begins_no_tick(virtual_clock):
-    tick = Gated(10)
-    gate = RerunGate(tick)
-    outcomes = Outcomes(gate)
-    async with gate, anyio.create_task_group() as tasks:
-        tasks.start_soon(outcomes.ask, "in flight")
-        await anyio.sleep(1)
-        await outcomes.ask("queued", deadline=4)
-        assert gate.status().pending == 0
-    assert sorted(outcomes.seen) == [("in flight", 10, 1), ("queued", 4, Expired)]
-    assert tick.began == [0]
-    assert gate.statistics().expired == 1
-
-
 async def test_s8_one_that_expires_as_the_tick_would_begin_is_not_sent(virtual_clock):
     tick = Gated()
     gate = RerunGate(tick, min_interval=5)
@@ -437,16 +260,6 @@ async def test_s8_a_deadline_holds_for_the_tick_too_which_goes_on(virtual_clock)
         assert gate.in_flight
     assert not tick.cancelled
     assert gate.statistics().expired == 1
-
-
-async def test_s8_a_deadline_in_the_past_is_not_accepted(virtual_clock):
-    tick = Gated()
-    async with RerunGate(tick) as gate:
-        await anyio.sleep(1)
-        with pytest.raises(Expired):
-            await gate.request(deadline=1)
-    assert not tick.began
-    assert gate.statistics().requests == 0
 
 
 async def test_s8_the_deadline_counts_the_wait_for_room(virtual_clock):

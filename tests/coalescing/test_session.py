@@ -59,47 +59,6 @@ def test_each_message_restarts_the_window_up_to_its_cap(arrivals, due):
     assert session.phase is (ChatPhase.GATHERING if arrivals else ChatPhase.IDLE)
 
 
-def test_what_gathered_runs_together_and_in_order():
-    session = make()
-    came(session, (0, "a"), (0.2, "b"), (0.4, "c"))
-    assert texts(session.take()) == ["a", "b", "c"]
-    assert session.phase is ChatPhase.RUNNING
-    assert session.due() == session.alarm() == NEVER
-    session.run_ended(cancelled=False)
-    assert session.phase is ChatPhase.IDLE
-    assert not session.window_over
-
-
-def test_nothing_else_is_taken_while_a_run_is_active():
-    session = make()
-    came(session, (0, "a"))
-    session.take()
-    came(session, (1, "b"))
-    assert session.due() == NEVER
-    session.end_window()
-    assert session.due() == NEVER
-    with pytest.raises(ValueError, match="one thing at a time"):
-        session.take()
-
-
-def test_nothing_is_taken_where_nothing_waits():
-    with pytest.raises(ValueError, match="only what waits"):
-        make().take()
-
-
-@pytest.mark.parametrize("cancelled", [False, True])
-def test_what_came_during_a_run_goes_when_it_ends_without_another_window(cancelled):
-    session = make()
-    came(session, (0, "a"))
-    session.take()
-    came(session, (1, "b"), (1.1, "c"))
-    session.run_ended(cancelled=cancelled)
-    assert session.due() == AT_ONCE
-    assert session.alarm() == NEVER, "it is in the line, not on the clock"
-    assert texts(session.take()) == ["b", "c"]
-    assert not session.window_over
-
-
 def test_what_comes_while_a_follow_up_waits_for_its_turn_joins_it_and_puts_it_off_no_more():
     session = make()
     came(session, (0, "a"))
@@ -156,56 +115,6 @@ def test_methods_of_one_object_are_one_run_function():
 # --- room and policies ------------------------------------------------------------------------
 
 
-def test_no_more_messages_wait_than_may():
-    session = make(max_pending=2)
-    came(session, (0, "a"), (0, "b"))
-    assert session.admit(message("c"), 0) is Admission.FULL
-    session.take()
-    came(session, (1, "d"), (1, "e"))
-    assert session.admit(message("f"), 1) is Admission.FULL
-    assert texts(session.pending) == ["d", "e"]
-
-
-@pytest.mark.parametrize(
-    ("on_busy", "admission", "phase"),
-    [
-        ("queue", Admission.ACCEPTED, ChatPhase.RUNNING),
-        ("interrupt", Admission.INTERRUPTS, ChatPhase.STOPPING),
-        ("reject", Admission.BUSY, ChatPhase.RUNNING),
-    ],
-)
-def test_the_policy_says_what_a_message_does_during_a_run(on_busy, admission, phase):
-    session = make(on_busy=on_busy)
-    came(session, (0, "a"), (0.1, "b"))
-    session.take()
-    assert session.admit(message("c"), 1) is admission
-    assert session.phase is phase
-
-
-def test_an_interrupted_run_gathers_again_with_what_interrupted_it():
-    session = make(on_busy="interrupt")
-    came(session, (10, "a"))
-    session.take()
-    assert session.admit(message("b"), 10.75) is Admission.INTERRUPTS
-    came(session, (11, "c"))  # It has not ended yet.
-    session.run_ended(cancelled=True)
-    assert session.due() == 11.5
-    assert texts(session.pending) == ["a", "b", "c"]
-
-
-def test_interruptions_keep_a_message_from_its_answer_for_max_wait_at_most():
-    session = make(on_busy="interrupt")
-    came(session, (10, "a"))
-    for at in (10.6, 11.2, 11.8):
-        session.take()
-        assert session.admit(message(at), at) is Admission.INTERRUPTS
-        session.run_ended(cancelled=True)
-    assert session.due() == 12.0
-    assert texts(session.take()) == ["a", 10.6, 11.2, 11.8]
-    assert session.admit(message("late"), 12.0) is Admission.ACCEPTED
-    assert session.phase is ChatPhase.RUNNING
-
-
 def test_only_what_would_have_joined_the_run_interrupts_it():
     session = make(on_busy="interrupt")
     came(session, (10, "a"))
@@ -229,16 +138,6 @@ def test_what_is_interrupted_keeps_its_room():
     assert session.phase is ChatPhase.RUNNING
 
 
-def test_a_run_that_was_to_be_interrupted_and_came_to_its_end_is_not_repeated():
-    session = make(on_busy="interrupt")
-    came(session, (10, "a"))
-    session.take()
-    session.admit(message("b"), 10.6)
-    session.run_ended(cancelled=False)
-    assert session.due() == AT_ONCE
-    assert texts(session.pending) == ["b"]
-
-
 def test_who_is_settled_during_an_interrupted_run_does_not_come_back():
     session = make(on_busy="interrupt")
     came(session, (10, "a"), (10, "b"))
@@ -250,52 +149,6 @@ def test_who_is_settled_during_an_interrupted_run_does_not_come_back():
 
 
 # --- stops ------------------------------------------------------------------------------------
-
-
-def test_a_stop_in_the_window_leaves_nothing_to_run():
-    session = make()
-    came(session, (0, "a"), (0, "b"))
-    stopping = session.stop(0.2)
-    assert (texts(stopping.running), texts(stopping.discarded)) == ([], ["a", "b"])
-    assert session.phase is ChatPhase.IDLE
-    assert session.due() == NEVER
-
-
-def test_a_stop_while_it_waits_for_its_turn_leaves_nothing_to_run():
-    session = make()
-    came(session, (0, "a"))
-    session.end_window()
-    session.stop(0.2)
-    assert session.due() == NEVER
-    came(session, (1, "b"))
-    assert session.due() == 1.5
-
-
-@pytest.mark.parametrize("cancelled", [False, True])
-def test_a_stop_during_a_run_gives_it_up_and_discards_what_waits(cancelled):
-    session = make(stop_grace=3.0)
-    came(session, (0, "a"))
-    session.take()
-    came(session, (1, "b"))
-    stopping = session.stop(2)
-    assert (texts(stopping.running), texts(stopping.discarded)) == (["a"], ["b"])
-    assert session.phase is ChatPhase.STOPPING
-    assert session.alarm() == 5.0
-    session.run_ended(cancelled=cancelled)
-    assert session.phase is ChatPhase.IDLE
-
-
-@pytest.mark.parametrize("on_busy", ["queue", "interrupt", "reject"])
-def test_what_comes_after_a_stop_starts_afresh(on_busy):
-    session = make(on_busy=on_busy)
-    came(session, (0, "a"))
-    session.take()
-    session.stop(2)
-    came(session, (2.1, "b"), (2.2, "c"))
-    assert session.due() == NEVER, "the run has not ended"
-    session.run_ended(cancelled=True)
-    assert session.due() == pytest.approx(2.7), "with a window of its own"
-    assert texts(session.take()) == ["b", "c"]
 
 
 def test_a_stop_of_an_interrupted_run_lets_nothing_come_back():
@@ -318,56 +171,7 @@ def test_a_second_stop_gives_the_run_no_more_time():
     assert session.alarm() == 5.0
 
 
-def test_a_run_that_does_not_end_in_its_grace_makes_the_session_stuck_until_it_does():
-    session = make(stop_grace=3.0)
-    came(session, (0, "a"))
-    session.take()
-    session.stop(2)
-    came(session, (3, "b"))
-    assert session.check_stuck(4.99) is None
-    assert texts(session.check_stuck(5) or ()) == ["b"]
-    assert session.phase is ChatPhase.STUCK
-    assert session.check_stuck(6) is None, "it says so once"
-    assert session.admit(message("c"), 6) is Admission.STUCK
-    assert session.alarm() == NEVER
-    assert texts(session.stop(7).discarded) == []
-    session.run_ended(cancelled=True)
-    assert session.phase is ChatPhase.IDLE
-    came(session, (9, "d"))
-    assert session.due() == 9.5
-
-
-def test_a_run_that_is_not_cancelled_is_never_stuck():
-    session = make()
-    came(session, (0, "a"))
-    session.take()
-    assert session.check_stuck(1e9) is None
-
-
 # --- deadlines, and those who leave -----------------------------------------------------------
-
-
-def test_what_has_expired_does_not_run():
-    session = make()
-    session.admit(message("a", deadline=0.3), 0)
-    session.admit(message("b", deadline=5), 0)
-    session.admit(message("c"), 0)
-    assert session.alarm() == 0.3
-    assert texts(session.expire(0.29)) == []
-    assert texts(session.expire(0.3)) == ["a"]
-    assert texts(session.pending) == ["b", "c"]
-    assert session.alarm() == 0.5
-
-
-def test_what_expires_while_it_runs_is_found_once_and_runs_on():
-    session = make()
-    session.admit(message("a", deadline=3), 0)
-    session.take()
-    assert session.alarm() == 3
-    assert texts(session.expire(3)) == ["a"]
-    assert texts(session.expire(3)) == []
-    assert session.alarm() == NEVER
-    assert session.phase is ChatPhase.RUNNING
 
 
 @pytest.mark.parametrize("leave", ["expire", "withdraw"])

@@ -40,22 +40,6 @@ def known(sessions: Sessions[Any, int]) -> list[Any]:
     return [session.key for session in sessions]
 
 
-def test_sessions_run_in_the_order_in_which_they_became_ready():
-    sessions = make()
-    for key, now in (("a", 0.0), ("b", 0.1), ("c", 0.2)):
-        say(sessions, key, now)
-    say(sessions, "a", 0.3)
-    assert sessions.take_ready() is None
-    assert [s.key for s in sessions.due(0.6)] == ["a", "b"], "a's window may have been put off"
-    for now in (0.6, 0.9):
-        for key in "bca":
-            session = sessions.get(key)
-            assert session is not None
-            sessions.update(session, now)
-    ready = [sessions.take_ready() for _ in range(4)]
-    assert [session and session.key for session in ready] == ["b", "c", "a", None]
-
-
 def test_a_session_that_has_nothing_left_to_run_leaves_the_line():
     sessions = make()
     session = say(sessions, "a", 0)
@@ -77,21 +61,6 @@ def test_what_waits_for_its_turn_sets_no_alarm_but_its_deadline():
     assert sessions.next_check() == 7.0
 
 
-def test_idle_sessions_are_forgotten_after_their_time_and_not_before():
-    sessions = make(idle_ttl=60)
-    finish(sessions, say(sessions, "a", 0), 1)
-    finish(sessions, say(sessions, "b", 0), 2)
-    assert sessions.idle == 2
-    assert sessions.next_check() == 61
-    sessions.forget(60.9)
-    assert known(sessions) == ["a", "b"]
-    sessions.forget(61)
-    assert known(sessions) == ["b"]
-    sessions.forget(62)
-    assert len(sessions) == sessions.idle == 0
-    assert sessions.next_check() == math.inf
-
-
 def test_looking_at_an_idle_session_does_not_make_it_any_younger():
     sessions = make(idle_ttl=60)
     session = say(sessions, "a", 0)
@@ -99,18 +68,6 @@ def test_looking_at_an_idle_session_does_not_make_it_any_younger():
     session.stop(50)
     sessions.update(session, 50)
     assert sessions.next_check() == 61
-
-
-def test_a_message_at_the_last_moment_keeps_the_session():
-    sessions = make(idle_ttl=60)
-    session = say(sessions, "a", 0)
-    finish(sessions, session, 1)
-    assert say(sessions, "a", 61) is session
-    sessions.forget(61)
-    sessions.forget(1e6)
-    assert known(sessions) == ["a"], "it has work to do"
-    finish(sessions, session, 62)
-    assert sessions.next_check() == 122, "its time begins again"
 
 
 def test_the_session_that_was_idle_for_longest_makes_room():
