@@ -44,7 +44,7 @@ HEX = 24
 """Hexadecimal digits of a digest: 96 bits, where nobody tries to make two the same."""
 
 OPAQUE = "<class>"
-"""The only name in what stands for an object that is no data: its class."""
+"""The only name in what is said of an object that isn't data: its class."""
 
 OWN = ("strategy", "requirements", "model", "options", "format")
 """What an identity says by itself; ``prompt`` and ``input`` the user may say better."""
@@ -66,29 +66,12 @@ def identity_of(
     What only says how it is done is left out: limits, budgets, retries, plugins, telemetry, and
     how long to wait for what.
 
-    Args:
-        strategy: what samples.
-        requirements: what each item must meet besides the strategy's.
-        action: makes the action of an item, or None.
-        format: the type that replies are parsed to, or None.
-        options: how to generate, or None for the strategy's.
-        extra: what the user says besides: a digest of the ``input``, the template of the
-            ``prompt``, or anything under a name of its own.
-
-    Returns:
-        The identity: ``strategy``, ``requirements``, ``model``, ``options``, ``format``, ``prompt``
-        and ``input``, and what else the user said.
-
-    Raises:
-        TypeError: something in ``extra`` is not what JSON can say.
-        ValueError: ``extra`` has a name that the identity says by itself.
+    ``extra`` is what the user says besides: a digest of the ``input``, the template of the
+    ``prompt``, or anything under another name.
     """
     settings = strategy.settings
     asked = Options.of(options, settings.options)
-    if settings.backend is None:
-        model: dict[str, Json] = {}
-    else:
-        model = _model(settings.backend)
+    model: dict[str, Json] = {} if settings.backend is None else _model(settings.backend)
     if asked.model is not None:
         model["model"] = asked.model
     if settings.judge is not None:
@@ -102,19 +85,11 @@ def identity_of(
         "prompt": None if action is None else _name(action),
         "input": None,
     }
-    return identity | _said(extra or {})
+    return identity | _settings(extra or {})
 
 
 def digest_of(item: object, action: Action[Any] | None) -> str:
-    """Say which item this is, whatever its position.
-
-    Args:
-        item: the item, as the source gave it.
-        action: what is asked for it; None where that could not be made.
-
-    Returns:
-        Two digests, of the item and of its prompt.
-    """
+    """Say which item this is, whatever its position: a digest of it, and one of its prompt."""
     own: Json
     asked: Json
     try:
@@ -129,27 +104,12 @@ def digest_of(item: object, action: Action[Any] | None) -> str:
 
 
 def differing_part(before: str, now: str) -> str:
-    """Say what differs between two items.
-
-    Args:
-        before: the one's digest.
-        now: the other's.
-
-    Returns:
-        ``"item"``, or ``"prompt"`` where the item is the same.
-    """
+    """Say what differs between two items: the prompt, where the item is the same."""
     return "prompt" if before.partition("-")[0] == now.partition("-")[0] else "item"
 
 
 def row_of(item: object) -> Json:
-    """Return what a record of the run keeps of an item.
-
-    Args:
-        item: the item.
-
-    Returns:
-        Its data as JSON has it; None for an object that is no data.
-    """
+    """Return an item's data as JSON has it; None for an object that isn't data."""
     if is_action(item):
         return None
     try:
@@ -160,14 +120,7 @@ def row_of(item: object) -> Json:
 
 
 def label_of(item: object) -> str:
-    """Return what people call an item.
-
-    Args:
-        item: the item.
-
-    Returns:
-        A short line: the beginning of its text, or of its data.
-    """
+    """Return what people call an item: a line with the beginning of its text, or of its data."""
     for name in ("description", "content"):
         text = getattr(item, name, None)
         if is_action(item) and isinstance(text, str):
@@ -185,7 +138,7 @@ def label_of(item: object) -> str:
 
 def _strategy(strategy: BaseSamplingStrategy) -> Json:
     settings = strategy.settings
-    said: dict[str, Json] = {
+    described: dict[str, Json] = {
         "loop_budget": settings.loop_budget,
         "concurrency_budget": settings.concurrency_budget,
         "selection": settings.selection,
@@ -194,12 +147,12 @@ def _strategy(strategy: BaseSamplingStrategy) -> Json:
         "give_up": _shown(settings.give_up),
         "accept_incomplete": settings.accept_incomplete or None,
     }
-    # What a strategy of one's own keeps besides: its template, say.
+    # What a user's strategy keeps besides, such as its template.
     own = {name: value for name, value in vars(strategy).items() if value is not settings}
-    said |= {name: _shown(value) for name, value in sorted(own.items())}
+    described |= {name: _shown(value) for name, value in sorted(own.items())}
     return {
         "class": _name(type(strategy)),
-        **{name: value for name, value in said.items() if value is not None},
+        **{name: value for name, value in described.items() if value is not None},
     }
 
 
@@ -237,17 +190,17 @@ def _format(format: Any) -> str:
     return f"{_name(format) if isinstance(format, type) else format} (schema {digest[:8]})"
 
 
-def _said(extra: Mapping[str, Any]) -> dict[str, Json]:
+def _settings(extra: Mapping[str, Any]) -> dict[str, Json]:
     own = [name for name in OWN if name in extra]
     if own:
         msg = f"settings can't say {', '.join(own)}: a batch finds that out by itself"
         raise ValueError(msg)
     try:
-        said: dict[str, Json] = json.loads(json.dumps(dict(extra)))
+        plain: dict[str, Json] = json.loads(json.dumps(dict(extra)))
     except (TypeError, ValueError) as exc:
         msg = f"settings holds what JSON can say, to be compared when the run is resumed: {exc}"
         raise TypeError(msg) from exc
-    return said
+    return plain
 
 
 # --- anything as plain data --------------------------------------------------------------------

@@ -29,12 +29,7 @@ CALLED: tuple[type, ...] = (FunctionType, partial)
 def code_of(validator: Any, seen: frozenset[Any] = frozenset()) -> Json:
     """Return what tells a validator from one of the same name that does something else.
 
-    Args:
-        validator: a function, a method, a partial, or an object that is called.
-        seen: functions that are being looked at.
-
-    Returns:
-        Plain data; None where there is no source, as of what was typed in or written in C.
+    None where there is no source, as of what was typed in or written in C.
     """
     if isinstance(validator, partial):
         given = {str(n): value for n, value in enumerate(validator.args)} | validator.keywords

@@ -10,7 +10,7 @@ import pytest
 from mellea_like import RejectionSamplingStrategy, Requirement
 from mellea_like.backends import MarkovBackend, ScriptedBackend
 from mellea_like.batch import Journal, sample_many
-from mellea_like.batch.differences import differences, in_words
+from mellea_like.batch.differences import differences
 from mellea_like.batch.identity import identity_of
 from mellea_like.errors import JournalError
 
@@ -77,7 +77,7 @@ def identity(requirement):
     ],
 )
 def test_a_validator_that_does_something_else_is_another_run(written, before, now):
-    [difference] = in_words(differences(identity(written(before)), identity(written(now))))
+    [difference] = list(map(str, differences(identity(written(before)), identity(written(now)))))
     assert '"is short"' in difference
     assert "the code of rules." in difference
 
@@ -102,18 +102,9 @@ def test_a_version_takes_the_place_of_the_source(written):
     other = PLAIN.replace("9", "5")
     one = identity(written(PLAIN, version="1"))
     assert one == identity(written(other, version="1"))
-    assert in_words(differences(one, identity(written(other, version="2")))) == [
+    assert list(map(str, differences(one, identity(written(other, version="2"))))) == [
         'the code of rules.check, which decides "is short", was version 1 and is version 2'
     ]
-
-
-def test_where_one_of_two_sources_is_not_known_the_name_decides(written):
-    known = identity(written(PLAIN))
-    unknown = json.loads(json.dumps(known))
-    del unknown["requirements"][0]["code"]
-    assert differences(known, unknown) == differences(unknown, known) == ()
-    combined = identity(written(PLAIN) & written(PLAIN))
-    assert differences(identity(written(PLAIN) & written(PLAIN.replace("9", "5"))), combined)
 
 
 def test_what_has_no_source_goes_by_its_name():

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import anyio
 from anyio import to_thread
 
-from mellea_like.batch.differences import differences, in_words
+from mellea_like.batch.differences import differences
 from mellea_like.batch.journal.file import (
     SET_RUN,
     connect,
@@ -88,7 +88,7 @@ class JournalFile:
         found = differences(before, json.loads(to_json(dict(now))))
         if found:
             msg = (
-                f"journal {self._path} belongs to another run: {'; '.join(in_words(found))}. Resume"
+                f"journal {self._path} belongs to another run: {'; '.join(map(str, found))}. Resume"
                 " it with what it was begun with, or use another journal"
             )
             raise JournalError(msg, found)

@@ -6,7 +6,7 @@ import hashlib
 import os
 from typing import TYPE_CHECKING, Any
 
-from mellea_like.batch.differences import Difference, in_words
+from mellea_like.batch.differences import Difference
 from mellea_like.cli.exits import Exit, Problem
 from mellea_like.cli.terminal import one_line, warn
 from mellea_like.specification.strategy import STRATEGIES
@@ -84,7 +84,7 @@ def another_run(error: JournalError, path: Path) -> Problem:
     found = tuple(_in_options(Difference(*one)) for one in error.differences)
     lines = [
         f"the journal {path} belongs to another run:",
-        *(f"  {one_line(line)}" for line in in_words(found)),
+        *(f"  {one_line(str(difference))}" for difference in found),
         "Resume it by the command that it was begun with, or name another journal.",
     ]
     problem = Problem("\n".join(lines))
