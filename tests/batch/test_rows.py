@@ -75,24 +75,19 @@ def test_a_json_object_a_line(data, rows):
 @pytest.mark.parametrize(
     ("line", "sentence"),
     [
-        (b"{", "line 2 is no JSON: Expecting property name"),
-        (b"{'a': 1}", "line 2 is no JSON: Expecting property name enclosed in double quotes at"),
-        (b'{"a": 1} {"a": 2}', "line 2 is no JSON: Extra data at column 10"),
-        (b'{"a": 1}\r{"a": 2}', "line 2 is no JSON: Extra data at column 10"),
-        (b'{"a": "\xff"}', "line 2 is no UTF-8 text: byte 7 makes no sense"),
-        (b"[1]", 'line 2 is an array, not an object such as {"text": "..."}'),
-        (b'"text"', "line 2 is a string, not an object"),
-        (b"7", "line 2 is a number, not an object"),
-        (b"null", "line 2 is true, false or null, not an object"),
-        (b'{"a": 1, "b": 2, "a": 1}', 'line 2 has "a" twice in one object: keep one of them'),
-        (b'{"b": [{"a": 1, "a": 2}]}', 'line 2 has "a" twice in one object: keep one of them'),
-        (b'{"a": NaN}', "line 2 is no JSON: NaN is no number that JSON knows"),
-        (b'{"a": -Infinity}', "line 2 is no JSON: -Infinity is no number that JSON knows"),
-        (b'{"a": 1e999}', "line 2 is no JSON: 1e999 is no number that JSON knows"),
-        (b'{"a": ' + b"7" * 5000 + b"}", "line 2 is no JSON: Exceeds the limit"),
+        (b"{", "line 2 isn't JSON: Expecting property name"),
+        (b"{'a': 1}", "line 2 isn't JSON: Expecting property name enclosed in double quotes at"),
+        (b'{"a": 1} {"a": 2}', "line 2 isn't JSON: Extra data at column 10"),
+        (b'{"a": 1}\r{"a": 2}', "line 2 isn't JSON: Extra data at column 10"),
+        (b'{"a": "\xff"}', "line 2 isn't UTF-8 text: byte 7 makes no sense"),
+        (b"[1]", "line 2 isn't an object such as"),
+        (b"null", "line 2 isn't an object such as"),
+        (b'{"a": NaN}', "line 2 isn't JSON: NaN isn't a number that JSON knows"),
+        (b'{"a": -Infinity}', "line 2 isn't JSON: -Infinity isn't a number that JSON knows"),
+        (b'{"a": 1e999}', "line 2 isn't JSON: 1e999 isn't a number that JSON knows"),
+        (b'{"a": ' + b"7" * 5000 + b"}", "line 2 isn't JSON: Exceeds the limit"),
         (b'{"a": "\\ud800"}', "line 2 holds half a character"),
         (b'{"\\udfff": 1}', "line 2 holds half a character"),
-        (b'{"a": ' + b"[" * 100 + b"]" * 100 + b"}", "line 2 is nested too deeply"),
         (b'{"a": ' + b"[" * 100_000, "line 2 is nested too deeply"),
         (b'{"a": "' + b"x" * LONGEST_LINE + b'"}', "line 2 has over 16 MB"),
     ],
@@ -110,7 +105,7 @@ def test_without_anybody_to_tell_a_bad_row_is_an_error():
     row = next(rows)
     assert isinstance(row, Row)
     assert json.dumps(row) == '{"a": 1}'
-    with pytest.raises(BadRow, match="line 2 is no JSON") as caught:
+    with pytest.raises(BadRow, match="line 2 isn't JSON") as caught:
         next(rows)
     assert caught.value.number == 2
 
@@ -119,7 +114,7 @@ def test_who_is_told_may_stop_it():
     def stop(bad):
         raise RuntimeError(str(bad))
 
-    with pytest.raises(RuntimeError, match="line 1 is no JSON"):
+    with pytest.raises(RuntimeError, match="line 1 isn't JSON"):
         next(read_rows(io.BytesIO(b"nonsense\n{}\n"), JSONL, stop))
 
 
@@ -143,7 +138,7 @@ def test_a_line_without_end_is_read_in_pieces_and_not_kept():
 def test_utf_16_is_named(format, codec):
     data = '{"a": 1}\n'.encode(codec)
     data = data if codec == "utf-16" else b"\xfe\xff" + data
-    with pytest.raises(ValueError, match="the text is UTF-16: make it UTF-8, with iconv"):
+    with pytest.raises(ValueError, match="the text is UTF-16: make it UTF-8, for example with iconv"):
         read(data, format)
 
 
@@ -172,8 +167,8 @@ def test_tabs_separate_too():
     [
         (b"1", "line 3 has 1 field, where the first line names 2"),
         (b"1,2,3", "line 3 has 3 fields, where the first line names 2"),
-        (b"1,\xff", "line 3 is no UTF-8 text"),
-        (b'"1"x,2', "line 3 is no CSV: ',' expected after '\"'"),
+        (b"1,\xff", "line 3 isn't UTF-8 text"),
+        (b'"1"x,2', "line 3 isn't CSV: ',' expected after '\"'"),
         (b"x" * LONGEST_LINE + b",2", "line 3 has over 16 MB"),
     ],
 )
@@ -190,7 +185,7 @@ def test_a_field_may_be_long_and_not_longer_than_a_line():
     rows, bad = read(b"a\n" + long + b"\n", CSV)
     assert (rows, bad) == ([(2, {"a": long.decode()})], [])
     rows, bad = read(b'a\n"' + (b"x" * 2**20 + b"\n") * 17 + b'1"\n', CSV)
-    assert bad[0] == (2, "line 2 is no CSV: field larger than field limit (16777216)")
+    assert bad[0] == (2, "line 2 isn't CSV: field larger than field limit (16777216)")
     assert csv.field_size_limit() == before
 
 
@@ -205,7 +200,7 @@ def test_a_quote_that_is_never_closed_takes_the_rest_and_is_told_where_it_opens(
     [
         (b"a,a\n1,2\n", "has 'a' twice"),
         (b"a, \n1,2\n", "has an empty one"),
-        (b"a,\xff\n1,2\n", "is no UTF-8 text"),
+        (b"a,\xff\n1,2\n", "isn't UTF-8 text"),
         (b'"a\n1,2\n', "has a quote that is never closed"),
     ],
 )

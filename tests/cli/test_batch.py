@@ -191,7 +191,7 @@ def test_csv_in_a_pipe_is_told_how_it_is_read(tmp_path, skip):
     asking = (*asking, "-o", str(tmp_path / "o.csv"))
     done = run(*asking, stdin="n,m\n1,2\n")
     assert done.returncode == 3
-    assert "line 1 is no JSON" in done.stderr
+    assert "line 1 isn't JSON" in done.stderr
     assert "Standard input is read as JSON lines: for other rows say --input-format csv" in (
         done.stderr
     )
@@ -286,7 +286,7 @@ def test_a_bad_line_stops_it_before_anything_is_sent(batch, server, tmp_path):
     source.write_text('{"text": "a"}\n{"text": "b"}\n{"text: "c"}\n')
     code, out, err = batch()
     assert (code, out) == (3, "")
-    assert err.splitlines()[0].startswith(f"mellea-like: {source}: line 3 is no JSON: ")
+    assert err.splitlines()[0].startswith(f"mellea-like: {source}: line 3 isn't JSON: ")
     assert err.splitlines()[1] == "Mend it, or leave out what can't be read: --on-bad-line skip"
     assert server.requests == []
     assert not (tmp_path / "out.jsonl").exists()
@@ -303,7 +303,7 @@ def test_bad_lines_may_be_left_out(batch, tmp_path):
         (1, 4, "re Say c"),
     ]
     assert err.count("Left out: ") == 2
-    assert f"Left out: {source}: line 2 is no JSON" in err
+    assert f"Left out: {source}: line 2 isn't JSON" in err
     assert "line 3: the prompt names 'text', which the row does not have; its fields: other" in err
     assert "2 lines left out." in err
 
@@ -326,7 +326,7 @@ def test_a_file_that_changes_meanwhile_ends_it_where_it_did(tmp_path):
     file.write_text('{"n": 1}\nnonsense\n')
     rows = iter(source.rows())
     assert next(rows) == {"n": 1}
-    with pytest.raises(Problem, match="line 2 is no JSON"):
+    with pytest.raises(Problem, match="line 2 isn't JSON"):
         next(rows)
 
 
@@ -338,10 +338,10 @@ def test_in_a_pipe_a_bad_line_ends_it_when_it_comes_or_is_left_out(skip, code):
     assert done.returncode == code, done.stderr
     assert [one["line"] for one in records(done.stdout)] == ([1, 2] if code else [1, 2, 4])
     if code:
-        assert "mellea-like: standard input: line 3 is no JSON: " in done.stderr
+        assert "mellea-like: standard input: line 3 isn't JSON: " in done.stderr
         assert "Stopped after 2 rows." in done.stderr
     else:
-        assert "Left out: standard input: line 3 is no JSON: " in done.stderr
+        assert "Left out: standard input: line 3 isn't JSON: " in done.stderr
 
 
 # Errors, budgets

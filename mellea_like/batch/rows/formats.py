@@ -6,22 +6,17 @@ import csv
 import json
 import math
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Iterator
+    from collections.abc import Callable, Generator, Iterator
 
 __all__ = ["LONGEST_LINE", "BadRow", "Row", "RowFormat", "format_of", "read_rows"]
 
 LONGEST_LINE = 16 * 2**20
 """Bytes of a line; no model takes as much, and some files never end."""
-
-DEEPEST = 100
-"""How deep a row's lists and objects may be nested."""
-
-LONGEST_NAME = 100
-"""How much of a field's name a message shows."""
 
 PIECE = 2**20
 """How much of a line that is too long is read at a time."""
@@ -52,9 +47,7 @@ _SUFFIXES = {
 class Row(dict[str, Any]):
     """One row: its values by their names, all fit for JSON.
 
-    Args:
-        fields: the values.
-        number: the line on which it begins, 1-based; in Parquet, which has no lines, the row.
+    Its ``number`` is the line on which it begins, from 1; in Parquet, which has no lines, the row.
     """
 
     __slots__ = ("number",)
@@ -65,12 +58,7 @@ class Row(dict[str, Any]):
 
 
 class BadRow(ValueError):
-    """A row that can't be read.
-
-    Args:
-        message: what is wrong with it; begins with its place.
-        number: its line, 1-based; in Parquet, its row.
-    """
+    """A row that can't be read; its message begins with its place, its ``number``."""
 
     def __init__(self, message: str, number: int) -> None:
         super().__init__(message)
@@ -78,17 +66,7 @@ class BadRow(ValueError):
 
 
 def format_of(path: str | Path) -> RowFormat:
-    """Say by its name how rows stand in a file.
-
-    Args:
-        path: the file.
-
-    Returns:
-        The format.
-
-    Raises:
-        ValueError: the name does not tell.
-    """
+    """Tell from a file's name how rows stand in it."""
     suffix = Path(path).suffix.lower()
     try:
         return _SUFFIXES[suffix]
@@ -103,23 +81,9 @@ def read_rows(
     on_bad: Callable[[BadRow], object] | None = None,
     on_names: Callable[[list[str]], object] | None = None,
 ) -> Generator[Row]:
-    """Read rows, one at a time; blank lines are none.
-
-    Args:
-        file: an open file; it is not closed.
-        format: how rows stand in it.
-        on_bad: is called for each row that can't be read, and may raise; by default such a row is
-            an error.
-        on_names: is called with the names in the first line of CSV or TSV, before any row.
-
-    Yields:
-        The rows.
-
-    Raises:
-        BadRow: a row can't be read, and there is no ``on_bad``.
-        ValueError: the file as a whole can't be read.
-        ImportError: the extra ``arrow`` is missing.
-    """
+    """Read rows, one at a time; blank lines don't count."""
+    # `on_bad` is told of each row that can't be read, which is else an error, and may raise;
+    # `on_names` of the names in the first line of CSV or TSV, before any row.
     if format is RowFormat.PARQUET:
         from mellea_like.batch.rows.parquet import read_parquet  # noqa: PLC0415 (an extra)
 
@@ -159,7 +123,7 @@ class _Lines:
             raise BadRow(msg, self.number)
         if self.number == 1:
             if line.startswith((b"\xff\xfe", b"\xfe\xff")):
-                msg = "the text is UTF-16: make it UTF-8, with iconv -f UTF-16 -t UTF-8 say"
+                msg = "the text is UTF-16: make it UTF-8, for example with iconv -f UTF-16 -t UTF-8"
                 raise ValueError(msg)
             line = line.removeprefix(b"\xef\xbb\xbf")
         return line
@@ -186,103 +150,48 @@ class _Wrong(Exception):
 
 def _object(line: bytes) -> dict[str, Any]:
     try:
-        found: Any = json.loads(
-            line.decode("utf-8"),
-            parse_constant=_number,
-            parse_float=_number,
-            object_pairs_hook=_without_duplicates,
-        )
+        found: Any = json.loads(line.decode("utf-8"), parse_constant=_number, parse_float=_number)
         if b"\\u" in line:
             json.dumps(found, ensure_ascii=False).encode("utf-8")  # Half a character can't be sent.
     except UnicodeDecodeError as exc:
-        msg = f"is no UTF-8 text: byte {exc.start} makes no sense"
+        msg = f"isn't UTF-8 text: byte {exc.start} makes no sense"
         raise _Wrong(msg) from exc
     except UnicodeEncodeError as exc:
         msg = "holds half a character: an escape of U+D800 to U+DFFF without its other half"
         raise _Wrong(msg) from exc
     except json.JSONDecodeError as exc:
-        msg = f"is no JSON: {exc.msg} at column {exc.colno}"
+        msg = f"isn't JSON: {exc.msg} at column {exc.colno}"
         raise _Wrong(msg) from exc
     except RecursionError as exc:
         msg = "is nested too deeply"
         raise _Wrong(msg) from exc
-    except ValueError as exc:  # Digits without end, or a number that is none.
-        msg = f"is no JSON: {exc}"
+    except ValueError as exc:  # Digits without end, or a number such as NaN.
+        msg = f"isn't JSON: {exc}"
         raise _Wrong(msg) from exc
     if not isinstance(found, dict):
-        msg = f'is {_kind(found)}, not an object such as {{"text": "..."}}'
-        raise _Wrong(msg)
-    if line.count(b"[") + line.count(b"{") > DEEPEST and _depth(found) > DEEPEST:
-        msg = "is nested too deeply"
+        msg = 'isn\'t an object such as {"text": "..."}'
         raise _Wrong(msg)
     return cast("dict[str, Any]", found)
-
-
-def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        msg = f"has {json.dumps(twice[:LONGEST_NAME])} twice in one object: keep one of them"
-        raise _Wrong(msg)
-    return found
-
-
-def _kind(value: object) -> str:
-    match value:
-        case list():
-            return "an array"
-        case str():
-            return "a string"
-        case bool() | None:
-            return "true, false or null"
-        case _:
-            return "a number"
 
 
 def _number(text: str) -> float:
     number = float(text) if text[-1].isdigit() else math.nan
     if math.isfinite(number):
         return number
-    msg = f"{text[:20]} is no number that JSON knows"
+    msg = f"{text[:20]} isn't a number that JSON knows"
     raise ValueError(msg)
-
-
-def _depth(value: Any) -> int:
-    depth, level = 0, [value]
-    while level:
-        depth += 1
-        level = [part for one in level for part in _parts(one)]
-    return depth
-
-
-def _parts(value: Any) -> list[Any]:
-    """Return the lists and objects in a list or an object."""
-    parts: Iterable[Any] = value.values() if hasattr(value, "values") else value
-    return [part for part in parts if isinstance(part, (list, dict))]
-
-
-class _Texts:
-    """The lines of a file as text; bytes that are no UTF-8 are halves of characters in it."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self.lines = _Lines(file)
-
-    def __iter__(self) -> _Texts:
-        return self
-
-    def __next__(self) -> str:
-        return next(self.lines).decode("utf-8", "surrogateescape")
 
 
 def _csv(
     file: BinaryIO, delimiter: str, on_names: Callable[[list[str]], object] | None
 ) -> Generator[Row | BadRow]:
-    texts = _Texts(file)
+    lines = _Lines(file)
+    # Bytes that aren't UTF-8 become halves of characters, which `_check_text` finds.
+    texts = map(partial(bytes.decode, encoding="utf-8", errors="surrogateescape"), lines)
     reader = csv.reader(texts, delimiter=delimiter, strict=True)
     names: list[str] | None = None
     while True:
-        first = texts.lines.number + 1
+        first = lines.number + 1
         try:
             fields = _next(reader)
             if not fields:
@@ -318,7 +227,7 @@ def _csv_says(error: Exception) -> str:
         return str(error)
     if "unexpected end of data" in str(error):
         return "has a quote that is never closed"
-    return f"is no CSV: {error}"
+    return f"isn't CSV: {error}"
 
 
 def _names(fields: list[str]) -> list[str]:
@@ -346,5 +255,5 @@ def _check_text(fields: list[str]) -> None:
     try:
         "".join(fields).encode("utf-8")
     except UnicodeEncodeError as exc:
-        msg = "is no UTF-8 text"
+        msg = "isn't UTF-8 text"
         raise _Wrong(msg) from exc

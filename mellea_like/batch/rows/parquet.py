@@ -23,7 +23,7 @@ except ImportError as exc:
     message = "Parquet files need pyarrow: pip install 'mellea-like[arrow]'"
     raise ImportError(message) from exc
 
-__all__ = ["ParquetWriter", "parquet_columns", "parquet_length", "read_parquet"]
+__all__ = ["ParquetWriter", "parquet_columns", "read_parquet"]
 
 ROWS_READ = 256
 """Rows that are taken out of a row group at a time."""
@@ -42,24 +42,11 @@ _TYPES = {
     "output_tokens": "int64",
     "unknown": "int64",
 }
-"""The columns of a result that are no text."""
+"""The columns of a result that aren't text."""
 
 
 def read_parquet(file: BinaryIO) -> Generator[Row | BadRow]:
-    """Read the rows of a file.
-
-    Values that JSON lacks become text: dates and times in ISO 8601, decimals in digits, bytes in
-    base64. What is not a number becomes None.
-
-    Args:
-        file: an open file.
-
-    Yields:
-        The rows, and what is wrong with those that can't be read.
-
-    Raises:
-        ValueError: the file as a whole can't be read.
-    """
+    """Read the rows of a file; what JSON lacks becomes text: dates, decimals, bytes in base64."""
     number = 0
     try:
         for batch in _opened(file).iter_batches(batch_size=ROWS_READ):
@@ -77,47 +64,14 @@ def read_parquet(file: BinaryIO) -> Generator[Row | BadRow]:
 
 
 def parquet_columns(file: BinaryIO) -> dict[str, str]:
-    """Say which columns a file has.
-
-    Args:
-        file: an open file; it is read from its beginning afterwards.
-
-    Returns:
-        The names, each with the type that its values have in a `Row`: ``int64``, ``double``,
-        ``bool``, or else ``string``.
-
-    Raises:
-        ValueError: it is no Parquet file, or two columns have the same name.
-    """
+    """Return a file's columns with the types that their values have in a `Row`, and rewind it."""
     schema = _opened(file).schema_arrow
     file.seek(0)
     return {field.name: _type_of(field.type) for field in schema}
 
 
-def parquet_length(file: BinaryIO) -> int:
-    """Say how many rows a file has.
-
-    Args:
-        file: an open file; it is read from its beginning afterwards.
-
-    Returns:
-        The number.
-
-    Raises:
-        ValueError: it is no Parquet file.
-    """
-    rows = _opened(file).metadata.num_rows
-    file.seek(0)
-    return int(rows)
-
-
 class ParquetWriter:
-    """Writes results as Parquet; the file can be read when it is closed, and not before.
-
-    Args:
-        file: a file that is open for writing.
-        columns: the input's columns with their types, or None.
-    """
+    """Writes results as Parquet; the file can be read when it is closed, and not before."""
 
     def __init__(self, file: BinaryIO, columns: Mapping[str, str] | None) -> None:
         self._columns = None if columns is None else tuple(columns)
@@ -132,11 +86,7 @@ class ParquetWriter:
         self._rows: list[list[Any]] = []
 
     def write(self, record: Mapping[str, Any]) -> None:
-        """Write a result.
-
-        Args:
-            record: the result.
-        """
+        """Write a result."""
         values = flat(record, self._columns)
         self._rows.append([_fit(v, t) for v, t in zip(values, self._types, strict=True)])
         if len(self._rows) >= ROWS_WRITTEN:
@@ -162,7 +112,7 @@ def _opened(file: BinaryIO) -> Any:
     try:
         opened = parquet.ParquetFile(file)
     except (OSError, pa.ArrowException) as exc:
-        msg = f"it is no Parquet file: {exc}"
+        msg = f"it isn't a Parquet file: {exc}"
         raise ValueError(msg) from exc
     names: list[str] = opened.schema_arrow.names
     twice = next((name for name in names if names.count(name) > 1), None)

@@ -1,4 +1,4 @@
-"""Prompts made of rows: Jinja templates, in which values that are no text stand as JSON."""
+"""Prompts made of rows: Jinja templates, in which values that aren't text stand as JSON."""
 
 from __future__ import annotations
 
@@ -18,30 +18,20 @@ if TYPE_CHECKING:
 __all__ = ["RowTemplate", "TemplateSyntaxError"]
 
 ROW = "row"
-"""The name of all fields together, for those whose names are no words."""
+"""The name of all fields together, for those whose names aren't identifiers."""
 
 
 class RowTemplate:
     """A Jinja template that sees a row's fields by their names, and all of them as ``row``.
 
     It runs in Jinja's sandbox. What stands in a row is only ever text: it is not run. It can be
-    sent to another process.
-
-    Args:
-        text: the template.
-
-    Attributes:
-        text: the template.
-        names: the names in it that are not its own.
-
-    Raises:
-        TemplateSyntaxError: Jinja's: it is no template.
+    sent to another process. ``names`` are those in it that aren't its own.
     """
 
     def __init__(self, text: str) -> None:
         environment = SandboxedEnvironment(
             undefined=StrictUndefined,
-            autoescape=False,  # It is no HTML.
+            autoescape=False,  # It isn't HTML.
             keep_trailing_newline=False,
             finalize=_written,
         )
@@ -54,18 +44,7 @@ class RowTemplate:
         return RowTemplate, (self.text,)
 
     def fill(self, row: Mapping[str, Any]) -> str:
-        """Make the prompt of a row.
-
-        Args:
-            row: the row.
-
-        Returns:
-            The prompt.
-
-        Raises:
-            UndefinedError: Jinja's: the row lacks a field.
-            SecurityError: Jinja's: the template does what it may not.
-        """
+        """Make the prompt of a row."""
         return self._template.render({ROW: dict(row), **row})
 
 

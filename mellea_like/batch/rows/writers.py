@@ -53,11 +53,7 @@ class RowWriter(Protocol):
     """Writes results, as plain records, to a file."""
 
     def write(self, record: Mapping[str, Any]) -> None:
-        """Write one.
-
-        Args:
-            record: the result.
-        """
+        """Write one."""
         ...
 
     def close(self) -> None:
@@ -70,18 +66,8 @@ def row_writer(
 ) -> RowWriter:
     """Make what writes results.
 
-    Args:
-        file: a file that is open for writing.
-        format: how results are to stand in it.
-        columns: the names of the input's columns with their types (``string``, ``int64``,
-            ``double`` or ``bool``), to stand before the result's; None where the input has no
-            columns, and a column ``input`` holds its rows as JSON. JSONL needs none of it.
-
-    Returns:
-        The writer.
-
-    Raises:
-        ImportError: the extra ``arrow`` is missing.
+    ``columns`` are the input's columns with their types (``string``, ``int64``, ``double`` or
+    ``bool``), to stand before the result's; without them a column ``input`` holds rows as JSON.
     """
     if format is RowFormat.PARQUET:
         from mellea_like.batch.rows.parquet import ParquetWriter  # noqa: PLC0415 (an extra)
@@ -93,15 +79,7 @@ def row_writer(
 
 
 def begins_results(start: bytes, format: RowFormat) -> bool:
-    """Say whether a file may be one of results, so that others may take its place.
-
-    Args:
-        start: the file's first line, or what there is of it.
-        format: how results stand in such a file.
-
-    Returns:
-        Whether it begins as one, or is empty.
-    """
+    """Tell by its first line whether a file may be one of results, or is empty."""
     if not start:
         return True
     if format is RowFormat.PARQUET:
@@ -115,14 +93,7 @@ def begins_results(start: bytes, format: RowFormat) -> bool:
 
 
 def as_json(value: Any) -> str:
-    """Write a value as JSON in one line, whatever reads lines, and fit for a terminal.
-
-    Args:
-        value: the value.
-
-    Returns:
-        The text.
-    """
+    """Write a value as JSON in one line, whatever reads lines, and fit for a terminal."""
     text = json.dumps(value, ensure_ascii=False, default=str)
     return _NOT_ESCAPED_BY_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
@@ -158,14 +129,7 @@ class _CsvWriter:
 
 
 def flat_names(columns: Sequence[str] | None) -> list[str]:
-    """Name the columns of a file of results.
-
-    Args:
-        columns: the input's columns, or None.
-
-    Returns:
-        The names; a result's column that is named as one of the input is ``result_`` and its name.
-    """
+    """Name the columns of a file of results; the result's give way to those of the input."""
     names = ["input"] if columns is None else list(columns)
     taken = set(names)
     for field in RESULT_FIELDS:
@@ -178,15 +142,7 @@ def flat_names(columns: Sequence[str] | None) -> list[str]:
 
 
 def flat(record: Mapping[str, Any], columns: Sequence[str] | None) -> list[Any]:
-    """Write a result as the values of columns.
-
-    Args:
-        record: the result.
-        columns: the input's columns, or None.
-
-    Returns:
-        The values, in the order of `flat_names`.
-    """
+    """Return a result as the values of columns, in the order of `flat_names`."""
     given = record["input"]
     before = [as_json(given)] if columns is None else [given.get(name) for name in columns]
     output, error = record["output"], record["error"]

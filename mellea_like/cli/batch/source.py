@@ -158,7 +158,7 @@ class RowSource:
 
     def _bad(self, row: BadRow) -> None:
         said = one_line(f"{self._name}: {row}")
-        if self._assumed and str(row).startswith("line 1 is no JSON"):
+        if self._assumed and str(row).startswith("line 1 isn't JSON"):
             self._hint = f"\n{_NO_JSON}"
         if self._on_bad == "stop":
             msg = (
