@@ -138,7 +138,7 @@ def test_a_line_without_end_is_read_in_pieces_and_not_kept():
 def test_utf_16_is_named(format, codec):
     data = '{"a": 1}\n'.encode(codec)
     data = data if codec == "utf-16" else b"\xfe\xff" + data
-    with pytest.raises(ValueError, match="the text is UTF-16: make it UTF-8, for example with iconv"):
+    with pytest.raises(ValueError, match="the text is UTF-16: make it UTF-8, for example with"):
         read(data, format)
 
 
