@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from mellea_like.backends.function import FunctionBackend
 from mellea_like.backends.scripted import ScriptedBackend
-from mellea_like.core.backend import Backend, Request, can_judge
+from mellea_like.core.backend import Backend, Request
 from mellea_like.core.generation import Generation, Usage
 from mellea_like.core.message import Message
 from mellea_like.core.validation import Candidate
@@ -128,16 +128,6 @@ async def test_a_value_is_kept_and_written_out(value, text):
     assert reply.text == text
 
 
-async def test_a_value_that_contains_itself_is_written_out_as_its_repr():
-    loop: list[object] = []
-    loop.append(loop)
-    assert (await FunctionBackend(lambda _: loop).generate(ask())).text == "[[...]]"
-
-
-async def test_a_text_has_no_value_yet():
-    assert (await FunctionBackend(plain).generate(ask())).value is None
-
-
 async def test_a_generation_is_passed_on_whole():
     whole = Generation("text", value=7, usage=Usage(1, 2, 3), model="m", finish_reason="length")
     request = ask()
@@ -203,20 +193,6 @@ async def test_a_source_of_values_that_runs_dry_says_so(inline):
     assert (await backend.generate(ask())).value == 1
     with pytest.raises(RuntimeError, match="no more values to give"):
         await backend.generate(ask())
-
-
-async def test_names_for_records():
-    assert FunctionBackend(plain).model == "plain"
-    assert FunctionBackend(functools.partial(plain)).model == "plain"
-    assert FunctionBackend(Callable()).model == "Callable"
-    assert FunctionBackend(plain, model="mine").model == "mine"
-    assert (await FunctionBackend(plain, model="mine").generate(ask())).model == "mine"
-    assert repr(FunctionBackend(plain)) == "<FunctionBackend plain>"
-
-
-def test_it_judges_only_when_told_so():
-    assert not can_judge(FunctionBackend(plain))
-    assert can_judge(FunctionBackend(plain, can_judge=True))
 
 
 def test_wrong_arguments_are_refused():

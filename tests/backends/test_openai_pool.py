@@ -42,18 +42,6 @@ async def test_no_more_connections_are_open_than_the_user_allows(most):
         await backend.aclose()
 
 
-async def test_without_a_limit_the_sdk_opens_as_many_as_are_asked_for():
-    together = Answer(until=lambda: server.max_in_flight == 40)
-    with OpenAIServer(together) as server:
-        backend = OpenAIBackend("m", base_url=server.url)
-        with anyio.fail_after(20):
-            async with anyio.create_task_group() as tasks:
-                for _ in range(40):
-                    tasks.start_soon(backend.generate, ask())
-        assert http_client(backend)._transport._pool._max_connections == 1000
-        await backend.aclose()
-
-
 def test_a_wrong_number_of_connections_is_refused():
     for wrong in (0, -1):
         with pytest.raises(ValueError, match="max_connections is at least 1"):

@@ -55,12 +55,6 @@ async def test_a_run_can_be_repeated(virtual_clock):
     assert [t for _, t in first] == pytest.approx([t for _, t in second])
 
 
-async def test_another_seed_gives_another_run(virtual_clock):
-    requests = [ask() for _ in range(50)]
-    first, second = [await fates(SimulatedBackend(seed=seed), requests) for seed in (1, 2)]
-    assert first != second
-
-
 async def test_a_seeded_request_has_its_fate_whenever_it_comes(virtual_clock):
     backend = SimulatedBackend(**ROUGH)
     requests = [ask(seed) for seed in range(30)]
@@ -83,20 +77,11 @@ async def test_latencies_are_lognormal_about_their_median(virtual_clock):
     assert high / statistics.median(seen) == pytest.approx(1.65, rel=0.15)
 
 
-async def test_no_spread_makes_all_equal(virtual_clock):
-    seen = [t for _, t in await fates(SimulatedBackend(median=3, sigma=0), [ask()] * 5)]
-    assert seen == pytest.approx([3] * 5)
-
-
 async def test_stragglers_take_their_factor_longer(virtual_clock):
     backend = SimulatedBackend(median=1, sigma=0, straggler_rate=0.25, straggler_factor=7)
     seen = [round(t) for _, t in await fates(backend, [ask()] * 1000)]
     assert set(seen) == {1, 7}
     assert seen.count(7) / 1000 == pytest.approx(0.25, abs=0.05)
-
-
-async def test_no_latency_takes_no_time(virtual_clock):
-    assert [t for _, t in await fates(SimulatedBackend(median=0), [ask()] * 3)] == [0, 0, 0]
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.3, 1.0])
@@ -150,13 +135,6 @@ async def test_a_giveaway_changes_nothing_else(virtual_clock):
         assert sum(changed) == text.startswith("failing")
 
 
-async def test_a_reply_of_one_word_does_not_give_itself_away():
-    backend = SimulatedBackend(pass_rate=0, median=0, giveaway_rate=1, output_tokens=2)
-    texts = [(await backend.generate(ask(seed))).text for seed in range(50)]
-    assert {text for text in texts if "wrong" not in text} == {"failing"}
-    assert "failing wrong" in texts
-
-
 async def test_errors_come_at_their_rates(virtual_clock):
     backend = SimulatedBackend(error_rate=0.2, rate_limit_rate=0.3, retry_after=4)
     seen = [reply for reply, _ in await fates(backend, [ask()] * 1000)]
@@ -179,16 +157,6 @@ async def test_an_error_comes_within_the_latency(virtual_clock):
     assert caught.value.status == 503
     assert 0 < virtual_clock.now < 3
     assert request.meter.usage == Usage(1, 2, 0, unknown=1)
-
-
-async def test_one_word_is_one_token():
-    request = ask()
-    backend = SimulatedBackend(median=0, output_tokens=30)
-    reply = await backend.generate(request)
-    words = len(reply.text.split())
-    assert 15 <= words <= 45
-    assert reply.usage == request.meter.usage == Usage(1, 2, words)
-    assert backend.statistics().output_tokens == words
 
 
 async def test_max_tokens_cuts_a_reply():

@@ -66,25 +66,6 @@ def test_the_window(steps, sizes):
         assert seen == pytest.approx(sizes)
 
 
-def test_the_window_stays_under_its_maximum():
-    window = Window(8, 10)
-    for _ in range(5):
-        window.succeeded(0.0, 10)
-    assert window.size == 10
-    window.slow_start = False
-    window.succeeded(0.0, 10)
-    assert window.size == 10
-
-
-def test_a_full_round_of_successes_adds_about_one():
-    window = Window(100, 1000)
-    window.refused(0.0)
-    before = window.size
-    for _ in range(window.whole):
-        window.succeeded(1.0, window.whole)
-    assert window.size == pytest.approx(before + 1, abs=0.02)
-
-
 # --- what it makes of the ways in which a request may end -----------------------------------------
 
 

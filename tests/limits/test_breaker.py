@@ -235,12 +235,11 @@ async def test_it_can_be_turned_off(virtual_clock):
     assert backend.statistics().started == 60
 
 
-@pytest.mark.parametrize("rate", [0.3, 0.5])
-async def test_a_flaky_server_does_not_trip_it(virtual_clock, rate):
+async def test_a_flaky_server_does_not_trip_it(virtual_clock):
     dice = random.Random(1)
-    backend = ScriptedBackend(lambda _: DOWN if dice.random() < rate else "bad")
+    backend = ScriptedBackend(lambda _: DOWN if dice.random() < 0.5 else "bad")
     strategy = RejectionSamplingStrategy(backend, loop_budget=5, concurrency_budget=4)
-    for _ in range(50):
+    for _ in range(20):
         assert len((await strategy.sample("Say good.", [GOOD])).slices) == 20
     assert gate_of(backend).statistics().unsent == 0
 

@@ -19,7 +19,7 @@ from mellea_like.core.message import Message
 from mellea_like.core.options import Options
 from mellea_like.core.prices import Price
 from mellea_like.errors import BackendUnavailable, LimitExceeded
-from mellea_like.limits.base import Limit, LimitedBackend, RequestEnd
+from mellea_like.limits.base import LimitedBackend, RequestEnd
 from mellea_like.limits.budget import Budget, BudgetLimits
 from mellea_like.limits.ledger import Amounts, Claim
 from mellea_like.testing import run_virtual
@@ -67,44 +67,36 @@ class Asking:
         return {name: (at, end) for name, at, end in self.ends}
 
 
+@pytest.fixture
+def young_heap():
+    """Only what is made from now on is looked at by the collector: all else takes seconds."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
 # --- arguments --------------------------------------------------------------------------------
 
 WHOLE = ["requests", "input_tokens", "output_tokens", "assume_output_tokens"]
 NUMBERS = ["money", "seconds"]
 
 
-@pytest.mark.parametrize("name", WHOLE)
-@pytest.mark.parametrize("bad", [True, "5", 2.5, math.nan, math.inf])
-def test_a_number_of_tokens_or_requests_is_an_int(name, bad):
-    with pytest.raises(TypeError, match=f"{name} is a whole number"):
-        Budget(**{"seconds": 1, name: bad})
-
-
-@pytest.mark.parametrize("name", NUMBERS)
-@pytest.mark.parametrize("bad", [True, "5", 1j])
-def test_money_and_seconds_are_numbers(name, bad):
-    with pytest.raises(TypeError, match=f"{name} is a number"):
-        Budget(**{name: bad, "prices": PRICES})
-
-
-@pytest.mark.parametrize("name", WHOLE + NUMBERS)
-@pytest.mark.parametrize("bad", [0, -1])
-def test_a_limit_is_above_zero(name, bad):
-    with pytest.raises(ValueError, match=name):
-        Budget(**{"requests": 1, "prices": PRICES, name: bad})
-
-
-@pytest.mark.parametrize("name", ["requests", "input_tokens", "output_tokens", "seconds"])
-def test_a_number_that_fits_into_no_float_is_refused(name):
-    with pytest.raises(ValueError, match=f"a budget's {name} is "):
-        Budget(**{name: 10**400})
-
-
-@pytest.mark.parametrize("name", NUMBERS)
-@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-def test_money_and_seconds_are_finite(name, bad):
-    with pytest.raises(ValueError, match=f"{name} is over 0 and finite"):
-        Budget(**{name: bad, "prices": PRICES})
+@pytest.mark.parametrize(
+    ("names", "bad", "error", "says"),
+    [
+        (WHOLE, [True, "5", 2.5, math.nan, math.inf], TypeError, "is a whole number"),
+        (NUMBERS, [True, "5", 1j], TypeError, "is a number"),
+        (WHOLE + NUMBERS, [0, -1], ValueError, ""),
+        (["requests", "input_tokens", "output_tokens", "seconds"], [10**400], ValueError, "is "),
+        (NUMBERS, [math.nan, math.inf, -math.inf], ValueError, "is over 0 and finite"),
+    ],
+)
+def test_a_limit_is_a_number_above_zero(names, bad, error, says):
+    for name in names:
+        for value in bad:
+            with pytest.raises(error, match=f"{name} {says}"):
+                Budget(**{"requests": 1, "prices": PRICES, name: value})
 
 
 def test_a_budget_without_a_limit_is_refused_unless_it_is_within_another():
@@ -128,21 +120,6 @@ def test_other_arguments_of_the_wrong_type_are_refused(fields):
         Budget(requests=1, **fields)
 
 
-def test_what_it_was_given_can_be_read():
-    outer = Budget(
-        requests=1, input_tokens=2, output_tokens=3, money=4.5, seconds=6, prices=PRICES,
-        assume_output_tokens=7, name="outer",
-    )  # fmt: skip
-    assert outer.statistics().limits == (1, 2, 3, 4.5, 6)
-    assert (outer.requests, outer.input_tokens, outer.output_tokens) == (1, 2, 3)
-    assert (outer.money, outer.seconds, outer.assume_output_tokens) == (4.5, 6, 7)
-    assert outer.prices == PRICES
-    assert outer.within is None
-    assert outer.chain == (outer,)
-    assert isinstance(outer, Limit)
-    assert "'outer': requests=1, input_tokens=2" in repr(outer)
-
-
 def test_a_child_has_its_parents_prices_and_assumption():
     outer = Budget(requests=9, prices=PRICES, assume_output_tokens=7)
     inner = outer.child(
@@ -154,12 +131,6 @@ def test_a_child_has_its_parents_prices_and_assumption():
     own = Budget(requests=1, within=outer, prices={"m": Price(1, 1)}, assume_output_tokens=8)
     assert (list(own.prices or ()), own.assume_output_tokens) == (["m"], 8)
     assert "no limits" in repr(outer.child())
-
-
-def test_what_a_budget_is_within_can_not_be_changed():
-    budget = Budget(requests=1)
-    with pytest.raises(AttributeError):
-        budget.within = budget
 
 
 # --- check ------------------------------------------------------------------------------------
@@ -660,7 +631,7 @@ def test_a_budget_in_use_in_one_event_loop_refuses_another(library):
 
 
 @pytest.mark.anyio
-async def test_nothing_is_kept_of_requests_that_have_ended(virtual_clock):
+async def test_nothing_is_kept_of_requests_that_have_ended(virtual_clock, young_heap):
     class Marked(Message):
         pass
 
@@ -668,7 +639,6 @@ async def test_nothing_is_kept_of_requests_that_have_ended(virtual_clock):
         gc.collect()
         return sum(type(thing) in {Marked, Claim} for thing in gc.get_objects())
 
-    before = kept()
     budget = Budget(output_tokens=10, assume_output_tokens=8)
     target = LimitedBackend(backend(), budget.child())
     async with anyio.create_task_group() as tasks:
@@ -678,7 +648,7 @@ async def test_nothing_is_kept_of_requests_that_have_ended(virtual_clock):
             del request
     target.inner.requests.clear()
     assert budget.statistics().denied == 1
-    assert kept() == before
+    assert kept() == 0
 
 
 # --- whatever happens -------------------------------------------------------------------------
@@ -780,9 +750,3 @@ def test_no_limit_is_ever_overshot_nothing_leaks_and_all_who_wait_hear(
     # One that is denied at the very moment in which its patience ends need not hear of it.
     denied = sum(b.statistics().denied for b in (tenant, *calls))
     assert ended.count("denied") <= denied <= ended.count("denied") + ended.count("cancelled")
-
-
-def test_absurd_but_finite_amounts_are_counted_exactly():
-    budget = Budget(money=1e300, prices={"m": Price(1e300, 1e-300)}, assume_output_tokens=1)
-    budget.check(Options(), "m")
-    assert budget.remaining.money == pytest.approx(1e300)

@@ -12,7 +12,7 @@ from anyio.lowlevel import checkpoint
 from limiter_kit import GOOD, Slow, hold, request
 
 from mellea_like.errors import BackendUnavailable
-from mellea_like.limits.base import Limit, LimitedBackend
+from mellea_like.limits.base import LimitedBackend
 from mellea_like.limits.concurrency import ConcurrencyLimiter
 from mellea_like.testing import run_virtual
 
@@ -38,10 +38,6 @@ async def test_no_more_than_the_limit_are_in_flight(virtual_clock):
     assert virtual_clock.now == pytest.approx(4.0)
     assert backend.max_in_flight == 3
     assert limiter.statistics() == (3, 0, 0, 10, 3)
-
-
-async def test_it_is_a_limit():
-    assert isinstance(ConcurrencyLimiter(1), Limit)
 
 
 async def test_backends_share_it(virtual_clock):
@@ -158,15 +154,6 @@ async def test_who_is_cancelled_while_waiting_leaves_the_line(virtual_clock):
         assert scope.cancelled_caught
         assert limiter.statistics() == (1, 1, 0, 1, 1)
     assert idle(limiter)
-
-
-async def test_who_is_cancelled_already_gets_nothing():
-    limiter = ConcurrencyLimiter(1)
-    with anyio.CancelScope() as scope:
-        scope.cancel()
-        await limiter.acquire(request(), Slow())
-    assert scope.cancelled_caught
-    assert limiter.statistics() == (1, 0, 0, 0, 0)
 
 
 @pytest.mark.parametrize("granted_first", [True, False])

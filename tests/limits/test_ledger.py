@@ -73,59 +73,7 @@ def test_what_fits_and_what_never_will(limits, spent, reserved, wanted, lacking,
 # --- reserving and settling -------------------------------------------------------------------
 
 
-def test_what_is_wanted_is_reserved_and_then_what_was_spent_is_charged():
-    account = tokens(100)
-    claim = ask(60, account)
-    assert (claim.standing, sums(account)) == (GRANTED, (0, 60, 0))
-    end(claim, 20)
-    assert (claim.standing, sums(account)) == (ENDED, (20, 0, 0))
-
-
-def test_a_claim_is_settled_once():
-    account = tokens(100)
-    claim = ask(60, account)
-    end(claim, 20)
-    end(claim, 20)
-    claim.leave()
-    assert sums(account) == (20, 0, 0)
-
-
-def test_requests_of_unknown_cost_are_counted():
-    outer, inner = tokens(100), tokens(100)
-    ask(60, inner, outer).settle([Amounts(2, 0, 20)] * 2, unknown=2)
-    assert (inner.unknown, outer.unknown) == (2, 2)
-
-
-def test_more_than_was_reserved_may_be_charged():
-    account = tokens(100)
-    end(ask(60, account), 150)
-    assert sums(account) == (150, 0, 0)
-    assert ask(1, account).standing is DENIED
-
-
-def test_a_claim_that_can_never_be_met_is_denied_at_once_and_reserves_nothing():
-    outer, inner = tokens(100), tokens(1000)
-    claim = ask(101, inner, outer)
-    assert (claim.standing, claim.denied_by) == (DENIED, (outer, "output_tokens"))
-    assert sums(inner) == sums(outer) == (0, 0, 0)
-    assert (inner.denied, outer.denied) == (0, 1)
-
-
-def test_the_innermost_account_without_room_denies():
-    outer, inner = tokens(10), tokens(10)
-    assert ask(11, inner, outer).denied_by == (inner, "output_tokens")
-
-
 # --- the line ---------------------------------------------------------------------------------
-
-
-def test_what_fits_only_beside_what_is_reserved_waits_and_is_woken():
-    account, woken = tokens(100), []
-    first = ask(60, account)
-    second = ask(60, account, woken=woken)
-    assert (second.standing, sums(account), woken) == (QUEUED, (0, 60, 1), [])
-    end(first, 40)
-    assert (second.standing, sums(account), woken) == (GRANTED, (40, 60, 0), [second])
 
 
 def test_a_claim_in_line_is_denied_when_it_can_never_be_met_any_more():
@@ -155,33 +103,6 @@ def test_a_hopeless_claim_in_the_middle_of_the_line_does_not_wait_for_those_befo
     assert sums(account) == (95, 0, 0)
 
 
-def test_a_later_claim_does_not_overtake_though_it_would_fit():
-    account, woken = tokens(100), []
-    first = ask(60, account)
-    large, small = ask(60, account, woken=woken), ask(10, account, woken=woken)
-    assert (large.standing, small.standing) == (QUEUED, QUEUED)
-    end(first, 0)
-    assert woken == [large, small]
-
-
-def test_one_ending_serves_all_who_fit_then():
-    account, woken = tokens(100), []
-    first = ask(100, account)
-    others = [ask(30, account, woken=woken) for _ in range(4)]
-    end(first, 0)
-    assert [claim.standing for claim in others] == [GRANTED] * 3 + [QUEUED]
-    assert woken == others[:3]
-
-
-def test_who_leaves_makes_way_for_those_behind():
-    account, woken = tokens(100), []
-    ask(60, account)
-    large, small = ask(60, account, woken=woken), ask(10, account, woken=woken)
-    large.leave()
-    assert (large.standing, small.standing) == (ENDED, GRANTED)
-    assert (woken, sums(account)) == ([small], (0, 70, 0))
-
-
 def test_who_leaves_after_being_granted_gives_it_back_to_the_next():
     account = tokens(100)
     first = ask(100, account)
@@ -190,26 +111,6 @@ def test_who_leaves_after_being_granted_gives_it_back_to_the_next():
     second.leave()
     assert (second.standing, third.standing) == (ENDED, GRANTED)
     assert sums(account) == (0, 100, 0)
-
-
-def test_who_was_denied_has_nothing_to_leave():
-    account = tokens(10)
-    claim = ask(11, account)
-    claim.leave()
-    assert (claim.standing, sums(account)) == (DENIED, (0, 0, 0))
-
-
-def test_higher_limits_serve_the_line_and_lower_ones_deny_it():
-    account, woken = tokens(100), []
-    ask(60, account)
-    second, third = ask(60, account, woken=woken), ask(90, account, woken=woken)
-    account.limits = (inf, inf, 120, inf)
-    account.serve()
-    assert (second.standing, third.standing) == (GRANTED, QUEUED)
-    account.limits = (inf, inf, 80, inf)
-    account.serve()
-    assert (third.standing, sums(account)) == (DENIED, (0, 120, 0))
-    assert woken == [second, third]
 
 
 # --- accounts within accounts -----------------------------------------------------------------
