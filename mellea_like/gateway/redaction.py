@@ -142,13 +142,14 @@ class _RedactedPieces:
 
 HIDDEN = "***"
 
-CHATTY = ("openai", "httpx2", "httpcore2", "httpx", "httpcore")
-"""Below a warning these show requests: the SDK its options, the client its URLs."""
+CHATTY = ("openai", "httpx2", "httpcore2", "httpx", "httpcore", "uvicorn")
+"""Below a warning these show requests: the SDK its options, client and server the URLs."""
 
 CHILDREN = {
     "openai": ("_base_client", "_legacy_response", "_response", "_streaming"),
     "httpcore": ("connection", "http11", "http2", "proxy", "socks"),
     "httpcore2": ("connection", "http11", "http2", "proxy", "socks"),
+    "uvicorn": ("access", "asgi"),
 }
 """Loggers may be made after the filters, and a filter doesn't see what a child logs."""
 
@@ -174,7 +175,8 @@ def _without_traceback(record: logging.LogRecord) -> bool:
     record.exc_info = record.exc_text = record.stack_info = None
     # That requests are cut off when the server stops isn't an error.
     cut_off = error is not None and not isinstance(error, Exception)
-    return not cut_off and not str(record.msg).startswith("Cancel %s running task(s)")
+    expected = cut_off or str(record.msg).startswith("Cancel %s running task(s)")
+    return record.levelno >= logging.WARNING and not expected
 
 
 def _first_words(record: logging.LogRecord) -> bool:
@@ -211,15 +213,13 @@ def redacted_logs() -> Generator[None]:
     Loggers keep their levels and handlers. Gateways in several threads may do this at once.
     """
     existing = list(logging.root.manager.loggerDict)
-    kinds: dict[str, Callable[[logging.LogRecord], bool]] = {
-        "uvicorn.error": _without_traceback,
-        "asyncio": _first_words,
-        engine.name: _without_texts,
-    }
+    kinds: dict[str, Callable[[logging.LogRecord], bool]] = {}
     for top in CHATTY:
         names = [top, *(f"{top}.{child}" for child in CHILDREN.get(top, ()))]
         names += [name for name in existing if name.startswith(f"{top}.")]
         kinds |= dict.fromkeys(names, _warnings_only)
+    kinds |= {"uvicorn.error": _without_traceback, "asyncio": _first_words}
+    kinds[engine.name] = _without_texts
     # A filter of its own for each block: what one block takes away, another may still need.
     filters = {name: _Filter(kind) for name, kind in kinds.items()}
     for name, filter_ in filters.items():

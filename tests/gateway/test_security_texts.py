@@ -257,14 +257,19 @@ def test_afterwards_loggers_are_as_they_were(caplog):
 
 
 def test_a_gateway_in_someone_s_program_leaves_its_logs_and_its_collector_alone():
-    names = ["openai", "asyncio", "uvicorn.error", "mellea_like", "httpx2"]
-    before = [list(logging.getLogger(n).filters) for n in names], gc.get_threshold()
+    names = ["openai", "asyncio", "uvicorn", "uvicorn.error", "uvicorn.access", "mellea_like"]
+
+    def state() -> object:
+        loggers = [logging.getLogger(name) for name in names]
+        shown = [(x.level, x.propagate, list(x.handlers), list(x.filters)) for x in loggers]
+        return shown, gc.get_threshold()
+
+    before = state()
     backends = {"main": FunctionBackend(lambda _: "a", inline=True)}
     with running(config_for(), backends=backends, quiet=False) as gateway:
         with gateway.client() as client:
             client.chat.completions.create(model="mine", messages=user())
-        now = [list(logging.getLogger(n).filters) for n in names], gc.get_threshold()
-        assert now == before
+        assert state() == before
 
 
 # --- metrics -------------------------------------------------------------------------------------

@@ -69,6 +69,7 @@ class _Connection(H11Protocol):
 
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
+        self.access_log = False  # It shows query strings.
         self._half_closed: TimerHandle | None = None
         self._head: TimerHandle | None = None
         self._stuck: TimerHandle | None = None

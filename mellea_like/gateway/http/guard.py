@@ -74,12 +74,11 @@ class Guard:
         keys: Mapping[str, KeyConfig],
         *,
         metrics: Metrics,
-        environ: Mapping[str, str] | None = None,
     ) -> None:
         self.app = app
         self.server = server
         self.metrics = metrics
-        self._tokens = Keys(keys, environ)
+        self._tokens = Keys(keys)
         limits: Mapping[str, KeyLimits] = keys or {ANONYMOUS: server.limits}
         self.keys = {name: KeyState(name, each) for name, each in limits.items()}
         for name, key in self.keys.items():

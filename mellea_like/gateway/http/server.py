@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 __all__ = ["listen", "serve"]
 
 BACKLOG = 512
-LOG_LEVEL = "warning"
 
 LOOK_SECONDS = 0.02
 """Between two looks at whether the server has started, or has ended its tasks."""
@@ -171,9 +170,7 @@ def _settings(app: App, server: ServerConfig) -> uvicorn.Config:
         ws="none",
         lifespan="on",
         loop="none",
-        log_config=None,
-        log_level=LOG_LEVEL,
-        access_log=False,  # It shows query strings.
+        log_config=None,  # Nor a level: the loggers are the process's.
         server_header=False,
         proxy_headers=False,  # Nothing here goes by the caller's address.
         h11_max_incomplete_event_size=server.max_header_bytes,
