@@ -12,7 +12,7 @@ from mellea_like import RejectionSamplingStrategy, requirement
 from mellea_like.backends import FunctionBackend
 from mellea_like.batch.ray import ClusterLimit
 from mellea_like.batch.ray.columns import POSITION
-from mellea_like.batch.ray.remote_limit import RemoteLimit
+from mellea_like.batch.ray.limit import RemoteLimit
 from mellea_like.batch.ray.worker import ShardSampler, ShardWork
 from mellea_like.errors import MelleaError
 from mellea_like.limits import LimitedBackend

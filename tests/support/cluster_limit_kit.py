@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import anyio
 
-from mellea_like.batch.ray.limit_actor import LimitKeeper
-from mellea_like.batch.ray.remote_limit import KeeperGone, RemoteLimit
+from mellea_like.batch.ray.cluster import KeeperGone
+from mellea_like.batch.ray.limit import LimitKeeper, RemoteLimit
 from mellea_like.core.backend import Request
 from mellea_like.core.generation import Generation, Usage
 from mellea_like.core.message import Message

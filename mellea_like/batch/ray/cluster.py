@@ -1,4 +1,4 @@
-"""The running cluster: whether it has room for actors; and a small one on this machine."""
+"""What needs Ray itself: whether the cluster has room, a small one, and the limit's actor."""
 
 from __future__ import annotations
 
@@ -10,10 +10,22 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
+    from collections.abc import Collection, Generator, Sequence
     from pathlib import Path
 
-__all__ = ["NoRoom", "check_room", "local_cluster", "ray_module", "shortage"]
+    from mellea_like.batch.ray.limit import Ask, ClusterLimit, LimitKeeper
+    from mellea_like.limits.base import RequestEnd
+
+__all__ = [
+    "KeeperGone",
+    "NoRoom",
+    "RayKeeper",
+    "check_room",
+    "local_cluster",
+    "open_limit_actor",
+    "ray_module",
+    "shortage",
+]
 
 ONE_TASK = 1.0
 """CPUs that a task of Ray Data takes: one that reads or cuts blocks."""
@@ -128,3 +140,56 @@ def local_cluster(
         yield
     finally:
         ray.shutdown()
+
+
+# --- the actor of a cluster's limit --------------------------------------------------------------
+
+
+class KeeperGone(Exception):
+    """The limit's actor is dead, or can't be reached."""
+
+
+class RayKeeper:
+    """The limit's actor, as the `LimitKeeper` that runs in it."""
+
+    def __init__(self, actor: Any) -> None:
+        self._actor = actor
+
+    async def acquire(self, name: str, ask: Ask) -> str | Exception | None:
+        """Wait until a request may be sent: None, else why not."""
+        answer: str | Exception | None = await self._answer(self._actor.acquire.remote(name, ask))
+        return answer
+
+    async def alive(self, name: str, latest: int, under_way: Collection[int]) -> None:
+        """Show that the worker lives."""
+        await self._answer(self._actor.alive.remote(name, latest, tuple(under_way)))
+
+    def settle(self, name: str, number: int, end: RequestEnd) -> None:
+        """Say how a request ended, without waiting for an answer."""
+        self._actor.settle.remote(name, number, end)
+
+    async def _answer(self, answer: Any) -> Any:
+        try:
+            return await answer
+        except ray_module().exceptions.RayError as exc:
+            raise KeeperGone(str(exc).strip().partition("\n")[0]) from exc
+
+
+def open_limit_actor(keeper: type[LimitKeeper], limit: ClusterLimit) -> Any:
+    """Make the limit's actor, or find the one that another dataset has made.
+
+    It lives for as long as someone has its handle, on the driver's node: it dies with the driver.
+    """
+    ray = ray_module()
+    strategies: Any = importlib.import_module("ray.util.scheduling_strategies")
+    here = ray.get_runtime_context().get_node_id()
+    return (
+        # Of requests that wait in the actor, Ray would let 1,000, and then hear nobody.
+        ray.remote(num_cpus=0, max_restarts=0, max_concurrency=100_000)(keeper)
+        .options(
+            name=f"mellea-like-limit-{limit.name}",
+            get_if_exists=True,
+            scheduling_strategy=strategies.NodeAffinitySchedulingStrategy(here, soft=True),
+        )
+        .remote(limit)
+    )

@@ -8,9 +8,9 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mellea_like.batch.ray.cluster import check_room, ray_module
+from mellea_like.batch.ray.cluster import check_room, open_limit_actor, ray_module
 from mellea_like.batch.ray.columns import POSITION, prompt_maker
-from mellea_like.batch.ray.limit_actor import open_limit_actor
+from mellea_like.batch.ray.limit import LimitKeeper
 from mellea_like.batch.ray.worker import ShardSampler, ShardWork
 from mellea_like.core.numbers import real_number, whole_number
 
@@ -136,7 +136,7 @@ def sample_dataset(
     if check_cluster:
         check_room(actors, cpus_per_actor)
     if limits is not None:
-        work.limit_actor = open_limit_actor(limits)
+        work.limit_actor = open_limit_actor(LimitKeeper, limits)
     shards: Any = dataset
     if key is None:
         expressions: Any = importlib.import_module("ray.data.expressions")

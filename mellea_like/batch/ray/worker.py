@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from mellea_like.batch import sample_many
+from mellea_like.batch.ray.cluster import RayKeeper
 from mellea_like.batch.ray.columns import (
     POSITION,
     RowOutcome,
@@ -17,7 +18,7 @@ from mellea_like.batch.ray.columns import (
     shard_name,
     with_results,
 )
-from mellea_like.batch.ray.remote_limit import RayKeeper, RemoteLimit
+from mellea_like.batch.ray.limit import RemoteLimit
 from mellea_like.errors import JournalError, LimitExceeded, MelleaError
 from mellea_like.runtime.logs import warn
 
