@@ -1,4 +1,4 @@
-"""A page of its own: one HTML file that asks for nothing else. Needs the extra ``report``."""
+"""A page of its own: one HTML file that asks for nothing else. Filling it in needs jinja2."""
 
 from __future__ import annotations
 
@@ -6,20 +6,17 @@ from base64 import b64encode
 from functools import cache
 from hashlib import sha256
 from importlib.metadata import version
-from typing import Any
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from mellea_like.report.icons import patterns
 from mellea_like.report.markup import Html, visible
-from mellea_like.report.resources import read, style
 
-try:
-    from jinja2 import Environment, FunctionLoader, StrictUndefined
-except ImportError as exc:
-    msg = "a report as HTML needs jinja2: pip install 'mellea-like[report]'"
-    raise ImportError(msg) from exc
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
-__all__ = ["MADE_BY", "SCOPE", "page"]
+__all__ = ["MADE_BY", "SCOPE", "environment", "page", "style"]
 
 MADE_BY = "A report made by mellea-like"
 """Stands in the second line of each page, so that a page can be told from other files."""
@@ -43,7 +40,7 @@ def page(template: str, **content: Any) -> str:
         " img-src data:; base-uri 'none'; form-action 'none'"
     )
     return (
-        _environment()
+        environment()
         .get_template(f"{template}.html.jinja")
         .render(
             content,
@@ -59,7 +56,13 @@ def page(template: str, **content: Any) -> str:
 
 
 @cache
-def _environment() -> Environment:
+def environment() -> Environment:
+    """Return what templates are filled in with; an ImportError says what to install."""
+    try:
+        from jinja2 import Environment, FunctionLoader, StrictUndefined  # noqa: PLC0415 (an extra)
+    except ImportError as exc:
+        msg = "a report as HTML needs jinja2: pip install 'mellea-like[report]'"
+        raise ImportError(msg) from exc
     return Environment(
         loader=FunctionLoader(read),
         autoescape=True,
@@ -79,3 +82,16 @@ def _finalize(value: Any) -> Any:
 
 def _digest(text: str) -> str:
     return f"sha256-{b64encode(sha256(text.encode()).digest()).decode()}"
+
+
+@cache
+def read(name: str) -> str:
+    """Read a file of the package."""
+    return files("mellea_like.report").joinpath("templates", name).read_text(encoding="utf-8")
+
+
+@cache
+def style(*names: str) -> str:
+    """Put style sheets together."""
+    text = "\n".join(read(f"{name}.css") for name in names)
+    return text.replace("/*dark*/", read("dark.css"))

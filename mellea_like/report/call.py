@@ -1,0 +1,177 @@
+"""A report about one call: a page, or a few lines."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from mellea_like.core.slice import Outcome
+from mellea_like.report.attempts import (
+    FATES,
+    cut,
+    damage,
+    fate_of,
+    problems_of,
+    usage_of,
+    winner_of,
+)
+from mellea_like.report.charts import stacked, told_parts, whole_of
+from mellea_like.report.format import amount, count, moment, percent, plural, seconds
+from mellea_like.report.icons import swatch
+from mellea_like.report.markup import clip, text_block
+from mellea_like.report.page import SCOPE, environment, page
+from mellea_like.report.panels import FULL, conversation, panels
+from mellea_like.report.waterfall import waterfall
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["call_report", "call_text", "headline", "stopped"]
+
+_STOPPED = {
+    "passed": "Passed",
+    "exhausted": "Nothing passed: all turns are spent",
+    "timeout": "Nothing passed: the time was up",
+    "budget": "Nothing passed: a budget is spent",
+    "hopeless": "Nothing passed: more turns would not help",
+    "error": "Ended by an error",
+    "hook": "Stopped by a plugin",
+    "cancelled": "Cancelled",
+}
+
+
+def stopped(trace: Mapping[str, Any]) -> str:
+    """Say how a call ended."""
+    winner = winner_of(trace)
+    if winner is not None:
+        return f"Passed: iteration {winner['iteration']} won"
+    words = _STOPPED.get(trace["stop_reason"], f"Stopped: {trace['stop_reason']}")
+    return f"{words} ({trace['stop_detail']})" if trace["stop_detail"] else words
+
+
+def headline(trace: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Choose the figures that come first."""
+    usage = usage_of(trace["usage"])
+    chains = len({s["chain"] for s in trace["slices"]})
+    iterations = len(trace["slices"])
+    return [
+        ("iteration" if iterations == 1 else "iterations", count(iterations)),
+        ("subsample" if chains == 1 else "subsamples", count(chains)),
+        ("request" if usage.requests == 1 else "requests", count(usage.requests)),
+        ("tokens", ("≥ " if usage.unknown else "") + amount(usage.total_tokens)),
+        ("elapsed", seconds(trace["elapsed"])),
+    ]
+
+
+def outcomes_of(trace: Mapping[str, Any]) -> list[tuple[str, int]]:
+    """Count a call's iterations by their outcome."""
+    counts = Counter(str(s["outcome"]) for s in trace["slices"])
+    return [(str(outcome), counts[outcome]) for outcome in Outcome if counts[outcome]]
+
+
+def fates_of(trace: Mapping[str, Any]) -> dict[str, int]:
+    """Say where the tokens of a call went."""
+    winner = winner_of(trace)
+    went: dict[str, int] = dict.fromkeys(FATES, 0)
+    for s in trace["slices"]:
+        went[fate_of(s, winner)] += usage_of(s["usage"]).total_tokens
+    return went
+
+
+def call_text(trace: Mapping[str, Any]) -> str:
+    """Sum up a call in a few lines of plain text.
+
+    Args:
+        trace: the call's record.
+
+    Returns:
+        The lines. Whoever prints them makes them fit for a terminal.
+    """
+    lines = [f"{stopped(trace)}."]
+    lines.append(", ".join(f"{value} {name}" for name, value in headline(trace)))
+    lines.append(", ".join(f"{number} {outcome}" for outcome, number in outcomes_of(trace)))
+    went = fates_of(trace)
+    total = sum(went.values())
+    lines += [
+        f"  {percent(number, total):>8}  of the tokens {FATES[fate]}"
+        for fate, number in went.items()
+        if number
+    ]
+    best = trace["best_index"]
+    if not trace["success"] and best is not None:
+        slice_ = trace["slices"][best]
+        lines.append(f"The best failure, iteration {slice_['iteration']}, lacks:")
+        lines += [f"  - {' '.join(problem.split())}" for problem in problems_of(slice_)]
+    errors = Counter(s["error"]["type"] for s in trace["slices"] if s["error"] is not None)
+    lines += [f"{plural(number, 'iteration')} with {kind}" for kind, number in errors.items()]
+    return "\n".join(line for line in lines if line)
+
+
+_MESSAGE = 20_000
+
+
+def call_report(trace: Mapping[str, Any], title: str | None = None) -> str:
+    """Make a page about a call: a waterfall of its iterations, and all that is known of each.
+
+    Args:
+        trace: the call's record, as ``result.to_dict()`` gives it.
+        title: the page's title; by default it names the call.
+
+    Returns:
+        An HTML page that asks for nothing but itself.
+
+    Raises:
+        ValueError: it is no such record.
+    """
+    environment()
+    with damage("trace of a call"):
+        return _call_report(trace, title)
+
+
+def _call_report(trace: Mapping[str, Any], title: str | None) -> str:
+    winner = winner_of(trace)
+    outcomes = outcomes_of(trace)
+    went = {fate: number for fate, number in fates_of(trace).items() if number}
+    drawn, _ = cut(trace, FULL.panels)
+    slices: list[Mapping[str, Any]] = trace["slices"]
+    asked: list[Mapping[str, str]] = trace["prompts"][slices[0]["prompt"]] if slices else []
+    return page(
+        "call",
+        title=title or _title(trace),
+        sign=swatch("won" if winner is not None else "failed"),
+        stopped=clip(stopped(trace), 300),
+        about=f"{moment(trace['started'])} · sampling {clip(trace['sampling_id'], 64)}",
+        tiles=[{"name": name, "value": value, "more": ""} for name, value in headline(trace)],
+        waterfall=waterfall(drawn, SCOPE, links=True),
+        waterfall_note=_note(trace, winner),
+        legend=[
+            (swatch("won"), "passed, won"),
+            *((swatch(outcome), outcome) for outcome in ("failed", "errored", "cancelled")),
+        ],
+        winner=None if winner is None else text_block(winner["text"] or "", _MESSAGE),
+        outcomes_bar=stacked(outcomes, SCOPE, told_parts(outcomes, "iteration")),
+        outcome_parts=whole_of([(name, name, number) for name, number in outcomes]),
+        tokens_bar=stacked(list(went.items()), SCOPE, told_parts(list(went.items()), "token")),
+        token_parts=whole_of([(fate, FATES[fate], number) for fate, number in went.items()]),
+        panels=panels(trace, SCOPE, FULL),
+        asked=conversation(asked, _MESSAGE),
+    )
+
+
+def _title(trace: Mapping[str, Any]) -> str:
+    """Return what was asked for, in a line; the call's id where that says nothing."""
+    slices = trace["slices"]
+    text: str = slices[0]["action"]["text"] if slices else ""
+    return clip(" ".join(text[:1000].split()), 120) or f"Sampling {trace['sampling_id']}"
+
+
+def _note(trace: Mapping[str, Any], winner: Mapping[str, Any] | None) -> str:
+    if winner is None:
+        return f"No iteration passed in {seconds(trace['elapsed'])}."
+    siblings = sum(s["outcome"] == "cancelled" for s in trace["slices"])
+    rest = (
+        f", and {siblings} that still ran were cancelled"
+        if siblings > 1
+        else (", and one that still ran was cancelled" if siblings else "")
+    )
+    return f"Iteration {winner['iteration']} passed after {seconds(winner['ended_at'])}{rest}."
