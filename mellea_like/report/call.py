@@ -15,7 +15,7 @@ from mellea_like.report.attempts import (
     usage_of,
     winner_of,
 )
-from mellea_like.report.charts import stacked, told_parts, whole_of
+from mellea_like.report.charts import parts_in_words, stacked, whole_of
 from mellea_like.report.format import amount, count, moment, percent, plural, seconds
 from mellea_like.report.icons import swatch
 from mellea_like.report.markup import clip, text_block
@@ -85,7 +85,7 @@ def call_text(trace: Mapping[str, Any]) -> str:
         trace: the call's record.
 
     Returns:
-        The lines. Whoever prints them makes them fit for a terminal.
+        The lines. What prints them has to make them fit for a terminal.
     """
     lines = [f"{stopped(trace)}."]
     lines.append(", ".join(f"{value} {name}" for name, value in headline(trace)))
@@ -121,7 +121,7 @@ def call_report(trace: Mapping[str, Any], title: str | None = None) -> str:
         An HTML page that asks for nothing but itself.
 
     Raises:
-        ValueError: it is no such record.
+        ValueError: it isn't such a record.
     """
     environment()
     with damage("trace of a call"):
@@ -149,9 +149,9 @@ def _call_report(trace: Mapping[str, Any], title: str | None) -> str:
             *((swatch(outcome), outcome) for outcome in ("failed", "errored", "cancelled")),
         ],
         winner=None if winner is None else text_block(winner["text"] or "", _MESSAGE),
-        outcomes_bar=stacked(outcomes, SCOPE, told_parts(outcomes, "iteration")),
+        outcomes_bar=stacked(outcomes, SCOPE, parts_in_words(outcomes, "iteration")),
         outcome_parts=whole_of([(name, name, number) for name, number in outcomes]),
-        tokens_bar=stacked(list(went.items()), SCOPE, told_parts(list(went.items()), "token")),
+        tokens_bar=stacked(list(went.items()), SCOPE, parts_in_words(list(went.items()), "token")),
         token_parts=whole_of([(fate, FATES[fate], number) for fate, number in went.items()]),
         panels=panels(trace, SCOPE, FULL),
         asked=conversation(asked, _MESSAGE),

@@ -166,7 +166,7 @@ def _text(x: float, y: float, words: str, class_: str | None = None, side: str =
     return tag("text", words, x=f"{x:.5g}", y=f"{y:.5g}", text_anchor=side, class_=class_)
 
 
-def told_columns(counts: Sequence[tuple[str, int]], thing: str) -> str:
+def columns_in_words(counts: Sequence[tuple[str, int]], thing: str) -> str:
     """Say what a histogram shows."""
     said = ", ".join(f"{name}: {count(number)}" for name, number in counts)
     return f"{plural(sum(number for _, number in counts), thing)}. {said}."
@@ -190,7 +190,7 @@ def whole_of(parts: Sequence[tuple[str, str, int]]) -> list[Part]:
     ]
 
 
-def told_parts(parts: Sequence[tuple[str, int]], thing: str) -> str:
+def parts_in_words(parts: Sequence[tuple[str, int]], thing: str) -> str:
     """Say in a sentence what the parts are."""
     whole = sum(number for _, number in parts)
     said = ", ".join(f"{percent(number, whole)} {name}" for name, number in parts)
@@ -206,7 +206,7 @@ def nice_step(reach: float, most: int) -> float:
     """Choose the distance between ticks: 1, 2 or 5 times a power of ten."""
     least = reach / most
     power = 10.0 ** math.floor(math.log10(least))
-    # Whoever divides by a power of ten may get a little more than what was meant.
+    # A division by a power of ten may give a little more than what was meant.
     return next(step * power for step in _STEPS if step * power >= least * (1 - 1e-9))
 
 

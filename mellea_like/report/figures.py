@@ -94,10 +94,10 @@ class Distribution:
         return values[rank - 1] if values else 0.0
 
 
-class Spans:
-    """The times that spans cover together, overlaps counted once.
+class Intervals:
+    """The time that intervals cover together, overlaps counted once.
 
-    Spans that are less than a pause apart become one, so that few are kept however many are added.
+    Those that are less than a pause apart become one, so that few are kept.
     """
 
     def __init__(self) -> None:
@@ -105,7 +105,7 @@ class Spans:
         self._ends: list[float] = []
 
     def add(self, start: float, end: float) -> None:
-        """Add a span."""
+        """Add an interval."""
         # Those less than a pause away become one with it.
         first = bisect_right(self._ends, start - PAUSE)
         last = bisect_left(self._starts, end + PAUSE)
@@ -175,7 +175,7 @@ class RunFigures:
         self.outcomes: Counter[str] = Counter()
         self.latency = Distribution()
         self.costs = Distribution()
-        self._spans = Spans()
+        self._intervals = Intervals()
         self._slowest: list[tuple[float, int, Mapping[str, Any]]] = []
         self.failed: list[Mapping[str, Any]] = []
 
@@ -258,7 +258,7 @@ class RunFigures:
         if item["started"] is None:
             return
         started = datetime.fromisoformat(item["started"]).timestamp()
-        self._spans.add(started, started + item["elapsed"])
+        self._intervals.add(started, started + item["elapsed"])
 
     @property
     def items(self) -> int:
@@ -284,12 +284,12 @@ class RunFigures:
     def elapsed(self) -> float | None:
         """How long items were sampled, in seconds; None where nobody knows.
 
-        The time between a run that was interrupted and the one that went on with it is no part of
-        it; gaps of less than ten seconds are.
+        The time between a run that was interrupted and the one that went on with it doesn't count;
+        gaps of less than ten seconds do.
         """
-        if self.run["started"] is None or not self._spans:
+        if self.run["started"] is None or not self._intervals:
             return None
-        return self._spans.total
+        return self._intervals.total
 
     @property
     def by_requirement(self) -> list[tuple[str, Tally]]:

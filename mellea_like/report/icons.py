@@ -1,4 +1,4 @@
-"""The signs of outcomes: each has a colour, a pattern and a letter-like mark of its own."""
+"""The signs of outcomes: each has a colour, a pattern and its own letter-like mark."""
 
 from __future__ import annotations
 

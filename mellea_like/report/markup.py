@@ -10,7 +10,7 @@ __all__ = ["Html", "Piece", "clip", "joined", "tag", "text_block", "visible"]
 
 _INVISIBLE = re.compile(
     # Controls but tab and newline, DEL and C1; marks that turn the direction of writing, that break
-    # lines, that have no width, and tags; halves of characters, and what is no character.
+    # lines, that have no width, and tags; halves of characters, and what isn't a character.
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f"
     r"\ufeff\ufff9-\ufffb\ufffe\uffff\ud800-\udfff\U000e0000-\U000e007f]"
 )
@@ -35,7 +35,7 @@ Piece: TypeAlias = "str | float | None"
 
 
 def visible(text: str) -> str:
-    r"""Show what could not be seen or would turn the text round it: ``␀``, or ``\u202e``."""
+    r"""Show what could not be seen or would turn the text around it: ``␀``, or ``\u202e``."""
     return _INVISIBLE.sub(_shown, text.replace("\r\n", "\n"))
 
 

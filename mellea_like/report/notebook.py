@@ -10,7 +10,7 @@ from mellea_like.report.call import headline, stopped
 from mellea_like.report.icons import patterns, swatch
 from mellea_like.report.markup import Html, tag
 from mellea_like.report.page import style
-from mellea_like.report.panels import Room, panels
+from mellea_like.report.panels import Capacity, panels
 from mellea_like.report.waterfall import waterfall
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["cell"]
 
-ROOM = Room(panels=200, texts=200_000, text=10_000)
+ROOM = Capacity(panels=200, texts=200_000, text=10_000)
 """A notebook keeps its outputs in its file."""
 
 

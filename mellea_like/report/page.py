@@ -1,4 +1,4 @@
-"""A page of its own: one HTML file that asks for nothing else. Filling it in needs jinja2."""
+"""A page: one HTML file that asks for nothing else. Filling it in needs jinja2."""
 
 from __future__ import annotations
 

@@ -14,10 +14,10 @@ from mellea_like.report.waterfall import anchor
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["FULL", "Room", "block", "conversation", "panels"]
+__all__ = ["FULL", "Capacity", "block", "conversation", "panels"]
 
 
-class Room(NamedTuple):
+class Capacity(NamedTuple):
     """How much of a call a page has room for."""
 
     panels: int
@@ -25,13 +25,13 @@ class Room(NamedTuple):
     text: int
 
 
-FULL = Room(panels=1000, texts=1_000_000, text=50_000)
+FULL = Capacity(panels=1000, texts=1_000_000, text=50_000)
 """For a page about a single call: all of any call that a person would read."""
 
 _REASON = 1000
 
 
-def panels(trace: Mapping[str, Any], scope: str, room: Room) -> Html:
+def panels(trace: Mapping[str, Any], scope: str, room: Capacity) -> Html:
     """Write what is known of each iteration, in the order they ended; each opens by itself."""
     drawn, left_out = cut(trace, room.panels)
     shown: Sequence[Mapping[str, Any]] = drawn["slices"]

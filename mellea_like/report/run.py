@@ -10,11 +10,11 @@ from mellea_like.report.attempts import FATES, cut, damage, problems_of, winner_
 from mellea_like.report.charts import (
     binned,
     columns,
+    columns_in_words,
     distribution,
+    parts_in_words,
     rate_bar,
     stacked,
-    told_columns,
-    told_parts,
     whole_of,
 )
 from mellea_like.report.figures import figures_of, iterations_until, why, wilson
@@ -22,7 +22,7 @@ from mellea_like.report.format import amount, count, moment, money, percent, plu
 from mellea_like.report.icons import swatch
 from mellea_like.report.markup import Html, clip, joined, tag, text_block
 from mellea_like.report.page import SCOPE, environment, page
-from mellea_like.report.panels import Room, block, conversation, panels
+from mellea_like.report.panels import Capacity, block, conversation, panels
 from mellea_like.report.waterfall import waterfall
 
 if TYPE_CHECKING:
@@ -155,10 +155,10 @@ def run_text(run: Mapping[str, Any], items: Iterable[Mapping[str, Any]]) -> str:
         items: the records of its items; they are read once, one by one.
 
     Returns:
-        The lines. Whoever prints them makes them fit for a terminal.
+        The lines. What prints them has to make them fit for a terminal.
 
     Raises:
-        ValueError: these are no such records.
+        ValueError: these aren't such records.
     """
     with damage("record of a run"):
         return "\n".join(_lines(figures_of(run, items)))
@@ -227,7 +227,7 @@ MOST_RATES = 25
 
 MOST_ERRORS = 15
 
-ROOM = Room(panels=20, texts=5_000, text=1_000)
+ROOM = Capacity(panels=20, texts=5_000, text=1_000)
 """How much of an item's call is shown."""
 
 MOST_DETAIL = 180_000
@@ -255,7 +255,7 @@ def run_report(
         An HTML page that asks for nothing but itself.
 
     Raises:
-        ValueError: these are no such records.
+        ValueError: these aren't such records.
     """
     environment()  # Before all items are read.
     with damage("record of a run"):
@@ -274,7 +274,7 @@ def _content(figures: RunFigures, title: str | None) -> dict[str, Any]:
         "about": about_run(figures),
         "tiles": [{"name": n, "value": v, "more": more} for n, v, more in headline(figures)],
         "items_note": f"{count(figures.done)} of {plural(figures.items, 'item')} finished.",
-        "items_bar": stacked(statuses, SCOPE, told_parts(statuses, "item")),
+        "items_bar": stacked(statuses, SCOPE, parts_in_words(statuses, "item")),
         "item_parts": whole_of([(s, STATUSES[s], number) for s, number in statuses]),
         **_tokens(figures),
         **_rates(figures),
@@ -313,7 +313,7 @@ def _tokens(figures: RunFigures) -> dict[str, Any]:
         )
     return {
         "tokens_note": note,
-        "tokens_bar": stacked(went, SCOPE, told_parts(went, "token")),
+        "tokens_bar": stacked(went, SCOPE, parts_in_words(went, "token")),
         "token_parts": whole_of([(fate, FATES[fate], number) for fate, number in went]),
     }
 
@@ -347,7 +347,7 @@ def _until(figures: RunFigures) -> dict[str, Any]:
     bins = binned(figures.until_passed)
     return {
         "until_note": until_words(figures),
-        "until_chart": columns(bins, told_columns(bins, "item"), "iterations until one passed")
+        "until_chart": columns(bins, columns_in_words(bins, "item"), "iterations until one passed")
         if figures.until_passed
         else None,
     }

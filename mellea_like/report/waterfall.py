@@ -13,10 +13,10 @@ from mellea_like.report.markup import Html, clip, joined, tag
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["MOST_ROWS", "anchor", "span_of", "told", "waterfall"]
+__all__ = ["MOST_ROWS", "anchor", "iteration_in_words", "span_of", "waterfall"]
 
 MOST_ROWS = 200
-"""Subsamples that are drawn; beyond that a picture is no help."""
+"""Subsamples that are drawn; beyond that a picture doesn't help."""
 
 _ROW, _BAR = 34, 28
 _AXIS = 24
@@ -77,7 +77,7 @@ def anchor(scope: str, slice_: Mapping[str, Any]) -> str:
     return f"{scope}-{slice_['iteration']}"
 
 
-def told(slice_: Mapping[str, Any], *, won: bool) -> str:
+def iteration_in_words(slice_: Mapping[str, Any], *, won: bool) -> str:
     """Say in a line how an iteration went."""
     outcome = "passed and won" if won else slice_["outcome"]
     when = f"{seconds(slice_['started_at'])} to {seconds(slice_['ended_at'])}"
@@ -121,7 +121,7 @@ def _bar(slice_: Mapping[str, Any], paint: _Paint, *, won: bool) -> Html:
     width = max(100 * slice_["ended_at"] / paint.reach - start, _THINNEST)
     start = min(start, 100 - width)
     outcome = "won" if won else slice_["outcome"]
-    words = told(slice_, won=won)
+    words = iteration_in_words(slice_, won=won)
     size = "roomy" if width >= _ROOMY else "slim" if width >= _SLIM else "thin"
     inside = joined(
         tag("title", words),

@@ -19,10 +19,20 @@ def quick():
     return Calls(seconds=0.0)
 
 
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch):
+    monkeypatch.setattr("mellea_like.batch.ray.worker.JOURNAL_POLL", 0.01)
+
+
+async def begun(calls):
+    while not calls.asked:  # noqa: ASYNC110 (for a journal's threads)
+        await anyio.sleep(0.005)
+
+
 async def test_the_same_shard_again_samples_only_what_is_not_finished(tmp_path, quick):
     more = {"journal_dir": str(tmp_path / "journals"), "calls": 2}
     before = sampler(quick.strategy, **more)
-    quick.seconds = 0.05
+    quick.seconds = 0.02
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(before, block(0, 10))
         while len(quick.asked) < 6:  # noqa: ASYNC110 (for a journal's threads)
@@ -75,10 +85,10 @@ async def test_a_journals_directory_that_cannot_be_is_told(tmp_path, quick):
 async def test_a_shard_waits_for_a_journal_that_a_dying_process_still_has(tmp_path, quick):
     before = sampler(quick.strategy, journal_dir=str(tmp_path), calls=1)
     after = sampler(quick.strategy, journal_dir=str(tmp_path), calls=1)
-    quick.seconds = 0.2
+    quick.seconds = 0.03
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(before, block(0, 3))
-        await anyio.sleep(0.1)
+        await begun(quick)
         rows = (await after(block(0, 3))).to_pylist()
     assert len(quick.asked) == 3
     assert all(row["replayed"] for row in rows)
@@ -86,11 +96,11 @@ async def test_a_shard_waits_for_a_journal_that_a_dying_process_still_has(tmp_pa
 
 async def test_a_journal_that_stays_in_use_is_an_error(tmp_path, quick):
     before = sampler(quick.strategy, journal_dir=str(tmp_path), calls=1)
-    after = sampler(quick.strategy, journal_dir=str(tmp_path), calls=1, journal_wait=0.3)
+    after = sampler(quick.strategy, journal_dir=str(tmp_path), calls=1, journal_wait=0.02)
     quick.seconds = 60.0
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(before, block(0, 1))
-        await anyio.sleep(0.3)
+        await begun(quick)
         with pytest.raises(JournalError, match="is in use by"):
             await after(block(0, 1))
         tasks.cancel_scope.cancel()

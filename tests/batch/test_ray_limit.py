@@ -37,17 +37,17 @@ async def run_for(seconds, *workers):
 @pytest.mark.parametrize("workers", [1, 5])
 async def test_workers_together_keep_to_the_rate_and_use_it(workers):
     server = Server()
-    async with actor_of(requests_per_minute=600) as actor:
+    async with actor_of(requests_per_minute=120) as actor:
         await run_for(100, *[Worker(actor, server) for _ in range(workers)])
-    assert server.most_in(60) <= 600 + 10
-    assert len(server.came) >= 0.97 * 1000
+    assert server.most_in(60) <= 120 + 2
+    assert len(server.came) >= 0.97 * 200
 
 
 async def test_workers_share_the_rate_evenly():
     servers = Server(), Server()
-    async with actor_of(requests_per_minute=600) as actor:
+    async with actor_of(requests_per_minute=120) as actor:
         await run_for(60, *[Worker(actor, server) for server in servers])
-    assert abs(len(servers[0].came) - len(servers[1].came)) <= 30
+    assert abs(len(servers[0].came) - len(servers[1].came)) <= 8
 
 
 async def test_the_clock_of_another_machine_does_not_matter():
@@ -61,9 +61,9 @@ async def test_the_clock_of_another_machine_does_not_matter():
 
 async def test_tokens_are_shared_as_requests_are():
     server = Server(0.1, Usage(1, 10, 10))
-    async with actor_of(tokens_per_minute=12_000) as actor:
+    async with actor_of(tokens_per_minute=2400) as actor:
         await run_for(60, Worker(actor, server), Worker(actor, server))
-    assert 580 <= len(server.came) <= 640  # 20 tokens each.
+    assert 115 <= len(server.came) <= 128  # 20 tokens each.
 
 
 @pytest.mark.parametrize("workers", [1, 5])

@@ -46,8 +46,7 @@ async def test_shards_share_an_actors_calls_and_the_oldest_goes_first():
             tasks.start_soon(shard, start)
             await anyio.wait_all_tasks_blocked()
     assert calls.most == 4
-    assert ended[0] == 0
-    assert sorted(ended) == [0, 10, 20]
+    assert ended == [0, 10, 20]
     # 30 rows, 4 at a time: a shard's last rows leave no room empty.
     assert anyio.current_time() - began == pytest.approx(8 * 0.25, abs=0.05)
 

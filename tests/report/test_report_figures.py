@@ -19,7 +19,7 @@ from mellea_like.report.figures import (
     MOST_NAMES,
     OTHERS,
     Distribution,
-    Spans,
+    Intervals,
     iterations_until,
     why,
     wilson,
@@ -179,26 +179,26 @@ def test_the_night_before_a_run_was_resumed_is_no_part_of_its_time():
     assert figures(*items, ended=ended).elapsed == pytest.approx(7.0 + 6.0)
 
 
-def test_spans_cover_what_one_would_count_second_by_second():
-    spans = Spans()
+def test_intervals_cover_what_one_would_count_second_by_second():
+    intervals = Intervals()
     for start, end in [(100, 101), (0, 5), (40, 60), (4, 8), (17, 18), (30.5, 30.5), (200, 200)]:
-        spans.add(start, end)
+        intervals.add(start, end)
     # 0 to 18 and 30.5 to 60 have no gap of ten seconds; 100 to 101 stands alone, and so does 200.
-    assert spans.total == pytest.approx(18 + 29.5 + 1 + 0)
-    assert len(spans) == 4
-    spans.add(8, 205)
-    assert (len(spans), spans.total) == (1, 205)
+    assert intervals.total == pytest.approx(18 + 29.5 + 1 + 0)
+    assert len(intervals) == 4
+    intervals.add(8, 205)
+    assert (len(intervals), intervals.total) == (1, 205)
 
 
 @given(st.lists(st.tuples(st.integers(0, 300), st.integers(0, 40)), max_size=20))
-def test_spans_are_the_same_in_any_order(drawn):
+def test_intervals_are_the_same_in_any_order(drawn):
     seconds = {at for start, length in drawn for at in range(start, start + length)}
     totals = []
     for order in (drawn, sorted(drawn), drawn[::-1]):
-        spans = Spans()
+        intervals = Intervals()
         for start, length in order:
-            spans.add(start, start + length)
-        totals.append((len(spans), spans.total))
+            intervals.add(start, start + length)
+        totals.append((len(intervals), intervals.total))
     assert totals[0] == totals[1] == totals[2]
     assert totals[0][1] >= len(seconds)
 

@@ -89,7 +89,7 @@ def describe(error: BaseException | None) -> str:
 
 
 def with_results(table: Any, outcomes: Sequence[RowOutcome]) -> Any:
-    """Put results beside the rows of a `pyarrow.Table`, in columns named as none of its own."""
+    """Put results beside the rows of a `pyarrow.Table`, whose columns keep their names."""
     pa: Any = importlib.import_module("pyarrow")
     types = {"success": pa.bool_(), "replayed": pa.bool_(), "elapsed": pa.float64()}
     types |= dict.fromkeys(("output", "value", "status", "error"), pa.string())

@@ -66,7 +66,7 @@ def sample_dataset(
     Args:
         dataset: the rows.
         make_strategy: makes the strategy; called once in each actor, so it opens there what it
-            needs. With ``limits`` it takes one argument: the limit, to be put round each backend
+            needs. With ``limits`` it takes one argument: the limit, to be put around each backend
             with `LimitedBackend`.
         prompt: what to ask for a row: a Jinja template, as on the command line, in which
             ``{{ question }}`` stands for a column.
@@ -75,7 +75,7 @@ def sample_dataset(
         requirements: what each reply must meet besides what the strategy requires.
         format: the type that replies are parsed to; the column ``value`` has them as JSON.
         options: how to generate; by default as the strategy says.
-        actors: how many actors, each a process of its own.
+        actors: how many actors, each in its own process.
         calls_per_actor: how many calls each makes at a time, on one event loop.
         cpus_per_actor: the CPUs that Ray counts for an actor. Calls wait more than they compute, so
             a part of one is often right.
@@ -96,10 +96,11 @@ def sample_dataset(
 
     Raises:
         NoRoom: the cluster lacks a free CPU beyond those for the actors, without which Ray Data
-            waits for ever and says nothing.
+            waits forever and says nothing.
         TypeError: something is of the wrong type, can't be sent to an actor, or both or neither of
             ``prompt`` and ``action`` are given.
-        ValueError: a number is out of its range, the prompt is no template, or a column is missing.
+        ValueError: a number is out of its range, the prompt isn't a template, or a column is
+            missing.
         RuntimeError: Ray does not run in this process.
     """
     ray = ray_module()
@@ -186,8 +187,8 @@ def _listed(requirements: Iterable[Requirement | str]) -> tuple[Requirement | st
 def _check_factory(make_strategy: Any, limits: Any) -> None:
     if not callable(make_strategy):
         msg = (
-            "sample_dataset takes a function that makes the strategy, since each actor needs one"
-            f" of its own: lambda: {type(make_strategy).__name__}(…)"
+            "sample_dataset takes a function that makes the strategy, since each actor needs its"
+            f" own: lambda: {type(make_strategy).__name__}(…)"
         )
         raise TypeError(msg)
     given = () if limits is None else (limits,)

@@ -77,8 +77,8 @@ class ClusterLimit:
     - If the limit's actor dies, nothing more is sent: the rows that are left are ``unfinished``,
       and their ``error`` says why.
 
-    One object stands for one limit: datasets with the same object share it, those that run in one
-    Ray job at the same time.
+    Datasets that run in one Ray job at the same time share a limit if they are given the same
+    object.
 
     Args:
         requests_per_minute: requests in a minute, or None.

@@ -63,7 +63,10 @@ class ShardSampler:
 
     def __init__(self, work: ShardWork) -> None:
         self._work = work
-        self._free = anyio.Semaphore(work.calls)  # All shards of the actor share its calls.
+        # All shards of the actor share its calls. One takes rows at a time, the oldest first, and the
+        # next one fills the room that its last rows leave.
+        self._free = anyio.Semaphore(work.calls)
+        self._turn = anyio.Semaphore(1)
         self._limit: RemoteLimit | None = None
         self._failure: Exception | None = None
         self._strategy: BaseSamplingStrategy | None = None
@@ -114,10 +117,11 @@ class ShardSampler:
 
         async def admitted() -> Any:
             nonlocal under_way
-            for row in rows:
-                await self._free.acquire()
-                under_way += 1
-                yield row
+            async with self._turn:
+                for row in rows:
+                    await self._free.acquire()
+                    under_way += 1
+                    yield row
 
         async with AsyncExitStack() as stack:
             results = await self._opened(stack, strategy, admitted(), rows, keys)
