@@ -63,8 +63,8 @@ class ShardSampler:
 
     def __init__(self, work: ShardWork) -> None:
         self._work = work
-        # All shards of the actor share its calls. One takes rows at a time, the oldest first, and the
-        # next one fills the room that its last rows leave.
+        # All shards of the actor share its calls. They take rows one after another, the oldest
+        # first; the next one fills the room that the last rows of one leave.
         self._free = anyio.Semaphore(work.calls)
         self._turn = anyio.Semaphore(1)
         self._limit: RemoteLimit | None = None
