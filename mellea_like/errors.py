@@ -16,7 +16,7 @@ MelleaError
 ├── HookError(result)           a plugin failed
 │   └── Blocked                 a plugin stopped the call
 ├── RequirementError            a validator failed to do its job
-│   └── BadVerdict              ... by returning something that is no verdict (a TypeError too)
+│   └── BadVerdict              ... by returning something that isn't a verdict (a TypeError too)
 ├── CoalescingError
 │   ├── ShutdownError           the component is closing or closed
 │   ├── Refused                 the component would not take the work
@@ -214,7 +214,7 @@ class RequirementError(MelleaError):
 
 
 class BadVerdict(RequirementError, TypeError):
-    """A validator returned something that is no verdict."""
+    """A validator returned something that isn't a verdict."""
 
 
 class CoalescingError(MelleaError):

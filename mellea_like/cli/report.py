@@ -201,7 +201,7 @@ def _read_trace(source: str) -> dict[str, Any]:
         with Path(source).open("rb") as file:
             raw = file.read(MOST + 1)
     if len(raw) > MOST:
-        msg = f"this is no trace of a call: it has more than {MOST // 2**20} MiB"
+        msg = f"this isn't a trace of a call: it has more than {MOST // 2**20} MiB"
         raise ValueError(msg)
     expected = "a journal of `mellea-like batch`, or what `mellea-like sample --trace` wrote"
     try:

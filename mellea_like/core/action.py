@@ -68,7 +68,7 @@ class Instruction:
         repair: what was wrong with the last attempt, a line each.
 
     Raises:
-        TypeError: the description is no text, or the requirements are a lone one.
+        TypeError: the description isn't a text, or the requirements are a lone one.
     """
 
     description: str

@@ -22,7 +22,7 @@ class Context:
         messages: the conversation so far.
 
     Raises:
-        TypeError: an item is no `Message`.
+        TypeError: an item isn't a `Message`.
     """
 
     __slots__ = ("_length", "_messages", "_parent", "_tail")
@@ -43,7 +43,7 @@ class Context:
             The longer context.
 
         Raises:
-            TypeError: an item is no `Message`.
+            TypeError: an item isn't a `Message`.
         """
         longer = Context.__new__(Context)
         longer._parent = self

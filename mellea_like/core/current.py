@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 __all__ = ["ITERATION", "SPENDS_ON", "current_iteration"]
 
 ITERATION: ContextVar[RequestMeta | None] = ContextVar("mellea_like_iteration", default=None)
-"""Set by the engine round the generation and validation of each slice."""
+"""Set by the engine around the generation and validation of each slice."""
 
 SPENDS_ON: ContextVar[Meter | None] = ContextVar("mellea_like_spends_on", default=None)
 """The meter of the request or slice under way: what a call inside it costs is part of its cost."""

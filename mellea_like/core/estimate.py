@@ -17,7 +17,7 @@ script has more tokens a character than English has.
 """
 
 TOKENS_PER_MESSAGE = 4
-"""What a chat template puts round a message; three and the role's name in OpenAI's own
+"""What a chat template puts around a message; three and the role's name in OpenAI's own
 ("How to count tokens with tiktoken", OpenAI Cookbook)."""
 
 

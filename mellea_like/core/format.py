@@ -87,13 +87,13 @@ def _schema_of(known: _Known) -> dict[str, Any]:
 
 
 def strip_fence(text: str) -> str:
-    """Take away one Markdown code fence round a whole text."""
+    """Take away one Markdown code fence around a whole text."""
     fenced = _FENCE.match(text)
     return fenced[1] if fenced else text.strip()
 
 
 def parse_json(format: Any, text: str) -> Any:
-    """Read a text as JSON of a type; one Markdown fence round it is tolerated.
+    """Read a text as JSON of a type; one Markdown fence around it is tolerated.
 
     Args:
         format: the type.
@@ -103,7 +103,7 @@ def parse_json(format: Any, text: str) -> Any:
         The value.
 
     Raises:
-        ValueError: the text is no JSON, or not of that type; says which fields are wrong.
+        ValueError: the text isn't JSON, or not of that type; says which fields are wrong.
     """
     return _validated(_adapter(format).validate_json, strip_fence(text))
 

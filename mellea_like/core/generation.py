@@ -95,7 +95,7 @@ class Generation:
 
 
 def why_incomplete(reply: Generation, *, tools: bool = False) -> str:
-    """Say why a reply is no whole answer, and what to do; for people and for the model."""
+    """Say why a reply isn't a whole answer, and what to do; for people and for the model."""
     ended = reply.finish_reason
     if ended in CUT:
         tokens = reply.usage.output_tokens

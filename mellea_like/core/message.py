@@ -30,7 +30,7 @@ class Message:
 
     Raises:
         ValueError: the role is none of the three.
-        TypeError: the content is no ``str``.
+        TypeError: the content isn't a ``str``.
     """
 
     role: Role

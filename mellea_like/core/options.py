@@ -30,7 +30,7 @@ class Options:
         extra: further fields for the backend, sent as they are.
 
     Raises:
-        TypeError: a number is no number, or a text no text.
+        TypeError: an option is of the wrong type.
         ValueError: a number is out of its range.
     """
 

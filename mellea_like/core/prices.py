@@ -33,7 +33,7 @@ class Price:
             prices of a table are in the same one.
 
     Raises:
-        TypeError: a price is no number.
+        TypeError: a price isn't a number.
         ValueError: a price is negative or not finite, or the currency no such code.
     """
 

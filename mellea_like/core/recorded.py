@@ -1,4 +1,4 @@
-"""What stands in a record that was read again for what can't be written down."""
+"""What a record that was read again has in place of what can't be written down."""
 
 from __future__ import annotations
 

@@ -86,8 +86,8 @@ class Requirement:
             that is resumed decides as it did before.
 
     Raises:
-        TypeError: the description is no str, the timeout no number, the validator can't be called
-            with one argument, or the stream check not with two, or not be copied.
+        TypeError: the description isn't a str, the timeout isn't a number, the validator can't be
+            called with one argument, or the stream check not with two, or not be copied.
         ValueError: an argument is out of its range, or does not go with the validator.
     """
 

@@ -192,7 +192,7 @@ class SamplingResult(Generic[T]):
             errors of foreign types are `mellea_like.core.recorded.RecordedError`.
 
         Raises:
-            ValueError: it is no such record, or its values are not of the format.
+            ValueError: it isn't such a record, or its values aren't of the format.
         """
         from mellea_like.core.trace import from_dict  # noqa: PLC0415 (few programs need it)
 

@@ -53,7 +53,7 @@ def check_stream(description: str, stream: object) -> None:
         copy.deepcopy(stream)
     except Exception as exc:
         msg = (
-            f"{which} can't be copied, and each iteration needs one of its own: {exc}; give it a"
+            f"{which} can't be copied, and each iteration needs its own: {exc}; give it a"
             " __deepcopy__ that returns a fresh one"
         )
         raise TypeError(msg) from exc

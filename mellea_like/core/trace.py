@@ -92,7 +92,7 @@ def to_dict(result: SamplingResult[Any]) -> dict[str, Any]:
 def from_dict(data: Mapping[str, Any], format: Any, make: Callable[..., T]) -> T:
     """Read a call's record from plain data; ``make`` takes a `SamplingResult`'s fields by name."""
     if not isinstance(data, dict) or data.get("format") != FORMAT:
-        msg = f"this is no trace of a call: its format is not {FORMAT!r}"
+        msg = f"this isn't a trace of a call: its format is not {FORMAT!r}"
         raise ValueError(msg)
     if data.get("version") != VERSION:
         msg = f"a trace of version {VERSION} can be read here, not one of {data.get('version')!r}"
@@ -293,7 +293,7 @@ def _verdict(v: Mapping[str, Any]) -> ValidationResult:
 
 def _place(index: Any, among: Sequence[object]) -> int:
     if not (isinstance(index, int) and 0 <= index < len(among)):
-        msg = f"{index!r} is no place in a list of {len(among)}"
+        msg = f"{index!r} isn't a place in a list of {len(among)}"
         raise ValueError(msg)
     return index
 

@@ -45,7 +45,7 @@ class ValidationResult:
         error: the exception, where the status is errored, or failed because ``on_error`` says so.
 
     Raises:
-        TypeError: ``passed`` is no bool, ``reason`` no str, or the score no number.
+        TypeError: ``passed`` isn't a bool, ``reason`` not a str, or the score not a number.
         ValueError: the score is out of its range, or not a number (NaN).
     """
 

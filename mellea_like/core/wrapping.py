@@ -1,4 +1,4 @@
-"""A backend round a backend: what all wrappers forward."""
+"""A backend around a backend: what all wrappers forward."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class BackendWrapper:
         inner: the backend inside.
 
     Raises:
-        TypeError: ``inner`` is no backend.
+        TypeError: ``inner`` isn't a backend.
     """
 
     def __init__(self, inner: Backend) -> None:

@@ -91,8 +91,8 @@ def hook(
 
     Raises:
         ValueError: the hook type or the mode is unknown, or the timeout is not over 0.
-        TypeError: the priority is no int, the timeout no number, or what is decorated no async
-            function.
+        TypeError: the priority isn't an int, the timeout isn't a number, or what is decorated isn't
+            an async function.
     """
     whole_number("a hook's priority", priority, least=-math.inf)
     real_number("a hook's timeout", timeout, over=0, unit="seconds")
@@ -101,7 +101,7 @@ def hook(
     def decorate(function: F) -> F:
         given: object = function  # iscoroutinefunction would narrow F itself.
         if not inspect.iscoroutinefunction(given):
-            msg = f"hook {mark.hook}: {function!r} is no async function"
+            msg = f"hook {mark.hook}: {function!r} isn't an async function"
             raise TypeError(msg)
         setattr(function, _MARK, (*getattr(function, _MARK, ()), mark))
         return function
@@ -225,7 +225,7 @@ def load_plugins(*names: str) -> tuple[Pluggable, ...]:
 
     Raises:
         ValueError: no installed package offers that name.
-        TypeError: what it offers is no plugin.
+        TypeError: what it offers isn't a plugin.
     """
     from importlib.metadata import entry_points  # noqa: PLC0415 (slow, and rarely needed)
 
@@ -293,7 +293,7 @@ def handlers_of(item: Pluggable) -> tuple[Handler, ...]:
     if hasattr(item, _MARK):
         return _bound(getattr(item, "__qualname__", repr(item)), item, getattr(item, _MARK))
     msg = (
-        f"{item!r} is no plugin: give an instance of a Plugin subclass, a PluginSet,"
+        f"{item!r} isn't a plugin: give an instance of a Plugin subclass, a PluginSet,"
         " or an async function marked with @hook(...)"
     )
     raise TypeError(msg)
@@ -308,7 +308,7 @@ def _bound(
 ) -> tuple[Handler, ...]:
     if not inspect.iscoroutinefunction(function):
         name = getattr(function, "__name__", repr(function))
-        msg = f"plugin {plugin}: {name!r} overrides a handler and is no async function"
+        msg = f"plugin {plugin}: {name!r} overrides a handler and isn't an async function"
         raise TypeError(msg)
     try:
         inspect.signature(function).bind(object())

@@ -98,7 +98,7 @@ def word_count(
         The requirement; its score says how close the number is.
 
     Raises:
-        TypeError: no number is given, or one is no int.
+        TypeError: no number is given, or one isn't an int.
         ValueError: a number is negative, the numbers contradict each other, or ``early`` is asked
             for without a greatest number.
     """
@@ -132,7 +132,7 @@ def char_count(
         The requirement; its score says how close the number is.
 
     Raises:
-        TypeError: no number is given, or one is no int.
+        TypeError: no number is given, or one isn't an int.
         ValueError: a number is negative, the numbers contradict each other, or ``early`` is asked
             for without a greatest number.
     """
@@ -167,7 +167,7 @@ def line_count(
         The requirement; its score says how close the number is.
 
     Raises:
-        TypeError: no number is given, or one is no int.
+        TypeError: no number is given, or one isn't an int.
         ValueError: a number is negative, the numbers contradict each other, or ``early`` is asked
             for without a greatest number.
     """
@@ -195,7 +195,7 @@ def sentence_count(
         The requirement; its score says how close the number is.
 
     Raises:
-        TypeError: no number is given, or one is no int.
+        TypeError: no number is given, or one isn't an int.
         ValueError: a number is negative, or the numbers contradict each other.
     """
     allowed = _range("sentence_count", at_least, at_most, exactly)
@@ -223,7 +223,7 @@ def sentences_of(text: str) -> list[str]:
     A sentence ends at ``.``, ``!``, ``?`` or ``…`` (and quotes or brackets that close behind it)
     with white space or the end of the text after it, unless a lower-case letter follows or the
     full stop belongs to a common abbreviation or an initial (``Dr.``, ``e.g.``, ``J.``); at ``。``,
-    ``！`` or ``？``; and at a blank line. A part without a letter or digit is no sentence.
+    ``！`` or ``？``; and at a blank line. A part without a letter or digit isn't a sentence.
 
     Args:
         text: the text.

@@ -47,7 +47,7 @@ PATTERN_SECONDS = 0.1
 def is_json(*, early: bool = False, **settings: Unpack[Settings]) -> Requirement:
     """Require a reply that is one JSON value (RFC 8259: no comments, no NaN).
 
-    White space and one Markdown code fence round the whole of it are tolerated.
+    White space and one Markdown code fence around the whole of it are tolerated.
 
     Args:
         early: check a reply while it arrives, too, and close its request at the first sure failure;
@@ -86,7 +86,7 @@ def json_schema(
 
     The draft is the one that ``$schema`` names, else 2020-12. ``format`` is checked where the
     ``jsonschema`` package can do so alone (``date``, ``email``, ``ipv4``, ...). White space and one
-    Markdown code fence round the reply are tolerated. A schema that takes too many steps on a
+    Markdown code fence around the reply are tolerated. A schema that takes too many steps on a
     reply, or too long for a pattern, makes the requirement err instead of hanging the event loop.
 
     Args:
@@ -102,8 +102,9 @@ def json_schema(
 
     Raises:
         ImportError: the ``jsonschema`` package is not installed.
-        TypeError: the schema is no mapping, or holds what JSON can't; or a number is none.
-        ValueError: it is no valid JSON Schema, or has a reference that leads nowhere; or
+        TypeError: the schema isn't a mapping, or holds what JSON can't; or ``max_steps`` isn't
+            an int.
+        ValueError: it isn't a valid JSON Schema, or has a reference that leads nowhere; or
             ``max_steps`` is below 1.
     """
     whole_number("json_schema: max_steps", max_steps)
@@ -144,7 +145,7 @@ def parses_as(
     """Require a reply that is JSON of a pydantic model, or of another type pydantic can validate.
 
     To have the parsed value too, give ``format=`` to ``sample`` instead. White space and one
-    Markdown code fence round the reply are tolerated.
+    Markdown code fence around the reply are tolerated.
 
     Args:
         model: the type.
@@ -165,7 +166,9 @@ def parses_as(
         try:
             parse_json(model, candidate.text)
         except ValueError as exc:
-            return ValidationResult(False, f"it is no {shown}: {clipped(str(exc), 400)}", 0.0)
+            return ValidationResult(
+                False, f"it isn't a valid {shown}: {clipped(str(exc), 400)}", 0.0
+            )
         return ValidationResult(True, f"it is a {shown}", 1.0)
 
     return check(
@@ -186,7 +189,7 @@ def _loads(text: str) -> Any:
 
 
 def _no_constant(name: str) -> None:
-    msg = f"{name} is no JSON number"
+    msg = f"{name} isn't a JSON number"
     raise ValueError(msg)
 
 
@@ -319,8 +322,8 @@ _FENCE = re.compile(r"```[A-Za-z0-9_-]*[ \t]*\r?\n")
 _FENCE_SO_FAR = re.compile(r"`{1,3}|```[A-Za-z0-9_-]*[ \t]*\r?")
 _LONG_LINE = 100
 
-# White space that a reply may have around its JSON, and JSON itself has not. Where it stands inside
-# the JSON, the whole check decides.
+# White space that a reply may have around its JSON, and JSON itself doesn't have: inside of it, the
+# whole check decides.
 _OTHER_SPACE = {ord(c): " " for c in map(chr, range(0x3001)) if c.isspace() and c not in " \t\r\n"}
 
 

@@ -62,7 +62,7 @@ def contains(*texts: str, ignore_case: bool = False, **settings: Unpack[Settings
         The requirement; its score is the share of the texts that occur.
 
     Raises:
-        TypeError: there is no text, or one is no str.
+        TypeError: there is no text, or one isn't a str.
         ValueError: a text is empty.
     """
     wanted = given_texts("contains", texts)
@@ -99,7 +99,7 @@ def excludes(
         The requirement; its score is the share of the texts that do not occur.
 
     Raises:
-        TypeError: there is no text, or one is no str.
+        TypeError: there is no text, or one isn't a str.
         ValueError: a text is empty.
     """
     unwanted = given_texts("excludes", texts)
@@ -137,7 +137,7 @@ def starts_with(
         The requirement.
 
     Raises:
-        TypeError: there is no text, or one is no str.
+        TypeError: there is no text, or one isn't a str.
         ValueError: a text is empty.
     """
     wanted = given_texts("starts_with", texts)
@@ -172,7 +172,7 @@ def ends_with(*texts: str, ignore_case: bool = False, **settings: Unpack[Setting
         The requirement.
 
     Raises:
-        TypeError: there is no text, or one is no str.
+        TypeError: there is no text, or one isn't a str.
         ValueError: a text is empty.
     """
     wanted = given_texts("ends_with", texts)
@@ -221,9 +221,9 @@ def matches(
 
     Raises:
         ImportError: the ``regex`` package is not installed.
-        TypeError: the pattern is no str, or the timeout no number.
-        ValueError: the pattern is no regular expression, the timeout is not over 0, or ``early`` is
-            asked for and the pattern can't be decided early: with look-around, word boundaries,
+        TypeError: the pattern isn't a str, or the timeout isn't a number.
+        ValueError: the pattern isn't a regular expression, the timeout isn't over 0, or ``early``
+            is asked for and the pattern can't be decided early: with look-around, word boundaries,
             back references or possessive repetition, more text may change what the text so far
             rules out; and without ``full`` or ``^`` at its start, a match may come at any time.
     """
@@ -239,7 +239,7 @@ def matches(
     try:
         compiled = regex.compile(pattern, regex.IGNORECASE if ignore_case else 0)
     except (regex.error, OverflowError, RecursionError) as exc:
-        msg = f"matches: `{clipped(pattern)}` is no regular expression: {exc}"
+        msg = f"matches: `{clipped(pattern)}` isn't a regular expression: {exc}"
         raise ValueError(msg) from exc
     if early and not (_is_plain(pattern) and (full or _anchored(pattern))):
         msg = (
@@ -366,7 +366,7 @@ _JOINING = re.compile("[\u1160-\u11ff\ud7b0-\ud7ff\U00016d63-\U00016d6a]")
 _FIRST_MARK = "\u0300"
 
 # What a regular expression may consist of so that more text never undoes what the text so far
-# rules out. A word boundary, say, may hold at the end of a text and not once more has arrived.
+# rules out. A word boundary, for one, may hold at the end of a text, and not once more arrives.
 _ESCAPE = r"\\[dDwWsSnrtfv]|\\[pP]\{\^?\w+\}|\\[^A-Za-z0-9]"
 _TOKEN = re.compile(
     rf"[^\\^$.|?*+()\[\]{{}}]|\.|\||{_ESCAPE}|\[\^?(?:[^\\\[\]]|{_ESCAPE})+\]"
@@ -458,7 +458,7 @@ def _settling(*, ignore_case: bool) -> Callable[[str], str]:
 
 
 def _is_plain(pattern: str) -> bool:
-    """Tell whether a pattern can be decided early: it asks nothing of what stands round a match."""
+    """Tell whether a pattern can be decided early: it ignores what is around a match."""
     at, end = _body(pattern)
     while at < end:
         token = _TOKEN.match(pattern, at, end)

@@ -47,7 +47,7 @@ def one_of(
         The requirement.
 
     Raises:
-        TypeError: it is a lone text, there is none, or one is no str.
+        TypeError: it is a lone text, there is none, or one isn't a str.
         ValueError: a text is blank.
     """
     if isinstance(choices, str):
@@ -89,7 +89,7 @@ def number_between(
         The requirement; its score says how close the number is.
 
     Raises:
-        TypeError: neither limit is given, or one is no number.
+        TypeError: neither limit is given, or one isn't a number.
         ValueError: a limit is not finite, or the low one is over the high one.
     """
     if low is None and high is None:
@@ -108,7 +108,7 @@ def number_between(
         number = _number(candidate)
         if number is None:
             return ValidationResult(
-                False, f"it is no number: {quoted(candidate.text.strip())}", 0.0
+                False, f"it isn't a number: {quoted(candidate.text.strip())}", 0.0
             )
         shown = clipped(str(number))
         distance = _distance(number, least, most)

@@ -136,7 +136,7 @@ def _read(requirement: Requirement, answer: object) -> ValidationResult | None:
         answer.close()  # Or it would warn that no one awaited it.
     msg = (
         f"requirement {requirement.name!r}: its stream check returned {ascii(answer)[:100]}, which"
-        " is no verdict: return Verdict.FAIL, PASS or UNKNOWN, or (Verdict, reason)"
+        " isn't a verdict: return Verdict.FAIL, PASS or UNKNOWN, or (Verdict, reason)"
     )
     raise BadVerdict(msg, requirement=requirement.name)
 

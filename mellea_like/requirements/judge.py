@@ -48,7 +48,7 @@ def judge_messages(
 
 
 def read_verdict(text: str) -> ValidationResult:
-    """Read a judge's reply; one Markdown fence round it is tolerated, and nothing else."""
+    """Read a judge's reply; one Markdown fence around it is tolerated, and nothing else."""
     try:
         verdict = json.loads(strip_fence(text), object_pairs_hook=_without_duplicates)
     except (ValueError, RecursionError):

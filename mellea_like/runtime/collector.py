@@ -54,7 +54,7 @@ def relaxed_gc(objects: int = OBJECTS) -> Generator[None]:
         Nothing.
 
     Raises:
-        TypeError: ``objects`` is no int.
+        TypeError: ``objects`` isn't an int.
         ValueError: it is below 1.
     """
     whole_number("objects", objects)

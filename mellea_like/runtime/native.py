@@ -1,8 +1,8 @@
 """The one module that knows asyncio from trio: was this code asked to stop?
 
 anyio hides the two libraries from the rest of the package. What it can't hide is a native
-``task.cancel()`` on asyncio, which is no cancel scope's doing; nor a ``CancelledError`` that
-someone raised without any request for it.
+``task.cancel()`` on asyncio, which no cancel scope knows of, and a ``CancelledError`` that someone
+raised though nobody asked for it.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def cancellations() -> tuple[type[BaseException], ...]:
 
 
 def scope_cancelled() -> bool:
-    """Tell whether a cancel scope round the running task is cancelled or past its deadline."""
+    """Tell whether a cancel scope around the running task is cancelled or past its deadline."""
     return anyio.current_effective_deadline() == -math.inf
 
 

@@ -73,7 +73,7 @@ class _Job(Generic[T]):
     def run(self) -> None:
         try:
             self.result = self.context.run(self.function)
-        except BaseException as exc:  # noqa: BLE001 (handed to whoever waits)
+        except BaseException as exc:  # noqa: BLE001 (handed to the one who waits)
             self.error = exc
 
     def tell(self) -> None:
@@ -81,7 +81,7 @@ class _Job(Generic[T]):
         try:
             call_soon(self.token, self.done.set)
         except RuntimeError:
-            # The event loop has ended, and with it whoever waited.
+            # The event loop has ended, and with it the one who waited.
             return
 
 

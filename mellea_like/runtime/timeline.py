@@ -22,7 +22,7 @@ class Timeline:
 
     def __init__(self) -> None:
         # In one piece: event loops in several threads may ask at once, and must not mix their
-        # clocks up. The last time of one may be lost to the other then, which is no harm.
+        # clocks up. The last time of one may be lost to the other then, which does no harm.
         self._state: tuple[EventLoopToken | None, float, float, float] = None, 0.0, 0.0, 0.0
 
     def __reduce__(self) -> tuple[Any, ...]:

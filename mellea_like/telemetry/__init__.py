@@ -76,7 +76,7 @@ class Telemetry:
 
 
 def _is_silent(provider: MeterProvider) -> bool:
-    # The proxy that stands in until a provider is set has no public name.
+    # The proxy that serves until a provider is set has no public name.
     return isinstance(provider, metrics.NoOpMeterProvider) or (
         type(provider).__name__ == "_ProxyMeterProvider"
     )

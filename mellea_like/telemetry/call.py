@@ -39,12 +39,12 @@ class CallTelemetry:
         self._capture = capture_content
 
     def call(self) -> SpanScope:
-        """Return the span round the whole call."""
+        """Return the span around the whole call."""
         attributes = {names.SAMPLING_ID: self._sampling_id, names.STRATEGY: self._strategy}
         return SpanScope(self._tracer, f"sampling {self._strategy}", attributes, self._capture)
 
     def iteration(self, iteration: int, subsample: int, depth: int) -> SpanScope:
-        """Return the span round one iteration."""
+        """Return the span around one iteration."""
         attributes: dict[str, AttributeValue] = {
             names.SAMPLING_ID: self._sampling_id,
             names.ITERATION: iteration,
@@ -54,13 +54,13 @@ class CallTelemetry:
         return SpanScope(self._tracer, f"iteration {iteration}", attributes, self._capture)
 
     def validation(self) -> SpanScope:
-        """Return the span round the validation of a slice."""
+        """Return the span around the validation of a slice."""
         return SpanScope(
             self._tracer, "validation", {names.SAMPLING_ID: self._sampling_id}, self._capture
         )
 
     def chat(self, backend: Backend, request: Request) -> SpanScope:
-        """Return the span round one request to a backend."""
+        """Return the span around one request to a backend."""
         attributes = _request_attributes(backend, request)
         if self._capture:
             attributes[names.INPUT_MESSAGES] = _as_messages(

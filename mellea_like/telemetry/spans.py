@@ -73,7 +73,7 @@ class SpanScope:
             self._span.set_attributes(attributes)
 
     def close(self, error: BaseException | None = None) -> None:
-        """End the span, and make the one round it current again."""
+        """End the span, and make the one around it current again."""
         if self._token is not None:
             otel_context.detach(self._token)
             self._token = None

@@ -31,7 +31,7 @@ Factory: TypeAlias = "Callable[[], Backend | Awaitable[Backend]]"
 Send: TypeAlias = "Callable[[Backend, Request], Awaitable[Generation]]"
 
 STEPS = (1, 2, 3, 5, 8, 13, 21, 34)
-"""After how many turns of the event loop a request is cancelled, each in a run of its own."""
+"""After how many turns of the event loop a request is cancelled, each in its own run."""
 
 SHARES = (0.25, 0.5, 0.75)
 """After which share of the time that a reply takes a request is cancelled."""
@@ -127,7 +127,7 @@ class _Run:
             with self.scope:
                 await send(backend, self.request)
                 self.answered = True
-        except Exception as exc:  # noqa: BLE001 (reported by whoever reads it)
+        except Exception as exc:  # noqa: BLE001 (reported by who reads it)
             self.error = exc
         finally:
             self.done.set()
@@ -169,7 +169,7 @@ class _Check:
             msg = f"the request failed with {exc!r}"
             raise ConformanceError("reply", msg) from exc
         except Exception as exc:
-            msg = f"the request raised {exc!r}, which is no BackendError"
+            msg = f"the request raised {exc!r}, which isn't a BackendError"
             raise ConformanceError("errors", msg) from exc
         if reply is None:
             msg = f"there was no reply within {self.timeout:g} s"
@@ -335,7 +335,7 @@ class _Check:
                 except BackendError:
                     continue
                 except Exception as exc:
-                    msg = f"the failing request raised {exc!r}, which is no BackendError"
+                    msg = f"the failing request raised {exc!r}, which isn't a BackendError"
                     raise ConformanceError("errors", msg) from exc
                 msg = "the failing request did not fail"
                 raise ConformanceError("errors", msg)

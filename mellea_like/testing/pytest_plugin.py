@@ -36,7 +36,7 @@ _CLOCK = pytest.StashKey[VirtualClock]()
 
 @pytest.fixture(params=["asyncio", "trio"])
 def anyio_backend(request: pytest.FixtureRequest) -> str | tuple[str, dict[str, Any]]:
-    """The event loops that async tests run on: asyncio and trio, each in a test of its own."""
+    """The event loops that async tests run on: asyncio and trio, each in its own test."""
     if "virtual_clock" not in request.fixturenames:
         name: str = request.param
         return name

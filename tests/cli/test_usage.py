@@ -18,7 +18,7 @@ from command_line import COMMAND, environment, run
             ["--check", "word<=5"],
             "check 'word<=5' is none of the known ones; did you mean words<=5",
         ),
-        (["--check", "regex:("], "check 'regex:(': `(` is no regular expression"),
+        (["--check", "regex:("], "check 'regex:(': `(` isn't a regular expression"),
         (["--backend", "other"], "'other' is not one of 'markov', 'openai', 'llama'"),
         (
             ["--backend", "openai"],

@@ -675,7 +675,7 @@ async def test_its_numbers_add_up():
         ({"scope": "me"}, TypeError, "scope is a plain function"),
         ({"caller": gather}, TypeError, "caller is a plain function"),
         ({"audit": gather}, TypeError, "audit is a plain function"),
-        ({"plugins": [7]}, TypeError, "7 is no plugin"),
+        ({"plugins": [7]}, TypeError, "7 isn't a plugin"),
     ],
 )
 async def test_wrong_arguments_are_said_at_once(arguments, error, says):

@@ -369,21 +369,21 @@ def changed(data: dict, path: tuple, value: object) -> dict:
 @pytest.mark.parametrize(
     ("path", "value", "said"),
     [
-        (("format",), "mellea_like.run", "this is no trace of a call"),
+        (("format",), "mellea_like.run", "this isn't a trace of a call"),
         (("version",), 2, "a trace of version 1 can be read here, not one of 2"),
         (("version",), DELETE, "not one of None"),
         (("slices",), DELETE, "it lacks 'slices'"),
         (("slices", 0, "outcome"), DELETE, "it lacks 'outcome'"),
         (("slices", 0, "outcome"), "won", "'won' is not a valid Outcome"),
-        (("slices", 0, "prompt"), 9, "9 is no place in a list of 2"),
-        (("slices", 0, "context"), -1, "-1 is no place"),
+        (("slices", 0, "prompt"), 9, "9 isn't a place in a list of 2"),
+        (("slices", 0, "context"), -1, "-1 isn't a place"),
         (("slices", 0, "usage"), None, "damaged"),
         (("slices", 0), 5, "damaged"),
         (("stop_reason",), "tired", "'tired'"),
         (("started",), "yesterday", "yesterday"),
-        (("best_index",), 1, "1 is no place in a list of 1"),
-        (("best_index",), -1, "-1 is no place in a list of 1"),
-        (("best_index",), "0", "'0' is no place in a list of 1"),
+        (("best_index",), 1, "1 isn't a place in a list of 1"),
+        (("best_index",), -1, "-1 isn't a place in a list of 1"),
+        (("best_index",), "0", "'0' isn't a place in a list of 1"),
         (("prompts", 0, 0, "role"), "king", "king"),
     ],
 )
@@ -394,7 +394,7 @@ def test_damaged_data_are_refused(path, value, said):
 
 @pytest.mark.parametrize("data", [None, [], "x", {}, {"format": None}])
 def test_what_is_no_record_is_refused(data):
-    with pytest.raises(ValueError, match="this is no trace of a call"):
+    with pytest.raises(ValueError, match="this isn't a trace of a call"):
         SamplingResult.from_dict(data)
 
 

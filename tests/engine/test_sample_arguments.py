@@ -96,7 +96,7 @@ def test_seconds_are_a_number(name, value):
         ({"options": {"temprature": 1}}, ValueError, "unknown option temprature"),
         ({"options": {"temperature": "hot"}}, TypeError, "temperature is a number"),
         ({"judge_options": {"tokens": 1}}, ValueError, "unknown option tokens"),
-        ({"plugins": [3]}, TypeError, "3 is no plugin"),
+        ({"plugins": [3]}, TypeError, "3 isn't a plugin"),
         ({"plugins": RecordingPlugin()}, TypeError, "plugins takes a list, not a lone Recording"),
         ({"plugins": PluginSet("s", [])}, TypeError, "not a lone PluginSet: put it into a list"),
         ({"plugins": RecordingPlugin}, TypeError, "put it into a list"),

@@ -110,7 +110,7 @@ OPENAI = "upstreams: {main: {kind: openai, base_url: 'http://127.0.0.1:9/v1', mo
         (MODEL + "schedule: egaer\n", "did you mean eager?"),
         (MODEL + "checks: words<=20\n", "models.m.checks: takes a list"),
         (MODEL + "checks: [wrds<=20]\n", "did you mean words<=20?"),
-        (MODEL + "checks: ['regex:(']\n", "is no regular expression"),
+        (MODEL + "checks: ['regex:(']\n", "isn't a regular expression"),
         (MODEL + "json_schema: {type: 3}\n", "models.m.json_schema: json_schema: the schema is"),
         (MODEL + "json_schema: missing.json\n", "models.m.json_schema: there is no file "),
         (MODEL + "json_schema: [1]\n", "models.m.json_schema: "),

@@ -124,7 +124,7 @@ def test_wrong_arguments_of_the_decorator(arguments, error, message):
     ids=["lambda", "builtin", "int", "partial"],
 )
 def test_a_handler_is_an_async_function(thing):
-    with pytest.raises(TypeError, match=r"hook sampling_loop_end: .* is no async function"):
+    with pytest.raises(TypeError, match=r"hook sampling_loop_end: .* isn't an async function"):
         hook(END)(thing)
 
 
@@ -207,7 +207,9 @@ def test_a_handler_may_be_left_out_but_not_be_overridden_by_what_is_not_async():
         def start(self, payload):
             pass
 
-    with pytest.raises(TypeError, match="plugin Sync: 'start' overrides a handler and is no async"):
+    with pytest.raises(
+        TypeError, match="plugin Sync: 'start' overrides a handler and isn't an async"
+    ):
         handlers_of(Sync())
 
 
@@ -240,9 +242,9 @@ WRONG = [
     (NoArgument(), TypeError, "plugin NoArgument: handler 'wrong' takes exactly one argument"),
     (Empty(), ValueError, r"plugin Empty has no handler: mark its async methods with @hook\(...\)"),
     (Recorder, TypeError, "plugin Recorder is a class: make an instance of it"),
-    (unmarked, TypeError, "is no plugin: give an instance of a Plugin subclass"),
-    (3, TypeError, "3 is no plugin"),
-    (None, TypeError, "None is no plugin"),
+    (unmarked, TypeError, "isn't a plugin: give an instance of a Plugin subclass"),
+    (3, TypeError, "3 isn't a plugin"),
+    (None, TypeError, "None isn't a plugin"),
 ]
 
 
@@ -551,7 +553,7 @@ def test_an_unknown_name_is_an_error_that_lists_the_known_ones():
 @pytest.mark.usefixtures("installed")
 @pytest.mark.parametrize("name", ["nothing", "bad"])
 def test_an_entry_point_that_is_no_plugin_is_a_type_error(name):
-    with pytest.raises(TypeError, match="3 is no plugin"):
+    with pytest.raises(TypeError, match="3 isn't a plugin"):
         load_plugins(name)
 
 

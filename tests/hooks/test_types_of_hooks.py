@@ -333,7 +333,7 @@ async def test_pre_call_refuses_options_that_are_none():
     async def odd(payload):
         return payload.model_copy(update={"options": {"temperature": 1}})
 
-    with pytest.raises(HookError, match=r"odd.* set options to .*, which is no Options"):
+    with pytest.raises(HookError, match=r"odd.* set options to .*, which isn't an Options"):
         await RejectionSamplingStrategy(by_iteration({}), plugins=[odd]).sample("do", [yes])
 
 

@@ -81,7 +81,7 @@ def test_a_check_is_named_after_its_expression():
         ("contains:", "nothing stands after the colon"),
         ("regex:", "nothing stands after the colon"),
         ("choice:a||b", "a choice is empty"),
-        ("regex:(", "is no regular expression: missing )"),
+        ("regex:(", "isn't a regular expression: missing )"),
         ("", "Allowed: words<=20  chars>=100"),
         ("__import__('os')", "is none of the known ones\nAllowed: words<=20"),
     ],

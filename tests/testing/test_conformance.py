@@ -168,7 +168,7 @@ async def test_a_foreign_exception_is_no_backend_error():
         async def generate(self, request):
             raise TimeoutError("mine")
 
-    await broken(Foreign(), "errors", "TimeoutError.*no BackendError")
+    await broken(Foreign(), "errors", "TimeoutError.*a BackendError")
 
 
 async def test_a_request_that_is_not_counted_breaks_the_meter():
@@ -487,7 +487,7 @@ async def test_a_foreign_exception_of_a_failing_request_is_found(virtual_clock, 
             async with super().stream(request) as pieces:
                 yield pieces
 
-    await broken(Foreign(), "errors", "KeyError.*no BackendError", failing_request=BAD_MODEL)
+    await broken(Foreign(), "errors", "KeyError.*a BackendError", failing_request=BAD_MODEL)
 
 
 async def test_a_backend_that_breaks_on_a_failing_request_is_found(virtual_clock):
