@@ -6,7 +6,7 @@ from typing import Any
 
 import anyio
 import pytest
-from batch_kit import MemoryJournal, Plan, Slow, results_of, strategy
+from batch_kit import MemoryJournal, Plan, results_of, strategy
 
 from mellea_like import Usage
 from mellea_like.batch import Progress, sample_many
@@ -39,13 +39,6 @@ async def test_progress_counts_items_by_what_came_of_them(virtual_clock):
         assert results.progress.done == 5
         await anyio.sleep(100)
     assert results.progress.elapsed == 50, "the run has ended, and its time with it"
-
-
-async def test_the_total_of_a_source_without_length_is_not_known(virtual_clock):
-    async with sample_many(strategy(), Slow(["x"]), concurrency=1) as results:
-        assert results.progress.total is None
-        await anext(results)
-        assert results.progress.seconds_left is None
 
 
 async def test_what_comes_from_the_journal_does_not_count_in_the_rate(virtual_clock):
@@ -96,10 +89,6 @@ async def test_it_is_told_at_the_start_now_and_then_and_at_the_end(virtual_clock
         (2.1, 5),
         (2.2, 6),
     ]
-
-
-async def test_of_nothing_it_is_told_at_the_start_and_at_the_end(virtual_clock):
-    assert await told_of([]) == [(0, 0), (0, 0)]
 
 
 async def test_an_async_function_is_awaited_and_keeps_nothing_waiting(virtual_clock):
@@ -169,19 +158,6 @@ async def test_what_it_raises_is_logged_and_ends_nothing(virtual_clock, caplog):
     assert "it is called no more" in caplog.text
 
 
-async def test_failures_that_are_not_in_a_row_silence_nobody(virtual_clock, caplog):
-    calls = []
-
-    def tell(progress: Progress) -> None:
-        calls.append(progress.done)
-        if len(calls) % 2:
-            raise OSError("no terminal")
-
-    await results_of(strategy(), [str(n) for n in range(9)], concurrency=1, on_progress=tell)
-    assert calls[-1] == 9
-    assert "no more" not in caplog.text
-
-
 async def test_an_interrupt_in_it_leaves_the_block(virtual_clock):
     def tell(progress: Progress) -> None:
         if progress.done == 2:
@@ -192,12 +168,3 @@ async def test_an_interrupt_in_it_leaves_the_block(virtual_clock):
         await results_of(strategy(backend), map(str, range(99)), concurrency=1, on_progress=tell)
     assert len(backend.asked) < 5
     assert backend.in_flight == 0
-
-
-async def test_an_interrupt_in_its_last_call_is_raised(virtual_clock):
-    def tell(progress: Progress) -> None:
-        if progress.done == 1:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        await results_of(strategy(Plan({"x": 0.25})), ["x"], concurrency=1, on_progress=tell)

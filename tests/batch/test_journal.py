@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from pathlib import Path
 
 import anyio
@@ -46,25 +45,6 @@ async def stored(path: Path, first: int = 0, count: int = 100):
 # --- what comes back --------------------------------------------------------------------------
 
 
-async def test_a_finished_item_comes_back_as_it_was(path):
-    async with Journal(path).open(IDENTITY) as store:
-        result = await write_item(store, 0)
-    [item] = await stored(path)
-    assert (item.id, item.digest, item.attempts) == (0, "digest 0", 1)
-    assert item.result is not None
-    assert item.result["trace"] == plain(result)
-    back = SamplingResult.from_dict(item.result["trace"])
-    assert back.to_dict() == item.result["trace"]
-    assert (back.success, back.value) == (True, "reply 2 to item 0")
-
-
-async def test_an_item_that_nobody_finished_comes_back_as_begun(path):
-    async with Journal(path).open(IDENTITY) as store:
-        store.begin(0, 1, "d", "label", None)
-    [item] = await stored(path)
-    assert (item.attempts, item.result) == (1, None)
-
-
 async def test_items_come_in_order_and_those_not_begun_are_missing(path):
     async with Journal(path).open(IDENTITY) as store:
         for item in (3, 0, 5):
@@ -75,13 +55,6 @@ async def test_items_come_in_order_and_those_not_begun_are_missing(path):
     assert [item.id for item in await stored(path, 1, 4)] == [3]
     assert [item.id for item in await stored(path, 3, 3)] == [3, 5]
     assert list(await stored(path, 6)) == []
-
-
-async def test_each_lookup_gives_as_many_as_it_asks_for(path):
-    async with Journal(path).open(IDENTITY) as store:
-        for item in range(300):
-            store.begin(item, 1, str(item), "", None)
-    assert [item.id for item in await stored(path, 20, 250)] == list(range(20, 270))
 
 
 @pytest.mark.parametrize(("passing", "status"), [(1, "passed"), (3, "passed"), (None, "failed")])
@@ -206,19 +179,6 @@ async def test_words_are_kept_as_asked_and_the_winner_s_always(path, text, passi
     assert bool(prompts) == (text != "none")
 
 
-async def test_the_best_of_an_errored_call_that_had_none_is_nobody(path):
-    result = await sampled("x", None)
-    none_judged = result.__class__(
-        result.slices, None, result.stop_reason, "id", result.started, 1.0
-    )
-    async with Journal(path, text="best").open(IDENTITY) as store:
-        store.begin(0, 1, "d", "l", None)
-        await store.finish(0, 1, None, SamplingTimeout("late", none_judged))
-    [record] = await items_of(path)
-    assert SamplingResult.from_dict(record["trace"]).best_index is None
-    assert b"reply" not in path.read_bytes()
-
-
 # --- which run it is ----------------------------------------------------------------------------
 
 
@@ -235,14 +195,6 @@ async def test_another_run_is_refused_with_what_differs_and_nothing_is_changed(p
     )
     assert refused.value.differences == (("loop_budget", "3", "4"), ("prompt", None, '"p"'))
     assert bytes_beside(path) == before
-
-
-async def test_long_values_that_differ_are_cut_in_the_error(path):
-    await write_run(path, 0, {"prompt": "a" * 5000})
-    with pytest.raises(JournalError) as refused:
-        async with Journal(path).open({"prompt": "b" * 5000}):
-            pass
-    assert len(str(refused.value)) < 1000
 
 
 async def test_tuples_and_lists_are_the_same_run(path):
@@ -390,24 +342,6 @@ def test_each_attempt_has_its_own_slices():
         assert [s["text"] for s in record["trace"]["slices"]] == ["second"]
 
 
-async def test_rows_pile_up_no_higher_than_the_calls_in_flight_make_them(path):
-    result = await sampled("x")
-    ids = iter(range(400))
-    async with Journal(path).open(IDENTITY) as store:
-
-        async def worker() -> None:
-            for n in ids:
-                store.begin(n, 1, "", "", None)
-                for slice_ in result.slices:
-                    store.slice(n, 1, slice_)
-                await store.finish(n, 1, result, None)
-
-        async with anyio.create_task_group() as tasks:
-            for _ in range(8):
-                tasks.start_soon(worker)
-        assert store.statistics().most_queued <= 8 * (3 + len(result.slices))
-
-
 async def test_what_is_queued_is_written_when_the_run_is_cancelled(path):
     with anyio.CancelScope() as scope:
         async with Journal(path).open(IDENTITY) as store:
@@ -429,14 +363,6 @@ async def test_a_cancelled_finish_is_written_all_the_same(path):
             await store.finish(0, 1, result, None)
         assert scope.cancelled_caught
     assert (await run_of(path))["counts"]["passed"] == 1
-
-
-async def test_an_error_in_the_block_goes_on_as_it_is(path):
-    with pytest.raises(LookupError, match="mine"):
-        async with Journal(path).open(IDENTITY) as store:
-            store.begin(0, 1, "", "", None)
-            raise LookupError("mine")
-    assert (await run_of(path))["counts"]["unfinished"] == 1
 
 
 async def test_opening_that_is_cancelled_leaves_the_journal_free(path):
@@ -463,9 +389,9 @@ async def test_a_task_that_is_cancelled_natively_at_any_moment_leaves_the_journa
             await store.finish(number, 1, result, None)
             finished.add(number)
 
-    for number in range(60):
+    for number in range(30):
         task = asyncio.create_task(run(number))
-        await asyncio.sleep(number * 0.0004)
+        await asyncio.sleep(number * 0.0008)
         task.cancel()
         if number % 2:
             await asyncio.sleep(0)
@@ -582,13 +508,3 @@ async def test_an_identity_that_is_no_plain_data_is_refused(path):
 def test_wrong_arguments_are_named(arguments, error, words):
     with pytest.raises(error, match=words):
         Journal(**arguments)
-
-
-def test_a_journal_shows_where_it_is():
-    assert repr(Journal("a/run.db")) == "Journal('a/run.db')"
-    assert Journal("a/run.db").path == Path("a/run.db")
-
-
-async def test_what_is_said_of_the_run_is_json(path):
-    await write_run(path, 1)
-    json.dumps([await run_of(path), *await items_of(path)])

@@ -19,6 +19,12 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
+def anyio_backend() -> str:
+    """Files are used in threads, where the loop makes no difference."""
+    return "asyncio"
+
+
+@pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "run.db"
 

@@ -7,7 +7,7 @@ import io
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mellea_like.batch.rows.formats import (
@@ -285,6 +285,7 @@ def test_a_line_of_csv_that_looks_like_another_is_quoted():
     assert '"a\rb"' in text
 
 
+@settings(max_examples=25)
 @given(st.text())
 def test_any_text_comes_back_from_json(text):
     line = as_json({"a": text})
@@ -292,6 +293,7 @@ def test_any_text_comes_back_from_json(text):
     assert json.loads(line.encode("utf-8")) == {"a": text}
 
 
+@settings(max_examples=25)
 @given(st.text(st.characters(exclude_categories=["Cs"])))
 def test_any_text_comes_back_from_csv(text):
     data = written(CSV, [record(output=text)], {"a": ""}).encode("utf-8")

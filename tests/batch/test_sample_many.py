@@ -70,11 +70,6 @@ async def test_an_async_source_is_as_good(virtual_clock):
     assert came == [(0, 11), (1, 21), (2, 31)], "no item waits for the next one to come"
 
 
-async def test_a_source_without_items_has_no_results(virtual_clock):
-    assert await results_of(strategy(), [], concurrency=5) == []
-    assert await results_of(strategy(), Slow([]), concurrency=5) == []
-
-
 async def test_items_may_be_texts_and_actions(virtual_clock):
     given = ["text", Instruction("instruction"), Message("user", "message")]
     backend = Plan()
@@ -167,7 +162,7 @@ async def test_a_source_without_end_needs_no_more_than_its_window(virtual_clock)
     try:
         async with sample_many(strategy(), source, concurrency=10, action=action) as results:
             async for item in results:
-                if item.id > 2000:
+                if item.id > 200:
                     break
                 del item
     finally:
@@ -216,12 +211,6 @@ async def test_an_action_that_raises_is_a_failed_item(virtual_clock):
     assert items[1].item == {}
 
 
-async def test_an_item_that_is_no_action_is_a_failed_item(virtual_clock):
-    items = await results_of(strategy(), ["one", 2, None], concurrency=1, ordered=True)
-    assert [item.status for item in items] == ["passed", "errored", "errored"]
-    assert isinstance(items[1].error, TypeError)
-
-
 async def test_a_cancellation_that_nobody_asked_for_is_a_failed_item(virtual_clock):
     class Stray(BaseSamplingStrategy):
         async def sample(self, action, *args, **arguments):
@@ -262,13 +251,6 @@ async def test_fail_fast_raises_the_first_failure_and_cancels_the_rest(virtual_c
     assert "item 1" in caught.value.__notes__[-1]
 
 
-async def test_fail_fast_raises_what_an_item_raised_unchanged(virtual_clock):
-    wrong = AuthenticationFailed("the key is missing")
-    with pytest.raises(AuthenticationFailed) as caught:
-        await results_of(strategy(Plan({"x": wrong})), ["x"] * 9, concurrency=2, fail_fast=True)
-    assert caught.value is wrong
-
-
 async def test_a_failure_is_raised_once_and_then_there_is_nothing_more(virtual_clock):
     async with sample_many(
         strategy(Plan({"x": "no"})), ["x"], concurrency=1, fail_fast=True
@@ -292,18 +274,6 @@ async def test_what_a_source_raises_comes_after_what_it_gave(virtual_clock):
     with pytest.raises(OSError, match="the file is gone"):
         await into(seen, sample_many(strategy(), source(), concurrency=5))
     assert sorted(ids(seen)) == [0, 1]
-
-
-async def test_an_async_source_may_fail_too(virtual_clock):
-    async def source():
-        yield "one"
-        await anyio.sleep(0.5)
-        raise OSError("the connection is gone")
-
-    seen = []
-    with pytest.raises(OSError, match="the connection is gone"):
-        await into(seen, sample_many(strategy(), source(), concurrency=5))
-    assert [item.status for item in seen] == ["passed"]
 
 
 def test_a_cancellation_in_a_source_that_nobody_asked_for_is_an_error():
@@ -410,6 +380,10 @@ async def test_what_are_no_items_is_refused(items, message):
         sample_many(strategy(), items, concurrency=1)
 
 
+async def async_action(item):
+    return "x"
+
+
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
@@ -417,6 +391,7 @@ async def test_what_are_no_items_is_refused(items, message):
         ({"concurrency": 2.5}, TypeError, "concurrency is a whole number"),
         ({"concurrency": True}, TypeError, "concurrency is a whole number"),
         ({"action": "template"}, TypeError, "action is a plain function"),
+        ({"action": async_action}, TypeError, "action is a plain function"),
         ({"action": lambda: "x"}, TypeError, "action is a plain function"),
         ({"on_progress": lambda: None}, TypeError, "on_progress is a function of one Progress"),
         ({"on_progress": 3}, TypeError, "on_progress is a function of one Progress"),
@@ -425,6 +400,7 @@ async def test_what_are_no_items_is_refused(items, message):
         ({"options": {"warmth": 1}}, ValueError, "unknown option warmth"),
         ({"format": 3}, TypeError, "format takes"),
         ({"budget": 3}, TypeError, "budget is a Budget"),
+        ({"strategy": BaseSamplingStrategy()}, ValueError, "there is no backend"),
         ({"journal": 3}, TypeError, "journal is a Journal, or the path of one"),
         ({"strategy": "none"}, TypeError, "sample_many takes a strategy first"),
         ({"strategy": strategy}, TypeError, "sample_many takes a strategy first"),
@@ -438,19 +414,6 @@ async def test_what_would_be_wrong_for_every_item_is_refused_at_once(arguments, 
     given = {"strategy": strategy(backend), "concurrency": 1} | arguments
     with pytest.raises(error, match=message):
         sample_many(items=["x"], **given)
-
-
-async def test_an_async_action_is_refused():
-    async def action(item):
-        return "x"
-
-    with pytest.raises(TypeError, match="action is a plain function"):
-        sample_many(strategy(), ["x"], concurrency=1, action=action)
-
-
-async def test_a_strategy_without_a_backend_is_refused():
-    with pytest.raises(ValueError, match="there is no backend"):
-        sample_many(BaseSamplingStrategy(), ["x"], concurrency=1)
 
 
 # --- how it is used ----------------------------------------------------------------------------
@@ -508,15 +471,6 @@ async def test_two_tasks_can_not_iterate_it_at_once(virtual_clock):
         await anyio.sleep(0.5)
         with pytest.raises(anyio.BusyResourceError):
             await anext(results)
-
-
-async def test_nothing_is_taken_before_it_is_entered(virtual_clock):
-    source = Counted(["x"])
-    batch = sample_many(strategy(), source, concurrency=1)
-    await anyio.sleep(10)
-    assert source.taken == 0
-    async with batch as results:
-        assert len([item async for item in results]) == 1
 
 
 def test_an_item_without_result_and_error_says_so():

@@ -55,14 +55,6 @@ async def test_leaving_waits_for_what_takes_its_time_to_end(virtual_clock):
     assert backend.in_flight == 0
 
 
-async def test_leaving_at_once_is_fine(virtual_clock):
-    backend = Plan()
-    async with sample_many(strategy(backend), PROMPTS, concurrency=5):
-        pass
-    assert backend.in_flight == 0
-    assert virtual_clock.now == 0
-
-
 async def test_what_the_block_raises_leaves_it_as_it_is(virtual_clock):
     backend = Plan()
     error = LookupError("mine")
@@ -72,14 +64,6 @@ async def test_what_the_block_raises_leaves_it_as_it_is(virtual_clock):
             raise error
     assert caught.value is error
     assert backend.in_flight == 0
-
-
-async def test_a_group_that_the_block_raises_leaves_it_as_it_is(virtual_clock):
-    error = ExceptionGroup("mine", [LookupError(), OSError()])
-    with pytest.raises(ExceptionGroup) as caught:
-        async with sample_many(strategy(), PROMPTS, concurrency=5):
-            raise error
-    assert caught.value is error
 
 
 @pytest.mark.parametrize("journaled", [False, True])
@@ -107,17 +91,6 @@ async def test_a_callers_cancellation_leaves_as_cancellation(virtual_clock, jour
     assert len(backend.cancelled) == 5
     if journal is not None:
         assert (journal.opened, journal.closed, journal.finished) == (1, 1, [])
-
-
-async def test_a_deadline_of_the_callers_cancels_the_batch_and_nothing_else(virtual_clock):
-    backend = Plan(lambda prompt: 50)
-    with anyio.move_on_after(3) as scope:
-        async with sample_many(strategy(backend), PROMPTS, concurrency=5) as results:
-            await anext(results)
-    assert scope.cancelled_caught
-    assert virtual_clock.now == 3
-    assert backend.in_flight == 0
-    await anyio.sleep(1)
 
 
 @pytest.mark.parametrize("when", ["waiting", "leaving", "entering"])
@@ -166,17 +139,6 @@ async def test_an_interrupt_in_a_worker_leaves_the_block_at_once(virtual_clock, 
     assert virtual_clock.now < 2
     assert backend.in_flight == 0
     assert len(backend.cancelled) == 4
-
-
-async def test_an_interrupt_in_a_source_leaves_the_block_at_once(virtual_clock):
-    def source():
-        yield "one"
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        async with sample_many(strategy(), source(), concurrency=5):
-            await anyio.sleep(1000)
-    assert virtual_clock.now == 0
 
 
 async def test_an_interrupt_in_an_action_leaves_the_block_at_once(virtual_clock):
