@@ -1,4 +1,4 @@
-"""What generates: each backend lives in a module of its own.
+"""What generates: each backend has its own module.
 
 What needs an extra is imported when first named.
 """

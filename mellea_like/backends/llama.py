@@ -71,7 +71,7 @@ def check_gguf(path: Path) -> None:
         msg = f"can't read the model {path}: {exc.strerror or exc}"
         raise BackendUnavailable(msg, retryable=False) from None
     if magic != b"GGUF":
-        msg = f"{path} is no GGUF file: it does not start with the letters GGUF"
+        msg = f"{path} isn't a GGUF file: it doesn't start with the letters GGUF"
         raise BackendUnavailable(msg, retryable=False)
 
 
@@ -185,7 +185,7 @@ class _Running:
 
 
 class LlamaCppBackend:
-    """A llama.cpp server of its own for one GGUF file.
+    """Runs a llama.cpp server for one GGUF file.
 
     Enter it with ``async with``, or with ``with`` in a script; the server is up inside the block,
     for any number of event loops, and gone after it. It is gone too when this process ends in

@@ -135,7 +135,7 @@ def _read(path: Path, largest: int) -> str:
         reason = f"MarkovBackend can't read its corpus: {exc.strerror}"
         raise OSError(exc.errno, reason, str(path)) from exc
     except UnicodeDecodeError as exc:
-        msg = f"MarkovBackend can't read its corpus: {path} is no UTF-8 text ({exc.reason})"
+        msg = f"MarkovBackend can't read its corpus: {path} isn't UTF-8 text ({exc.reason})"
         raise ValueError(msg) from exc
     return text
 
@@ -332,8 +332,8 @@ class MarkovBackend:
 
     Raises:
         OSError: a file can't be read.
-        ValueError: a file is a device, too large or no UTF-8 text, or there is no word in the whole
-            corpus.
+        ValueError: a file is a device, too large or not UTF-8 text, or the whole corpus has no
+            word in it.
     """
 
     provider = "markov"

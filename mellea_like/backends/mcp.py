@@ -1,4 +1,4 @@
-"""The model of whoever is at the other end: requests for sampling over the Model Context Protocol.
+"""The model of an MCP client: requests for sampling over the Model Context Protocol.
 
 A tool of an MCP server may ask its client to sample; the client shows the request to a person.
 """
@@ -81,7 +81,7 @@ def sampling_params(request: Request, options: Options) -> types.CreateMessageRe
         msg = "a request for sampling over MCP needs a message besides those of the system"
         raise InvalidRequest(msg)
     if options.top_p is not None:
-        msg = "MCP knows no top_p: leave it out, or put what the client understands into metadata"
+        msg = "MCP has no top_p: leave it out, or put what the client understands into metadata"
         raise InvalidRequest(msg)
     said: dict[str, Any] = {"include_context": "none", **_extra(options)}
     if options.model is not None:
@@ -222,7 +222,7 @@ class MCPSamplingBackend:
         model: the hint; None where there is none.
 
     Raises:
-        TypeError: the fallback is no backend, or a number no number.
+        TypeError: the fallback isn't a backend, or a number isn't a number.
         ValueError: a number is out of its range.
     """
 

@@ -70,7 +70,7 @@ class SamplingRounds:
         gather: how long further requests are waited for before the tool returns, in seconds.
 
     Raises:
-        TypeError: a number is no number.
+        TypeError: an argument isn't a number.
         ValueError: a number is out of its range.
     """
 

@@ -97,9 +97,9 @@ class OpenAIBackend:
             on this machine: a new connection costs nothing there, and llama.cpp's server now and
             then closes one under the next request.
         max_connections: how many connections an event loop may have open at a time, 1 or more; a
-            further request waits for one without a limit of its own. None leaves it to the SDK,
+            further request waits for one for as long as it takes. None leaves it to the SDK,
             which opens up to 1,000.
-        follow_redirects: whether a redirect (HTTP 307, say) is followed, to another server too,
+        follow_redirects: whether a redirect (such as HTTP 307) is followed, to another server too,
             with the whole request but for the key; if not, it is an error. Not used with
             ``client``.
 
@@ -109,8 +109,8 @@ class OpenAIBackend:
         defaults: ``options``, as given.
 
     Raises:
-        TypeError: ``client`` is no `openai.AsyncOpenAI`, or ``max_connections`` no int.
-        ValueError: ``base_url`` is no HTTP URL, ``timeout`` is not positive, ``client`` comes
+        TypeError: ``client`` isn't an `openai.AsyncOpenAI`, or ``max_connections`` isn't an int.
+        ValueError: ``base_url`` isn't an HTTP URL, ``timeout`` is not positive, ``client`` comes
             with a key or a URL, or ``max_connections`` is below 1 or comes with a client.
     """
 
@@ -169,7 +169,7 @@ class OpenAIBackend:
         """Where the requests go, without credentials.
 
         Raises:
-            ValueError: ``OPENAI_BASE_URL`` is no URL.
+            ValueError: ``OPENAI_BASE_URL`` isn't a URL.
         """
         return urlunsplit(urlsplit(without_credentials(urlsplit(self._url())))._replace(query=""))
 

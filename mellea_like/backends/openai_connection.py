@@ -219,7 +219,7 @@ PACKAGING = 64
 """... and where longer replies are allowed, bytes for each of their characters."""
 
 MAX_OTHER_BODY = 2**20
-"""Bytes that are read of an answer that is no reply: an error, or a list of models."""
+"""Bytes that are read of an answer that isn't a reply: an error, or a list of models."""
 
 OK = 200
 
@@ -255,7 +255,7 @@ class Bounds:
 
 
 async def bound_body(response: Any) -> None:  # noqa: RUF029 (the HTTP library awaits it)
-    """Have no more than a part read of an answer that is no reply; a hook of the HTTP library's.
+    """Have no more than a part read of an answer that isn't a reply; a hook of the HTTP library's.
 
     The SDK reads the whole of them into memory.
     """
@@ -425,7 +425,7 @@ class OpenReply:
             return None  # A connection that breaks after the reply's end takes only the usage.
         error = self._translator.of(exc)
         if self._reply.began and isinstance(error, BackendUnavailable):
-            # It has cost its tokens, so that it is no broken connection to be tried again.
+            # It has cost its tokens, so that it isn't a broken connection to be tried again.
             return self._translator.malformed(f"a reply that breaks off ({error})")
         return error
 

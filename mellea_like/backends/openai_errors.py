@@ -91,7 +91,7 @@ class Translator:
     """Puts what went wrong into this library's words, without keys.
 
     The errors it makes carry no cause: the SDK's hold the request with its headers, and their text
-    is the server's, which may echo the key. What helps from them stands in the message.
+    is the server's, which may echo the key. What helps from them is in the message.
     """
 
     def __init__(
@@ -252,7 +252,7 @@ def _fields(body: object) -> dict[str, Any]:
 
 def _causes(exc: BaseException) -> Iterator[BaseException]:
     # An exception and what led to it, the members of groups included. An error of this library's
-    # that is the context is about another request: the one that this is a retry of, say.
+    # that is the context is about another request: for instance the one that this is a retry of.
     seen: set[int] = set()
     pending: list[BaseException | None] = [exc]
     while pending:

@@ -47,7 +47,7 @@ MAX_SEED = 2**31
 """Seeds are folded into 31 bits: llama.cpp reads 32 and takes the highest as "random"."""
 
 MAX_EVENT = 2**20
-"""Bytes of one event; a longer one is no chat reply."""
+"""Bytes of one event; a longer one isn't a chat reply."""
 
 JOINED = 1024
 """So many pieces of a text become one: as objects they take more room than as text."""
@@ -94,7 +94,7 @@ def response_format(format: Any, *, official: bool) -> dict[str, Any]:
 
     OpenAI's own servers take ``strict`` schemas of a subset of JSON Schema: each object closed,
     each property required, and some keywords not at all. The type's schema is narrowed to that; a
-    type that does not fit (a mapping with free keys, say) goes without ``strict``. Other servers
+    type that does not fit (such as a mapping with free keys) goes without ``strict``. Other servers
     (llama.cpp, vLLM) compile the whole schema into a grammar and get it as it is.
     """
     schema = json_schema(format)
@@ -237,7 +237,7 @@ class Reply:
                 raise ServerError(chunk["error"])
             return self._read_chunk(chunk)
         except (AttributeError, TypeError, KeyError) as exc:
-            msg = "an event is no chunk of a chat reply"
+            msg = "an event isn't a chunk of a chat reply"
             raise ValueError(msg) from exc
 
     def _read_chunk(self, chunk: dict[str, Any]) -> str:

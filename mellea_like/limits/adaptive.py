@@ -107,7 +107,7 @@ class AdaptiveLimiter(QueuedLimit):
         maximum: the largest window.
 
     Raises:
-        TypeError: a number is no int.
+        TypeError: a number isn't an int.
         ValueError: a number is less than 1, or ``initial`` is more than ``maximum``.
     """
 

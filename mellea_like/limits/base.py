@@ -75,7 +75,7 @@ class LimitedBackend(BackendWrapper):
         *limits: the limits, at least one.
 
     Raises:
-        TypeError: something is no backend or no limit, or there is no limit.
+        TypeError: something isn't a backend or a limit, or there is no limit.
     """
 
     def __init__(self, inner: Backend, *limits: Limit) -> None:

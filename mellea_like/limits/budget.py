@@ -108,7 +108,7 @@ class _Limit(Generic[N]):
 
 
 class Budget:
-    """How much may be spent: the sum of all requests that it is used for, whoever makes them.
+    """How much may be spent: the sum of all requests that it is used for, from any caller.
 
     Before a request, what it may cost is reserved: one request, the prompt's tokens as
     `estimate_input_tokens` guesses them, as many tokens of output as ``options.max_tokens`` allows,
@@ -119,7 +119,7 @@ class Budget:
     - What does not fit only beside what is reserved waits, in the order of arrival, until requests
       under way have ended. That goes for the number of requests, too: one that waits for a limiter
       has a reservation, and is never sent if its call ends before.
-    - A backend that makes requests of its own for each request needs another budget for them: in
+    - A backend that makes further requests for each request needs another budget for them: in
       this one they would wait for the reservation of the request that waits for them.
     - A request of unknown cost (cancelled, broken off) is charged what is known of it: the tokens
       that arrived and, unless the server refused it, the prompt, as it was estimated if need be. A
@@ -140,15 +140,15 @@ class Budget:
         money: the most money, in the currency of ``prices``.
         seconds: how long requests are admitted, from the first one that was.
         prices: the price of each model by its name, as `price_for` finds it; by default those of
-            the budget round this one. A request is priced by the model that it asks for.
+            the budget around this one. A request is priced by the model that it asks for.
         assume_output_tokens: the longest reply to reserve for where the options have no
-            ``max_tokens``; by default that of the budget round this one.
-        within: the budget round this one: each request needs room in both. A budget within another
-            one may have no limit of its own, and counts what is spent through it.
+            ``max_tokens``; by default that of the budget around this one.
+        within: the budget around this one: each request needs room in both. A budget within another
+            one may have no limit itself, and counts what is spent through it.
         name: the budget's name in errors.
 
     Raises:
-        TypeError: a limit is no number, ``prices`` is no price table, or ``within`` no budget.
+        TypeError: a limit isn't a number, ``prices`` a price table, or ``within`` a budget.
         ValueError: a limit is not above 0 and finite, there is none, or money is limited without
             prices.
     """
@@ -178,7 +178,7 @@ class Budget:
         name: str = "budget",
     ) -> None:
         if within is not None and not isinstance(within, Budget):
-            msg = f"within takes the Budget round this one, not {type(within).__name__}"
+            msg = f"within takes the Budget around this one, not {type(within).__name__}"
             raise TypeError(msg)
         limits = BudgetLimits(requests, input_tokens, output_tokens, money, seconds)
         if within is not None:
@@ -229,17 +229,17 @@ class Budget:
 
     @property
     def within(self) -> Budget | None:
-        """The budget round this one, or None."""
+        """The budget around this one, or None."""
         return self._chain[1] if len(self._chain) > 1 else None
 
     @property
     def chain(self) -> tuple[Budget, ...]:
-        """This budget, the one round it, and so on."""
+        """This budget, the one around it, and so on."""
         return self._chain
 
     @property
     def remaining(self) -> BudgetLimits:
-        """What is neither spent nor reserved, here and in the budgets round this one."""
+        """What is neither spent nor reserved, here and in the budgets around this one."""
         left = BudgetLimits()
         for budget in self._chain:
             left = left.least(budget._left(budget._own_seconds_left()))
@@ -249,7 +249,7 @@ class Budget:
         """Return how long requests are still admitted.
 
         Returns:
-            The seconds left, here or in a budget round this one, whichever are fewer; all of them
+            The seconds left, here or in a budget around this one, whichever are fewer; all of them
             before the first request; None where no time limit is set.
         """
         left = [left for b in self._chain if (left := b._own_seconds_left()) is not None]

@@ -195,7 +195,7 @@ class FairQueue(Generic[P]):
     def _new_call(self, meta: RequestMeta, now: float) -> _Call[P]:
         started = now if meta.call_started is None else meta.call_started
         call: _Call[P] = _Call(meta.sampling_id, started, self._arrivals)
-        if call.name:  # A request outside a call is a call of its own.
+        if call.name:  # A request outside a call counts as a call.
             self._calls[call.name] = call
         return call
 

@@ -40,7 +40,7 @@ UNNAMED_PAUSE = 0.2
 """Seconds where it asks for none: about a round trip, so that what is under way can answer."""
 
 TICK = 1e-6
-"""Seconds that are no wait: a timer's rounding must not send a request back to wait for it."""
+"""Seconds that don't count as a wait: a timer's rounding must not make a request wait again."""
 
 
 class QueuedPermit(Entry):
@@ -217,7 +217,7 @@ class QueuedLimit(ABC):
         if self._in_loop():
             self._pump()
         else:
-            with suppress(RuntimeError):  # The event loop has ended, and with it whoever waited.
+            with suppress(RuntimeError):  # The event loop has ended, and with it all who waited.
                 call_soon(self._loop, self._nudge)
 
     def _nudge(self) -> None:

@@ -110,7 +110,7 @@ class RateLimiter(QueuedLimit):
         assume_output_tokens: tokens of a reply without ``options.max_tokens``, at least 1.
 
     Raises:
-        TypeError: something is no number.
+        TypeError: something isn't a number.
         ValueError: a number is out of its range, or there is no limit.
     """
 

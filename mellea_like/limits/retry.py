@@ -64,7 +64,7 @@ class Retry:
     requests to that backend. No wait is begun that would end after the call's deadline.
 
     A backend that can't be reached, or answers nothing but 5xx, is left alone: after ``trip_after``
-    such failures in a row, whoever's requests they were, nothing is sent to it for a second, and
+    such failures in a row, in any call, nothing is sent to it for a second, and
     requests fail at once with a `CircuitOpen`. Then one request is let through as a probe. If it is
     answered, all may go; if not, the next is let through after twice the time, 30 s at most. Items
     of a batch wait for that, for ``max_retry_after`` at most. A server that has answered between
@@ -82,7 +82,7 @@ class Retry:
         trip_after: after how many failures in a row the backend is left alone; None never does.
 
     Raises:
-        TypeError: a number of attempts is no whole number, or another argument no number.
+        TypeError: a number of attempts isn't a whole number, or another argument isn't a number.
         ValueError: a number is out of its range.
     """
 
@@ -139,7 +139,7 @@ class RetryBackend(BackendWrapper):
         retries: True.
 
     Raises:
-        TypeError: ``inner`` is no backend, or ``policy`` no `Retry`.
+        TypeError: ``inner`` isn't a backend, or ``policy`` isn't a `Retry`.
     """
 
     retries = True

@@ -376,7 +376,7 @@ def files(folder: Path, model: Path) -> list[tuple[Path, str]]:
     return [
         (folder / "none.gguf", r"can't read the model .*none\.gguf: No such file or directory"),
         (folder, r"can't read the model .*: Is a directory"),
-        (folder / "text.gguf", r".*text\.gguf is no GGUF file: it does not start with .* GGUF"),
+        (folder / "text.gguf", r".*text\.gguf isn't a GGUF file: it doesn't start with .* GGUF"),
         (folder / "half.gguf", r"llama\.cpp can't load .*half\.gguf: .*corrupted or incomplete"),
         (folder / "magic.gguf", r"llama\.cpp can't load .*magic\.gguf: .+"),
     ]

@@ -286,7 +286,7 @@ def test_a_pipe_that_gives_too_much_is_refused():
 def test_a_binary_file_is_no_corpus(tmp_path):
     file = tmp_path / "image.png"
     file.write_bytes(b"\x89PNG\xff\xfe")
-    with pytest.raises(ValueError, match=r"image\.png is no UTF-8 text"):
+    with pytest.raises(ValueError, match=r"image\.png isn't UTF-8 text"):
         MarkovBackend(file)
 
 

@@ -74,7 +74,7 @@ async def test_a_caller_may_leave_whatever_the_server_does(answers):
                 concurrency_budget=3,
                 retry=Retry(1000, initial=0.02, maximum=0.05, trip_after=None),
             )
-            with anyio.move_on_after(0.3) as scope:
+            with anyio.move_on_after(0.2) as scope:
                 await after.sample(call, "Say won.", [CALM, SAYS_WON], budget=budget)
             assert scope.cancelled_caught
         [end] = after.ends.values()

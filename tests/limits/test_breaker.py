@@ -125,7 +125,7 @@ async def cost(strategy: RejectionSamplingStrategy) -> tuple[int, BackendUnavail
     return gate_of(strategy.settings.backend).statistics().failures, caught.value
 
 
-@pytest.mark.parametrize("retry", [Retry(), None])
+@pytest.mark.parametrize("retry", [Retry(initial=0.01), None])
 async def test_a_server_that_answers_nothing_but_5xx_gets_eight_requests_and_then_none(retry):
     with OpenAIServer(Answer.error(500)) as server:
         backend = OpenAIBackend("m", base_url=server.url)
@@ -133,7 +133,7 @@ async def test_a_server_that_answers_nothing_but_5xx_gets_eight_requests_and_the
             backend, loop_budget=5, concurrency_budget=4, retry=retry
         )
         _, error = await cost(strategy)
-        assert server.started <= 8
+        assert server.started <= 8 + 3  # So many may be under way when the eighth fails.
         assert any("iterations errored" in note for note in error.__notes__)
         before = server.started
         _, error = await cost(strategy)
@@ -148,9 +148,11 @@ async def test_a_closed_port_is_tried_eight_times_by_a_call_and_not_by_the_next(
         listening.bind(("127.0.0.1", 0))
         port = listening.getsockname()[1]
     backend = OpenAIBackend("m", base_url=f"http://127.0.0.1:{port}/v1")
-    strategy = RejectionSamplingStrategy(backend, loop_budget=5, concurrency_budget=4)
+    strategy = RejectionSamplingStrategy(
+        backend, loop_budget=5, concurrency_budget=4, retry=Retry(initial=0.01)
+    )
     tried, error = await cost(strategy)
-    assert 4 <= tried <= 8
+    assert 4 <= tried <= 8 + 3
     assert "is the server running?" in str(error)
     again, error = await cost(strategy)
     assert again <= tried + 1
