@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from mellea_like.core.numbers import whole_number
 from mellea_like.errors import BackendError, BackendUnavailable, RateLimited
-from mellea_like.limits.queued_limit import QueuedLimit
+from mellea_like.limits.fair_queue import QueuedLimit
 
 if TYPE_CHECKING:
     from mellea_like.limits.base import RequestEnd
-    from mellea_like.limits.queued_limit import QueuedPermit
+    from mellea_like.limits.fair_queue import QueuedPermit
 
 __all__ = ["AdaptiveLimiter", "AdaptiveStatistics", "Window"]
 

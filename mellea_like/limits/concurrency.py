@@ -6,10 +6,10 @@ import math
 from typing import TYPE_CHECKING, NamedTuple
 
 from mellea_like.core.numbers import whole_number
-from mellea_like.limits.queued_limit import QueuedLimit
+from mellea_like.limits.fair_queue import QueuedLimit
 
 if TYPE_CHECKING:
-    from mellea_like.limits.queued_limit import QueuedPermit
+    from mellea_like.limits.fair_queue import QueuedPermit
 
 __all__ = ["ConcurrencyLimiter", "ConcurrencyStatistics"]
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, NamedTuple
 from mellea_like.core.estimate import estimate_input_tokens, output_bound
 from mellea_like.core.numbers import real_number, whole_number
 from mellea_like.errors import RateLimited
-from mellea_like.limits.queued_limit import QueuedLimit
+from mellea_like.limits.fair_queue import QueuedLimit
 
 if TYPE_CHECKING:
     from mellea_like.limits.base import RequestEnd
-    from mellea_like.limits.queued_limit import QueuedPermit
+    from mellea_like.limits.fair_queue import QueuedPermit
 
 __all__ = ["Bucket", "RateLimiter", "RateStatistics"]
 
