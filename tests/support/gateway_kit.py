@@ -9,9 +9,7 @@ It runs in a thread with an event loop of its own, as `http_server` does::
 
 from __future__ import annotations
 
-import asyncio
 import json
-import threading
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
@@ -21,11 +19,11 @@ import anyio
 import anyio.lowlevel
 import httpx2
 import openai
+from guard_kit import in_thread
 
 from mellea_like.core.backend import Backend
 from mellea_like.gateway.config.gateway_config import GatewayConfig
 from mellea_like.gateway.http.app import Gateway, make_app
-from mellea_like.gateway.http.server import listen, serve
 
 TOKEN = "a-token-for-tests-0123456789abcdef"
 
@@ -103,41 +101,9 @@ def running(
         backends: what stands for its upstreams.
         quiet: whether texts are kept out of logs, as by the command.
     """
-    listening = listen(config.server, has_keys=bool(config.keys))
-    host, port = listening.getsockname()[:2]
-    ready = threading.Event()
-    loops: list[tuple[asyncio.AbstractEventLoop, anyio.Event]] = []
-    failures: list[BaseException] = []
-
-    async def main() -> None:
-        stop = anyio.Event()
-        loops.append((asyncio.get_running_loop(), stop))
-        app = make_app(config, backends=backends)
-        await serve(app, config.server, listening, on_ready=ready.set, stop=stop, quiet=quiet)
-
-    def run() -> None:
-        try:
-            anyio.run(main)
-        except BaseException as exc:  # noqa: BLE001 (raised in the test's thread)
-            failures.append(exc)
-        finally:
-            ready.set()
-
-    thread = threading.Thread(target=run, name="gateway under test", daemon=True)
-    thread.start()
-    assert ready.wait(20), "the gateway did not start"
-    if failures:
-        raise failures[0]
-    try:
-        yield Running(host, port)
-    finally:
-        loop, stop = loops[0]
-        if thread.is_alive():
-            loop.call_soon_threadsafe(stop.set)
-        thread.join(20)
-        assert not thread.is_alive(), "the gateway did not stop"
-    if failures:
-        raise failures[0]
+    app = make_app(config, backends=backends)
+    with in_thread(app, config.server, has_keys=bool(config.keys), quiet=quiet) as port:
+        yield Running(config.server.host, port)
 
 
 def user(text: str = "Say something.") -> list[dict[str, Any]]:

@@ -6,8 +6,6 @@ import asyncio
 import hashlib
 import json
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -160,7 +158,9 @@ def running(
 
 
 @contextmanager
-def in_thread(app: Any, config: ServerConfig, *, has_keys: bool) -> Iterator[int]:
+def in_thread(
+    app: Any, config: ServerConfig, *, has_keys: bool, quiet: bool = True
+) -> Iterator[int]:
     """Run the gateway's server in a thread with an event loop of its own; gives its port."""
     listening = listen(config, has_keys=has_keys)
     port = listening.getsockname()[1]
@@ -172,7 +172,7 @@ def in_thread(app: Any, config: ServerConfig, *, has_keys: bool) -> Iterator[int
         stop = anyio.Event()
         loop = asyncio.get_running_loop()
         stops.append(lambda: loop.call_soon_threadsafe(stop.set))
-        await serve(app, config, listening, on_ready=ready.set, stop=stop, quiet=True)
+        await serve(app, config, listening, on_ready=ready.set, stop=stop, quiet=quiet)
 
     def run() -> None:
         try:
@@ -295,19 +295,6 @@ def request(
     verb = method or ("GET" if body is None and raw is None else "POST")
     lines = [f"{verb} {path} HTTP/1.1", *(f"{n}: {v}" for n, v in fields.items())]
     return "\r\n".join([*lines, "", ""]).encode("latin-1") + content
-
-
-@contextmanager
-def process(*arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """Run Python; what still runs when the test has failed is killed."""
-    command = [sys.executable, *arguments]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as running_:
-        try:
-            yield running_
-        finally:
-            running_.kill()
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = 10.0) -> float:

@@ -14,11 +14,9 @@ from mellea_like.gateway.config.server import ANONYMOUS
 from mellea_like.gateway.refusal import Refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
     from mellea_like.gateway.config.server import KeyConfig, ServerConfig
-
-    Resolve = Callable[[str, int], Sequence["Address"]]
 
 __all__ = ["Address", "Keys", "check_host", "listening_address"]
 
@@ -110,15 +108,13 @@ class Address(NamedTuple):
     sockaddr: tuple[str | int, ...]
 
 
-def listening_address(
-    server: ServerConfig, *, has_keys: bool, resolve: Resolve | None = None
-) -> Address:
+def listening_address(server: ServerConfig, *, has_keys: bool) -> Address:
     """Find the address to listen on, IPv4 first; refuse one open to others without a key."""
     # A name is judged by all that it resolves to, not by how it looks.
     try:
-        found = (resolve or _resolve)(server.host, server.port)
+        found = _resolve(server.host, server.port)
     except (OSError, UnicodeError):
-        found = ()
+        found = []
     if not found:
         msg = f"server.host {server.host!r} isn't an address of this machine: it doesn't resolve"
         raise ValueError(msg)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 try:
     from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -35,46 +35,20 @@ class Metrics:
     def __init__(self, models: Iterable[str], keys: Iterable[str]) -> None:
         self._models = frozenset(models)
         self._keys = frozenset(keys)
-        self.registry = registry = CollectorRegistry()
-        start = "mellea_like_gateway"
-        self._requests = Counter(
-            f"{start}_requests",
-            "Requests answered; 499 is a caller that left before.",
-            ("model", "key", "status"),
-            registry=registry,
-        )
-        self._seconds = Histogram(
-            f"{start}_request_seconds",
-            "From a request's headers to the end of its answer.",
-            ("model",),
-            buckets=SECONDS,
-            registry=registry,
-        )
-        self._in_flight = Gauge(
-            f"{start}_in_flight", "Requests being worked on.", ("key",), registry=registry
-        )
-        self._waiting = Gauge(
-            f"{start}_waiting", "Requests waiting their turn.", ("key",), registry=registry
-        )
-        self._calls = Counter(
-            f"{start}_calls",
-            "Sampling calls, by how they ended.",
-            ("model", "outcome"),
-            registry=registry,
-        )
-        self._iterations = Histogram(
-            f"{start}_iterations",
-            "Iterations of a sampling call.",
-            ("model",),
-            buckets=ITERATIONS,
-            registry=registry,
-        )
-        self._tokens = Counter(
-            f"{start}_tokens",
-            "Tokens that upstreams counted.",
-            ("model", "kind"),
-            registry=registry,
-        )
+        self.registry = CollectorRegistry()
+        common: dict[str, Any] = {"namespace": "mellea_like_gateway", "registry": self.registry}
+        said = "Requests answered; 499 is a caller that left before."
+        self._requests = Counter("requests", said, ("model", "key", "status"), **common)
+        said = "From a request's headers to the end of its answer."
+        self._seconds = Histogram("request_seconds", said, ("model",), buckets=SECONDS, **common)
+        self._in_flight = Gauge("in_flight", "Requests being worked on.", ("key",), **common)
+        self._waiting = Gauge("waiting", "Requests waiting their turn.", ("key",), **common)
+        said = "Sampling calls, by how they ended."
+        self._calls = Counter("calls", said, ("model", "outcome"), **common)
+        said = "Iterations of a sampling call."
+        self._iterations = Histogram("iterations", said, ("model",), buckets=ITERATIONS, **common)
+        said = "Tokens that upstreams counted."
+        self._tokens = Counter("tokens", said, ("model", "kind"), **common)
 
     def requested(self, model: object, key: str | None, status: int, seconds: float) -> None:
         """Count a request that has ended, whatever model and key it named."""
