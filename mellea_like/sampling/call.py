@@ -214,9 +214,12 @@ class Call:
 
     async def _race(self, loop_budget: int) -> None:
         race = Race(self.context, loop_budget, self._delivery)
+        scheduler = self._scheduler(loop_budget)
         # Where a draw can't fail, there is nothing to race.
-        abreast = self._settings.concurrency_budget if self._can_fail() else 1
-        await race.run(abreast, self._scheduler(loop_budget))
+        if scheduler is None and (self._settings.concurrency_budget == 1 or not self._can_fail()):
+            await race.run_alone()
+        else:
+            await race.run(scheduler)
 
     def _can_fail(self) -> bool:
         """Tell whether a draw may fail otherwise than by its backend, or by being cut off."""

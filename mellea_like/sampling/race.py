@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
+from mellea_like.core.current import ITERATION, SPENDS_ON
 from mellea_like.core.slice import Outcome, Slice
 from mellea_like.runtime.logs import warn
 from mellea_like.runtime.native import scope_cancelled
@@ -45,15 +46,42 @@ class Race:
         self._delivered = 0
         self._left: BaseException | None = None
 
-    async def run(self, abreast: int, scheduler: Scheduler | None) -> None:
-        """Run the subsamples, so many abreast or as a scheduler says, and be their consumer."""
+    async def run_alone(self) -> None:
+        """Run the subsamples one after another in the caller's own task: nothing races them."""
         call, recorder = self._call, self._recorder
-        concurrency = call.settings.concurrency_budget
-        turns = concurrency * self._loop_budget
+        if self._delivery is not None:
+            recorder.deliver = self._delivery.put
+        # What the iterations set is not to stay in the caller's context.
+        iteration, spends_on = ITERATION.get(), SPENDS_ON.get()
+        late = False
+        recorder.active = 1
+        recorder.scope = scope = anyio.CancelScope()
+        if call.deadline is not None:
+            scope.deadline = call.deadline
+        try:
+            with scope:
+                try:
+                    last = call.settings.concurrency_budget - 1
+                    await produce(call, self._loop_budget, 0, last)
+                except anyio.get_cancelled_exc_class() as exc:
+                    self._note_native(exc)
+                    raise
+                finally:
+                    late = not recorder.stopping and scope.cancel_called
+        finally:
+            ITERATION.set(iteration)
+            SPENDS_ON.set(spends_on)
+            self._end(late=late, at_work=0)
+        if self._left is not None:
+            raise self._left
+
+    async def run(self, scheduler: Scheduler | None) -> None:
+        """Run all subsamples at once, or as a scheduler says, and be their consumer."""
+        call, recorder = self._call, self._recorder
         recorder.scheduler = scheduler
         # A failed slice that nobody else waits for is no reason to wake the consumer.
         recorder.watched = recorder.ordered or self._delivery is not None
-        send, receive = anyio.create_memory_object_stream[Slice](turns)
+        send, receive = anyio.create_memory_object_stream[Slice](self._turns)
         recorder.queue = send
         late, at_work, decided = False, 0, 0
         try:
@@ -63,8 +91,8 @@ class Race:
                         producers.cancel_scope.deadline = call.deadline
                     recorder.scope = producers.cancel_scope
                     if scheduler is None:
-                        for chain in range(abreast):
-                            self._open(producers, chain, chain + concurrency - abreast)
+                        for chain in range(call.settings.concurrency_budget):
+                            self._open(producers, chain)
                     else:
                         recorder.active = 1
                         producers.start_soon(self._keep_time, scheduler)
@@ -87,19 +115,13 @@ class Race:
                             await self._await_producers()
         finally:
             recorder.scheduler = None  # It refers to the call.
-            recorder.won = recorder.passed
-            recorder.log_errors()
             # Cancelled siblings end in whatever order the event loop keeps its tasks in; those
             # that ended at the same instant stand in the order of their ids, so that runs can be
             # compared.
             recorder.slices[decided:] = sorted(
                 recorder.slices[decided:], key=lambda slice_: (slice_.ended_at, slice_.iteration)
             )
-            # The time may run out in the very moment in which the last turn ends.
-            turns_left = (at_work > 0 or recorder.cut_short) and len(recorder.slices) < turns
-            recorder.timed_out = late and (
-                turns_left or any(s.outcome is Outcome.CANCELLED for s in recorder.slices)
-            )
+            self._end(late=late, at_work=at_work)
             # The slices of a call whose caller left are delivered, too.
             self._deliver()
         if self._left is not None:
@@ -107,12 +129,26 @@ class Race:
             # one of this task's, and takes the native one for its own.
             raise self._left
 
-    def _open(self, producers: TaskGroup, chain: int, last: int | None = None) -> None:
-        """Start the producer of a chain, and of those up to the last that follow it."""
+    @property
+    def _turns(self) -> int:
+        return self._call.settings.concurrency_budget * self._loop_budget
+
+    def _end(self, *, late: bool, at_work: int) -> None:
+        """Note what came of the race; it was late if its time was up before it was decided."""
+        recorder = self._recorder
+        recorder.won = recorder.passed
+        recorder.log_errors()
+        # The time may run out in the very moment in which the last turn ends.
+        turns_left = (at_work > 0 or recorder.cut_short) and len(recorder.slices) < self._turns
+        recorder.timed_out = late and (
+            turns_left or any(s.outcome is Outcome.CANCELLED for s in recorder.slices)
+        )
+
+    def _open(self, producers: TaskGroup, chain: int) -> None:
+        """Start the producer of a chain."""
         self._recorder.active += 1
-        last = chain if last is None else last
         name = _task_name(self._recorder.sampling_id, chain)
-        producers.start_soon(produce, self._call, self._loop_budget, chain, last, name=name)
+        producers.start_soon(produce, self._call, self._loop_budget, chain, chain, name=name)
 
     async def _keep_time(self, scheduler: Scheduler) -> None:
         """Run the scheduler's clock; it counts as a producer, for it may still open chains."""

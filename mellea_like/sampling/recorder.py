@@ -21,6 +21,8 @@ from mellea_like.runtime.native import split_cancellation
 from mellea_like.sampling.ending import Stop
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from anyio.streams.memory import MemoryObjectSendStream
 
     from mellea_like.errors import LimitExceeded
@@ -51,7 +53,8 @@ class Recorder:
         under_way: those of them that have begun to run.
         scope: what cancels all subsamples.
         best_rank: the rank of the best slice of an ordered call that has passed so far.
-        queue: what wakes the consumer.
+        queue: what wakes the consumer, where there is one.
+        deliver: takes slices at once, where there is no consumer.
         watched: whether the consumer wants to know of each slice.
         scheduler: starts the iterations, where a schedule has something to decide.
         all_ended: set when no subsample is under way any more, if somebody waits for that.
@@ -68,6 +71,7 @@ class Recorder:
     under_way = 0
     scope: anyio.CancelScope | None = None
     queue: MemoryObjectSendStream[Slice] | None = None
+    deliver: Callable[[Slice], object] | None = None
     watched = False
     scheduler: Scheduler | None = None
     all_ended: anyio.Event | None = None
@@ -103,8 +107,11 @@ class Recorder:
                 self.start_no_more()
             elif self.best_rank is None or slice_.rank < self.best_rank:
                 self.best_rank = slice_.rank
-        if (passed or self.watched) and self.queue is not None:
-            self.queue.send_nowait(slice_)
+        if self.queue is not None:
+            if passed or self.watched:
+                self.queue.send_nowait(slice_)
+        elif self.deliver is not None:
+            self.deliver(slice_)
         if self._recorded is not None:
             self._wake()
 

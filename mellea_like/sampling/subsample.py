@@ -48,7 +48,7 @@ async def produce(call: CallContext, loop_budget: int, chain: int, last: int) ->
     try:
         with recorder.scope_of(chain):
             broken = await _run_chain(call, loop_budget, chain)
-        while chain < last and not (recorder.stopping or recorder.passed):
+        while chain < last and not (recorder.stopping or recorder.passed or recorder.cut_short):
             chain += 1
             with recorder.scope_of(chain):
                 await _run_chain(call, loop_budget, chain)
@@ -83,6 +83,10 @@ async def _run_chain(  # noqa: C901, PLR0912 (one loop, the hot one)
         else:
             return False
         if to_repair is not None and not recorder.stopping:
+            if recorder.queue is None and cancel_requested():
+                # A backend ignored it, and there is no consumer beside this to take note.
+                recorder.cut_short = True
+                return False
             failed.append(to_repair)
             action, context = _repaired(call, failed)
             if HookType.SAMPLING_REPAIR in call.events.hooks:
@@ -103,8 +107,11 @@ async def _run_chain(  # noqa: C901, PLR0912 (one loop, the hot one)
             to_repair = slice_
             if call.tally is not None and (why := call.tally.add(slice_)):
                 recorder.hopeless(why)
-        elif slice_.passed or cancel_requested():
-            return False  # A backend may make an error of its own of a cancellation.
+        elif slice_.passed:
+            return False
+        elif cancel_requested():  # A backend may make an error of its own of a cancellation.
+            recorder.cut_short = True
+            return False
         elif not may_go_on(slice_):
             return True
         elif slice_.verdicts and await _always_so(call, slice_):

@@ -13,6 +13,7 @@ import pytest
 from engine_kit import after, by_iteration, yes
 
 from mellea_like import HookMode, HookType, RejectionSamplingStrategy, Requirement, hook
+from mellea_like.backends.scripted import Reply
 
 pytestmark = pytest.mark.anyio
 
@@ -180,3 +181,17 @@ async def test_rule_11_an_interrupt_raised_anywhere_is_raised_bare(virtual_clock
         )
     assert backend.statistics().in_flight == 0
     assert anyio.current_time() < 2
+
+
+@pytest.mark.parametrize("requirements", [[yes], []], ids=["checked", "nothing to fail"])
+async def test_rule_11_a_lone_backend_that_ignores_its_cancellation_is_not_asked_again(
+    virtual_clock, requirements
+):
+    backend = by_iteration({1: Reply("no", delay=3, shielded=True)}, default="no")
+    strategy = RejectionSamplingStrategy(
+        backend, loop_budget=3, concurrency_budget=1 if requirements else 2
+    )
+    with anyio.move_on_after(1) as scope:
+        await strategy.sample("do", requirements)
+    assert scope.cancelled_caught
+    assert backend.statistics().started == 1
