@@ -6,7 +6,7 @@ The payload classes are imported where a plugin listens, since they load pydanti
 from __future__ import annotations
 
 import inspect
-import math
+from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -279,24 +279,32 @@ class Delivery:
     ) -> None:
         self._events = events
         self._on_slice = on_slice
-        self._send, self._receive = anyio.create_memory_object_stream["Slice"](math.inf)
+        self.taken = 0
+        self._waiting: deque[Slice] = deque()
+        self._changed = anyio.Event()
+        self._closed = False
         self._scope = anyio.CancelScope(shield=True)
         self._ended = anyio.Event()
-        self._waiting = 0
 
     def put(self, slice_: Slice) -> None:
         """Queue a slice; never waits."""
-        self._waiting += 1
-        if not self._ended.is_set():
-            self._send.send_nowait(slice_)
+        self.taken += 1
+        self._waiting.append(slice_)
+        self._changed.set()
 
     async def run(self) -> None:
         """Hand slices over until the queue is closed and empty; a cancellation does not stop it."""
         try:
-            with self._scope, self._receive:
-                async for slice_ in self._receive:
-                    await self._hand_over(slice_)
-                    self._waiting -= 1
+            with self._scope:
+                while not self._scope.cancel_called:
+                    if self._waiting:
+                        await self._hand_over(self._waiting[0])
+                        self._waiting.popleft()
+                    elif self._closed:
+                        break
+                    else:
+                        self._changed = anyio.Event()
+                        await self._changed.wait()
         finally:
             self._ended.set()
 
@@ -321,14 +329,18 @@ class Delivery:
 
     async def drain(self) -> None:
         """Close the queue and wait until everything is handed over."""
-        self._send.close()
+        self._close()
         await self._ended.wait()
 
     def stop(self) -> int:
         """Give up on what is still waiting; return how many slices were not handed over."""
-        self._send.close()
+        self._close()
         self._scope.cancel()
-        return self._waiting
+        return len(self._waiting)
+
+    def _close(self) -> None:
+        self._closed = True
+        self._changed.set()
 
 
 def _finished_validation(slice_: Slice) -> bool:

@@ -43,14 +43,13 @@ class Race:
         self._recorder = call.recorder
         self._loop_budget = loop_budget
         self._delivery = delivery
-        self._delivered = 0
         self._left: BaseException | None = None
+        if delivery is not None:
+            call.recorder.deliver = delivery.put
 
     async def run_alone(self) -> None:
         """Run the subsamples one after another in the caller's own task: nothing races them."""
         call, recorder = self._call, self._recorder
-        if self._delivery is not None:
-            recorder.deliver = self._delivery.put
         # What the iterations set is not to stay in the caller's context.
         iteration, spends_on = ITERATION.get(), SPENDS_ON.get()
         late = False
@@ -79,8 +78,6 @@ class Race:
         """Run all subsamples at once, or as a scheduler says, and be their consumer."""
         call, recorder = self._call, self._recorder
         recorder.scheduler = scheduler
-        # A failed slice that nobody else waits for is no reason to wake the consumer.
-        recorder.watched = recorder.ordered or self._delivery is not None
         send, receive = anyio.create_memory_object_stream[Slice](self._turns)
         recorder.queue = send
         late, at_work, decided = False, 0, 0
@@ -107,6 +104,7 @@ class Race:
                     finally:
                         late = not recorder.stopping and producers.cancel_scope.cancel_called
                         at_work, decided = recorder.active, len(recorder.slices)
+                        recorder.deliver = None
                         recorder.start_no_more()
                         if recorder.active:
                             producers.cancel_scope.cancel()
@@ -180,11 +178,9 @@ class Race:
 
     def _deliver(self) -> None:
         """Queue the slices recorded since the last time for hooks and the progress callback."""
-        slices = self._recorder.slices
         if self._delivery is not None:
-            for slice_ in slices[self._delivered :]:
+            for slice_ in self._recorder.slices[self._delivery.taken :]:
                 self._delivery.put(slice_)
-        self._delivered = len(slices)
 
     async def _await_producers(self) -> None:
         """Wait for cancelled producers; say which don't end when the grace period is over.

@@ -54,8 +54,7 @@ class Recorder:
         scope: what cancels all subsamples.
         best_rank: the rank of the best slice of an ordered call that has passed so far.
         queue: what wakes the consumer, where there is one.
-        deliver: takes slices at once, where there is no consumer.
-        watched: whether the consumer wants to know of each slice.
+        deliver: takes slices for hooks and the progress callback as long as none has passed.
         scheduler: starts the iterations, where a schedule has something to decide.
         all_ended: set when no subsample is under way any more, if somebody waits for that.
     """
@@ -72,7 +71,6 @@ class Recorder:
     scope: anyio.CancelScope | None = None
     queue: MemoryObjectSendStream[Slice] | None = None
     deliver: Callable[[Slice], object] | None = None
-    watched = False
     scheduler: Scheduler | None = None
     all_ended: anyio.Event | None = None
     best_rank: tuple[int, int] | None = None
@@ -107,9 +105,10 @@ class Recorder:
                 self.start_no_more()
             elif self.best_rank is None or slice_.rank < self.best_rank:
                 self.best_rank = slice_.rank
-        if self.queue is not None:
-            if passed or self.watched:
-                self.queue.send_nowait(slice_)
+        if self.queue is not None and (passed or self.ordered):
+            # What comes after a pass is delivered by the consumer, which cancels siblings before.
+            self.deliver = None
+            self.queue.send_nowait(slice_)
         elif self.deliver is not None:
             self.deliver(slice_)
         if self._recorded is not None:
