@@ -119,7 +119,7 @@ class BackoffGate:
     def __init__(self, where: str = "this backend") -> None:
         self._where = where
         self._breaker = CircuitBreaker()
-        self._probe_awaited: set[tuple[EventLoopToken, anyio.Event]] = set()
+        self._probe_awaited: list[tuple[EventLoopToken, anyio.Event]] = []
         self._timeline = Timeline()
         self._opens: float | None = None
         self._server_back = 0.0
@@ -249,12 +249,12 @@ class BackoffGate:
                 late = f"; the call's time is up in {time_left:.3g} s" if wait > time_left else ""
                 raise self._breaker.refusal(now, self._where, late)
         mine = current_token(), anyio.Event()
-        self._probe_awaited.add(mine)
+        self._probe_awaited.append(mine)
         try:
             with anyio.move_on_after(min(wait, LOOK_AGAIN)):
                 await mine[1].wait()
         finally:
-            self._probe_awaited.discard(mine)
+            self._probe_awaited.remove(mine)
         return False
 
     def _probe_has_ended(self) -> None:
