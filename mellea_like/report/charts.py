@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypedDict
 
 from mellea_like.report.format import amount, count, percent, plural
 from mellea_like.report.icons import box, swatch
-from mellea_like.report.markup import Html, tag
+from mellea_like.report.markup import Html, html, joined
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -35,19 +35,21 @@ def stacked(parts: Sequence[tuple[str, float]], scope: str, title: str) -> Html:
         width = 100 * part / whole
         boxes.append(box(kind, at, width, 26, scope))
         at += width
-    return tag("svg", *boxes, tag("title", title), class_="stack", width="100%", height=30,
-               role="img", aria_label=title)  # fmt: skip
+    return html(
+        '<svg class="stack" width="100%" height="30" role="img" aria-label="{0}">{1}'
+        "<title>{0}</title></svg>",
+        title,
+        joined(*boxes),
+    )
 
 
 def rate_bar(share: float) -> Html:
     """Draw a share as a bar in its track; the figure stands beside it."""
-    return tag(
-        "svg",
-        tag("rect", width="100%", height=8, rx=4, class_="track"),
-        tag("rect", width=f"{100 * share:.5g}%", height=8, rx=4, class_="fill") if share else None,
-        width="100%",
-        height=8,
-        aria_hidden="true",
+    bar = html('<rect width="{}%" height="8" rx="4" class="fill"/>', f"{100 * share:.5g}")
+    return html(
+        '<svg width="100%" height="8" aria-hidden="true">'
+        '<rect width="100%" height="8" rx="4" class="track"/>{}</svg>',
+        bar if share else None,
     )
 
 
@@ -61,14 +63,12 @@ def columns(counts: Sequence[tuple[str, int]], title: str, along: str) -> Html:
         height = max((BOTTOM - TOP) * number / most, 1.5 if number else 0)
         middle = x + step / 2
         parts.append(
-            tag(
-                "rect",
-                x=x + step * 0.12,
-                y=BOTTOM - height,
-                width=step * 0.76,
-                height=height,
-                rx=3,
-                class_="col",
+            html(
+                '<rect x="{}" y="{}" width="{}" height="{}" rx="3" class="col"/>',
+                x + step * 0.12,
+                BOTTOM - height,
+                step * 0.76,
+                height,
             )
         )
         parts.append(_text(middle, BOTTOM + 14, name))
@@ -92,17 +92,16 @@ def distribution(
     parts: list[Html] = []
     for at in ticks(most, 3):
         y = BOTTOM - (BOTTOM - TOP) * at / most
-        parts.append(tag("line", x1=LEFT, x2=WIDTH - RIGHT, y1=y, y2=y, class_="grid"))
+        parts.append(_line(LEFT, WIDTH - RIGHT, y, y, "grid"))
         if at == int(at):
             parts.append(_text(LEFT - 5, y + 4, amount(at), side="end"))
     parts += [
-        tag(
-            "rect",
-            x=LEFT + number * step + 0.5,
-            width=max(step - 1, 1),
-            y=BOTTOM - (BOTTOM - TOP) * height / most,
-            height=(BOTTOM - TOP) * height / most,
-            class_="col",
+        html(
+            '<rect x="{}" width="{}" y="{}" height="{}" class="col"/>',
+            LEFT + number * step + 0.5,
+            max(step - 1, 1),
+            BOTTOM - (BOTTOM - TOP) * height / most,
+            (BOTTOM - TOP) * height / most,
         )
         for number, height in enumerate(counts)
         if height
@@ -113,7 +112,7 @@ def distribution(
         parts.append(_text(x, BOTTOM + 14, write(at), side=_side(x)))
     middle, late = place(found.quantile(0.5)), place(found.quantile(0.95))
     for x in (middle, late):
-        parts.append(tag("line", x1=x, x2=x, y1=TOP - 8, y2=BOTTOM, class_="line"))
+        parts.append(_line(x, x, TOP - 8, BOTTOM, "line"))
     parts += [_text(x, TOP - 13, name, "flag", side) for x, name, side in _flags(middle, late)]
     parts.append(_along(along))
     return _chart(parts, title)
@@ -150,20 +149,37 @@ def _side(x: float) -> str:
 
 
 def _chart(parts: Sequence[Html], title: str) -> Html:
-    return tag("svg", tag("title", title), *parts, class_="chart", viewBox=f"0 0 {WIDTH} {HEIGHT}",
-               role="img", aria_label=title)  # fmt: skip
+    return html(
+        '<svg class="chart" viewBox="0 0 {0} {1}" role="img" aria-label="{2}"><title>{2}</title>'
+        "{3}</svg>",
+        WIDTH,
+        HEIGHT,
+        title,
+        joined(*parts),
+    )
+
+
+def _line(x1: float, x2: float, y1: float, y2: float, kind: str) -> Html:
+    return html('<line x1="{}" x2="{}" y1="{}" y2="{}" class="{}"/>', x1, x2, y1, y2, kind)
 
 
 def _base(left: float) -> Html:
-    return tag("line", x1=left, x2=WIDTH - RIGHT, y1=BOTTOM, y2=BOTTOM, class_="base")
+    return _line(left, WIDTH - RIGHT, BOTTOM, BOTTOM, "base")
 
 
 def _along(words: str) -> Html:
     return _text(WIDTH / 2, HEIGHT - 6, words)
 
 
-def _text(x: float, y: float, words: str, class_: str | None = None, side: str = "middle") -> Html:
-    return tag("text", words, x=f"{x:.5g}", y=f"{y:.5g}", text_anchor=side, class_=class_)
+def _text(x: float, y: float, words: str, kind: str = "", side: str = "middle") -> Html:
+    return html(
+        '<text x="{}" y="{}" text-anchor="{}"{}>{}</text>',
+        f"{x:.5g}",
+        f"{y:.5g}",
+        side,
+        html(' class="{}"', kind) if kind else None,
+        words,
+    )
 
 
 def columns_in_words(counts: Sequence[tuple[str, int]], thing: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mellea_like.report.markup import Html, joined, tag
+from mellea_like.report.markup import Html, html, joined
 
 __all__ = ["box", "mark", "patterns", "swatch"]
 
@@ -23,67 +23,45 @@ _AS = {
 """What a sign is the same as."""
 
 
-def mark(outcome: str, x: float, y: float) -> Html:
-    """Draw the mark of an outcome: a tick, a cross, an exclamation mark, a dash, or dots."""
+_PATTERNS = """\
+<svg width="0" height="0" aria-hidden="true" class="patterns"><defs>\
+<pattern id="{scope}-failed" width="8" height="8" patternUnits="userSpaceOnUse" \
+patternTransform="rotate(45)"><path d="M0 0V8" class="stroke failed"/></pattern>\
+<pattern id="{scope}-errored" width="6" height="6" patternUnits="userSpaceOnUse" \
+patternTransform="rotate(45)"><path d="M0 0V6M0 0H6" class="stroke errored"/></pattern>\
+<pattern id="{scope}-unfinished" width="6" height="6" patternUnits="userSpaceOnUse">\
+<circle cx="3" cy="3" r="1.2" class="dot"/></pattern></defs></svg>"""
+
+
+def mark(outcome: str, x: int, y: int) -> Html:
+    """Draw a tick, a cross, an exclamation mark, a dash, or dots, in a square of 16 pixels."""
     strokes = _STROKES[_AS.get(outcome, outcome)]
-    return tag("path", d=strokes, class_=f"mark {outcome}", transform=f"translate({x:g} {y:g})")
+    return html(
+        '<path d="{}" class="mark {}" transform="translate({} {})"/>', strokes, outcome, x, y
+    )
 
 
 def swatch(outcome: str) -> Html:
-    """Draw an outcome's sign for a legend or a line of text."""
-    strokes = _STROKES[_AS.get(outcome, outcome)]
-    return tag(
-        "svg",
-        tag("rect", class_=f"box {outcome}"),
-        tag("path", d=strokes, class_=f"mark {outcome}"),
-        class_="sign",
-        aria_hidden="true",
+    """Draw an outcome's sign for a legend or a line of text; the words stand beside it."""
+    return html(
+        '<svg class="sign" aria-hidden="true">'
+        '<rect class="box {0}"/><path d="{1}" class="mark {0}"/></svg>',
+        outcome,
+        _STROKES[_AS.get(outcome, outcome)],
     )
 
 
 def box(outcome: str, x: float, width: float, height: int, scope: str) -> Html:
-    """Draw a bar, as wide as a share of its drawing."""
+    """Draw a bar: where it begins and how wide it is are per cents, its height is in pixels."""
     kind = _AS.get(outcome, outcome)
-    place: dict[str, str | float] = {
-        "x": f"{x:.5g}%",
-        "y": 2,
-        "width": f"{width:.5g}%",
-        "height": height,
-        "rx": 4,
-    }
-    plain = tag("rect", class_=f"box {outcome}", **place)
+    place = html('x="{}%" y="2" width="{}%" height="{}" rx="4"', f"{x:.5g}", f"{width:.5g}", height)
+    plain = html('<rect class="box {}" {}/>', outcome, place)
     if kind not in {"failed", "errored", "unfinished"}:
         return plain
-    return joined(plain, tag("rect", fill=f"url(#{scope}-{kind})", class_="pattern", **place))
+    pattern = html('<rect fill="url(#{}-{})" class="pattern" {}/>', scope, kind, place)
+    return joined(plain, pattern)
 
 
 def patterns(scope: str) -> Html:
-    """Define the patterns that `box` uses: stripes, a grid of lines, and dots."""
-    stripes = tag("path", d="M0 0V8", class_="stroke failed")
-    grid = tag("path", d="M0 0V6M0 0H6", class_="stroke errored")
-    dots = tag("circle", cx=3, cy=3, r=1.2, class_="dot")
-    return tag(
-        "svg",
-        tag(
-            "defs",
-            _pattern(f"{scope}-failed", 8, stripes, "rotate(45)"),
-            _pattern(f"{scope}-errored", 6, grid, "rotate(45)"),
-            _pattern(f"{scope}-unfinished", 6, dots),
-        ),
-        width=0,
-        height=0,
-        aria_hidden="true",
-        class_="patterns",
-    )
-
-
-def _pattern(name: str, size: int, inside: Html, turned: str | None = None) -> Html:
-    return tag(
-        "pattern",
-        inside,
-        id=name,
-        width=size,
-        height=size,
-        patternUnits="userSpaceOnUse",
-        patternTransform=turned,
-    )
+    """Define the patterns that `box` uses, whose ids begin with the scope."""
+    return html(_PATTERNS, scope=scope)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from html import escape
-from typing import TypeAlias
+from typing import LiteralString, TypeAlias
 
-__all__ = ["Html", "Piece", "clip", "joined", "tag", "text_block", "visible"]
+__all__ = ["Html", "Piece", "clip", "html", "joined", "text_block", "visible"]
 
 _INVISIBLE = re.compile(
     # Controls but tab and newline, DEL and C1; marks that turn the direction of writing, that break
@@ -16,7 +16,6 @@ _INVISIBLE = re.compile(
 )
 _PICTURES = 0x2400
 """Unicode's pictures of the control characters: U+2400 shows U+0000."""
-_SHAPES = frozenset({"circle", "line", "path", "rect"})
 _CONTROLS, _DELETE, _LATIN, _FIRST_PLANE = 0x20, 0x7F, 0xFF, 0xFFFF
 
 
@@ -31,7 +30,7 @@ class Html(str):
 
 
 Piece: TypeAlias = "str | float | None"
-"""What stands inside a tag: `Html`, or text to escape; None is nothing."""
+"""What is put into markup: `Html`, or text to escape; None is nothing."""
 
 
 def visible(text: str) -> str:
@@ -55,21 +54,15 @@ def clip(text: str, limit: int) -> str:
     return text if len(text) <= limit else f"{text[: max(limit - 1, 0)]}…"
 
 
-def tag(name: str, /, *inside: Piece, **attributes: Piece) -> Html:
-    """Make an element of HTML or SVG."""
-    written = "".join(
-        f' {key.rstrip("_").replace("_", "-")}="{_escaped(value)}"'
-        for key, value in attributes.items()
-        if value is not None
-    )
-    if not inside and name in _SHAPES:
-        return Html(f"<{name}{written}/>")
-    return Html(f"<{name}{written}>{joined(*inside)}</{name}>")
+def html(template: LiteralString, /, *pieces: Piece, **named: Piece) -> Html:
+    """Fill pieces into the fields of a template, as `str.format` does, each escaped."""
+    made = {name: _escaped(piece) for name, piece in named.items()}
+    return Html(template.format(*map(_escaped, pieces), **made))
 
 
 def joined(*pieces: Piece) -> Html:
     """Put pieces one after the other."""
-    return Html("".join(_escaped(piece) for piece in pieces if piece is not None))
+    return Html("".join(map(_escaped, pieces)))
 
 
 def text_block(text: str, limit: int) -> Html:
@@ -77,13 +70,15 @@ def text_block(text: str, limit: int) -> Html:
     more = len(text) - limit
     # The parser drops a line end that follows <pre> at once.
     begin = "\n" if text.startswith(("\n", "\r\n")) else ""
-    shown = tag("pre", begin + text[:limit], dir="auto")
+    shown = html('<pre dir="auto">{}</pre>', begin + text[:limit])
     if more <= 0:
         return shown
-    return joined(shown, tag("p", f"… and {more:,} more characters", class_="note"))
+    return html('{}<p class="note">{}</p>', shown, f"… and {more:,} more characters")
 
 
 def _escaped(piece: Piece) -> str:
+    if piece is None:
+        return ""
     if isinstance(piece, Html):
         return piece
     if isinstance(piece, float):

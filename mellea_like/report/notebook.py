@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from mellea_like.report.attempts import cut
 from mellea_like.report.call import headline, stopped
 from mellea_like.report.icons import patterns, swatch
-from mellea_like.report.markup import Html, tag
+from mellea_like.report.markup import Html, html
 from mellea_like.report.page import style
 from mellea_like.report.panels import Capacity, panels
 from mellea_like.report.waterfall import waterfall
@@ -28,17 +28,14 @@ def cell(trace: Mapping[str, Any]) -> Html:
     scope = f"mlr-{sha256(trace['sampling_id'].encode('utf-8', 'replace')).hexdigest()[:12]}"
     drawn, _ = cut(trace, ROOM.panels)
     facts = " · ".join(f"{value} {name}" for name, value in headline(trace))
-    return tag(
-        "div",
-        tag("style", Html(style("trace"))),
+    return html(
+        '<div class="mlr mlr-cell"><style>{}</style>{}'
+        "<header>{}<strong>{}</strong><span>{}</span></header>{}{}</div>",
+        Html(style("trace")),
         patterns(scope),
-        tag(
-            "header",
-            swatch("won" if trace["success"] else "failed"),
-            tag("strong", stopped(trace)),
-            tag("span", facts),
-        ),
+        swatch("won" if trace["success"] else "failed"),
+        stopped(trace),
+        facts,
         waterfall(drawn, scope, links=False),
         panels(trace, scope, ROOM),
-        class_="mlr mlr-cell",
     )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from mellea_like.report.attempts import cut, problems_of, usage_of, winner_of
 from mellea_like.report.format import count, plural, seconds
 from mellea_like.report.icons import swatch
-from mellea_like.report.markup import Html, clip, joined, tag, text_block
+from mellea_like.report.markup import Html, clip, html, joined, text_block
 from mellea_like.report.waterfall import anchor
 
 if TYPE_CHECKING:
@@ -42,22 +42,21 @@ def panels(trace: Mapping[str, Any], scope: str, room: Capacity) -> Html:
     made = [
         _panel(s, trace, scope, limit, won=s is winner, same=s["prompt"] == common) for s in shown
     ]
-    more = tag("p", f"{plural(left_out, 'more iteration')} not shown.", class_="note")
-    return tag("div", *made, more if left_out else None, class_="panels")
+    more = html('<p class="note">{} not shown.</p>', plural(left_out, "more iteration"))
+    return html('<div class="panels">{}{}</div>', joined(*made), more if left_out else None)
 
 
 def conversation(messages: Sequence[Mapping[str, str]], limit: int) -> Html:
     """Write what was sent."""
     said = [
-        tag(
-            "div",
-            tag("div", m["role"], class_="role"),
+        html(
+            '<div class="message"><div class="role">{}</div>{}</div>',
+            m["role"],
             text_block(m["content"], limit),
-            class_="message",
         )
         for m in messages
     ]
-    return tag("div", *said, class_="conversation")
+    return html('<div class="conversation">{}</div>', joined(*said))
 
 
 def _panel(
@@ -70,23 +69,20 @@ def _panel(
     same: bool,
 ) -> Html:
     outcome = "won" if won else slice_["outcome"]
-    problems = problems_of(slice_)
-    summary = tag(
-        "summary",
+    # A link that leads into what is closed opens it.
+    return html(
+        '<details class="panel {}"><summary>{}<span class="which">Iteration {}</span>'
+        '<span class="how">{}</span><span class="took">{}</span>'
+        '<span class="why" dir="auto">{}</span></summary>'
+        '<div class="inside" id="{}">{}</div></details>',
+        outcome,
         swatch(outcome),
-        tag("span", f"Iteration {slice_['iteration']}", class_="which"),
-        tag("span", "passed, won" if won else slice_["outcome"], class_="how"),
-        tag("span", seconds(slice_["ended_at"] - slice_["started_at"]), class_="took"),
-        tag("span", clip("; ".join(problems), 200), class_="why", dir="auto"),
-    )
-    return tag(
-        "details",
-        summary,
-        # A link that leads into what is closed opens it.
-        tag(
-            "div", _body(slice_, trace, limit, same=same), class_="inside", id=anchor(scope, slice_)
-        ),
-        class_=f"panel {outcome}",
+        slice_["iteration"],
+        "passed, won" if won else slice_["outcome"],
+        seconds(slice_["ended_at"] - slice_["started_at"]),
+        clip("; ".join(problems_of(slice_)), 200),
+        anchor(scope, slice_),
+        _body(slice_, trace, limit, same=same),
     )
 
 
@@ -97,10 +93,9 @@ def _body(slice_: Mapping[str, Any], trace: Mapping[str, Any], limit: int, *, sa
         words = f"{error['type']}: {error['message']}"
         parts.append(block("Error", text_block(words, limit)))
     if slice_["text"] is not None:
-        nothing = tag("p", "Empty, or its text was not kept.", class_="note")
-        parts.append(
-            block("Reply", text_block(slice_["text"], limit) if slice_["text"] else nothing)
-        )
+        nothing = html('<p class="note">Empty, or its text was not kept.</p>')
+        reply = text_block(slice_["text"], limit) if slice_["text"] else nothing
+        parts.append(block("Reply", reply))
     if slice_.get("value") is not None:
         written = json.dumps(slice_["value"], indent=2, ensure_ascii=False)
         parts.append(block("Value", text_block(written, limit)))
@@ -118,27 +113,27 @@ def _body(slice_: Mapping[str, Any], trace: Mapping[str, Any], limit: int, *, sa
 
 def block(title: str, inside: Html) -> Html:
     """Put a heading above something."""
-    return tag("section", tag("h4", title), inside)
+    return html("<section><h4>{}</h4>{}</section>", title, inside)
 
 
 def _validations(validations: Sequence[Mapping[str, Any]]) -> Html:
-    rows = [
-        tag(
-            "li",
-            swatch(v["status"]),
-            tag(
-                "div",
-                tag("strong", clip(v["description"] or v["name"], _REASON), dir="auto"),
-                tag("span", f" {v['status']}", class_="status"),
-                tag("span", f", score {v['score']:.3g}") if v["score"] is not None else None,
-                tag("div", clip(v["reason"], _REASON), class_="reason", dir="auto")
-                if v["reason"]
+    rows: list[Html] = []
+    for v in validations:
+        score, reason = v["score"], v["reason"]
+        rows.append(
+            html(
+                '<li>{}<div><strong dir="auto">{}</strong><span class="status"> {}</span>{}{}'
+                "</div></li>",
+                swatch(v["status"]),
+                clip(v["description"] or v["name"], _REASON),
+                v["status"],
+                None if score is None else html("<span>, score {}</span>", f"{score:.3g}"),
+                html('<div class="reason" dir="auto">{}</div>', clip(reason, _REASON))
+                if reason
                 else None,
-            ),
+            )
         )
-        for v in validations
-    ]
-    return tag("ul", *rows, class_="validations")
+    return html('<ul class="validations">{}</ul>', joined(*rows))
 
 
 def _facts(slice_: Mapping[str, Any]) -> Html:
@@ -153,4 +148,4 @@ def _facts(slice_: Mapping[str, Any]) -> Html:
         slice_["model"],
         slice_["finish_reason"] and f"ended by {slice_['finish_reason']}",
     ]
-    return tag("p", " · ".join(fact for fact in facts if fact), class_="note")
+    return html('<p class="note">{}</p>', " · ".join(fact for fact in facts if fact))

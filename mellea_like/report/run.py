@@ -20,7 +20,7 @@ from mellea_like.report.charts import (
 from mellea_like.report.figures import figures_of, iterations_until, why, wilson
 from mellea_like.report.format import amount, count, moment, money, percent, plural, seconds
 from mellea_like.report.icons import swatch
-from mellea_like.report.markup import Html, clip, joined, tag, text_block
+from mellea_like.report.markup import Html, clip, html, joined, text_block
 from mellea_like.report.page import SCOPE, environment, page
 from mellea_like.report.panels import Capacity, block, conversation, panels
 from mellea_like.report.waterfall import waterfall
@@ -448,12 +448,11 @@ def _gist(item: Mapping[str, Any]) -> Html:
         problems, reply = problems_of(slice_) or problems, slice_["text"]
         label = slice_["action"]["text"] or label
     sent = conversation(asked[-_MESSAGES:], _GIST) if asked else text_block(label, _GIST)
-    return tag(
-        "div",
+    return html(
+        '<div class="gist">{}{}{}</div>',
         block("What was asked", sent),
         block("The reply", text_block(reply, _GIST)) if reply else None,
         block("What was wrong with it", text_block("\n".join(problems), _GIST)),
-        class_="gist",
     )
 
 

@@ -8,7 +8,7 @@ from mellea_like.report.attempts import problems_of, winner_of
 from mellea_like.report.charts import ticks
 from mellea_like.report.format import plural, seconds
 from mellea_like.report.icons import box, mark
-from mellea_like.report.markup import Html, clip, joined, tag
+from mellea_like.report.markup import Html, clip, html, joined
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -51,17 +51,16 @@ def waterfall(
     paint = _Paint(reach, scope if links else None, patterns or scope)
     rows = [_row(chain, some, winner, paint) for chain, some in of_chain.items()]
     left_out = len(chains) - MOST_ROWS
-    return tag(
-        "div",
-        tag("div", "subsample", class_="wf-head", aria_hidden="true"),
-        *rows,
-        tag("div", tag("div", class_="wf-name"), _axis(reach), class_="wf-row wf-axis"),
-        tag("p", f"{plural(left_out, 'more subsample')} not drawn.", class_="note")
-        if left_out > 0
-        else None,
-        class_="waterfall",
-        role="group",
-        aria_label=f"{plural(len(slices), 'iteration')} over {seconds(reach)}",
+    note = html('<p class="note">{} not drawn.</p>', plural(left_out, "more subsample"))
+    return html(
+        '<div class="waterfall" role="group" aria-label="{} over {}">'
+        '<div class="wf-head" aria-hidden="true">subsample</div>{}'
+        '<div class="wf-row wf-axis"><div class="wf-name"></div>{}</div>{}</div>',
+        plural(len(slices), "iteration"),
+        seconds(reach),
+        joined(*rows),
+        _axis(reach),
+        note if left_out > 0 else None,
     )
 
 
@@ -93,27 +92,24 @@ def _row(
     paint: _Paint,
 ) -> Html:
     reach = paint.reach
-    lines = [
-        tag("line", x1=_place(at, reach), x2=_place(at, reach), y1=0, y2=_ROW, class_="grid")
-        for at in ticks(reach, _TICKS)
-    ]
+    lines = [_line(at, reach, "grid") for at in ticks(reach, _TICKS)]
     if winner is not None:
-        at = _place(winner["ended_at"], reach)
-        lines.append(tag("line", x1=at, x2=at, y1=0, y2=_ROW, class_="won"))
+        lines.append(_line(winner["ended_at"], reach, "won"))
     bars = [_bar(s, paint, won=s is winner) for s in sorted(slices, key=lambda s: s["started_at"])]
-    track = tag(
-        "svg",
-        *lines,
-        *bars,
-        class_="wf-track",
-        width="100%",
-        height=_ROW,
-        role="group",
-        aria_label=f"subsample {chain}",
+    return html(
+        '<div class="wf-row"><div class="wf-name" aria-hidden="true">{0}</div>'
+        '<svg class="wf-track" width="100%" height="{1}" role="group" aria-label="subsample {0}">'
+        "{2}{3}</svg></div>",
+        chain,
+        _ROW,
+        joined(*lines),
+        joined(*bars),
     )
-    return tag(
-        "div", tag("div", chain, class_="wf-name", aria_hidden="true"), track, class_="wf-row"
-    )
+
+
+def _line(at: float, reach: float, kind: str) -> Html:
+    place = _place(at, reach)
+    return html('<line x1="{0}" x2="{0}" y1="0" y2="{1}" class="{2}"/>', place, _ROW, kind)
 
 
 def _bar(slice_: Mapping[str, Any], paint: _Paint, *, won: bool) -> Html:
@@ -123,23 +119,21 @@ def _bar(slice_: Mapping[str, Any], paint: _Paint, *, won: bool) -> Html:
     outcome = "won" if won else slice_["outcome"]
     words = iteration_in_words(slice_, won=won)
     size = "roomy" if width >= _ROOMY else "slim" if width >= _SLIM else "thin"
-    inside = joined(
-        tag("title", words),
+    inside = html(
+        '<title>{}</title>{}<svg x="{}%" width="{}%" height="{}" aria-hidden="true">{}'
+        '<text x="27" y="21" class="number">{}</text></svg>',
+        words,
         box(outcome, start, width, _BAR, paint.patterns),
-        tag(
-            "svg",
-            mark(outcome, 6, 8),
-            tag("text", slice_["iteration"], x=27, y=21, class_="number"),
-            x=f"{start:.5g}%",
-            width=f"{width:.5g}%",
-            height=_ROW,
-            aria_hidden="true",
-        ),
+        f"{start:.5g}",
+        f"{width:.5g}",
+        _ROW,
+        mark(outcome, 6, 8),
+        slice_["iteration"],
     )
     name = f"bar {size} {outcome}"
     if paint.panels is None:
-        return tag("g", inside, class_=name, role="img", aria_label=words)
-    return tag("a", inside, class_=name, href=f"#{anchor(paint.panels, slice_)}")
+        return html('<g class="{}" role="img" aria-label="{}">{}</g>', name, words, inside)
+    return html('<a class="{}" href="#{}">{}</a>', name, anchor(paint.panels, slice_), inside)
 
 
 def _axis(reach: float) -> Html:
@@ -147,8 +141,15 @@ def _axis(reach: float) -> Html:
     for at in ticks(reach, _TICKS):
         # A label at the right end would stick out.
         side = "start" if not at else "end" if at > 0.93 * reach else "middle"
-        labels.append(tag("text", seconds(at), x=_place(at, reach), y=16, text_anchor=side))
-    return tag("svg", *labels, class_="wf-track", width="100%", height=_AXIS, aria_hidden="true")
+        place = _place(at, reach)
+        labels.append(
+            html('<text x="{}" y="16" text-anchor="{}">{}</text>', place, side, seconds(at))
+        )
+    return html(
+        '<svg class="wf-track" width="100%" height="{}" aria-hidden="true">{}</svg>',
+        _AXIS,
+        joined(*labels),
+    )
 
 
 def _place(at: float, reach: float) -> str:

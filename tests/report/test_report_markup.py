@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mellea_like.report.markup import Html, clip, joined, tag, text_block, visible
+from mellea_like.report.markup import Html, clip, html, joined, text_block, visible
 
 
 @pytest.mark.parametrize(
@@ -30,26 +30,16 @@ def test_what_can_not_be_seen_is_made_visible(text, shown):
     visible(text).encode("utf-8")
 
 
-def test_text_is_escaped_inside_tags_and_attributes():
-    made = tag("p", "<b>&'\"", title="\"><script>'")
-    assert made == '<p title="&quot;&gt;&lt;script&gt;&#x27;">&lt;b&gt;&amp;&#x27;&quot;</p>'
-
-
-def test_markup_stands_as_it_is():
-    assert tag("p", tag("b", "x"), Html("<i>y</i>")) == "<p><b>x</b><i>y</i></p>"
+def test_what_is_filled_in_is_escaped_and_markup_is_not():
+    made = html('<p title="{}">{text}</p>', "\"><script>'", text="<b>{0}&'\"")
+    assert made == '<p title="&quot;&gt;&lt;script&gt;&#x27;">&lt;b&gt;{0}&amp;&#x27;&quot;</p>'
+    assert html("<p>{}{}</p>", html("<b>{}</b>", "x"), Html("<i>y</i>")) == (
+        "<p><b>x</b><i>y</i></p>"
+    )
 
 
 def test_none_is_nothing_and_numbers_are_short():
-    assert tag("td", None, 1, 0.1 + 0.2, width=None, x=3.0) == '<td x="3">10.3</td>'
-
-
-def test_names_of_attributes_may_be_words_of_python():
-    assert tag("p", class_="a", aria_label="b") == '<p class="a" aria-label="b"></p>'
-
-
-def test_only_shapes_close_themselves():
-    assert tag("rect", x=1) == '<rect x="1"/>'
-    assert tag("div") == "<div></div>"
+    assert html('<td x="{}">{}{}{}</td>', 3.0, None, 1, 0.1 + 0.2) == '<td x="3">10.3</td>'
 
 
 def test_joined_pieces_are_escaped_one_by_one():
