@@ -139,14 +139,13 @@ def test_attempts_are_the_iterations_that_ended_until_one_passed():
     assert figures().until_passed_at(0.5) == 0
 
 
-def test_a_slice_that_passed_after_the_winner_is_no_attempt():
-    trace = trace_of(("passed", 1), ("passed", 1), best=0)
-    assert iterations_until(trace["slices"][0], trace["slices"]) == 1
-
-
-def test_what_was_cancelled_before_the_winner_passed_is_no_attempt():
-    trace = trace_of(("cancelled", 1), ("failed", 1), ("passed", 1), best=2)
-    assert iterations_until(trace["slices"][2], trace["slices"]) == 2
+@pytest.mark.parametrize(
+    ("outcomes", "best", "number"),
+    [(["passed", "passed"], 0, 1), (["cancelled", "failed", "passed"], 2, 2)],
+)
+def test_what_passed_later_or_was_cancelled_is_no_attempt(outcomes, best, number):
+    slices = trace_of(*[(outcome, 1) for outcome in outcomes], best=best)["slices"]
+    assert iterations_until(slices[best], slices) == number
 
 
 def test_time_is_that_of_finished_items():
@@ -211,23 +210,25 @@ def test_money_is_tokens_times_price():
     assert sum(made.costs.values) == pytest.approx(made.money.known)
 
 
-def test_money_of_an_unknown_model_is_a_lower_bound():
-    made = figures(item(0, trace_of(("passed", 5))), prices={"other": [1.0, 2.0], "n": [1.0, 1.0]})
-    assert made.money == (0.0, False)
+ONE, TWO = {"m": [0.0, 1.0]}, {"other": [0.0, 1.0], "n": [0.0, 2.0]}
 
 
-def test_requests_of_no_model_have_a_price_only_where_there_is_one():
-    usage = {"requests": 1, "input_tokens": 0, "output_tokens": 1000, "unknown": 0}
-    items = [item(0, None, usage=usage)]
-    assert figures(*items, prices={"m": [0.0, 1.0]}).money == (pytest.approx(0.001), True)
-    assert figures(*items, prices={"m": [0.0, 1.0], "n": [0.0, 2.0]}).money == (0.0, False)
-
-
-def test_a_request_without_tokens_costs_nothing_only_where_its_cost_is_known():
-    usage = {"requests": 1, "input_tokens": 0, "output_tokens": 0, "unknown": 1}
-    two = {"m": [0.0, 1.0], "n": [0.0, 2.0]}
-    assert figures(item(0, None, usage=usage), prices=two).money == (0.0, False)
-    assert figures(item(0, None, usage=usage | {"unknown": 0}), prices=two).money == (0.0, True)
+@pytest.mark.parametrize(
+    ("trace", "tokens", "unknown", "prices", "money"),
+    [
+        (trace_of(("passed", 5)), None, 0, TWO, (0.0, False)),
+        (None, 1000, 0, ONE, (0.001, True)),
+        (None, 1000, 0, TWO, (0.0, False)),
+        (None, 0, 1, TWO, (0.0, False)),
+        (None, 0, 0, TWO, (0.0, True)),
+    ],
+)
+def test_money_is_a_lower_bound_where_a_price_or_a_cost_is_not_known(
+    trace, tokens, unknown, prices, money
+):
+    usage = {"requests": 1, "input_tokens": 0, "output_tokens": tokens, "unknown": unknown}
+    more = {} if tokens is None else {"usage": usage}
+    assert figures(item(0, trace, **more), prices=prices).money == pytest.approx(money)
 
 
 def test_an_iteration_without_a_model_costs_what_the_calls_other_ones_do():
