@@ -98,13 +98,13 @@ class _Limit(Generic[N]):
     @overload
     def __get__(self, budget: Budget, owner: type) -> N | None: ...
     def __get__(self, budget: Budget | None, owner: type) -> Self | N | None:
-        return self if budget is None else getattr(budget._limits, self._name)
+        if budget is None:
+            return self
+        most: N | None = getattr(budget._limits, self._name)  # pyright: ignore[reportPrivateUsage]
+        return most
 
     def __set__(self, budget: Budget, most: N | None) -> None:
-        changed: dict[str, Any] = {self._name: most}
-        budget._limit(budget._limits._replace(**changed))
-        for claim in budget._root._claims:
-            claim.wake()  # There may be less time left.
+        budget._change(self._name, most)  # pyright: ignore[reportPrivateUsage]
 
 
 class Budget:
@@ -371,6 +371,12 @@ class Budget:
         finally:
             for root in roots:
                 root._claims.discard(claim)
+
+    def _change(self, name: str, most: float | None) -> None:
+        changed: dict[str, Any] = {name: most}
+        self._limit(self._limits._replace(**changed))
+        for claim in self._root._claims:
+            claim.wake()  # There may be less time left.
 
     def _limit(self, limits: BudgetLimits) -> None:
         for name, most in limits._asdict().items():
