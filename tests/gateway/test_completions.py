@@ -358,7 +358,7 @@ async def test_a_request_may_draw_more_within_the_models_bounds():
         ({"timeout": 121}, "timeout", "120 is the most for this model"),
         ({"checks": ["json"] * 3}, "checks", "2 are the most for this model, not 3"),
         ({"checks": ["wrds<=3"]}, "checks.0", "did you mean words<=3?"),
-        ({"checks": ["json", "regex:("]}, "checks.1", "no regular expression"),
+        ({"checks": ["json", "regex:("]}, "checks.1", "isn't a regular expression"),
         ({"requirements": ["x", "y"]}, "requirements", "1 are the most for this model, not 2"),
         ({"requirements": ["x"]}, "requirements", "can't judge; say it as checks"),
     ],

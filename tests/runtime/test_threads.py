@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import gc
 import logging
 import os
 import subprocess
@@ -212,7 +211,6 @@ async def test_nothing_is_kept_of_a_function_that_ended():
     gone = weakref.ref(thing)
     await run_in_thread(function, thing)
     del thing
-    gc.collect()
     await until(lambda: gone() is None)
 
 

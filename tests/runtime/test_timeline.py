@@ -69,7 +69,7 @@ async def _now(timeline: Timeline) -> float:
 def test_event_loops_in_two_threads_do_not_mix_their_clocks_up():
     """A gate is shared by all calls on a server and key, wherever they run."""
     timeline, jumps = Timeline(), []
-    end = time.monotonic() + 0.7
+    end = time.monotonic() + 0.3
 
     async def look() -> None:
         last = timeline.now()

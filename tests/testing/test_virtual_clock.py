@@ -11,9 +11,16 @@ import anyio
 import pytest
 
 from mellea_like.runtime.threads import run_in_thread
+from mellea_like.testing import virtual_clock as virtual_clock_module
 from mellea_like.testing.virtual_clock import DeadlockError, VirtualClock, run_virtual
 
 both = pytest.mark.parametrize("backend", ["asyncio", "trio"])
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    """Threads that other tests left idle might wake a loop: don't wait a second for them."""
+    monkeypatch.setattr(virtual_clock_module, "PATIENCE", 0.02)
 
 
 @pytest.mark.anyio
@@ -46,6 +53,7 @@ async def test_a_test_without_the_fixture_runs_in_real_time():
 
 
 @both
+@pytest.mark.usefixtures("impatient")
 def test_a_standstill_is_an_error_that_names_the_tasks(backend):
     async def waiter(event: anyio.Event) -> None:
         await event.wait()
@@ -59,12 +67,14 @@ def test_a_standstill_is_an_error_that_names_the_tasks(backend):
 
 
 @both
+@pytest.mark.usefixtures("impatient")
 def test_sleeping_forever_is_a_standstill(backend):
     with pytest.raises(DeadlockError):
         run_virtual(anyio.sleep_forever, backend=backend)
 
 
 @both
+@pytest.mark.usefixtures("impatient")
 def test_a_swallowed_standstill_is_still_an_error(backend):
     async def swallows() -> str:
         with anyio.CancelScope() as scope:
@@ -79,6 +89,7 @@ def test_a_swallowed_standstill_is_still_an_error(backend):
         run_virtual(swallows, backend=backend)
 
 
+@pytest.mark.usefixtures("impatient")
 def test_a_shielded_standstill_stops_the_loop_on_asyncio():
     async def shielded() -> None:
         with anyio.CancelScope(shield=True):
@@ -141,7 +152,7 @@ run_virtual(lambda: anyio.sleep(3600))
     subprocess.run([sys.executable, "-c", program], timeout=30, check=True)
 
 
-def test_the_plugin_fails_a_test_that_stands_still(pytester):
+def test_the_plugin_fails_a_test_that_stands_still(pytester, impatient):
     pytester.makeconftest('pytest_plugins = ["mellea_like.testing.pytest_plugin"]')
     pytester.makepyfile(
         """
@@ -156,6 +167,6 @@ def test_the_plugin_fails_a_test_that_stands_still(pytester):
             assert virtual_clock.now == 1e6
         """
     )
-    result = pytester.runpytest_subprocess("-p", "no:looptime_plugin", "-p", "no:cacheprovider")
+    result = pytester.runpytest_inprocess("-p", "no:looptime_plugin", "-p", "no:cacheprovider")
     result.assert_outcomes(passed=2, failed=2)
     result.stdout.fnmatch_lines(["*DeadlockError: deadlock: every task waits*"])
