@@ -242,12 +242,12 @@ class Call:
 
         plan = self._plan
         facts = CallFacts(plan.action, plan.requirements, width, loop_budget, plan.model)
-        course = schedule.begin(facts)
-        if course is None:
+        planned = schedule.begin(facts)
+        if planned is None:
             return None
         pool = TurnPool(width, loop_budget, pooled=schedule.pooled)
         most = width + schedule.extra
-        return Scheduler(course, pool, most=most, clock=self._now, abort=self._recorder.abort)
+        return Scheduler(planned, pool, most=most, clock=self._now, abort=self._recorder.abort)
 
     def _now(self) -> float:
         """Return the seconds since the call began."""

@@ -27,9 +27,7 @@ _UNASKED = ValidationResult.skipped("the reply was rejected while it was still a
 class EarlyRejection(Generation):
     """The part of a reply that had arrived when an incremental check said that it can't pass.
 
-    Args:
-        verdicts: the verdict on each requirement; all but one are skipped.
-        fault: what the check raised, where that must end the call.
+    A fault is what the check raised, where that must end the call.
     """
 
     verdicts: tuple[ValidationResult, ...] = ()
@@ -37,29 +35,14 @@ class EarlyRejection(Generation):
 
 
 class WatchedBackend(BackendWrapper):
-    """A backend that streams its replies past the requirements' incremental checks.
-
-    Args:
-        inner: a backend that streams.
-        requirements: what replies must meet; some have a ``stream`` check.
-    """
+    """A backend that streams its replies past the requirements' incremental checks."""
 
     def __init__(self, inner: Backend, requirements: Sequence[Requirement]) -> None:
         super().__init__(inner)
         self._requirements = requirements
 
     async def generate(self, request: Request) -> Generation:
-        """Answer one request.
-
-        Args:
-            request: what is wanted.
-
-        Returns:
-            The reply, or an `EarlyRejection`.
-
-        Raises:
-            BackendError: there is no reply.
-        """
+        """Answer one request."""
         watch = EarlyWatch(self._requirements)
         text = ""
         async with self._stream(request) as pieces:

@@ -21,13 +21,7 @@ __all__ = ["Ending", "Stop", "conclude"]
 
 
 class Stop(NamedTuple):
-    """Why a call was stopped before its turns were spent.
-
-    Attributes:
-        reason: the stop reason.
-        detail: the same in words.
-        error: what the call raises if no slice was judged; None where one must have been.
-    """
+    """Why a call was stopped early; its error is raised where no slice was judged."""
 
     reason: StopReason
     detail: str
@@ -35,14 +29,7 @@ class Stop(NamedTuple):
 
 
 class Ending(NamedTuple):
-    """How a call ended.
-
-    Attributes:
-        best_index: the position of the winner, else of the best failure; None where there is none.
-        stop_reason: why it ended.
-        error: what the call raises, or None where it returns a result.
-        stop_detail: why it ended, in words, where there is more to say than the reason.
-    """
+    """How a call ended: the position of the winner or the best failure, and why."""
 
     best_index: int | None
     stop_reason: StopReason
@@ -62,22 +49,7 @@ def conclude(
     stopped: Stop | None = None,
     cancelled: bool = False,
 ) -> Ending:
-    """Decide how a call ended.
-
-    Args:
-        slices: all slices, in the order recorded.
-        selection: how the winner is chosen.
-        select_from_failure: chooses among the failed slices.
-        strategy: the strategy's name, for errors.
-        sampling_id: the call's id, for errors.
-        fatal: what must be raised, whatever the slices say.
-        timed_out: whether the call's time was up.
-        stopped: why it was stopped before its turns were spent, if it was.
-        cancelled: whether the caller left.
-
-    Returns:
-        The ending. An exception in ``select_from_failure`` is its error.
-    """
+    """Decide how a call ended; an exception in ``select_from_failure`` is its error."""
     best = winner(slices, selection)
     bug: Exception | None = None
     if best is None:

@@ -81,14 +81,7 @@ class PerRequirement:
         real_number("PerRequirement: confidence", self.confidence, over=0, under=1)
 
     def begin(self, requirements: Sequence[Requirement]) -> Tally:  # noqa: ARG002 (a `GiveUp`)
-        """Begin a call.
-
-        Args:
-            requirements: what each slice must meet; what plugins add is counted too.
-
-        Returns:
-            The call's count.
-        """
+        """Begin a call."""
         return _Tally(self.threshold, self.confidence)
 
 
@@ -146,16 +139,10 @@ class _Tally:
 
 @lru_cache(maxsize=4096)
 def failures_needed(passed: int, threshold: float, confidence: float) -> int:
-    """Return how many failures, beside some passes, make a pass rate certain to be low.
+    """Return how many failures, at least 1, make a pass rate certain to be low.
 
-    Args:
-        passed: how many passes there were, at least 0.
-        threshold: what counts as low, between 0 and 1.
-        confidence: how certain it must be, between 0 and 1.
-
-    Returns:
-        The least number of failures, at least 1, after which the pass rate is under ``threshold``
-        with a probability of more than ``confidence``, from a uniform prior.
+    After so many, beside some passes, it is under the threshold with more than this confidence,
+    from a uniform prior.
     """
     enough = 1
     while _probability_under(threshold, passed, enough) <= confidence:

@@ -31,19 +31,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What one call does, checked and complete.
-
-    Args:
-        action: what to generate; an instruction names all requirements that the model is told.
-        context: the conversation to start from.
-        requirements: what each slice must meet, in order.
-        backend: what generates.
-        judge: what decides requirements without a validator.
-        format: the type to parse replies to, or None.
-        options: how to generate; its seed is the call's.
-        validation_context: what validators and judges see as the context, or None for the slice's.
-        budgets: what the call's requests must fit into.
-    """
+    """What one call does, checked and complete; the fields are the arguments of `sample`."""
 
     action: Action[Any]
     context: Context
@@ -75,30 +63,7 @@ def plan_call(
     budgets: Sequence[Budget | None] = (),
     judge_options: Options | None = None,
 ) -> Plan:
-    """Check the arguments of a call and complete them.
-
-    Args:
-        action: what to generate.
-        requirements: the call's requirements.
-        standing: the strategy's requirements.
-        context: the conversation to start from; None for an empty one.
-        backend: what generates.
-        judge: what decides requirements without a validator; None for the backend.
-        format: the type to parse replies to.
-        options: how to generate.
-        validation_context: what validators see as the context.
-        budgets: what the requests must fit into.
-        judge_options: how judges generate.
-
-    Returns:
-        The plan.
-
-    Raises:
-        TypeError: an argument is of the wrong type.
-        ValueError: no backend was given, an option is unknown or out of its range, or a budget does
-            not know what a request may cost.
-        RequirementError: a requirement needs a judge, and its judge can't judge.
-    """
+    """Check the arguments of a call and complete them."""
     asked = as_action(action)
     merged = merge_requirements(
         standing,
@@ -136,17 +101,7 @@ def plan_call(
 
 
 def check_budget(budget: object) -> Budget:
-    """Make sure that something is a budget.
-
-    Args:
-        budget: what was given.
-
-    Returns:
-        The same object.
-
-    Raises:
-        TypeError: it is none.
-    """
+    """Make sure that something is a budget."""
     from mellea_like.limits.budget import Budget  # noqa: PLC0415
 
     if not isinstance(budget, Budget):
@@ -172,19 +127,7 @@ def _check_judges_budget(
 
 
 def as_backend(backend: object, name: str) -> Backend:
-    """Make sure that something is a backend.
-
-    Args:
-        backend: what was given.
-        name: the argument's name.
-
-    Returns:
-        The same object.
-
-    Raises:
-        ValueError: it is None.
-        TypeError: it has no ``generate``.
-    """
+    """Make sure that something is a backend."""
     if backend is None:
         msg = f"there is no {name}: give one to the strategy, or to the call as {name}=..."
         raise ValueError(msg)
@@ -202,19 +145,7 @@ def as_backend(backend: object, name: str) -> Backend:
 def check_requirements(
     requirements: Sequence[Requirement | str], name: str
 ) -> tuple[Requirement | str, ...]:
-    """Make sure that something is a sequence of requirements and texts.
-
-    Args:
-        requirements: what was given.
-        name: what it is called in an error.
-
-    Returns:
-        The same items.
-
-    Raises:
-        TypeError: it is a lone one instead of a sequence, or an item is neither.
-        ValueError: a text is empty, or an inline requirement has no validator.
-    """
+    """Make sure that something is a sequence of requirements and texts, called by a name."""
     if isinstance(requirements, str | Requirement):
         msg = f"{name} takes a list, not a lone {type(requirements).__name__}: put it into a list"
         raise TypeError(msg)
@@ -240,14 +171,7 @@ def check_requirements(
 
 
 def merge_requirements(*sources: Iterable[Requirement | str]) -> tuple[Requirement, ...]:
-    """Join requirements in order, each object and each text once.
-
-    Args:
-        *sources: requirements and texts, the first source first.
-
-    Returns:
-        All of them; a text has become a requirement that a judge decides.
-    """
+    """Join requirements in order, each object and each text once; a text is left to a judge."""
     merged: dict[object, Requirement] = {}
     for source in sources:
         for item in source:
@@ -259,16 +183,7 @@ def merge_requirements(*sources: Iterable[Requirement | str]) -> tuple[Requireme
 
 
 def check_judge(requirement: Requirement, default: Backend) -> None:
-    """Make sure that what decides a requirement can.
-
-    Args:
-        requirement: the requirement.
-        default: the judge of requirements that have none of their own.
-
-    Raises:
-        RequirementError: it needs a judge, and its judge can't judge.
-        TypeError: its judge is no backend.
-    """
+    """Make sure that what decides a requirement, or a part of it, can."""
     for part in requirement.parts:
         check_judge(part, default)
     if requirement.parts or requirement.validator is not None:

@@ -21,7 +21,7 @@ from mellea_like.sampling.turns import Turn, turn_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from mellea_like.sampling.schedules.base import Course
+    from mellea_like.sampling.schedules.base import SchedulePlan
 
 __all__ = ["Scheduler", "TurnPool"]
 
@@ -73,14 +73,14 @@ class Scheduler:
 
     def __init__(
         self,
-        course: Course,
+        plan: SchedulePlan,
         pool: TurnPool,
         *,
         most: int,
         clock: Callable[[], float],
         abort: Callable[[BaseException, str], None],
     ) -> None:
-        self._course = course
+        self._plan = plan
         self._pool = pool
         self._most = most
         self._clock = clock
@@ -119,7 +119,7 @@ class Scheduler:
         if slice_.outcome is Outcome.FAILED:
             self._failed += 1
         try:
-            self._course.observe(slice_)
+            self._plan.observe(slice_)
         except Exception as exc:  # noqa: BLE001 (a bug in the schedule: the call raises it)
             self._fail(exc)
 
@@ -172,7 +172,7 @@ class Scheduler:
             len(self._waiting),
         )
         try:
-            more, look_again = _checked(self._course.decide(progress))
+            more, look_again = _checked(self._plan.decide(progress))
         except Exception as exc:  # noqa: BLE001 (a bug in the schedule: the call raises it)
             self._fail(exc)
             return

@@ -50,15 +50,7 @@ class Settings:
     accept_incomplete: bool
 
     def check_loop_budget(self, loop_budget: object, what: str) -> None:
-        """Make sure that a loop budget can be.
-
-        Args:
-            loop_budget: turns of each subsample.
-            what: what is wrong if it is, for the error.
-
-        Raises:
-            ValueError: it is no int of at least 1, or too large for ``max_iterations``.
-        """
+        """Make sure that a loop budget can be."""
         if isinstance(loop_budget, bool) or not isinstance(loop_budget, int) or loop_budget < 1:
             msg = f"{what} to {loop_budget!r}: it is an int of at least 1"
             raise ValueError(msg)
@@ -71,34 +63,14 @@ class Settings:
 
 
 def check_retry(retry: object) -> None:
-    """Make sure that an argument is a retry policy, or None.
-
-    Args:
-        retry: its value.
-
-    Raises:
-        TypeError: it is neither.
-    """
+    """Make sure that an argument is a retry policy, or None."""
     if retry is not None and not isinstance(retry, Retry):
         msg = f"retry is a Retry, as in Retry(attempts=5), or None for no retries, not {retry!r}"
         raise TypeError(msg)
 
 
 def check_schedule(schedule: object, give_up: object, selection: Selection) -> Schedule | None:
-    """Make sure that a schedule and a rule to give up by go with the selection.
-
-    Args:
-        schedule: when iterations may start; None for all at once.
-        give_up: when further turns are hopeless, or None.
-        selection: which passing slice wins.
-
-    Returns:
-        The schedule; None where it has nothing to decide.
-
-    Raises:
-        TypeError: something has no ``begin``.
-        ValueError: one of them depends on timing, and the selection must not.
-    """
+    """Make sure that a schedule and a rule to give up by go with the selection."""
     for name, value in (("schedule", schedule), ("give_up", give_up)):
         if value is not None and (isinstance(value, type) or not hasattr(value, "begin")):
             msg = f"{name} is an object with begin(...), as in {_EXAMPLES[name]}, not {value!r}"

@@ -173,13 +173,6 @@ def run_once(call: Callable[[], Awaitable[T]], backends: Iterable[Any]) -> T:
     """Run a call in an event loop of its own, and close the loop's idle connections at the end.
 
     Where an event loop runs in this thread already, the call's runs in a thread of its own.
-
-    Args:
-        call: what to run.
-        backends: what may keep connections open; they may be used again afterwards.
-
-    Returns:
-        What the call returned.
     """
     if running_loop() is not None:
         thread = _LoopThread(backends)
@@ -198,14 +191,7 @@ def run_once(call: Callable[[], Awaitable[T]], backends: Iterable[Any]) -> T:
 
 
 def judges_of(requirements: object) -> list[Any]:
-    """Return the backends that requirements bring along.
-
-    Args:
-        requirements: requirements and texts; anything else is a mistake, which the call explains.
-
-    Returns:
-        Their judges, those of combined requirements' parts too.
-    """
+    """Return the backends that requirements bring along."""
     judges: list[Any] = []
     if isinstance(requirements, str | Requirement) or not isinstance(requirements, Collection):
         return judges

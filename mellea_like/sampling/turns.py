@@ -9,13 +9,7 @@ __all__ = ["Turn", "derive_seed", "turn_of"]
 
 
 class Turn(NamedTuple):
-    """Permission to start one iteration.
-
-    Attributes:
-        iteration: the iteration's id: 1-based, unique in the call.
-        subsample: the subsample it belongs to, 0-based.
-        depth: how many turns of that subsample come before it, 0-based.
-    """
+    """Permission to start one iteration: its id (1-based), its subsample and depth (0-based)."""
 
     iteration: int
     subsample: int
@@ -28,16 +22,7 @@ class Turn(NamedTuple):
 
 
 def turn_of(subsample: int, depth: int, loop_budget: int) -> Turn:
-    """Return the turn at a place.
-
-    Args:
-        subsample: the subsample, 0-based.
-        depth: the depth in it, 0-based.
-        loop_budget: turns of each subsample.
-
-    Returns:
-        The turn, with the id ``subsample * loop_budget + depth + 1``.
-    """
+    """Return the turn at a place; ids count through the subsamples, one after the other."""
     return Turn(subsample * loop_budget + depth + 1, subsample, depth)
 
 
@@ -46,14 +31,6 @@ def derive_seed(seed: int, iteration: int, purpose: str = "generate") -> int:
 
     Neighbouring iterations get unrelated seeds (BLAKE2b of the three), so that servers whose
     generators are weak for close seeds still draw independently.
-
-    Args:
-        seed: the call's seed, any int.
-        iteration: the iteration's id.
-        purpose: what the request is for.
-
-    Returns:
-        An int from 0 to 2**31 - 1, which every known server takes.
     """
     digest = blake2b(f"{seed}/{iteration}/{purpose}".encode(), digest_size=4).digest()
     return int.from_bytes(digest) >> 1

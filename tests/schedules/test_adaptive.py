@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from schedule_kit import facts, progress, took
 
 from mellea_like import Outcome
-from mellea_like.sampling.schedules import Adaptive, Course, Go, PassRates, Schedule
+from mellea_like.sampling.schedules import Adaptive, Go, PassRates, Schedule, SchedulePlan
 from mellea_like.sampling.schedules.adaptive import width_for
 
 
@@ -74,22 +74,22 @@ def test_no_other_width_costs_less(pass_rate, price, most):
     ],
 )
 def test_each_failure_of_a_call_makes_it_wider(share, failed, running, broken, more):
-    course = Adaptive(1.0, passing(share), strength=2.0).begin(facts(concurrency_budget=8))
-    assert isinstance(course, Course)
+    plan = Adaptive(1.0, passing(share), strength=2.0).begin(facts(concurrency_budget=8))
+    assert isinstance(plan, SchedulePlan)
     at = progress(3.0, [0.0] * running, failed=failed, broken=broken)
-    assert course.decide(at) == Go(more, None)
+    assert plan.decide(at) == Go(more, None)
 
 
 def test_what_one_call_learnt_the_next_one_knows_if_it_has_the_same_key():
     schedule = Adaptive(1.0, PassRates((1, 1)), key=lambda call: call.model, strength=50)
     assert schedule.begin(facts(concurrency_budget=8)).decide(progress()).more == 1
-    course = schedule.begin(facts(concurrency_budget=8))
+    plan = schedule.begin(facts(concurrency_budget=8))
     for _ in range(40):
-        course.observe(took(1.0))
-    course.observe(took(1.0, Outcome.PASSED))
-    course.observe(took(1.0, Outcome.CANCELLED))
+        plan.observe(took(1.0))
+    plan.observe(took(1.0, Outcome.PASSED))
+    plan.observe(took(1.0, Outcome.CANCELLED))
     assert schedule.rates.statistics()["model"][:2] == (1, 40)
-    assert course.decide(progress()).more == 1  # Its own failures come with the progress.
+    assert plan.decide(progress()).more == 1  # Its own failures come with the progress.
     assert schedule.begin(facts(concurrency_budget=8)).decide(progress()).more == 5
     assert schedule.begin(facts(concurrency_budget=8, model="b")).decide(progress()).more == 1
 

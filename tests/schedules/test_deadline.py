@@ -11,12 +11,12 @@ from schedule_kit import facts, progress, took
 
 from mellea_like import Outcome
 from mellea_like.sampling.schedules import (
-    Course,
     Deadline,
     Go,
     LatencyQuantiles,
     PassRates,
     Schedule,
+    SchedulePlan,
 )
 from mellea_like.sampling.schedules.base import SLACK
 
@@ -61,9 +61,9 @@ def course_of(*, seconds=10.0, risk=0.01, prior=HALF, round_=None, width=8):
     ],
 )
 def test_attempts_are_spread_over_the_time_left(now, running, failed, broken, expected):
-    course = course_of(round_=1.0)
-    assert isinstance(course, Course)
-    go = course.decide(progress(now, running, failed=failed, broken=broken))
+    plan = course_of(round_=1.0)
+    assert isinstance(plan, SchedulePlan)
+    go = plan.decide(progress(now, running, failed=failed, broken=broken))
     assert go.more == expected.more
     if expected.look_again is None or go.more + len(running) >= 8 - broken:
         assert go.look_again is None
@@ -89,35 +89,35 @@ def test_until_it_is_known_how_long_one_takes_all_is_done_in_one_round():
 
 
 def test_what_takes_no_time_needs_no_siblings():
-    course = course_of(round_=0.0)
-    assert course.decide(progress()) == Go(1, None)
-    assert course.decide(progress(0.0, [0.0])) == Go(0, None)
+    plan = course_of(round_=0.0)
+    assert plan.decide(progress()) == Go(1, None)
+    assert plan.decide(progress(0.0, [0.0])) == Go(0, None)
 
 
 def test_each_failure_of_a_call_asks_for_more_attempts():
-    course = course_of(prior=(1, 1), risk=0.4, width=100)
-    assert [course.decide(progress(failed=n)).more for n in range(5)] == [2, 3, 5, 6, 8]
+    plan = course_of(prior=(1, 1), risk=0.4, width=100)
+    assert [plan.decide(progress(failed=n)).more for n in range(5)] == [2, 3, 5, 6, 8]
 
 
 def test_it_looks_again_when_one_round_less_fits():
-    course = course_of(round_=1.0)
-    go = course.decide(progress(5.0))
+    plan = course_of(round_=1.0)
+    go = plan.decide(progress(5.0))
     assert go.more == 2
-    assert course.decide(progress(5.0, [5.0, 5.0])).more == 0
-    again = course.decide(progress(go.look_again, [5.0, 5.0]))
+    assert plan.decide(progress(5.0, [5.0, 5.0])).more == 0
+    again = plan.decide(progress(go.look_again, [5.0, 5.0]))
     assert again.look_again == pytest.approx(go.look_again + 1.0)
     # both were lost without a failure: 4 rounds are left, and then 3
-    assert course.decide(progress(6.0, [])).more == 2
-    assert course.decide(progress(again.look_again, [])).more == 3
+    assert plan.decide(progress(6.0, [])).more == 2
+    assert plan.decide(progress(again.look_again, [])).more == 3
 
 
 def test_what_one_call_learnt_the_next_one_knows():
     schedule = Deadline(10.0, 0.01, PassRates((1, 1)), key="key")
-    course = schedule.begin(facts(concurrency_budget=100))
-    assert course.decide(progress(turns=500)).more == 99
+    plan = schedule.begin(facts(concurrency_budget=100))
+    assert plan.decide(progress(turns=500)).more == 99
     for _ in range(90):
-        course.observe(took(2.0, Outcome.PASSED))
-    course.observe(took(2.0, Outcome.CANCELLED))
+        plan.observe(took(2.0, Outcome.PASSED))
+    plan.observe(took(2.0, Outcome.CANCELLED))
     assert schedule.rates.statistics()["key"][:2] == (90, 0)
     assert schedule.latency.statistics()["model"][:2] == (91, 1)
     assert schedule.begin(facts(concurrency_budget=100)).decide(progress()) == Go(
@@ -138,16 +138,16 @@ def test_it_never_stops_while_there_is_time_nor_goes_beyond_the_width(
     now, ages, failed, broken, turns, round_, risk
 ):
     running = [max(0.0, now - age) for age in ages]
-    course = course_of(prior=(1, 2), round_=round_, risk=risk)
+    plan = course_of(prior=(1, 2), round_=round_, risk=risk)
     at = progress(now, running, failed=failed, broken=broken, turns=turns)
-    go = course.decide(at)
+    go = plan.decide(at)
     assert 0 <= go.more <= max(0, 8 - broken - len(running))
     assert go.more <= turns or running
     if now < 10 and not running and turns and broken < 8:
         assert go.more >= 1
     if go.look_again is not None:
         assert now < go.look_again <= 10.1
-    narrow = course.decide(at._replace(failed=failed + 1))
+    narrow = plan.decide(at._replace(failed=failed + 1))
     assert now >= 10 or narrow.more >= go.more
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from schedule_kit import facts, progress, took
 
-from mellea_like.sampling.schedules import Course, Eager, Go, Schedule
+from mellea_like.sampling.schedules import Eager, Go, Schedule, SchedulePlan
 
 
 def test_without_a_pool_there_is_nothing_to_decide():
@@ -33,16 +33,16 @@ def test_which_turns_are_taken_depends_on_timing_only_with_a_pool(pool):
     ],
 )
 def test_a_pool_keeps_the_width_less_what_permanent_errors_ended(running, broken, more):
-    course = Eager(pool=True).begin(facts(concurrency_budget=4))
-    assert isinstance(course, Course)
-    assert course.decide(progress(9.0, [0.0] * running, broken=broken)) == Go(more, None)
+    plan = Eager(pool=True).begin(facts(concurrency_budget=4))
+    assert isinstance(plan, SchedulePlan)
+    assert plan.decide(progress(9.0, [0.0] * running, broken=broken)) == Go(more, None)
 
 
 def test_it_learns_nothing():
-    course = Eager(pool=True).begin(facts())
-    before = course.decide(progress())
-    course.observe(took(1.0))
-    assert course.decide(progress()) == before
+    plan = Eager(pool=True).begin(facts())
+    before = plan.decide(progress())
+    plan.observe(took(1.0))
+    assert plan.decide(progress()) == before
 
 
 def test_pool_is_a_bool():

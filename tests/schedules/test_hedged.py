@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from schedule_kit import facts, progress, took
 
 from mellea_like import Outcome
-from mellea_like.sampling.schedules import Course, Go, Hedged, LatencyQuantiles, Schedule
+from mellea_like.sampling.schedules import Go, Hedged, LatencyQuantiles, Schedule, SchedulePlan
 from mellea_like.sampling.schedules.base import SLACK
 
 
@@ -48,30 +48,30 @@ def usually(seconds, model="model"):
     ],
 )
 def test_what_is_old_does_not_count(now, running, broken, expected):
-    course = Hedged(latency=usually(1.0)).begin(facts(concurrency_budget=4))
-    assert isinstance(course, Course)
-    go = course.decide(progress(now, running, broken=broken))
+    plan = Hedged(latency=usually(1.0)).begin(facts(concurrency_budget=4))
+    assert isinstance(plan, SchedulePlan)
+    go = plan.decide(progress(now, running, broken=broken))
     assert go.more == expected.more
     assert go.look_again == pytest.approx(expected.look_again)
 
 
 def test_with_more_extra_more_of_the_old_get_another():
-    course = Hedged(extra=2, latency=usually(1.0)).begin(facts(concurrency_budget=3))
-    assert course.decide(progress(1.0, [0.0, 0.5, 0.6])) == Go(1, 1.5)
-    assert course.decide(progress(1.55, [0.0, 0.5, 0.6])) == Go(2, None)
+    plan = Hedged(extra=2, latency=usually(1.0)).begin(facts(concurrency_budget=3))
+    assert plan.decide(progress(1.0, [0.0, 0.5, 0.6])) == Go(1, 1.5)
+    assert plan.decide(progress(1.55, [0.0, 0.5, 0.6])) == Go(2, None)
 
 
 def test_nothing_is_hedged_until_enough_is_known():
     schedule = Hedged()
-    course = schedule.begin(facts(concurrency_budget=2))
+    plan = schedule.begin(facts(concurrency_budget=2))
     for _ in range(9):
-        course.observe(took(1.0))
-        assert course.decide(progress(99.0, [0.0, 0.0])) == Go(0, None)
-        assert course.decide(progress(99.0, [0.0])) == Go(1, None)
-    course.observe(took(1.0, Outcome.CANCELLED))
-    assert course.decide(progress(99.0, [0.0, 0.0])) == Go(0, None)
-    course.observe(took(1.0, Outcome.PASSED))
-    assert course.decide(progress(99.0, [0.0, 0.0])) == Go(1, None)
+        plan.observe(took(1.0))
+        assert plan.decide(progress(99.0, [0.0, 0.0])) == Go(0, None)
+        assert plan.decide(progress(99.0, [0.0])) == Go(1, None)
+    plan.observe(took(1.0, Outcome.CANCELLED))
+    assert plan.decide(progress(99.0, [0.0, 0.0])) == Go(0, None)
+    plan.observe(took(1.0, Outcome.PASSED))
+    assert plan.decide(progress(99.0, [0.0, 0.0])) == Go(1, None)
 
 
 def test_what_one_call_learnt_the_next_one_knows_but_only_for_the_same_model():
@@ -102,8 +102,8 @@ def test_no_more_than_the_extra_are_in_flight_and_no_time_is_looked_at_twice(
     now = 1000.0
     running = [now - age for age in ages]
     schedule = Hedged(0.5, extra, usually(usual))
-    course = schedule.begin(facts(concurrency_budget=width))
-    go = course.decide(progress(now, running, broken=broken))
+    plan = schedule.begin(facts(concurrency_budget=width))
+    go = plan.decide(progress(now, running, broken=broken))
     assert go.more >= 0
     assert len(running) + go.more <= max(len(running), width - broken + extra)
     young = sum(age < usual - SLACK for age in ages)
@@ -114,7 +114,7 @@ def test_no_more_than_the_extra_are_in_flight_and_no_time_is_looked_at_twice(
         assert now - SLACK <= go.look_again <= now + usual
         # at that time another may start, or some take unusually long
         later = progress(go.look_again, [*running, *[now] * go.more], broken=broken)
-        again = course.decide(later)
+        again = plan.decide(later)
         assert again.look_again is None or again.look_again > go.look_again or usual <= 2 * SLACK
 
 

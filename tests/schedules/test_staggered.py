@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from schedule_kit import facts, progress, took
 
-from mellea_like.sampling.schedules import Course, Go, Schedule, Staggered
+from mellea_like.sampling.schedules import Go, Schedule, SchedulePlan, Staggered
 from mellea_like.sampling.schedules.base import SLACK
 
 
@@ -42,12 +42,12 @@ from mellea_like.sampling.schedules.base import SLACK
     ],
 )
 def test_when_subsamples_start(now, opened, running, waiting, expected):
-    course = Staggered(2.0).begin(facts(concurrency_budget=4))
-    assert isinstance(course, Course)
+    plan = Staggered(2.0).begin(facts(concurrency_budget=4))
+    assert isinstance(plan, SchedulePlan)
     at = progress(now, [0.0] * running, opened=opened, waiting=waiting)
-    assert course.decide(at) == expected
-    course.observe(took(1.0))
-    assert course.decide(at) == expected
+    assert plan.decide(at) == expected
+    plan.observe(took(1.0))
+    assert plan.decide(at) == expected
 
 
 @given(
@@ -60,9 +60,9 @@ def test_when_subsamples_start(now, opened, running, waiting, expected):
 def test_no_more_chains_than_there_are_and_it_never_looks_again_at_the_same_time(
     delay, now, chains, opened, waiting
 ):
-    opened, course = min(opened, chains), Staggered(delay).begin(facts(concurrency_budget=chains))
+    opened, plan = min(opened, chains), Staggered(delay).begin(facts(concurrency_budget=chains))
     at = progress(now, (), opened=opened, waiting=min(waiting, opened))
-    go = course.decide(at)
+    go = plan.decide(at)
     fresh = go.more - at.waiting
     assert 0 <= fresh <= chains - opened
     assert (go.look_again is None) == (opened + fresh == chains)

@@ -239,7 +239,7 @@ class Broken(Eager):
     """A schedule whose third decision fails."""
 
     def begin(self, facts):
-        class Course:
+        class SchedulePlan:
             def __init__(self):
                 self.asked = 0
 
@@ -252,7 +252,7 @@ class Broken(Eager):
             def observe(self, slice_):
                 pass
 
-        return Course()
+        return SchedulePlan()
 
 
 @scene

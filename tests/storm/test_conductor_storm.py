@@ -80,9 +80,9 @@ class Stage:
             return anyio.current_time() - began
 
         pool = TurnPool(self.width, self.loop, pooled=self.mad.pooled)
-        course = Watcher(self)
+        plan = Watcher(self)
         scheduler = Scheduler(
-            course, pool, most=self.width + self.mad.extra, clock=now, abort=self.abort
+            plan, pool, most=self.width + self.mad.extra, clock=now, abort=self.abort
         )
 
         def open_chain(chain: int) -> None:
@@ -93,7 +93,7 @@ class Stage:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(scheduler.keep_time)
                 scheduler.start(open_chain)
-        self.check(pool, course)
+        self.check(pool, plan)
 
     def abort(self, error: BaseException, source: str) -> None:
         assert source == "the schedule"
@@ -125,7 +125,7 @@ class Stage:
         self.broken += broken
         scheduler.chain_ended(chain, broken=broken)
 
-    def check(self, pool: TurnPool, course: Watcher) -> None:
+    def check(self, pool: TurnPool, plan: Watcher) -> None:
         assert sorted(self.ended) == self.opened == list(range(len(self.opened)))
         assert self.most <= self.width + self.mad.extra
         turns = [link.turn for link in self.links]
@@ -141,9 +141,9 @@ class Stage:
             assert isinstance(self.fatal, MadError)
             return
         # It ends where no turn can start any more, or where the schedule lets all of them lie.
-        assert course.before is not None
+        assert plan.before is not None
         nothing_left = not pool.left or (not self.mad.pooled and len(self.opened) == self.width)
-        assert nothing_left or (course.more <= 0 and course.due == math.inf)
+        assert nothing_left or (plan.more <= 0 and plan.due == math.inf)
 
 
 class Watcher(MadCourse):

@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from mellea_like.sampling.schedules.base import (
         BaseSchedule,
         CallFacts,
-        Course,
         Go,
         Progress,
         Schedule,
+        SchedulePlan,
     )
     from mellea_like.sampling.schedules.deadline import Deadline
     from mellea_like.sampling.schedules.eager import Eager
@@ -30,7 +30,6 @@ __all__ = [
     "BaseSchedule",
     "Beta",
     "CallFacts",
-    "Course",
     "Deadline",
     "Eager",
     "GiveUp",
@@ -43,6 +42,7 @@ __all__ = [
     "PerRequirement",
     "Progress",
     "Schedule",
+    "SchedulePlan",
     "Staggered",
 ]
 
@@ -52,7 +52,7 @@ __getattr__, __dir__ = imported_later(
         "BaseSchedule": "mellea_like.sampling.schedules.base",
         "Beta": "mellea_like.sampling.schedules.pass_rates",
         "CallFacts": "mellea_like.sampling.schedules.base",
-        "Course": "mellea_like.sampling.schedules.base",
+        "SchedulePlan": "mellea_like.sampling.schedules.base",
         "Deadline": "mellea_like.sampling.schedules.deadline",
         "Eager": "mellea_like.sampling.schedules.eager",
         "GiveUp": "mellea_like.sampling.giving_up",

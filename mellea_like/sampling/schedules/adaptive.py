@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Hashable
 
     from mellea_like.core.slice import Slice
-    from mellea_like.sampling.schedules.base import CallFacts, Course, Progress
+    from mellea_like.sampling.schedules.base import CallFacts, Progress, SchedulePlan
     from mellea_like.sampling.schedules.pass_rates import Beta
 
 __all__ = ["Adaptive", "width_for"]
@@ -62,35 +62,19 @@ class Adaptive(BaseSchedule):
             msg = f"Adaptive: rates is a PassRates, not {self.rates!r}"
             raise TypeError(msg)
 
-    def begin(self, facts: CallFacts) -> Course:
-        """Begin a call.
-
-        Args:
-            facts: what is known of it.
-
-        Returns:
-            The decisions of this call.
-        """
+    def begin(self, facts: CallFacts) -> SchedulePlan:
+        """Begin a call."""
         key = key_of(self.key, facts)
         belief = self.rates.parameters(key).at_most(self.strength)
-        return _Course(self, facts.concurrency_budget, key, belief)
+        return _Plan(self, facts.concurrency_budget, key, belief)
 
 
 def width_for(pass_rate: float, price: float, most: int) -> int:
-    """Return how many iterations to keep in flight.
-
-    Args:
-        pass_rate: the probability that one passes, over 0 and at most 1.
-        price: what one more request costs, in units of an iteration's time, over 0.
-        most: the most there may be.
-
-    Returns:
-        sqrt(1 / (pass_rate * price)), rounded, at least 1 and at most ``most``.
-    """
+    """Return how many iterations to keep in flight, between 1 and the most there may be."""
     return max(1, round(min(most, math.sqrt(1 / pass_rate / price))))
 
 
-class _Course:
+class _Plan:
     """Keeps as many iterations in flight as the call's failures so far suggest."""
 
     __slots__ = ("_belief", "_key", "_most", "_schedule")

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from mellea_like.core.requirement import Requirement
     from mellea_like.core.slice import Slice
 
-__all__ = ["SLACK", "BaseSchedule", "CallFacts", "Course", "Go", "Progress", "Schedule"]
+__all__ = ["SLACK", "BaseSchedule", "CallFacts", "Go", "Progress", "Schedule", "SchedulePlan"]
 
 SLACK = 1e-6
 """Seconds by which a clock may read less than the time that was slept for: rounding."""
@@ -77,7 +77,7 @@ class Go(NamedTuple):
 
 
 @runtime_checkable
-class Course(Protocol):
+class SchedulePlan(Protocol):
     """A schedule at work in one call: its decisions, which are pure, and what it has learnt."""
 
     def decide(self, progress: Progress) -> Go:
@@ -136,7 +136,7 @@ class Schedule(Protocol):
         """
         ...
 
-    def begin(self, facts: CallFacts) -> Course | None:
+    def begin(self, facts: CallFacts) -> SchedulePlan | None:
         """Begin a call.
 
         Args:
@@ -182,12 +182,5 @@ class BaseSchedule(ABC):
         return None
 
     @abstractmethod
-    def begin(self, facts: CallFacts) -> Course | None:
-        """Begin a call; see `Schedule.begin`.
-
-        Args:
-            facts: what is known of it.
-
-        Returns:
-            The decisions of this call, or None where there is nothing to decide.
-        """
+    def begin(self, facts: CallFacts) -> SchedulePlan | None:
+        """Begin a call; see `Schedule.begin`."""

@@ -13,7 +13,7 @@ from mellea_like.sampling.schedules.pass_rates import PassRates, RateKey, key_of
 
 if TYPE_CHECKING:
     from mellea_like.core.slice import Slice
-    from mellea_like.sampling.schedules.base import CallFacts, Course, Progress
+    from mellea_like.sampling.schedules.base import CallFacts, Progress, SchedulePlan
 
 __all__ = ["Deadline"]
 
@@ -62,19 +62,12 @@ class Deadline(BaseSchedule):
             msg = f"Deadline: latency is a LatencyQuantiles, not {self.latency!r}"
             raise TypeError(msg)
 
-    def begin(self, facts: CallFacts) -> Course:
-        """Begin a call.
-
-        Args:
-            facts: what is known of it.
-
-        Returns:
-            The decisions of this call.
-        """
-        return _Course(self, facts)
+    def begin(self, facts: CallFacts) -> SchedulePlan:
+        """Begin a call."""
+        return _Plan(self, facts)
 
 
-class _Course:
+class _Plan:
     """Keeps in flight what must be, for enough attempts to end in time."""
 
     __slots__ = ("_belief", "_key", "_model", "_most", "_schedule")
@@ -114,16 +107,7 @@ class _Course:
 
 
 def _rounds(seconds: float, round_: float | None, most: int) -> int:
-    """Return how many rounds fit into a time, one after the other.
-
-    Args:
-        seconds: the time, over 0.
-        round_: how long one takes; None where that is not known, and then one fits.
-        most: as many as are of interest.
-
-    Returns:
-        The number.
-    """
+    """Return how many rounds fit into a time, one after the other."""
     if round_ is None:
         return 1
     return most if round_ == 0 else int(min(most, (seconds + SLACK) / round_))

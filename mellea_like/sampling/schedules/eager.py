@@ -9,7 +9,7 @@ from mellea_like.sampling.schedules.base import BaseSchedule, Go
 
 if TYPE_CHECKING:
     from mellea_like.core.slice import Slice
-    from mellea_like.sampling.schedules.base import CallFacts, Course, Progress
+    from mellea_like.sampling.schedules.base import CallFacts, Progress, SchedulePlan
 
 __all__ = ["Eager"]
 
@@ -46,19 +46,12 @@ class Eager(BaseSchedule):
         """Whether which turns are taken depends on timing: when they are pooled."""
         return self.pool
 
-    def begin(self, facts: CallFacts) -> Course | None:
-        """Begin a call.
-
-        Args:
-            facts: what is known of it.
-
-        Returns:
-            The decisions of this call; None without a pool, for then there is nothing to decide.
-        """
-        return _Course(facts.concurrency_budget) if self.pool else None
+    def begin(self, facts: CallFacts) -> SchedulePlan | None:
+        """Begin a call."""
+        return _Plan(facts.concurrency_budget) if self.pool else None
 
 
-class _Course:
+class _Plan:
     """Keeps as many iterations in flight as may be."""
 
     __slots__ = ("_width",)

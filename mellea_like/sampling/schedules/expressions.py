@@ -21,14 +21,7 @@ __all__ = ["SCHEDULES", "parse_schedule"]
 
 
 class _Form(NamedTuple):
-    """One form of the grammar.
-
-    Attributes:
-        make: makes the schedule of its numbers.
-        needed: names of the numbers that must stand behind the colon.
-        others: names of those that may follow.
-        example: how it is written.
-    """
+    """One form of the grammar."""
 
     make: Callable[..., Schedule]
     needed: tuple[str, ...]

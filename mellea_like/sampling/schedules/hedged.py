@@ -11,7 +11,7 @@ from mellea_like.sampling.schedules.latency import LatencyQuantiles
 
 if TYPE_CHECKING:
     from mellea_like.core.slice import Slice
-    from mellea_like.sampling.schedules.base import CallFacts, Course, Progress
+    from mellea_like.sampling.schedules.base import CallFacts, Progress, SchedulePlan
 
 __all__ = ["Hedged"]
 
@@ -51,19 +51,12 @@ class Hedged(BaseSchedule):
             msg = f"Hedged: latency is a LatencyQuantiles, not {self.latency!r}"
             raise TypeError(msg)
 
-    def begin(self, facts: CallFacts) -> Course:
-        """Begin a call.
-
-        Args:
-            facts: what is known of it.
-
-        Returns:
-            The decisions of this call.
-        """
-        return _Course(self, facts.concurrency_budget, facts.model)
+    def begin(self, facts: CallFacts) -> SchedulePlan:
+        """Begin a call."""
+        return _Plan(self, facts.concurrency_budget, facts.model)
 
 
-class _Course:
+class _Plan:
     """Keeps as many iterations in flight as may be, not counting those that take too long."""
 
     __slots__ = ("_model", "_schedule", "_width")

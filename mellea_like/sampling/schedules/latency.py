@@ -185,15 +185,7 @@ MOST_CACHED = 16
 
 
 def _product_limit_quantile(durations: list[tuple[float, bool]], q: float) -> float:
-    """Return the least duration by which a share ``q`` has ended, by the product-limit estimate.
-
-    Args:
-        durations: how long each took, and whether it was cancelled then; sorted, at least one.
-        q: the share, between 0 and 1.
-
-    Returns:
-        The duration; the longest one where the estimate does not come down so far.
-    """
+    """Return the least duration by which a share ``q`` has ended, by the product-limit estimate."""
     left, at_risk = 1.0, len(durations)
     for seconds, censored in durations:
         if not censored:

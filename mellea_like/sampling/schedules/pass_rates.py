@@ -215,15 +215,7 @@ class _Counts:
 
 
 def key_of(key: RateKey, facts: CallFacts) -> Hashable:
-    """Return what a call's pass rate is kept under.
-
-    Args:
-        key: what the schedule was given; None for the names of the call's requirements.
-        facts: what is known of the call.
-
-    Returns:
-        The key.
-    """
+    """Return what a call's pass rate is kept under."""
     if key is None:
         return tuple(requirement.name for requirement in facts.requirements)
     return key(facts) if callable(key) else key

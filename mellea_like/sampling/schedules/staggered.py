@@ -10,7 +10,7 @@ from mellea_like.sampling.schedules.base import SLACK, BaseSchedule, Go
 
 if TYPE_CHECKING:
     from mellea_like.core.slice import Slice
-    from mellea_like.sampling.schedules.base import CallFacts, Course, Progress
+    from mellea_like.sampling.schedules.base import CallFacts, Progress, SchedulePlan
 
 __all__ = ["Staggered"]
 
@@ -48,19 +48,12 @@ class Staggered(BaseSchedule):
         """Whether which turns are taken depends on timing: no, only when they are."""
         return False
 
-    def begin(self, facts: CallFacts) -> Course:
-        """Begin a call.
-
-        Args:
-            facts: what is known of it.
-
-        Returns:
-            The decisions of this call.
-        """
-        return _Course(self.delay, facts.concurrency_budget)
+    def begin(self, facts: CallFacts) -> SchedulePlan:
+        """Begin a call."""
+        return _Plan(self.delay, facts.concurrency_budget)
 
 
-class _Course:
+class _Plan:
     """Lets every chain at work go on, and opens a further one when its time has come."""
 
     __slots__ = ("_chains", "_delay")
