@@ -99,8 +99,8 @@ class Workers:
 
 async def _shielded(function: Callable[..., T], *args: Any) -> T:
     with anyio.CancelScope(shield=True):
-        result = await run_in_thread(function, *args)
-    return result  # noqa: RET504 (for mypy: a scope may swallow what is raised in it)
+        return await run_in_thread(function, *args)
+    raise AssertionError  # For the type checkers: a scope may swallow what is raised in it.
 
 
 def _start() -> _Process:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NoReturn, cast
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, LiteralString, NoReturn, cast
 
 from pydantic import (
     AfterValidator,
@@ -64,7 +64,7 @@ PASSED_ON = {"frequency_penalty", "presence_penalty", "reasoning_effort"}
 """Fields that are checked, and mean nothing to the gateway itself."""
 
 
-def _reject(message: str, kind: str = "wrong") -> NoReturn:
+def _reject(message: str, kind: LiteralString = "wrong") -> NoReturn:
     raise PydanticCustomError(kind, "{message}", {"message": message})
 
 
@@ -112,7 +112,8 @@ class _Part(_Fields):
     @model_validator(mode="before")
     @classmethod
     def _only_text(cls, data: Any) -> Any:
-        if isinstance(data, dict) and cast("dict[str, Any]", data).get("type") != "text":
+        part: object = data
+        if isinstance(part, dict) and cast("dict[str, Any]", part).get("type") != "text":
             _reject("only parts of type text are supported", UNSUPPORTED_CODE)
         return data
 
