@@ -22,7 +22,6 @@ from mellea_like.core.backend import RequestMeta
 from mellea_like.core.current import ITERATION, current_iteration
 from mellea_like.core.generation import Generation
 from mellea_like.errors import Expired, ShutdownError, Stopped
-from mellea_like.telemetry import shared
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
 
@@ -141,7 +140,7 @@ async def test_the_span_of_work_links_to_its_callers_and_has_no_parent(made, mon
     exporter = InMemorySpanExporter()
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    monkeypatch.setattr(shared.trace, "get_tracer", provider.get_tracer)
+    monkeypatch.setattr(trace, "get_tracer", provider.get_tracer)
     tracer = provider.get_tracer("test")
     with tracer.start_as_current_span("the opener"):
         async with made.component:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 
 import anyio
 import pytest
@@ -522,48 +524,27 @@ def test_wrong_arguments_are_told(wrong, error, says):
 # --- what waits: a state machine without a loop ---------------------------------------------------
 
 
-class Fake:
-    """A ticket that is waited for."""
+@dataclass(eq=False)
+class Requester:
+    """Stands for a ticket that is waited for."""
 
-    def __init__(self) -> None:
-        self.waiters = 1
-        self.got: object = None
-
-    def fail(self, error):
-        self.got = error
-        return True
-
-    settle = fail
-
-
-def submissions(most=2, full="wait", requests=0):
-    queue: Submissions[int] = Submissions(most, full)
-    tickets = [Fake() for _ in range(requests)]
-    for number, ticket in enumerate(tickets):
-        queue.add(ticket, Submission(str(number), number, ticket))
-    return queue, tickets
+    waiters: int = 1
 
 
 def test_what_is_put_back_goes_first_and_who_left_is_left_out():
-    queue, tickets = submissions(most=3, requests=5)
+    queue: Submissions[int] = Submissions()
+    tickets: list[Any] = [Requester() for _ in range(3)]
+    for number, ticket in enumerate(tickets):
+        queue.add(ticket, Submission(str(number), number, ticket))
     queue.poke(Submission("old", 3))
-    batch = queue.take(9)
+    run = queue.take(9)
+    assert run is not None
     queue.poke(Submission("new", 10))
     queue.poke(Submission("old", 11))
     tickets[1].waiters = 0
-    queue.put_back(batch)
-    assert queue.take(20).reasons == ("0", "2", "old", "3", "4", "new")
+    queue.put_back(run)
+    assert queue.requests == 2
+    taken = queue.take(20)
+    assert taken is not None
+    assert taken.reasons == ("0", "2", "old", "new")
     assert not queue
-
-
-def test_putting_back_those_who_left_lets_the_line_move_up():
-    queue, tickets = submissions(most=1, requests=2)
-    batch = queue.take(9)
-    queue.drop(tickets[1])
-    queue.add(tickets[1], Submission("1", 9, tickets[1]))
-    late = Fake()
-    queue.add(late, Submission("late", 10, late))
-    tickets[0].waiters = 0
-    queue.put_back(batch)
-    assert queue.take(20).reasons == ("1",)
-    assert queue.take(20).reasons == ("late",)

@@ -219,10 +219,9 @@ def check_answer(scene: Scene, one: Answered, number: int) -> None:
     story, options = scene.story, scene.story.options
     assert number >= one.asked_before_tick
     assert scene.ended[number][0] == pytest.approx(one.at)
-    if options["max_pending"] == 1000:
-        longest = max(length for length, _ in story.ticks)
-        restarts = options["max_wait"] if options["on_busy"] == "restart" else 0
-        assert one.at - one.ask.at <= restarts + 2 * (longest + options["min_interval"]) + 1e-6
+    longest = max(length for length, _ in story.ticks)
+    restarts = options["max_wait"] if options["on_busy"] == "restart" else 0
+    assert one.at - one.ask.at <= restarts + 2 * (longest + options["min_interval"]) + 1e-6
 
 
 def check_refusal(scene: Scene, one: Answered) -> None:

@@ -18,7 +18,7 @@ from mellea_like.coalescing.coordinator.audit import (
     RequestStatus,
     status_of,
 )
-from mellea_like.coalescing.coordinator.joint_prompt import BATCH_OVERHEAD, share_key
+from mellea_like.coalescing.coordinator.joint_prompt import BATCH_OVERHEAD, share_key, tokens_of
 from mellea_like.coalescing.coordinator.request_batch import (
     PendingRequest,
     RequestBatch,
@@ -30,7 +30,7 @@ from mellea_like.core.callables import check_plain
 from mellea_like.core.generation import Usage, cost_of
 from mellea_like.core.numbers import real_number, whole_number
 from mellea_like.core.wrapping import BackendWrapper
-from mellea_like.errors import CoalescingError, Expired, ShutdownError, Stopped
+from mellea_like.errors import CoalescingError, Expired, QueueFull, ShutdownError, Stopped
 from mellea_like.hooks.registry import handlers_in, snapshot
 from mellea_like.hooks.types import HookType
 from mellea_like.telemetry.spans import caller_span
@@ -77,12 +77,11 @@ RequestKey: TypeAlias = "Callable[[Request], Hashable]"
 class CoordinatorStatistics(NamedTuple):
     """A look at a coordinator.
 
-    ``asked = answered + failed + refused + cancelled + expired + missing + waiting + outside``, and
+    ``asked = answered + failed + refused + cancelled + expired + missing + waiting``, and
     those that are under way.
 
     Attributes:
         waiting: requests that wait to be sent.
-        outside: requests that wait for room among those.
         in_flight: batches that are under way.
         max_in_flight: the most that were under way at one time.
         asked: requests that came.
@@ -98,7 +97,6 @@ class CoordinatorStatistics(NamedTuple):
     """
 
     waiting: int
-    outside: int
     in_flight: int
     max_in_flight: int
     asked: int
@@ -143,8 +141,8 @@ class SamplingCoordinator(BackendWrapper, Component):
             request that is longer by itself goes alone.
         concurrency: batches that are under way at one time. What waits for one to end goes on
             gathering.
-        max_pending: requests that wait to be sent, at most.
-        full: what happens to further ones: ``"wait"``, or ``"raise"`` for a `QueueFull`.
+        max_pending: requests that may wait to be sent, with ``full="raise"``.
+        full: what happens to further ones: ``"wait"``, as all do, or ``"raise"`` for a `QueueFull`.
         scope: says which requests may meet at all: connection, principal, trust domain. It is
             called where the request is made, so it may read context variables. None: all may.
         caller: says whose a request is; callers take turns. None: the call's of ``sample``.
@@ -192,7 +190,9 @@ class SamplingCoordinator(BackendWrapper, Component):
         quiet = math.inf if idle is None else _seconds("idle", idle)
         gather = Window(quiet, _seconds("window", window), _count("max_batch", max_batch))
         tokens = max(_count("max_joint_tokens", max_joint_tokens) - BATCH_OVERHEAD, 0)
-        self._queue = RequestQueue(gather, tokens, _count("max_pending", max_pending), full)
+        self._queue: RequestQueue[PendingRequest] = RequestQueue(gather, tokens)
+        self._max_pending = _count("max_pending", max_pending)
+        self._full = full
         self._concurrency = _count("concurrency", concurrency)
         self._scope = scope
         self._caller = caller
@@ -277,8 +277,7 @@ class SamplingCoordinator(BackendWrapper, Component):
         """
         ended = self._statuses
         return CoordinatorStatistics(
-            waiting=self._queue.inside,
-            outside=self._queue.outside,
+            waiting=len(self._queue),
             in_flight=len(self._running),
             max_in_flight=self._max_in_flight,
             asked=self._asked,
@@ -328,10 +327,20 @@ class SamplingCoordinator(BackendWrapper, Component):
         self._tell(pending, RequestStatus.ASKED)
         try:
             self._check_open()
+            if self._full == "raise" and len(self._queue) >= self._max_pending:
+                msg = f"{self._max_pending} requests wait already, the most that may (max_pending)"
+                raise QueueFull(msg)
             # A joint request can't do without stop texts that the backend adds.
             alone = alone or not self.can_coalesce or bool(self.defaults.stop)
             key = None if alone else share_key(task, scope)
-            self._queue.add(pending, key, caller, pending.asked_at)
+            self._queue.add(
+                pending,
+                key,
+                caller,
+                pending.asked_at,
+                tokens=tokens_of(task),
+                deadline=request.meta.deadline,
+            )
         except CoalescingError as exc:
             pending.fail(exc)
         self._changed.set()
@@ -350,13 +359,11 @@ class SamplingCoordinator(BackendWrapper, Component):
         now = anyio.current_time()
         for pending in self._queue.expired(now):
             pending.fail(Expired("the deadline passed before the request could be sent"))
-        self._queue.let_in(now)
         while len(self._running) < self._concurrency:
             members = self._queue.take(now, at_once=self._closing)
             if not members:
                 break
             self._send(members)
-            self._queue.let_in(now)
         self._progressed()
         return self._queue.next_look(can_send=len(self._running) < self._concurrency)
 
@@ -427,21 +434,16 @@ class SamplingCoordinator(BackendWrapper, Component):
     # --- closing ----------------------------------------------------------------------------------
 
     async def _serve_the_rest(self) -> None:
-        error = ShutdownError("this SamplingCoordinator was closed before there was room")
-        self._turn_away(self._queue.waiting_for_room(), error)
         await self._until_idle()
 
     async def _until_idle(self) -> None:
         self._changed.set()  # What gathers is sent now.
-        await self._until(lambda: not self._running and not self._queue.inside)
-
-    def _turn_away(self, waiting: Iterable[PendingRequest], error: ShutdownError) -> None:
-        for pending in waiting:
-            self._queue.remove(pending)
-            pending.fail(own_copy(error))
+        await self._until(lambda: not self._running and not self._queue)
 
     def _settle_all(self, error: ShutdownError) -> None:
-        self._turn_away(list(self._queue), error)
+        for pending in list(self._queue):
+            self._queue.remove(pending)
+            pending.fail(own_copy(error))
         for batch in self._running:
             batch.fail(error)
             batch.scope.cancel()

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from mellea_like.coalescing.alarms import Alarms
-from mellea_like.coalescing.coordinator.joint_prompt import tokens_of
 from mellea_like.coalescing.flush import Window, due_at
-from mellea_like.errors import QueueFull
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator
 
-    from mellea_like.coalescing.coordinator.request_batch import PendingRequest
 
-__all__ = ["BatchQueue", "RequestQueue"]
+__all__ = ["RequestQueue"]
 
 T = TypeVar("T")
 
@@ -73,7 +70,7 @@ class _KeyQueue(Generic[T]):
         return taken
 
 
-class BatchQueue(Generic[T]):
+class RequestQueue(Generic[T]):
     """Items that wait to be sent. Those of one key may go together, in one batch."""
 
     def __init__(self, window: Window, max_tokens: float = math.inf) -> None:
@@ -81,6 +78,7 @@ class BatchQueue(Generic[T]):
         self._max_tokens = max_tokens
         self._queues: dict[Hashable, _KeyQueue[T]] = {}
         self._items: dict[T, tuple[Hashable, Hashable]] = {}  # With their keys and callers.
+        self._deadlines: Alarms[T] = Alarms()
 
     def __len__(self) -> int:
         return len(self._items)
@@ -89,7 +87,14 @@ class BatchQueue(Generic[T]):
         return iter(self._items)
 
     def add(
-        self, item: T, key: Hashable | None, caller: Hashable, now: float, tokens: int = 0
+        self,
+        item: T,
+        key: Hashable | None,
+        caller: Hashable,
+        now: float,
+        *,
+        tokens: int = 0,
+        deadline: float | None = None,
     ) -> None:
         """Put an item in; without a key, or if it is too long, it goes alone and at once."""
         if key is None or tokens > self._max_tokens:
@@ -100,17 +105,29 @@ class BatchQueue(Generic[T]):
             self._queues[key] = queue
         queue.add(item, caller, tokens, now)
         self._items[item] = key, caller
+        if deadline is not None:
+            self._deadlines.set(item, deadline)
 
-    def remove(self, item: T) -> bool:
-        """Take an item out, and tell whether it was there."""
-        if item not in self._items:
-            return False
+    def remove(self, item: T) -> None:
+        """Take an item out."""
+        self._deadlines.clear(item)
         key, caller = self._items.pop(item)
         queue = self._queues[key]
         queue.remove(item, caller)
         if not queue.arrivals:
             del self._queues[key]
-        return True
+
+    def expired(self, now: float) -> list[T]:
+        """Take out what has expired."""
+        late = self._deadlines.due(now)
+        for item in late:
+            self.remove(item)
+        return late
+
+    def next_look(self, *, can_send: bool) -> float:
+        """Return when something expires, or is to be sent."""
+        late = self._deadlines.next()
+        return min(late, self.due_at()) if can_send else late
 
     def due_at(self) -> float:
         """Return when the next batch goes, as `flush.due_at` does."""
@@ -127,6 +144,7 @@ class BatchQueue(Generic[T]):
         taken = queue.take(len(queue.arrivals) if limit is None else limit, self._max_tokens)
         for item in taken:
             del self._items[item]
+            self._deadlines.clear(item)
         del self._queues[key]
         if queue.arrivals:
             self._queues[key] = queue
@@ -137,85 +155,3 @@ class BatchQueue(Generic[T]):
             if at_once or queue.due_at(self._max_tokens) <= now:
                 return key
         return None
-
-
-class RequestQueue:
-    """A bounded queue of requests, and those that wait for room in it."""
-
-    def __init__(
-        self, window: Window, max_tokens: int, max_pending: int, full: Literal["wait", "raise"]
-    ) -> None:
-        self._inside: BatchQueue[PendingRequest] = BatchQueue(window, max_tokens)
-        self._outside: BatchQueue[PendingRequest] = BatchQueue(AT_ONCE)
-        self._keys: dict[PendingRequest, tuple[Hashable | None, Hashable]] = {}
-        self._deadlines: Alarms[PendingRequest] = Alarms()
-        self._max_pending = max_pending
-        self._full = full
-
-    @property
-    def inside(self) -> int:
-        """How many wait to be sent."""
-        return len(self._inside)
-
-    @property
-    def outside(self) -> int:
-        """How many wait for room."""
-        return len(self._outside)
-
-    def __iter__(self) -> Iterator[PendingRequest]:
-        yield from self._inside
-        yield from self._outside
-
-    def waiting_for_room(self) -> list[PendingRequest]:
-        """Return those that have found no room yet."""
-        return list(self._outside)
-
-    def add(
-        self, pending: PendingRequest, key: Hashable | None, caller: Hashable, now: float
-    ) -> None:
-        """Put a request in, or let it wait for room."""
-        if len(self._inside) < self._max_pending:
-            self._inside.add(pending, key, caller, now, tokens_of(pending.task))
-        elif self._full == "wait":
-            self._outside.add(pending, None, caller, now)
-            self._keys[pending] = key, caller
-        else:
-            msg = f"{self._max_pending} requests wait already, the most that may (max_pending)"
-            raise QueueFull(msg)
-        deadline = pending.request.meta.deadline
-        if deadline is not None:
-            self._deadlines.set(pending, deadline)
-
-    def remove(self, pending: PendingRequest) -> None:
-        """Take a request out that isn't to be sent."""
-        self._deadlines.clear(pending)
-        if self._outside.remove(pending):
-            del self._keys[pending]
-        else:
-            self._inside.remove(pending)
-
-    def expired(self, now: float) -> list[PendingRequest]:
-        """Take out what has expired."""
-        late = self._deadlines.due(now)
-        for pending in late:
-            self.remove(pending)
-        return late
-
-    def take(self, now: float, *, at_once: bool) -> list[PendingRequest]:
-        """Take out the next batch that is due, or any."""
-        members = self._inside.take(now, at_once=at_once)
-        for pending in members:
-            self._deadlines.clear(pending)
-        return members
-
-    def let_in(self, now: float) -> None:
-        """Let those in who wait for room, one of each caller in turn, as far as there is some."""
-        while self._outside and len(self._inside) < self._max_pending:
-            for pending in self._outside.take(now):
-                key, caller = self._keys.pop(pending)
-                self._inside.add(pending, key, caller, now, tokens_of(pending.task))
-
-    def next_look(self, *, can_send: bool) -> float:
-        """Return when something expires, or is to be sent."""
-        late = self._deadlines.next()
-        return min(late, self._inside.due_at()) if can_send else late

@@ -28,7 +28,7 @@ from mellea_like.coalescing.ticket import Ticket
 from mellea_like.core.callables import check_plain, takes
 from mellea_like.core.numbers import real_number, whole_number
 from mellea_like.core.shown import error_text
-from mellea_like.errors import CoalescingError, Refused, ShutdownError
+from mellea_like.errors import CoalescingError, QueueFull, Refused, ShutdownError
 from mellea_like.runtime.logs import warn
 from mellea_like.runtime.native import cancel_requested
 from mellea_like.telemetry.spans import caller_span, shared_span
@@ -63,9 +63,8 @@ class RerunGate(Component, Generic[T]):
         max_wait: for how many seconds after its oldest submission a tick may be restarted; then it
             is left to end, so that a steady stream of submissions can't starve it. ``math.inf``
             suits a tick that never ends by itself.
-        max_pending: how many requests one tick answers at most. Pokes need no room.
-        full: what becomes of a request that finds no room: it waits for the tick after with
-            ``"wait"``, and raises `QueueFull` with ``"raise"``.
+        max_pending: how many requests may wait for a tick, with ``full="raise"``.
+        full: what becomes of further ones: ``"wait"``, as all do, or ``"raise"`` for a `QueueFull`.
         state: numbers of an earlier process: a `GateState`, or the name of the file that keeps it,
             which is read when the gate is entered, and written before and after each tick.
         on_status: a plain function that is told the `RerunStatus` when something was submitted,
@@ -116,7 +115,8 @@ class RerunGate(Component, Generic[T]):
         self._name = name
         self._file = Path(state) if isinstance(state, str | Path) else None
         self._unsaved = False
-        self._submissions: Submissions[T] = Submissions(max_pending, full)
+        self._submissions: Submissions[T] = Submissions()
+        self._max_pending = math.inf if full == "wait" else max_pending
         self._current: TickRun[T] | None = None
         self._scope: anyio.CancelScope | None = None
         self._not_before = -math.inf
@@ -176,7 +176,12 @@ class RerunGate(Component, Generic[T]):
         if until <= now:
             self._counts["expired"] += 1
             raise expired()
-        self._submissions.check_room()
+        if self._submissions.requests >= self._max_pending:
+            msg = (
+                f"{self._max_pending} requests wait for the next tick already, the most that"
+                " max_pending allows; try again later, or pass full='wait'"
+            )
+            raise QueueFull(msg)
         if not self._admit(now):
             msg = f"a tick of {self._name} is under way, and on_busy='ignore' takes nothing then"
             raise Refused(msg)
@@ -243,7 +248,7 @@ class RerunGate(Component, Generic[T]):
             pokes=counts["pokes"],
             refused=counts["refused"],
             expired=counts["expired"],
-            waiting=self._submissions.waiting,
+            waiting=self._submissions.requests,
             ticks=state.ticks,
             failed=state.failed,
             restarted=counts["restarted"],

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, Literal, TypeVar
 
-from mellea_like.errors import Expired, QueueFull
+from mellea_like.errors import Expired
 
 if TYPE_CHECKING:
     from opentelemetry.trace import SpanContext
@@ -89,46 +89,30 @@ def when_busy(on_busy: OnBusy, now: float, first: float, max_wait: float) -> OnB
 
 
 class Submissions(Generic[T]):
-    """What was submitted and hasn't begun.
+    """What was submitted and hasn't begun."""
 
-    Requests are bounded: those that find no room queue in the order they came, and move up when a
-    tick begins; or they are refused. Pokes need no room.
-    """
-
-    def __init__(self, max_pending: int, full: Literal["wait", "raise"]) -> None:
-        self._max_pending = max_pending
-        self._full = full
+    def __init__(self) -> None:
         # By their tickets, and pokes by their reasons.
         self._pending: dict[Ticket[T] | str, Submission[T]] = {}
         self._requests = 0
-        self._queue: dict[Ticket[T], Submission[T]] = {}
 
     def __bool__(self) -> bool:
         return bool(self._pending)
 
     @property
-    def waiting(self) -> int:
-        """How many requests wait for a tick to begin, with those that wait for room."""
-        return self._requests + len(self._queue)
+    def requests(self) -> int:
+        """How many requests wait for the next tick."""
+        return self._requests
 
     @property
     def count(self) -> int:
         """How many submissions the next tick will answer."""
         return sum(each.count for each in self._pending.values())
 
-    def check_room(self) -> None:
-        """Refuse a request that finds no room and would not wait."""
-        if self._full == "raise" and self._requests >= self._max_pending:
-            msg = (
-                f"{self._requests} requests wait for the next tick already, the most that"
-                f" max_pending={self._max_pending} allows; try again later, or pass full='wait'"
-            )
-            raise QueueFull(msg)
-
     def add(self, ticket: Ticket[T], request: Submission[T]) -> None:
         """Take a request in."""
-        self._queue[ticket] = request
-        self._move_up()
+        self._pending[ticket] = request
+        self._requests += 1
 
     def poke(self, poke: Submission[T]) -> None:
         """Take a poke in; one with the same reason as another is only counted."""
@@ -142,14 +126,12 @@ class Submissions(Generic[T]):
 
     def drop(self, ticket: Ticket[T]) -> None:
         """Take a request back out, if it is here."""
-        if self._queue.pop(ticket, None) is None and self._pending.pop(ticket, None) is not None:
+        if self._pending.pop(ticket, None) is not None:
             self._requests -= 1
-            self._move_up()
 
     def take(self, now: float) -> TickRun[T] | None:
         """Take out what the tick that begins now is to answer; what has expired is not."""
         taken, self._pending, self._requests = self._pending, {}, 0
-        self._move_up()
         # A requester whose deadline has passed is told by its own timer.
         due = [each for each in taken.values() if each.ticket is None or each.deadline > now]
         return TickRun(due) if due else None
@@ -161,22 +143,14 @@ class Submissions(Generic[T]):
             if each.ticket is None:
                 self.poke(each)
             elif each.ticket.waiters:
-                self._pending[each.ticket] = each
-                self._requests += 1
-        self._move_up()
+                self.add(each.ticket, each)
 
     def settle_all(self, error: ShutdownError) -> None:
         """Give everyone an error; nothing is left."""
-        for each in [*self._pending.values(), *self._queue.values()]:
+        for each in self._pending.values():
             if each.ticket is not None:
                 each.ticket.fail(error)
-        self._pending, self._requests, self._queue = {}, 0, {}
-
-    def _move_up(self) -> None:
-        while self._queue and self._requests < self._max_pending:
-            ticket = next(iter(self._queue))
-            self._requests += 1
-            self._pending[ticket] = self._queue.pop(ticket)
+        self._pending, self._requests = {}, 0
 
 
 def expired() -> Expired:
