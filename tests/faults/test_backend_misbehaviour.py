@@ -11,7 +11,6 @@ import asyncio
 import anyio
 import pytest
 from aftermath import aftermath
-from anyio.lowlevel import checkpoint
 from engine_kit import after as later
 from engine_kit import by_iteration, outcomes, yes
 
@@ -69,37 +68,6 @@ async def test_a_request_cancelled_inside_the_backend_is_its_own_affair():
     assert outcomes(result) == {1: "errored", 2: "passed"}
 
 
-@pytest.mark.parametrize("ends_by", ["a win", "the time", "the caller", "an error"])
-async def test_a_backend_that_ignores_cancellation_is_waited_for_and_its_stack_logged(
-    ends_by, caplog
-):
-    first = {"a win": later(1, "yes"), "an error": later(1, LookupError("bug"))}
-    backend = by_iteration(
-        {1: first.get(ends_by, "no")}, default=Reply("yes", delay=30, shielded=True)
-    )
-    async with aftermath(backend) as after:
-        call = RejectionSamplingStrategy(
-            backend,
-            loop_budget=1,
-            concurrency_budget=2,
-            cancel_grace=3,
-            timeout=1 if ends_by == "the time" else None,
-        )
-        with anyio.CancelScope() as scope:
-            if ends_by == "the caller":
-                scope.deadline = anyio.current_time() + 1
-            result = await after.sample(call, "do", [yes])
-        assert scope.cancelled_caught == (ends_by == "the caller")
-        slices = after.slices
-    assert anyio.current_time() == pytest.approx(30)
-    if ends_by != "an error":
-        assert "was cancelled 3 s ago and still runs" in caplog.text
-        assert "sleep" in caplog.text
-    if ends_by == "a win":
-        assert result.best.iteration == 1
-    assert len(slices) == 2
-
-
 async def test_a_winner_is_the_result_though_a_later_reply_passes_too():
     backend = by_iteration({1: later(1, "yes")}, default=Reply("yes", delay=5, shielded=True))
     async with aftermath(backend) as after:
@@ -139,21 +107,6 @@ async def test_what_a_loser_raises_while_it_cleans_up_changes_nothing():
     assert result.success
     assert result.best.iteration == 1
     assert result.elapsed == pytest.approx(1)
-
-
-@pytest.mark.parametrize("item", [None, 5, ("text",), b"bytes"], ids=repr)
-async def test_a_backend_that_returns_no_generation_errors_its_slice(item):
-    class Wrong:
-        async def generate(self, request):
-            await checkpoint()
-            return item
-
-    backend = Wrong()
-    async with aftermath(backend) as after:
-        call = RejectionSamplingStrategy(backend, loop_budget=2, concurrency_budget=2)
-        with pytest.raises(TypeError, match="Wrong"):
-            await after.sample(call, "do", [yes])
-    assert len(after.slices) == 2
 
 
 async def test_a_backend_that_runs_out_of_its_script_ends_its_subsamples():
