@@ -155,7 +155,16 @@ class BackoffGate:
     async def send(
         self, send: Callable[[Request], Awaitable[T]], request: Request, policy: Retry | None
     ) -> T:
-        """Send a request once, as soon as it may be sent; what it raises is for `heard`."""
+        """Send a request once, as soon as it may be sent; what it raises is for `heard`.
+
+        Args:
+            send: sends it.
+            request: what is sent.
+            policy: how long it may wait; None for as long as it takes.
+
+        Returns:
+            What ``send`` returned.
+        """
         if self.closed:
             await self.wait(request, policy)
         try:
