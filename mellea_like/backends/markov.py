@@ -97,11 +97,10 @@ def sentences_of(text: str) -> list[str]:
 def read_corpus(
     files: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
     texts: str | Iterable[str],
-    largest: int = LARGEST,
 ) -> tuple[str, ...]:
     """Read the files that a user named."""
     paths = [files] if isinstance(files, str | os.PathLike) else list(files)
-    read = [_read(Path(path), largest) for path in paths]
+    read = [_read(Path(path)) for path in paths]
     read += [texts] if isinstance(texts, str) else list(texts)
     if not any(text.strip() for text in read):
         where = ", ".join(map(str, paths)) or "the texts"
@@ -117,27 +116,21 @@ def _body(lines: list[str]) -> list[str]:
     return [line.strip() for line in (lines[1:] if defined else lines)]
 
 
-def _read(path: Path, largest: int) -> str:
+def _read(path: Path) -> str:
     try:
-        if path.is_char_device() or path.is_block_device():
-            msg = f"MarkovBackend learns from files, and {path} is a device: name a file"
-            raise ValueError(msg)
-        with path.open(encoding="utf-8-sig") as file:
-            # A pipe has no size, so what it gives is counted too.
-            text = file.read(largest + 1) if path.stat().st_size <= largest else None
-        if text is None or len(text) > largest:
+        if path.stat().st_size > LARGEST:
             msg = (
-                f"MarkovBackend learns from files of up to {largest // 2**20} MB, and {path} has"
+                f"MarkovBackend learns from files of up to {LARGEST // 2**20} MB, and {path} has"
                 " more: name a smaller one"
             )
             raise ValueError(msg)
+        return path.read_text(encoding="utf-8-sig")
     except OSError as exc:
         reason = f"MarkovBackend can't read its corpus: {exc.strerror}"
         raise OSError(exc.errno, reason, str(path)) from exc
     except UnicodeDecodeError as exc:
         msg = f"MarkovBackend can't read its corpus: {path} isn't UTF-8 text ({exc.reason})"
         raise ValueError(msg) from exc
-    return text
 
 
 # --- a word trigram model: which word follows two others, and how often it did --------------------
@@ -332,8 +325,7 @@ class MarkovBackend:
 
     Raises:
         OSError: a file can't be read.
-        ValueError: a file is a device, too large or not UTF-8 text, or the whole corpus has no
-            word in it.
+        ValueError: a file is too large or not UTF-8 text, or the whole corpus has no word in it.
     """
 
     provider = "markov"

@@ -160,12 +160,6 @@ async def test_a_prompt_that_is_too_long_is_an_invalid_request(backend):
         await backend.generate(ask("x" * 5000))
 
 
-def test_one_event_loop_after_another(running, model):
-    for name in ("asyncio", "trio", "asyncio"):
-        reply = anyio.run(running.generate, ask(), backend=name)
-        assert model[1].allows(reply.text)
-
-
 def test_only_who_has_the_key_may_use_the_server(running):
     url = f"{running.base_url}/chat/completions"
     with pytest.raises(urllib.error.HTTPError) as caught:

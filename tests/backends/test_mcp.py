@@ -115,15 +115,6 @@ def test_a_request_is_written_with_all_that_the_protocol_has_words_for():
     }
 
 
-def test_what_nobody_said_is_left_out_but_for_the_longest_reply():
-    params = sampling_params(ask(), Options(max_tokens=1000))
-    assert params.model_dump(by_alias=True, mode="json", exclude_none=True) == {
-        "messages": [{"role": "user", "content": {"type": "text", "text": "hello"}}],
-        "includeContext": "none",
-        "maxTokens": 1000,
-    }
-
-
 def test_a_format_is_asked_for_in_the_system_prompt():
     request = Request((Message("system", "Count."), Message("user", "Go.")), format=list[int])
     prompt = sampling_params(request, Options(max_tokens=9)).system_prompt
@@ -163,12 +154,6 @@ def test_stop_reasons_are_told_in_openais_words(reason, finish):
     generation = generation_of(sampled("x", stop_reason=reason), Usage(1))
     assert (generation.text, generation.model) == ("x", "a-model")
     assert (generation.finish_reason, generation.usage) == (finish, Usage(1))
-
-
-def test_several_blocks_of_text_are_one_text():
-    blocks = [types.TextContent(type="text", text=text) for text in ("a", "b")]
-    result = types.CreateMessageResultWithTools(role="assistant", content=blocks, model="m")
-    assert generation_of(result, Usage()).text == "ab"
 
 
 @pytest.mark.parametrize(
@@ -353,15 +338,6 @@ async def test_a_fallback_answers_where_the_client_can_not(mode, person):
     assert await in_tool(work, mode=mode, person=person) == (False, "direct")
 
 
-async def test_a_fallback_is_not_asked_where_the_client_samples():
-    async def work(context):
-        direct = FunctionBackend(lambda request: "direct", inline=True)
-        backend = MCPSamplingBackend(context, fallback=direct)
-        return can_judge(backend), (await backend.generate(ask())).text
-
-    assert await in_tool(work, person=obliging) == (True, "Hello yourself.")
-
-
 @pytest.mark.parametrize(
     ("wrong", "kind", "match"),
     [
@@ -429,14 +405,6 @@ async def test_what_the_work_raises_the_tools_call_raises():
     async with rounds_in_tool() as (_, run):
         with pytest.raises(RuntimeError, match="after the answer"):
             await run(work)
-
-
-async def test_work_that_asks_nothing_just_runs():
-    async def work(backend):
-        return 7
-
-    async with rounds_in_tool() as (_, run):
-        assert await run(work) == 7
 
 
 async def test_on_an_old_connection_the_work_just_runs():
