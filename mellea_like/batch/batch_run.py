@@ -191,7 +191,7 @@ class BatchRun(Generic[T]):
     # --- the tasks -------------------------------------------------------------------------------
 
     async def _run(self) -> None:
-        """Run the reader and the workers to their end; none of them raises anything."""
+        """Run the reader and the workers to their end; neither raises anything."""
         send, receive = anyio.create_memory_object_stream[Job](2 * self._concurrency)
         try:
             with send, receive, self._crew:
@@ -212,7 +212,7 @@ class BatchRun(Generic[T]):
             await function(argument)
         except JournalError as exc:
             self._abort(exc)
-        except BaseException as exc:  # noqa: BLE001 (what is none of these is raised at the end)
+        except BaseException as exc:  # noqa: BLE001 (what is left over is raised at the end)
             cancellation, rest = split_cancellation(exc)
             if cancellation is None or (rest is not None and not isinstance(rest, Exception)):
                 self._interrupted(rest or exc)
@@ -309,7 +309,7 @@ class BatchRun(Generic[T]):
         self._changed()
 
     def _out_of_budget(self, error: Exception) -> None:
-        """Start no further item, for none could be paid for; those in flight may go on."""
+        """Start no further item, since it could not be paid for; those in flight may go on."""
         if not self._start_no_more:
             add_note(
                 error, "the budget is shared by the items of a batch, and so it ended the batch"

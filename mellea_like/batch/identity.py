@@ -41,7 +41,7 @@ LABEL = 80
 """The longest label, in characters."""
 
 HEX = 24
-"""Hexadecimal digits of a digest: 96 bits, where nobody tries to make two the same."""
+"""Hexadecimal digits of a digest: 96 bits, where no one tries to make two the same."""
 
 OPAQUE = "<class>"
 """The only name in what is said of an object that isn't data: its class."""

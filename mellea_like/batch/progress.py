@@ -1,4 +1,4 @@
-"""How far a batch has come, and telling somebody about it now and then."""
+"""How far a batch has come, and reporting it now and then."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Progress:
 
 
 class Reporter:
-    """Tells somebody how far a batch has come: at its start, now and then, and at its end."""
+    """Tells the user how far a batch has come: at its start, now and then, and at its end."""
 
     def __init__(
         self,

@@ -148,8 +148,8 @@ def sample_many(
             print(item.id, item.status, item.value)
     ```
 
-    An item that fails is a failed item, and the others go on. Between the source and whoever
-    iterates there are at most ``2 * concurrency`` items, so that a source of a million, or one
+    An item that fails is a failed item, and the others go on. Between the source and the consumer
+    there are at most ``2 * concurrency`` items, so that a source of a million, or one
     without end, needs no more memory than a short one, and a slow consumer slows the source down.
 
     The block may be left at any time: what is under way is then cancelled, and nothing of it runs

@@ -52,7 +52,7 @@ class Source:
         except anyio.get_cancelled_exc_class() as exc:
             if cancel_requested():
                 raise
-            msg = "the source of the batch was cancelled, though nobody asked for that"
+            msg = "the source of the batch was cancelled, though no one asked for that"
             raise MelleaError(msg) from exc
 
     async def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Tasks that end when whoever waits for what they do has left."""
+"""Tasks that end when the block that waits for them is left."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """What a validator does, in a digest: its source, without what only people read. Pure.
 
 Comments, docstrings, annotations, layout and decorators do not count. The values that it takes from
-around it do: numbers and texts, and the functions of its own module that it calls.
+around it do: numbers and texts, and the functions of its module that it calls.
 """
 
 from __future__ import annotations

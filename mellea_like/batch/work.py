@@ -79,7 +79,7 @@ class Work(NamedTuple):
                 return record if isinstance(record, SamplingResult) else None, rest
             if rest is not None:
                 raise
-            msg = f"item {job.id} was cancelled, though nobody asked for that"
+            msg = f"item {job.id} was cancelled, though no one asked for that"
             stray = MelleaError(msg)
             stray.__cause__ = exc
             return None, stray

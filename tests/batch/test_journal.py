@@ -500,7 +500,6 @@ async def test_an_identity_that_is_no_plain_data_is_refused(path):
         ({"path": 5}, TypeError, "path is a str or a Path"),
         ({"path": ""}, ValueError, "names a file"),
         ({"path": "a\0b"}, ValueError, "names a file"),
-        ({"path": "x", "resume": 1}, TypeError, "resume is True or False"),
         ({"path": "x", "text": "some"}, ValueError, "'all', 'best' or 'none'"),
         ({"path": "x", "prices": {"m": 1}}, TypeError, "Price"),
     ],

@@ -10,15 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mellea_like.batch.rows.files import LONGEST_LINE, read_rows, row_writer
 from mellea_like.batch.rows.formats import (
-    LONGEST_LINE,
+    RESULT_FIELDS,
     BadRow,
     Row,
     RowFormat,
+    as_json,
+    flat_names,
     format_of,
-    read_rows,
 )
-from mellea_like.batch.rows.writers import RESULT_FIELDS, as_json, flat_names, row_writer
 
 JSONL, CSV, TSV = RowFormat.JSONL, RowFormat.CSV, RowFormat.TSV
 

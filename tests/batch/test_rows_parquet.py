@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from mellea_like.batch.rows.formats import RowFormat, read_rows
+from mellea_like.batch.rows.files import read_rows, row_writer
+from mellea_like.batch.rows.formats import RESULT_FIELDS, RowFormat
 from mellea_like.batch.rows.parquet import parquet_columns
-from mellea_like.batch.rows.writers import RESULT_FIELDS, row_writer
 
 PARQUET = RowFormat.PARQUET
 

@@ -9,6 +9,7 @@ import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 from batch_kit import Plan, ids, results_of, strategy
+from journal_kit import until
 from typed_values import Aliased, Computed, Doubling, Excluded, Login, Stamped, shown
 
 from mellea_like import Generation, Request, Requirement, Usage
@@ -183,8 +184,13 @@ async def test_another_source_is_refused(tmp_path):
 async def test_a_run_that_is_cancelled_leaves_a_journal_that_goes_on(tmp_path):
     path, backend = tmp_path / "run.db", Plan({"hangs": 50, "fine": 0.001})
     prompts = ["fine"] * 5 + ["hangs"] * 3
-    with anyio.move_on_after(0.2) as scope:
-        await results_of(strategy(backend), prompts, concurrency=4, journal=path)
+    with anyio.CancelScope() as scope:
+        async with sample_many(strategy(backend), prompts, concurrency=4, journal=path) as results:
+            for _ in range(5):
+                await anext(results)
+            await until(lambda: backend.in_flight == 3)
+            scope.cancel()
+            await anext(results)
     assert scope.cancelled_caught
     backend.plan = lambda prompt: 0.001
     items = await results_of(strategy(backend), prompts, concurrency=4, journal=path, ordered=True)

@@ -129,7 +129,7 @@ def is_there(path: Path) -> bool:
     except FileNotFoundError:
         return False
     if stat.S_ISLNK(mode):
-        msg = f"journal {path} is a symbolic link, and none is followed: name the file itself"
+        msg = f"journal {path} is a symbolic link, which is not followed: name the file itself"
         raise JournalError(msg)
     if not stat.S_ISREG(mode):
         what = "a folder" if stat.S_ISDIR(mode) else "not a regular file"
@@ -223,7 +223,7 @@ def _readable(path: Path) -> sqlite3.Connection:
     """Open a journal for reading, so that nothing changes and nothing is left.
 
     Where there is a write-ahead log, a connection that may not write leaves it alone. Where there
-    is none, only one that may write removes the empty one that SQLite makes to read.
+    isn't, only one that may write removes the empty one that SQLite makes to read.
     """
     if _has_log(path):
         return connect(path, "ro")
@@ -234,7 +234,7 @@ def _readable(path: Path) -> sqlite3.Connection:
     except sqlite3.Error as exc:
         connection.close()
         if _code(exc) in {sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY}:
-            # Nothing can be made beside it; so nobody writes it either.
+            # Nothing can be made beside it; so no one writes it either.
             return connect(path, "ro&immutable=1")
         raise
     return connection

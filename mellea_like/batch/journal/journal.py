@@ -17,7 +17,7 @@ from mellea_like.errors import JournalError
 from mellea_like.runtime.logs import warn
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from types import TracebackType
 
     from anyio.abc import TaskGroup
@@ -63,8 +63,8 @@ class Journal:
         prices: what tokens cost, for `read_run` and for reports.
 
     Raises:
-        TypeError: the path isn't a path, ``resume`` not a bool, or a price not a `Price`.
-        ValueError: the path is empty, or ``text`` is none of the three.
+        TypeError: the path isn't a path, or a price not a `Price`.
+        ValueError: the path is empty, or ``text`` isn't one of the three.
     """
 
     def __init__(
@@ -81,9 +81,6 @@ class Journal:
         if not Path(path).name or "\0" in str(path):
             msg = f"a journal's path names a file, and {str(path)!r} does not"
             raise ValueError(msg)
-        if not isinstance(resume, bool):
-            msg = f"a journal's resume is True or False, not {resume!r}"
-            raise TypeError(msg)
         if text not in get_args(KeptText):
             msg = f"a journal's text is 'all', 'best' or 'none', not {text!r}"
             raise ValueError(msg)
@@ -112,38 +109,24 @@ class Journal:
         if self._prices is not None:
             prices = {model: [p.input, p.output, p.currency] for model, p in self._prices.items()}
         notes = {"text": self._text, "prices": prices}
-        return OpenJournal(self._path, identity, resume=self._resume, text=self._text, notes=notes)
+        opened = partial(JournalFile, self._path, identity, resume=self._resume, notes=notes)
+        return OpenJournal(self._path, self._text, opened)
 
     def __repr__(self) -> str:
         return f"Journal({str(self._path)!r})"
 
 
 class OpenJournal:
-    """A journal in use: what a run writes as it goes, and looks up.
+    """A journal in use, as `Journal.open` gives it: what a run writes as it goes, and looks up.
 
     A task writes it. When the block is left, also by an error or a cancellation, what is queued is
     written first.
-
-    Args:
-        path: where the journal is, or is to be.
-        identity: what the run is.
-        resume: whether it may be there.
-        text: whose words are kept.
-        notes: what else to write down of the run.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        identity: Mapping[str, Any],
-        *,
-        resume: bool,
-        text: KeptText,
-        notes: Mapping[str, Any],
-    ) -> None:
+    def __init__(self, path: Path, text: KeptText, make: Callable[[], JournalFile]) -> None:
         self._path = path
         self._text: KeptText = text
-        self._open = partial(JournalFile, path, identity, resume=resume, notes=notes)
+        self._make_file = make
         self._tasks: TaskGroup | None = None
         self._file: JournalFile | None = None
         self._problem: Exception | None = None
@@ -192,7 +175,7 @@ class OpenJournal:
         """Open the file, write to it, and close it: nothing interrupts that halfway."""
         with anyio.CancelScope(shield=True):
             try:
-                self._file = await to_thread.run_sync(self._open, limiter=self._thread)
+                self._file = await to_thread.run_sync(self._make_file, limiter=self._thread)
             except Exception as exc:  # noqa: BLE001 (raised to whoever opens)
                 self._problem = exc
                 return
@@ -241,7 +224,7 @@ class OpenJournal:
 
         Raises:
             JournalError: the journal has failed before, or is closed.
-            TypeError: JSON has no words for the data.
+            TypeError: the data can't be written as JSON.
         """
         writer = self._writable()
         row = None if data is None else to_json(data)

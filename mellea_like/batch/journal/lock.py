@@ -1,6 +1,6 @@
 """One process at a time writes a journal: a lock beside it, which the kernel frees at any death.
 
-The lock is on a file of its own. A lock on the database file itself would be lost, by POSIX's
+The lock is on a separate file. A lock on the database file itself would be lost, by POSIX's
 rules, as soon as anything in this process closed that file, and with it those that SQLite holds.
 """
 

@@ -87,7 +87,7 @@ def replayed(
 
 
 def _parsed(result: SamplingResult[Any], action: Action[Any]) -> SamplingResult[Any]:
-    """Read the winner's text as the action reads it: JSON has no words for what it makes of it."""
+    """Read the winner's text as the action reads it: JSON may not hold what it makes of it."""
     index = result.best_index
     reply = result.best.generation if result.success else None
     if reply is None or not reply.parsed or index is None:

@@ -54,7 +54,7 @@ def result_rows(
     known: AbstractSet[int],
     text: KeptText,
 ) -> tuple[list[Row], Row]:
-    """Make the rows of a finished item: of the slices that have none yet, and of its result.
+    """Make the rows of a finished item: of the slices not yet written, and of its result.
 
     The result's row has the call's record without its slices, and each conversation only once.
     """

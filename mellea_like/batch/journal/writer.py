@@ -43,7 +43,7 @@ __all__ = ["JournalFile", "JournalStatistics", "JournalWriter", "timestamp"]
 Commit: TypeAlias = "Callable[[Mapping[str, Sequence[Row]]], None]"
 
 LINGER = 0.05
-"""How long rows that nobody waits for are gathered before they are written, in seconds."""
+"""How long rows that no one waits for are gathered before they are written, in seconds."""
 
 MANY = 1000
 """With so many rows queued there is nothing to wait for."""

@@ -1,29 +1,51 @@
-"""Rows of data from JSONL, CSV and Parquet files, one at a time; bad ones with their places."""
+"""Rows of data, and results as the values of columns, whatever file they are in."""
 
 from __future__ import annotations
 
-import csv
 import json
-import math
+import re
 from enum import StrEnum
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, cast
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator
+    from collections.abc import Mapping, Sequence
 
-__all__ = ["LONGEST_LINE", "BadRow", "Row", "RowFormat", "format_of", "read_rows"]
+__all__ = [
+    "RESULT_FIELDS",
+    "BadRow",
+    "Row",
+    "RowFormat",
+    "as_json",
+    "flat",
+    "flat_names",
+    "format_of",
+]
 
-LONGEST_LINE = 16 * 2**20
-"""Bytes of a line; no model takes as much, and some files never end."""
+RESULT_FIELDS = (
+    "id",
+    "line",
+    "output",
+    "success",
+    "status",
+    "reasons",
+    "error",
+    "iterations",
+    "elapsed",
+    "requests",
+    "input_tokens",
+    "output_tokens",
+    "unknown",
+)
+"""The columns of a result in a file that has columns, besides those of its input."""
 
-PIECE = 2**20
-"""How much of a line that is too long is read at a time."""
+_NOT_ESCAPED_BY_JSON = re.compile(
+    r"[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+)
 
 
 class RowFormat(StrEnum):
-    """How rows stand in a file."""
+    """How rows are stored in a file."""
 
     JSONL = "jsonl"
     """A JSON object a line."""
@@ -66,7 +88,7 @@ class BadRow(ValueError):
 
 
 def format_of(path: str | Path) -> RowFormat:
-    """Tell from a file's name how rows stand in it."""
+    """Tell from a file's name how its rows are stored."""
     suffix = Path(path).suffix.lower()
     try:
         return _SUFFIXES[suffix]
@@ -75,185 +97,35 @@ def format_of(path: str | Path) -> RowFormat:
         raise ValueError(msg) from None
 
 
-def read_rows(
-    file: BinaryIO,
-    format: RowFormat,
-    on_bad: Callable[[BadRow], object] | None = None,
-    on_names: Callable[[list[str]], object] | None = None,
-) -> Generator[Row]:
-    """Read rows, one at a time; blank lines don't count."""
-    # `on_bad` is told of each row that can't be read, which is else an error, and may raise;
-    # `on_names` of the names in the first line of CSV or TSV, before any row.
-    if format is RowFormat.PARQUET:
-        from mellea_like.batch.rows.parquet import read_parquet  # noqa: PLC0415 (an extra)
-
-        rows = read_parquet(file)
-    elif format is RowFormat.JSONL:
-        rows = _jsonl(file)
-    else:
-        rows = _csv(file, "," if format is RowFormat.CSV else "\t", on_names)
-    for row in rows:
-        if isinstance(row, Row):
-            yield row
-        elif on_bad is None:
-            raise row
-        else:
-            on_bad(row)
+def as_json(value: Any) -> str:
+    """Write a value as JSON in one line, whatever reads lines, and fit for a terminal."""
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return _NOT_ESCAPED_BY_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
-class _Lines:
-    """The lines of a file as bytes; one that is too long is a `BadRow`."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self.file = file
-        self.number = 0
-
-    def __iter__(self) -> _Lines:
-        return self
-
-    def __next__(self) -> bytes:
-        line = self.file.readline(LONGEST_LINE + 1)
-        if not line:
-            raise StopIteration
-        self.number += 1
-        if len(line) > LONGEST_LINE:
-            while line and not line.endswith(b"\n"):
-                line = self.file.readline(PIECE)
-            msg = f"line {self.number} has over {LONGEST_LINE // 2**20} MB"
-            raise BadRow(msg, self.number)
-        if self.number == 1:
-            if line.startswith((b"\xff\xfe", b"\xfe\xff")):
-                msg = "the text is UTF-16: make it UTF-8, for example with iconv -f UTF-16 -t UTF-8"
-                raise ValueError(msg)
-            line = line.removeprefix(b"\xef\xbb\xbf")
-        return line
+def flat_names(columns: Sequence[str] | None) -> list[str]:
+    """Name the columns of a file of results; the result's give way to those of the input."""
+    names = ["input"] if columns is None else list(columns)
+    taken = set(names)
+    for field in RESULT_FIELDS:
+        name = field
+        while name in taken:
+            name = f"result_{name}"
+        taken.add(name)
+        names.append(name)
+    return names
 
 
-def _jsonl(file: BinaryIO) -> Generator[Row | BadRow]:
-    lines = _Lines(file)
-    while True:
-        try:
-            line = next(lines)
-            if line.strip():
-                yield Row(_object(line), lines.number)
-        except StopIteration:
-            return
-        except BadRow as bad:
-            yield bad
-        except _Wrong as wrong:
-            yield BadRow(f"line {lines.number} {wrong}", lines.number)
-
-
-class _Wrong(Exception):
-    """What is wrong with a line: the rest of a sentence about it."""
-
-
-def _object(line: bytes) -> dict[str, Any]:
-    try:
-        found: Any = json.loads(line.decode("utf-8"), parse_constant=_number, parse_float=_number)
-        if b"\\u" in line:
-            json.dumps(found, ensure_ascii=False).encode("utf-8")  # Half a character can't be sent.
-    except UnicodeDecodeError as exc:
-        msg = f"isn't UTF-8 text: byte {exc.start} makes no sense"
-        raise _Wrong(msg) from exc
-    except UnicodeEncodeError as exc:
-        msg = "holds half a character: an escape of U+D800 to U+DFFF without its other half"
-        raise _Wrong(msg) from exc
-    except json.JSONDecodeError as exc:
-        msg = f"isn't JSON: {exc.msg} at column {exc.colno}"
-        raise _Wrong(msg) from exc
-    except RecursionError as exc:
-        msg = "is nested too deeply"
-        raise _Wrong(msg) from exc
-    except ValueError as exc:  # Digits without end, or a number such as NaN.
-        msg = f"isn't JSON: {exc}"
-        raise _Wrong(msg) from exc
-    if not isinstance(found, dict):
-        msg = 'isn\'t an object such as {"text": "..."}'
-        raise _Wrong(msg)
-    return cast("dict[str, Any]", found)
-
-
-def _number(text: str) -> float:
-    number = float(text) if text[-1].isdigit() else math.nan
-    if math.isfinite(number):
-        return number
-    msg = f"{text[:20]} isn't a number that JSON knows"
-    raise ValueError(msg)
-
-
-def _csv(
-    file: BinaryIO, delimiter: str, on_names: Callable[[list[str]], object] | None
-) -> Generator[Row | BadRow]:
-    lines = _Lines(file)
-    # Bytes that aren't UTF-8 become halves of characters, which `_check_text` finds.
-    texts = map(partial(bytes.decode, encoding="utf-8", errors="surrogateescape"), lines)
-    reader = csv.reader(texts, delimiter=delimiter, strict=True)
-    names: list[str] | None = None
-    while True:
-        first = lines.number + 1
-        try:
-            fields = _next(reader)
-            if not fields:
-                continue
-            if names is None:
-                names = _names(fields)
-                if on_names is not None:
-                    on_names(names)
-            else:
-                yield Row(_named(names, fields), first)
-        except StopIteration:
-            return
-        except BadRow as bad:
-            yield bad
-        except (csv.Error, _Wrong) as exc:
-            if names is None:
-                msg = f"the first line, which is to hold the names, {_csv_says(exc)}"
-                raise ValueError(msg) from exc
-            yield BadRow(f"line {first} {_csv_says(exc)}", first)
-
-
-def _next(reader: Iterator[list[str]]) -> list[str]:
-    """Read a row whose fields may be as long as a line; the module's limit is the process's own."""
-    before = csv.field_size_limit(LONGEST_LINE)
-    try:
-        return next(reader)
-    finally:
-        csv.field_size_limit(before)
-
-
-def _csv_says(error: Exception) -> str:
-    if isinstance(error, _Wrong):
-        return str(error)
-    if "unexpected end of data" in str(error):
-        return "has a quote that is never closed"
-    return f"isn't CSV: {error}"
-
-
-def _names(fields: list[str]) -> list[str]:
-    _check_text(fields)
-    if not all(map(str.strip, fields)):
-        msg = "has an empty one"
-        raise _Wrong(msg)
-    twice = next((name for name in fields if fields.count(name) > 1), None)
-    if twice is not None:
-        msg = f"has {twice!r} twice"
-        raise _Wrong(msg)
-    return fields
-
-
-def _named(names: list[str], fields: list[str]) -> dict[str, Any]:
-    if len(fields) != len(names):
-        plural = "" if len(fields) == 1 else "s"
-        msg = f"has {len(fields)} field{plural}, where the first line names {len(names)}"
-        raise _Wrong(msg)
-    _check_text(fields)
-    return dict(zip(names, fields, strict=True))
-
-
-def _check_text(fields: list[str]) -> None:
-    try:
-        "".join(fields).encode("utf-8")
-    except UnicodeEncodeError as exc:
-        msg = "isn't UTF-8 text"
-        raise _Wrong(msg) from exc
+def flat(record: Mapping[str, Any], columns: Sequence[str] | None) -> list[Any]:
+    """Return a result as the values of columns, in the order of `flat_names`."""
+    given = record["input"]
+    before = [as_json(given)] if columns is None else [given.get(name) for name in columns]
+    output, error = record["output"], record["error"]
+    after = {
+        **{name: record[name] for name in RESULT_FIELDS if name in record},
+        **record["usage"],
+        "output": output if output is None or isinstance(output, str) else as_json(output),
+        "reasons": "; ".join(record["reasons"]),
+        "error": None if error is None else f"{error['type']}: {error['message']}",
+    }
+    return before + [after[name] for name in RESULT_FIELDS]

@@ -9,8 +9,14 @@ import math
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, cast
 
-from mellea_like.batch.rows.formats import BadRow, Row
-from mellea_like.batch.rows.writers import RESULT_FIELDS, as_json, flat, flat_names
+from mellea_like.batch.rows.formats import (
+    RESULT_FIELDS,
+    BadRow,
+    Row,
+    as_json,
+    flat,
+    flat_names,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping

@@ -1,4 +1,4 @@
-"""Prompts made of rows: Jinja templates, in which values that aren't text stand as JSON."""
+"""Prompts made of rows: Jinja templates, in which values that aren't text become JSON."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ROW = "row"
 class RowTemplate:
     """A Jinja template that sees a row's fields by their names, and all of them as ``row``.
 
-    It runs in Jinja's sandbox. What stands in a row is only ever text: it is not run. It can be
+    It runs in Jinja's sandbox. What a row holds is only ever text: it is not run. It can be
     sent to another process. ``names`` are those in it that aren't its own.
     """
 

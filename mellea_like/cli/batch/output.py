@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mellea_like.batch.rows.files import begins_results, row_writer
 from mellea_like.batch.rows.formats import RowFormat, format_of
-from mellea_like.batch.rows.writers import begins_results, row_writer
 from mellea_like.cli.batch.options import STANDARD
 from mellea_like.cli.exits import Exit, Problem
 from mellea_like.cli.terminal import is_terminal, printable, silence
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
     from typing import BinaryIO
 
-    from mellea_like.batch.rows.writers import RowWriter
+    from mellea_like.batch.rows.files import RowWriter
 
 __all__ = ["Output", "ReaderLeft"]
 

@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mellea_like.batch.rows.formats import BadRow, Row, RowFormat, format_of, read_rows
+from mellea_like.batch.rows.files import read_rows
+from mellea_like.batch.rows.formats import BadRow, Row, RowFormat, format_of
 from mellea_like.cli.batch.identity import digest_of
 from mellea_like.cli.batch.options import STANDARD
 from mellea_like.cli.exits import Exit, Problem

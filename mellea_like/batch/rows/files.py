@@ -1,0 +1,301 @@
+"""Reading rows from files, and writing results to them: JSONL, CSV and TSV; Parquet by its module.
+
+Rows are read one at a time, and bad ones come with their places.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import re
+from functools import partial
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, cast
+
+from mellea_like.batch.rows.formats import (
+    RESULT_FIELDS,
+    BadRow,
+    Row,
+    RowFormat,
+    as_json,
+    flat,
+    flat_names,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+
+__all__ = ["LONGEST_LINE", "RowWriter", "begins_results", "read_rows", "row_writer"]
+
+LONGEST_LINE = 16 * 2**20
+"""Bytes of a line; no model takes as much, and some files never end."""
+
+PIECE = 2**20
+"""How much of a line that is too long is read at a time."""
+
+_RESULT_AS_JSON = re.compile(rb'\{"id": \d+, "line": ')
+_PARQUET = b"PAR1"
+
+
+def read_rows(
+    file: BinaryIO,
+    format: RowFormat,
+    on_bad: Callable[[BadRow], object] | None = None,
+    on_names: Callable[[list[str]], object] | None = None,
+) -> Generator[Row]:
+    """Read rows, one at a time; blank lines don't count."""
+    # `on_bad` is told of each row that can't be read, which is else an error, and may raise;
+    # `on_names` of the names in the first line of CSV or TSV, before any row.
+    if format is RowFormat.PARQUET:
+        from mellea_like.batch.rows.parquet import read_parquet  # noqa: PLC0415 (an extra)
+
+        rows = read_parquet(file)
+    elif format is RowFormat.JSONL:
+        rows = _jsonl(file)
+    else:
+        rows = _csv(file, "," if format is RowFormat.CSV else "\t", on_names)
+    for row in rows:
+        if isinstance(row, Row):
+            yield row
+        elif on_bad is None:
+            raise row
+        else:
+            on_bad(row)
+
+
+class _Lines:
+    """The lines of a file as bytes; one that is too long is a `BadRow`."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self.file = file
+        self.number = 0
+
+    def __iter__(self) -> _Lines:
+        return self
+
+    def __next__(self) -> bytes:
+        line = self.file.readline(LONGEST_LINE + 1)
+        if not line:
+            raise StopIteration
+        self.number += 1
+        if len(line) > LONGEST_LINE:
+            while line and not line.endswith(b"\n"):
+                line = self.file.readline(PIECE)
+            msg = f"line {self.number} has over {LONGEST_LINE // 2**20} MB"
+            raise BadRow(msg, self.number)
+        if self.number == 1:
+            if line.startswith((b"\xff\xfe", b"\xfe\xff")):
+                msg = "the text is UTF-16: make it UTF-8, for example with iconv -f UTF-16 -t UTF-8"
+                raise ValueError(msg)
+            line = line.removeprefix(b"\xef\xbb\xbf")
+        return line
+
+
+def _jsonl(file: BinaryIO) -> Generator[Row | BadRow]:
+    lines = _Lines(file)
+    while True:
+        try:
+            line = next(lines)
+            if line.strip():
+                yield Row(_object(line), lines.number)
+        except StopIteration:
+            return
+        except BadRow as bad:
+            yield bad
+        except _Wrong as wrong:
+            yield BadRow(f"line {lines.number} {wrong}", lines.number)
+
+
+class _Wrong(Exception):
+    """What is wrong with a line: the rest of a sentence about it."""
+
+
+def _object(line: bytes) -> dict[str, Any]:
+    try:
+        found: Any = json.loads(line.decode("utf-8"), parse_constant=_number, parse_float=_number)
+        if b"\\u" in line:
+            json.dumps(found, ensure_ascii=False).encode("utf-8")  # Half a character can't be sent.
+    except UnicodeDecodeError as exc:
+        msg = f"isn't UTF-8 text: byte {exc.start} makes no sense"
+        raise _Wrong(msg) from exc
+    except UnicodeEncodeError as exc:
+        msg = "holds half a character: an escape of U+D800 to U+DFFF without its other half"
+        raise _Wrong(msg) from exc
+    except json.JSONDecodeError as exc:
+        msg = f"isn't JSON: {exc.msg} at column {exc.colno}"
+        raise _Wrong(msg) from exc
+    except RecursionError as exc:
+        msg = "is nested too deeply"
+        raise _Wrong(msg) from exc
+    except ValueError as exc:  # Digits without end, or a number such as NaN.
+        msg = f"isn't JSON: {exc}"
+        raise _Wrong(msg) from exc
+    if not isinstance(found, dict):
+        msg = 'isn\'t an object such as {"text": "..."}'
+        raise _Wrong(msg)
+    return cast("dict[str, Any]", found)
+
+
+def _number(text: str) -> float:
+    number = float(text) if text[-1].isdigit() else math.nan
+    if math.isfinite(number):
+        return number
+    msg = f"{text[:20]} isn't a number that JSON knows"
+    raise ValueError(msg)
+
+
+def _csv(
+    file: BinaryIO, delimiter: str, on_names: Callable[[list[str]], object] | None
+) -> Generator[Row | BadRow]:
+    lines = _Lines(file)
+    # Bytes that aren't UTF-8 become halves of characters, which `_check_text` finds.
+    texts = map(partial(bytes.decode, encoding="utf-8", errors="surrogateescape"), lines)
+    reader = csv.reader(texts, delimiter=delimiter, strict=True)
+    names: list[str] | None = None
+    while True:
+        first = lines.number + 1
+        try:
+            fields = _next(reader)
+            if not fields:
+                continue
+            if names is None:
+                names = _names(fields)
+                if on_names is not None:
+                    on_names(names)
+            else:
+                yield Row(_named(names, fields), first)
+        except StopIteration:
+            return
+        except BadRow as bad:
+            yield bad
+        except (csv.Error, _Wrong) as exc:
+            if names is None:
+                msg = f"the first line, which is to hold the names, {_csv_says(exc)}"
+                raise ValueError(msg) from exc
+            yield BadRow(f"line {first} {_csv_says(exc)}", first)
+
+
+def _next(reader: Iterator[list[str]]) -> list[str]:
+    """Read a row whose fields may be as long as a line; the module's limit is the process's own."""
+    before = csv.field_size_limit(LONGEST_LINE)
+    try:
+        return next(reader)
+    finally:
+        csv.field_size_limit(before)
+
+
+def _csv_says(error: Exception) -> str:
+    if isinstance(error, _Wrong):
+        return str(error)
+    if "unexpected end of data" in str(error):
+        return "has a quote that is never closed"
+    return f"isn't CSV: {error}"
+
+
+def _names(fields: list[str]) -> list[str]:
+    _check_text(fields)
+    if not all(map(str.strip, fields)):
+        msg = "has an empty one"
+        raise _Wrong(msg)
+    twice = next((name for name in fields if fields.count(name) > 1), None)
+    if twice is not None:
+        msg = f"has {twice!r} twice"
+        raise _Wrong(msg)
+    return fields
+
+
+def _named(names: list[str], fields: list[str]) -> dict[str, Any]:
+    if len(fields) != len(names):
+        plural = "" if len(fields) == 1 else "s"
+        msg = f"has {len(fields)} field{plural}, where the first line names {len(names)}"
+        raise _Wrong(msg)
+    _check_text(fields)
+    return dict(zip(names, fields, strict=True))
+
+
+def _check_text(fields: list[str]) -> None:
+    try:
+        "".join(fields).encode("utf-8")
+    except UnicodeEncodeError as exc:
+        msg = "isn't UTF-8 text"
+        raise _Wrong(msg) from exc
+
+
+class RowWriter(Protocol):
+    """Writes results, as plain records, to a file."""
+
+    def write(self, record: Mapping[str, Any]) -> None:
+        """Write one."""
+        ...
+
+    def close(self) -> None:
+        """Write what is to stand at the end; the file stays open."""
+        ...
+
+
+def row_writer(
+    file: BinaryIO, format: RowFormat, columns: Mapping[str, str] | None = None
+) -> RowWriter:
+    """Make what writes results.
+
+    ``columns`` are the input's columns with their types (``string``, ``int64``, ``double`` or
+    ``bool``), to stand before the result's; without them a column ``input`` holds rows as JSON.
+    """
+    if format is RowFormat.PARQUET:
+        from mellea_like.batch.rows.parquet import ParquetWriter  # noqa: PLC0415 (an extra)
+
+        return ParquetWriter(file, columns)
+    if format is RowFormat.JSONL:
+        return _JsonlWriter(file)
+    return _CsvWriter(file, columns, "," if format is RowFormat.CSV else "\t")
+
+
+def begins_results(start: bytes, format: RowFormat) -> bool:
+    """Tell by its first line whether a file may be one of results, or is empty."""
+    if not start:
+        return True
+    if format is RowFormat.PARQUET:
+        return start.startswith(_PARQUET)
+    if format is RowFormat.JSONL:
+        return _RESULT_AS_JSON.match(start) is not None
+    delimiter = "," if format is RowFormat.CSV else "\t"
+    [names] = csv.reader([start.decode("utf-8", "replace").splitlines()[0]], delimiter=delimiter)
+    last = [name.removeprefix("result_") for name in names[-len(RESULT_FIELDS) :]]
+    return last == list(RESULT_FIELDS)
+
+
+class _JsonlWriter:
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+
+    def write(self, record: Mapping[str, Any]) -> None:
+        self._file.write(as_json(record).encode("utf-8") + b"\n")
+
+    def close(self) -> None:
+        """Nothing is left to write."""
+
+
+class _CsvWriter:
+    def __init__(self, file: BinaryIO, columns: Mapping[str, str] | None, delimiter: str) -> None:
+        self._file = file
+        self._delimiter = delimiter
+        self._columns = None if columns is None else tuple(columns)
+        self._line(flat_names(self._columns))
+
+    def write(self, record: Mapping[str, Any]) -> None:
+        self._line([_cell(value) for value in flat(record, self._columns)])
+
+    def close(self) -> None:
+        """Nothing is left to write."""
+
+    def _line(self, cells: Sequence[str]) -> None:
+        line = io.StringIO(newline="")
+        csv.writer(line, delimiter=self._delimiter).writerow(cells)
+        self._file.write(line.getvalue().encode("utf-8", "backslashreplace"))
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else as_json(value)
