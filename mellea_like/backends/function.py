@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 __all__ = ["FunctionBackend", "GenerateFunction"]
 
+_NOTHING = Usage()
+_ONE_REQUEST = Usage(requests=1)
+
 GenerateFunction: TypeAlias = "Callable[[Request], object | Awaitable[object]]"
 
 
@@ -82,16 +85,23 @@ class FunctionBackend:
             RuntimeError: the function raised ``StopIteration``: it has no more values to give.
         """
         meter = request.meter
-        before = meter.usage
+        before = meter.usage if meter.started else _NOTHING
         token = SPENDS_ON.set(meter)
         try:
-            generation = self._generation(await self._call(request))
+            result = await self._call(request)
+            generation = result if isinstance(result, Generation) else self._generation(result)
         except BaseException:
             if meter.usage == before:
-                _count(meter, Usage())
+                _count(meter, _NOTHING)
             raise
         finally:
             SPENDS_ON.reset(token)
+        if result is not generation:
+            if not meter.started:
+                # Nothing inside has cost anything, which is so with most functions.
+                meter.finish(generation)
+                return generation
+            generation = replace(generation, usage=_NOTHING)
         if meter.usage == before:
             _count(meter, generation.usage)
         if generation.usage.requests == 0:
@@ -99,14 +109,17 @@ class FunctionBackend:
         return generation
 
     async def _call(self, request: Request) -> object:
-        if self._inline or self._async:
+        if self._async:
+            await checkpoint()
+            return await self._plainly(request)
+        if self._inline:
             await checkpoint()
             result = self._plainly(request)
         else:
             result = await run_in_thread(self._plainly, request)
         return await result if inspect.isawaitable(result) else result
 
-    def _plainly(self, request: Request) -> object:
+    def _plainly(self, request: Request) -> Any:
         try:
             return self._function(request)
         except StopIteration as exc:
@@ -115,17 +128,15 @@ class FunctionBackend:
             raise RuntimeError(msg) from exc
 
     def _generation(self, result: object) -> Generation:
-        if isinstance(result, Generation):
-            return result
         if isinstance(result, str):
-            return Generation(result, model=self.model, finish_reason="stop")
+            return Generation(result, None, _ONE_REQUEST, self.model, "stop")
         if result is None:
             msg = (
                 f"the function {self._name} of a FunctionBackend returned None:"
                 " return a str, a value or a Generation (is a return missing?)"
             )
             raise TypeError(msg)
-        return Generation(_text_of(result), value=result, model=self.model, finish_reason="stop")
+        return Generation(_text_of(result), result, _ONE_REQUEST, self.model, "stop")
 
     def __repr__(self) -> str:
         return f"<FunctionBackend {self._name}>"
