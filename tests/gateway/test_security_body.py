@@ -258,7 +258,7 @@ JSON = st.recursive(
         st.lists(inner, max_size=3)
         | st.dictionaries(st.text('ab[]{}\\",', max_size=3), inner, max_size=3)
     ),
-    max_leaves=6,
+    max_leaves=4,
 )
 
 
