@@ -63,18 +63,15 @@ def registered():
 # --- the decorator ----------------------------------------------------------------------------
 
 
-def test_a_marked_function_is_given_back_as_it_was():
+def test_a_marked_function_is_given_back_as_it_was_with_defaults():
     async def function(payload):
         pass
 
     assert hook(END)(function) is function
-
-
-def test_defaults_of_the_decorator():
-    [handler] = handlers_of(at_the_end)
+    [handler] = handlers_of(function)
     assert (handler.mode, handler.priority, handler.timeout) == (HookMode.SEQUENTIAL, 50, 5.0)
-    assert handler.plugin == "at_the_end"
-    assert handler.function is at_the_end
+    assert handler.plugin.endswith("function")
+    assert handler.function is function
 
 
 def test_hooks_and_modes_may_be_given_as_text():
@@ -370,19 +367,14 @@ def test_sets_nest_and_a_priority_overrides_those_inside():
 
 
 @pytest.mark.anyio
-async def test_a_scope_ends_with_its_block(virtual_clock):
+async def test_a_scope_ends_with_its_block_and_tasks_started_inside_inherit_it(virtual_clock):
     plugin = Recorder("scoped")
-    with PluginSet("s", [plugin]) as entered:
-        assert isinstance(entered, PluginSet)
-        await strategy().sample("do", [yes])
+    with pytest.raises(LookupError), PluginSet("s", [plugin]):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(strategy().sample, "do", [yes])
+        raise LookupError
     await strategy().sample("do", [yes])
     assert plugin.log == ["scoped"]
-
-
-def test_a_scope_ends_when_its_block_raises():
-    with pytest.raises(LookupError), PluginSet("s", [Recorder()]):
-        raise LookupError
-    assert snapshot(()) == ()
 
 
 @pytest.mark.anyio
@@ -432,15 +424,6 @@ async def test_a_scope_does_not_leak_into_a_sibling_task(virtual_clock):
         tasks.start_soon(outside)
     assert plugin.log == []
     assert snapshot(()) == ()
-
-
-@pytest.mark.anyio
-async def test_a_task_started_inside_a_scope_inherits_it(virtual_clock):
-    plugin = Recorder("scoped")
-    with PluginSet("s", [plugin]):
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(strategy().sample, "do", [yes])
-    assert plugin.log == ["scoped"]
 
 
 @pytest.mark.anyio
@@ -531,14 +514,9 @@ def test_plugins_are_loaded_by_name_in_the_order_asked_for():
 
 
 @pytest.mark.usefixtures("installed")
-def test_nothing_is_loaded_unasked():
+def test_nothing_is_loaded_unasked_nor_active_before_it_is_given_to_a_call():
     assert load_plugins() == ()
     assert "fake_plugins" not in sys.modules
-    assert snapshot(()) == ()
-
-
-@pytest.mark.usefixtures("installed")
-def test_a_loaded_plugin_is_not_active_before_it_is_given_to_a_call():
     load_plugins(*OFFERED)
     assert snapshot(()) == ()
 
