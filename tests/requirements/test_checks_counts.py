@@ -5,18 +5,14 @@
 from __future__ import annotations
 
 import pytest
+from checks_kit import verdict
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mellea_like import Candidate, Context, Generation, Instruction, Requirement
+from mellea_like import Requirement
 from mellea_like.core.requirement import Stage
 from mellea_like.requirements.checks import char_count, line_count, sentence_count, word_count
 from mellea_like.requirements.checks_counts import sentences_of
-
-
-def verdict(check, text):
-    return check.validator(Candidate(text, text, Generation(text), Context(), Instruction("x")))
-
 
 CHECKS = [word_count, char_count, line_count, sentence_count]
 
@@ -162,7 +158,7 @@ def test_sentences_are_found_by_rule(text, sentences):
 
 @pytest.mark.parametrize("part", [".", "\n", " ", "a.", "\n ", '."', ". ", "Dr. "])
 def test_a_long_run_of_anything_is_split_in_linear_time(part):
-    sentences_of(part * 200_000 + "x")
+    sentences_of(part * 100_000 + "x")
 
 
 @given(st.text())
@@ -171,7 +167,9 @@ def test_sentences_keep_every_letter_in_order(text):
     assert "".join(c for part in sentences_of(text) for c in part if c.isalnum()) == letters
 
 
-@given(st.lists(st.from_regex(r"[A-Z][a-z]{2,6}( [a-z]{2,6}){0,3}[.!?]", fullmatch=True)))
+@given(
+    st.lists(st.from_regex(r"[A-Z][a-z]{2,6}( [a-z]{2,6}){0,3}[.!?]", fullmatch=True), max_size=5)
+)
 def test_plain_sentences_are_counted_one_by_one(parts):
     kept = [part for part in parts if part.split()[-1][:-1].lower() not in {"vol", "approx"}]
     usual = [p for p in kept if p[:-1].split()[-1].lower() not in _SHORT]

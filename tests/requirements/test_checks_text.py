@@ -5,10 +5,10 @@ from __future__ import annotations
 import unicodedata
 
 import pytest
+from checks_kit import verdict
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mellea_like import Candidate, Context, Generation, Instruction
 from mellea_like.core.requirement import Stage
 from mellea_like.errors import RequirementError
 from mellea_like.requirements.checks import (
@@ -19,11 +19,6 @@ from mellea_like.requirements.checks import (
     matches,
     starts_with,
 )
-
-
-def verdict(check, text):
-    return check.validator(Candidate(text, text, Generation(text), Context(), Instruction("x")))
-
 
 TEXT_CHECKS = [contains, excludes, starts_with, ends_with]
 

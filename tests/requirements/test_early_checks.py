@@ -11,10 +11,10 @@ import unicodedata
 from functools import partial
 
 import pytest
+from checks_kit import verdict
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mellea_like import Candidate, Context, Generation, Instruction
 from mellea_like.core.requirement import Requirement
 from mellea_like.core.streaming import Verdict
 from mellea_like.requirements.checks import (
@@ -31,11 +31,6 @@ from mellea_like.requirements.checks import (
 from mellea_like.requirements.checks_common import folded
 from mellea_like.requirements.checks_text import joins_nothing
 from mellea_like.requirements.early import EarlyWatch
-
-
-def verdict(check, text):
-    candidate = Candidate(text, text, Generation(text), Context(), Instruction("x"))
-    return check.validator(candidate)
 
 
 def rejection(check, pieces):
@@ -230,35 +225,41 @@ def test_a_check_can_be_lent_to_a_requirement_of_ones_own():
 @pytest.mark.parametrize(
     "pattern",
     [
-        r"a\b b",
-        r"a\Bb",
-        r"(?=a)a",
-        r"a(?!b)c",
-        r"(?<=a)b",
-        r"(?<!a)b",
-        r"(?>a|ab)c",
-        r"a*+b",
-        r"a?+b",
-        r"a{1,2}+b",
-        r"(a)\1",
-        r"(?P<x>a)(?P=x)",
-        r"(a)?(?(1)b|c)",
-        r"(?:foo){e<=1}",
-        r"a$b",
-        r"a^b",
-        r"\Ga",
-        r"\Xa",
-        r"(?m)a",
-        r"(?V1)a",
-        r"(?r)a",
-        r"a\K",
-        r"(?|(a)|(b))",
-        r"(?R)?a",
-        r"[[a-z]--[b]]",
-        r"[^]a]",
-        r"a(*PRUNE)b",
-        r"\ma",
-        r"(?x) a",
+        *(
+            r"a\b b",
+            r"a\Bb",
+            r"(?=a)a",
+            r"a(?!b)c",
+            r"(?<=a)b",
+            r"(?<!a)b",
+            r"(?>a|ab)c",
+            r"a*+b",
+            r"a?+b",
+            r"a{1,2}+b",
+        ),
+        *(
+            r"(a)\1",
+            r"(?P<x>a)(?P=x)",
+            r"(a)?(?(1)b|c)",
+            r"(?:foo){e<=1}",
+            r"a$b",
+            r"a^b",
+            r"\Ga",
+            r"\Xa",
+            r"(?m)a",
+            r"(?V1)a",
+        ),
+        *(
+            r"(?r)a",
+            r"a\K",
+            r"(?|(a)|(b))",
+            r"(?R)?a",
+            r"[[a-z]--[b]]",
+            r"[^]a]",
+            r"a(*PRUNE)b",
+            r"\ma",
+            r"(?x) a",
+        ),
     ],
 )
 def test_a_pattern_that_looks_round_itself_is_refused(pattern):
@@ -384,5 +385,5 @@ def test_the_time_is_linear_in_the_length_of_the_reply(check, unit):
             assert watch.feed(text, c) is None
         return time.process_time() - started
 
-    short = min(seconds(10_000) for _ in range(3))
-    assert seconds(100_000) < 40 * short  # 10 times, and 100 if it were quadratic.
+    short = min(seconds(4_000) for _ in range(3))
+    assert seconds(40_000) < 40 * short  # 10 times, and 100 if it were quadratic.
