@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from mellea_like.core.backend import Backend, Request
 
-__all__ = ["Limit", "LimitedBackend", "Permit", "RequestEnd"]
+__all__ = ["Limit", "LimitedBackend", "Permit", "RequestEnd", "noting"]
 
 
 class RequestEnd(NamedTuple):
@@ -118,7 +118,7 @@ class LimitedBackend(BackendWrapper):
         try:
             async with (
                 super()._stream(request) as pieces,
-                aclosing(_noting(pieces, seen)) as noted,
+                aclosing(noting(pieces, seen)) as noted,
             ):
                 yield noted
         except BaseException as exc:
@@ -131,9 +131,10 @@ class LimitedBackend(BackendWrapper):
             del error, end
 
 
-async def _noting(
+async def noting(
     pieces: AsyncIterator[str | Generation], seen: list[Generation]
 ) -> AsyncGenerator[str | Generation]:
+    """Hand on a stream's pieces, and note the whole generation among them."""
     async for piece in pieces:
         if isinstance(piece, Generation):
             seen.append(piece)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import anyio
 
@@ -28,6 +28,7 @@ from mellea_like.limits.backoff_gate import (
     spread_after,
     told_to_wait,
 )
+from mellea_like.limits.base import noting
 from mellea_like.runtime.logs import inform
 
 if TYPE_CHECKING:
@@ -164,46 +165,38 @@ class RetryBackend(BackendWrapper):
     async def _stream(self, request: Request) -> AsyncGenerator[AsyncIterator[str | Generation]]:
         gate = gate_of(self.inner)
         begun = await send_with_retries(self._begin, request, self.policy, gate)
+        seen: list[Generation] = []
         try:
-            async with begun.stack, aclosing(begun.all()) as pieces:
-                yield pieces
+            async with (
+                begun.stack,
+                aclosing(begun.pieces()) as pieces,
+                aclosing(noting(pieces, seen)) as noted,
+            ):
+                yield noted
         finally:
-            begun.request.meter.finish(begun.generation)
+            begun.request.meter.finish(seen[-1] if seen else None)
 
     async def _begin(self, request: Request) -> _Begun:
         async with AsyncExitStack() as stack:
-            pieces = await stack.enter_async_context(super()._stream(request))
-            first: str | Generation | None = await anext(pieces, None)
-            return _Begun(request, stack.pop_all(), pieces, first)
+            rest = await stack.enter_async_context(super()._stream(request))
+            first: str | Generation | None = await anext(rest, None)
+            return _Begun(request, stack.pop_all(), first, rest)
 
 
-class _Begun:
-    """A stream whose first piece is there."""
+class _Begun(NamedTuple):
+    """A stream whose first piece is there; None where it has none."""
 
-    def __init__(
-        self,
-        request: Request,
-        stack: AsyncExitStack,
-        rest: AsyncIterator[str | Generation],
-        first: str | Generation | None,
-    ) -> None:
-        self.request = request
-        self.stack = stack
-        self.rest = rest
-        self.first = first
-        self.generation: Generation | None = None
+    request: Request
+    stack: AsyncExitStack
+    first: str | Generation | None
+    rest: AsyncIterator[str | Generation]
 
-    async def all(self) -> AsyncGenerator[str | Generation]:
+    async def pieces(self) -> AsyncGenerator[str | Generation]:
         if self.first is None:
             return
-        yield self.seen(self.first)
+        yield self.first
         async for piece in self.rest:
-            yield self.seen(piece)
-
-    def seen(self, piece: str | Generation) -> str | Generation:
-        if isinstance(piece, Generation):
-            self.generation = piece
-        return piece
+            yield piece
 
 
 def gate_before(backend: Backend) -> BackoffGate | None:

@@ -1,4 +1,4 @@
-"""A budget's sums and its line, without any waiting."""
+"""A budget's sums and its queue, without any waiting."""
 
 from __future__ import annotations
 
@@ -70,13 +70,10 @@ def test_what_fits_and_what_never_will(limits, spent, reserved, wanted, lacking,
     assert account.has_room(wanted) is room
 
 
-# --- reserving and settling -------------------------------------------------------------------
+# --- the queue ---------------------------------------------------------------------------------
 
 
-# --- the line ---------------------------------------------------------------------------------
-
-
-def test_a_claim_in_line_is_denied_when_it_can_never_be_met_any_more():
+def test_a_claim_queued_is_denied_when_it_can_never_be_met_any_more():
     account, woken = tokens(100), []
     first = ask(60, account)
     second = ask(60, account, woken=woken)
@@ -85,7 +82,7 @@ def test_a_claim_in_line_is_denied_when_it_can_never_be_met_any_more():
     assert account.denied == 1
 
 
-def test_a_hopeless_claim_in_the_middle_of_the_line_does_not_wait_for_those_before_it():
+def test_a_hopeless_claim_in_the_middle_of_the_queue_does_not_wait_for_those_before_it():
     account, woken = tokens(100), []
     a, b = ask(50, account), ask(50, account)
     small = [ask(40, account, woken=woken) for _ in range(2)]
@@ -148,7 +145,7 @@ def test_who_waited_for_an_inner_account_goes_before_those_who_came_later():
     assert (large.standing, sums(outer)) == (GRANTED, (0, 100, 0))
 
 
-def test_a_claim_that_moves_to_the_front_of_another_line_is_served_first():
+def test_a_claim_that_moves_to_the_front_of_another_queue_is_served_first():
     outer = tokens(100)
     a, b = tokens(50), tokens(inf)
     first, other = ask(50, a, outer), ask(50, b, outer)
@@ -168,7 +165,7 @@ def test_a_claim_that_moves_to_the_front_of_another_line_is_served_first():
     assert (sums(a), sums(outer)) == ((45, 0, 0), (90, 10, 0))
 
 
-def test_an_older_claim_from_another_line_does_not_wait_behind_a_younger_one_without_room():
+def test_an_older_claim_from_another_queue_does_not_wait_behind_a_younger_one_without_room():
     outer = tokens(100)
     a, b = tokens(50), tokens(inf)
     ask(50, a, outer)
@@ -180,7 +177,7 @@ def test_an_older_claim_from_another_line_does_not_wait_behind_a_younger_one_wit
     assert (early.standing, late.standing) == (GRANTED, QUEUED)
 
 
-def test_a_claim_that_comes_from_another_line_keeps_its_place_in_the_order_of_arrival():
+def test_a_claim_that_comes_from_another_queue_keeps_its_place_in_the_order_of_arrival():
     outer = tokens(100)
     a, b = tokens(50), tokens(inf)
     first, other = ask(50, a, outer), ask(50, b, outer)
@@ -197,7 +194,7 @@ def test_a_claim_that_comes_from_another_line_keeps_its_place_in_the_order_of_ar
     assert sums(outer) == (0, 90, 0)
 
 
-def test_denied_for_the_outer_account_while_in_line_at_the_inner_one():
+def test_denied_for_the_outer_account_while_queued_at_the_inner_one():
     outer, inner = Account((2, inf, inf, inf)), tokens(100)
     first = ask(100, inner, outer)
     second = ask(100, inner, outer)
@@ -208,7 +205,7 @@ def test_denied_for_the_outer_account_while_in_line_at_the_inner_one():
 
 
 @pytest.mark.alone
-def test_a_long_line_costs_each_ending_little():
+def test_a_long_queue_costs_each_ending_little():
     account = tokens(1000)
     running = [ask(100, account) for _ in range(10)]
     waiting = [ask(100, account) for _ in range(10_000)]
@@ -217,5 +214,5 @@ def test_a_long_line_costs_each_ending_little():
         end(claim, 0)
     seconds = time.perf_counter() - start
     assert sums(account) == (0, 0, 0)
-    # 10 us each on a quick machine; looking at the whole line each time would take minutes.
+    # 10 us each on a quick machine; looking at the whole queue each time would take minutes.
     assert seconds < 5
