@@ -317,8 +317,8 @@ def test_more_items_take_little_more_memory():
         finally:
             tracemalloc.stop()
 
-    peak(100)
-    assert peak(3000) < peak(500) + 60_000
+    peak(50)
+    assert peak(500) < peak(100) + 30_000
 
 
 def test_items_that_ended_in_an_error_are_listed_with_those_that_failed():

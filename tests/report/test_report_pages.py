@@ -323,7 +323,7 @@ def test_a_page_does_not_grow_with_the_run_nor_with_its_texts(some):
         for i in some
         if (slices := i["trace"]["slices"])
     ]
-    items = many(long, 5000)
+    items = many(long, 1500)
     assert len(run_report(run_of(items), items).encode()) < 300_000
 
 
