@@ -11,7 +11,7 @@ import pytest
 from pydantic import BaseModel
 
 from mellea_like.batch.item import ItemResult
-from mellea_like.batch.ray.columns import (
+from mellea_like.batch.ray.shards import (
     POSITION,
     RowOutcome,
     outcome_of,

@@ -7,8 +7,7 @@ import pyarrow as pa
 import pytest
 from shard_kit import Calls, block, sampler
 
-from mellea_like.batch.ray.columns import POSITION, prompt_maker
-from mellea_like.batch.ray.worker import ShardSampler, ShardWork
+from mellea_like.batch.ray.shards import POSITION, ShardSampler, ShardWork, prompt_maker
 from mellea_like.errors import JournalError
 
 pytestmark = pytest.mark.anyio
@@ -21,7 +20,7 @@ def quick():
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch):
-    monkeypatch.setattr("mellea_like.batch.ray.worker.JOURNAL_POLL", 0.01)
+    monkeypatch.setattr("mellea_like.batch.ray.shards.JOURNAL_POLL", 0.01)
 
 
 async def begun(calls):

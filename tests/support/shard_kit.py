@@ -7,8 +7,7 @@ import pyarrow as pa
 
 from mellea_like import RejectionSamplingStrategy
 from mellea_like.backends import FunctionBackend
-from mellea_like.batch.ray.columns import POSITION, prompt_maker
-from mellea_like.batch.ray.worker import ShardSampler, ShardWork
+from mellea_like.batch.ray.shards import POSITION, ShardSampler, ShardWork, prompt_maker
 
 
 class Calls:

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mellea_like.batch.ray.cluster import check_room, open_limit_actor, ray_module
-from mellea_like.batch.ray.columns import POSITION, prompt_maker
 from mellea_like.batch.ray.limit import LimitKeeper
-from mellea_like.batch.ray.worker import ShardSampler, ShardWork
+from mellea_like.batch.ray.shards import POSITION, ShardSampler, ShardWork, prompt_maker
 from mellea_like.core.numbers import real_number, whole_number
 
 if TYPE_CHECKING:
