@@ -1,4 +1,4 @@
-"""What the coalescers have in common: tasks of their own, and an end that loses nobody."""
+"""What the coalescers have in common: their own tasks, and an end at which everyone is settled."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ class Ticket(Generic[T]):
     to say.
 
     Args:
-        abandoned: called, at most once, when a waiter was cancelled and none is left.
+        abandoned: called, at most once, when the last waiter was cancelled.
     """
 
     __slots__ = (

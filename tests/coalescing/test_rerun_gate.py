@@ -395,7 +395,7 @@ async def test_a_tick_that_is_no_async_function_says_so(virtual_clock):
 @pytest.mark.parametrize(
     ("arguments", "kind", "says"),
     [
-        ({"reason": ["a.txt"]}, TypeError, "a reason is a text, not \\['a.txt'\\]"),
+        ({"reason": ["a.txt"]}, TypeError, "a reason is a string, not \\['a.txt'\\]"),
         ({"deadline": "soon"}, TypeError, "a request's deadline is a number"),
         ({"deadline": math.nan}, ValueError, "a request's deadline"),
     ],

@@ -65,7 +65,7 @@ class StopReport(NamedTuple):
 
 
 class ChatStatistics(NamedTuple):
-    """A look at a `ChatDispatcher`.
+    """What a `ChatDispatcher` is doing and has done.
 
     Attributes:
         sessions: sessions that are known.
@@ -107,9 +107,9 @@ class ChatDispatcher(Component, Generic[M, R]):
     order. What comes during a run waits, and runs as one when that has ended, without another
     window. Sessions do not wait for each other, unless ``concurrency`` says so.
 
-    A ticket need not be awaited. Whoever is cancelled while it awaits one takes its message back,
-    if no run has it yet. A run is never cancelled because no one waits for it; if it fails and no
-    one does, the error is logged. Keys of sessions stand in logs and spans.
+    A ticket need not be awaited. A caller that is cancelled while it awaits one takes its message
+    back, unless a run has it. A run is never cancelled because no one waits for it; if it fails and
+    no one does, the error is logged. Logs and spans contain the keys of sessions.
 
     It belongs to the event loop that it was entered in. A thread goes through that:
     ``anyio.from_thread.run_sync(dispatcher.submit, key, message, token=token)``.
@@ -134,7 +134,7 @@ class ChatDispatcher(Component, Generic[M, R]):
             is stuck: it refuses messages until the run ends, for they would overlap.
 
     Raises:
-        TypeError: a number is none, or ``run`` can't be called.
+        TypeError: a number isn't one, or ``run`` can't be called.
         ValueError: an argument is out of its range.
     """
 
@@ -213,7 +213,8 @@ class ChatDispatcher(Component, Generic[M, R]):
             QueueFull: too many messages of this session wait, or there are too many sessions.
             Refused: the session is stuck, or busy and ``on_busy="reject"``.
             ShutdownError: the dispatcher is closing, or was not opened.
-            TypeError: ``run`` can't be called, the deadline is no number, or the key no key.
+            TypeError: ``run`` can't be called, the deadline isn't a number, or the key can't be
+                hashed.
             ValueError: the deadline is not a number (``nan``).
         """
         self._check_open()
@@ -231,9 +232,9 @@ class ChatDispatcher(Component, Generic[M, R]):
         run: Callable[[list[M]], Awaitable[R]] | None = None,
         deadline: float | None = None,
     ) -> Ticket[R]:
-        """Hand in a message; wait for room if there is none.
+        """Hand in a message, waiting for room if necessary.
 
-        Whoever waits is let in by the order of coming, and before `submit`.
+        Callers that wait are let in in the order they came, and before `submit`.
 
         Args:
             session_key: which conversation it belongs to.
@@ -290,7 +291,7 @@ class ChatDispatcher(Component, Generic[M, R]):
         return StopReport(known, cancelled=active.ended, discarded=discarded)
 
     def phase(self, session_key: Hashable) -> ChatPhase:
-        """Tell what a session does at the moment.
+        """Return what a session is doing.
 
         Args:
             session_key: which conversation.
@@ -331,7 +332,7 @@ class ChatDispatcher(Component, Generic[M, R]):
         run: Callable[[list[M]], Awaitable[R]] | None,
         deadline: float | None,
     ) -> Submission[M, R]:
-        hash(key)  # What is no key of a dictionary, or can't be logged, is told before all else.
+        hash(key)  # A key that can't be hashed or logged is refused before anything happens.
         repr(key)
         until = (
             math.inf

@@ -69,7 +69,7 @@ class ChatRun(Generic[M, R]):
     async def carry_out(self) -> None:
         """Run it to its end, whatever that is; a cancellation that is not its own goes on."""
         if self.scope.cancel_called:
-            return  # Whoever stopped it before its first step wants no run.
+            return  # It was stopped before its first step.
         attributes: dict[str, AttributeValue] = {
             SESSION: str(self.key),
             RUN_ID: self.run_id,

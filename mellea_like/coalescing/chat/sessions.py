@@ -41,7 +41,7 @@ R = TypeVar("R")
 
 
 class ChatPhase(StrEnum):
-    """What a session does at the moment.
+    """What a session is doing.
 
     Attributes:
         IDLE: nothing; it will be forgotten.
@@ -189,7 +189,7 @@ class Session(Generic[M, R]):
     def run_ended(self, *, cancelled: bool) -> None:
         """Note that the run ended; what came meanwhile is next."""
         interrupted = cancelled and self._cancelling == "interrupt"
-        if interrupted:  # Whoever was answered or gave up meanwhile does not come back.
+        if interrupted:  # Those answered or given up meanwhile don't come back.
             self.pending[:0] = [each for each in self.run if not each.ticket.done]
         afresh = interrupted or self._cancelling == "stop"
         self.window_over = bool(self.pending) and not afresh

@@ -75,7 +75,7 @@ RequestKey: TypeAlias = "Callable[[Request], Hashable]"
 
 
 class CoordinatorStatistics(NamedTuple):
-    """A look at a coordinator.
+    """What a coordinator is doing and has done.
 
     ``asked = answered + failed + refused + cancelled + expired + missing + waiting``, and
     those that are under way.
@@ -211,7 +211,7 @@ class SamplingCoordinator(BackendWrapper, Component):
 
     @property
     def stream(self) -> NoReturn:
-        """Not there: an answer in a joint reply can't be told before its end.
+        """Not supported: a joint reply can't be split before it has ended.
 
         Raises:
             AttributeError: always.
@@ -265,12 +265,12 @@ class SamplingCoordinator(BackendWrapper, Component):
             Expired: its deadline passed before it could be sent.
             QueueFull: too many requests wait, and ``full="raise"``.
             ShutdownError: the coordinator is closing or closed.
-            BackendError: there is no reply, for none that shared the batch.
+            BackendError: there is no reply for anyone that shared the batch.
         """
         return await self._ask(request, alone=False)
 
     def statistics(self) -> CoordinatorStatistics:
-        """Return a look at the coordinator.
+        """Return what the coordinator is doing and has done.
 
         Returns:
             The numbers of this moment.
@@ -310,7 +310,7 @@ class SamplingCoordinator(BackendWrapper, Component):
     def _accept(self, request: Request, *, alone: bool) -> PendingRequest:
         caller = self._caller(request) if self._caller else request.meta.sampling_id
         scope = self._scope(request) if self._scope else None
-        hash((scope, caller))  # What can't be hashed shall fail before it is on record.
+        hash((scope, caller))  # What can't be hashed fails before it is on record.
         task = replace(request, options=request.options.over(self.defaults))
         handlers = snapshot(self._handlers)
         pending = PendingRequest(

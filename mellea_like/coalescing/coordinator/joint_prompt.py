@@ -133,7 +133,7 @@ def _wants_its_own_reply(extra: Mapping[str, Any]) -> bool:
 def _frozen(value: Any) -> Hashable:
     """Return something that is equal for equal JSON values only; raise TypeError for others."""
     if isinstance(value, str | int | float | bool | None):
-        return type(value), value  # True is no 1 here.
+        return type(value), value  # True isn't 1 here.
     if isinstance(value, list | tuple):
         items = cast("list[object] | tuple[object, ...]", value)
         return "list", tuple(_frozen(item) for item in items)

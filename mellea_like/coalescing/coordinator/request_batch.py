@@ -314,7 +314,7 @@ def _own_reply(reply: Generation, answer: str | None, member: PendingRequest) ->
         return Generation(text, None, member.usage, reply.model, "stop")
     if reply.finish_reason == "refusal":
         return Generation(reply.text, None, member.usage, reply.model, reply.finish_reason)
-    if reply.finish_reason in REFUSALS:  # What a filter left of the joint reply is nobody's answer.
+    if reply.finish_reason in REFUSALS:  # What a filter left of a joint reply answers nobody.
         return Generation("", None, member.usage, reply.model, reply.finish_reason)
     return None
 
@@ -330,7 +330,7 @@ def _still_wanted(members: Sequence[PendingRequest]) -> list[PendingRequest]:
 
 
 def own_copy(error: BaseException) -> BaseException:
-    """Copy an error that several callers get: each adds notes and a traceback of its own."""
+    """Copy an error that several callers get: each adds its own notes and traceback."""
     try:
         twin: Any = copy.copy(error)
         if type(twin) is not type(error) or twin is error or twin.args != error.args:

@@ -99,11 +99,9 @@ class RequestQueue(Generic[T]):
         """Put an item in; without a key, or if it is too long, it goes alone and at once."""
         if key is None or tokens > self._max_tokens:
             key = _ALONE
-        queue = self._queues.get(key)
-        if queue is None:
-            queue = _KeyQueue(AT_ONCE if key is _ALONE else self._window)
-            self._queues[key] = queue
-        queue.add(item, caller, tokens, now)
+        if key not in self._queues:
+            self._queues[key] = _KeyQueue(AT_ONCE if key is _ALONE else self._window)
+        self._queues[key].add(item, caller, tokens, now)
         self._items[item] = key, caller
         if deadline is not None:
             self._deadlines.set(item, deadline)

@@ -47,7 +47,7 @@ class Burst(NamedTuple, Generic[T]):
 
 
 class BurstStatistics(NamedTuple):
-    """Numbers of a stream of bursts, to look at.
+    """What a stream of bursts has counted.
 
     Attributes:
         items: items that came.
@@ -200,16 +200,16 @@ class BurstStream(Generic[T]):
             self._reading.cancel("the stream of bursts was stopped")
 
     def processed(self) -> None:
-        """Say that the last burst is processed, so that the cursor advances.
+        """Note that the last burst is processed, so that the cursor advances.
 
-        Asking for the next burst says so too; this is for the last one before a ``break``.
+        Asking for the next burst does so too; this is for the last one before a ``break``.
         """
         self._check_loop()
         if self._handed is not None:
             self.cursor, self._handed = self._handed.cursor, None
 
     def statistics(self) -> BurstStatistics:
-        """Return numbers to look at.
+        """Return what was counted.
 
         Returns:
             The numbers of this moment.
@@ -310,7 +310,8 @@ def bursts(
         The stream of bursts.
 
     Raises:
-        TypeError: the source is no async iterable, or ``urgent`` or ``position`` no plain function.
+        TypeError: the source isn't an async iterable, or ``urgent`` or ``position`` isn't a plain
+            function.
         ValueError: an argument is out of its range.
     """
     if not hasattr(source, "__aiter__"):

@@ -72,7 +72,7 @@ class RerunGate(Component, Generic[T]):
         name: the gate's name in logs and spans.
 
     Raises:
-        TypeError: the tick can't be called, the state is none, or ``on_status`` no plain function.
+        TypeError: the tick can't be called, or the state or ``on_status`` has the wrong type.
         ValueError: an argument is out of its range.
     """
 
@@ -161,7 +161,7 @@ class RerunGate(Component, Generic[T]):
             Refused: a tick is under way, with ``on_busy="ignore"``.
             RuntimeError: the tick requests another and would wait for its own end.
             ShutdownError: the gate is closing or closed.
-            TypeError: the reason is no text, or the deadline no number.
+            TypeError: the reason isn't a string, or the deadline isn't a number.
             ValueError: the deadline is not a number (``nan``).
             Exception: what the tick raised.
         """
@@ -205,7 +205,7 @@ class RerunGate(Component, Generic[T]):
 
         Raises:
             ShutdownError: the gate is closing or closed.
-            TypeError: the reason is no text.
+            TypeError: the reason isn't a string.
         """
         self._check_open()
         _check_reason(reason)
@@ -237,7 +237,7 @@ class RerunGate(Component, Generic[T]):
         )
 
     def statistics(self) -> RerunStatistics:
-        """Return numbers to look at.
+        """Return what was counted.
 
         Returns:
             The numbers of this moment.
@@ -403,7 +403,7 @@ class RerunGate(Component, Generic[T]):
             return
         try:
             await anyio.to_thread.run_sync(self._state.model_copy().save, self._file)
-        except Exception as error:  # noqa: BLE001 (a full disk is no reason to stop)
+        except Exception as error:  # noqa: BLE001 (a full disk doesn't stop the gate)
             if not self._unsaved:
                 what = f"{type(error).__name__}: {error_text(error)}"
                 warn("%s could not write its state: %s", self._name, what, gate=self._name)
@@ -441,7 +441,7 @@ class RerunGate(Component, Generic[T]):
 
 def _check_reason(reason: str) -> None:
     if not isinstance(reason, str):
-        msg = f"a reason is a text, not {reason!r}"
+        msg = f"a reason is a string, not {reason!r}"
         raise TypeError(msg)
 
 

@@ -63,7 +63,7 @@ class RerunStatus(NamedTuple):
 
 
 class RerunStatistics(NamedTuple):
-    """Numbers of a gate, to look at.
+    """What a gate has counted.
 
     Attributes:
         requests: accepted requests.
@@ -124,7 +124,7 @@ class GateState(BaseModel):
         """Read a state from a file.
 
         Args:
-            path: the file; one that does not exist is as good as a fresh state.
+            path: the file; one that does not exist gives a fresh state.
 
         Returns:
             The state, with nothing in flight or pending.

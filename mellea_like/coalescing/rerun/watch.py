@@ -125,7 +125,7 @@ async def watch(
         FileNotFoundError: a path is not there.
         ImportError: watchfiles is not installed.
         OSError: the system can't watch so many files.
-        TypeError: the tick can't be called, the state is none, or ``on_status`` no plain function.
+        TypeError: the tick can't be called, or the state or ``on_status`` has the wrong type.
         ValueError: there is no path, or a number is out of its range.
     """
     pending = PendingChanges(MAX_CHANGES)
