@@ -62,10 +62,8 @@ def told(error: BackendError) -> Told:
 
 
 def redacted(error: Exception, name: str) -> Exception:
-    """Make an error of the same class and numbers as an upstream's, without its text.
-
-    What this library raised on its own account, such as a spent budget, is returned as it is.
-    """
+    """Make an error of the same class and numbers as an upstream's, without its text."""
+    # What this library raised on its own account, such as a spent budget, stays as it is.
     if not isinstance(error, BackendError):
         if isinstance(error, MelleaError):
             return error
@@ -208,10 +206,8 @@ def _harmless(argument: object) -> object:
 
 @contextmanager
 def redacted_logs() -> Generator[None]:
-    """Keep texts out of the logs of the whole process while the block runs.
-
-    Loggers keep their levels and handlers. Gateways in several threads may do this at once.
-    """
+    """Keep texts out of the logs of the whole process while the block runs."""
+    # Loggers keep their levels and handlers. Gateways in several threads may do this at once.
     existing = list(logging.root.manager.loggerDict)
     kinds: dict[str, Callable[[logging.LogRecord], bool]] = {}
     for top in CHATTY:

@@ -19,12 +19,9 @@ BUDGET_WAIT = 3600.0
 
 
 class Refusal(Exception):
-    """A request that is answered with an error; raised anywhere before the answer has begun.
+    """A request that is answered with an error; raised anywhere before the answer has begun."""
 
-    The message has nothing of the request's texts in it, and no key. ``more`` are further members
-    of the error object.
-    """
-
+    # Neither the message nor ``more``, further members of the error object, has a key in it.
     def __init__(
         self,
         status: int,

@@ -55,10 +55,7 @@ class TooCostly(RequirementError):
 
 
 class Workers:
-    """Processes that run what callers bring; leaving ``async with`` ends them.
-
-    A process is started when it is first needed, and one that is left in the middle is ended.
-    """
+    """Processes that run what callers bring, started when needed; ``async with`` ends them."""
 
     def __init__(self) -> None:
         self._idle: list[_Process] = []

@@ -181,10 +181,7 @@ def event_of(data: Mapping[str, Any]) -> bytes:
 
 
 class EventStream:
-    """The events of one answer. It begins with the first event or comment, and not before.
-
-    So what fails at once is answered with a status of its own.
-    """
+    """The events of one answer, which begins with the first of them: no status is sent before."""
 
     def __init__(self, send: Send) -> None:
         self._send = send

@@ -262,10 +262,7 @@ def model_of(body: Mapping[str, Any]) -> str:
 
 
 def read_chat(body: Mapping[str, Any], pass_on: tuple[str, ...] = ()) -> ChatRequest:
-    """Read a request; a field that is wrong, unknown or not supported is refused by its name.
-
-    The fields named in ``pass_on`` may go to the upstream as they are.
-    """
+    """Read a request; fields named in ``pass_on`` may go to the upstream as they are."""
     model_of(body)
     given = {name: value for name, value in body.items() if value is not None}
     unchecked = {

@@ -144,10 +144,7 @@ class AdmissionQueue:
 
     @contextmanager
     def reading(self) -> Generator[None]:
-        """Count a request whose body is being read.
-
-        There are never more such bodies than there may be requests: so their memory has a bound.
-        """
+        """Count a request whose body is being read: the memory that bodies take has a bound."""
         self._check(max(self._reading, len(self._slots)))
         self._reading += 1
         try:

@@ -61,12 +61,10 @@ ALWAYS = ((b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff
 
 
 class Guard:
-    """An ASGI app around another: it lets through what may pass and answers the rest itself.
+    """An ASGI app around another: it lets through what may pass and answers the rest itself."""
 
-    The app inside finds what it needs in `admitted`, and reads no body: after the guard,
-    ``receive`` waits for the caller to leave.
-    """
-
+    # The app inside finds what it needs in `admitted`, and reads no body: after the guard,
+    # ``receive`` waits for the caller to leave.
     def __init__(
         self,
         app: App,
