@@ -55,7 +55,7 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[Diff
 def _of_part(name: str, was: Any, now: Any) -> list[Difference]:
     if was == now:
         return []
-    if name == "requirements" and isinstance(was, list) and isinstance(now, list):
+    if name == "requirements" and [type(was), type(now)] == [list, list]:
         return _of_requirements(was, now)
     if not (isinstance(was, dict) and isinstance(now, dict)):
         return [_difference(name, was, now)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from mellea_like.core.action import as_action
 from mellea_like.core.result import SamplingResult, StopReason
@@ -76,7 +76,8 @@ class Work(NamedTuple):
                 raise
             if isinstance(rest, Exception):
                 record: Any = getattr(rest, "result", None)
-                return record if isinstance(record, SamplingResult) else None, rest
+                known = isinstance(record, SamplingResult)
+                return cast("SamplingResult[Any]", record) if known else None, rest
             if rest is not None:
                 raise
             msg = f"item {job.id} was cancelled, though no one asked for that"

@@ -141,15 +141,6 @@ def test_two_things_of_one_name_are_told_apart():
     ]
 
 
-def test_what_shows_itself_in_words_of_its_own_is_shown_in_them():
-    before = {"x": {"class": "app.Thing", "is": "<Thing of 3>"}}
-    assert told(before, {"x": {"class": "app.Other", "is": {}}}) == [
-        "x was <Thing of 3> and is Other()"
-    ]
-    nameless = {"provider": "app.Backend", "model": None}
-    assert told({"y": nameless}, {}) == ["y: Backend is gone"]
-
-
 def test_of_long_values_the_place_is_shown_where_they_begin_to_differ():
     before = {"prompt": "x" * 5000 + "y" + "z" * 5000}
     now = {"prompt": "x" * 5001 + "z" * 5000}
@@ -159,11 +150,6 @@ def test_of_long_values_the_place_is_shown_where_they_begin_to_differ():
     [longer] = differences(before, {"prompt": before["prompt"][:-1]})
     assert (longer.was, longer.now) == ("…" + "z" * 15 + 'z"', "…" + "z" * 15 + '"')
     assert told({"prompt": "a" * 59}, {"prompt": "b"}) == [f'prompt was "{"a" * 59}… and is "b"']
-
-
-def test_null_is_taken_not_to_be_there():
-    assert differences({"input": None}, {"prompt": None}) == ()
-    assert told({"input": None}, {"input": "a"}) == ['input: "a" is new']
 
 
 def test_the_error_carries_what_differs_to_another_process():

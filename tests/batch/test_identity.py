@@ -261,10 +261,6 @@ def test_a_model_of_another_shape_is_another_format():
     assert schema[0] == schema[1] != schema[2]
 
 
-def test_a_strategy_without_a_backend_has_an_identity():
-    assert identity_of(RejectionSamplingStrategy())["model"] == {}
-
-
 def test_a_backend_that_does_not_say_who_it_is_is_known_by_its_class():
     class Mine:
         async def generate(self, request: Any) -> Any: ...
@@ -360,10 +356,6 @@ def test_an_action_is_its_prompt():
     assert digest_of(plain, plain) != digest_of(strict, strict)
     message = Message("user", "x")
     assert differing_part(digest_of(plain, plain), digest_of(message, message)) == "prompt"
-
-
-def test_an_item_without_an_action_has_a_digest():
-    assert digest_of({"a": 1}, None) != digest_of({"a": 2}, None)
 
 
 def test_what_can_not_be_read_is_told_by_its_prompt():

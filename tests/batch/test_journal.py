@@ -23,7 +23,6 @@ from journal_kit import (
 )
 
 from mellea_like.batch import Journal, read_items
-from mellea_like.batch.journal.records import USAGE, item_record, slice_row
 from mellea_like.batch.journal.writer import JournalWriter
 from mellea_like.core.result import SamplingResult
 from mellea_like.errors import BackendUnavailable, JournalError, SamplingTimeout
@@ -197,12 +196,6 @@ async def test_another_run_is_refused_with_what_differs_and_nothing_is_changed(p
     assert bytes_beside(path) == before
 
 
-async def test_tuples_and_lists_are_the_same_run(path):
-    await write_run(path, 1, {"requirements": ("a", "b")})
-    async with Journal(path).open({"requirements": ["a", "b"]}) as store:
-        assert len(await store.lookup(0, 1)) == 1
-
-
 async def test_a_journal_that_is_there_is_refused_where_it_should_be_new(path):
     async with Journal(path, resume=False).open(IDENTITY) as store:
         await write_item(store, 0)
@@ -331,17 +324,6 @@ async def test_rows_are_written_at_once_where_there_is_a_reason(reason):
     assert written == [rows]
 
 
-def test_each_attempt_has_its_own_slices():
-    body = {"iteration": 1, "usage": dict.fromkeys(USAGE, 0)}
-    last = slice_row(0, 2, {**body, "text": "second"}, "all")
-    first = slice_row(0, 1, {**body, "text": "first"}, "all")
-    result = (0, 2, "passed", 1.0, None, '{"places":[[1,0,0]]}')
-    attempts = [(0, 1, "then"), (0, 2, "now")]
-    for slices in ([first, last], [last, first]):
-        record = item_record((0, "d", "l", None), result, attempts, (0, 0, 0, 0), slices)
-        assert [s["text"] for s in record["trace"]["slices"]] == ["second"]
-
-
 async def test_what_is_queued_is_written_when_the_run_is_cancelled(path):
     with anyio.CancelScope() as scope:
         async with Journal(path).open(IDENTITY) as store:
@@ -428,30 +410,6 @@ async def test_a_mistake_in_the_order_of_calls_is_named(path):
         store.begin(1, 1, "", "", None)
         with pytest.raises(ValueError, match="with a result or with an error"):
             await store.finish(1, 1, None, None)
-
-
-async def test_rows_that_no_database_takes_end_the_writing_and_everyone_hears_of_it():
-    writer = JournalWriter()
-
-    def commit(rows):
-        raise OverflowError("too large")
-
-    async def finish() -> None:
-        with pytest.raises(JournalError, match="too large"):
-            await writer.committed()
-        heard.append(True)
-
-    heard: list[bool] = []
-    async with anyio.create_task_group() as tasks:
-        writer.put("INSERT", [(10**30,)])
-        for _ in range(3):
-            tasks.start_soon(finish)
-        await checkpoint()
-        tasks.start_soon(writer.run, commit, anyio.CapacityLimiter(1))
-    assert len(heard) == 3
-    assert isinstance(writer.failed, JournalError)
-    with pytest.raises(JournalError, match="too large"):
-        writer.put("INSERT", [(1,)])
 
 
 async def test_an_item_has_one_result_and_never_another(path):

@@ -89,14 +89,6 @@ async def test_names_that_mean_something_in_addresses_are_only_names(tmp_path):
         assert len(await items_of(tmp_path / name)) == 1
 
 
-async def test_nothing_is_left_beside_a_journal_that_is_closed(path):
-    await write_run(path, 2)
-    assert set(bytes_beside(path)) == {"run.db"}
-    with closing(sqlite3.connect(path)) as connection:
-        assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
-        assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
-
-
 # --- what is no journal ---------------------------------------------------------------------------
 
 

@@ -93,13 +93,6 @@ def test_the_lock_s_file_names_its_holder_and_goes_with_it(path, lock):
     JournalLock(path).release()
 
 
-def test_a_lock_left_by_a_dead_process_is_taken_over(path, lock):
-    lock.write_text("mellea_like journal, written by process 999999\n", encoding="ascii")
-    held = JournalLock(path)
-    assert str(os.getpid()) in lock.read_text(encoding="ascii")
-    held.release()
-
-
 def test_a_holder_that_has_not_signed_yet_is_another_process(path, lock):
     held = JournalLock(path)
     lock.write_bytes(b"")

@@ -78,15 +78,6 @@ async def test_items_may_be_texts_and_actions(virtual_clock):
     assert [item.item for item in items] == given
 
 
-async def test_items_may_be_anything_with_an_action(virtual_clock):
-    backend = Plan()
-    rows = [{"word": "one"}, {"word": "two"}]
-    asked = lambda row: f"say {row['word']}"
-    items = await results_of(strategy(backend), rows, concurrency=1, action=asked)
-    assert backend.asked == ["say one", "say two"]
-    assert [item.item for item in items] == rows
-
-
 async def test_the_arguments_of_a_call_are_passed_on(virtual_clock):
     seen: list[Any] = []
 

@@ -54,16 +54,6 @@ async def test_an_errored_item_costs_what_the_journal_knows_of(virtual_clock):
     assert item.usage == Usage(requests=1, unknown=1)
 
 
-async def test_replays_do_not_wait_for_what_is_sampled(virtual_clock):
-    journal = MemoryJournal()
-    await results_of(strategy(), PROMPTS, concurrency=1, journal=journal)
-    journal.items[0].result = None
-    began = virtual_clock.now
-    async with sample_many(strategy(), PROMPTS, concurrency=6, journal=journal) as results:
-        came = [(item.id, virtual_clock.now - began) async for item in results]
-    assert came == [(1, 0), (2, 0), (3, 0), (4, 0), (5, 0), (0, 1)]
-
-
 async def test_replays_keep_to_the_window(virtual_clock):
     journal = MemoryJournal()
     prompts = [str(n) for n in range(40)]
@@ -125,15 +115,6 @@ async def test_a_result_is_handed_on_only_when_it_is_kept(virtual_clock):
         assert journal.finished == [item.id]
 
 
-async def test_an_item_is_begun_when_it_is_sampled_and_not_when_it_is_taken(virtual_clock):
-    journal = MemoryJournal()
-    source = Counted(PROMPTS)
-    async with sample_many(strategy(), source, concurrency=2, journal=journal):
-        await anyio.sleep(0.5)
-        assert source.taken == 4
-        assert sorted(journal.items) == [0, 1]
-
-
 async def test_at_most_so_many_are_neither_begun_nor_kept_as_run_at_a_time(virtual_clock):
     journal = MemoryJournal(commit=3)
     async with sample_many(strategy(), PROMPTS, concurrency=2, journal=journal):
@@ -155,18 +136,6 @@ async def test_the_journal_has_each_items_row_label_and_slices(virtual_clock):
         (0, 1, 2),
         (0, 1, 3),
     ]
-
-
-async def test_an_action_that_raises_is_kept_as_an_errored_item(virtual_clock):
-    def action(row):
-        raise LookupError("no such column")
-
-    journal = MemoryJournal()
-    for replayed in (False, True):
-        (item,) = await results_of(strategy(), [{}], concurrency=1, action=action, journal=journal)
-        assert item.replayed is replayed
-        assert item.status == "errored"
-        assert isinstance(item.error, LookupError)
 
 
 async def test_what_raised_is_sampled_anew_unless_errors_are_kept(virtual_clock):
@@ -309,15 +278,6 @@ async def test_a_journal_that_fails_while_an_item_is_sampled_stops_the_run(
     assert seen == []
     assert virtual_clock.now < 5
     assert backend.in_flight == 0
-
-
-async def test_a_journal_that_can_not_be_read_stops_the_run(virtual_clock):
-    class Unreadable(MemoryJournal):
-        async def lookup(self, item_id: int, count: int) -> list[Any]:
-            raise JournalError("the file is damaged")
-
-    with pytest.raises(JournalError, match="the file is damaged"):
-        await results_of(strategy(), PROMPTS, concurrency=4, journal=Unreadable())
 
 
 async def test_the_failure_of_a_slow_consumers_journal_comes_after_what_was_kept(virtual_clock):
