@@ -6,8 +6,11 @@ journal can be compared by another.
 
 from __future__ import annotations
 
+import ast
 import hashlib
+import inspect
 import json
+import linecache
 import re
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -16,9 +19,9 @@ from datetime import date, datetime, time
 from enum import Enum
 from functools import partial
 from pathlib import PurePath
+from types import CodeType, FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
-from mellea_like.batch.validator_code import code_of
 from mellea_like.core.action import is_action
 from mellea_like.core.context import Context
 from mellea_like.core.format import json_schema
@@ -48,6 +51,11 @@ OPAQUE = "<class>"
 
 OWN = ("strategy", "requirements", "model", "options", "format")
 """What an identity says by itself; ``prompt`` and ``input`` the user may say better."""
+
+FOR_PEOPLE = frozenset({"annotation", "decorator_list", "kind", "name", "returns", "type_comment"})
+"""Fields of a syntax tree that change nothing of what a function decides."""
+
+CALLED: tuple[type, ...] = (FunctionType, partial)
 
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 _EMPTY = Context()
@@ -167,7 +175,7 @@ def _requirement(requirement: Requirement | str) -> Json:
         if requirement.version is not None:
             decided["version"] = requirement.version
         elif not name.startswith("mellea_like."):  # Those of this library say all in words.
-            code = code_of(requirement.validator)
+            code = _code_of(requirement.validator)
             if code is not None:
                 decided["code"] = _digest(code)[:8]
     if requirement.judge is not None:
@@ -201,6 +209,108 @@ def _settings(extra: Mapping[str, Any]) -> dict[str, Json]:
         msg = f"settings holds what JSON can say, to be compared when the run is resumed: {exc}"
         raise TypeError(msg) from exc
     return plain
+
+
+# --- what a validator does ----------------------------------------------------------------------
+
+
+def _code_of(validator: Any, seen: frozenset[Any] = frozenset()) -> Json:
+    """Return what tells a validator from one of the same name that does something else.
+
+    That is its source, but for comments, docstrings, annotations, layout and decorators, with the
+    values that it takes from around it: numbers and texts, and the functions of its module that it
+    calls. None where there is no source, as of what was typed in or written in C.
+    """
+    if isinstance(validator, partial):
+        given = {str(n): value for n, value in enumerate(validator.args)} | validator.keywords
+        return [_code_of(validator.func, seen), _values(given, seen)]
+    if isinstance(validator, MethodType):
+        return _code_of(validator.__func__, seen)
+    if not isinstance(validator, FunctionType):
+        kind = cast("type[object]", type(validator))
+        called = inspect.getattr_static(kind, "__call__", None)
+        return _code_of(called, seen) if isinstance(called, FunctionType) else None
+    if validator in seen:
+        return None
+    node = _node_of(validator.__code__)
+    if node is None:
+        return None
+    around = inspect.getclosurevars(validator)
+    changed = {name for part in ast.walk(node) for name in _rebound(part)}
+    own = {
+        name: value
+        for name, value in {**around.globals, **around.nonlocals}.items()
+        if name not in changed
+        and (not isinstance(value, FunctionType) or value.__module__ == validator.__module__)
+    }
+    defaults = dict(enumerate(validator.__defaults__ or ())) | (validator.__kwdefaults__ or {})
+    seen |= {validator}
+    return [
+        _shape(node),
+        _values(own, seen),
+        _values({str(name): value for name, value in defaults.items()}, seen),
+    ]
+
+
+def _values(around: Mapping[str, Any], seen: frozenset[Any]) -> Json:
+    return {
+        name: repr(value) if _is_constant(value) else _code_of(value, seen)
+        for name, value in sorted(around.items())
+        if isinstance(value, CALLED) or _is_constant(value)
+    }
+
+
+def _is_constant(value: object) -> bool:
+    """Tell what stays as it is while the process runs, and reads the same in the next one."""
+    if isinstance(value, tuple):
+        return all(map(_is_constant, cast("tuple[object, ...]", value)))
+    return value is None or type(value) in {str, bytes, bool, int, float, complex}
+
+
+def _rebound(node: ast.AST) -> list[str]:
+    return node.names if isinstance(node, ast.Global | ast.Nonlocal) else []
+
+
+def _node_of(code: CodeType) -> ast.AST | None:
+    """Find the function in its file."""
+    for node in _functions(code.co_filename).get(code.co_firstlineno, ()):
+        if not isinstance(node, ast.Lambda):
+            return node
+        places = [(line, column) for line, _, column, _ in code.co_positions() if column]
+        if (node.body.lineno, node.body.col_offset) in places:
+            return node
+    return None
+
+
+def _functions(filename: str) -> Mapping[int, list[ast.AST]]:
+    """Return all functions of a file by the lines where they begin, with their decorators."""
+    found: dict[int, list[ast.AST]] = {}
+    linecache.checkcache(filename)
+    try:
+        tree = ast.parse("".join(linecache.getlines(filename)))
+    except (SyntaxError, ValueError):
+        return found
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            first = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", ()))])
+            found.setdefault(first, []).append(node)
+    return found
+
+
+def _shape(node: object) -> Json:
+    """Write a syntax tree so that all versions of Python write it alike."""
+    if isinstance(node, list):
+        return [_shape(part) for part in cast("list[object]", node)]
+    if not isinstance(node, ast.AST):
+        return repr(node)
+    fields = dict(ast.iter_fields(node))
+    if (
+        isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and ast.get_docstring(node) is not None
+    ):
+        fields["body"] = node.body[1:]
+    kept = {n: v for n, v in fields.items() if v not in (None, []) and n not in FOR_PEOPLE}
+    return {type(node).__name__: {name: _shape(value) for name, value in kept.items()}}
 
 
 # --- anything as plain data --------------------------------------------------------------------

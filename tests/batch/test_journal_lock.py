@@ -12,7 +12,7 @@ from anyio import to_thread
 from journal_kit import HOLD, IDENTITY, bytes_beside, child, items_of, run_of, write_item, write_run
 
 from mellea_like.batch import Journal
-from mellea_like.batch.journal.lock import JournalLock
+from mellea_like.batch.journal.writer import JournalLock
 from mellea_like.errors import JournalError
 
 pytestmark = pytest.mark.anyio
@@ -67,7 +67,7 @@ async def test_a_forked_child_does_not_hold_its_parent_s_lock(path):
     holder = """
         import os, sys
         from pathlib import Path
-        from mellea_like.batch.journal.lock import JournalLock
+        from mellea_like.batch.journal.writer import JournalLock
 
         lock = JournalLock(Path(sys.argv[1]))
         if os.fork():

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mellea_like.batch.window import Window
+from mellea_like.batch.batch_run import Window
 
 
 def finished(window: Window[int], *positions: int) -> Window[int]:

@@ -89,12 +89,12 @@ class ParquetWriter:
             [(name, pa.type_for_alias(type_)) for name, type_ in zip(names, types, strict=True)]
         )
         self._writer = parquet.ParquetWriter(file, self._schema)
-        self._rows: list[list[Any]] = []
+        self._rows: list[dict[str, Any]] = []
 
     def write(self, record: Mapping[str, Any]) -> None:
         """Write a result."""
-        values = flat(record, self._columns)
-        self._rows.append([_fit(v, t) for v, t in zip(values, self._types, strict=True)])
+        values = zip(self._schema.names, flat(record, self._columns), self._types, strict=True)
+        self._rows.append({name: _fit(value, type_) for name, value, type_ in values})
         if len(self._rows) >= ROWS_WRITTEN:
             self._write_group()
 
@@ -105,12 +105,7 @@ class ParquetWriter:
         self._writer.close()
 
     def _write_group(self) -> None:
-        columns = zip(*self._rows, strict=True)
-        arrays = [
-            pa.array(values, type=field.type)
-            for values, field in zip(columns, self._schema, strict=True)
-        ]
-        self._writer.write_table(pa.Table.from_arrays(arrays, schema=self._schema))
+        self._writer.write_table(pa.Table.from_pylist(self._rows, schema=self._schema))
         self._rows = []
 
 
