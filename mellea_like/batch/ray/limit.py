@@ -1,7 +1,7 @@
 """What all actors of a dataset may spend together: an actor holds it, and answers each request.
 
-Two busy cores passed 700 requests a second through it, 40,000 a minute: more than the quotas that
-are kept in this way.
+A request is a call of the actor, and another one when it has ended: two cores that were busy with
+other work passed 400 requests a second. Faster quotas would need batches.
 """
 
 from __future__ import annotations
