@@ -75,7 +75,7 @@ class BaseSamplingStrategy:
         selection: which passing slice wins. ``"first"`` takes the first to arrive, which depends on
             timing and so is not deterministic. ``"ordered"`` takes the lowest (depth, subsample)
             whatever the timing: it waits for the slices of lower rank and cancels only the others.
-        options: how to generate, where a call does not say.
+        options: how to generate, where a call leaves it open.
         judge_options: how judges generate; by default at temperature 0.
         iteration_timeout: the longest an iteration may take, in seconds; past it the iteration has
             errored and its subsample goes on.
@@ -91,7 +91,7 @@ class BaseSamplingStrategy:
             that off, and such an error then costs its turn.
         schedule: when iterations may start; None, like ``Eager()``, starts all subsamples at once
             where a draw can fail.
-        budget: what all calls of this strategy together may cost; a call can have one of its own
+        budget: what all calls of this strategy together may cost; a call can have its own budget
             besides.
         give_up: when to stop because a requirement fails too often, as in ``PerRequirement()``;
             None uses all turns.
@@ -197,7 +197,7 @@ class BaseSamplingStrategy:
             The action to ask next, and the conversation to ask it in.
 
         Raises:
-            NotImplementedError: the strategy does not say.
+            NotImplementedError: the strategy leaves it out.
         """
         msg = f"{type(self).__name__} has no repair(history): it says what to ask after a failure"
         raise NotImplementedError(msg)

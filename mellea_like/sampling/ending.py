@@ -129,7 +129,7 @@ def _best_failure(
     position = index(chosen)
     if not 0 <= position < len(failed):
         msg = (
-            f"{strategy}.select_from_failure returned {chosen}, which is no position among"
+            f"{strategy}.select_from_failure returned {chosen}, which isn't a position among"
             f" {len(failed)} failed slices: 0 to {len(failed) - 1}"
         )
         raise ValueError(msg)

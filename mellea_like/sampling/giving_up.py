@@ -69,7 +69,7 @@ class PerRequirement:
         confidence: how sure that must be, between 0 and 1.
 
     Raises:
-        TypeError: an argument is no number.
+        TypeError: an argument isn't a number.
         ValueError: an argument is out of its range.
     """
 

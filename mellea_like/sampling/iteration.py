@@ -169,8 +169,8 @@ class Iteration:
                 await self._attempt()
             late = scope.cancelled_caught
         except anyio.get_cancelled_exc_class():
-            # A backend may answer its cancellation with one of its own, which no scope takes for
-            # its: the time was up all the same.
+            # A backend may answer its cancellation with another one, which no scope takes for its
+            # own: the time was up all the same.
             if cancel_requested() or not scope.cancel_called:
                 raise
             late = True
@@ -237,7 +237,7 @@ class Iteration:
             self._conclude(call.checklist.requirements, verdicts)
 
     def _read(self, generation: Generation) -> Candidate | None:
-        """Parse a reply; None where it is no whole answer, or does not parse."""
+        """Parse a reply; None where it isn't a whole answer, or does not parse."""
         call, plan = self.call, self.call.plan
         self.generation = generation
         if call.watched and generation.finish_reason == REJECTED and self._reject(generation):

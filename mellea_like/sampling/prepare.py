@@ -137,7 +137,7 @@ def as_backend(backend: object, name: str) -> Backend:
             hint = ": make an instance of it"
         elif callable(backend):
             hint = ": wrap it in FunctionBackend(...)"
-        msg = f"{name} is no backend, for it has no generate(request): {backend!r}{hint}"
+        msg = f"{name} isn't a backend, for it has no generate(request): {backend!r}{hint}"
         raise TypeError(msg)
     return backend
 

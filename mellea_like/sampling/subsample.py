@@ -59,7 +59,7 @@ async def produce(call: CallContext, loop_budget: int, chain: int, last: int) ->
             # anyio leaves it in a cycle: the call's record shall not wait for the collector too.
             exc.__traceback__ = None
             raise
-        # A backend may answer its cancellation with one of its own, which no scope takes for its.
+        # A backend may answer its cancellation with another, which no scope takes for its own.
         if cancellation is None or rest is not None or not recorder.was_cancelled(chain):
             recorder.abort(exc)  # It is raised again by the call, outside its task group.
     finally:
@@ -109,7 +109,7 @@ async def _run_chain(  # noqa: C901, PLR0912 (one loop, the hot one)
                 recorder.hopeless(why)
         elif slice_.passed:
             return False
-        elif cancel_requested():  # A backend may make an error of its own of a cancellation.
+        elif cancel_requested():  # A backend may turn a cancellation into an error.
             recorder.cut_short = True
             return False
         elif not may_go_on(slice_):

@@ -44,7 +44,7 @@ CLOSE_SECONDS = 2.0
 
 
 class SyncSampler:
-    """Samples for threads: all their calls run on one event loop, in a thread of its own.
+    """Samples for threads: all their calls run on one event loop, in a separate thread.
 
     For programs whose parallel work is threads, such as a Flask or Django server. Any number of
     threads may call `sample` at a time. Since one event loop serves them all, they may share
@@ -170,9 +170,9 @@ class SyncSampler:
 
 
 def run_once(call: Callable[[], Awaitable[T]], backends: Iterable[Any]) -> T:
-    """Run a call in an event loop of its own, and close the loop's idle connections at the end.
+    """Run a call in a new event loop, and close the loop's idle connections at the end.
 
-    Where an event loop runs in this thread already, the call's runs in a thread of its own.
+    Where an event loop runs in this thread already, the call's runs in another thread.
     """
     if running_loop() is not None:
         thread = _LoopThread(backends)
@@ -212,7 +212,7 @@ async def _close_idle(backends: Iterable[Any]) -> None:
 
 
 class _LoopThread:
-    """An event loop in a thread of its own, which starts when the first call comes."""
+    """An event loop in a separate thread, which starts when the first call comes."""
 
     def __init__(self, backends: Iterable[Any]) -> None:
         self._backends = list(backends)

@@ -7,7 +7,7 @@ import math
 
 import anyio
 import pytest
-from engine_kit import by_iteration, says, yes
+from engine_kit import by_iteration, yes
 
 from mellea_like import (
     BaseSamplingStrategy,
@@ -23,7 +23,6 @@ from mellea_like import (
     Requirement,
     RequirementError,
     SamplingResult,
-    requirement,
 )
 from mellea_like.backends.function import FunctionBackend
 from mellea_like.backends.scripted import ScriptedBackend
@@ -84,10 +83,10 @@ def test_seconds_are_a_number(name, value):
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"backend": 3}, TypeError, "backend is no backend"),
-        ({"backend": ScriptedBackend}, TypeError, "backend is no backend"),
+        ({"backend": 3}, TypeError, "backend isn't a backend"),
+        ({"backend": ScriptedBackend}, TypeError, "backend isn't a backend"),
         ({"backend": print}, TypeError, r"wrap it in FunctionBackend"),
-        ({"judge": "gpt"}, TypeError, "judge is no backend"),
+        ({"judge": "gpt"}, TypeError, "judge isn't a backend"),
         ({"requirements": "lone"}, TypeError, "requirements takes a list, not a lone str"),
         ({"requirements": yes}, TypeError, "not a lone Requirement"),
         ({"requirements": [3]}, TypeError, "holds Requirement objects and texts, not 3"),
@@ -117,31 +116,47 @@ def test_a_strategy_is_immutable():
         strategy.settings.loop_budget = 5
 
 
+class Demanding:
+    """An action whose own requirements are no list."""
+
+    requirements = "lone"
+
+    def render(self, context):
+        return context.messages
+
+    def parse(self, text):
+        return text
+
+
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"requirements": "lone"}, TypeError, "put it into a list"),
-        ({"requirements": yes}, TypeError, "put it into a list"),
-        ({"context": "hi"}, TypeError, "context is a Context"),
-        ({"backend": 3}, TypeError, "backend is no backend"),
+        ({"requirements": "lone"}, TypeError, "takes a list, not a lone str: put it into a list"),
+        ({"requirements": yes}, TypeError, "not a lone Requirement: put it into a list"),
+        ({"requirements": [3]}, TypeError, "holds Requirement objects and texts, not 3"),
+        ({"requirements": [" "]}, ValueError, "holds an empty text"),
+        ({"requirements": 5}, TypeError, "takes a list of Requirement objects and texts, not 5"),
+        ({"action": Demanding()}, TypeError, "the action's requirements takes a list"),
+        ({"context": "hi"}, TypeError, r"not str: Context\(\[Message\(\.\.\.\), \.\.\.\]\)"),
+        ({"validation_context": ()}, TypeError, "validation_context is a Context, not tuple"),
+        ({"backend": 3}, TypeError, "backend isn't a backend, for it has no generate"),
+        ({"backend": FunctionBackend}, TypeError, "backend isn't a backend"),
+        ({"backend": print}, TypeError, r"wrap it in FunctionBackend\(\.\.\.\)"),
         ({"options": {"sede": 1}}, ValueError, "unknown option sede"),
+        ({"options": 3}, TypeError, "options are an Options or a mapping"),
         ({"format": 3}, TypeError, "format takes a pydantic model"),
-        ({"validation_context": "hi"}, TypeError, "validation_context is a Context"),
-        ({"action": 3}, TypeError, "an action is"),
+        ({"action": 3}, TypeError, "an action is a str, an Instruction, a Message or an object"),
+        ({"action": Instruction}, TypeError, "an action is a str"),
+        ({"strategy": RejectionSamplingStrategy()}, ValueError, "there is no backend: give one to"),
     ],
-    ids=str,
+    ids=lambda value: str(value).split(" at 0x")[0],
 )
 async def test_what_sample_refuses_before_the_first_request(arguments, error, message):
     backend = by_iteration({})
-    given = {"action": "do", "requirements": (), **arguments}
+    given = {"action": "do", "strategy": RejectionSamplingStrategy(backend), **arguments}
     with pytest.raises(error, match=message):
-        await RejectionSamplingStrategy(backend).sample(**given)
+        await given.pop("strategy").sample(**given)
     assert backend.requests == []
-
-
-async def test_without_any_backend_the_error_says_where_to_give_one():
-    with pytest.raises(ValueError, match="give one to the strategy, or to the call as backend="):
-        await RejectionSamplingStrategy().sample("do")
 
 
 async def test_a_judged_requirement_on_a_backend_that_can_not_judge_is_refused_first():
@@ -284,45 +299,3 @@ async def test_one_strategy_serves_many_tasks_at_once(virtual_clock):
 
 
 # --- requirements as they are written ----------------------------------------------------------
-
-
-def test_requirement_as_a_decorator_and_as_a_constructor():
-    @requirement("exactly three lines", weight=2)
-    def three_lines(candidate):
-        return True
-
-    assert isinstance(three_lines, Requirement)
-    assert (three_lines.description, three_lines.name) == ("exactly three lines", "three_lines")
-    assert three_lines.weight == 2
-    assert not three_lines.judged
-
-    judged = requirement("mentions a colour")
-    assert judged.judged
-    assert judged.name == "mentions a colour"
-
-    checked = requirement("is short", lambda c: True, name="short", inline=True)
-    assert (checked.name, checked.inline, checked.judged) == ("short", True, False)
-
-    @requirement("async", on_error="fail", timeout=3)
-    async def later(candidate):
-        return True
-
-    assert (later.stage.name, later.on_error, later.timeout) == ("AWAITED", "fail", 3)
-    with pytest.raises(TypeError, match="takes a description first"):
-        requirement(lambda c: True)
-
-
-def test_a_requirement_is_neither_true_nor_false():
-    with pytest.raises(TypeError, match=r"combine requirements with &, | and ~"):
-        bool(yes)
-    with pytest.raises(TypeError):
-        _ = yes and says("no")
-    with pytest.raises(TypeError):
-        _ = yes & "text"
-
-
-def test_a_requirement_is_immutable():
-    with pytest.raises(AttributeError, match="immutable"):
-        yes.weight = 2
-    with pytest.raises(AttributeError, match="immutable"):
-        del yes.weight

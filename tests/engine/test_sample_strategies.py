@@ -271,35 +271,6 @@ async def test_a_reply_that_does_not_parse_is_a_failure_whose_reason_goes_into_t
     assert passed.passed
 
 
-@pytest.mark.parametrize(
-    ("wanted", "text", "value"),
-    [
-        (int, "42", 42),
-        (list[int], "[1, 2]", [1, 2]),
-        (dict[str, float], '{"a": 1}', {"a": 1.0}),
-        (bool, "true", True),
-        (Pet, '```json\n{"name": "Rex", "legs": 4}\n```', Pet(name="Rex", legs=4)),
-        (int | None, "null", None),
-    ],
-)
-async def test_formats_of_any_type_that_pydantic_knows(wanted, text, value):
-    _, result = await run(RejectionSamplingStrategy, [text], requirements=[], format=wanted)
-    assert result.success
-    if value is not None:
-        assert result.value == value
-
-
-@pytest.mark.parametrize(
-    ("wanted", "text"),
-    [(int, "4.5"), (int, "four"), (list[int], "[1, 'a']"), (Pet, "[]"), (int, "")],
-)
-async def test_formats_refuse_what_is_not_of_their_type(wanted, text):
-    _, result = await run(RejectionSamplingStrategy, [text], requirements=[], format=wanted)
-    assert not result.success
-    assert result.best.reason
-    assert result.value is None
-
-
 async def test_a_backends_own_value_is_validated_against_the_format():
     class Backend:
         async def generate(self, request):

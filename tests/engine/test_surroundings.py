@@ -30,7 +30,6 @@ from mellea_like import (
     SamplingFailed,
     current_iteration,
     hook,
-    requirement,
 )
 from mellea_like.backends import FunctionBackend, OpenAIBackend
 from mellea_like.errors import BackendError, RateLimited, RequirementError
@@ -316,34 +315,8 @@ def contains_yes(candidate):
     return "yes" in candidate.text, "it lacks yes"
 
 
-def failed_result():
-    needs = requirement("say yes", contains_yes) & ~Requirement("no maybe", contains_yes)
-    return strategy().sample_sync("x", [needs, Requirement("y", contains_yes)], options={"seed": 1})
-
-
-def same(value):
-    return [
-        (s.iteration, s.text, s.outcome, s.problems, [r.description for r, _ in s.validations])
-        for s in value.slices
-    ]
-
-
 def round_trips(value):
     return [copy.copy(value), copy.deepcopy(value), pickle.loads(pickle.dumps(value))]
-
-
-def test_a_result_its_slices_and_its_failure_can_be_copied_and_pickled():
-    result = failed_result()
-    for twin in round_trips(result):
-        assert same(twin) == same(result)
-        assert twin.usage == result.usage
-    for twin in round_trips(result.slices[0]):
-        assert twin.problems == result.slices[0].problems
-    with pytest.raises(SamplingFailed) as caught:
-        result.unwrap()
-    for twin in round_trips(caught.value):
-        assert str(twin) == str(caught.value)
-        assert same(twin.result) == same(result)
 
 
 def test_a_copied_requirement_is_the_same_one_and_a_pickled_one_decides_the_same():
@@ -418,7 +391,7 @@ def test_a_value_that_can_not_be_shown_does_not_hide_the_rest():
 # --- what a call costs and leaves --------------------------------------------------------------
 
 
-def test_a_thousand_calls_leave_no_memory_behind():
+def test_fifty_calls_leave_no_memory_behind():
     async def reply(request):
         await anyio.lowlevel.checkpoint()
         return "yes" if request.meta.iteration == 3 else "no"
@@ -430,20 +403,20 @@ def test_a_thousand_calls_leave_no_memory_behind():
             await calls.sample("x", [yes], on_slice=lambda _: None)
 
     async def main():
-        await many(100)
+        await many(10)
         gc.collect()
         tracemalloc.start()
         try:
-            await many(200)
+            await many(10)
             gc.collect()
             before, _ = tracemalloc.get_traced_memory()
-            await many(1000)
+            await many(50)
             gc.collect()
             after_all, _ = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
         # A call's record alone is above 2 KB.
-        assert after_all - before < 100_000
+        assert after_all - before < 30_000
 
     on_asyncio(main)
 

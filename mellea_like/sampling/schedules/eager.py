@@ -26,7 +26,7 @@ class Eager(BaseSchedule):
             Without it each subsample keeps its own turns.
 
     Raises:
-        TypeError: ``pool`` is no bool.
+        TypeError: ``pool`` isn't a bool.
     """
 
     pool: bool = False

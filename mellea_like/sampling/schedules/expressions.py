@@ -58,14 +58,14 @@ def parse_schedule(text: str) -> Schedule:
     """Read a schedule.
 
     Args:
-        text: what the user wrote, ``staggered:0.5`` say; in capitals or not, with or without spaces
-            round its parts.
+        text: what the user wrote, such as ``staggered:0.5``; in capitals or not, with or without
+            spaces around its parts.
 
     Returns:
         The schedule; what is left out is as in Python.
 
     Raises:
-        ValueError: it is no schedule; says what is wrong, and what to write.
+        ValueError: it isn't a schedule; says what is wrong, and what to write.
     """
     name, colon, rest = text.partition(":")
     kind = name.strip().lower()

@@ -36,7 +36,7 @@ class LatencyStatistics(NamedTuple):
 
 
 class LatencyQuantiles:
-    """The running quantiles of durations, kept per key, and shared by whoever is given this object.
+    """The running quantiles of durations, kept per key, and shared by all who are given it.
 
     An iteration that was cancelled after t seconds says only that it would have taken longer than
     t. As the slow ones are those that get cancelled when a sibling wins, leaving them out would
@@ -53,7 +53,7 @@ class LatencyQuantiles:
         keys: for how many keys, at least 1; beyond it, the one used longest ago is forgotten.
 
     Raises:
-        TypeError: an argument is no int.
+        TypeError: an argument isn't an int.
         ValueError: an argument is out of its range.
     """
 
@@ -78,7 +78,7 @@ class LatencyQuantiles:
             censored: whether it would have taken longer, had it not been cancelled.
 
         Raises:
-            ValueError: it is no duration.
+            ValueError: it isn't a duration.
         """
         if not 0 <= seconds < float("inf"):
             msg = f"LatencyQuantiles: a duration is at least 0 seconds and finite, not {seconds!r}"
@@ -117,7 +117,7 @@ class LatencyQuantiles:
             a lower bound: the longest known duration.
 
         Raises:
-            TypeError: ``q`` is no number.
+            TypeError: ``q`` isn't a number.
             ValueError: ``q`` is out of its range.
         """
         real_number("LatencyQuantiles: q", q, over=0, under=1)

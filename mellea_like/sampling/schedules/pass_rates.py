@@ -96,7 +96,7 @@ class PassRateStatistics(NamedTuple):
 
 
 class PassRates:
-    """The pass rates of draws, each a Beta posterior, shared by whoever is given this object.
+    """The pass rates of draws, each a Beta posterior, shared by all who are given it.
 
     What was observed fades, so that a rate follows a change: with each further draw, all before it
     count less, by a factor of ``1 - 1 / memory``; so all of them together never count as more than

@@ -29,7 +29,7 @@ class Staggered(BaseSchedule):
         delay: seconds between the starts of two subsamples, over 0.
 
     Raises:
-        TypeError: the delay is no number.
+        TypeError: the delay isn't a number.
         ValueError: it is not over 0 and finite.
     """
 
