@@ -29,7 +29,7 @@ from mellea_like.errors import (
 )
 from mellea_like.hooks.registry import Plugin, PluginSet, hook, register, unregister
 from mellea_like.hooks.types import HookMode, HookType
-from mellea_like.runtime.later import imported_later, keep_installed
+from mellea_like.runtime.lazy import keep_installed, lazy_exports
 from mellea_like.sampling.base import BaseSamplingStrategy
 from mellea_like.sampling.strategies import (
     MultiTurnStrategy,
@@ -114,7 +114,7 @@ __all__ = [
 
 keep_installed(__all__, OpenAIBackend="openai")
 
-__getattr__, __dir__ = imported_later(
+__getattr__, __dir__ = lazy_exports(
     {
         "AdaptiveLimiter": "mellea_like.limits",
         "Budget": "mellea_like.limits",

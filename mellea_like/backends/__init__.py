@@ -9,7 +9,7 @@ from mellea_like.backends.function import FunctionBackend
 from mellea_like.backends.markov import MarkovBackend
 from mellea_like.backends.scripted import Reply, ScriptedBackend
 from mellea_like.backends.simulated import SimulatedBackend
-from mellea_like.runtime.later import imported_later, keep_installed
+from mellea_like.runtime.lazy import keep_installed, lazy_exports
 
 if TYPE_CHECKING:
     from mellea_like.backends.llama import LlamaCppBackend
@@ -37,7 +37,7 @@ keep_installed(
     SamplingRounds="mcp",
 )
 
-__getattr__, __dir__ = imported_later(
+__getattr__, __dir__ = lazy_exports(
     {
         "LlamaCppBackend": "mellea_like.backends.llama",
         "MCPSamplingBackend": "mellea_like.backends.mcp",

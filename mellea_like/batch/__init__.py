@@ -11,7 +11,7 @@ async with sample_many(strategy, prompts, concurrency=64, journal="run.db") as r
 
 from typing import TYPE_CHECKING
 
-from mellea_like.runtime.later import imported_later
+from mellea_like.runtime.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from mellea_like.batch.batch_run import BatchRun
@@ -35,7 +35,7 @@ __all__ = [
     "sample_many",
 ]
 
-__getattr__, __dir__ = imported_later(
+__getattr__, __dir__ = lazy_exports(
     {
         "BatchRun": "mellea_like.batch.batch_run",
         "ItemResult": "mellea_like.batch.item",

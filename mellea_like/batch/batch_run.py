@@ -16,8 +16,8 @@ from mellea_like.batch.progress import Progress, Reporter
 from mellea_like.batch.source import END, Source
 from mellea_like.batch.task_scope import TaskScope
 from mellea_like.batch.work import Job, budget_spent, first_failure
+from mellea_like.core.display import add_note
 from mellea_like.core.generation import Usage
-from mellea_like.core.shown import add_note
 from mellea_like.errors import JournalError
 from mellea_like.runtime.logs import warn
 from mellea_like.runtime.native import split_cancellation

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from mellea_like.core.action import as_action
+from mellea_like.core.display import add_note
 from mellea_like.core.result import SamplingResult, StopReason
-from mellea_like.core.shown import add_note
 from mellea_like.errors import LimitExceeded, MelleaError, SamplingFailed
 from mellea_like.limits.backoff_gate import PATIENT
 from mellea_like.runtime.native import cancel_requested, split_cancellation

@@ -10,7 +10,7 @@ async with RerunGate(rebuild) as gate:
 
 from typing import TYPE_CHECKING
 
-from mellea_like.runtime.later import imported_later
+from mellea_like.runtime.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from mellea_like.coalescing.chat.dispatcher import ChatDispatcher, ChatStatistics, StopReport
@@ -57,7 +57,7 @@ __all__ = [
     "watch",
 ]
 
-__getattr__, __dir__ = imported_later(
+__getattr__, __dir__ = lazy_exports(
     {
         "DEFAULT_COALESCE_MAX_BATCH": "mellea_like.coalescing.coordinator.coordinator",
         "DEFAULT_COALESCE_WINDOW": "mellea_like.coalescing.coordinator.coordinator",

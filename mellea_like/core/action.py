@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
+from mellea_like.core.display import fields_shown
 from mellea_like.core.message import Message
-from mellea_like.core.shown import fields_shown
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
+from mellea_like.core.display import fields_shown
 from mellea_like.core.generation import Generation, Meter
 from mellea_like.core.options import Options
-from mellea_like.core.shown import fields_shown
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -7,7 +7,7 @@ from functools import lru_cache
 from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
-from mellea_like.core.shown import bounded, error_text, first_few
+from mellea_like.core.display import bounded, error_text, first_few
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter, ValidationError

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from mellea_like.core.shown import bounded, fields_shown
+from mellea_like.core.display import bounded, fields_shown
 
 __all__ = [
     "INCOMPLETE",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, get_args
 
-from mellea_like.core.shown import fields_shown
+from mellea_like.core.display import fields_shown
 
 if TYPE_CHECKING:
     from mellea_like.core.context import Context

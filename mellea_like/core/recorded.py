@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from mellea_like import errors
+from mellea_like.core.display import add_note, error_text, fields_shown, safe_repr
 from mellea_like.core.message import Message
 from mellea_like.core.requirement import Requirement
-from mellea_like.core.shown import add_note, error_text, fields_shown, safe_repr
 from mellea_like.errors import BackendError, MelleaError, RequirementError
 
 if TYPE_CHECKING:

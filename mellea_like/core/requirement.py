@@ -10,8 +10,8 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
 
 from mellea_like.core.callables import is_async, takes
+from mellea_like.core.display import shown
 from mellea_like.core.numbers import real_number
-from mellea_like.core.shown import shown
 from mellea_like.core.streaming import check_stream
 
 if TYPE_CHECKING:

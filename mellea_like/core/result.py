@@ -8,8 +8,8 @@ from enum import StrEnum
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, overload
 
+from mellea_like.core.display import bounded
 from mellea_like.core.generation import Usage
-from mellea_like.core.shown import bounded
 from mellea_like.errors import SamplingFailed
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from mellea_like.core.context import Context
+from mellea_like.core.display import fields_shown, first_few
 from mellea_like.core.generation import Usage
 from mellea_like.core.message import Message
-from mellea_like.core.shown import fields_shown, first_few
 from mellea_like.core.validation import ValidationStatus
 
 if TYPE_CHECKING:

@@ -15,6 +15,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from mellea_like.core.context import Context
+from mellea_like.core.display import safe_repr
 from mellea_like.core.format import parse_json
 from mellea_like.core.generation import Generation, Usage
 from mellea_like.core.message import Message
@@ -24,7 +25,6 @@ from mellea_like.core.recorded import (
     error_to_dict,
     recorded_requirement,
 )
-from mellea_like.core.shown import safe_repr
 from mellea_like.core.slice import Outcome, Slice
 from mellea_like.core.validation import ValidationResult, ValidationStatus
 

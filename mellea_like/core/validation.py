@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, SupportsFloat, TypeAlias
 
-from mellea_like.core.shown import error_text, fields_shown
+from mellea_like.core.display import error_text, fields_shown
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

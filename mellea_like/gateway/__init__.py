@@ -9,7 +9,7 @@ app = make_app(read_config("gateway.yaml"))  # For any ASGI server.
 
 from typing import TYPE_CHECKING
 
-from mellea_like.runtime.later import imported_later
+from mellea_like.runtime.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from mellea_like.gateway.config.gateway_config import ConfigError, GatewayConfig, read_config
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ConfigError", "GatewayConfig", "make_app", "read_config"]
 
-__getattr__, __dir__ = imported_later(
+__getattr__, __dir__ = lazy_exports(
     {
         "ConfigError": "mellea_like.gateway.config.gateway_config",
         "GatewayConfig": "mellea_like.gateway.config.gateway_config",

@@ -15,7 +15,7 @@ from mellea_like.hooks.registry import (
     unregister,
 )
 from mellea_like.hooks.types import HookMode, HookType
-from mellea_like.runtime.later import imported_later
+from mellea_like.runtime.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from mellea_like.hooks.payloads import (
@@ -57,6 +57,6 @@ __all__ = [
 ]
 
 
-__getattr__, __dir__ = imported_later(
+__getattr__, __dir__ = lazy_exports(
     {name: "mellea_like.hooks.payloads" for name in __all__ if name.endswith("Payload")}, globals()
 )

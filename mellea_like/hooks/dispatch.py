@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import anyio
 
-from mellea_like.core.shown import error_text
+from mellea_like.core.display import error_text
 from mellea_like.errors import Blocked, HookError
 from mellea_like.hooks.types import HookMode, HookType
 from mellea_like.runtime.logs import warn

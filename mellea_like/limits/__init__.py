@@ -10,7 +10,7 @@ strategy = RejectionSamplingStrategy(backend, concurrency_budget=4, budget=Budge
 
 from typing import TYPE_CHECKING
 
-from mellea_like.runtime.later import imported_later
+from mellea_like.runtime.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from mellea_like.core.prices import Price
@@ -46,7 +46,7 @@ __all__ = [
     "gate_of",
 ]
 
-__getattr__, __dir__ = imported_later(
+__getattr__, __dir__ = lazy_exports(
     {
         "Price": "mellea_like.core.prices",
         "AdaptiveLimiter": "mellea_like.limits.adaptive",

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import anyio
 
+from mellea_like.core.display import add_note, error_text
 from mellea_like.core.generation import Generation
 from mellea_like.core.numbers import real_number, whole_number
-from mellea_like.core.shown import add_note, error_text
 from mellea_like.core.wrapping import BackendWrapper
 from mellea_like.errors import (
     BackendError,

@@ -6,7 +6,7 @@ from pathlib import Path
 from traceback import walk_tb
 from typing import TYPE_CHECKING, cast
 
-from mellea_like.core.shown import add_note, error_text
+from mellea_like.core.display import add_note, error_text
 from mellea_like.core.validation import ValidationResult, ValidationStatus
 from mellea_like.errors import RequirementError
 

@@ -6,7 +6,7 @@ import logging
 from typing import Any
 
 from mellea_like.core.current import ITERATION
-from mellea_like.core.shown import bounded, error_text
+from mellea_like.core.display import bounded, error_text
 
 __all__ = ["IterationFilter", "inform", "logger", "warn"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from operator import index
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from mellea_like.core.display import add_note
 from mellea_like.core.result import StopReason
-from mellea_like.core.shown import add_note
 from mellea_like.core.slice import Outcome, Slice
 from mellea_like.errors import HookError, SamplingFailed, SamplingTimeout
 from mellea_like.sampling.selection import winner

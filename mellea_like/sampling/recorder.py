@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 import anyio
 
+from mellea_like.core.display import bounded, error_text
 from mellea_like.core.generation import Usage
 from mellea_like.core.result import StopReason
-from mellea_like.core.shown import bounded, error_text
 from mellea_like.core.slice import Outcome, Slice
 from mellea_like.runtime.logs import warn
 from mellea_like.runtime.native import split_cancellation

@@ -8,7 +8,7 @@ from opentelemetry import context as otel_context
 from opentelemetry import trace
 from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, Tracer
 
-from mellea_like.core.shown import error_text
+from mellea_like.core.display import error_text
 from mellea_like.runtime.logs import warn
 from mellea_like.telemetry.names import ERROR_TYPE, SCOPE
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import anyio
 
+from mellea_like.core.display import error_text
 from mellea_like.core.generation import Generation, Usage
-from mellea_like.core.shown import error_text
 from mellea_like.errors import Expired, MissingAnswer, QueueFull, Refused, ShutdownError, Stopped
 from mellea_like.hooks.dispatch import HookRun
 from mellea_like.runtime.logs import warn

@@ -19,8 +19,8 @@ from mellea_like.coalescing.coordinator.joint_prompt import (
 )
 from mellea_like.coalescing.ticket import Ticket
 from mellea_like.core.backend import checked_reply
+from mellea_like.core.display import error_text
 from mellea_like.core.generation import Generation, Usage
-from mellea_like.core.shown import error_text
 from mellea_like.errors import BackendUnavailable, Expired, MissingAnswer, ShutdownError, Stopped
 from mellea_like.runtime.logs import logger, warn
 from mellea_like.runtime.native import cancel_requested, split_cancellation

@@ -26,8 +26,8 @@ from mellea_like.coalescing.rerun.submissions import (
 )
 from mellea_like.coalescing.ticket import Ticket
 from mellea_like.core.callables import check_plain, takes
+from mellea_like.core.display import error_text
 from mellea_like.core.numbers import real_number, whole_number
-from mellea_like.core.shown import error_text
 from mellea_like.errors import CoalescingError, QueueFull, Refused, ShutdownError
 from mellea_like.runtime.logs import warn
 from mellea_like.runtime.native import cancel_requested

@@ -5,7 +5,7 @@ Each name is imported when it is first used.
 
 from typing import TYPE_CHECKING
 
-from mellea_like.runtime.later import imported_later
+from mellea_like.runtime.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from mellea_like.sampling.giving_up import GiveUp, PerRequirement
@@ -46,7 +46,7 @@ __all__ = [
     "Staggered",
 ]
 
-__getattr__, __dir__ = imported_later(
+__getattr__, __dir__ = lazy_exports(
     {
         "Adaptive": "mellea_like.sampling.schedules.adaptive",
         "BaseSchedule": "mellea_like.sampling.schedules.base",

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ["imported_later", "keep_installed"]
+__all__ = ["keep_installed", "lazy_exports"]
 
 
-def imported_later(
+def lazy_exports(
     places: Mapping[str, str], names: Mapping[str, object]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Make a package's ``__getattr__`` and ``__dir__`` (PEP 562)."""
