@@ -16,6 +16,8 @@ from mellea_like.testing import run_virtual
 
 STORM = bool(os.environ.get("STORM"))
 
+pytestmark = pytest.mark.timeout(600)
+
 times = st.integers(0, 40).map(lambda eighths: eighths / 8)
 
 

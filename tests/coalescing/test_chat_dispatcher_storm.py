@@ -21,6 +21,8 @@ from mellea_like.testing.virtual_clock import run_virtual
 EXAMPLES = 2000 if os.environ.get("STORM") else 200
 SLACK = 1e-6
 
+pytestmark = pytest.mark.timeout(600)
+
 
 class Failed(Exception):
     """What runs raise."""
