@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from mellea_like.coalescing.chat.sessions import Admission, ChatPhase, Rules, Session, Submission
+from mellea_like.coalescing.chat.sessions import ChatPhase, Rules, Session, Submission
 from mellea_like.coalescing.flush import Window
 from mellea_like.coalescing.ticket import Ticket
+from mellea_like.errors import QueueFull
 
 NEVER, AT_ONCE = math.inf, -math.inf
 WINDOW = Window(quiet=0.5, max_wait=2.0)
@@ -37,7 +38,7 @@ def texts(submissions: Any) -> list[Any]:
 
 def came(session: Session[Any, int], *arrivals: tuple[float, Any], run: Any = reply) -> None:
     for at, text in arrivals:
-        assert session.admit(message(text, run=run), at) is Admission.ACCEPTED
+        assert session.admit(message(text, run=run), at) is None
 
 
 @pytest.mark.parametrize(
@@ -107,9 +108,10 @@ def test_methods_of_one_object_are_one_run_function():
     session = make(on_busy="interrupt")
     came(session, (0, "a"), run=one.reply)
     session.take()
-    assert session.admit(message("b", run=two.reply), 1) is Admission.ACCEPTED
+    assert session.admit(message("b", run=two.reply), 1) is None
     session.pending.clear()
-    assert session.admit(message("b", run=one.reply), 1) is Admission.INTERRUPTS
+    assert session.admit(message("b", run=one.reply), 1) is None
+    assert session.phase is ChatPhase.STOPPING
 
 
 # --- room and policies ------------------------------------------------------------------------
@@ -119,8 +121,8 @@ def test_only_what_would_have_joined_the_run_interrupts_it():
     session = make(on_busy="interrupt")
     came(session, (10, "a"))
     session.take()
-    assert session.admit(message("b", run=other), 10.6) is Admission.ACCEPTED
-    assert session.admit(message("c"), 10.7) is Admission.ACCEPTED, "b goes first"
+    assert session.admit(message("b", run=other), 10.6) is None
+    assert session.admit(message("c"), 10.7) is None, "b goes first"
     session.run_ended(cancelled=False)
     assert session.due() == AT_ONCE
     assert texts(session.take()) == ["b"]
@@ -130,11 +132,12 @@ def test_what_is_interrupted_keeps_its_room():
     session = make(on_busy="interrupt", max_pending=2)
     came(session, (10, "a"))
     session.take()
-    assert session.admit(message("b"), 10.6) is Admission.INTERRUPTS
-    assert session.admit(message("c"), 10.7) is Admission.FULL
+    assert session.admit(message("b"), 10.6) is None
+    assert session.phase is ChatPhase.STOPPING
+    assert isinstance(session.admit(message("c"), 10.7), QueueFull)
     session.run_ended(cancelled=True)
     session.take()
-    assert session.admit(message("c"), 10.8) is Admission.ACCEPTED, "there is no room to go back"
+    assert session.admit(message("c"), 10.8) is None, "there is no room to go back"
     assert session.phase is ChatPhase.RUNNING
 
 

@@ -10,13 +10,13 @@ from anyio.lowlevel import cancel_shielded_checkpoint, checkpoint_if_cancelled
 
 from mellea_like.coalescing.chat.runs import ChatRun
 from mellea_like.coalescing.chat.sessions import (
-    Admission,
     ChatPhase,
     Rules,
     Session,
     Sessions,
     Submission,
     Waiters,
+    queue_full,
 )
 from mellea_like.coalescing.component import Component
 from mellea_like.coalescing.flush import Window
@@ -26,7 +26,6 @@ from mellea_like.errors import (
     CoalescingError,
     Expired,
     QueueFull,
-    Refused,
     ShutdownError,
     Stopped,
 )
@@ -364,7 +363,8 @@ class ChatDispatcher(Component, Generic[M, R]):
         # Where there is room, no one waits for it: they are let in as soon as there is.
         session = self._sessions.open(new.key)
         if session is None:
-            return self._full(new.key)
+            what = f"all {self._max_sessions} sessions have work to do"
+            return queue_full(new.key, what, "max_sessions")
         error = self._admit(session, new, now)
         if error is None:
             self._update(session)
@@ -373,37 +373,17 @@ class ChatDispatcher(Component, Generic[M, R]):
     def _admit(
         self, session: Session[M, R], new: Submission[M, R], now: float
     ) -> CoalescingError | None:
+        error = session.admit(new, now)
+        if error is not None:
+            return error
         key = session.key
-        admission = session.admit(new, now)
-        if admission is Admission.FULL:
-            return self._full(key)
-        if admission is Admission.BUSY:
-            return Refused(f"session {key!r} is busy: it takes no message during a run")
-        if admission is Admission.STUCK:
-            return self._stuck(key)
         self._accepted += 1
         depth = len(session.pending)
         message = "session %r is %s: %d waiting"
         logger.debug(message, key, session.phase, depth, extra={"session": key, "depth": depth})
-        if admission is Admission.INTERRUPTS:
+        if session.phase is ChatPhase.STOPPING:
             self._active[key].scope.cancel()
         return None
-
-    def _full(self, key: Hashable) -> QueueFull:
-        if self._sessions.get(key) is None:
-            what, limit = f"all {self._max_sessions} sessions have work to do", "max_sessions"
-        else:
-            what, limit = f"{self._rules.max_pending} of its messages wait", "max_pending"
-        return QueueFull(
-            f"no room for a message of session {key!r}, since {what}: use submit_wait, try again"
-            f" later, or allow more with {limit}"
-        )
-
-    def _stuck(self, key: Hashable) -> Refused:
-        return Refused(
-            f"session {key!r} is stuck: its run was cancelled and has not ended within"
-            f" {self._rules.stop_grace:g} s; nothing else can run until it does"
-        )
 
     def _withdraw(self, leaving: Submission[M, R]) -> None:
         """Take back the message of someone who was cancelled, unless a run has it."""
@@ -522,7 +502,7 @@ class ChatDispatcher(Component, Generic[M, R]):
             run = self._active[session.key]
             run.log_stuck(self._rules.stop_grace)
             run.over.set()
-            self._drop(refused, self._stuck(session.key))
+            self._drop(refused, session.stuck_error())
 
     # --- the end --------------------------------------------------------------------------------
 

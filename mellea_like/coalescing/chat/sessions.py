@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from dataclasses import dataclass, field
-from enum import Enum, StrEnum
+from enum import StrEnum
 from itertools import takewhile
 from typing import TYPE_CHECKING, Generic, Literal, NamedTuple, TypeVar
 
@@ -17,6 +17,7 @@ import anyio
 
 from mellea_like.coalescing.alarms import Alarms
 from mellea_like.coalescing.flush import Window, due_at
+from mellea_like.errors import QueueFull, Refused
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Hashable, Iterator
@@ -27,13 +28,13 @@ if TYPE_CHECKING:
     from mellea_like.errors import CoalescingError
 
 __all__ = [
-    "Admission",
     "ChatPhase",
     "Rules",
     "Session",
     "Sessions",
     "Submission",
     "Waiters",
+    "queue_full",
 ]
 
 M = TypeVar("M")
@@ -55,16 +56,6 @@ class ChatPhase(StrEnum):
     GATHERING = "gathering"
     RUNNING = "running"
     STOPPING = "stopping"
-    STUCK = "stuck"
-
-
-class Admission(Enum):
-    """What becomes of a message that comes."""
-
-    ACCEPTED = "accepted"
-    INTERRUPTS = "interrupts"
-    FULL = "full"
-    BUSY = "busy"
     STUCK = "stuck"
 
 
@@ -134,14 +125,14 @@ class Session(Generic[M, R]):
             return ChatPhase.STOPPING if self._cancelling else ChatPhase.RUNNING
         return ChatPhase.GATHERING if self.pending else ChatPhase.IDLE
 
-    def admit(self, new: Submission[M, R], now: float) -> Admission:
-        """Take a message in, or say why not."""
+    def admit(self, new: Submission[M, R], now: float) -> CoalescingError | None:
+        """Take a message in, or return why not; the phase says whether it interrupts the run."""
         phase = self.phase
         if phase is ChatPhase.STUCK:
-            return Admission.STUCK
+            return self.stuck_error()
         busy = phase is ChatPhase.RUNNING
         if busy and self._rules.on_busy == "reject":
-            return Admission.BUSY
+            return Refused(f"session {self.key!r} is busy: it takes no message during a run")
         interrupts = (
             busy
             and self._rules.on_busy == "interrupt"
@@ -151,13 +142,21 @@ class Session(Generic[M, R]):
         # What is interrupted comes back, and needs its room.
         returning = len(self.run) if interrupts or self._cancelling == "interrupt" else 0
         if len(self.pending) + returning >= self._rules.max_pending:
-            return Admission.FULL
+            what = f"{self._rules.max_pending} of its messages wait"
+            return queue_full(self.key, what, "max_pending")
         new.at = now
         self.pending.append(new)
         self._earliest = min(self._earliest, new.deadline)
         if interrupts:
             self._cancel("interrupt", now)
-        return Admission.INTERRUPTS if interrupts else Admission.ACCEPTED
+        return None
+
+    def stuck_error(self) -> Refused:
+        """Make the error of messages that come while the session is stuck."""
+        return Refused(
+            f"session {self.key!r} is stuck: its run was cancelled and has not ended within"
+            f" {self._rules.stop_grace:g} s; nothing else can run until it does"
+        )
 
     def due(self) -> float:
         """Return when what waits may run, as far as this session is concerned."""
@@ -177,9 +176,7 @@ class Session(Generic[M, R]):
 
     def take(self) -> tuple[Submission[M, R], ...]:
         """Begin to answer what waits, up to the first message with another ``run`` function."""
-        if self.run or not self.pending:
-            msg = "a session runs one thing at a time, and only what waits"
-            raise ValueError(msg)
+        assert self.pending and not self.run  # noqa: S101, PT018 (one run at a time)
         run = self.pending[0].run
         self.run = tuple(takewhile(lambda each: each.run == run, self.pending))
         del self.pending[: len(self.run)]
@@ -246,6 +243,14 @@ class Session(Generic[M, R]):
         if self.pending or new.run != self.run[0].run:
             return False
         return now < self.run[0].at + self._rules.window.max_wait
+
+
+def queue_full(key: Hashable, what: str, limit: str) -> QueueFull:
+    """Make the error of a message that finds no room."""
+    return QueueFull(
+        f"no room for a message of session {key!r}, since {what}: use submit_wait, try again"
+        f" later, or allow more with {limit}"
+    )
 
 
 class Sessions(Generic[M, R]):
