@@ -176,7 +176,6 @@ def test_on_a_small_file_system_that_is_really_full(tmp_path):
         set -e
         mount -t tmpfs -o size=300k none "$1"
         "$2" -c "$3" "$1/run.db" 100000
-        "$2" -c "$3" "$1/run.db" 100000
         mount -o remount,size=30m "$1"
         "$2" -c "$3" "$1/run.db" 200
         "$2" -c "$4" "$1/run.db"
@@ -190,8 +189,7 @@ def test_on_a_small_file_system_that_is_really_full(tmp_path):
     failures = [line for line in lines if line.startswith("failed")]
     known = [int(line.split()[1]) for line in lines if line.startswith("known")]
     assert "disk is full" in failures[0]
-    assert [line for line in failures if "full" not in line and "No space" not in line] == []
-    assert len(failures) in {1, 2}
+    assert len(failures) == 1
     first = [line for line in lines[: lines.index(failures[0])] if line.startswith("finished")]
     assert len(first) > 5
     assert known[0] == 0

@@ -39,7 +39,7 @@ def prompts(items: int) -> Iterator[str]:
 async def by_hand(items: int) -> int:
     """A task for each item, and a semaphore."""
     passed = 0
-    room = anyio.Semaphore(CONCURRENCY)
+    free = anyio.Semaphore(CONCURRENCY)
 
     async def one(prompt: str) -> None:
         nonlocal passed
@@ -47,11 +47,11 @@ async def by_hand(items: int) -> int:
             result = await STRATEGY.sample(prompt)
             passed += result.success
         finally:
-            room.release()
+            free.release()
 
     async with anyio.create_task_group() as tasks:
         for prompt in prompts(items):
-            await room.acquire()
+            await free.acquire()
             tasks.start_soon(one, prompt)
     return passed
 

@@ -240,11 +240,14 @@ class JournalFile:
 
     def close(self, *, ended: bool) -> None:
         """Let go of the journal, and note whether the run has ended."""
-        with suppress(sqlite3.Error), self._stack:
+        try:
             if ended:
                 with suppress(JournalError):
                     self._note({"ended": timestamp()})
-            self._using.acquire()  # A read whose caller was cancelled may still be going on.
+        finally:
+            # A read whose caller was cancelled may still be going on.
+            with self._using, suppress(sqlite3.Error):
+                self._stack.close()
 
 
 def timestamp() -> str:
