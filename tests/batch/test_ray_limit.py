@@ -16,6 +16,7 @@ from mellea_like.core.estimate import estimate_input_tokens
 from mellea_like.core.generation import Usage
 from mellea_like.core.prices import Price
 from mellea_like.errors import BackendTimeout, LimitExceeded, RateLimited
+from mellea_like.limits.base import RequestEnd
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
 
@@ -158,6 +159,17 @@ async def test_a_worker_whose_message_was_lost_does_not_keep_the_others_waiting(
             with anyio.fail_after(20):
                 await Worker(actor, server).run()
         assert len(server.came) == 2
+
+
+async def test_a_message_that_only_comes_late_is_believed():
+    async with actor_of(output_tokens=1000) as actor:
+        keeper = actor.keeper
+        assert await keeper.acquire("a", Ask(1, 10, 500, None, RequestMeta(), 0.0)) is None
+        await keeper.alive("a", 1, ())
+        await keeper.settle("a", 1, RequestEnd(Usage(1, 10, 20), None, None))
+        await anyio.sleep(30)
+        await keeper.alive("a", 1, ())
+        assert actor.spent().output_tokens == 20
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ other work passed 400 requests a second. Faster quotas would need batches.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -182,6 +183,7 @@ class _Asked:
         self.waiting = anyio.CancelScope()
         self.permits: list[Permit] = []
         self.granted = False
+        self.ended_by = math.inf
 
     def end(self, end: RequestEnd) -> None:
         for permit in reversed(self.permits):
@@ -232,9 +234,14 @@ class LimitKeeper:
 
     async def alive(self, name: str, latest: int, under_way: Collection[int]) -> None:
         """Take note that a worker lives, and what it has under way."""
-        worker = self._heard(name)
-        for number in [n for n in worker.asked if n <= latest and n not in under_way]:
-            self._count(worker.asked.pop(number))  # The message that it had ended was lost.
+        worker, now = self._heard(name), anyio.current_time()
+        for number, asked in list(worker.asked.items()):
+            if number > latest or number in under_way:
+                continue
+            # It has ended. If nobody says so in a while, that message was lost.
+            asked.ended_by = min(asked.ended_by, now)
+            if now - asked.ended_by >= HEARTBEAT:
+                self._count(worker.asked.pop(number))
 
     def _heard(self, name: str) -> _Worker:
         now = anyio.current_time()
