@@ -9,7 +9,7 @@ import subprocess
 import time
 
 import pytest
-from command_line import COMMAND, Terminal, environment
+from command_line import COMMAND, Terminal, environment, start
 from http_server import Answer, OpenAIServer
 from rows_kit import asked, echo, records, write_rows
 
@@ -26,9 +26,7 @@ def half(number, body):
 @contextlib.contextmanager
 def begun(*arguments):
     """The command in a process of its own, which does not outlive the block."""
-    with subprocess.Popen(
-        [*COMMAND, *arguments], env=environment(), stderr=subprocess.DEVNULL
-    ) as process:
+    with start(*arguments, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         try:
             yield process
         finally:
@@ -225,13 +223,8 @@ def test_a_reader_that_leaves_stops_it(tmp_path):
 
 
 def test_waiting_for_a_pipe_can_be_interrupted(tmp_path):
-    process = subprocess.Popen(
-        [*COMMAND, "batch", "-", "-p", "Say {{ n }}", "-o", "-", "--backend", "markov"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=environment(),
-    )
+    arguments = ("batch", "-", "-p", "Say {{ n }}", "-o", "-", "--backend", "markov")
+    process = start(*arguments, stdin=subprocess.PIPE)
     assert process.stdin is not None
     assert process.stdout is not None
     process.stdin.write(b'{"n": 1}\n')

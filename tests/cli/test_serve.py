@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 import httpx2
 import pytest
-from command_line import COMMAND, environment
+from command_line import COMMAND, environment, start
+from command_line import run as run_alone
 from http_server import Answer, OpenAIServer
 
 from mellea_like.cli.main import main
@@ -62,13 +63,7 @@ def run(capsys):
 @contextlib.contextmanager
 def serving(*arguments: str, **env: str):
     """The command, and the URL that it says it listens on."""
-    process = subprocess.Popen(
-        [*COMMAND, "serve", *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment(**env),
-    )
+    process = start("serve", *arguments, text=True, env=environment(**env))
     try:
         line = process.stdout.readline()
         found = re.fullmatch(r"Listening on (http://\S+/v1) \(models: (.+)\)\n", line)
@@ -268,8 +263,7 @@ def test_an_upstream_that_does_not_open_is_named(config, tmp_path):
     # In a process of its own, for it has set up its log by then.
     (tmp_path / "no.gguf").write_bytes(b"this is no model")
     text = "upstreams: {toy: {kind: llama, gguf: no.gguf}}\nmodels: {mine: {upstream: toy}}\n"
-    command = [*COMMAND, "serve", "-c", config(text), "--port", "0"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=50)
+    done = run_alone("serve", "-c", config(text), "--port", "0")
     assert (done.returncode, done.stdout) == (3, "")
     assert "no.gguf" in done.stderr
     assert "Traceback" not in done.stderr

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
-from command_line import COMMAND, Terminal, environment
+from command_line import Terminal, start
 
 from mellea_like.cli.watch import CLEAR, ending
 
@@ -29,15 +29,8 @@ class Watch:
     """The command with pipes; collects what it writes while it runs."""
 
     def __init__(self, *arguments: str | Path, command: tuple[str, ...], **more) -> None:
-        self.process = subprocess.Popen(
-            [*COMMAND, "watch", *map(str, arguments), *QUICK, "--", *command],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=environment(),
-            text=True,
-            **more,
-        )
+        given = ("watch", *map(str, arguments), *QUICK, "--", *command)
+        self.process = start(*given, stdin=subprocess.PIPE, text=True, **more)
         self.out: list[str] = []
         self.err: list[str] = []
         self._readers = [

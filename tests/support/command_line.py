@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import pathlib
 import pty
 import re
 import select
@@ -14,7 +15,9 @@ import sys
 import termios
 import time
 from collections.abc import Sequence
-from typing import Self
+from typing import Any, Self
+
+from forked_command import Forked
 
 COMMAND = (sys.executable, "-m", "mellea_like.cli.main")
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -28,18 +31,50 @@ def environment(**more: str) -> dict[str, str]:
     return {**kept, "TERM": "xterm-256color", **more}
 
 
-def run(*arguments: str, stdin: bytes | str = b"", **env: str) -> subprocess.CompletedProcess[str]:
+def start(
+    *arguments: str,
+    stdin: Any = subprocess.DEVNULL,
+    stdout: Any = subprocess.PIPE,
+    stderr: Any = subprocess.PIPE,
+    env: dict[str, str] | None = None,
+    cwd: Any = None,
+    text: bool = False,
+) -> Any:
+    """Start the command in a process and a session of its own.
+
+    Where coverage is measured, it is one that a test's own process has started.
+    """
+    given = environment() if env is None else env
+    if any(name.startswith("COV") for name in os.environ):
+        return subprocess.Popen(
+            [*COMMAND, *arguments],
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+            env=given,
+            cwd=cwd,
+            text=text,
+            start_new_session=True,
+        )
+    with pathlib.Path(os.devnull).open("r+b") as nowhere:
+        stdin, stdout, stderr = (
+            nowhere if stream == subprocess.DEVNULL else stream
+            for stream in (stdin, stdout, stderr)
+        )
+        place = None if cwd is None else str(cwd)
+        streams = {"stdin": stdin, "stdout": stdout, "stderr": stderr}
+        return Forked(list(arguments), **streams, env=given, cwd=place, text=text)
+
+
+def run(
+    *arguments: str, stdin: bytes | str = b"", cwd: Any = None, **env: str
+) -> subprocess.CompletedProcess[str]:
     """Run the command with pipes to its end."""
-    done = subprocess.run(
-        [*COMMAND, *arguments],
-        input=stdin.encode() if isinstance(stdin, str) else stdin,
-        capture_output=True,
-        env=environment(**env),
-        timeout=50,
-        check=False,
-    )
+    process = start(*arguments, stdin=subprocess.PIPE, env=environment(**env), cwd=cwd)
+    data = stdin.encode() if isinstance(stdin, str) else stdin
+    out, err = process.communicate(data, timeout=50)
     return subprocess.CompletedProcess(
-        done.args, done.returncode, done.stdout.decode(), done.stderr.decode()
+        [*COMMAND, *arguments], process.returncode, out.decode(), err.decode()
     )
 
 
@@ -62,14 +97,13 @@ class Terminal:
         self.seen = ""
         self._master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
-        self.process = subprocess.Popen(
-            [*command, *arguments],
-            stdin=slave,
-            stdout=subprocess.PIPE if pipe else slave,
-            stderr=slave,
-            env=environment(**env),
-            start_new_session=True,
-        )
+        streams = {"stdin": slave, "stdout": subprocess.PIPE if pipe else slave, "stderr": slave}
+        if command is COMMAND:
+            self.process = start(*arguments, **streams, env=environment(**env))
+        else:
+            self.process = subprocess.Popen(
+                [*command, *arguments], **streams, env=environment(**env), start_new_session=True
+            )
         os.close(slave)
 
     def __enter__(self) -> Self:

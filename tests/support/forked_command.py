@@ -1,0 +1,229 @@
+"""The command in a process of its own that need not import it: one that has is forked.
+
+A start takes some 20 ms of processor time instead of 600. What a test says of the process holds: it
+has its own session, environment, directory, streams and signals, and ends as any Python does.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import gc
+import importlib
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+MOST = 2**20
+"""Bytes of a request: the arguments and the environment."""
+
+
+class Forked:
+    """A process that another one forked, with what tests use of `subprocess.Popen`."""
+
+    def __init__(self, arguments, *, stdin, stdout, stderr, env, cwd=None, text=False):
+        ends, kept = [], []
+        self.stdin = self.stdout = self.stderr = None
+        for name, wanted in (("stdin", stdin), ("stdout", stdout), ("stderr", stderr)):
+            if wanted == subprocess.PIPE:
+                read, write = os.pipe()
+                ours, theirs = (write, read) if name == "stdin" else (read, write)
+                mode = ("w" if name == "stdin" else "r") + ("" if text else "b")
+                setattr(self, name, os.fdopen(ours, mode, encoding="utf-8" if text else None))
+                ends.append(theirs)
+                kept.append(theirs)
+            else:
+                ends.append(wanted if isinstance(wanted, int) else wanted.fileno())
+        self._status, theirs = os.pipe()
+        request = {"arguments": arguments, "env": env, "cwd": cwd or str(Path.cwd())}
+        forker = _forker()
+        socket.send_fds(forker, [json.dumps(request).encode()], [*ends, theirs])
+        self.pid = int(forker.recv(20))
+        for end in (*kept, theirs):
+            os.close(end)
+        self.returncode = None
+        self._text = text
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc):
+        for stream in (self.stdin, self.stdout, self.stderr):
+            if stream is not None:
+                stream.close()
+        self.wait()
+
+    def poll(self):
+        return self._wait(0.0)
+
+    def wait(self, timeout=None):
+        if self._wait(timeout) is None:
+            raise subprocess.TimeoutExpired("mellea-like", timeout)
+        return self.returncode
+
+    def _wait(self, timeout):
+        if self.returncode is None and select.select([self._status], [], [], timeout)[0]:
+            self.returncode = os.waitstatus_to_exitcode(int(os.read(self._status, 20)))
+            os.close(self._status)
+        return self.returncode
+
+    def send_signal(self, number):
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self):
+        self.send_signal(signal.SIGKILL)
+
+    def terminate(self):
+        self.send_signal(signal.SIGTERM)
+
+    def communicate(self, data=b"", timeout=None):
+        """Write what is read, read what is written, to the end."""
+        until = time.monotonic() + (timeout or 60)
+        waiting = [s for s in (self.stdout, self.stderr) if s is not None and not s.closed]
+        found = dict.fromkeys(waiting, b"")
+        rest = memoryview(data or b"")
+        while waiting:
+            sending = [] if self.stdin is None or self.stdin.closed else [self.stdin]
+            ready = select.select(waiting, sending, [], max(0.0, until - time.monotonic()))
+            if not any(ready):
+                raise subprocess.TimeoutExpired("mellea-like", timeout)
+            for stream in ready[0]:
+                piece = os.read(stream.fileno(), 65536)
+                found[stream] += piece
+                if not piece:
+                    waiting.remove(stream)
+            for stream in ready[1]:
+                with contextlib.suppress(BrokenPipeError):
+                    rest = rest[os.write(stream.fileno(), rest[:4096]) :] if rest else rest
+                    if rest:
+                        continue
+                stream.close()
+        for stream in (self.stdin, self.stdout, self.stderr):
+            if stream is not None:
+                stream.close()
+        self.wait(max(0.1, until - time.monotonic()))
+        out, err = found.get(self.stdout, b""), found.get(self.stderr, b"")
+        return (out.decode(), err.decode()) if self._text else (out, err)
+
+
+@functools.cache
+def _forker():
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs:
+        process = subprocess.Popen(
+            [sys.executable, __file__, str(theirs.fileno())], pass_fds=[theirs.fileno()]
+        )
+    atexit.register(_stop, process, ours)
+    return ours
+
+
+def _stop(process, ours):
+    ours.close()
+    process.wait()
+
+
+# In the process that forks
+
+
+def serve(requests):
+    """Fork at each request, and tell how each child ended; return in the children."""
+    wake, ended = os.pipe()
+    os.set_blocking(ended, False)
+    signal.set_wakeup_fd(ended, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    statuses = {}
+    while True:
+        ready = select.select([requests, wake], [], [])[0]
+        if wake in ready:
+            os.read(wake, 4096)
+        while statuses:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if not pid:
+                break
+            end = statuses.pop(pid)
+            os.write(end, str(status).encode())
+            os.close(end)
+        if requests not in ready:
+            continue
+        data, ends, _, _ = socket.recv_fds(requests, MOST, 4)
+        if not data:
+            os._exit(0)
+        pid = os.fork()
+        if not pid:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            requests.close()
+            for end in (wake, ended, ends[3], *statuses.values()):
+                os.close(end)
+            _become(json.loads(data), ends[:3])
+            return
+        statuses[pid] = ends[3]
+        for end in ends[:3]:
+            os.close(end)
+        requests.sendall(str(pid).encode())
+
+
+def _become(request, ends):
+    os.setsid()
+    for number, end in enumerate(ends):
+        os.dup2(end, number)
+        os.close(end)
+    os.chdir(request["cwd"])
+    os.environ.clear()
+    os.environ.update(request["env"])
+    sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
+    sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+    sys.stderr = open(  # noqa: SIM115
+        2, "w", encoding="utf-8", errors="backslashreplace", buffering=1, closefd=False
+    )
+    sys.argv[:] = ["mellea-like", *request["arguments"]]
+
+
+def _exit(code):
+    """End as Python does, but for taking apart all that was imported, which takes half a second."""
+    threading._shutdown()
+    atexit._run_exitfuncs()
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except (OSError, ValueError):
+        code = 120
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    # What a start would import, and what the first call of each takes time for.
+    for name in (
+        "anyio._backends._asyncio",
+        "mellea_like.backends.openai",
+        "mellea_like.cli.batch.command",
+        "mellea_like.coalescing.rerun.watch",
+        "mellea_like.core.ledger",
+        "mellea_like.gateway.http.app",
+        "mellea_like.gateway.http.server",
+        "mellea_like.hooks.payloads",
+        "mellea_like.report.call_page",
+        "mellea_like.report.run_page",
+    ):
+        importlib.import_module(name)
+    import typer
+
+    from mellea_like.backends.markov import MarkovBackend
+    from mellea_like.cli.app import app
+
+    MarkovBackend()
+    typer.main.get_command(app)
+    gc.freeze()
+    serve(socket.socket(fileno=int(sys.argv[1])))
+    from _mellea_like_entry import main
+
+    _exit(main())
