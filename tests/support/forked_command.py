@@ -211,10 +211,11 @@ if __name__ == "__main__":
         "mellea_like.gateway.http.app",
         "mellea_like.gateway.http.server",
         "mellea_like.hooks.payloads",
-        "mellea_like.report.call_page",
-        "mellea_like.report.run_page",
+        "mellea_like.report.call",
+        "mellea_like.report.run",
     ):
-        importlib.import_module(name)
+        with contextlib.suppress(ImportError):  # One that has moved costs time and no more.
+            importlib.import_module(name)
     import typer
 
     from mellea_like.backends.markov import MarkovBackend
