@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
+import pathlib
 import subprocess
 import sys
 import threading
 
 import pytest
-from command_line import COMMAND, environment
+from command_line import COMMAND, environment, start
 from http_server import Answer, OpenAIServer
 from rich.text import Text
 
@@ -135,9 +137,11 @@ def shell(script, **env):
     ],
 )
 def test_a_full_disk_is_a_sentence(arguments):
-    done = shell(f'"$@" {arguments} > /dev/full')
-    assert done.returncode == 3
-    assert done.stderr == ("mellea-like: can't write to standard output: No space left on device\n")
+    with pathlib.Path("/dev/full").open("wb") as full:
+        process = start(*arguments.split(), stdout=full)
+        _, err = process.communicate()
+    assert process.returncode == 3
+    assert err == b"mellea-like: can't write to standard output: No space left on device\n"
 
 
 @pytest.mark.parametrize("where", ["2>&-", "2> /dev/full"])
@@ -199,37 +203,28 @@ def test_arguments_are_read_as_utf_8_whatever_the_locale_says(tmp_path):
 
 
 @pytest.mark.parametrize("option", ["--require", "--check", "--model", "--judge-model"])
-def test_an_option_that_is_no_text_is_bad_usage(option):
-    done = shell(f"\"$@\" sample x -q --base-url http://127.0.0.1:9/v1 {option} $'a\\xff'")
-    assert (done.returncode, done.stderr) == (2, f"mellea-like: {option} isn't UTF-8 text\n")
-
-
-INTERRUPT = """
-import sys
-from mellea_like.cli.main import main
-
-def interrupt(frame, event, _):
-    if event == "call" and frame.f_code.co_name == sys.argv[1]:
-        raise KeyboardInterrupt
-
-sys.setprofile(interrupt)
-sys.exit(main(["sample", "x", "-q", "--backend", "markov"]))
-"""
+def test_an_option_that_is_no_text_is_bad_usage(command, option):
+    given = ("sample", "x", "-q", "--base-url", "http://127.0.0.1:9/v1", option)
+    code, out, err = command(*given, os.fsdecode(b"a\xff"))
+    assert (code, out, err) == (2, "", f"mellea-like: {option} isn't UTF-8 text\n")
 
 
 @pytest.mark.parametrize(
     "function",
     ["_run", "make_context", "as_text", "run", "make_requirements", "_sample", "_show"],
 )
-def test_an_interrupt_at_any_moment_is_told(function):
-    done = subprocess.run(
-        [sys.executable, "-c", INTERRUPT, function],
-        capture_output=True,
-        env=environment(),
-        check=False,
-        text=True,
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (130, "", "Interrupted.\n")
+def test_an_interrupt_at_any_moment_is_told(command, function):
+    def interrupt(frame, event, _):
+        if event == "call" and frame.f_code.co_name == function:
+            sys.setprofile(None)
+            raise KeyboardInterrupt
+
+    sys.setprofile(interrupt)
+    try:
+        code, out, err = command("sample", "x", "-q", "--backend", "markov")
+    finally:
+        sys.setprofile(None)
+    assert (code, out, err) == (130, "", "Interrupted.\n")
 
 
 def test_it_runs_in_a_thread_where_signals_are_someone_elses(capfd):
