@@ -43,7 +43,9 @@ REQUIRED: Any = MISSING
 
 def option(default: Any, about: str, *names: str, panel: str | None = None, **more: Any) -> Any:
     """Make a field that is an option, by default called as the field is; False makes it a flag."""
-    given = [] if default is list else ... if default is REQUIRED else default
+    given: Any = ... if default is REQUIRED else default
+    if default is list:
+        given = []
     return _field(default, typer.Option(given, *names, help=about, rich_help_panel=panel, **more))
 
 
@@ -54,7 +56,7 @@ def argument(metavar: str, about: str) -> Any:
 
 def _field(default: Any, info: ParameterInfo) -> Any:
     if default is list:
-        return field(default_factory=list, metadata={"typer": info})
+        return field(default_factory=list[Any], metadata={"typer": info})
     return field(default=default, metadata={"typer": info})
 
 

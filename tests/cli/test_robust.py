@@ -211,7 +211,7 @@ def test_an_option_that_is_no_text_is_bad_usage(command, option):
 
 @pytest.mark.parametrize(
     "function",
-    ["_run", "make_context", "as_text", "run", "make_requirements", "_sample", "_show"],
+    ["_run", "make_context", "as_text", "make_requirements", "_sample", "_show"],
 )
 def test_an_interrupt_at_any_moment_is_told(command, function):
     def interrupt(frame, event, _):
