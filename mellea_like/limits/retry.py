@@ -256,7 +256,7 @@ async def try_again(
             raise first
         request.meter.finish(None)
         try:
-            return await tries.run()
+            return await tries.run(first)
         except LimitExceeded as exc:
             if out_of_budget is None or exc.result is not None:  # It ended a call inside this one.
                 raise
@@ -285,9 +285,12 @@ class _Tries(Generic[T]):
         self.failures = 0
         self.refusals = 0
         self.pause = 0.0
+        self.last: BackendError | None = None
         self.state: RetryCallState | None = None
 
-    async def run(self) -> T:
+    async def run(self, first: BackendError) -> T:
+        self.last = first
+        del first
         # What most programs never need is not loaded by them.
         from tenacity.asyncio import AsyncRetrying  # noqa: PLC0415
 
@@ -298,7 +301,8 @@ class _Tries(Generic[T]):
         try:
             return await retrying(self.gate.send, self.attempt, self.request, self.policy)
         finally:
-            # It holds the last error, whose traceback holds tenacity's frames, which hold it.
+            # They hold the last error, whose traceback holds tenacity's frames, which hold them.
+            self.last = None
             if self.state is not None:
                 self.state.outcome = None
 
@@ -306,7 +310,11 @@ class _Tries(Generic[T]):
         self.state = state
         outcome: Any = state.outcome
         error = outcome.exception()
-        return isinstance(error, BackendError) and self.failed(error)
+        if not isinstance(error, BackendError):
+            return False
+        if error is not self.last and error.__cause__ is None:
+            error.__cause__ = self.last  # The gate refused it, after what was last tried.
+        return self.failed(error)
 
     async def attempt(self, request: Request) -> T:
         meter = request.meter.attempt()
@@ -318,6 +326,7 @@ class _Tries(Generic[T]):
             failed = False
             return reply  # noqa: TRY300 (it is the method's end)
         except BackendError as exc:
+            self.last = exc
             self.gate.heard(exc, self.policy)
             raise
         finally:

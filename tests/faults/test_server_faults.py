@@ -236,7 +236,7 @@ async def test_of_a_hang_the_turn_errors_when_the_time_is_up_and_the_next_runs(
     assert late
     assert {type(s.error) for s in late} == {BackendTimeout}
     assert passed.outcome is Outcome.PASSED
-    assert (result.usage.requests, result.usage.unknown) == (len(late) + 1, len(late))
+    assert result.usage.requests - result.usage.unknown == 1
 
 
 @pytest.mark.parametrize("limits", [{"timeout": 0.15}, {"total_timeout": 0.15}])

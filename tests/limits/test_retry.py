@@ -26,6 +26,7 @@ from mellea_like.errors import (
     BackendError,
     BackendTimeout,
     BackendUnavailable,
+    CircuitOpen,
     InvalidRequest,
     LimitExceeded,
     MalformedResponse,
@@ -232,6 +233,22 @@ async def test_the_last_error_is_raised_and_says_how_often_it_was_tried(virtual_
     assert error.__notes__ == ["tried 3 times (attempts=3)"]
     assert error.__context__ is None
     assert len(backend.requests) == 3
+
+
+async def test_a_try_that_the_gate_refuses_tells_of_the_error_before_it(virtual_clock):
+    gate, error = BackoffGate(), DOWN("503")
+
+    class Fails:
+        async def generate(self, request):
+            if request.meta.retry == 1:
+                for _ in range(7):  # What others hear meanwhile opens the circuit.
+                    gate.heard(DOWN("others"), Retry())
+                raise error
+            raise DOWN("first")
+
+    refused = await failure(Fails(), ask(), gate=gate)
+    assert isinstance(refused, CircuitOpen)
+    assert refused.__cause__ is error
 
 
 async def test_an_error_that_is_raised_again_and_again_is_noted_once(virtual_clock):
