@@ -112,7 +112,7 @@ class Backends:
             model = backend.model or "the server's first model"
             return f"openai, {model} at {backend.base_url}."
         if isinstance(self._spec, LlamaUpstream):
-            return f"llama, {self._spec.gguf.name} in a llama.cpp server of its own."
+            return f"llama, {self._spec.gguf.name} in its own llama.cpp server."
         return MARKOV
 
     def _check_options(self) -> None:

@@ -49,7 +49,7 @@ def _run(argv: Sequence[str]) -> int:
         return interrupted.code
     except typer.Abort:
         raise KeyboardInterrupt from None
-    except OSError as error:  # Help was written to a full disk, say.
+    except OSError as error:  # Help was written to a full disk, for one.
         silence(sys.stdout)
         warn(f"mellea-like: can't write to standard output: {error.strerror or error}")
         return Exit.SETUP

@@ -210,13 +210,15 @@ def _read_trace(source: str) -> dict[str, Any]:
         msg = f"this is neither a journal nor a trace of a call: a report is made of {expected}"
         raise ValueError(msg) from exc
     if not (isinstance(data, dict) and "format" in data and data["format"] == FORMAT):
-        msg = f"this JSON is no trace of a call (format {FORMAT!r}): a report is made of {expected}"
+        msg = (
+            f"this JSON isn't a trace of a call (format {FORMAT!r}): a report is made of {expected}"
+        )
         raise ValueError(msg)
     return SamplingResult[Any].from_dict(cast("dict[str, Any]", data)).to_dict()
 
 
 def _check_output(path: Path, options: ReportOptions) -> None:
-    """Refuse to write over what is no report, before any work is done."""
+    """Refuse to write over what isn't a report, before any work is done."""
     if path.is_dir():
         msg = f"{path} is a directory: name the file to write"
         raise Problem(msg)
@@ -228,7 +230,7 @@ def _check_output(path: Path, options: ReportOptions) -> None:
         raise Problem(msg, Exit.USAGE)
     if options.force or _is_ours(path):
         return
-    msg = f"{path} exists and is no report: --force replaces it"
+    msg = f"{path} exists and isn't a report: --force replaces it"
     raise Problem(msg)
 
 
@@ -241,7 +243,7 @@ def _is_ours(path: Path) -> bool:
 def _save(made: str, path: Path) -> None:
     """Write a file so that it is there as a whole, or as it was."""
     try:
-        if path.exists() and not path.is_file():  # A pipe, say.
+        if path.exists() and not path.is_file():  # A pipe, for one.
             path.write_text(made, encoding="utf-8")
             return
         place = path.resolve()

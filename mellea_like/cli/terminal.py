@@ -36,7 +36,7 @@ UNSAFE = re.compile(
 
 
 def printable(text: str) -> str:
-    r"""Replace what could steer a terminal by its escape, ``\x1b`` say."""
+    r"""Replace what could steer a terminal by its escape, such as ``\x1b``."""
     return UNSAFE.sub(_escaped, text.replace("\r\n", "\n"))
 
 

@@ -237,9 +237,9 @@ def test_the_help_says_what_a_report_is_made_of(command):
         (b"hello", "neither a journal nor a trace"),
         (b"\xff\xfe\x00", "neither a journal nor a trace"),
         (b"[" * 100_000, "neither a journal nor a trace"),
-        (b"[]", "this JSON is no trace of a call"),
-        (b'{"success": true}', "this JSON is no trace of a call"),
-        (b'{"format": "mellea_like.run", "version": 1}', "this JSON is no trace of a call"),
+        (b"[]", "this JSON isn't a trace of a call"),
+        (b'{"success": true}', "this JSON isn't a trace of a call"),
+        (b'{"format": "mellea_like.run", "version": 1}', "this JSON isn't a trace of a call"),
         (b'{"format": "mellea_like.trace", "version": 2}', "version 1 can be read here, not"),
         (b'{"format": "mellea_like.trace", "version": 1}', "damaged: it lacks"),
     ],
@@ -309,7 +309,10 @@ def test_another_file_is_replaced_only_by_force(command, trace, tmp_path):
     page = tmp_path / "mine.txt"
     page.write_text("mine", encoding="utf-8")
     code, _, err = command("report", str(trace), "-o", str(page))
-    assert (code, err) == (3, f"mellea-like: {page} exists and is no report: --force replaces it\n")
+    assert (code, err) == (
+        3,
+        f"mellea-like: {page} exists and isn't a report: --force replaces it\n",
+    )
     assert page.read_text(encoding="utf-8") == "mine"
     assert command("report", str(trace), "-o", str(page), "--force")[0] == 0
     assert "<!doctype html>" in page.read_text(encoding="utf-8")

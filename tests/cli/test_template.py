@@ -85,9 +85,9 @@ def test_the_fields_that_are_there_are_named(row, fields):
     ("template", "sentence"),
     [
         (" ", "--prompt is empty: say what to ask for each row, with its fields: {{ text }}"),
-        ("{{ text", "--prompt is no Jinja template: line 1: unexpected end of template"),
-        ("a\n{% for %}", "--prompt is no Jinja template: line 2: "),
-        ("{{ text | nonsense }}", "--prompt is no Jinja template: line 1: No filter named"),
+        ("{{ text", "--prompt isn't a Jinja template: line 1: unexpected end of template"),
+        ("a\n{% for %}", "--prompt isn't a Jinja template: line 2: "),
+        ("{{ text | nonsense }}", "--prompt isn't a Jinja template: line 1: No filter named"),
         ("Say {text}", "--prompt would be the same for every row: name their fields in double br"),
     ],
 )
@@ -109,7 +109,7 @@ def test_a_template_may_stand_in_a_file(tmp_path):
     ("content", "sentence"),
     [
         (None, "--prompt: can't read "),
-        (b"\xff{{ n }}", "is no UTF-8 text"),
+        (b"\xff{{ n }}", "isn't UTF-8 text"),
         (b"{{ n }}" * 200_000, "is longer than 1048576 characters"),
     ],
 )

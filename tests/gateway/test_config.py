@@ -185,7 +185,7 @@ OPENAI = "upstreams: {main: {kind: openai, base_url: 'http://127.0.0.1:9/v1', mo
             ONE + "a: {k: ${KEY}}\n",
             "expected ',' or '}', but got '{'; inside {...} and [...] a variable",
         ),
-        (ONE + "a: [k, ${KEY}]\n", 'needs quotes round it: "${NAME}"'),
+        (ONE + "a: [k, ${KEY}]\n", 'needs quotes around it: "${NAME}"'),
         (ONE + "a: [1, 2", "expected ',' or ']', but got '<stream end>'"),
         (ONE + "a: *sk-alias\n", "found undefined alias there"),
         (ONE + "a: \x01\n", "it isn't YAML: ReaderError"),

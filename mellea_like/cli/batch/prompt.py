@@ -41,7 +41,7 @@ class PromptTemplate:
         try:
             self._template = RowTemplate(text)
         except TemplateSyntaxError as exc:
-            msg = f"--prompt is no Jinja template: line {exc.lineno}: {exc.message}"
+            msg = f"--prompt isn't a Jinja template: line {exc.lineno}: {exc.message}"
             raise Problem(msg, Exit.USAGE) from exc
         if not self._template.names:
             msg = (
@@ -64,7 +64,7 @@ class PromptTemplate:
             msg = f"--prompt: can't read {path}: {exc.strerror or exc}"
             raise Problem(msg) from exc
         except UnicodeDecodeError as exc:
-            msg = f"--prompt: {path} is no UTF-8 text"
+            msg = f"--prompt: {path} isn't UTF-8 text"
             raise Problem(msg) from exc
         if len(text) > LONGEST_TEMPLATE:
             msg = f"--prompt: {path} is longer than {LONGEST_TEMPLATE} characters"

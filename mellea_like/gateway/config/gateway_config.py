@@ -148,7 +148,7 @@ def _problem(file: Path, document: Document, error: ErrorDetails) -> str:
         if step == "[key]":
             message = f"this can't be its name: {message}"
         inside = _has(data, step)
-        # A union's errors name its member, which is no part of the file.
+        # A union's errors name its member, which isn't part of the file.
         if inside or isinstance(step, int):
             path.append(step)
             data = data[step] if inside else None

@@ -24,7 +24,7 @@ MAX_PARTS = 5_000
 MAX_DEPTH = 50
 
 SHORTEST_SECRET = 4
-"""Shorter texts are no secrets, and would be found everywhere."""
+"""Shorter texts aren't secrets, and would be found everywhere."""
 
 VARIABLE = re.compile(r"\$(\$?)\{([^}]*)\}")
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -121,7 +121,7 @@ def _construct(text: str, walk: _Walk) -> Any:
         loader.dispose()
 
 
-_QUOTE_IT = '; inside {...} and [...] a variable needs quotes round it: "${NAME}"'
+_QUOTE_IT = '; inside {...} and [...] a variable needs quotes around it: "${NAME}"'
 _TOO_DEEP = f"it is nested more than {MAX_DEPTH} deep"
 
 
@@ -201,5 +201,5 @@ def _quiet(problem: str) -> str:
 
 
 def _quiet_quote(match: re.Match[str]) -> str:
-    shown = len(match[1]) < 3 or re.fullmatch(r"<[a-z ]+>", match[1])  # noqa: PLR2004 ("\\t", say)
+    shown = len(match[1]) < 3 or re.fullmatch(r"<[a-z ]+>", match[1])  # noqa: PLR2004 (as in "\\t")
     return match[0] if shown else "it"
