@@ -26,7 +26,8 @@ CORPUS = ROOT / "examples" / "harbour_notes.txt"
 def server(tmp_path_factory):
     path = tmp_path_factory.mktemp("models") / "harbour.gguf"
     table = build_bigram_gguf(CORPUS.read_text(encoding="utf-8"), path)
-    config = {"name": "harbour", "context_size": 2048, "parallel": 3, "threads": 1, "api_key": KEY}
+    size = {"context_size": 2048, "concurrency": 3, "threads": 1}
+    config = {"name": "harbour", "api_key": KEY, **size}
     process = ServerProcess(path, config)
     process.start()
     try:
