@@ -3,38 +3,86 @@
 from __future__ import annotations
 
 from collections import Counter, deque
+from collections.abc import AsyncIterable, Iterable, Sized
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+from inspect import isasyncgen, isgenerator
+from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar, cast
 
 import anyio
 from anyio.lowlevel import checkpoint
 
 from mellea_like.batch.identity import digest_of
-from mellea_like.batch.item import ItemResult
+from mellea_like.batch.item import ItemResult, Job, budget_spent, first_failure
 from mellea_like.batch.journal.recorder import EarlierRun, ItemRecorder, replayed
 from mellea_like.batch.progress import Progress, Reporter
-from mellea_like.batch.source import END, Source
 from mellea_like.batch.task_scope import TaskScope
-from mellea_like.batch.work import Job, budget_spent, first_failure
 from mellea_like.core.display import add_note
 from mellea_like.core.generation import Usage
-from mellea_like.errors import JournalError
+from mellea_like.errors import JournalError, MelleaError
 from mellea_like.runtime.logs import warn
-from mellea_like.runtime.native import split_cancellation
+from mellea_like.runtime.native import cancel_requested, split_cancellation
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
     from types import TracebackType
 
     from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
+    from mellea_like.batch.item import Work
     from mellea_like.batch.journal.journal import Journal, OpenJournal
     from mellea_like.batch.progress import OnProgress
-    from mellea_like.batch.work import Work
 
 __all__ = ["BatchRun"]
 
 T = TypeVar("T")
+
+
+_END: Final = object()
+"""There is no further item."""
+
+
+class _Source:
+    """The items of a batch, taken one by one, all by the same task."""
+
+    def __init__(self, items: object) -> None:
+        if isinstance(items, str | bytes | bytearray):
+            kind = type(items).__name__
+            msg = f"items are an iterable of items, not a lone {kind}: put it into a list"
+            raise TypeError(msg)
+        self._items: Any = items
+        self._async: AsyncIterator[Any] | None = None
+        self._sync: Iterator[Any] | None = None
+        if not isinstance(items, AsyncIterable | Iterable):
+            msg = f"items are an iterable or an async iterable, not {items!r}"
+            raise TypeError(msg)
+        self.total: int | None = len(items) if isinstance(items, Sized) else None
+
+    async def take(self) -> Any:
+        """Return the next item; `_END` where there is none."""
+        if self._sync is not None:
+            return next(self._sync, _END)
+        if self._async is None:
+            # Not before it is needed: an iterator may begin to work when it is made.
+            if not hasattr(self._items, "__aiter__"):
+                self._sync = cast("Iterator[Any]", iter(self._items))
+                return next(self._sync, _END)
+            self._async = cast("AsyncIterator[Any]", aiter(self._items))
+        try:
+            return await anext(self._async, _END)
+        except anyio.get_cancelled_exc_class() as exc:
+            if cancel_requested():
+                raise
+            msg = "the source of the batch was cancelled, though no one asked for that"
+            raise MelleaError(msg) from exc
+
+    async def close(self) -> None:
+        """Close a generator, so that what it holds open is closed; nothing else is closed."""
+        items: object = self._items
+        if isasyncgen(items):
+            with anyio.CancelScope(shield=True):
+                await items.aclose()
+        elif isgenerator(items):
+            items.close()
 
 
 class Window(Generic[T]):
@@ -111,7 +159,7 @@ class BatchRun(Generic[T]):
     def __init__(
         self,
         work: Work,
-        source: Source,
+        items: object,
         *,
         concurrency: int,
         ordered: bool,
@@ -122,7 +170,7 @@ class BatchRun(Generic[T]):
         on_progress: OnProgress | None,
     ) -> None:
         self._work = work
-        self._source = source
+        self._source = _Source(items)
         self._concurrency = concurrency
         self._fail_fast = fail_fast
         self._journal = journal
@@ -306,7 +354,7 @@ class BatchRun(Generic[T]):
             except Exception as exc:  # noqa: BLE001 (raised after what came before it)
                 self._error = self._error or exc
                 return
-            if item is END:
+            if item is _END:
                 if earlier is not None:
                     await earlier.check_end(self._window.taken)
                 return

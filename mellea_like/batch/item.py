@@ -1,16 +1,29 @@
-"""What came of one item of a batch."""
+"""An item of a batch: what is asked for it, how it is sampled, and what came of it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar, cast
 
+from mellea_like.core.action import as_action
+from mellea_like.core.display import add_note
 from mellea_like.core.generation import Usage
+from mellea_like.core.result import SamplingResult, StopReason
+from mellea_like.errors import LimitExceeded, MelleaError, SamplingFailed
+from mellea_like.limits.backoff_gate import PATIENT
+from mellea_like.runtime.native import cancel_requested, split_cancellation
 
 if TYPE_CHECKING:
-    from mellea_like.core.result import SamplingResult
+    from collections.abc import Callable, Mapping, Sequence
 
-__all__ = ["ItemResult", "ItemStatus"]
+    from mellea_like.core.action import Action
+    from mellea_like.core.options import Options
+    from mellea_like.core.requirement import Requirement
+    from mellea_like.core.slice import Slice
+    from mellea_like.limits.budget import Budget
+    from mellea_like.sampling.base import BaseSamplingStrategy
+
+__all__ = ["ItemResult", "ItemStatus", "Job", "Work", "budget_spent", "first_failure"]
 
 T = TypeVar("T")
 
@@ -79,3 +92,89 @@ class ItemResult(Generic[T]):
             msg = f"item {self.id} has neither a result nor an error"
             raise ValueError(msg)
         return self.result.unwrap()
+
+
+class Job(NamedTuple):
+    """An item to sample: its position, and its action, or the error in place of one."""
+
+    id: int
+    item: Any
+    action: Action[Any] | None
+    error: Exception | None = None
+    digest: str = ""
+    attempt: int = 1
+
+
+class Work(NamedTuple):
+    """What a batch does with each item; the fields are arguments of `sample_many`."""
+
+    strategy: BaseSamplingStrategy
+    requirements: Sequence[Requirement | str]
+    action: Callable[[Any], Any] | None
+    format: Any
+    options: Options | Mapping[str, Any] | None
+    budget: Budget | None
+
+    def job(self, position: int, item: Any) -> Job:
+        """Make the job of an item."""
+        try:
+            made = item if self.action is None else self.action(item)
+            return Job(position, item, as_action(made))
+        except Exception as exc:  # noqa: BLE001 (it is what came of the item)
+            return Job(position, item, None, exc)
+
+    async def sample(
+        self, job: Job, on_slice: Callable[[Slice], None] | None
+    ) -> tuple[SamplingResult[Any] | None, Exception | None]:
+        """Sample an item: the record of its call, where there is one, and what it raised."""
+        if job.action is None:
+            return None, job.error
+        PATIENT.set(True)  # An outage shall not fail all items at once.
+        try:
+            result = await self.strategy.sample(
+                job.action,
+                self.requirements,
+                format=self.format,
+                options=self.options,
+                budget=self.budget,
+                on_slice=on_slice,
+            )
+        except BaseException as exc:
+            cancellation, rest = split_cancellation(exc)
+            if cancellation is not None and cancel_requested():
+                raise
+            if isinstance(rest, Exception):
+                record: Any = getattr(rest, "result", None)
+                known = isinstance(record, SamplingResult)
+                return cast("SamplingResult[Any]", record) if known else None, rest
+            if rest is not None:
+                raise
+            msg = f"item {job.id} was cancelled, though no one asked for that"
+            stray = MelleaError(msg)
+            stray.__cause__ = exc
+            return None, stray
+        return result, None
+
+
+def budget_spent(
+    result: SamplingResult[Any] | None, error: Exception | None
+) -> LimitExceeded | None:
+    """Return the error that says which budget is spent, if that stopped a call: items share it."""
+    if isinstance(error, LimitExceeded):
+        return LimitExceeded(str(error), error.result)
+    if error is None and result is not None and result.stop_reason is StopReason.BUDGET:
+        return LimitExceeded(result.stop_detail, result)
+    return None
+
+
+def first_failure(outcome: ItemResult[Any]) -> Exception:
+    """Return what the first item that failed ends the batch with."""
+    error = outcome.error
+    if error is None:
+        try:
+            outcome.unwrap()
+        except SamplingFailed as exc:
+            error = exc
+    assert error is not None  # noqa: S101 (it failed)
+    add_note(error, f"this is item {outcome.id} of the batch, which fail_fast=True ended")
+    return error

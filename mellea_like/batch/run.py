@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from mellea_like.batch.batch_run import BatchRun
 from mellea_like.batch.identity import identity_of
-from mellea_like.batch.source import Source
-from mellea_like.batch.work import Work
+from mellea_like.batch.item import Work
 from mellea_like.core.callables import is_async, takes
 from mellea_like.core.numbers import whole_number
 from mellea_like.core.options import Options
@@ -226,7 +225,7 @@ def sample_many(
         identity = identity_of(strategy, requirements, action, format, options, settings)
     return BatchRun(
         work,
-        Source(items),
+        items,
         concurrency=concurrency,
         ordered=ordered,
         fail_fast=fail_fast,

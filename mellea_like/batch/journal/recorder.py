@@ -16,9 +16,9 @@ from mellea_like.errors import JournalError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from mellea_like.batch.item import Job
     from mellea_like.batch.journal.journal import OpenJournal
     from mellea_like.batch.journal.reader import StoredItem
-    from mellea_like.batch.work import Job
     from mellea_like.core.action import Action
     from mellea_like.core.slice import Slice
 

@@ -183,7 +183,8 @@ class JournalFile:
             self._stack = stack.pop_all()
 
     def _compare(self, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-        found = differences(before, json.loads(to_json(dict(now))))
+        again = json.loads(to_json(dict(now)))
+        found = () if before == again else differences(before, again)
         if found:
             msg = (
                 f"journal {self._path} belongs to another run: {'; '.join(map(str, found))}. Resume"
