@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from schedule_kit import facts, progress, took
 
 from mellea_like import Outcome
-from mellea_like.sampling.schedules import Adaptive, Go, PassRates, Schedule, SchedulePlan
+from mellea_like.sampling.schedules import Adaptive, Go, PassRates, SchedulePlan
 from mellea_like.sampling.schedules.adaptive import width_for
 
 
@@ -92,32 +92,3 @@ def test_what_one_call_learnt_the_next_one_knows_if_it_has_the_same_key():
     assert plan.decide(progress()).more == 1  # Its own failures come with the progress.
     assert schedule.begin(facts(concurrency_budget=8)).decide(progress()).more == 5
     assert schedule.begin(facts(concurrency_budget=8, model="b")).decide(progress()).more == 1
-
-
-def test_each_schedule_learns_its_own_rates_unless_it_is_given_shared_ones():
-    shared = PassRates()
-    assert Adaptive().rates is not Adaptive().rates
-    assert Adaptive(rates=shared).rates is Adaptive(rates=shared).rates
-
-
-def test_which_turns_are_taken_depends_on_timing():
-    schedule = Adaptive(1)
-    assert isinstance(schedule, Schedule)
-    assert schedule.pooled
-    assert schedule.timing_dependent
-    assert (schedule.extra, schedule.seconds) == (0, None)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "error", "message"),
-    [
-        ({"price": 0}, ValueError, "Adaptive: price is over 0 and finite, not 0"),
-        ({"price": math.inf}, ValueError, "Adaptive: price is over 0 and finite, not inf"),
-        ({"price": None}, TypeError, "Adaptive: price is a number, not None"),
-        ({"strength": 0}, ValueError, "Adaptive: strength is over 0 and finite, not 0"),
-        ({"rates": 0.5}, TypeError, "Adaptive: rates is a PassRates, not 0.5"),
-    ],
-)
-def test_arguments_are_checked(arguments, error, message):
-    with pytest.raises(error, match=message):
-        Adaptive(**arguments)

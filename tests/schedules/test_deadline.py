@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,7 +13,6 @@ from mellea_like.sampling.schedules import (
     Go,
     LatencyQuantiles,
     PassRates,
-    Schedule,
     SchedulePlan,
 )
 from mellea_like.sampling.schedules.base import SLACK
@@ -24,7 +21,7 @@ HALF = (1e9, 1e9)
 """A pass rate of a half, certainly: at a risk of 0.01 it takes 7 attempts."""
 
 
-def course_of(*, seconds=10.0, risk=0.01, prior=HALF, round_=None, width=8):
+def plan_of(*, seconds=10.0, risk=0.01, prior=HALF, round_=None, width=8):
     latency = LatencyQuantiles()
     if round_ is not None:
         for _ in range(10):
@@ -61,7 +58,7 @@ def course_of(*, seconds=10.0, risk=0.01, prior=HALF, round_=None, width=8):
     ],
 )
 def test_attempts_are_spread_over_the_time_left(now, running, failed, broken, expected):
-    plan = course_of(round_=1.0)
+    plan = plan_of(round_=1.0)
     assert isinstance(plan, SchedulePlan)
     go = plan.decide(progress(now, running, failed=failed, broken=broken))
     assert go.more == expected.more
@@ -72,35 +69,35 @@ def test_attempts_are_spread_over_the_time_left(now, running, failed, broken, ex
 
 
 def test_the_width_is_the_most_there_may_be():
-    assert course_of(width=3).decide(progress()) == Go(3, None)
-    assert course_of(width=3).decide(progress(1.0, [0.5])) == Go(2, None)
+    assert plan_of(width=3).decide(progress()) == Go(3, None)
+    assert plan_of(width=3).decide(progress(1.0, [0.5])) == Go(2, None)
 
 
 def test_no_more_is_started_than_there_are_turns_and_at_the_end_nothing():
-    assert course_of().decide(progress(turns=2)) == Go(2, None)
-    assert course_of().decide(progress(1.0, [0.5], turns=2)) == Go(2, None)
-    assert course_of().decide(progress(1.0, turns=0)) == Go(0, None)
+    assert plan_of().decide(progress(turns=2)) == Go(2, None)
+    assert plan_of().decide(progress(1.0, [0.5], turns=2)) == Go(2, None)
+    assert plan_of().decide(progress(1.0, turns=0)) == Go(0, None)
 
 
 def test_until_it_is_known_how_long_one_takes_all_is_done_in_one_round():
-    assert course_of().decide(progress()) == Go(7, None)
-    assert course_of(risk=0.26).decide(progress()) == Go(2, None)
-    assert course_of(risk=0.26).decide(progress(9.0, [0.0])) == Go(1, None)
+    assert plan_of().decide(progress()) == Go(7, None)
+    assert plan_of(risk=0.26).decide(progress()) == Go(2, None)
+    assert plan_of(risk=0.26).decide(progress(9.0, [0.0])) == Go(1, None)
 
 
 def test_what_takes_no_time_needs_no_siblings():
-    plan = course_of(round_=0.0)
+    plan = plan_of(round_=0.0)
     assert plan.decide(progress()) == Go(1, None)
     assert plan.decide(progress(0.0, [0.0])) == Go(0, None)
 
 
 def test_each_failure_of_a_call_asks_for_more_attempts():
-    plan = course_of(prior=(1, 1), risk=0.4, width=100)
+    plan = plan_of(prior=(1, 1), risk=0.4, width=100)
     assert [plan.decide(progress(failed=n)).more for n in range(5)] == [2, 3, 5, 6, 8]
 
 
 def test_it_looks_again_when_one_round_less_fits():
-    plan = course_of(round_=1.0)
+    plan = plan_of(round_=1.0)
     go = plan.decide(progress(5.0))
     assert go.more == 2
     assert plan.decide(progress(5.0, [5.0, 5.0])).more == 0
@@ -138,7 +135,7 @@ def test_it_never_stops_while_there_is_time_nor_goes_beyond_the_width(
     now, ages, failed, broken, turns, round_, risk
 ):
     running = [max(0.0, now - age) for age in ages]
-    plan = course_of(prior=(1, 2), round_=round_, risk=risk)
+    plan = plan_of(prior=(1, 2), round_=round_, risk=risk)
     at = progress(now, running, failed=failed, broken=broken, turns=turns)
     go = plan.decide(at)
     assert 0 <= go.more <= max(0, 8 - broken - len(running))
@@ -149,37 +146,3 @@ def test_it_never_stops_while_there_is_time_nor_goes_beyond_the_width(
         assert now < go.look_again <= 10.1
     narrow = plan.decide(at._replace(failed=failed + 1))
     assert now >= 10 or narrow.more >= go.more
-
-
-def test_each_schedule_learns_for_itself_unless_it_is_given_shared_ones():
-    rates, latency = PassRates(), LatencyQuantiles()
-    assert Deadline(1.0).rates is not Deadline(1.0).rates
-    assert Deadline(1.0).latency is not Deadline(1.0).latency
-    shared = Deadline(1.0, rates=rates, latency=latency)
-    assert (shared.rates, shared.latency) == (rates, latency)
-
-
-def test_it_ends_the_call_and_which_turns_are_taken_depends_on_timing():
-    schedule = Deadline(2.5)
-    assert isinstance(schedule, Schedule)
-    assert schedule.seconds == 2.5
-    assert schedule.pooled
-    assert schedule.timing_dependent
-    assert schedule.extra == 0
-
-
-@pytest.mark.parametrize(
-    ("arguments", "error", "message"),
-    [
-        ({"seconds": 0}, ValueError, "Deadline: seconds is over 0 and finite, not 0"),
-        ({"seconds": math.inf}, ValueError, "Deadline: seconds is over 0 and finite, not inf"),
-        ({"seconds": "2"}, TypeError, "Deadline: seconds is a number, not '2'"),
-        ({"risk": 0}, ValueError, "Deadline: risk is over 0 and under 1, not 0"),
-        ({"risk": 1}, ValueError, "Deadline: risk is over 0 and under 1, not 1"),
-        ({"rates": 0.5}, TypeError, "Deadline: rates is a PassRates, not 0.5"),
-        ({"latency": 0.5}, TypeError, "Deadline: latency is a LatencyQuantiles, not 0.5"),
-    ],
-)
-def test_arguments_are_checked(arguments, error, message):
-    with pytest.raises(error, match=message):
-        Deadline(**{"seconds": 1.0, **arguments})

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from schedule_kit import facts, progress, took
 
 from mellea_like import Outcome
-from mellea_like.sampling.schedules import Go, Hedged, LatencyQuantiles, Schedule, SchedulePlan
+from mellea_like.sampling.schedules import Go, Hedged, LatencyQuantiles, SchedulePlan
 from mellea_like.sampling.schedules.base import SLACK
 
 
@@ -83,12 +81,6 @@ def test_what_one_call_learnt_the_next_one_knows_but_only_for_the_same_model():
     assert schedule.begin(facts()).decide(progress()).look_again == 3.0
 
 
-def test_each_schedule_learns_its_own_durations_unless_it_is_given_shared_ones():
-    shared = LatencyQuantiles()
-    assert Hedged().latency is not Hedged().latency
-    assert Hedged(latency=shared).latency is Hedged(0.5, latency=shared).latency
-
-
 @given(
     usual=st.floats(0, 100),
     ages=st.lists(st.floats(0, 200), max_size=12),
@@ -116,29 +108,3 @@ def test_no_more_than_the_extra_are_in_flight_and_no_time_is_looked_at_twice(
         later = progress(go.look_again, [*running, *[now] * go.more], broken=broken)
         again = plan.decide(later)
         assert again.look_again is None or again.look_again > go.look_again or usual <= 2 * SLACK
-
-
-def test_which_turns_are_taken_depends_on_timing():
-    schedule = Hedged(extra=3)
-    assert isinstance(schedule, Schedule)
-    assert schedule.pooled
-    assert schedule.timing_dependent
-    assert (schedule.extra, schedule.seconds) == (3, None)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "error", "message"),
-    [
-        ({"quantile": 0}, ValueError, "Hedged: quantile is over 0 and under 1, not 0"),
-        ({"quantile": 1.0}, ValueError, "Hedged: quantile is over 0 and under 1, not 1.0"),
-        ({"quantile": math.nan}, ValueError, "Hedged: quantile is over 0 and under 1, not nan"),
-        ({"quantile": "0.9"}, TypeError, "Hedged: quantile is a number, not '0.9'"),
-        ({"extra": 0}, ValueError, "Hedged: extra is at least 1, not 0"),
-        ({"extra": 1.0}, TypeError, "Hedged: extra is a whole number .*, not 1.0"),
-        ({"extra": True}, TypeError, "Hedged: extra is a whole number .*, not True"),
-        ({"latency": 0.5}, TypeError, "Hedged: latency is a LatencyQuantiles, not 0.5"),
-    ],
-)
-def test_arguments_are_checked(arguments, error, message):
-    with pytest.raises(error, match=message):
-        Hedged(**arguments)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from schedule_kit import facts, progress, took
 
-from mellea_like.sampling.schedules import Go, Schedule, SchedulePlan, Staggered
+from mellea_like.sampling.schedules import Go, SchedulePlan, Staggered
 from mellea_like.sampling.schedules.base import SLACK
 
 
@@ -68,23 +66,3 @@ def test_no_more_chains_than_there_are_and_it_never_looks_again_at_the_same_time
     assert (go.look_again is None) == (opened + fresh == chains)
     if go.look_again is not None and at.waiting:
         assert go.look_again > now
-
-
-def test_each_subsample_keeps_its_own_turns_so_the_winner_may_be_ordered():
-    schedule = Staggered(1)
-    assert isinstance(schedule, Schedule)
-    assert not schedule.pooled
-    assert not schedule.timing_dependent
-    assert (schedule.extra, schedule.seconds) == (0, None)
-
-
-@pytest.mark.parametrize("delay", [0, -1.0, math.inf, math.nan])
-def test_the_delay_is_over_zero_and_finite(delay):
-    with pytest.raises(ValueError, match="Staggered: delay is over 0 and finite, not"):
-        Staggered(delay)
-
-
-@pytest.mark.parametrize("delay", ["1", None, True])
-def test_the_delay_is_a_number(delay):
-    with pytest.raises(TypeError, match="Staggered: delay is a number, not"):
-        Staggered(delay)
