@@ -15,7 +15,7 @@ import anyio
 from mellea_like.core.current import ITERATION, SPENDS_ON
 from mellea_like.core.slice import Outcome, Slice
 from mellea_like.runtime.logs import warn
-from mellea_like.runtime.native import scope_cancelled
+from mellea_like.runtime.native import cancel_requested, scope_cancelled
 from mellea_like.runtime.stacks import stack_of
 from mellea_like.sampling.subsample import produce
 
@@ -67,6 +67,10 @@ class Race:
                     raise
                 finally:
                     late = not recorder.stopping and scope.cancel_called
+        except anyio.get_cancelled_exc_class():
+            # A backend may answer its cancellation with another, which no scope takes for its own.
+            if cancel_requested() or not scope.cancel_called:
+                raise
         finally:
             ITERATION.set(iteration)
             SPENDS_ON.set(spends_on)

@@ -22,7 +22,12 @@ from mellea_like import (
     hook,
 )
 from mellea_like.backends.function import FunctionBackend
-from mellea_like.errors import BackendTimeout, BackendUnavailable, RequirementError
+from mellea_like.errors import (
+    BackendTimeout,
+    BackendUnavailable,
+    RequirementError,
+    SamplingTimeout,
+)
 from mellea_like.hooks.types import CALL_HOOKS
 from mellea_like.testing import RecordingPlugin
 
@@ -250,8 +255,16 @@ async def test_rule_17_a_stray_cancellation_in_repair_leaves_as_an_error(anyio_b
     assert isinstance(raised.value.__cause__, asyncio.CancelledError)
 
 
+@pytest.mark.parametrize(
+    ("how", "error", "message"),
+    [
+        ({"iteration_timeout": 0.5}, BackendTimeout, r"iteration 1 took longer than 0\.5 s"),
+        ({"timeout": 0.5}, SamplingTimeout, "time ran out before any slice was judged"),
+        ({"timeout": 0.5, "concurrency_budget": 2}, SamplingTimeout, "time ran out"),
+    ],
+)
 async def test_rule_17_a_timeout_answered_with_a_stray_cancellation_is_a_timeout(
-    anyio_backend_name, virtual_clock
+    anyio_backend_name, virtual_clock, how, error, message
 ):
     if anyio_backend_name == "trio":
         pytest.skip("on trio a cancellation can't come from code that does not wait")
@@ -261,10 +274,8 @@ async def test_rule_17_a_timeout_answered_with_a_stray_cancellation_is_a_timeout
             await anyio.sleep(9)
         raise asyncio.CancelledError
 
-    strategy = RejectionSamplingStrategy(
-        FunctionBackend(reply), loop_budget=1, iteration_timeout=0.5
-    )
-    with pytest.raises(BackendTimeout, match=r"iteration 1 took longer than 0\.5 s"):
+    strategy = RejectionSamplingStrategy(FunctionBackend(reply), loop_budget=2, **how)
+    with pytest.raises(error, match=message):
         await strategy.sample("do", [yes])
 
 
