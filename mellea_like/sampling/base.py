@@ -86,8 +86,8 @@ class BaseSamplingStrategy:
         max_iterations: ``loop_budget * concurrency_budget`` at most; a guard against expensive
             mistakes.
         cancel_grace: seconds after which a backend that ignores its cancellation is logged, with
-            where it stands. It is waited for all the same. (A lone subsample runs in the caller's own
-            task, and nothing is beside it that could log this.)
+            where it stands. It is waited for all the same. Nothing logs that of a lone subsample,
+            which runs in the caller's task.
         retry: how a request is tried again within its iteration after a transient error; None turns
             that off, and such an error then costs its turn.
         schedule: when iterations may start; None, like ``Eager()``, starts all subsamples at once
