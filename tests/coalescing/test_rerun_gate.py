@@ -406,7 +406,7 @@ async def test_a_wrong_request_is_refused_and_nothing_comes_of_it(
     async with RerunGate(Ticks()) as gate:
         with pytest.raises(kind, match=says):
             await gate.request(**arguments)
-        with pytest.raises(TypeError, match="a reason is a text"):
+        with pytest.raises(TypeError, match="a reason is a string"):
             gate.poke(3)
         assert gate.statistics() == (0,) * 9
         assert await gate.request("a.txt") == 1

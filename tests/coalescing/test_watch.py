@@ -22,6 +22,7 @@ class Ticks:
 
     def __init__(self, seconds: float = 0.0) -> None:
         self.seconds = seconds
+        self.hold: anyio.Event | None = None
         self.changes: list[Changes] = []
         self.ended = 0
         self.running = False
@@ -35,6 +36,8 @@ class Ticks:
         self._note()
         try:
             await anyio.sleep(self.seconds)
+            if self.hold is not None:
+                await self.hold.wait()
             if len(self.changes) <= self.fail:
                 raise ValueError("broken")
         finally:
@@ -115,13 +118,14 @@ async def test_a_thousand_changes_within_a_second_give_one_tick_or_two(tmp_path)
 async def test_changes_during_a_tick_give_one_more_after_it(tmp_path):
     tick = Ticks()
     async with watching(tmp_path, tick):
-        tick.seconds = 1
+        tick.hold = anyio.Event()
         write(tmp_path / "first")
         await tick.until(2, began=True)
-        tick.seconds = 0
         for name in ("second", "third", "fourth"):
             write(tmp_path / name)
             await anyio.sleep(1.5 * QUIET)
+        await anyio.sleep(1)  # The last of them has arrived by then.
+        tick.hold.set()
         assert set(names(await tick.until(3))) == {"second", "third", "fourth"}
     assert len(tick.changes) == 3
 
