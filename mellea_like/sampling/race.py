@@ -69,6 +69,8 @@ class Race:
                     late = not recorder.stopping and scope.cancel_called
         except anyio.get_cancelled_exc_class():
             # A backend may answer its cancellation with another, which no scope takes for its own.
+            if self._left is None and scope_cancelled():
+                await anyio.lowlevel.checkpoint()  # It raises that of the scope around this one.
             if cancel_requested() or not scope.cancel_called:
                 raise
         finally:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import anyio
 import pytest
 from engine_kit import after, by_iteration, outcomes, yes
@@ -174,3 +176,18 @@ async def test_both_timeouts_together():
     result = await strategy.sample("do", [yes])
     assert outcomes(result) == {1: "errored", 2: "failed", 3: "cancelled"}
     assert result.stop_reason is StopReason.TIMEOUT
+
+
+@pytest.mark.parametrize("concurrency", [1, 2])
+async def test_a_callers_scope_holds_where_a_backend_answers_with_another_cancellation(concurrency):
+    class Straying:
+        async def generate(self, request):
+            try:
+                await anyio.sleep(30)
+            except asyncio.CancelledError:
+                raise asyncio.CancelledError("mine") from None
+
+    strategy = RejectionSamplingStrategy(Straying(), concurrency_budget=concurrency)
+    with anyio.move_on_after(1) as scope:
+        await strategy.sample("x")
+    assert scope.cancelled_caught
