@@ -65,6 +65,9 @@ class Race:
                 except anyio.get_cancelled_exc_class() as exc:
                     self._note_native(exc)
                     raise
+                except BaseExceptionGroup as group:
+                    # Of cancellations, as trio's task groups raise them; a caller knows plain ones.
+                    raise _first_in(group) from None
                 finally:
                     late = not recorder.stopping and scope.cancel_called
         except anyio.get_cancelled_exc_class():
@@ -210,6 +213,12 @@ class Race:
         """Keep a native cancellation: it leaves the call, whatever the task group makes of it."""
         if not scope_cancelled():
             self._left = type(cancellation)(*cancellation.args)
+
+
+def _first_in(error: BaseException) -> BaseException:
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
 
 
 def _task_name(sampling_id: str, chain: int | str) -> str:

@@ -10,7 +10,7 @@ import time
 
 import anyio
 import pytest
-from engine_kit import after, by_iteration, yes
+from engine_kit import Unmetered, after, by_iteration, yes
 
 from mellea_like import HookMode, HookType, RejectionSamplingStrategy, Requirement, hook
 from mellea_like.backends.scripted import Reply
@@ -200,3 +200,22 @@ async def test_rule_11_a_lone_backend_that_ignores_its_cancellation_is_not_asked
         await strategy.sample("do", requirements)
     assert scope.cancelled_caught
     assert backend.statistics().started == 1
+
+
+async def test_rule_11_a_lone_backends_group_of_cancellations_leaves_as_a_plain_one(virtual_clock):
+    async def grouped(request):
+        try:
+            await anyio.sleep_forever()
+        except anyio.get_cancelled_exc_class() as exc:
+            raise BaseExceptionGroup("a task group's", [exc]) from None
+
+    left = []
+    strategy = RejectionSamplingStrategy(Unmetered(grouped))
+    with anyio.move_on_after(1) as scope:
+        try:
+            await strategy.sample("do", [yes])
+        except anyio.get_cancelled_exc_class():
+            left.append("plain")
+            raise
+    assert scope.cancelled_caught
+    assert left == ["plain"]
