@@ -83,6 +83,8 @@ def test_a_json_object_a_line(data, rows):
         (b'{"a": "\xff"}', "line 2 isn't UTF-8 text: byte 7 makes no sense"),
         (b"[1]", "line 2 isn't an object such as"),
         (b"null", "line 2 isn't an object such as"),
+        (b'{"a": 1, "b": 2, "a": 1}', 'line 2 has "a" twice in one object: keep one of them'),
+        (b'{"b": [{"a": 1, "a": 2}]}', 'line 2 has "a" twice in one object: keep one of them'),
         (b'{"a": NaN}', "line 2 isn't JSON: NaN isn't a number that JSON knows"),
         (b'{"a": -Infinity}', "line 2 isn't JSON: -Infinity isn't a number that JSON knows"),
         (b'{"a": 1e999}', "line 2 isn't JSON: 1e999 isn't a number that JSON knows"),

@@ -31,6 +31,9 @@ __all__ = ["LONGEST_LINE", "RowWriter", "begins_results", "read_rows", "row_writ
 LONGEST_LINE = 16 * 2**20
 """Bytes of a line; no model takes as much, and some files never end."""
 
+LONGEST_NAME = 100
+"""Characters of a name that an error quotes."""
+
 PIECE = 2**20
 """How much of a line that is too long is read at a time."""
 
@@ -113,7 +116,12 @@ class _Wrong(Exception):
 
 def _object(line: bytes) -> dict[str, Any]:
     try:
-        found: Any = json.loads(line.decode("utf-8"), parse_constant=_number, parse_float=_number)
+        found: Any = json.loads(
+            line.decode("utf-8"),
+            parse_constant=_number,
+            parse_float=_number,
+            object_pairs_hook=_without_duplicates,
+        )
         if b"\\u" in line:
             json.dumps(found, ensure_ascii=False).encode("utf-8")  # Half a character can't be sent.
     except UnicodeDecodeError as exc:
@@ -135,6 +143,16 @@ def _object(line: bytes) -> dict[str, Any]:
         msg = 'isn\'t an object such as {"text": "..."}'
         raise _Wrong(msg)
     return cast("dict[str, Any]", found)
+
+
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        msg = f"has {json.dumps(twice[:LONGEST_NAME])} twice in one object: keep one of them"
+        raise _Wrong(msg)
+    return found
 
 
 def _number(text: str) -> float:
