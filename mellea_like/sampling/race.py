@@ -15,7 +15,7 @@ import anyio
 from mellea_like.core.current import ITERATION, SPENDS_ON
 from mellea_like.core.slice import Outcome, Slice
 from mellea_like.runtime.logs import warn
-from mellea_like.runtime.native import cancel_requested, scope_cancelled
+from mellea_like.runtime.native import cancel_requested, scope_cancelled, split_cancellation
 from mellea_like.runtime.stacks import stack_of
 from mellea_like.sampling.subsample import produce
 
@@ -67,7 +67,8 @@ class Race:
                     raise
                 except BaseExceptionGroup as group:
                     # Of cancellations, as trio's task groups raise them; a caller knows plain ones.
-                    raise _first_in(group) from None
+                    cancellation, _ = split_cancellation(group)
+                    raise _first_in(cancellation or group) from None
                 finally:
                     late = not recorder.stopping and scope.cancel_called
         except anyio.get_cancelled_exc_class():
@@ -216,9 +217,8 @@ class Race:
 
 
 def _first_in(error: BaseException) -> BaseException:
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
+    inside: tuple[BaseException, ...] = getattr(error, "exceptions", ())
+    return _first_in(inside[0]) if inside else error
 
 
 def _task_name(sampling_id: str, chain: int | str) -> str:
