@@ -51,7 +51,6 @@ async def one_day(
             ROWS,
             action=prompt,
             concurrency=8,
-            ordered=True,
             journal=journal,
             budget=budget,
             on_progress=show,
@@ -60,7 +59,7 @@ async def one_day(
                 items[item.id] = item
     except LimitExceeded:
         print("The budget of the day is spent.")
-    return list(items.values())
+    return [items[number] for number in sorted(items)]
 
 
 async def main() -> None:

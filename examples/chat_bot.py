@@ -105,6 +105,7 @@ async def typed_lines() -> AsyncIterator[str]:
 async def chat(bot: Bot) -> None:
     lines = 0
     async with ChatDispatcher(bot.reply, quiet=QUIET) as dispatcher:
+        print("bot: Let us talk. Ctrl-D or Ctrl-C leaves.", flush=True)
         async for line in typed_lines():
             if line:
                 dispatcher.submit("this terminal", line)
@@ -116,7 +117,6 @@ async def chat(bot: Bot) -> None:
 def main(corpus: Path) -> int:
     try:
         bot = Bot(corpus)
-        print("bot: Let us talk. Ctrl-D or Ctrl-C leaves.", flush=True)
         anyio.run(chat, bot)
     except KeyboardInterrupt:
         print("\nbot: Bye.")
