@@ -133,12 +133,13 @@ def browser(session: nox.Session) -> None:
 
 @nox.session
 def lint(session: nox.Session) -> None:
-    """Check style, docstrings and the direction of imports."""
+    """Check style, docstrings, the direction of imports, and how large the packages are."""
     environment = Environment(session, "lint")
     environment.run("ruff", "check", ".")
     environment.run("ruff", "format", "--check", ".")
     environment.run("lint-imports", "--no-logo")
     environment.run("python", "tools/check_raises.py", "mellea_like")
+    environment.run("python", "tools/house.py", "--check")
 
 
 @nox.session

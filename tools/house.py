@@ -3,8 +3,9 @@
 ``python tools/house.py`` prints a table. Code is what is left of a module without its docstrings,
 comments and blank lines. ``--ways`` also counts the files that a draw, a row of a batch and a
 request to the gateway pass (their functions are called); it needs the extras ``cli`` and ``serve``.
-With ``--check``, a figure above its limit is an error: raise a limit where the house has to grow,
-and say in the commit what for.
+Each figure has an aim, and a limit that it must not exceed on the way there: with ``--check``, that
+is an error. Lower a limit when the house shrinks; raise one where it has to grow, and say in the
+commit what for.
 """
 
 from __future__ import annotations
@@ -31,36 +32,46 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parent.parent
 NAME = "mellea_like"
 
-MOST_LINES = {
-    "gateway": 2900,
-    "cli": 2600,
-    "specification": 600,
-    "coalescing": 3600,
-    "batch": 3000,
-    "batch/ray": 900,
-    "sampling": 4200,
-    "limits": 2300,
-    "backends": 3200,
-    "report": 1900,
-    "requirements": 2100,
-    "core": 2600,
-    "hooks": 900,
-    "telemetry": 500,
-    "runtime": 600,
-    "testing": 800,
-    "the rest": 300,
+
+class Bound(NamedTuple):
+    """How large a figure should be, and how large it may be until it is."""
+
+    aim: int
+    most: int
+
+
+LINES = {
+    "gateway": Bound(2900, 3720),
+    "cli": Bound(2600, 3860),
+    "specification": Bound(600, 700),
+    "coalescing": Bound(3600, 4560),
+    "batch": Bound(3000, 3770),
+    "batch/ray": Bound(900, 1120),
+    "sampling": Bound(4200, 5140),
+    "limits": Bound(2300, 2860),
+    "backends": Bound(3200, 3920),
+    "report": Bound(1900, 2120),
+    "requirements": Bound(2100, 2470),
+    "core": Bound(2600, 3480),
+    "hooks": Bound(900, 980),
+    "telemetry": Bound(500, 500),
+    "runtime": Bound(600, 600),
+    "testing": Bound(800, 830),
+    "the rest": Bound(300, 300),
 }
 """Lines of a package; ``core`` has ``errors.py`` with it."""
 
-MOST = {
-    "all lines": 32_000,
-    "all code": 18_500,
-    "lines of tests": 45_000,
-    "modules with one importer": 40,
-    "circles at import": 0,
-    "circles with lazy imports": 0,
+FIGURES = {
+    "all lines": Bound(32_000, 40_800),
+    "all code": Bound(18_500, 27_500),
+    "lines of tests": Bound(45_000, 60_800),
+    "modules with one importer": Bound(40, 48),
+    "circles at import": Bound(0, 0),
+    "circles with lazy imports": Bound(0, 0),
+    "a draw": Bound(20, 33),
+    "a row of a batch": Bound(45, 45),
+    "a request to the gateway": Bound(30, 44),
 }
-MOST_FILES = {"a draw": 20, "a row of a batch": 45, "a request to the gateway": 30}
 
 
 class Size(NamedTuple):
@@ -103,7 +114,7 @@ def package_of(module: str) -> str:
         return "batch/ray"
     if parts == ["errors"]:
         return "core"
-    return parts[0] if parts and parts[0] in MOST_LINES else "the rest"
+    return parts[0] if parts and parts[0] in LINES else "the rest"
 
 
 class Import(NamedTuple):
@@ -288,7 +299,7 @@ def measure(root: Path, *, ways: bool) -> tuple[dict[str, Size], dict[str, int],
         The size of each package, the other figures, and remarks on these.
     """
     sources = modules(root)
-    packages = {name: Size(0, 0) for name in MOST_LINES}
+    packages = {name: Size(0, 0) for name in LINES}
     for module, source in sources.items():
         packages[package_of(module)] += size(source)
     found = sorted({*imports(sources)})
@@ -320,16 +331,16 @@ def main() -> int:
     options = parser.parse_args()
     packages, figures, remarks = measure(ROOT, ways=options.ways)
     too_much: list[str] = []
-    print(f"{'package':28}{'lines':>8}{'code':>8}{'at most':>9}")
+    print(f"{'package':28}{'lines':>8}{'code':>8}{'aim':>8}{'limit':>8}")
     for name, item in packages.items():
-        most = MOST_LINES[name]
-        print(f"{name:28}{item.lines:8,}{item.code:8,}{most:9,}{'  !' * (item.lines > most)}")
+        aim, most = LINES[name]
+        print(f"{name:28}{item.lines:8,}{item.code:8,}{aim:8,}{most:8,}")
         if item.lines > most:
             too_much.append(f"{name} has {item.lines:,} lines, and may have {most:,}")
     print()
     for name, figure in figures.items():
-        most = (MOST | MOST_FILES)[name]
-        print(f"{name:28}{figure:8,}{most:17,}{'  !' * (figure > most)}")
+        aim, most = FIGURES[name]
+        print(f"{name:28}{figure:8,}{aim:16,}{most:8,}")
         if figure > most:
             too_much.append(f"{name}: {figure:,}, and {most:,} is the most")
     if options.verbose:

@@ -9,6 +9,7 @@ import typer
 
 from mellea_like.cli import report, serve, watch
 from mellea_like.cli.batch import options as batch
+from mellea_like.cli.exits import Problem
 from mellea_like.cli.options import add_command
 from mellea_like.cli.sample import command as sample
 
@@ -44,8 +45,18 @@ def _root(  # pyright: ignore[reportUnusedFunction]
     del show_version
 
 
+def _run_batch(options: batch.BatchOptions) -> int:
+    """Run the command."""
+    try:
+        from mellea_like.cli.batch.command import run_batch  # noqa: PLC0415 (jinja2, and all of a batch)
+    except ModuleNotFoundError as exc:
+        msg = f"batch needs {exc.name}: pip install 'mellea-like[cli]'"
+        raise Problem(msg) from exc
+    return run_batch(options)
+
+
 add_command(app, "sample", sample.SampleOptions, sample.run, help=sample.HELP, epilog=sample.EPILOG)
-add_command(app, "batch", batch.BatchOptions, batch.run, help=batch.HELP, epilog=batch.EPILOG)
+add_command(app, "batch", batch.BatchOptions, _run_batch, help=batch.HELP, epilog=batch.EPILOG)
 add_command(
     app,
     "watch",

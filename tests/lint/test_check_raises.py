@@ -2,21 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
-
+import check_raises
 import pytest
-
-SCRIPT = Path(__file__).resolve().parents[2] / "tools" / "check_raises.py"
-
-
-@pytest.fixture(scope="module")
-def check():
-    spec = importlib.util.spec_from_file_location("check_raises", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
 
 FUNCTION = '''
 def work(x):
@@ -70,8 +57,8 @@ class Worker:
         ("ValueError", 'AssertionError("no")', None),
     ],
 )
-def test_function_names_what_it_raises_or_a_base_of_it(check, documented, raised, missing):
-    found = check.problems(FUNCTION.format(documented=documented, raised=raised), "m.py")
+def test_function_names_what_it_raises_or_a_base_of_it(documented, raised, missing):
+    found = check_raises.problems(FUNCTION.format(documented=documented, raised=raised), "m.py")
     expected = f"m.py:12: work does not say that it raises {missing}"
     assert found == ([expected] if missing else [])
 
@@ -88,10 +75,10 @@ def test_function_names_what_it_raises_or_a_base_of_it(check, documented, raised
     ],
 )
 def test_constructor_is_documented_in_its_class_and_a_method_in_itself(
-    check, method, documented, problems
+    method, documented, problems
 ):
     source = METHOD.format(method=method, documented=documented, raised="ValueError")
-    assert len(check.problems(source, "m.py")) == problems
+    assert len(check_raises.problems(source, "m.py")) == problems
 
 
 @pytest.mark.parametrize(
@@ -103,20 +90,20 @@ def test_constructor_is_documented_in_its_class_and_a_method_in_itself(
         "def outer():\n    def inner():\n        raise ValueError\n    return inner\n",
     ],
 )
-def test_private_and_inner_functions_and_docstrings_without_sections_are_left_alone(check, source):
-    assert check.problems(source, "m.py") == []
+def test_private_and_inner_functions_and_docstrings_without_sections_are_left_alone(source):
+    assert check_raises.problems(source, "m.py") == []
 
 
-def test_functions_below_conditions_are_seen(check):
+def test_functions_below_conditions_are_seen():
     source = f"if x:\n    def run():\n        {ARGS}\n        raise ValueError\n"
-    assert len(check.problems(source, "m.py")) == 1
+    assert len(check_raises.problems(source, "m.py")) == 1
 
 
-def test_exit_code_says_whether_something_is_wrong(check, tmp_path, capsys):
+def test_exit_code_says_whether_something_is_wrong(tmp_path, capsys):
     (tmp_path / "fine.py").write_text("x = 1\n", encoding="utf-8")
-    assert check.main(str(tmp_path)) == 0
+    assert check_raises.main(str(tmp_path)) == 0
     (tmp_path / "wrong.py").write_text(
         f"def f():\n    {ARGS}\n    raise ValueError\n", encoding="utf-8"
     )
-    assert check.main(str(tmp_path)) == 1
+    assert check_raises.main(str(tmp_path)) == 1
     assert "f does not say that it raises ValueError" in capsys.readouterr().out

@@ -12,7 +12,7 @@ from mellea_like.cli.draw_options import DRAWS, OUTPUT, PANELS, DrawOptions
 from mellea_like.cli.exits import Exit, Problem
 from mellea_like.cli.options import REQUIRED, argument, option
 
-__all__ = ["EPILOG", "HELP", "STANDARD", "BatchOptions", "OnBadLine", "run"]
+__all__ = ["EPILOG", "HELP", "STANDARD", "BatchOptions", "OnBadLine"]
 
 STANDARD = "-"
 """Standard input, or standard output."""
@@ -152,13 +152,3 @@ class BatchOptions(DrawOptions):
         if not 0 < self.every < float("inf"):
             msg = f"--every takes seconds above 0, not {self.every:g}"
             raise Problem(msg, Exit.USAGE)
-
-
-def run(options: BatchOptions) -> int:
-    """Run the command."""
-    try:
-        from mellea_like.cli.batch.command import run_batch  # noqa: PLC0415 (jinja2, and all of a batch)
-    except ModuleNotFoundError as exc:
-        msg = f"batch needs {exc.name}: pip install 'mellea-like[cli]'"
-        raise Problem(msg) from exc
-    return run_batch(options)
