@@ -71,8 +71,10 @@ def _of_part(name: str, was: Any, now: Any) -> list[Difference]:
 
 
 def _of_requirements(was: list[Any], now: list[Any]) -> list[Difference]:
-    old = [one for one in was if one not in now]
-    new = [one for one in now if one not in was]
+    if len(was) == len(now) and all(map(_same, was, now)):
+        return []
+    old = [one for one in was if not any(_same(one, other) for other in now)]
+    new = [one for one in now if not any(_same(one, other) for other in was)]
     if not (old or new):
         return [Difference("requirements", *(_cut(_listed(all_), 0) for all_ in (was, now)))]
     found: list[Difference] = []
@@ -84,12 +86,36 @@ def _of_requirements(was: list[Any], now: list[Any]) -> list[Difference]:
     return found + [_difference("requirements", None, one) for one in new]
 
 
+def _same(one: Any, other: Any) -> bool:
+    """Compare two requirements; where one validator's source isn't known, by its name."""
+    if not (isinstance(one, dict) and isinstance(other, dict)):
+        return bool(one == other)
+    was, now = cast("Object", one), cast("Object", other)
+    if parts := _parts(was, now):
+        return all(_same(mine, theirs) for mine, theirs in parts)
+    names = was.keys() | now.keys()
+    if not ("code" in was and "code" in now):
+        names -= {"code"}
+    return all(was.get(name) == now.get(name) for name in names)
+
+
+def _parts(was: Object, now: Object) -> list[tuple[Any, Any]]:
+    """Pair the parts of two requirements that are put together alike; none where they aren't."""
+    if "description" in was or was.keys() != now.keys():
+        return []
+    if any(len(was[operator]) != len(now[operator]) for operator in was):
+        return []
+    return [pair for operator in was for pair in zip(was[operator], now[operator], strict=True)]
+
+
 def _of_requirement(was: Any, now: Any) -> Difference:
     """Tell how a requirement differs from one of the same words, or that there is none."""
     if now is None:
         return _difference("requirements", was, None)
     words = _cut(_written(was), 0)
     old, new = (cast("Object", one) if isinstance(one, dict) else {} for one in (was, now))
+    if parts := _parts(old, new):
+        return next(_of_requirement(*pair) for pair in parts if not _same(*pair))
     if "validator" in old and old["validator"] == new.get("validator"):
         name = f"the code of {old['validator']}, which decides {words},"
         return Difference(name, _version(old), _version(new))

@@ -107,6 +107,23 @@ def test_a_version_takes_the_place_of_the_source(written):
     ]
 
 
+def test_where_one_of_two_sources_is_not_known_the_name_decides(written):
+    known = identity(written(PLAIN))
+    unknown = json.loads(json.dumps(known))
+    del unknown["requirements"][0]["code"]
+    assert differences(known, unknown) == differences(unknown, known) == ()
+
+
+def test_in_what_is_put_together_the_part_that_changed_is_named(written):
+    def either(source):
+        return identity(Requirement("is kind") & (written(PLAIN) | ~written(source)))
+
+    assert differences(either(PLAIN), either(REWRITTEN)) == ()
+    [difference] = differences(either(PLAIN), either(PLAIN.replace("9", "5")))
+    assert difference.name == 'the code of rules.check, which decides "is short",'
+    assert None not in {difference.was, difference.now}
+
+
 def test_what_has_no_source_goes_by_its_name():
     namespace = {"__name__": "typed"}
     exec("def check(candidate): return check", namespace)

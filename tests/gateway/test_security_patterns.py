@@ -95,9 +95,9 @@ def watched(port: int):
 
 
 @pytest.mark.alone
-def test_hostile_patterns_of_two_callers_hold_up_nobody_else():
-    tokens = [f"token-of-caller-{number}" for number in range(2)]
-    patterns = [f"regex:{SLOW}|{number}" for number in range(8)]
+def test_16_hostile_patterns_of_four_callers_hold_up_nobody_else():
+    tokens = [f"token-of-caller-{number}" for number in range(4)]
+    patterns = [f"regex:{SLOW}|{number}" for number in range(16)]
     body = {"model": "mine", "messages": user(), **wish(checks=patterns)}
     keys = {token: key(token) for token in tokens}
     with (
