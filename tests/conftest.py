@@ -23,10 +23,12 @@ from mellea_like.limits import backoff_gate
 
 pytest_plugins = ["mellea_like.testing.pytest_plugin", "pytester"]
 
-# A job in the background may be started so that it ignores Ctrl-C, and would hand that down to the
-# processes of its tests.
+# A job in the background may be started so that it ignores Ctrl-C, or, by nohup, the end of its
+# terminal, and would hand that down to the processes of its tests.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 settings.register_profile(
     "default",
