@@ -21,7 +21,7 @@ import anyio
 from mellea_like import RejectionSamplingStrategy
 from mellea_like.backends import FunctionBackend
 from mellea_like.batch import Journal, sample_many
-from mellea_like.runtime.collector import relaxed_gc
+from mellea_like.runtime.garbage_collector import relaxed_gc
 
 ITEMS = 10_000
 CONCURRENCY = 64

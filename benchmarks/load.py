@@ -29,7 +29,7 @@ import anyio
 from mellea_like import RejectionSamplingStrategy
 from mellea_like.backends.simulated import SimulatedBackend
 from mellea_like.limits import AdaptiveLimiter, ConcurrencyLimiter, LimitedBackend
-from mellea_like.runtime.collector import relaxed_gc
+from mellea_like.runtime.garbage_collector import relaxed_gc
 from mellea_like.testing import run_virtual
 
 LOOPS = ("asyncio", "trio")

@@ -27,7 +27,7 @@ from mellea_like.errors import (
     SamplingFailed,
     SamplingTimeout,
 )
-from mellea_like.hooks.registry import Plugin, PluginSet, hook, register, unregister
+from mellea_like.hooks.plugins import Plugin, PluginSet, hook, register, unregister
 from mellea_like.hooks.types import HookMode, HookType
 from mellea_like.runtime.lazy import keep_installed, lazy_exports
 from mellea_like.sampling.base import BaseSamplingStrategy

@@ -18,7 +18,7 @@ from typing import IO, TYPE_CHECKING, Any, Self, cast
 
 import anyio
 
-from mellea_like.core.numbers import real_number
+from mellea_like.core.argument_checks import real_number
 from mellea_like.core.options import Options
 from mellea_like.errors import BackendError, BackendTimeout, BackendUnavailable
 from mellea_like.runtime.threads import run_in_thread

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast
 
 import anyio
 
-from mellea_like.core.numbers import real_number
+from mellea_like.core.argument_checks import real_number
 from mellea_like.errors import (
     BackendTimeout,
     BackendUnavailable,

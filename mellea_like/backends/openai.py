@@ -11,7 +11,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 
 import anyio
 
-from mellea_like.core.numbers import whole_number
+from mellea_like.core.argument_checks import whole_number
 from mellea_like.core.options import Options
 from mellea_like.errors import AuthenticationFailed, BackendError, InvalidRequest
 

@@ -19,8 +19,8 @@ from mellea_like.backends.counting import (
     count_words,
     word_pieces,
 )
+from mellea_like.core.argument_checks import real_number
 from mellea_like.core.generation import Generation, Usage
-from mellea_like.core.numbers import real_number
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator

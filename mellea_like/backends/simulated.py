@@ -12,8 +12,8 @@ import anyio
 from anyio.lowlevel import checkpoint
 
 from mellea_like.backends.counting import RequestCounter, RequestStatistics, count_words
+from mellea_like.core.argument_checks import real_number
 from mellea_like.core.generation import Generation
-from mellea_like.core.numbers import real_number
 from mellea_like.core.requirement import Requirement
 from mellea_like.core.streaming import Verdict
 from mellea_like.errors import BackendUnavailable, RateLimited

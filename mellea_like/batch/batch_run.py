@@ -19,8 +19,8 @@ from mellea_like.batch.task_scope import TaskScope
 from mellea_like.core.display import add_note
 from mellea_like.core.generation import Usage
 from mellea_like.errors import JournalError, MelleaError
+from mellea_like.runtime.event_loops import cancel_requested, split_cancellation
 from mellea_like.runtime.logs import warn
-from mellea_like.runtime.native import cancel_requested, split_cancellation
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping

@@ -23,11 +23,11 @@ from types import CodeType, FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from mellea_like.core.action import is_action
+from mellea_like.core.backend_wrapper import innermost
 from mellea_like.core.context import Context
 from mellea_like.core.format import json_schema
 from mellea_like.core.options import Options
 from mellea_like.core.requirement import Requirement
-from mellea_like.core.wrapping import innermost
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

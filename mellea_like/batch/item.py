@@ -11,7 +11,7 @@ from mellea_like.core.generation import Usage
 from mellea_like.core.result import SamplingResult, StopReason
 from mellea_like.errors import LimitExceeded, MelleaError, SamplingFailed
 from mellea_like.limits.backoff_gate import PATIENT
-from mellea_like.runtime.native import cancel_requested, split_cancellation
+from mellea_like.runtime.event_loops import cancel_requested, split_cancellation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

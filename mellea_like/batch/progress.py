@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, TypeAlias
 import anyio
 
 from mellea_like.core.generation import Usage
+from mellea_like.runtime.event_loops import cancel_requested, split_cancellation
 from mellea_like.runtime.logs import warn
-from mellea_like.runtime.native import cancel_requested, split_cancellation
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 from mellea_like.batch.batch_run import BatchRun
 from mellea_like.batch.identity import identity_of
 from mellea_like.batch.item import Work
+from mellea_like.core.argument_checks import whole_number
 from mellea_like.core.callables import is_async, takes
-from mellea_like.core.numbers import whole_number
 from mellea_like.core.options import Options
 from mellea_like.sampling.base import BaseSamplingStrategy
 from mellea_like.sampling.prepare import plan_call

@@ -19,7 +19,7 @@ from anyio.lowlevel import current_token
 
 from mellea_like.cli.exits import Exit
 from mellea_like.cli.terminal import is_terminal, warn, write
-from mellea_like.runtime.native import call_soon
+from mellea_like.runtime.event_loops import call_soon
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Generator

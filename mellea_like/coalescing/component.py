@@ -11,7 +11,7 @@ from opentelemetry import context as otel_context
 
 from mellea_like.core.current import ITERATION, SPENDS_ON
 from mellea_like.errors import ShutdownError
-from mellea_like.runtime.native import check_loop, running_loop
+from mellea_like.runtime.event_loops import check_loop, running_loop
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

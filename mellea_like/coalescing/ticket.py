@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import anyio
 from anyio.lowlevel import checkpoint_if_cancelled
 
-from mellea_like.runtime.native import check_loop, running_loop
+from mellea_like.runtime.event_loops import check_loop, running_loop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from mellea_like.core.numbers import real_number, whole_number
+from mellea_like.core.argument_checks import real_number, whole_number
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

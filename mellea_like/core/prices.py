@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from mellea_like.core.numbers import real_number
+from mellea_like.core.argument_checks import real_number
 
 if TYPE_CHECKING:
     from mellea_like.core.generation import Usage

@@ -9,9 +9,9 @@ from importlib import import_module
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
 
+from mellea_like.core.argument_checks import real_number
 from mellea_like.core.callables import is_async, takes
 from mellea_like.core.display import shown
-from mellea_like.core.numbers import real_number
 from mellea_like.core.streaming import check_stream
 
 if TYPE_CHECKING:

@@ -19,13 +19,13 @@ from mellea_like.core.display import safe_repr
 from mellea_like.core.format import parse_json
 from mellea_like.core.generation import Generation, Usage
 from mellea_like.core.message import Message
-from mellea_like.core.recorded import (
+from mellea_like.core.slice import Outcome, Slice
+from mellea_like.core.stand_ins import (
     RecordedAction,
     error_from_dict,
     error_to_dict,
     recorded_requirement,
 )
-from mellea_like.core.slice import Outcome, Slice
 from mellea_like.core.validation import ValidationResult, ValidationStatus
 
 if TYPE_CHECKING:

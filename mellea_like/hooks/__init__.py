@@ -6,7 +6,7 @@ The payload classes load pydantic's machinery, so they are imported when first n
 from typing import TYPE_CHECKING
 
 from mellea_like.errors import Blocked, HookError
-from mellea_like.hooks.registry import (
+from mellea_like.hooks.plugins import (
     Plugin,
     PluginSet,
     hook,

@@ -9,8 +9,8 @@ import anyio
 from mellea_like.core.display import error_text
 from mellea_like.errors import Blocked, HookError
 from mellea_like.hooks.types import HookMode, HookType
+from mellea_like.runtime.event_loops import cancel_requested, split_cancellation
 from mellea_like.runtime.logs import warn
-from mellea_like.runtime.native import cancel_requested, split_cancellation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
     from mellea_like.hooks.payloads import Payload
-    from mellea_like.hooks.registry import Handler
+    from mellea_like.hooks.plugins import Handler
 
 __all__ = ["HookRun"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, NamedTuple
 
-from mellea_like.core.numbers import whole_number
+from mellea_like.core.argument_checks import whole_number
 from mellea_like.errors import BackendError, BackendUnavailable, RateLimited
 from mellea_like.limits.fair_queue import QueuedLimit
 

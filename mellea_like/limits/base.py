@@ -5,8 +5,8 @@ from __future__ import annotations
 from contextlib import aclosing, asynccontextmanager
 from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
+from mellea_like.core.backend_wrapper import BackendWrapper
 from mellea_like.core.generation import Generation, Usage, cost_of
-from mellea_like.core.wrapping import BackendWrapper
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Sequence

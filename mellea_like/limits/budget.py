@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeVar, overl
 import anyio
 from anyio.lowlevel import EventLoopToken, current_token
 
+from mellea_like.core.argument_checks import LARGEST, real_number, whole_number
 from mellea_like.core.estimate import estimate_input_tokens
-from mellea_like.core.numbers import LARGEST, real_number, whole_number
 from mellea_like.core.prices import PER, checked_prices, price_for
 from mellea_like.errors import LimitExceeded
-from mellea_like.limits.ledger import (
+from mellea_like.limits.accounts import (
     MONEY,
     Account,
     Amounts,
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from mellea_like.core.backend import Backend, Request
     from mellea_like.core.options import Options
     from mellea_like.core.prices import Price
+    from mellea_like.limits.accounts import Rate
     from mellea_like.limits.base import Permit, RequestEnd
-    from mellea_like.limits.ledger import Rate
 
 __all__ = ["Budget", "BudgetLimits", "BudgetStatistics"]
 

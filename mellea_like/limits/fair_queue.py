@@ -15,7 +15,7 @@ from anyio.lowlevel import checkpoint, checkpoint_if_cancelled, current_token
 from mellea_like.core.generation import Usage
 from mellea_like.limits.backoff_gate import told_to_wait
 from mellea_like.limits.base import RequestEnd
-from mellea_like.runtime.native import call_soon, loop_runs
+from mellea_like.runtime.event_loops import call_soon, loop_runs
 from mellea_like.runtime.timeline import Timeline
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ Path("report.html").write_text(call_report(result.to_dict()), encoding="utf-8")
 """
 
 from mellea_like.report.call import call_report, call_text
-from mellea_like.report.figures import Distribution, RunFigures, Tally, figures_of
 from mellea_like.report.run import run_report, run_text
+from mellea_like.report.statistics import Distribution, RunFigures, Tally, figures_of
 
 __all__ = [
     "Distribution",

@@ -6,7 +6,10 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from mellea_like.core.slice import Outcome
-from mellea_like.report.attempts import (
+from mellea_like.report.charts import parts_in_words, stacked, whole_of
+from mellea_like.report.format import amount, count, moment, percent, plural, seconds
+from mellea_like.report.icons import swatch
+from mellea_like.report.iterations import (
     FATES,
     cut,
     damage,
@@ -15,9 +18,6 @@ from mellea_like.report.attempts import (
     usage_of,
     winner_of,
 )
-from mellea_like.report.charts import parts_in_words, stacked, whole_of
-from mellea_like.report.format import amount, count, moment, percent, plural, seconds
-from mellea_like.report.icons import swatch
 from mellea_like.report.markup import clip, text_block
 from mellea_like.report.page import SCOPE, environment, page
 from mellea_like.report.panels import FULL, conversation, panels

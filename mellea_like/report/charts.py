@@ -12,7 +12,7 @@ from mellea_like.report.markup import Html, html, joined
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from mellea_like.report.figures import Distribution
+    from mellea_like.report.statistics import Distribution
 
 __all__ = ["columns", "distribution", "rate_bar", "stacked"]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
-from mellea_like.report.attempts import cut
 from mellea_like.report.call import headline, stopped
 from mellea_like.report.icons import patterns, swatch
+from mellea_like.report.iterations import cut
 from mellea_like.report.markup import Html, html
 from mellea_like.report.page import style
 from mellea_like.report.panels import Capacity, panels

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from mellea_like.report.attempts import cut, problems_of, usage_of, winner_of
 from mellea_like.report.format import count, plural, seconds
 from mellea_like.report.icons import swatch
+from mellea_like.report.iterations import cut, problems_of, usage_of, winner_of
 from mellea_like.report.markup import Html, clip, html, joined, text_block
 from mellea_like.report.waterfall import anchor
 

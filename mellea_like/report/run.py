@@ -6,7 +6,6 @@ import json
 from typing import TYPE_CHECKING, Any, cast
 
 from mellea_like.core.prices import with_currency
-from mellea_like.report.attempts import FATES, cut, damage, problems_of, winner_of
 from mellea_like.report.charts import (
     binned,
     columns,
@@ -17,19 +16,20 @@ from mellea_like.report.charts import (
     stacked,
     whole_of,
 )
-from mellea_like.report.figures import figures_of, iterations_until, why, wilson
 from mellea_like.report.format import amount, count, moment, money, percent, plural, seconds
 from mellea_like.report.icons import swatch
+from mellea_like.report.iterations import FATES, cut, damage, problems_of, winner_of
 from mellea_like.report.markup import Html, clip, html, joined, text_block
 from mellea_like.report.page import SCOPE, environment, page
 from mellea_like.report.panels import Capacity, block, conversation, panels
+from mellea_like.report.statistics import figures_of, iterations_until, why, wilson
 from mellea_like.report.waterfall import waterfall
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from mellea_like.core.prices import Price
-    from mellea_like.report.figures import RunFigures
+    from mellea_like.report.statistics import RunFigures
 
 __all__ = ["run_report", "run_text"]
 

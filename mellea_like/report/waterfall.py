@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from mellea_like.report.attempts import problems_of, winner_of
 from mellea_like.report.charts import ticks
 from mellea_like.report.format import plural, seconds
 from mellea_like.report.icons import box, mark
+from mellea_like.report.iterations import problems_of, winner_of
 from mellea_like.report.markup import Html, clip, html, joined
 
 if TYPE_CHECKING:

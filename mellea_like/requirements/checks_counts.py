@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NamedTuple, Unpack
 
-from mellea_like.core.numbers import whole_number
+from mellea_like.core.argument_checks import whole_number
 from mellea_like.core.streaming import Verdict
 from mellea_like.core.validation import ValidationResult
 from mellea_like.requirements.checks_common import Answer, Fresh, Look, Settings, check, ready_made

@@ -12,8 +12,8 @@ from importlib import import_module
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Unpack, cast
 
+from mellea_like.core.argument_checks import whole_number
 from mellea_like.core.format import check_format, parse_json, strip_fence
-from mellea_like.core.numbers import whole_number
 from mellea_like.core.streaming import Verdict
 from mellea_like.core.validation import ValidationResult
 from mellea_like.errors import RequirementError

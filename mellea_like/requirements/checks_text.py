@@ -7,7 +7,7 @@ import re
 import unicodedata
 from typing import TYPE_CHECKING, Any, Literal, Unpack, get_args
 
-from mellea_like.core.numbers import real_number
+from mellea_like.core.argument_checks import real_number
 from mellea_like.core.streaming import Verdict
 from mellea_like.core.validation import ValidationResult
 from mellea_like.errors import RequirementError

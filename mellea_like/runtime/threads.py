@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 import anyio
 from anyio.lowlevel import EventLoopToken, current_token
 
+from mellea_like.runtime.event_loops import call_soon, context_for_thread
 from mellea_like.runtime.logs import logger
-from mellea_like.runtime.native import call_soon, context_for_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, ClassVar, TypedDict, TypeVar, overload
 
+from mellea_like.core.argument_checks import real_number, whole_number
 from mellea_like.core.callables import yields
-from mellea_like.core.numbers import real_number, whole_number
 from mellea_like.core.options import Options
-from mellea_like.hooks.registry import handlers_in
+from mellea_like.hooks.plugins import handlers_in
 from mellea_like.limits.retry import Retry
 from mellea_like.sampling.call import Call
 from mellea_like.sampling.prepare import as_backend, check_budget, check_requirements, plan_call
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from mellea_like.core.requirement import Requirement
     from mellea_like.core.result import SamplingResult
     from mellea_like.core.slice import Slice
-    from mellea_like.hooks.registry import Pluggable
+    from mellea_like.hooks.plugins import Pluggable
     from mellea_like.limits.budget import Budget
     from mellea_like.sampling.giving_up import GiveUp
     from mellea_like.sampling.schedules.base import Schedule

@@ -19,17 +19,17 @@ from mellea_like.core.message import Message
 from mellea_like.core.result import SamplingResult, StopReason
 from mellea_like.errors import BackendError, HookError, LimitExceeded, SamplingFailed
 from mellea_like.hooks.dispatch import HookRun
-from mellea_like.hooks.registry import snapshot
+from mellea_like.hooks.plugins import snapshot
 from mellea_like.hooks.types import HookType
-from mellea_like.requirements.validate import Checklist
+from mellea_like.requirements.checklist import Checklist
+from mellea_like.runtime.event_loops import clock, scope_cancelled, split_cancellation
 from mellea_like.runtime.logs import warn
-from mellea_like.runtime.native import clock, scope_cancelled, split_cancellation
-from mellea_like.sampling.asking import Sender
 from mellea_like.sampling.call_context import CallContext
 from mellea_like.sampling.ending import Ending, Stop, conclude
 from mellea_like.sampling.events import Delivery, Events
 from mellea_like.sampling.race import Race
 from mellea_like.sampling.recorder import Recorder
+from mellea_like.sampling.sender import Sender
 from mellea_like.telemetry.names import STOP_REASON
 
 if TYPE_CHECKING:

@@ -11,12 +11,12 @@ if TYPE_CHECKING:
     from mellea_like.core.context import Context
     from mellea_like.core.message import Message
     from mellea_like.core.slice import Slice
-    from mellea_like.requirements.validate import Checklist
-    from mellea_like.sampling.asking import Sender
+    from mellea_like.requirements.checklist import Checklist
     from mellea_like.sampling.events import Events
     from mellea_like.sampling.giving_up import Tally
     from mellea_like.sampling.prepare import Plan
     from mellea_like.sampling.recorder import Recorder
+    from mellea_like.sampling.sender import Sender
     from mellea_like.sampling.settings import Settings
     from mellea_like.telemetry.call import CallTelemetry
 

@@ -21,7 +21,7 @@ from mellea_like.core.slice import Outcome
 from mellea_like.core.validation import ValidationResult
 from mellea_like.errors import HookError, RequirementError
 from mellea_like.hooks.types import HookType
-from mellea_like.runtime.native import cancel_requested, split_cancellation
+from mellea_like.runtime.event_loops import cancel_requested, split_cancellation
 from mellea_like.sampling.prepare import check_judge, check_requirements, merge_requirements
 
 if TYPE_CHECKING:

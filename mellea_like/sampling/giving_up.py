@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from mellea_like.core.numbers import real_number
+from mellea_like.core.argument_checks import real_number
 from mellea_like.core.slice import Outcome
 from mellea_like.core.validation import ValidationStatus
 

@@ -13,6 +13,7 @@ import anyio
 from anyio.lowlevel import checkpoint_if_cancelled
 
 from mellea_like.core.backend import Request, RequestMeta, checked_reply
+from mellea_like.core.backend_wrapper import innermost
 from mellea_like.core.current import ITERATION, SPENDS_ON
 from mellea_like.core.format import parse_json, parse_value, why_unread
 from mellea_like.core.generation import (
@@ -27,7 +28,6 @@ from mellea_like.core.options import Options
 from mellea_like.core.slice import Outcome, Slice
 from mellea_like.core.streaming import REJECTED
 from mellea_like.core.validation import Candidate, ValidationResult, ValidationStatus
-from mellea_like.core.wrapping import innermost
 from mellea_like.errors import (
     BackendError,
     BackendTimeout,
@@ -36,10 +36,10 @@ from mellea_like.errors import (
     RequirementError,
 )
 from mellea_like.hooks.types import HookType
+from mellea_like.requirements.checklist import Checklist
 from mellea_like.requirements.judge import judge_messages, read_verdict
-from mellea_like.requirements.validate import Checklist
-from mellea_like.runtime.native import cancel_requested, split_cancellation
-from mellea_like.sampling.asking import Sender
+from mellea_like.runtime.event_loops import cancel_requested, split_cancellation
+from mellea_like.sampling.sender import Sender
 from mellea_like.sampling.turns import derive_seed
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ import anyio
 
 from mellea_like.core.current import ITERATION, SPENDS_ON
 from mellea_like.core.slice import Outcome, Slice
+from mellea_like.runtime.event_loops import cancel_requested, scope_cancelled, split_cancellation
 from mellea_like.runtime.logs import warn
-from mellea_like.runtime.native import cancel_requested, scope_cancelled, split_cancellation
 from mellea_like.runtime.stacks import stack_of
 from mellea_like.sampling.subsample import produce
 

@@ -16,8 +16,8 @@ from mellea_like.core.display import bounded, error_text
 from mellea_like.core.generation import Usage
 from mellea_like.core.result import StopReason
 from mellea_like.core.slice import Outcome, Slice
+from mellea_like.runtime.event_loops import split_cancellation
 from mellea_like.runtime.logs import warn
-from mellea_like.runtime.native import split_cancellation
 from mellea_like.sampling.ending import Stop
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from mellea_like.core.backend import Backend
     from mellea_like.core.options import Options
     from mellea_like.core.requirement import Requirement
-    from mellea_like.hooks.registry import Handler
+    from mellea_like.hooks.plugins import Handler
     from mellea_like.limits.budget import Budget
     from mellea_like.sampling.giving_up import GiveUp
     from mellea_like.sampling.schedules.base import Schedule

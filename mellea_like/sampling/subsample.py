@@ -13,7 +13,7 @@ from mellea_like.core.validation import ValidationStatus
 from mellea_like.errors import BackendError, MissingAnswer, RequirementError
 from mellea_like.hooks.types import HookType
 from mellea_like.requirements.verdicts import line_of
-from mellea_like.runtime.native import cancel_requested, split_cancellation
+from mellea_like.runtime.event_loops import cancel_requested, split_cancellation
 from mellea_like.sampling.iteration import Iteration
 from mellea_like.sampling.turns import turn_of
 

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, overload
 import anyio
 from anyio.lowlevel import current_token
 
-from mellea_like.core.numbers import real_number
+from mellea_like.core.argument_checks import real_number
 from mellea_like.core.requirement import Requirement
+from mellea_like.runtime.event_loops import call_soon, context_for_thread, running_loop
 from mellea_like.runtime.logs import warn
-from mellea_like.runtime.native import call_soon, context_for_thread, running_loop
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence

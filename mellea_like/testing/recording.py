@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from mellea_like.hooks.payloads import Payload
-from mellea_like.hooks.registry import Plugin, hook
+from mellea_like.hooks.plugins import Plugin, hook
 from mellea_like.hooks.types import HookMode, HookType
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, TypeVarTuple
 import anyio
 
 from mellea_like.limits.backoff_gate import JITTER
-from mellea_like.runtime.native import context_for_thread, running_loop
+from mellea_like.runtime.event_loops import context_for_thread, running_loop
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -26,7 +26,7 @@ from journal_kit import (
 )
 
 from mellea_like.batch import Journal, read_items, read_run
-from mellea_like.batch.journal.file import create
+from mellea_like.batch.journal.database import create
 from mellea_like.errors import JournalError
 
 pytestmark = pytest.mark.anyio

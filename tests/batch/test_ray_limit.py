@@ -10,7 +10,7 @@ import pytest
 from cluster_limit_kit import FakeActor, Server, Worker
 
 from mellea_like.batch.ray import ClusterLimit
-from mellea_like.batch.ray.limit import SILENCE, Ask
+from mellea_like.batch.ray.cluster_limit import SILENCE, Ask
 from mellea_like.core.backend import RequestMeta
 from mellea_like.core.estimate import estimate_input_tokens
 from mellea_like.core.generation import Usage

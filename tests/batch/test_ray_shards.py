@@ -11,7 +11,7 @@ from shard_kit import Calls, block, sampler
 from mellea_like import RejectionSamplingStrategy, requirement
 from mellea_like.backends import FunctionBackend
 from mellea_like.batch.ray import ClusterLimit
-from mellea_like.batch.ray.limit import RemoteLimit
+from mellea_like.batch.ray.cluster_limit import RemoteLimit
 from mellea_like.batch.ray.shards import POSITION, ShardSampler, ShardWork
 from mellea_like.errors import MelleaError
 from mellea_like.limits import LimitedBackend

@@ -10,7 +10,7 @@ import pytest
 from timed_source import Source
 
 from mellea_like.coalescing import Burst, bursts
-from mellea_like.coalescing.flush import Window
+from mellea_like.coalescing.gathering import Window
 from mellea_like.coalescing.rerun.bursts import Gathering
 from mellea_like.errors import CoalescingError
 

@@ -14,7 +14,7 @@ from joint_kit import ask
 
 from mellea_like.coalescing.coordinator.joint_prompt import share_key
 from mellea_like.coalescing.coordinator.request_queue import RequestQueue
-from mellea_like.coalescing.flush import Window
+from mellea_like.coalescing.gathering import Window
 from mellea_like.core.backend import Request, RequestMeta
 from mellea_like.core.message import Message
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mellea_like.coalescing.chat.sessions import ChatPhase, Rules, Session, Submission
-from mellea_like.coalescing.flush import Window
+from mellea_like.coalescing.gathering import Window
 from mellea_like.coalescing.ticket import Ticket
 from mellea_like.errors import QueueFull
 

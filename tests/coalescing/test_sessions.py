@@ -10,7 +10,7 @@ import pytest
 
 from mellea_like.coalescing.alarms import SLACK, Alarms
 from mellea_like.coalescing.chat.sessions import Rules, Session, Sessions, Submission
-from mellea_like.coalescing.flush import Window
+from mellea_like.coalescing.gathering import Window
 from mellea_like.coalescing.ticket import Ticket
 
 

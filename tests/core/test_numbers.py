@@ -5,7 +5,7 @@ from fractions import Fraction
 
 import pytest
 
-from mellea_like.core.numbers import real_number, whole_number
+from mellea_like.core.argument_checks import real_number, whole_number
 
 
 @pytest.mark.parametrize(

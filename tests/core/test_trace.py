@@ -36,7 +36,7 @@ from mellea_like import (
     requirement,
 )
 from mellea_like.backends import FunctionBackend, ScriptedBackend
-from mellea_like.core.recorded import (
+from mellea_like.core.stand_ins import (
     RecordedAction,
     RecordedError,
     error_from_dict,

@@ -20,7 +20,7 @@ from mellea_like import (
     unregister,
 )
 from mellea_like.hooks import load_plugins
-from mellea_like.hooks.registry import handlers_of, snapshot
+from mellea_like.hooks.plugins import handlers_of, snapshot
 
 END = HookType.SAMPLING_LOOP_END
 START = HookType.SAMPLING_LOOP_START

@@ -15,8 +15,8 @@ from mellea_like.errors import (
     MalformedResponse,
     RateLimited,
 )
+from mellea_like.limits.accounts import charged_tokens
 from mellea_like.limits.base import RequestEnd
-from mellea_like.limits.ledger import charged_tokens
 
 ESTIMATED = 7
 REPLY = Generation("fünf Wörter sind es")  # 21 bytes

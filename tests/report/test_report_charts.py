@@ -21,8 +21,8 @@ from mellea_like.report.charts import (
     stacked,
     ticks,
 )
-from mellea_like.report.figures import Distribution
 from mellea_like.report.format import seconds
+from mellea_like.report.statistics import Distribution
 from mellea_like.report.waterfall import waterfall
 
 

@@ -13,8 +13,8 @@ from report_kit import BEGUN, calls, item, run_of, trace_of
 
 from mellea_like.core.generation import Usage
 from mellea_like.report import figures_of
-from mellea_like.report.attempts import cut, fate_of, problems_of
-from mellea_like.report.figures import (
+from mellea_like.report.iterations import cut, fate_of, problems_of
+from mellea_like.report.statistics import (
     LISTED,
     MOST_NAMES,
     OTHERS,

@@ -9,7 +9,7 @@ import pytest
 from checks_kit import candidate
 
 from mellea_like.requirements import checks, checks_common
-from mellea_like.requirements.validate import Checklist
+from mellea_like.requirements.checklist import Checklist
 
 CHECKS = [
     checks.word_count(at_most=3),

@@ -8,7 +8,7 @@ from engine_kit import candidate, says
 
 from mellea_like import Requirement, RequirementError, ValidationResult
 from mellea_like.errors import BadVerdict
-from mellea_like.requirements.validate import Checklist
+from mellea_like.requirements.checklist import Checklist
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
 

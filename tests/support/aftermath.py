@@ -28,12 +28,12 @@ from http_server import Answer, OpenAIServer, Send
 from leftovers import other_threads, running
 
 from mellea_like.backends.openai import OpenAIBackend
+from mellea_like.core.backend_wrapper import innermost
 from mellea_like.core.generation import Usage
 from mellea_like.core.result import SamplingResult
 from mellea_like.core.slice import Outcome, Slice
-from mellea_like.core.wrapping import innermost
 from mellea_like.errors import LimitExceeded
-from mellea_like.hooks.registry import Plugin, PluginSet, hook
+from mellea_like.hooks.plugins import Plugin, PluginSet, hook
 from mellea_like.hooks.types import HookType
 from mellea_like.limits.backoff_gate import gate_of
 from mellea_like.runtime.threads import thread_statistics

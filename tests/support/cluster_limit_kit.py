@@ -5,7 +5,7 @@ from __future__ import annotations
 import anyio
 
 from mellea_like.batch.ray.cluster import KeeperGone
-from mellea_like.batch.ray.limit import LimitKeeper, RemoteLimit
+from mellea_like.batch.ray.cluster_limit import LimitKeeper, RemoteLimit
 from mellea_like.core.backend import Request
 from mellea_like.core.generation import Generation, Usage
 from mellea_like.core.message import Message

@@ -30,7 +30,7 @@ from mellea_like.errors import (
     RateLimited,
 )
 from mellea_like.hooks.payloads import Payload, SamplingLoopEndPayload
-from mellea_like.hooks.registry import Plugin, hook
+from mellea_like.hooks.plugins import Plugin, hook
 from mellea_like.hooks.types import HookMode, HookType
 
 Kind = Literal[

@@ -12,7 +12,7 @@ from mellea_like.hooks.payloads import (
     SamplingIterationPayload,
     SamplingLoopStartPayload,
 )
-from mellea_like.hooks.registry import handlers_of
+from mellea_like.hooks.plugins import handlers_of
 from mellea_like.hooks.types import HookMode, HookType
 from mellea_like.sampling.strategies import RejectionSamplingStrategy
 from mellea_like.testing import RecordingPlugin

@@ -13,7 +13,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from mellea_like.batch.journal.file import damaged, journal_errors, opened, read_whole
+from mellea_like.batch.journal.database import damaged, journal_errors, opened, read_whole
 from mellea_like.batch.journal.records import item_record
 
 if TYPE_CHECKING:

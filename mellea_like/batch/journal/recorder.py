@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from mellea_like.batch.identity import differing_part, label_of, row_of
 from mellea_like.batch.item import ItemResult
 from mellea_like.core.generation import Usage
-from mellea_like.core.recorded import error_from_dict
 from mellea_like.core.result import SamplingResult
+from mellea_like.core.stand_ins import error_from_dict
 from mellea_like.core.trace import check_readable
 from mellea_like.errors import JournalError
 

@@ -20,7 +20,7 @@ import anyio
 from anyio import to_thread
 
 from mellea_like.batch.differences import differences
-from mellea_like.batch.journal.file import (
+from mellea_like.batch.journal.database import (
     SET_RUN,
     connect,
     create,

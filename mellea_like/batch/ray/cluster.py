@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Generator, Sequence
     from pathlib import Path
 
-    from mellea_like.batch.ray.limit import Ask, ClusterLimit, LimitKeeper
+    from mellea_like.batch.ray.cluster_limit import Ask, ClusterLimit, LimitKeeper
     from mellea_like.limits.base import RequestEnd
 
 __all__ = [

@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mellea_like.batch.ray.cluster import check_room, open_limit_actor, ray_module
-from mellea_like.batch.ray.limit import LimitKeeper
+from mellea_like.batch.ray.cluster_limit import LimitKeeper
 from mellea_like.batch.ray.shards import POSITION, ShardSampler, ShardWork, prompt_maker
-from mellea_like.core.numbers import real_number, whole_number
+from mellea_like.core.argument_checks import real_number, whole_number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from ray.data import Dataset
 
-    from mellea_like.batch.ray.limit import ClusterLimit
+    from mellea_like.batch.ray.cluster_limit import ClusterLimit
     from mellea_like.core.action import Action
     from mellea_like.core.options import Options
     from mellea_like.core.requirement import Requirement

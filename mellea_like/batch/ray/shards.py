@@ -18,7 +18,7 @@ import anyio
 from mellea_like.batch import sample_many
 from mellea_like.batch.identity import row_of
 from mellea_like.batch.ray.cluster import RayKeeper
-from mellea_like.batch.ray.limit import RemoteLimit
+from mellea_like.batch.ray.cluster_limit import RemoteLimit
 from mellea_like.core.display import error_text
 from mellea_like.errors import JournalError, LimitExceeded, MelleaError
 from mellea_like.runtime.logs import warn

@@ -26,7 +26,7 @@ from mellea_like.cli.signals import terminable
 from mellea_like.cli.terminal import is_terminal, one_line, warn
 from mellea_like.core.format import strip_fence
 from mellea_like.errors import JournalError, LimitExceeded, SamplingFailed
-from mellea_like.runtime.collector import relaxed_gc
+from mellea_like.runtime.garbage_collector import relaxed_gc
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -16,7 +16,7 @@ from mellea_like.cli.errors import problems_of, rejected_early
 from mellea_like.cli.terminal import one_line
 from mellea_like.core.result import StopReason
 from mellea_like.core.slice import Outcome
-from mellea_like.hooks.registry import Plugin, hook
+from mellea_like.hooks.plugins import Plugin, hook
 from mellea_like.hooks.types import HookMode, HookType
 
 if TYPE_CHECKING:

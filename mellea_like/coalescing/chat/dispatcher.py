@@ -19,9 +19,9 @@ from mellea_like.coalescing.chat.sessions import (
     queue_full,
 )
 from mellea_like.coalescing.component import Component
-from mellea_like.coalescing.flush import Window
+from mellea_like.coalescing.gathering import Window
 from mellea_like.coalescing.ticket import Ticket
-from mellea_like.core.numbers import real_number, whole_number
+from mellea_like.core.argument_checks import real_number, whole_number
 from mellea_like.errors import (
     CoalescingError,
     Expired,
@@ -29,8 +29,8 @@ from mellea_like.errors import (
     ShutdownError,
     Stopped,
 )
+from mellea_like.runtime.event_loops import clock
 from mellea_like.runtime.logs import logger, warn
-from mellea_like.runtime.native import clock
 from mellea_like.telemetry.spans import caller_span
 
 if TYPE_CHECKING:

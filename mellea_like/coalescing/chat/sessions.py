@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Generic, Literal, NamedTuple, TypeVar
 import anyio
 
 from mellea_like.coalescing.alarms import Alarms
-from mellea_like.coalescing.flush import Window, due_at
+from mellea_like.coalescing.gathering import Window, due_at
 from mellea_like.errors import QueueFull, Refused
 
 if TYPE_CHECKING:

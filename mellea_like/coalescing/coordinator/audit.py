@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from mellea_like.core.backend import RequestMeta
     from mellea_like.hooks.payloads import CoalescedRequestPayload
-    from mellea_like.hooks.registry import Handler
+    from mellea_like.hooks.plugins import Handler
 
 __all__ = ["AuditCallback", "AuditRecord", "Auditor", "RequestStatus", "status_of"]
 

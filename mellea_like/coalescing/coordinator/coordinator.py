@@ -25,13 +25,13 @@ from mellea_like.coalescing.coordinator.request_batch import (
     own_copy,
 )
 from mellea_like.coalescing.coordinator.request_queue import RequestQueue
-from mellea_like.coalescing.flush import Window
+from mellea_like.coalescing.gathering import Window
+from mellea_like.core.argument_checks import real_number, whole_number
+from mellea_like.core.backend_wrapper import BackendWrapper
 from mellea_like.core.callables import check_plain
 from mellea_like.core.generation import Usage, cost_of
-from mellea_like.core.numbers import real_number, whole_number
-from mellea_like.core.wrapping import BackendWrapper
 from mellea_like.errors import CoalescingError, Expired, QueueFull, ShutdownError, Stopped
-from mellea_like.hooks.registry import handlers_in, snapshot
+from mellea_like.hooks.plugins import handlers_in, snapshot
 from mellea_like.hooks.types import HookType
 from mellea_like.telemetry.spans import caller_span
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from mellea_like.coalescing.coordinator.audit import AuditCallback
     from mellea_like.core.backend import Backend, Request
     from mellea_like.core.generation import Generation
-    from mellea_like.hooks.registry import Pluggable
+    from mellea_like.hooks.plugins import Pluggable
 
 __all__ = [
     "DEFAULT_COALESCE_MAX_BATCH",

@@ -22,8 +22,8 @@ from mellea_like.core.backend import checked_reply
 from mellea_like.core.display import error_text
 from mellea_like.core.generation import Generation, Usage
 from mellea_like.errors import BackendUnavailable, Expired, MissingAnswer, ShutdownError, Stopped
+from mellea_like.runtime.event_loops import cancel_requested, split_cancellation
 from mellea_like.runtime.logs import logger, warn
-from mellea_like.runtime.native import cancel_requested, split_cancellation
 from mellea_like.telemetry.names import BATCH_ID, BATCH_SIZE, RETRY
 from mellea_like.telemetry.spans import shared_span
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from mellea_like.coalescing.coordinator.cost_split import CostPart
     from mellea_like.core.backend import Backend, Request
     from mellea_like.core.generation import Cost
-    from mellea_like.hooks.registry import Handler
+    from mellea_like.hooks.plugins import Handler
     from mellea_like.telemetry.spans import SpanScope
 
 __all__ = ["PendingRequest", "RequestBatch", "own_copy"]

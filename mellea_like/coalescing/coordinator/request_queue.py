@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from mellea_like.coalescing.alarms import Alarms
-from mellea_like.coalescing.flush import Window, due_at
+from mellea_like.coalescing.gathering import Window, due_at
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, Self, TypeV
 import anyio
 from anyio.lowlevel import checkpoint
 
-from mellea_like.coalescing.flush import Window, due_at
+from mellea_like.coalescing.gathering import Window, due_at
+from mellea_like.core.argument_checks import real_number, whole_number
 from mellea_like.core.callables import check_plain
-from mellea_like.core.numbers import real_number, whole_number
 from mellea_like.errors import CoalescingError
-from mellea_like.runtime.native import cancel_requested, check_loop, running_loop
+from mellea_like.runtime.event_loops import cancel_requested, check_loop, running_loop
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterable, Callable

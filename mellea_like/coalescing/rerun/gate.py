@@ -25,12 +25,12 @@ from mellea_like.coalescing.rerun.submissions import (
     when_busy,
 )
 from mellea_like.coalescing.ticket import Ticket
+from mellea_like.core.argument_checks import real_number, whole_number
 from mellea_like.core.callables import check_plain, takes
 from mellea_like.core.display import error_text
-from mellea_like.core.numbers import real_number, whole_number
 from mellea_like.errors import CoalescingError, QueueFull, Refused, ShutdownError
+from mellea_like.runtime.event_loops import cancel_requested
 from mellea_like.runtime.logs import warn
-from mellea_like.runtime.native import cancel_requested
 from mellea_like.telemetry.spans import caller_span, shared_span
 
 if TYPE_CHECKING:

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     from mellea_like.core.slice import Slice
     from mellea_like.gateway.chat.caller_checks import Workers
-    from mellea_like.gateway.chat.models import Plan, ServedModel
     from mellea_like.gateway.chat.request import ChatRequest
+    from mellea_like.gateway.chat.served_model import Plan, ServedModel
     from mellea_like.gateway.http.guard import Receive, Scope, Send
     from mellea_like.gateway.http.metrics import Metrics
 

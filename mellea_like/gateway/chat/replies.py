@@ -20,7 +20,7 @@ from mellea_like.errors import (
     SamplingTimeout,
 )
 from mellea_like.gateway.chat.caller_checks import TooCostly
-from mellea_like.gateway.chat.models import CALL
+from mellea_like.gateway.chat.served_model import CALL
 from mellea_like.gateway.redaction import told
 from mellea_like.gateway.refusal import NO_RETRY, Refusal, budget_spent, too_many
 

@@ -10,7 +10,7 @@ from pydantic import Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
 from mellea_like.gateway.config.models import ModelConfig, StreamingConfig
-from mellea_like.gateway.config.server import KeyConfig, KeyName, ServerConfig
+from mellea_like.gateway.config.server_config import KeyConfig, KeyName, ServerConfig
 from mellea_like.specification.section import Section, message_of
 from mellea_like.specification.upstream import OpenAIUpstream, UpstreamSpec
 

@@ -14,7 +14,7 @@ from mellea_like.limits.budget import Budget
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
 
-    from mellea_like.gateway.config.server import KeyLimits
+    from mellea_like.gateway.config.server_config import KeyLimits
     from mellea_like.specification.strategy import BudgetSpec
 
 __all__ = ["IN_SCOPE", "IS_KNOWN", "AdmissionQueue", "Admitted", "KeyState", "Slot", "admitted"]

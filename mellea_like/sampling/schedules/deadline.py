@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from mellea_like.core.numbers import real_number
+from mellea_like.core.argument_checks import real_number
 from mellea_like.sampling.schedules.base import SLACK, BaseSchedule, Go
 from mellea_like.sampling.schedules.latency import LatencyQuantiles
 from mellea_like.sampling.schedules.pass_rates import PassRates, RateKey, key_of

@@ -6,7 +6,7 @@ from bisect import bisect_left, insort
 from collections import OrderedDict, deque
 from typing import TYPE_CHECKING, NamedTuple
 
-from mellea_like.core.numbers import real_number, whole_number
+from mellea_like.core.argument_checks import real_number, whole_number
 from mellea_like.core.slice import Outcome
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from mellea_like.core.numbers import real_number, whole_number
+from mellea_like.core.argument_checks import real_number, whole_number
 from mellea_like.core.slice import Outcome
 
 if TYPE_CHECKING:

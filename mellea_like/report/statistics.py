@@ -12,7 +12,7 @@ from heapq import heappush, heappushpop
 from typing import TYPE_CHECKING, Any
 
 from mellea_like.core.generation import Usage
-from mellea_like.report.attempts import (
+from mellea_like.report.iterations import (
     FATES,
     Money,
     fate_of,

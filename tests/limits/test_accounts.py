@@ -7,7 +7,7 @@ from math import inf
 
 import pytest
 
-from mellea_like.limits.ledger import Account, Amounts, Claim, Standing
+from mellea_like.limits.accounts import Account, Amounts, Claim, Standing
 
 QUEUED, GRANTED, DENIED, ENDED = Standing
 FREE = (inf, inf, inf, inf)

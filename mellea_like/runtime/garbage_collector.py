@@ -13,7 +13,7 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from mellea_like.core.numbers import whole_number
+from mellea_like.core.argument_checks import whole_number
 
 if TYPE_CHECKING:
     from collections.abc import Generator

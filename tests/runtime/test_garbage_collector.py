@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from mellea_like.runtime.collector import OBJECTS, relaxed_gc
+from mellea_like.runtime.garbage_collector import OBJECTS, relaxed_gc
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,7 @@ import anyio
 import pytest
 from anyio.lowlevel import checkpoint, current_token
 
-from mellea_like.runtime.native import (
+from mellea_like.runtime.event_loops import (
     cancel_requested,
     clock,
     loop_runs,

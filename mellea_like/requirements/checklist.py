@@ -11,8 +11,8 @@ from mellea_like.core.requirement import Requirement, Stage
 from mellea_like.core.validation import ValidationResult, ValidationStatus
 from mellea_like.errors import BadVerdict
 from mellea_like.requirements.verdicts import combined, errored, read
+from mellea_like.runtime.event_loops import cancel_requested, cancellations, split_cancellation
 from mellea_like.runtime.logs import warn
-from mellea_like.runtime.native import cancel_requested, cancellations, split_cancellation
 from mellea_like.runtime.threads import run_in_thread
 
 if TYPE_CHECKING:
