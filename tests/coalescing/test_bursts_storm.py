@@ -23,7 +23,7 @@ times = st.integers(0, 40).map(lambda eighths: eighths / 8)
 
 @pytest.mark.parametrize("loop", ["asyncio", "trio"])
 @settings(
-    max_examples=2000 if STORM else 200,
+    max_examples=1000 if STORM else 200,
     derandomize=not STORM,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],

@@ -30,7 +30,7 @@ from mellea_like.testing.virtual_clock import run_virtual
 pytestmark = pytest.mark.timeout(3600)
 STORM = bool(os.environ.get("STORM"))
 storm = settings(
-    max_examples=2500 if STORM else 150,
+    max_examples=1000 if STORM else 150,
     derandomize=not STORM,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],

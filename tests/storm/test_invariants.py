@@ -43,7 +43,7 @@ from mellea_like.sampling.subsample import FEWEST, bug_of, may_go_on, times_seen
 pytestmark = pytest.mark.timeout(3600)
 STORM = bool(os.environ.get("STORM"))
 storm = settings(
-    max_examples=1500 if STORM else 150,
+    max_examples=800 if STORM else 150,
     derandomize=not STORM,
     deadline=None,
     phases=[Phase.reuse, Phase.generate, Phase.shrink],

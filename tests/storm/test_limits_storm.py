@@ -25,7 +25,7 @@ from mellea_like.testing.virtual_clock import run_virtual
 pytestmark = pytest.mark.timeout(3600)
 STORM = bool(os.environ.get("STORM"))
 storm = settings(
-    max_examples=1500 if STORM else 200,
+    max_examples=800 if STORM else 200,
     derandomize=not STORM,
     deadline=None,
     phases=[Phase.reuse, Phase.generate, Phase.shrink],
@@ -68,7 +68,7 @@ DRAWS = st.lists(st.builds(Draw, KINDS, st.integers(1, 40).map(lambda n: n / 8))
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
-@settings(storm, max_examples=1500 if STORM else 50)
+@settings(storm, max_examples=800 if STORM else 50)
 @given(DRAWS, st.integers(1, 3), st.integers(1, 4), st.sampled_from([0.2, 1.0, 3.0, 100.0]))
 def test_the_winner_of_an_ordered_call_does_not_depend_on_when_its_chains_start(
     backend, draws, loop, concurrency, delay
