@@ -56,7 +56,7 @@ async def while_here(
         try:
             raise error
         finally:
-            del error  # A frame that holds its own exception waits for the collector.
+            del error  # Break the cycle between frame and exception.
     if not done:
         msg = "the client closed its connection before its response was ready"
         raise ClientDisconnected(msg)

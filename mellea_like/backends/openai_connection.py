@@ -255,9 +255,9 @@ class Bounds:
 
 
 async def bound_body(response: Any) -> None:  # noqa: RUF029 (the HTTP library awaits it)
-    """Have no more than a part read of an answer that isn't a reply; a hook of the HTTP library's.
+    """Response hook: read only a bounded part of an error response.
 
-    The SDK reads the whole of them into memory.
+    The SDK would read all of it into memory.
     """
     if response.status_code == OK and response.request.method == "POST":
         return

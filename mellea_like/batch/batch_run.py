@@ -122,7 +122,7 @@ class Window(Generic[T]):
             self._finished.append(outcome)
 
     def close(self) -> None:
-        """Say that nothing more is finished: an order has to go without what is missing."""
+        """Say that nothing more is finished: ordered results skip missing items."""
         self._closed = True
         # With dictionaries in order of position, `_head` finds the next one at the front.
         self._heads = dict(sorted(self._heads.items()))
@@ -297,7 +297,7 @@ class BatchRun(Generic[T]):
         try:
             raise StopAsyncIteration if error is None else error
         finally:
-            del error  # A frame that holds its own exception waits for the collector.
+            del error  # Break the cycle between frame and exception.
 
     # --- the tasks -------------------------------------------------------------------------------
 
@@ -381,7 +381,7 @@ class BatchRun(Generic[T]):
                 self._in_flight -= 1
 
     async def _sample(self, job: Job) -> None:
-        """Sample an item and keep what came of it, unless that is for another run to find out."""
+        """Sample an item and keep what came of it, unless it must be sampled again on resume."""
         recorder = None
         if self._open_journal is not None:
             recorder = ItemRecorder(self._open_journal, job, self._work.format, self._abort)
@@ -425,7 +425,7 @@ class BatchRun(Generic[T]):
             add_note(
                 error, "the budget is shared by the items of a batch, and so it ended the batch"
             )
-            self._error = error  # A source that failed before is not why items are missing.
+            self._error = error  # An earlier source error isn't why items are missing.
         self._start_no_more = True
         self._reading.cancel("a budget is spent")
 

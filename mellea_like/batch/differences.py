@@ -47,7 +47,7 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[Diff
     found: list[Difference] = []
     for name in dict.fromkeys((*before, *now)):
         found += _of_part(name, before.get(name), now.get(name))
-    # A model that the options name is told as the model.
+    # A model set in the options is reported as the model.
     told = {difference.name for difference in found}
     return tuple(d for d in found if d.name != "options.model" or "model" not in told)
 
@@ -61,7 +61,7 @@ def _of_part(name: str, was: Any, now: Any) -> list[Difference]:
         return [_difference(name, was, now)]
     old, new = cast("Object", was), cast("Object", now)
     if name != "strategy" and old.get("class") != new.get("class"):
-        return [_difference(name, old, new)]  # What two kinds of thing have inside says little.
+        return [_difference(name, old, new)]  # Different kinds: comparing parts would say little.
     found: list[Difference] = []
     for part in dict.fromkeys((*old, *new)):
         inner = part if name in _OF_THE_RUN else f"{name}.{part}"
@@ -140,7 +140,7 @@ def _difference(name: str, was: Any, now: Any) -> Difference:
     if old is None or new is None:
         old, new = (None if text is None else _cut(text, 0) for text in (old, new))
         return Difference(name, old, new)
-    if old == new:  # Two of one name: the rest of what they are tells them apart.
+    if old == new:  # Same name: compare the rest.
         old, new = (json.dumps(v, ensure_ascii=False, sort_keys=True) for v in (was, now))
     pairs = enumerate(zip(old, new, strict=False))
     place = next((i for i, (a, b) in pairs if a != b), min(len(old), len(new))) - BEFORE_IT

@@ -106,7 +106,7 @@ def digest_of(item: object, action: Action[Any] | None) -> str:
         asked = [f"no prompt: {type(exc).__name__}"]
     try:
         own = asked if item is action else _plain(item)
-    except Exception:  # noqa: BLE001 (it holds itself, or can't be read; its prompt tells it)
+    except Exception:  # noqa: BLE001 (circular or unreadable; the prompt identifies it)
         own = {OPAQUE: _name(type(item))}
     return f"{_digest(own)}-{_digest(asked)}"
 

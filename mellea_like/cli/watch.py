@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from mellea_like.coalescing.rerun.status import RerunStatus
     from mellea_like.coalescing.rerun.watch import Changes
 
-__all__ = ["EPILOG", "HELP", "Runs", "WatchCommand", "WatchOptions", "ending", "in_words", "run"]
+__all__ = ["EPILOG", "HELP", "Runs", "WatchCommand", "WatchOptions", "ending", "run"]
 
 HELP = """Run a command again when files change: once for many changes, one run at a time.
 

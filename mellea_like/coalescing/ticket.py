@@ -115,7 +115,7 @@ class Ticket(Generic[T]):
             value: T = self._value
             return value
         finally:
-            del self  # A frame that holds its own exception waits for the collector.
+            del self  # Break the cycle between frame and exception.
 
     def _event(self) -> anyio.Event:
         if self._settled is None:

@@ -36,10 +36,10 @@ def bounded(text: str, most: int = MOST_CHARACTERS) -> str:
     return text if more <= 0 else f"{text[:most]}… ({more:,} more characters)"
 
 
-def first_few(reasons: Iterable[str], most: int = MOST_REASONS) -> tuple[str, ...]:
+def first_few(reasons: Iterable[str]) -> tuple[str, ...]:
     """Return reasons as they go into prompts and messages: the first few, each `bounded`."""
     left = iter(reasons)
-    kept = tuple(bounded(reason) for reason in islice(left, most))
+    kept = tuple(bounded(reason) for reason in islice(left, MOST_REASONS))
     more = sum(1 for _ in left)
     return (*kept, f"… and {more:,} more") if more else kept
 

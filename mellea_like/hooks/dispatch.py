@@ -65,7 +65,7 @@ class HookRun:
         return hook in self._by_hook and bool(self._by_hook[hook].sequential)
 
     def open(self, tasks: TaskGroup) -> None:
-        """Say where background handlers run."""
+        """Set the task group for background handlers."""
         self._tasks = tasks
 
     async def fire(self, payload: P, amend: Callable[[P, P, str], P] | None = None) -> P:

@@ -461,6 +461,6 @@ def _where(backend: Backend) -> str:
     name = getattr(backend, "provider", type(backend).__name__)
     try:
         url = getattr(backend, "base_url", None)
-    except ValueError:  # There is none that makes sense, as the first request will say.
+    except ValueError:  # The URL is invalid; the first request will say so.
         url = None
     return str(name) if url is None else f"{name} at {url}"

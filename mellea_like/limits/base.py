@@ -108,7 +108,7 @@ class LimitedBackend(BackendWrapper):
         finally:
             end = RequestEnd(cost_of(request.meter, generation), generation, error)
             _release(permits, end)
-            del error, end  # A frame that holds its own exception waits for the collector.
+            del error, end  # Break the cycle between frame and exception.
 
     @asynccontextmanager
     async def _stream(self, request: Request) -> AsyncGenerator[AsyncIterator[str | Generation]]:

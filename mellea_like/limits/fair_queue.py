@@ -47,7 +47,8 @@ E = TypeVar("E", bound=_HeapItem)
 class _Heap(Generic[E]):
     """A priority queue whose entries can be moved and taken out, each in O(log n) amortised."""
 
-    # What was moved or taken out stays, dead, until it comes up or the dead outnumber the living.
+    # Moved or removed entries stay as stale ones until popped, or until they outnumber the live
+    # ones.
 
     __slots__ = ("_entries", "_live", "_stamps")
 
@@ -199,7 +200,7 @@ class FairQueue(Generic[P]):
         if not call.waiting and not call.in_flight:
             self._calls.pop(call.name, None)
         if not self.waiting and not self.in_flight:
-            self._undecided.clear()  # Nobody is left whom it could concern.
+            self._undecided.clear()  # No request is left that this could affect.
 
     def expire(self, now: float) -> None:
         """Let replies count as checked whose time is over."""
@@ -409,7 +410,7 @@ class QueuedLimit(ABC):
             else:
                 self._pump_for_new_head()
         else:
-            # Left behind by an event loop that is over, or an abandoned coroutine is collected.
+            # Its event loop has ended, or its coroutine was garbage-collected.
             permit.queue.leave(permit)
             self._changed()
 

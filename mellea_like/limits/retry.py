@@ -214,7 +214,6 @@ async def send_with_retries(
     request: Request,
     policy: Retry | None,
     gate: BackoffGate | None,
-    out_of_budget: Callable[[LimitExceeded], object] | None = None,
 ) -> T:
     """Send a request when its gate lets it through, and try again as `try_again` does."""
     if gate is None:
@@ -225,9 +224,9 @@ async def send_with_retries(
         first = exc
     # Outside the handler, so that the first error is not the context of all others.
     try:
-        return await try_again(send, request, first, policy, gate, out_of_budget)
+        return await try_again(send, request, first, policy, gate)
     finally:
-        del first  # A frame that holds its own exception waits for the collector.
+        del first  # Break the cycle between frame and exception.
 
 
 async def try_again(
@@ -291,7 +290,7 @@ class _Tries(Generic[T]):
     async def run(self, first: BackendError) -> T:
         self.last = first
         del first
-        # What most programs never need is not loaded by them.
+        # Imported lazily: most programs don't need it.
         from tenacity.asyncio import AsyncRetrying  # noqa: PLC0415
 
         await anyio.sleep(self.pause)

@@ -16,7 +16,7 @@ from mellea_like.report.markup import Html, visible
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-__all__ = ["MADE_BY", "SCOPE", "environment", "page", "style"]
+__all__ = ["SCOPE", "environment", "page", "style"]
 
 MADE_BY = "A report made by mellea-like"
 """Stands in the second line of each page, so that a page can be told from other files."""

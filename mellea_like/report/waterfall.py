@@ -13,7 +13,7 @@ from mellea_like.report.markup import Html, clip, html, joined
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["MOST_ROWS", "anchor", "iteration_in_words", "span_of", "waterfall"]
+__all__ = ["MOST_ROWS", "anchor", "waterfall"]
 
 MOST_ROWS = 200
 """Subsamples that are drawn; beyond that a picture doesn't help."""

@@ -117,9 +117,9 @@ def clipped(text: str, limit: int = 80) -> str:
     return f"{text[:half]}…{text[-half:]}"
 
 
-def quoted(text: str, limit: int = 80) -> str:
+def quoted(text: str) -> str:
     """Put a text into double quotes, on one line and of limited length."""
-    return json.dumps(clipped(text, limit), ensure_ascii=False)
+    return json.dumps(clipped(text), ensure_ascii=False)
 
 
 def listed(texts: Sequence[str], joint: str = "and") -> str:

@@ -372,7 +372,7 @@ def _lines() -> Callable[[str], int]:
 
     def count(delta: str) -> int:
         nonlocal number, begun
-        # One more character makes a line of what follows the last line break, also if it is empty.
+        # Append a character, so that an empty last line is counted too.
         for i, line in enumerate(f"{delta} ".splitlines()):
             begun = begun and i == 0
             if not begun and not line.isspace() and line:

@@ -434,7 +434,7 @@ class _JsonSoFar:
     def _refused(self, text: str) -> Answer:
         """Read the piece that was refused again, for the character that is wrong."""
         again = self._ijson.basic_parse_coro(self._ijson.sendable_list())
-        if self._read > self._start:  # Nothing at all would be the end, to it.
+        if self._read > self._start:  # The parser would take empty input for the end.
             again.send(_as_json_bytes(text[self._start : self._read]))
         at = self._read
         try:

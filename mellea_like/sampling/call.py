@@ -55,7 +55,7 @@ _TEXT = (Instruction.parse, Message.parse)
 class Call:
     """One call; made, run once, and forgotten."""
 
-    # What most calls never change stands here, for a pending call takes memory.
+    # Class-level defaults: most calls never change these, so pending calls use less memory.
     _begun = False
     _delivery: Delivery | None = None
     _due: Stop | None = None
@@ -81,7 +81,7 @@ class Call:
             self._inside.add(self._recorder)
 
     def _context(self, settings: Settings, plan: Plan) -> CallContext:
-        """Gather what the iterations go by."""
+        """Build the state that all iterations share."""
         sampling_id = os.urandom(16).hex()
         name = type(self._strategy).__name__
         handlers = snapshot(settings.handlers)
@@ -89,10 +89,10 @@ class Call:
         telemetry = settings.telemetry.start_call(name, sampling_id)
         recorder = Recorder(sampling_id, ordered=settings.selection == "ordered")
         events = Events(hooks, telemetry, name, recorder)
-        streams = any(r.streams for r in plan.requirements) and hasattr(plan.backend, "stream")
-        watched = plan.requirements if streams else ()
+        watched = any(r.streams for r in plan.requirements) and hasattr(plan.backend, "stream")
+        checked_early = plan.requirements if watched else ()
         every = settings.validate_all
-        # What renders may be anything; what these two classes themselves do is known beforehand.
+        # A user's `render` may depend on anything; for these two classes it can run once, now.
         known = type(plan.action) in (Instruction, Message)
         now = clock()
         started = now()
@@ -104,10 +104,10 @@ class Call:
             recorder,
             events,
             telemetry,
-            Sender(plan.backend, settings.retry, plan.budgets, events, watched),
+            Sender(plan.backend, settings.retry, plan.budgets, events, checked_early),
             Checklist(plan.requirements),
             self._strategy.needs_all_reasons if every is None else every,
-            streams,
+            watched,
             telemetry is not None
             or HookType.VALIDATION_PRE_CHECK in hooks
             or HookType.VALIDATION_POST_CHECK in hooks,
@@ -210,7 +210,7 @@ class Call:
             try:
                 raise left
             finally:
-                del left  # A frame that holds its own exception waits for the collector.
+                del left  # Break the cycle between frame and exception.
 
     async def _race(self, loop_budget: int) -> None:
         race = Race(self.context, loop_budget, self._delivery)
@@ -236,7 +236,7 @@ class Call:
         schedule, width = self._settings.schedule, self._settings.concurrency_budget
         if schedule is None:
             return None
-        # Most programs have no schedule, and are not to load what it needs.
+        # Imported lazily: most programs don't need it.
         from mellea_like.sampling.scheduler import Scheduler, TurnPool  # noqa: PLC0415
         from mellea_like.sampling.schedules.base import CallFacts  # noqa: PLC0415
 

@@ -87,7 +87,8 @@ def _without_a_pass(
     error = None if best is not None else stopped.error
     if error is not None and errors and error.__cause__ is None:
         if _behind(errors[0], error):
-            # A judge that could not be paid: what came of it is not its cause, but a second one's.
+            # A judge ran out of budget: chaining its error to itself would make a circle, so a
+            # second one is raised.
             error = type(error)(stopped.detail)
         error.__cause__ = errors[0]
     return Ending(best, stopped.reason, error, stopped.detail)
@@ -148,6 +149,6 @@ def _noted(errors: Sequence[BaseException], sampling_id: str) -> BaseException:
         f"sampling {sampling_id}: no slice was judged; {count} errored,"
         " and this was the first error",
     )
-    notes = first.__notes__  # What became of the call stands before where a validator raised.
+    notes = first.__notes__  # Put the note about the call before those on where a validator raised.
     notes.insert(0, notes.pop())
     return first

@@ -232,7 +232,7 @@ class ObservedBackend:
                 usage = cost_of(request.meter, generation)
                 duration = anyio.current_time() - started
                 telemetry.requested(span, self.inner, request, usage, duration, error)
-                error = None  # A frame that holds its own exception waits for the collector.
+                error = None  # Break the cycle between frame and exception.
 
     async def _before(self, request: Request) -> Request:
         from mellea_like.hooks.payloads import GenerationPreCallPayload  # noqa: PLC0415

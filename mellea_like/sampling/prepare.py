@@ -60,8 +60,8 @@ def plan_call(
     format: Any,
     options: Options | Mapping[str, Any] | None,
     validation_context: Context | None,
-    budgets: Sequence[Budget | None] = (),
-    judge_options: Options | None = None,
+    budgets: Sequence[Budget | None],
+    judge_options: Options,
 ) -> Plan:
     """Check the arguments of a call and complete them."""
     asked = as_action(action)
@@ -96,7 +96,7 @@ def plan_call(
     for budget in plan.budgets:
         budget.check(plan.options, plan.model)
         for requirement in merged:
-            _check_judges_budget(budget, requirement, decider, judge_options or Options())
+            _check_judges_budget(budget, requirement, decider, judge_options)
     return plan
 
 

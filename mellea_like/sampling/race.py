@@ -1,8 +1,8 @@
 """The race of a call's subsamples: its tasks, who wins, and how the others are stopped.
 
-The subsamples record slices in the recorder; the consumer looks at them in the order recorded and
-cancels what is no longer needed. Neither raises through the task group that they share: what must
-end the call is handed to `Recorder.abort`, and raised when every subsample has ended.
+The recorder wakes the consumer for slices that passed (for all, when ordered), to cancel what is no
+longer needed; others go straight to `Delivery`. Neither consumer nor subsamples raise through their
+task group: what must end the call goes to `Recorder.abort`, and is raised when all have ended.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Race:
                     self._note_native(exc)
                     raise
                 except BaseExceptionGroup as group:
-                    # Of cancellations, as trio's task groups raise them; a caller knows plain ones.
+                    # trio's task groups raise cancellations as a group; callers expect one.
                     cancellation, _ = split_cancellation(group)
                     raise _first_in(cancellation or group) from None
                 finally:
@@ -123,9 +123,8 @@ class Race:
                             await self._await_producers()
         finally:
             recorder.scheduler = None  # It refers to the call.
-            # Cancelled siblings end in whatever order the event loop keeps its tasks in; those
-            # that ended at the same instant stand in the order of their ids, so that runs can be
-            # compared.
+            # Cancelled siblings end in whatever order the event loop keeps its tasks in; those that
+            # ended at the same instant are sorted by their ids, so that runs can be compared.
             recorder.slices[decided:] = sorted(
                 recorder.slices[decided:], key=lambda slice_: (slice_.ended_at, slice_.iteration)
             )
@@ -167,9 +166,9 @@ class Race:
             self._recorder.ended(-1)
 
     async def _consume(self, receive: Any) -> None:
-        """Look at slices as they are recorded, until the call is decided or the turns are spent.
+        """Cancel and deliver when woken, until the call is decided or the turns are spent.
 
-        What comes through the queue only wakes this up: the list of slices is what counts.
+        Slices that passed (all, when ordered) wake this up; others go straight to `Delivery`.
         """
         recorder = self._recorder
         while True:

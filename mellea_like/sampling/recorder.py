@@ -59,7 +59,7 @@ class Recorder:
         all_ended: set when no subsample is under way any more, if somebody waits for that.
     """
 
-    # What most calls never change stands here, for a pending call takes memory.
+    # Class-level defaults: most calls never change these, so pending calls use less memory.
     stopping = False
     stopped: Stop | None = None
     fatal: BaseException | None = None

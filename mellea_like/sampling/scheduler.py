@@ -149,7 +149,7 @@ class Scheduler:
                 self._steer()
 
     def stop(self) -> None:
-        """Start nothing any more: waiting chains end, and so does the keeping of time."""
+        """Start nothing any more: waiting chains end, and the timer task ends."""
         self._over = True
         self._open = None
         self._dismiss()

@@ -1,8 +1,8 @@
 """How a call's requests are sent: watched, within budgets, seen by hooks, and tried again.
 
-From the inside out, a request of an iteration meets the incremental checks of the requirements,
-the budgets, the hooks and telemetry, the backend's gate, and the retries. So hooks see each retry,
-and budgets admit it.
+From the backend outwards, a request passes the incremental checks of the requirements, the budgets,
+the hooks and telemetry, the backend's gate, and the retries. So hooks see each retry, and budgets
+admit it.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Sender:
         self._gate = gate_before(backend)
         self._policy = policy
         self._recorder = events.recorder
-        # Most programs need neither, and are not to load them.
+        # Imported lazily: most programs don't need it.
         if watched:
             from mellea_like.sampling.early_rejection import WatchedBackend  # noqa: PLC0415
 

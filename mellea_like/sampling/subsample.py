@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from mellea_like.core.requirement import Requirement
     from mellea_like.sampling.call_context import CallContext
 
-__all__ = ["Bug", "bug_of", "may_go_on", "produce", "times_seen"]
+__all__ = ["bug_of", "may_go_on", "produce", "times_seen"]
 
 
 _FAILED = Outcome.FAILED
@@ -56,7 +56,7 @@ async def produce(call: CallContext, loop_budget: int, chain: int, last: int) ->
         cancellation, rest = split_cancellation(exc)
         if cancellation is not None and cancel_requested():
             recorder.cut_short = True
-            # anyio leaves it in a cycle: the call's record shall not wait for the collector too.
+            # anyio leaves the exception in a cycle; drop the traceback to free the record at once.
             exc.__traceback__ = None
             raise
         # A backend may answer its cancellation with another, which no scope takes for its own.
@@ -83,8 +83,8 @@ async def _run_chain(  # noqa: C901, PLR0912 (one loop, the hot one)
         else:
             return False
         if to_repair is not None and not recorder.stopping:
+            # The backend ignored its cancellation, and without a consumer nobody else would notice.
             if recorder.queue is None and cancel_requested():
-                # A backend ignored it, and there is no consumer beside this to take note.
                 recorder.cut_short = True
                 return False
             failed.append(to_repair)

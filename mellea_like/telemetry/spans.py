@@ -123,10 +123,9 @@ def shared_span(
     name: str,
     attributes: Mapping[str, AttributeValue],
     members: Iterable[SpanContext | None],
-    kind: SpanKind = SpanKind.INTERNAL,
 ) -> SpanScope:
     """Return the span of work that several callers share."""
     # A span's context can't be hashed in every version of OpenTelemetry.
     unique = {(each.trace_id, each.span_id): each for each in members if each is not None}
     links = [Link(context) for context in unique.values()]
-    return SpanScope(trace.get_tracer(SCOPE), name, attributes, False, kind, links)
+    return SpanScope(trace.get_tracer(SCOPE), name, attributes, False, SpanKind.INTERNAL, links)

@@ -13,6 +13,7 @@ from mellea_like import (
     HookError,
     Instruction,
     Message,
+    Options,
     Outcome,
     Requirement,
     RequirementError,
@@ -232,6 +233,8 @@ def plan(action="do", requirements=(), **changes):
         "format": None,
         "options": None,
         "validation_context": None,
+        "budgets": (),
+        "judge_options": Options(),
     }
     return plan_call(action, requirements, **{**arguments, **changes})
 

@@ -30,6 +30,8 @@ def call_of(strategy, backend):
         format=None,
         options=None,
         validation_context=None,
+        budgets=(),
+        judge_options=strategy.settings.judge_options,
     )
     return Call(strategy, plan, None).context
 

@@ -207,7 +207,7 @@ def create(path: Path, facts: Mapping[str, str]) -> None:
 @contextmanager
 def opened(path: Path, *, whole: bool = True) -> Generator[sqlite3.Connection]:
     """Open a journal to read it, and make sure that it is one; all of it with ``whole``."""
-    # That takes seconds for each gigabyte; without it, damage is found where it is read.
+    # The full check takes seconds per gigabyte; without it, damage shows when it is read.
     with journal_errors(path):
         if not is_there(path):
             msg = f"journal {path}: there is no such file"
@@ -222,8 +222,8 @@ def opened(path: Path, *, whole: bool = True) -> Generator[sqlite3.Connection]:
 def _readable(path: Path) -> sqlite3.Connection:
     """Open a journal for reading, so that nothing changes and nothing is left.
 
-    Where there is a write-ahead log, a connection that may not write leaves it alone. Where there
-    isn't, only one that may write removes the empty one that SQLite makes to read.
+    With a write-ahead log, open read-only. Without one, SQLite creates an empty log, and only a
+    read-write connection removes it.
     """
     if _has_log(path):
         return connect(path, "ro")

@@ -184,7 +184,7 @@ def open_limit_actor(keeper: type[LimitKeeper], limit: ClusterLimit) -> Any:
     strategies: Any = importlib.import_module("ray.util.scheduling_strategies")
     here = ray.get_runtime_context().get_node_id()
     return (
-        # Of requests that wait in the actor, Ray would let 1,000, and then hear nobody.
+        # By default Ray admits 1,000 concurrent calls; waiting ones would then block `settle`.
         ray.remote(num_cpus=0, max_restarts=0, max_concurrency=100_000)(keeper)
         .options(
             name=f"mellea-like-limit-{limit.name}",

@@ -305,7 +305,7 @@ class SamplingCoordinator(BackendWrapper, Component):
                     await batch.closed.wait()
             raise
         finally:
-            del pending  # A frame that holds its own exception waits for the collector.
+            del pending  # Break the cycle between frame and exception.
 
     def _accept(self, request: Request, *, alone: bool) -> PendingRequest:
         caller = self._caller(request) if self._caller else request.meta.sampling_id

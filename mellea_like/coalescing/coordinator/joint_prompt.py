@@ -159,7 +159,7 @@ def weights_of(requests: Iterable[Request]) -> list[int]:
 
 
 def joint_request(requests: Sequence[Request], keys: Sequence[str], *, retry: int = 0) -> Request:
-    """Make one request for several, which may share a batch (`batching.share_key`)."""
+    """Make one request for several, which may share a batch (`share_key`)."""
     tasks = [
         _task(index, key, request.messages)
         for index, (key, request) in enumerate(zip(keys, requests, strict=True))
@@ -224,7 +224,7 @@ def read_answers(text: str, keys: Sequence[str]) -> list[str | None]:
         except RecursionError:
             break
         except json.JSONDecodeError as exc:
-            # The error counts lines from the beginning, if quickly.
+            # JSONDecodeError counts lines from the start, though cheaply.
             effort += exc.pos - at + exc.pos // 64
         except ValueError:  # A number of more digits than Python reads.
             effort += MAX_CHARACTERS // 100

@@ -145,7 +145,7 @@ class RequestBatch:
         self.size = len(members)
         self.scope = anyio.CancelScope()
         self.closed = anyio.Event()
-        self.deserted = False  # Whether the callers of all that were not settled have left.
+        self.deserted = False  # Whether every unsettled member's caller has left.
         self._members: tuple[PendingRequest, ...] = tuple(members)
         self._backend = backend
         self._retry_missing = retry_missing

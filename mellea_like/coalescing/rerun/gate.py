@@ -192,7 +192,7 @@ class RerunGate(Component, Generic[T]):
         try:
             return await self._result(ticket, until)
         finally:
-            del ticket  # A frame that holds its own exception waits for the collector.
+            del ticket  # Break the cycle between frame and exception.
 
     def poke(self, reason: str = "") -> bool:
         """Have a tick begin after this call, without waiting for it.

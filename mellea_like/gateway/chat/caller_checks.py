@@ -149,7 +149,7 @@ class CallersChecks:
             if len(json.dumps(check)) > LONGEST_SCHEMA:
                 refuse(param, f"{LONGEST_SCHEMA:,} characters are the most for a schema")
             try:
-                answer = await self.ask(check, "{}")  # References in a circle show themselves.
+                answer = await self.ask(check, "{}")  # A trial run reveals circular references.
             except RequirementError as exc:
                 problem = str(exc)
             else:
@@ -202,5 +202,5 @@ def _stream(check: Check) -> StreamCheck | None:
     if not isinstance(check, str):
         return json_only()
     if check.partition(":")[0].strip().lower() == "regex":
-        return None  # It would run here.
+        return None  # It would run in this process.
     return parse_check(check, early=True).stream

@@ -60,7 +60,7 @@ class Plan:
 
 
 def warm_up() -> None:
-    """Load what the first JSON Schema would load from the disk, and hold everybody up for."""
+    """Load what the first JSON Schema check loads from disk, so that no request waits for it."""
     requirement = json_schema({"$ref": "#/$defs/any", "$defs": {"any": {"pattern": "."}}})
     assert requirement.validator is not None  # noqa: S101 (a ready-made check has one)
     requirement.validator(Candidate("{}", "{}", Generation("{}"), Context(), Instruction("{}")))

@@ -26,10 +26,10 @@ IS_KNOWN = "mellea_like.gateway.is_known"
 """In a scope, too: what the guard calls once it knows whose the request is."""
 
 LONGEST_WAIT = 60.0
-"""Seconds: what a caller is told at most, in ``Retry-After``."""
+"""Upper bound of Retry-After, in seconds."""
 
 WEIGHT = 0.2
-"""Of the newest duration in the average of all."""
+"""Weight of the newest duration in the moving average."""
 
 ASSUMED_OUTPUT_TOKENS = 512
 """What a key's budget reserves for a reply of a judge that has no bound."""

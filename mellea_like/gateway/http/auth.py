@@ -48,8 +48,7 @@ class Keys:
 
     def owner(self, headers: Iterable[tuple[bytes, bytes]]) -> str:
         """Find whose token a request carries; `ANONYMOUS` where no keys are configured."""
-        # What is compared are digests of the same length, with all keys, whichever fits: so the
-        # time that it takes tells nothing about them.
+        # Compare equal-length digests, always with every key: constant time.
         if not self._digests:
             return ANONYMOUS
         given = [value for name, value in headers if name == b"authorization"]

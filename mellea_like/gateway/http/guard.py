@@ -55,7 +55,7 @@ IDLE_SECONDS = 0.5
 """How long that waits for some of it."""
 
 MOST_DRAINED = 16
-"""How much of it, in longest bodies."""
+"""Drain at most this many times `max_body`."""
 
 ALWAYS = ((b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff"))
 

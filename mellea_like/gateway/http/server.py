@@ -33,7 +33,7 @@ __all__ = ["listen", "serve"]
 BACKLOG = 512
 
 LOOK_SECONDS = 0.02
-"""Between two looks at whether the server has started, or has ended its tasks."""
+"""Polling interval for startup and shutdown."""
 
 CUT_SECONDS = 2.0
 """How long requests may take to end that are cut off."""

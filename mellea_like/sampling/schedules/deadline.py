@@ -89,7 +89,7 @@ class _Plan:
         needed = belief.draws_for(schedule.risk, len(running) + progress.turns)
         round_ = schedule.latency.quantile(0.5, self._model)
         rounds = _rounds(left, round_, needed)
-        # One in flight is followed by others when it ends; one that lags should end any moment.
+        # Each iteration in flight will be followed by others; an overdue one should end soon.
         coming = sum(
             max(1, min(_rounds(schedule.seconds - began, round_, needed), rounds + 1))
             for began in running
