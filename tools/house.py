@@ -45,7 +45,7 @@ LINES = {
     "cli": Bound(2600, 3860),
     "specification": Bound(600, 700),
     "coalescing": Bound(3600, 4560),
-    "batch": Bound(3000, 3770),
+    "batch": Bound(3000, 3800),
     "batch/ray": Bound(900, 1120),
     "sampling": Bound(4200, 5140),
     "limits": Bound(2300, 2860),
