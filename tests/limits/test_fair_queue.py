@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from operator import attrgetter
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from limiter_kit import meta
 
-from mellea_like.limits.fair_queue import SLACK, Entry, FairQueue
+from mellea_like.limits.fair_queue import SLACK, Entry, FairQueue, _HeapItem
 
 
 class Named(Entry):
@@ -212,6 +213,62 @@ def test_it_does_what_sorting_anew_would_do(steps):
         assert queue.waiting == sum(map(attrgetter("waiting"), plain.entries))
         assert queue.in_flight == sum(map(attrgetter("in_flight"), plain.entries))
         assert set(queue._calls) == {key for key in plain.calls if isinstance(key, str)}
+
+
+# --- how it grows ---------------------------------------------------------------------------------
+
+
+class Start(float):
+    """A time whose comparisons can be counted."""
+
+    def __lt__(self, other):
+        return float(self) < float(other)
+
+    def __eq__(self, other):
+        return float(self) == float(other)
+
+    __hash__ = float.__hash__
+
+
+def steps_of(work):
+    """Count the instructions that Python executes, instead of the time that they take."""
+    steps = 0
+
+    def trace(frame, event, arg):
+        nonlocal steps
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        steps += 1
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        work()
+    finally:
+        sys.settrace(before)
+    return steps
+
+
+def test_ten_times_as_many_calls_take_about_ten_times_the_steps(monkeypatch):
+    # A search through a list compares in C; so that it counts, Python compares.
+    monkeypatch.setattr(_HeapItem, "__eq__", lambda self, other: self is other, raising=False)
+
+    def steps(calls):
+        starts = [Start(n) for n in range(calls)]
+        entries = [Named("x", f"call {n}", k, starts[n]) for n in range(calls) for k in range(4)]
+
+        def work():
+            queue = queue_of(*entries)
+            while (head := queue.head()) is not None:
+                queue.admit(head)
+                if queue.in_flight > 50:
+                    queue.leave(head)
+            for entry in entries:
+                queue.leave(entry)
+
+        return steps_of(work)
+
+    assert steps(1000) < 20 * steps(100)  # n log n is 14, n squared would be 100.
 
 
 # --- replies that are being checked ------------------------------------------------------------
