@@ -101,6 +101,8 @@ def storm(session: nox.Session) -> None:
     # Random calls, cancellations and limits, others each time, many more than the tests make up.
     storms = sorted((ROOT / "tests").glob("*/test_*storm*.py"))
     storms += [ROOT / "tests" / "storm" / f"test_{name}.py" for name in ("invariants", *CANCEL)]
+    storms += [ROOT / "tests" / "batch" / "test_sample_many_properties.py"]
+    storms += [ROOT / "tests" / name for name in ("limits", "schedules")]
     session.env["STORM"] = "1"
     environment.run("pytest", "--numprocesses=auto", "-m", f"not alone and {NOT_APART}", *storms)
     # What counts seconds and bytes, with nothing beside it.

@@ -43,11 +43,11 @@ class Bound(NamedTuple):
 LINES = {
     "gateway": Bound(2900, 3720),
     "cli": Bound(2600, 3860),
-    "specification": Bound(600, 700),
+    "specification": Bound(600, 710),
     "coalescing": Bound(3600, 4560),
-    "batch": Bound(3000, 3800),
+    "batch": Bound(3000, 3810),
     "batch/ray": Bound(900, 1120),
-    "sampling": Bound(4200, 5140),
+    "sampling": Bound(4200, 5150),
     "limits": Bound(2300, 2860),
     "backends": Bound(3200, 3920),
     "report": Bound(1900, 2120),
@@ -64,7 +64,7 @@ LINES = {
 FIGURES = {
     "all lines": Bound(32_000, 40_800),
     "all code": Bound(18_500, 27_500),
-    "lines of tests": Bound(45_000, 60_800),
+    "lines of tests": Bound(45_000, 61_000),
     "modules with one importer": Bound(40, 48),
     "circles at import": Bound(0, 0),
     "circles with lazy imports": Bound(0, 0),

@@ -34,6 +34,7 @@ from mellea_like.backends.openai_connection import (
 )
 from mellea_like.backends.openai_errors import Translator
 from mellea_like.backends.openai_wire import (
+    OFFICIAL_URL,
     Reply,
     Secret,
     digest,
@@ -57,7 +58,6 @@ if TYPE_CHECKING:
 
 __all__ = ["OpenAIBackend"]
 
-OFFICIAL_URL = "https://api.openai.com/v1"
 NO_KEY = "no-key-needed"
 """Sent to other servers where there is no key: the SDK insists on one, local servers ignore it."""
 

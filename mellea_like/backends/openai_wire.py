@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from mellea_like.core.options import Options
 
 __all__ = [
+    "OFFICIAL_URL",
     "EventDecoder",
     "Reply",
     "ReplyTooLongError",
@@ -39,6 +40,8 @@ __all__ = [
     "split_url",
     "without_credentials",
 ]
+
+OFFICIAL_URL = "https://api.openai.com/v1"
 
 EXCERPT = 200
 """Characters of a server's answer that go into an error message."""

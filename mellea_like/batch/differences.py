@@ -119,7 +119,10 @@ def _of_requirement(was: Any, now: Any) -> Difference:
     if "validator" in old and old["validator"] == new.get("validator"):
         name = f"the code of {old['validator']}, which decides {words},"
         return Difference(name, _version(old), _version(new))
-    return Difference(f"what decides {words}", _decider(old), _decider(new))
+    before, after = _decider(old), _decider(new)
+    if before == after:  # Both are called alike: what they are made of tells them apart.
+        return _difference(f"what decides {words}", was, now)
+    return Difference(f"what decides {words}", before, after)
 
 
 def _decider(requirement: Object) -> str:

@@ -7,13 +7,15 @@ import os
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
+from pydantic_core import core_schema
+
+from mellea_like.backends.openai_wire import OFFICIAL_URL
 from mellea_like.cli.exits import Exit, Problem
 from mellea_like.cli.options import check_file, option_names, read_section
 from mellea_like.cli.terminal import warn
 from mellea_like.core.format import check_format
 from mellea_like.limits.base import LimitedBackend
 from mellea_like.specification.upstream import (
-    OPENAI_URL,
     LlamaUpstream,
     MarkovUpstream,
     OpenAIUpstream,
@@ -168,7 +170,8 @@ class Backends:
             return None
         at = "--base-url" if options.judge_base_url is None else "--judge-base-url"
         names = {"model": "--judge-model", "base_url": at}
-        return _openai(options.judge_model, options.judge_base_url or options.base_url, names)
+        url = options.base_url if options.judge_base_url is None else options.judge_base_url
+        return _openai(options.judge_model, url, names)
 
 
 def _named(options: DrawOptions) -> BackendName | None:
@@ -189,22 +192,24 @@ def _openai(
     model: str | None, base_url: str | None, names: Mapping[str, str], **limits: Any
 ) -> OpenAIUpstream:
     if base_url is None:
-        base_url = os.environ.get("OPENAI_BASE_URL")
+        base_url = os.environ.get("OPENAI_BASE_URL") or OFFICIAL_URL
         names = {**names, "base_url": "OPENAI_BASE_URL"}
     given = {
         "kind": "openai",
         "model": model,
-        "base_url": base_url or OPENAI_URL,
+        "base_url": base_url,
         "api_key_env": "OPENAI_API_KEY",
         "trust_env": True,
         **limits,
     }
     spec = read_section(OpenAIUpstream, given, names)
     if spec.official and model is None:
-        msg = f"the openai backend needs the name of a model at {OPENAI_URL}: {names['model']} NAME"
+        msg = (
+            f"the openai backend needs the name of a model at {OFFICIAL_URL}: {names['model']} NAME"
+        )
         raise Problem(msg, Exit.USAGE)
     if spec.official and not spec.key:
-        msg = f"no API key for {OPENAI_URL}: set OPENAI_API_KEY"
+        msg = f"no API key for {OFFICIAL_URL}: set OPENAI_API_KEY"
         raise Problem(msg)
     return spec
 
@@ -215,8 +220,6 @@ def _type_of(schema: dict[str, Any]) -> type[Any]:
     class Reply:
         @classmethod
         def __get_pydantic_core_schema__(cls, _source: Any, _handler: Any) -> Any:
-            from pydantic_core import core_schema  # noqa: PLC0415 (slow to import)
-
             return core_schema.any_schema()
 
         @classmethod

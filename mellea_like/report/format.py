@@ -71,10 +71,8 @@ def _two(whole: int, unit: int, name: str, part: int, smaller: str) -> str:
     return f"{whole // unit:,} {name}" + (f" {rest} {smaller}" if rest else "")
 
 
-def money(cost: float | None, currency: str = "USD", *, at_least: bool = False) -> str:
+def money(cost: float, currency: str = "USD", *, at_least: bool = False) -> str:
     """Write an amount of money: ``$12.50``, ``≥ 0.000123 EUR``."""
-    if cost is None:
-        return "–"
     bound = "≥ " if at_least else ""
     if cost >= 1:
         written = f"{cost:,.2f}"

@@ -286,7 +286,7 @@ def _content(figures: RunFigures, title: str | None) -> dict[str, Any]:
         ],
         "errors_note": f"{plural(figures.errors.total(), 'error')} in iterations and items.",
         "failed": failed,
-        "failed_note": _some("item", len(failed), failures, "the first")
+        "failed_note": _first(len(failed), failures)
         + " Open one to see what was asked, what came, and what was wrong with it.",
         "slowest": slowest,
         "slowest_note": f"The {plural(len(slowest), 'item')} that took longest."
@@ -389,10 +389,9 @@ def _cost(figures: RunFigures) -> dict[str, Any]:
     }
 
 
-def _some(thing: str, shown: int, whole: int, which: str) -> str:
-    if shown == whole:
-        return f"{plural(whole, thing)}."
-    return f"{which.capitalize()} {shown} of {plural(whole, thing)}."
+def _first(shown: int, whole: int) -> str:
+    items = plural(whole, "item")
+    return f"{items}." if shown == whole else f"The first {shown} of {items}."
 
 
 class _Detail:

@@ -21,7 +21,8 @@ def lazy_exports(
     def attribute(name: str) -> Any:
         if name in places:
             module = import_module(places[name])
-            return getattr(module, name, module)
+            is_module = places[name].endswith(f".{name}") and not hasattr(module, name)
+            return module if is_module else getattr(module, name)
         msg = f"module {names['__name__']!r} has no attribute {name!r}"
         raise AttributeError(msg)
 

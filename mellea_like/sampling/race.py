@@ -143,6 +143,7 @@ class Race:
     def _end(self, *, late: bool, at_work: int) -> None:
         """Note what came of the race; it was late if its time was up before it was decided."""
         recorder = self._recorder
+        recorder.deliver = None  # It refers to the recorder.
         recorder.won = recorder.passed
         recorder.log_errors()
         # The time may run out in the very moment in which the last turn ends.

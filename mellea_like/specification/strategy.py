@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from mellea_like.sampling.schedules.base import Schedule
 
 __all__ = [
+    "MAX_ITERATIONS",
     "STRATEGIES",
     "BudgetSpec",
     "CallBudgetSpec",
@@ -94,6 +95,20 @@ class BudgetSpec(Section):
             msg = f"a budget needs a limit: {', '.join(names)} or {last}"
             raise ValueError(msg)
         return self
+
+    def make(
+        self,
+        *,
+        name: str,
+        prices: Mapping[str, Price] | None = None,
+        within: Budget | None = None,
+    ) -> Budget:
+        """Make the budget."""
+        limits = self.model_dump(exclude_none=True)
+        assumed = VERDICT_TOKENS
+        return Budget(
+            **limits, prices=prices, assume_output_tokens=assumed, within=within, name=name
+        )
 
 
 class CallBudgetSpec(BudgetSpec):
@@ -223,13 +238,7 @@ class StrategySpec(Section):
         """Make what a call may spend, inside of what others may; None for no limit."""
         if self.budget is None:
             return within
-        return Budget(
-            **self.budget.model_dump(exclude_none=True),
-            prices=prices,
-            assume_output_tokens=VERDICT_TOKENS,
-            within=within,
-            name=name,
-        )
+        return self.budget.make(name=name, prices=prices, within=within)
 
     def make_strategy(self, backend: Backend, **settings: Any) -> BaseSamplingStrategy:
         """Make the strategy; the settings are those of its class that aren't said here."""

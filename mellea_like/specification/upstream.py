@@ -17,7 +17,7 @@ from pydantic import (
     model_validator,
 )
 
-from mellea_like.backends.openai_wire import split_url
+from mellea_like.backends.openai_wire import OFFICIAL_URL, split_url
 from mellea_like.core.backend import Backend, is_backend
 from mellea_like.core.prices import Price
 from mellea_like.limits.concurrency import ConcurrencyLimiter
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "MOST_MONEY",
-    "OPENAI_URL",
     "LlamaUpstream",
     "MarkovUpstream",
     "OpenAIUpstream",
@@ -42,7 +41,6 @@ __all__ = [
     "open_upstream",
 ]
 
-OPENAI_URL = "https://api.openai.com/v1"
 
 MOST_MONEY = 1e12
 """More than anyone has, and little enough to count with."""
@@ -150,8 +148,8 @@ class OpenAIUpstream(_Upstream):
     @property
     def official(self) -> bool:
         """Whether it is OpenAI's own server, which wants a key and the name of a model."""
-        here = split_url(self.base_url or OPENAI_URL, "base_url").hostname
-        return here == split_url(OPENAI_URL, "base_url").hostname
+        here = split_url(self.base_url or OFFICIAL_URL, "base_url").hostname
+        return here == split_url(OFFICIAL_URL, "base_url").hostname
 
     @model_validator(mode="after")
     def _check(self, info: ValidationInfo) -> OpenAIUpstream:
@@ -313,7 +311,7 @@ def _openai(spec: OpenAIUpstream, follow_redirects: bool) -> Any:  # noqa: FBT00
     # All is said here, so that no variable of the environment says anything else.
     return OpenAIBackend(
         spec.model,
-        base_url=spec.base_url or OPENAI_URL,
+        base_url=spec.base_url or OFFICIAL_URL,
         api_key=spec.key,
         timeout=spec.timeout,
         can_judge=spec.can_judge,

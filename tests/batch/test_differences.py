@@ -126,6 +126,17 @@ def test_requirements_of_the_same_words_that_are_decided_otherwise_are_told_apar
     assert two.endswith(".short and is a judge")
 
 
+def test_judges_that_are_called_alike_are_told_apart_by_what_else_they_are():
+    def judged_at(provider):
+        judge = ScriptedBackend(["a"])
+        judge.provider, judge.model = provider, "m"
+        return identity(of=[Requirement("is fine", judge=judge)])
+
+    [one] = told(judged_at("here"), judged_at("there"))
+    assert '"here"' in one
+    assert '"there"' in one
+
+
 def test_no_internal_name_is_shown():
     before = identity(of=[WORDS, checks.contains("a")])
     now = identity(RepairTemplateStrategy, of=[checks.line_count(at_most=3)], schedule=Staggered(1))

@@ -26,7 +26,7 @@ from journal_kit import (
 )
 
 from mellea_like.batch import Journal, read_items, read_run
-from mellea_like.batch.journal.database import create
+from mellea_like.batch.journal.database import connect, create, make_durable
 from mellea_like.errors import JournalError
 
 pytestmark = pytest.mark.anyio
@@ -414,3 +414,12 @@ async def test_a_copy_made_while_it_was_written_goes_on_by_itself(path, tmp_path
         await write_item(store, 1)
     assert integrity(copy) == "ok"
     assert len(await items_of(copy)) == len(await items_of(path)) == 2
+
+
+def test_commits_wait_for_the_disk(path):
+    with closing(sqlite3.connect(path)) as new:
+        new.execute("CREATE TABLE t (x)")
+    with closing(connect(path, "rw")) as connection:
+        make_durable(connection, path)
+        assert connection.execute("PRAGMA synchronous").fetchone() == (2,)
+        assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)

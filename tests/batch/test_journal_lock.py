@@ -130,7 +130,7 @@ async def test_a_symbolic_link_in_its_place_is_not_followed(path, lock, target):
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
 async def test_a_pipe_or_a_folder_in_its_place_is_refused_at_once(path, lock, make):
     make(lock)
-    with pytest.raises(JournalError):
+    with pytest.raises(JournalError, match=r"run\.db-lock"):
         await write_run(path, 1)
 
 

@@ -28,6 +28,15 @@ from command_line import COMMAND, environment, run
             ["--judge-base-url", "https://api.openai.com/v1", "--require", "is kind"],
             "needs the name of a model at https://api.openai.com/v1: --judge-model NAME",
         ),
+        (["--base-url", "", "--model", "m"], "--base-url takes a text that isn't empty"),
+        (
+            ["--judge-base-url", "", "--judge-model", "m", "--require", "is kind"],
+            "--judge-base-url takes a text that isn't empty",
+        ),
+        (
+            ["--concurrency", "100000000"],
+            "--concurrency 100000000 is more than 1000 iterations",
+        ),
         (["--strategy", "other"], "'other' is not one of 'rejection', 'repair', 'multi-turn'"),
         (["--loop", "0"], "--loop takes 1 at least, not 0"),
         (["--loop", "many"], "Invalid value for '--loop'"),

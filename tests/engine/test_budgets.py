@@ -8,7 +8,7 @@ import anyio
 import pytest
 from engine_kit import after, by_iteration, outcomes, yes
 
-from mellea_like import RejectionSamplingStrategy, StopReason
+from mellea_like import Instruction, RejectionSamplingStrategy, StopReason
 from mellea_like.backends.scripted import ScriptedBackend
 from mellea_like.core.prices import Price
 from mellea_like.errors import LimitExceeded, RequirementError
@@ -275,3 +275,14 @@ async def test_a_budget_that_the_backend_keeps_to_itself_is_charged_once():
     assert result.stop_reason is StopReason.BUDGET
     assert inner.statistics().started == 3
     assert tenant.spent.requests == mine.spent.requests == 3
+
+
+async def test_an_actions_own_spent_limit_stops_the_call_with_its_error():
+    class Metered(Instruction):
+        def parse(self, text):
+            raise LimitExceeded("the action's quota is spent")
+
+    backend = ScriptedBackend(lambda _: "no")
+    with pytest.raises(LimitExceeded, match="the action's quota is spent"):
+        await strategy(backend, concurrency_budget=1).sample(Metered("do"), [yes])
+    assert backend.statistics().started == 1

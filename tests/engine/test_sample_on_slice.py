@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 
 import anyio
 import pytest
+from anyio.lowlevel import checkpoint
 from engine_kit import after, by_iteration, yes
 
 from mellea_like import (
@@ -15,6 +18,8 @@ from mellea_like import (
     current_iteration,
     hook,
 )
+from mellea_like.sampling import call as call_module
+from mellea_like.sampling.recorder import Recorder
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
 
@@ -182,3 +187,24 @@ async def test_what_failed_beside_such_a_cancellation_is_raised(anyio_backend):
     with pytest.raises(ExceptionGroup) as caught:
         await RejectionSamplingStrategy(by_iteration({})).sample("do", [yes], on_slice=odd)
     assert [type(e) for e in caught.value.exceptions] == [LookupError]
+
+
+@pytest.mark.parametrize("concurrency", [1, 2])
+async def test_a_call_leaves_nothing_to_the_garbage_collector(concurrency, monkeypatch):
+    made = []
+
+    class Watched(Recorder):
+        def __init__(self, *args, **kwargs):
+            super().__init__(*args, **kwargs)
+            made.append(weakref.ref(self))
+
+    monkeypatch.setattr(call_module, "Recorder", Watched)
+    strategy = RejectionSamplingStrategy(by_iteration({}, "yes"), concurrency_budget=concurrency)
+    gc.collect()
+    gc.disable()
+    try:
+        await strategy.sample("do", [yes], on_slice=lambda _: None)
+        await checkpoint()
+        assert made[0]() is None
+    finally:
+        gc.enable()

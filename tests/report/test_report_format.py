@@ -83,7 +83,6 @@ def test_seconds(duration, text):
 @pytest.mark.parametrize(
     ("cost", "text"),
     [
-        (None, "–"),
         (0, "$0"),
         (1234.5, "$1,234.50"),
         (0.5, "$0.5"),

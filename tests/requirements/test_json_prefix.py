@@ -179,11 +179,11 @@ def test_the_reason_says_what_is_wrong_and_where(text, problem, cuts):
             "1e999",
             "[1e-9999999999999999999]",
         ),
-        *('"\\ud800"', '"\ud800"', "```\n1```", "```\n[`", "9" * 5_000 + ",")[:4],
+        *('"\\ud800"', '"\ud800"', "```\n1```"),
     ],
 )
 def test_what_may_become_json_is_not_rejected(text):
-    assert rejected(text, range(len(text))) is None or "`" in text
+    assert rejected(text, range(len(text))) is None
 
 
 @pytest.mark.parametrize("text", ["NaN", "-Infinity", "[Infinity]", "[1, NaN"])

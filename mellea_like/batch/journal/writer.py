@@ -10,6 +10,7 @@ import json
 import os
 import re
 import sqlite3
+import stat
 import sys
 import threading
 from contextlib import ExitStack, closing, suppress
@@ -98,8 +99,9 @@ class JournalLock:
         descriptor = os.open(self.path, flags, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            content = os.pread(descriptor, 200, 0)
-            if content and not content.startswith(_MARK):
+            ours = stat.S_ISREG(os.fstat(descriptor).st_mode)
+            content = os.pread(descriptor, 200, 0) if ours else b""
+            if not ours or (content and not content.startswith(_MARK)):
                 msg = (
                     f"journal {self._journal}: {self.path} is where its lock belongs, but that is"
                     " something else: move it away, or give the journal another name"

@@ -19,6 +19,7 @@ from mellea_like.batch import sample_many
 from mellea_like.batch.identity import row_of
 from mellea_like.batch.ray.cluster import RayKeeper
 from mellea_like.batch.ray.cluster_limit import RemoteLimit
+from mellea_like.batch.rows.formats import free_names
 from mellea_like.core.display import error_text
 from mellea_like.errors import JournalError, LimitExceeded, MelleaError
 from mellea_like.runtime.logs import warn
@@ -171,20 +172,22 @@ class ShardSampler:
                     under_way += 1
                     yield row
 
-        async with AsyncExitStack() as stack:
-            results = await self._opened(stack, strategy, admitted(), rows, keys)
-            try:
-                async for item in results:
-                    self._free.release()
-                    under_way -= 1
-                    outcomes[item.id] = outcome_of(item, parsed=self._work.format is not None)
-            except LimitExceeded as exc:
-                unfinished = RowOutcome(error=describe(exc))
-                for at in range(len(rows)):
-                    outcomes.setdefault(at, unfinished)
-            finally:
-                for _ in range(under_way):
-                    self._free.release()
+        try:
+            async with AsyncExitStack() as stack:
+                results = await self._opened(stack, strategy, admitted(), rows, keys)
+                try:
+                    async for item in results:
+                        self._free.release()
+                        under_way -= 1
+                        outcomes[item.id] = outcome_of(item, parsed=self._work.format is not None)
+                except LimitExceeded as exc:
+                    unfinished = RowOutcome(error=describe(exc))
+                    for at in range(len(rows)):
+                        outcomes.setdefault(at, unfinished)
+        finally:
+            # The run has ended: nobody takes any more.
+            for _ in range(under_way):
+                self._free.release()
 
     async def _opened(
         self,
@@ -269,12 +272,8 @@ def with_results(table: Any, outcomes: Sequence[RowOutcome]) -> Any:
     types["reasons"] = pa.list_(pa.string())
     if POSITION in table.column_names:
         table = table.drop_columns([POSITION])
-    taken = set(table.column_names)
-    for index, field in enumerate(RowOutcome._fields):
-        name = field
-        while name in taken:
-            name = f"result_{name}"
-        taken.add(name)
+    names = free_names(table.column_names, RowOutcome._fields)
+    for index, (name, field) in enumerate(zip(names, RowOutcome._fields, strict=True)):
         values = [outcome[index] for outcome in outcomes]
         column = pa.array(values, type=types.get(field, pa.int64()))
         table = table.append_column(name, column)

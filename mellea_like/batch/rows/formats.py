@@ -20,6 +20,7 @@ __all__ = [
     "flat",
     "flat_names",
     "format_of",
+    "free_names",
 ]
 
 RESULT_FIELDS = (
@@ -106,14 +107,18 @@ def as_json(value: Any) -> str:
 def flat_names(columns: Sequence[str] | None) -> list[str]:
     """Name the columns of a file of results; the result's give way to those of the input."""
     names = ["input"] if columns is None else list(columns)
-    taken = set(names)
-    for field in RESULT_FIELDS:
+    return [*names, *free_names(names, RESULT_FIELDS)]
+
+
+def free_names(taken: Sequence[str], wanted: Sequence[str]) -> list[str]:
+    """Name further columns so that none is called as another one."""
+    found: list[str] = []
+    for field in wanted:
         name = field
-        while name in taken:
+        while name in taken or name in found:
             name = f"result_{name}"
-        taken.add(name)
-        names.append(name)
-    return names
+        found.append(name)
+    return found
 
 
 def flat(record: Mapping[str, Any], columns: Sequence[str] | None) -> list[Any]:

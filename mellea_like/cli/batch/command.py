@@ -25,6 +25,7 @@ from mellea_like.cli.exits import Exit, Interrupted, Problem
 from mellea_like.cli.signals import terminable
 from mellea_like.cli.terminal import is_terminal, one_line, warn
 from mellea_like.core.format import strip_fence
+from mellea_like.core.trace import usage_to_dict
 from mellea_like.errors import JournalError, LimitExceeded, SamplingFailed
 from mellea_like.runtime.garbage_collector import relaxed_gc
 
@@ -319,12 +320,7 @@ def _record_of(item: ItemResult[Any], *, as_value: bool = False) -> dict[str, An
         "error": None if item.error is None else _error(item.error),
         "iterations": 0 if result is None else len(result.slices),
         "elapsed": 0.0 if result is None else round(result.elapsed, 6),
-        "usage": {
-            "requests": item.usage.requests,
-            "input_tokens": item.usage.input_tokens,
-            "output_tokens": item.usage.output_tokens,
-            "unknown": item.usage.unknown,
-        },
+        "usage": usage_to_dict(item.usage),
     }
 
 

@@ -24,6 +24,7 @@ from mellea_like.cli.signals import Ending, terminable
 from mellea_like.cli.terminal import is_terminal, one_line, replace_file, silence, warn
 from mellea_like.core.trace import to_dict
 from mellea_like.errors import BackendError, LimitExceeded, MelleaError, SamplingTimeout
+from mellea_like.specification.strategy import MAX_ITERATIONS
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -80,7 +81,8 @@ class SampleOptions(DrawOptions):
 
 def run(options: SampleOptions) -> int:
     """Run the command."""
-    progress = Progress(options.loop, options.concurrency)
+    # What is above the bound is refused before anything is shown.
+    progress = Progress(options.loop, min(options.concurrency, MAX_ITERATIONS))
     with logs(debug=options.debug), terminable() as ending:
         try:
             return _run(options, progress, ending)

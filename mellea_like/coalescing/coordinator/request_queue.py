@@ -128,7 +128,7 @@ class RequestQueue(Generic[T]):
         return min(late, self.due_at()) if can_send else late
 
     def due_at(self) -> float:
-        """Return when the next batch goes, as `flush.due_at` does."""
+        """Return when the next batch goes, as `gathering.due_at` does."""
         times = (queue.due_at(self._max_tokens) for queue in self._queues.values())
         return min(times, default=math.inf)
 

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from mellea_like.gateway.refusal import Refusal, budget_spent, too_many
-from mellea_like.limits.budget import Budget
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
 
     from mellea_like.gateway.config.server_config import KeyLimits
-    from mellea_like.specification.strategy import BudgetSpec
+    from mellea_like.limits.budget import Budget
 
 __all__ = ["IN_SCOPE", "IS_KNOWN", "AdmissionQueue", "Admitted", "KeyState", "Slot", "admitted"]
 
@@ -30,9 +29,6 @@ LONGEST_WAIT = 60.0
 
 WEIGHT = 0.2
 """Weight of the newest duration in the moving average."""
-
-ASSUMED_OUTPUT_TOKENS = 512
-"""What a key's budget reserves for a reply of a judge that has no bound."""
 
 TOKENS = ("max_tokens", "max_completion_tokens")
 """The old name and the new one; a request may have both."""
@@ -61,7 +57,7 @@ class KeyState:
         self.name = name
         self.limits = limits
         self.queue = AdmissionQueue(name, limits)
-        self.budget = _budget(name, limits.budget)
+        self.budget = None if limits.budget is None else limits.budget.make(name=f"key {name}")
 
     def check_budget(self) -> None:
         """Refuse a request of a key that has spent all it may."""
@@ -88,13 +84,6 @@ class KeyState:
                 message = f"{name} is {given}, and this key may ask for {most} at most"
                 raise Refusal(400, message, param=name)
         return Admitted(self.name, self.limits, body, self.budget)
-
-
-def _budget(name: str, config: BudgetSpec | None) -> Budget | None:
-    if config is None:
-        return None
-    limits = config.model_dump()
-    return Budget(**limits, assume_output_tokens=ASSUMED_OUTPUT_TOKENS, name=f"key {name}")
 
 
 class Slot:
