@@ -5,18 +5,14 @@ What only some programs use is imported when it is first named.
 
 from typing import TYPE_CHECKING
 
-from mellea_like.core.action import Action, Instruction
-from mellea_like.core.backend import Backend, Request
-from mellea_like.core.context import Context
-from mellea_like.core.current import current_iteration
+from mellea_like.core.backend import Backend, Request, current_iteration
+from mellea_like.core.conversation import Action, Context, Instruction, Message
 from mellea_like.core.generation import Generation, Usage
-from mellea_like.core.message import Message
 from mellea_like.core.options import Options
 from mellea_like.core.requirement import Requirement, requirement
 from mellea_like.core.result import SamplingResult, StopReason
 from mellea_like.core.slice import Outcome, Slice
-from mellea_like.core.streaming import Verdict
-from mellea_like.core.validation import Candidate, ValidationResult
+from mellea_like.core.validation import Candidate, ValidationResult, Verdict
 from mellea_like.errors import (
     BackendError,
     Blocked,

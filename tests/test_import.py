@@ -276,7 +276,7 @@ def test_what_needs_no_extra_imports_without_them(errors_without_extras):
         if error and not name.startswith(needy)
     }
     assert not failed
-    assert "mellea_like.core.action" in errors_without_extras
+    assert "mellea_like.core.conversation" in errors_without_extras
     assert errors_without_extras["mellea_like.cli.main"] == ""
 
 

@@ -20,7 +20,7 @@ import anyio
 from mellea_like import Generation, RepairTemplateStrategy
 from mellea_like.backends import MarkovBackend
 from mellea_like.batch import Journal, read_items, read_run, sample_many
-from mellea_like.core.backend_wrapper import BackendWrapper
+from mellea_like.core.backend import BackendWrapper
 from mellea_like.core.prices import Price
 from mellea_like.errors import BackendUnavailable
 from mellea_like.report import call_report, run_report

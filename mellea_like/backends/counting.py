@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from types import TracebackType
 
-    from mellea_like.core.message import Message
+    from mellea_like.core.conversation import Message
 
 __all__ = ["Flight", "RequestCounter", "RequestStatistics", "count_words", "word_pieces"]
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from anyio.lowlevel import checkpoint
 
-from mellea_like.core.callables import is_async
-from mellea_like.core.current import SPENDS_ON
+from mellea_like.core.argument_checks import is_async
+from mellea_like.core.backend import SPENDS_ON
 from mellea_like.core.generation import Generation, Usage
 from mellea_like.runtime.threads import run_in_thread
 

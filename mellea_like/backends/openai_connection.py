@@ -23,7 +23,7 @@ from anyio.lowlevel import current_token
 
 from mellea_like.backends.openai_wire import EventDecoder, Reply, ReplyTooLongError, ServerError
 from mellea_like.core.argument_checks import real_number, whole_number
-from mellea_like.core.estimate import estimate_input_tokens
+from mellea_like.core.backend import estimate_input_tokens
 from mellea_like.core.generation import Generation
 from mellea_like.errors import BackendError, BackendTimeout, BackendUnavailable, MalformedResponse
 from mellea_like.runtime.threads import run_in_thread

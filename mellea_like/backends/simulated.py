@@ -15,7 +15,7 @@ from mellea_like.backends.counting import RequestCounter, RequestStatistics, cou
 from mellea_like.core.argument_checks import real_number
 from mellea_like.core.generation import Generation
 from mellea_like.core.requirement import Requirement
-from mellea_like.core.streaming import Verdict
+from mellea_like.core.validation import Verdict
 from mellea_like.errors import BackendUnavailable, RateLimited
 
 if TYPE_CHECKING:

@@ -22,9 +22,8 @@ from pathlib import PurePath
 from types import CodeType, FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
-from mellea_like.core.action import is_action
-from mellea_like.core.backend_wrapper import innermost
-from mellea_like.core.context import Context
+from mellea_like.core.backend import innermost
+from mellea_like.core.conversation import Context, is_action
 from mellea_like.core.format import json_schema
 from mellea_like.core.options import Options
 from mellea_like.core.requirement import Requirement
@@ -32,8 +31,8 @@ from mellea_like.core.requirement import Requirement
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from mellea_like.core.action import Action
     from mellea_like.core.backend import Backend
+    from mellea_like.core.conversation import Action
     from mellea_like.sampling.base import BaseSamplingStrategy
 
 __all__ = ["differing_part", "digest_of", "identity_of", "label_of", "row_of"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar, cast
 
-from mellea_like.core.action import as_action
+from mellea_like.core.conversation import as_action
 from mellea_like.core.display import add_note
 from mellea_like.core.generation import Usage
 from mellea_like.core.result import SamplingResult, StopReason
@@ -16,7 +16,7 @@ from mellea_like.runtime.event_loops import cancel_requested, split_cancellation
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from mellea_like.core.action import Action
+    from mellea_like.core.conversation import Action
     from mellea_like.core.options import Options
     from mellea_like.core.requirement import Requirement
     from mellea_like.core.slice import Slice

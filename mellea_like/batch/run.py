@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 from mellea_like.batch.batch_run import BatchRun
 from mellea_like.batch.identity import identity_of
 from mellea_like.batch.item import Work
-from mellea_like.core.argument_checks import whole_number
-from mellea_like.core.callables import is_async, takes
+from mellea_like.core.argument_checks import is_async, takes, whole_number
 from mellea_like.core.options import Options
 from mellea_like.sampling.base import BaseSamplingStrategy
 from mellea_like.sampling.prepare import plan_call
@@ -23,8 +22,7 @@ if TYPE_CHECKING:
 
     from mellea_like.batch.journal.journal import Journal
     from mellea_like.batch.progress import OnProgress
-    from mellea_like.core.action import Action, Instruction
-    from mellea_like.core.message import Message
+    from mellea_like.core.conversation import Action, Instruction, Message
     from mellea_like.core.requirement import Requirement
     from mellea_like.limits.budget import Budget
 

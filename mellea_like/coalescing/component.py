@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 import anyio
 from opentelemetry import context as otel_context
 
-from mellea_like.core.current import ITERATION, SPENDS_ON
+from mellea_like.core.backend import ITERATION, SPENDS_ON
 from mellea_like.errors import ShutdownError
 from mellea_like.runtime.event_loops import check_loop, running_loop
 

@@ -1,7 +1,8 @@
-"""The one seam to the outside: what a backend is asked, and what it is."""
+"""The one seam to the outside: what a backend is asked, what it is, and one around another."""
 
 from __future__ import annotations
 
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
@@ -10,15 +11,18 @@ from mellea_like.core.generation import Generation, Meter
 from mellea_like.core.options import Options
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
     from contextlib import AbstractAsyncContextManager
 
     from typing_extensions import TypeIs
 
-    from mellea_like.core.message import Message
+    from mellea_like.core.conversation import Message
 
 __all__ = [
+    "ITERATION",
+    "SPENDS_ON",
     "Backend",
+    "BackendWrapper",
     "Purpose",
     "Request",
     "RequestMeta",
@@ -26,7 +30,11 @@ __all__ = [
     "can_coalesce",
     "can_judge",
     "checked_reply",
+    "current_iteration",
+    "estimate_input_tokens",
+    "innermost",
     "is_backend",
+    "output_bound",
 ]
 
 Purpose = Literal["generate", "judge"]
@@ -163,3 +171,158 @@ def checked_reply(backend: Backend, reply: object) -> Generation:
         " make a backend of a function, use FunctionBackend(function)"
     )
     raise TypeError(msg)
+
+
+_NONE = Options()
+
+
+class BackendWrapper:
+    """A backend that passes what the backend inside says of itself on, and its requests too.
+
+    Subclasses override ``generate`` and ``_stream``. A wrapper streams if its inner backend does.
+
+    Args:
+        inner: the backend inside.
+
+    Raises:
+        TypeError: ``inner`` isn't a backend.
+    """
+
+    def __init__(self, inner: Backend) -> None:
+        if not is_backend(inner):
+            kind = type(self).__name__
+            msg = f"{kind} takes a backend first, with generate(request), not {inner!r}"
+            raise TypeError(msg)
+        self.inner = inner
+        self.can_judge = can_judge(inner)
+
+    @property
+    def model(self) -> str | None:
+        """The inner backend's model, for records."""
+        return getattr(self.inner, "model", None)
+
+    @property
+    def provider(self) -> str:
+        """The inner backend's provider, for records."""
+        return str(getattr(self.inner, "provider", type(self.inner).__name__))
+
+    @property
+    def can_coalesce(self) -> bool:
+        """Whether the inner backend's requests may be put together."""
+        return can_coalesce(self.inner)
+
+    @property
+    def defaults(self) -> Options:
+        """What the inner backend takes where a request's options leave something open."""
+        defaults: Options = getattr(self.inner, "defaults", _NONE)
+        return defaults
+
+    async def generate(self, request: Request) -> Generation:
+        """Answer one request.
+
+        Args:
+            request: what is wanted.
+
+        Returns:
+            The inner backend's reply.
+        """
+        return await self.inner.generate(request)
+
+    @property
+    def stream(
+        self,
+    ) -> Callable[[Request], AbstractAsyncContextManager[AsyncIterator[str | Generation]]]:
+        """Answer one request piece by piece; see `StreamingBackend.stream`.
+
+        Raises:
+            AttributeError: the inner backend does not stream.
+        """
+        if not hasattr(self.inner, "stream"):
+            msg = f"{type(self.inner).__name__} does not stream"
+            raise AttributeError(msg)
+        return self._stream
+
+    def _stream(
+        self, request: Request
+    ) -> AbstractAsyncContextManager[AsyncIterator[str | Generation]]:
+        inner: Any = self.inner
+        stream: AbstractAsyncContextManager[AsyncIterator[str | Generation]] = inner.stream(request)
+        return stream
+
+    async def aclose(self) -> None:
+        """Close the inner backend's idle connections."""
+        close = getattr(self.inner, "aclose", None)
+        if close is not None:
+            await close()
+
+
+def innermost(backend: Backend) -> Backend:
+    """Return the backend that sends the requests.
+
+    Args:
+        backend: a backend, wrapped or not.
+
+    Returns:
+        What is inside all wrappers.
+    """
+    while isinstance(backend, BackendWrapper):
+        backend = backend.inner
+    return backend
+
+
+# --- the iteration under way ------------------------------------------------------------------
+
+ITERATION: ContextVar[RequestMeta | None] = ContextVar("mellea_like_iteration", default=None)
+"""Set by the engine around the generation and validation of each slice."""
+
+SPENDS_ON: ContextVar[Meter | None] = ContextVar("mellea_like_spends_on", default=None)
+"""The meter of the request or slice under way: what a call inside it costs is part of its cost."""
+
+
+def current_iteration() -> int | None:
+    """Return the id of the iteration that the calling code belongs to.
+
+    Returns:
+        The 1-based id, unique within its call; None outside an iteration, and inside work that
+        several iterations share.
+    """
+    ids = ITERATION.get()
+    return None if ids is None else ids.iteration
+
+
+# --- how many tokens a request may cost, before it is sent ------------------------------------
+
+BYTES_PER_TOKEN = 4
+"""English text has about four characters a token (OpenAI, "What are tokens and how to count them").
+
+Bytes of UTF-8 are counted instead of characters: tokenisers merge bytes, and a text in another
+script has more tokens a character than English has.
+"""
+
+TOKENS_PER_MESSAGE = 4
+"""What a chat template puts around a message; three and the role's name in OpenAI's own
+("How to count tokens with tiktoken", OpenAI Cookbook)."""
+
+
+def estimate_input_tokens(request: Request) -> int:
+    """Guess how many tokens a request's messages are, from their length.
+
+    Args:
+        request: the request.
+
+    Returns:
+        A quarter of the bytes, rounded up, and four tokens a message; at least 1.
+    """
+    size = sum(_bytes(message.content) for message in request.messages)
+    tokens = -(-size // BYTES_PER_TOKEN) + TOKENS_PER_MESSAGE * len(request.messages)
+    return max(1, tokens)
+
+
+def output_bound(request: Request, assumed: int | None) -> int | None:
+    """Return the most tokens that the reply to a request may have."""
+    bound = request.options.max_tokens
+    return assumed if bound is None else bound
+
+
+def _bytes(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))

@@ -9,6 +9,7 @@ from mellea_like.core.display import bounded, fields_shown
 
 __all__ = [
     "INCOMPLETE",
+    "REJECTED",
     "Cost",
     "Generation",
     "Meter",
@@ -20,6 +21,9 @@ __all__ = [
 
 CUT = frozenset({"length", "max_tokens", "model_length"})
 """The finish reasons of replies that reached their longest length, as servers call them."""
+
+REJECTED = "rejected"
+"""The finish reason of a reply that was rejected while it was still arriving."""
 
 CALLS = frozenset({"tool_calls", "function_call"})
 """The finish reasons of replies that call tools."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
+from mellea_like.core.generation import REJECTED
 from mellea_like.core.prices import cost, currency_of, price_for
-from mellea_like.core.streaming import REJECTED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

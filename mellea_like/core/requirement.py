@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import sys
 from enum import IntEnum
@@ -9,18 +10,15 @@ from importlib import import_module
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
 
-from mellea_like.core.argument_checks import real_number
-from mellea_like.core.callables import is_async, takes
+from mellea_like.core.argument_checks import is_async, real_number, takes
 from mellea_like.core.display import shown
-from mellea_like.core.streaming import check_stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Self, SupportsIndex
 
     from mellea_like.core.backend import Backend
-    from mellea_like.core.streaming import StreamCheck
-    from mellea_like.core.validation import Validator
+    from mellea_like.core.validation import StreamCheck, Validator
 
 __all__ = ["OnError", "Operator", "Requirement", "Stage", "requirement"]
 
@@ -170,7 +168,7 @@ class Requirement:
         if judge is not None and validator is not None:
             msg = f"requirement {description!r}: it has a validator, so a judge has nothing to do"
             raise ValueError(msg)
-        check_stream(description, stream)
+        _check_stream(description, stream)
         self._set(
             description=description,
             validator=validator,
@@ -347,6 +345,33 @@ def _place_of(requirement: Requirement) -> tuple[str, str] | None:
 
 def _found(module: str, name: str) -> object:
     return attrgetter(name)(import_module(module))
+
+
+def _check_stream(description: str, stream: object) -> None:
+    """Make sure that something is a stream check, before a reply is paid for."""
+    if stream is None:
+        return
+    which = f"requirement {description!r}: the stream check"
+    if not callable(stream):
+        msg = f"{which} can't be called: {stream!r}"
+        raise TypeError(msg)
+    if is_async(stream):
+        msg = f"{which} is async: it runs at each piece of a reply, so it is a plain function"
+        raise TypeError(msg)
+    if isinstance(stream, type) or not takes(stream, 2):
+        msg = (
+            f"{which} is a function or an object that takes exactly two arguments, the text so far"
+            f" and its newest piece; this is {stream!r}"
+        )
+        raise TypeError(msg)
+    try:
+        copy.deepcopy(stream)
+    except Exception as exc:
+        msg = (
+            f"{which} can't be copied, and each iteration needs its own: {exc}; give it a"
+            " __deepcopy__ that returns a fresh one"
+        )
+        raise TypeError(msg) from exc
 
 
 def _stage_of(validator: Validator | None, *, inline: bool) -> Stage:

@@ -188,8 +188,8 @@ class SamplingResult(Generic[T]):
 
         Returns:
             The result. What can't be written down is described: its actions are
-            `mellea_like.core.stand_ins.RecordedAction`, its requirements can't be checked again,
-            and errors of foreign types are `mellea_like.core.stand_ins.RecordedError`.
+            `mellea_like.core.trace.RecordedAction`, its requirements can't be checked again,
+            and errors of foreign types are `mellea_like.core.trace.RecordedError`.
 
         Raises:
             ValueError: it isn't such a record, or its values aren't of the format.
@@ -202,7 +202,7 @@ class SamplingResult(Generic[T]):
         return from_dict(data, format, made)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        from mellea_like.core.stand_ins import picklable  # noqa: PLC0415 (few programs need it)
+        from mellea_like.core.trace import picklable  # noqa: PLC0415 (few programs need it)
 
         given = (getattr(self, f.name) for f in fields(self) if f.name != "slices")
         return SamplingResult, (picklable(self.slices), *given)

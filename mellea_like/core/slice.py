@@ -6,14 +6,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from mellea_like.core.context import Context
+from mellea_like.core.conversation import Context, Message
 from mellea_like.core.display import fields_shown, first_few
 from mellea_like.core.generation import Usage
-from mellea_like.core.message import Message
 from mellea_like.core.validation import ValidationStatus
 
 if TYPE_CHECKING:
-    from mellea_like.core.action import Action
+    from mellea_like.core.conversation import Action
     from mellea_like.core.generation import Generation
     from mellea_like.core.requirement import Requirement
     from mellea_like.core.validation import ValidationResult

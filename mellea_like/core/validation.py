@@ -1,4 +1,4 @@
-"""What validators are asked, and what they answer."""
+"""What validators and stream checks are asked, and what they answer."""
 
 from __future__ import annotations
 
@@ -12,11 +12,18 @@ from mellea_like.core.display import error_text, fields_shown
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from mellea_like.core.action import Action
-    from mellea_like.core.context import Context
+    from mellea_like.core.conversation import Action, Context
     from mellea_like.core.generation import Generation
 
-__all__ = ["Candidate", "ValidationResult", "ValidationStatus", "Validator", "ValidatorAnswer"]
+__all__ = [
+    "Candidate",
+    "StreamCheck",
+    "ValidationResult",
+    "ValidationStatus",
+    "Validator",
+    "ValidatorAnswer",
+    "Verdict",
+]
 
 
 class ValidationStatus(StrEnum):
@@ -180,3 +187,18 @@ class Candidate:
 
 ValidatorAnswer: TypeAlias = "bool | tuple[bool, str] | ValidationResult"
 Validator: TypeAlias = "Callable[[Candidate], ValidatorAnswer | Awaitable[ValidatorAnswer]]"
+
+
+class Verdict(StrEnum):
+    """What an incremental check knows of the reply so far."""
+
+    FAIL = "fail"
+    """Whatever may follow, the requirement will not be met: the request is closed."""
+    PASS = "pass"  # noqa: S105 (no password)
+    """Whatever may follow, the requirement will be met. The final check is made all the same."""
+    UNKNOWN = "unknown"
+    """It depends on what follows."""
+
+
+StreamCheck: TypeAlias = "Callable[[str, str], Verdict | tuple[Verdict, str]]"
+"""Takes the text so far, the newest piece included, and that piece; may give a reason, too."""

@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from mellea_like import errors
-from mellea_like.core.backend_wrapper import BackendWrapper
+from mellea_like.core.backend import BackendWrapper
 from mellea_like.errors import BackendError, MelleaError
 from mellea_like.runtime.logs import logger as engine
 

@@ -13,7 +13,7 @@ from itertools import count
 from operator import add, sub
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from mellea_like.core.estimate import BYTES_PER_TOKEN
+from mellea_like.core.backend import BYTES_PER_TOKEN
 from mellea_like.errors import BackendError, BackendTimeout, MalformedResponse
 
 if TYPE_CHECKING:

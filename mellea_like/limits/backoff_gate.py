@@ -16,7 +16,7 @@ from weakref import WeakValueDictionary, finalize
 import anyio
 from anyio.lowlevel import EventLoopToken, current_token
 
-from mellea_like.core.backend_wrapper import innermost
+from mellea_like.core.backend import innermost
 from mellea_like.errors import BackendUnavailable, CircuitOpen, MalformedResponse, RateLimited
 from mellea_like.runtime.logs import inform
 from mellea_like.runtime.timeline import Timeline

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import aclosing, asynccontextmanager
 from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
-from mellea_like.core.backend_wrapper import BackendWrapper
+from mellea_like.core.backend import BackendWrapper
 from mellea_like.core.generation import Generation, Usage, cost_of
 
 if TYPE_CHECKING:

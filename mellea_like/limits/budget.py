@@ -11,7 +11,7 @@ import anyio
 from anyio.lowlevel import EventLoopToken, current_token
 
 from mellea_like.core.argument_checks import LARGEST, real_number, whole_number
-from mellea_like.core.estimate import estimate_input_tokens
+from mellea_like.core.backend import estimate_input_tokens
 from mellea_like.core.prices import PER, checked_prices, price_for
 from mellea_like.errors import LimitExceeded
 from mellea_like.limits.accounts import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mellea_like.core.backend_wrapper import BackendWrapper
+from mellea_like.core.backend import BackendWrapper
 from mellea_like.limits.base import LimitedBackend
 from mellea_like.limits.budget import Budget
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 import anyio
 
 from mellea_like.core.argument_checks import real_number, whole_number
-from mellea_like.core.backend_wrapper import BackendWrapper
+from mellea_like.core.backend import BackendWrapper
 from mellea_like.core.display import add_note, error_text
 from mellea_like.core.generation import Generation
 from mellea_like.errors import (

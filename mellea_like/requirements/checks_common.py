@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
 
     from mellea_like.core.requirement import OnError
-    from mellea_like.core.streaming import StreamCheck, Verdict
-    from mellea_like.core.validation import Candidate, ValidationResult
+    from mellea_like.core.validation import Candidate, StreamCheck, ValidationResult, Verdict
 
 __all__ = [
     "Answer",

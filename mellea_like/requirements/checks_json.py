@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from mellea_like.core.argument_checks import whole_number
 from mellea_like.core.format import check_format, parse_json, strip_fence
-from mellea_like.core.streaming import Verdict
-from mellea_like.core.validation import ValidationResult
+from mellea_like.core.validation import ValidationResult, Verdict
 from mellea_like.errors import RequirementError
 from mellea_like.requirements.checks_common import (
     Answer,

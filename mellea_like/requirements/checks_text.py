@@ -8,8 +8,7 @@ import unicodedata
 from typing import TYPE_CHECKING, Any, Literal, Unpack, get_args
 
 from mellea_like.core.argument_checks import real_number
-from mellea_like.core.streaming import Verdict
-from mellea_like.core.validation import ValidationResult
+from mellea_like.core.validation import ValidationResult, Verdict
 from mellea_like.errors import RequirementError
 from mellea_like.requirements.checks_common import (
     Answer,

@@ -6,16 +6,15 @@ import copy
 import inspect
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
-from mellea_like.core.streaming import Verdict
-from mellea_like.core.validation import ValidationResult, ValidationStatus
+from mellea_like.core.validation import ValidationResult, ValidationStatus, Verdict
 from mellea_like.errors import BadVerdict
-from mellea_like.requirements.verdicts import combined, errored
+from mellea_like.requirements.checklist import combined, errored
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from mellea_like.core.requirement import Requirement
-    from mellea_like.core.streaming import StreamCheck
+    from mellea_like.core.validation import StreamCheck
 
 __all__ = ["EarlyWatch", "watches"]
 

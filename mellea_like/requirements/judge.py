@@ -6,8 +6,8 @@ import json
 from html import escape
 from typing import TYPE_CHECKING
 
+from mellea_like.core.conversation import Message
 from mellea_like.core.format import strip_fence
-from mellea_like.core.message import Message
 from mellea_like.core.validation import ValidationResult
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from mellea_like.core.current import ITERATION
+from mellea_like.core.backend import ITERATION
 from mellea_like.core.display import bounded, error_text
 
 __all__ = ["IterationFilter", "inform", "logger", "warn"]

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, ClassVar, TypedDict, TypeVar, overload
 
-from mellea_like.core.argument_checks import real_number, whole_number
-from mellea_like.core.callables import yields
+from mellea_like.core.argument_checks import real_number, whole_number, yields
 from mellea_like.core.options import Options
 from mellea_like.hooks.plugins import handlers_in
 from mellea_like.limits.retry import Retry
@@ -23,10 +22,8 @@ if TYPE_CHECKING:
 
     from typing_extensions import TypeForm
 
-    from mellea_like.core.action import Action, Instruction
     from mellea_like.core.backend import Backend
-    from mellea_like.core.context import Context
-    from mellea_like.core.message import Message
+    from mellea_like.core.conversation import Action, Context, Instruction, Message
     from mellea_like.core.requirement import Requirement
     from mellea_like.core.result import SamplingResult
     from mellea_like.core.slice import Slice

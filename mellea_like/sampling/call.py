@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 import anyio
 from anyio.lowlevel import checkpoint_if_cancelled
 
-from mellea_like.core.action import Instruction
-from mellea_like.core.current import SPENDS_ON
-from mellea_like.core.message import Message
+from mellea_like.core.backend import SPENDS_ON
+from mellea_like.core.conversation import Instruction, Message
 from mellea_like.core.result import SamplingResult, StopReason
 from mellea_like.errors import BackendError, HookError, LimitExceeded, SamplingFailed
 from mellea_like.hooks.dispatch import HookRun

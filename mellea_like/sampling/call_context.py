@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from mellea_like.core.action import Action
-    from mellea_like.core.context import Context
-    from mellea_like.core.message import Message
+    from mellea_like.core.conversation import Action, Context, Message
     from mellea_like.core.slice import Slice
     from mellea_like.requirements.checklist import Checklist
     from mellea_like.sampling.events import Events

@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mellea_like.core.backend import checked_reply
-from mellea_like.core.backend_wrapper import BackendWrapper
-from mellea_like.core.generation import Generation, cost_of
-from mellea_like.core.streaming import REJECTED
+from mellea_like.core.backend import BackendWrapper, checked_reply
+from mellea_like.core.generation import REJECTED, Generation, cost_of
 from mellea_like.core.validation import ValidationResult
 from mellea_like.requirements.early import EarlyWatch
 

@@ -12,8 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from mellea_like.core.backend import Backend, Request, RequestMeta, can_judge, checked_reply
-from mellea_like.core.current import ITERATION
+from mellea_like.core.backend import (
+    ITERATION,
+    Backend,
+    Request,
+    RequestMeta,
+    can_judge,
+    checked_reply,
+)
 from mellea_like.core.generation import cost_of
 from mellea_like.core.options import Options
 from mellea_like.core.requirement import Requirement
@@ -28,8 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
     from datetime import datetime
 
-    from mellea_like.core.action import Action
-    from mellea_like.core.context import Context
+    from mellea_like.core.conversation import Action, Context
     from mellea_like.core.generation import Generation
     from mellea_like.core.slice import Slice
     from mellea_like.core.validation import Candidate

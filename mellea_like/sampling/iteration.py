@@ -12,12 +12,18 @@ from typing import TYPE_CHECKING, Any
 import anyio
 from anyio.lowlevel import checkpoint_if_cancelled
 
-from mellea_like.core.backend import Request, RequestMeta, checked_reply
-from mellea_like.core.backend_wrapper import innermost
-from mellea_like.core.current import ITERATION, SPENDS_ON
+from mellea_like.core.backend import (
+    ITERATION,
+    SPENDS_ON,
+    Request,
+    RequestMeta,
+    checked_reply,
+    innermost,
+)
 from mellea_like.core.format import parse_json, parse_value, why_unread
 from mellea_like.core.generation import (
     INCOMPLETE,
+    REJECTED,
     Generation,
     Meter,
     Usage,
@@ -26,7 +32,6 @@ from mellea_like.core.generation import (
 )
 from mellea_like.core.options import Options
 from mellea_like.core.slice import Outcome, Slice
-from mellea_like.core.streaming import REJECTED
 from mellea_like.core.validation import Candidate, ValidationResult, ValidationStatus
 from mellea_like.errors import (
     BackendError,
@@ -45,9 +50,7 @@ from mellea_like.sampling.turns import derive_seed
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
 
-    from mellea_like.core.action import Action
-    from mellea_like.core.context import Context
-    from mellea_like.core.message import Message
+    from mellea_like.core.conversation import Action, Context, Message
     from mellea_like.core.requirement import Requirement
     from mellea_like.sampling.call_context import CallContext
     from mellea_like.sampling.turns import Turn

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from mellea_like.core.action import Action, Instruction, as_action
 from mellea_like.core.backend import Backend, can_judge, is_backend
-from mellea_like.core.context import Context
+from mellea_like.core.conversation import Action, Context, Instruction, as_action
 from mellea_like.core.format import check_format
 from mellea_like.core.options import Options
 from mellea_like.core.requirement import Requirement

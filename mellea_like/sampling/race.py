@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from mellea_like.core.current import ITERATION, SPENDS_ON
+from mellea_like.core.backend import ITERATION, SPENDS_ON
 from mellea_like.core.slice import Outcome, Slice
 from mellea_like.runtime.event_loops import cancel_requested, scope_cancelled, split_cancellation
 from mellea_like.runtime.logs import warn

@@ -5,16 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
-from mellea_like.core.action import Instruction
-from mellea_like.core.message import Message
+from mellea_like.core.conversation import Instruction, Message
 from mellea_like.sampling.base import BaseSamplingStrategy
 from mellea_like.sampling.selection import deepest_failure
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from mellea_like.core.action import Action
-    from mellea_like.core.context import Context
+    from mellea_like.core.conversation import Action, Context
     from mellea_like.core.slice import Slice
 
 __all__ = ["MultiTurnStrategy", "RejectionSamplingStrategy", "RepairTemplateStrategy"]

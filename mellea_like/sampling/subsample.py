@@ -6,13 +6,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import anyio
 
-from mellea_like.core.action import is_action
-from mellea_like.core.context import Context
+from mellea_like.core.conversation import Context, is_action
 from mellea_like.core.slice import Outcome, Slice
 from mellea_like.core.validation import ValidationStatus
 from mellea_like.errors import BackendError, MissingAnswer, RequirementError
 from mellea_like.hooks.types import HookType
-from mellea_like.requirements.verdicts import line_of
+from mellea_like.requirements.checklist import line_of
 from mellea_like.runtime.event_loops import cancel_requested, split_cancellation
 from mellea_like.sampling.iteration import Iteration
 from mellea_like.sampling.turns import turn_of
@@ -20,7 +19,7 @@ from mellea_like.sampling.turns import turn_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from mellea_like.core.action import Action
+    from mellea_like.core.conversation import Action
     from mellea_like.core.requirement import Requirement
     from mellea_like.sampling.call_context import CallContext
 

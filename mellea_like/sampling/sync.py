@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from anyio.abc import TaskGroup
     from typing_extensions import TypeForm
 
-    from mellea_like.core.action import Action, Instruction
-    from mellea_like.core.message import Message
+    from mellea_like.core.conversation import Action, Instruction, Message
     from mellea_like.core.result import SamplingResult
     from mellea_like.sampling.base import Arguments, BaseSamplingStrategy
 

@@ -13,8 +13,8 @@ import anyio
 from anyio.lowlevel import checkpoint
 
 from mellea_like.core.backend import Backend, Request
+from mellea_like.core.conversation import Message
 from mellea_like.core.generation import Generation, Meter, Usage
-from mellea_like.core.message import Message
 from mellea_like.errors import BackendError
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from pydantic import BaseModel
 from mellea_like.backends.function import FunctionBackend
 from mellea_like.backends.scripted import ScriptedBackend
 from mellea_like.core.backend import Backend, Request
+from mellea_like.core.conversation import Message
 from mellea_like.core.generation import Generation, Usage
-from mellea_like.core.message import Message
 from mellea_like.core.validation import Candidate
 from mellea_like.errors import RateLimited
 

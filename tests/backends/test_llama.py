@@ -21,9 +21,9 @@ from tiny_gguf import build_bigram_gguf
 
 from mellea_like.backends.llama import LlamaCppBackend, ServerProcess
 from mellea_like.core.backend import Request
+from mellea_like.core.conversation import Message
 from mellea_like.core.format import parse_json
 from mellea_like.core.generation import Generation
-from mellea_like.core.message import Message
 from mellea_like.core.options import Options
 from mellea_like.errors import BackendError, BackendTimeout, BackendUnavailable, InvalidRequest
 

@@ -17,8 +17,8 @@ from mellea_like.backends.markov import (
     sentences_of,
 )
 from mellea_like.core.backend import Request, RequestMeta, StreamingBackend
+from mellea_like.core.conversation import Message
 from mellea_like.core.generation import Usage
-from mellea_like.core.message import Message
 from mellea_like.core.options import Options
 from mellea_like.errors import InvalidRequest
 

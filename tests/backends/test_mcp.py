@@ -19,8 +19,8 @@ from mellea_like.backends.function import FunctionBackend
 from mellea_like.backends.mcp import MCPSamplingBackend, error_of, generation_of, sampling_params
 from mellea_like.backends.mcp_rounds import SamplingRounds
 from mellea_like.core.backend import Request, can_judge
+from mellea_like.core.conversation import Message
 from mellea_like.core.generation import Usage, cost_of
-from mellea_like.core.message import Message
 from mellea_like.core.options import Options
 from mellea_like.errors import (
     BackendError,

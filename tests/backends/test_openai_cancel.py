@@ -12,7 +12,7 @@ from leftovers import other_threads, running
 
 from mellea_like.backends.openai import OpenAIBackend
 from mellea_like.core.backend import Request
-from mellea_like.core.message import Message
+from mellea_like.core.conversation import Message
 
 pytestmark = pytest.mark.anyio
 

@@ -14,7 +14,7 @@ from http_server import Answer, OpenAIServer
 
 from mellea_like.backends.openai import OpenAIBackend
 from mellea_like.core.backend import Request
-from mellea_like.core.message import Message
+from mellea_like.core.conversation import Message
 
 pytestmark = pytest.mark.anyio
 

@@ -10,8 +10,8 @@ from anyio.lowlevel import checkpoint
 
 from mellea_like.backends.scripted import Reply, ScriptedBackend
 from mellea_like.core.backend import Request
+from mellea_like.core.conversation import Message
 from mellea_like.core.generation import Generation, Usage
-from mellea_like.core.message import Message
 from mellea_like.errors import RateLimited
 
 pytestmark = pytest.mark.anyio

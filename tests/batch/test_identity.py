@@ -28,8 +28,8 @@ from mellea_like import (
 )
 from mellea_like.backends import ScriptedBackend
 from mellea_like.batch.identity import differing_part, digest_of, identity_of, label_of, row_of
-from mellea_like.core.action import as_action
 from mellea_like.core.backend import Backend
+from mellea_like.core.conversation import as_action
 from mellea_like.limits import Budget, ConcurrencyLimiter, LimitedBackend, Retry
 from mellea_like.sampling.schedules import BaseSchedule, Hedged, Staggered
 

@@ -18,8 +18,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from mellea_like.coalescing import ChatDispatcher, RerunGate, SamplingCoordinator
 from mellea_like.coalescing.component import Component
-from mellea_like.core.backend import RequestMeta
-from mellea_like.core.current import ITERATION, current_iteration
+from mellea_like.core.backend import ITERATION, RequestMeta, current_iteration
 from mellea_like.core.generation import Generation
 from mellea_like.errors import Expired, ShutdownError, Stopped
 

@@ -22,8 +22,7 @@ from joint_kit import ask, echo, entry, tasks_of, text_of
 
 from mellea_like.coalescing import AuditRecord, SamplingCoordinator
 from mellea_like.coalescing.coordinator.joint_prompt import BATCH_OVERHEAD, TASK_OVERHEAD
-from mellea_like.core.backend import Request
-from mellea_like.core.current import ITERATION, current_iteration
+from mellea_like.core.backend import ITERATION, Request, current_iteration
 from mellea_like.core.generation import Generation, Meter, Usage
 from mellea_like.errors import (
     BackendUnavailable,

@@ -15,7 +15,7 @@ from mellea_like import (
     requirement,
 )
 from mellea_like.coalescing import SamplingCoordinator
-from mellea_like.core.streaming import Verdict
+from mellea_like.core.validation import Verdict
 from mellea_like.errors import AuthenticationFailed, BackendUnavailable, MissingAnswer
 from mellea_like.limits import Budget, ConcurrencyLimiter, LimitedBackend
 

@@ -15,7 +15,7 @@ from mellea_like.coalescing.coordinator.joint_prompt import (
     weights_of,
 )
 from mellea_like.core.backend import Request, RequestMeta
-from mellea_like.core.message import Message
+from mellea_like.core.conversation import Message
 from mellea_like.core.options import Options
 
 KEYS = ["x" * 16, "y" * 16]

@@ -16,7 +16,7 @@ from mellea_like.coalescing.coordinator.joint_prompt import share_key
 from mellea_like.coalescing.coordinator.request_queue import RequestQueue
 from mellea_like.coalescing.gathering import Window
 from mellea_like.core.backend import Request, RequestMeta
-from mellea_like.core.message import Message
+from mellea_like.core.conversation import Message
 
 A = ask("a")
 

@@ -6,12 +6,24 @@ import contextvars
 
 import pytest
 
-from mellea_like.core.action import Action, Instruction, as_action, is_action
-from mellea_like.core.backend import Backend, Request, RequestMeta, StreamingBackend, can_judge
-from mellea_like.core.context import Context
-from mellea_like.core.current import ITERATION, current_iteration
+from mellea_like.core.backend import (
+    ITERATION,
+    Backend,
+    Request,
+    RequestMeta,
+    StreamingBackend,
+    can_judge,
+    current_iteration,
+)
+from mellea_like.core.conversation import (
+    Action,
+    Context,
+    Instruction,
+    Message,
+    as_action,
+    is_action,
+)
 from mellea_like.core.generation import Generation
-from mellea_like.core.message import Message
 from mellea_like.core.options import Options
 from mellea_like.core.requirement import Requirement
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mellea_like.core.backend import Request
-from mellea_like.core.estimate import estimate_input_tokens, output_bound
-from mellea_like.core.message import Message
+from mellea_like.core.backend import Request, estimate_input_tokens, output_bound
+from mellea_like.core.conversation import Message
 from mellea_like.core.options import Options
 
 

@@ -6,8 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from mellea_like.core.action import Instruction
-from mellea_like.core.context import Context
+from mellea_like.core.conversation import Context, Instruction
 from mellea_like.core.generation import Generation, Usage
 from mellea_like.core.ledger import Ledger, LedgerTotal, ledger
 from mellea_like.core.prices import Price

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mellea_like.core.context import Context
-from mellea_like.core.message import Message
+from mellea_like.core.conversation import Context, Message
 
 A, B, C = Message("system", "a"), Message("user", "b"), Message("assistant", "c")
 

@@ -14,8 +14,7 @@ import pytest
 
 from mellea_like.backends.scripted import ScriptedBackend
 from mellea_like.core.requirement import Requirement, Stage, requirement
-from mellea_like.core.streaming import Verdict
-from mellea_like.core.validation import ValidationResult, ValidationStatus
+from mellea_like.core.validation import ValidationResult, ValidationStatus, Verdict
 
 
 def yes(candidate):

@@ -6,10 +6,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from mellea_like.core.action import Instruction
-from mellea_like.core.context import Context
+from mellea_like.core.conversation import Context, Instruction, Message
 from mellea_like.core.generation import Generation, Usage
-from mellea_like.core.message import Message
 from mellea_like.core.requirement import Requirement
 from mellea_like.core.result import SamplingResult, StopReason
 from mellea_like.core.slice import Outcome, Slice

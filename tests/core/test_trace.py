@@ -36,7 +36,7 @@ from mellea_like import (
     requirement,
 )
 from mellea_like.backends import FunctionBackend, ScriptedBackend
-from mellea_like.core.stand_ins import (
+from mellea_like.core.trace import (
     RecordedAction,
     RecordedError,
     error_from_dict,

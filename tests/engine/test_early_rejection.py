@@ -16,7 +16,7 @@ from mellea_like import (
 )
 from mellea_like.backends.function import FunctionBackend
 from mellea_like.backends.scripted import Reply, ScriptedBackend
-from mellea_like.core.streaming import Verdict
+from mellea_like.core.validation import Verdict
 from mellea_like.errors import BackendUnavailable, BadVerdict
 from mellea_like.limits import LimitedBackend
 from mellea_like.limits.budget import Budget

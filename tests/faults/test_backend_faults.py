@@ -17,8 +17,8 @@ from mellea_like import RejectionSamplingStrategy, Requirement
 from mellea_like.backends.function import FunctionBackend
 from mellea_like.backends.openai import OpenAIBackend
 from mellea_like.core.backend import Request
+from mellea_like.core.conversation import Message
 from mellea_like.core.generation import Generation
-from mellea_like.core.message import Message
 from mellea_like.core.slice import Outcome
 from mellea_like.errors import (
     BackendError,

@@ -21,7 +21,7 @@ from mellea_like.backends.openai import OpenAIBackend
 from mellea_like.backends.scripted import ScriptedBackend
 from mellea_like.core.result import StopReason
 from mellea_like.core.slice import Outcome
-from mellea_like.core.streaming import Verdict
+from mellea_like.core.validation import Verdict
 from mellea_like.errors import (
     BackendTimeout,
     BackendUnavailable,

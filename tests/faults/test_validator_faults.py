@@ -225,7 +225,7 @@ async def test_a_judge_that_can_not_be_paid_ends_the_call_and_its_error_can_be_r
 
 def _request():
     from mellea_like.core.backend import Request
-    from mellea_like.core.message import Message
+    from mellea_like.core.conversation import Message
 
     return Request((Message("user", "x"),))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mellea_like.core.message import Message
+from mellea_like.core.conversation import Message
 from mellea_like.gateway.chat.request import read_chat
 from mellea_like.gateway.refusal import Refusal
 

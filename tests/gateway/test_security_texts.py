@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from mellea_like.backends import FunctionBackend
 from mellea_like.core.backend import Request
+from mellea_like.core.conversation import Message
 from mellea_like.core.generation import Generation, Usage
-from mellea_like.core.message import Message
 from mellea_like.errors import (
     AuthenticationFailed,
     BackendError,

@@ -11,7 +11,7 @@ from http_server import Answer, OpenAIServer
 
 from mellea_like.backends.function import FunctionBackend
 from mellea_like.core.backend import Request
-from mellea_like.core.message import Message
+from mellea_like.core.conversation import Message
 from mellea_like.gateway import GatewayConfig, make_app
 from mellea_like.gateway.config.upstreams import open_upstreams
 from mellea_like.gateway.http.app import Gateway

@@ -16,8 +16,8 @@ from mellea_like.backends.openai import OpenAIBackend
 from mellea_like.backends.scripted import Reply, ScriptedBackend
 from mellea_like.batch import sample_many
 from mellea_like.core.backend import Request, RequestMeta
+from mellea_like.core.conversation import Message
 from mellea_like.core.generation import Usage
-from mellea_like.core.message import Message
 from mellea_like.errors import (
     BackendTimeout,
     BackendUnavailable,

@@ -16,10 +16,9 @@ from anyio import CancelScope
 
 from mellea_like.backends.function import FunctionBackend
 from mellea_like.backends.scripted import Reply, ScriptedBackend
-from mellea_like.core.backend import Request, RequestMeta
-from mellea_like.core.backend_wrapper import BackendWrapper
+from mellea_like.core.backend import BackendWrapper, Request, RequestMeta
+from mellea_like.core.conversation import Message
 from mellea_like.core.generation import Generation, Usage
-from mellea_like.core.message import Message
 from mellea_like.core.options import Options
 from mellea_like.errors import (
     AuthenticationFailed,

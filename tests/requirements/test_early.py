@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mellea_like.core.requirement import Requirement
-from mellea_like.core.streaming import Verdict
-from mellea_like.core.validation import ValidationStatus
+from mellea_like.core.validation import ValidationStatus, Verdict
 from mellea_like.errors import BadVerdict, RequirementError
 from mellea_like.requirements.early import EarlyWatch, watches
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from mellea_like import Candidate, Context, Generation, Instruction
 from mellea_like.core.format import parse_json
-from mellea_like.core.streaming import Verdict
+from mellea_like.core.validation import Verdict
 from mellea_like.requirements.checks import is_json
 from mellea_like.requirements.checks_json import json_only
 

@@ -7,8 +7,7 @@ import logging
 
 import pytest
 
-from mellea_like.core.backend import RequestMeta
-from mellea_like.core.current import ITERATION
+from mellea_like.core.backend import ITERATION, RequestMeta
 from mellea_like.runtime.logs import IterationFilter, logger, warn
 
 

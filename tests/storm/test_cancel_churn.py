@@ -22,10 +22,9 @@ from leftovers import other_threads, running
 
 from mellea_like import RejectionSamplingStrategy, Requirement
 from mellea_like.backends.openai import OpenAIBackend
-from mellea_like.core.backend import Request
-from mellea_like.core.backend_wrapper import BackendWrapper
+from mellea_like.core.backend import BackendWrapper, Request
+from mellea_like.core.conversation import Message
 from mellea_like.core.generation import Generation
-from mellea_like.core.message import Message
 from mellea_like.errors import BackendTimeout, MelleaError
 
 POOL, SIBLINGS, PROBES = 10, 20, 10

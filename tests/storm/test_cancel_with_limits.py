@@ -25,7 +25,7 @@ from storm_cancel import (
 from storm_run import Scene
 
 from mellea_like import RepairTemplateStrategy, Requirement
-from mellea_like.core.streaming import Verdict
+from mellea_like.core.validation import Verdict
 from mellea_like.errors import (
     BackendError,
     BackendTimeout,

@@ -28,7 +28,7 @@ from http_server import Answer, OpenAIServer, Send
 from leftovers import other_threads, running
 
 from mellea_like.backends.openai import OpenAIBackend
-from mellea_like.core.backend_wrapper import innermost
+from mellea_like.core.backend import innermost
 from mellea_like.core.generation import Usage
 from mellea_like.core.result import SamplingResult
 from mellea_like.core.slice import Outcome, Slice

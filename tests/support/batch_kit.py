@@ -11,8 +11,7 @@ import anyio
 
 from mellea_like import Generation, RejectionSamplingStrategy, Request, Requirement, Usage
 from mellea_like.batch import BatchRun, ItemResult, sample_many
-from mellea_like.core.stand_ins import error_to_dict
-from mellea_like.core.trace import to_dict, usage_to_dict
+from mellea_like.core.trace import error_to_dict, to_dict, usage_to_dict
 from mellea_like.errors import JournalError
 
 

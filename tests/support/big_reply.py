@@ -18,7 +18,7 @@ from http_server import Answer, OpenAIServer, Send
 
 from mellea_like.backends.openai import OpenAIBackend
 from mellea_like.core.backend import Request
-from mellea_like.core.message import Message
+from mellea_like.core.conversation import Message
 from mellea_like.errors import BackendError
 
 SIZE = 2**30

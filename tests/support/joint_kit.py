@@ -11,8 +11,8 @@ import anyio
 from anyio.lowlevel import checkpoint
 
 from mellea_like.core.backend import Request, RequestMeta
+from mellea_like.core.conversation import Message
 from mellea_like.core.generation import Generation, Usage
-from mellea_like.core.message import Message
 from mellea_like.core.options import Options
 
 

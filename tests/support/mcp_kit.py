@@ -25,7 +25,7 @@ from mellea_like.backends.mcp import MCPSamplingBackend
 from mellea_like.backends.mcp_rounds import SamplingRounds
 from mellea_like.coalescing import SamplingCoordinator
 from mellea_like.core.backend import Request
-from mellea_like.core.message import Message
+from mellea_like.core.conversation import Message
 
 THREE = ("one", "two", "three")
 

@@ -18,9 +18,8 @@ import anyio
 from anyio.lowlevel import checkpoint
 
 from mellea_like.core.backend import Request
-from mellea_like.core.context import Context
+from mellea_like.core.conversation import Context, Message
 from mellea_like.core.generation import Generation
-from mellea_like.core.message import Message
 from mellea_like.core.slice import Outcome, Slice
 from mellea_like.errors import (
     AuthenticationFailed,

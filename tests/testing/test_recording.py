@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mellea_like.backends.simulated import SimulatedBackend, passes
-from mellea_like.core.action import as_action
-from mellea_like.core.context import Context
+from mellea_like.core.conversation import Context, as_action
 from mellea_like.hooks.payloads import (
     GenerationPreCallPayload,
     SamplingIterationPayload,

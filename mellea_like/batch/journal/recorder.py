@@ -9,8 +9,7 @@ from mellea_like.batch.identity import differing_part, label_of, row_of
 from mellea_like.batch.item import ItemResult
 from mellea_like.core.generation import Usage
 from mellea_like.core.result import SamplingResult
-from mellea_like.core.stand_ins import error_from_dict
-from mellea_like.core.trace import check_readable
+from mellea_like.core.trace import check_readable, error_from_dict
 from mellea_like.errors import JournalError
 
 if TYPE_CHECKING:
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from mellea_like.batch.item import Job
     from mellea_like.batch.journal.journal import OpenJournal
     from mellea_like.batch.journal.reader import StoredItem
-    from mellea_like.core.action import Action
+    from mellea_like.core.conversation import Action
     from mellea_like.core.slice import Slice
 
 __all__ = ["EarlierRun", "ItemRecorder", "replayed"]

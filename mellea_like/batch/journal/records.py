@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from mellea_like.core.result import SamplingResult
-from mellea_like.core.stand_ins import error_to_dict
+from mellea_like.core.trace import error_to_dict
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

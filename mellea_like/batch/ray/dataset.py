@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ray.data import Dataset
 
     from mellea_like.batch.ray.cluster_limit import ClusterLimit
-    from mellea_like.core.action import Action
+    from mellea_like.core.conversation import Action
     from mellea_like.core.options import Options
     from mellea_like.core.requirement import Requirement
     from mellea_like.sampling.base import BaseSamplingStrategy

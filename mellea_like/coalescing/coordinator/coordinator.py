@@ -26,9 +26,8 @@ from mellea_like.coalescing.coordinator.request_batch import (
 )
 from mellea_like.coalescing.coordinator.request_queue import RequestQueue
 from mellea_like.coalescing.gathering import Window
-from mellea_like.core.argument_checks import real_number, whole_number
-from mellea_like.core.backend_wrapper import BackendWrapper
-from mellea_like.core.callables import check_plain
+from mellea_like.core.argument_checks import check_plain, real_number, whole_number
+from mellea_like.core.backend import BackendWrapper
 from mellea_like.core.generation import Usage, cost_of
 from mellea_like.errors import CoalescingError, Expired, QueueFull, ShutdownError, Stopped
 from mellea_like.hooks.plugins import handlers_in, snapshot

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 from mellea_like.core.backend import Request, RequestMeta
-from mellea_like.core.message import Message
+from mellea_like.core.conversation import Message
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Mapping, Sequence

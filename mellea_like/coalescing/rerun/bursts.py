@@ -10,8 +10,7 @@ import anyio
 from anyio.lowlevel import checkpoint
 
 from mellea_like.coalescing.gathering import Window, due_at
-from mellea_like.core.argument_checks import real_number, whole_number
-from mellea_like.core.callables import check_plain
+from mellea_like.core.argument_checks import check_plain, real_number, whole_number
 from mellea_like.errors import CoalescingError
 from mellea_like.runtime.event_loops import cancel_requested, check_loop, running_loop
 

@@ -25,8 +25,7 @@ from mellea_like.coalescing.rerun.submissions import (
     when_busy,
 )
 from mellea_like.coalescing.ticket import Ticket
-from mellea_like.core.argument_checks import real_number, whole_number
-from mellea_like.core.callables import check_plain, takes
+from mellea_like.core.argument_checks import check_plain, real_number, takes, whole_number
 from mellea_like.core.display import error_text
 from mellea_like.errors import CoalescingError, QueueFull, Refused, ShutdownError
 from mellea_like.runtime.event_loops import cancel_requested

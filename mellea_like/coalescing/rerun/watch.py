@@ -16,7 +16,7 @@ import anyio
 
 from mellea_like.coalescing.rerun.bursts import bursts
 from mellea_like.coalescing.rerun.gate import RerunGate
-from mellea_like.core.callables import takes
+from mellea_like.core.argument_checks import takes
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Iterator

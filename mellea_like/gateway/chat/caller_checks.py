@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Generator, Mapping
     from typing import TypeAlias
 
-    from mellea_like.core.streaming import StreamCheck
-    from mellea_like.core.validation import Candidate
+    from mellea_like.core.validation import Candidate, StreamCheck
 
     Check: TypeAlias = str | Mapping[str, Any]
     """An expression or a JSON Schema."""

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from mellea_like.core.action import Instruction
-from mellea_like.core.context import Context
+from mellea_like.core.conversation import Context, Instruction
 from mellea_like.core.generation import Generation
 from mellea_like.core.validation import Candidate, ValidationResult
 from mellea_like.errors import RequirementError

@@ -18,13 +18,13 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from mellea_like.core.message import Message
+from mellea_like.core.conversation import Message
 from mellea_like.gateway.refusal import Refusal, refuse
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from mellea_like.core.message import Role
+    from mellea_like.core.conversation import Role
 
 __all__ = ["ChatRequest", "Extensions", "ResponseFormat", "model_of", "read_chat"]
 

@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from mellea_like.core.action import Instruction
-from mellea_like.core.context import Context
+from mellea_like.core.conversation import Context, Instruction
 from mellea_like.core.generation import Generation
 from mellea_like.core.options import Options
 from mellea_like.core.validation import Candidate
@@ -18,8 +17,7 @@ from mellea_like.requirements.checks import json_schema
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from mellea_like.core.action import Action
-    from mellea_like.core.message import Message
+    from mellea_like.core.conversation import Action, Message
     from mellea_like.core.prices import Price
     from mellea_like.core.requirement import Requirement
     from mellea_like.gateway.chat.caller_checks import Workers

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from mellea_like.core.action import Action
+    from mellea_like.core.conversation import Action
     from mellea_like.core.requirement import Requirement
     from mellea_like.core.slice import Slice
 
