@@ -270,8 +270,11 @@ def _bounded(kind: Any) -> Any:
     """Make a validator class that finds the same errors, or raises `_TooCostly`."""
     from jsonschema import validators  # noqa: PLC0415 (an extra)
 
-    own = {"pattern": _pattern, "patternProperties": _patterns}
-    checks = {name: _counting(check) for name, check in {**kind.VALIDATORS, **own}.items()}
+    own = {**kind.VALIDATORS, "pattern": _pattern, "patternProperties": _patterns}
+    for keyword, names in (("additionalProperties", _named), ("unevaluatedProperties", _evaluated)):
+        if keyword in own:
+            own[keyword] = _of_the_rest(own[keyword], names)
+    checks = {name: _counting(check) for name, check in own.items()}
     extend: Any = getattr(validators, "extend")  # noqa: B009 (its types are half unknown)
     return extend(kind, checks)
 
@@ -303,6 +306,55 @@ def _patterns(
         for name, value in instance.items():
             if _found(pattern, name):
                 yield from validator.descend(value, part, path=name, schema_path=pattern)
+
+
+def _of_the_rest(
+    check: Callable[..., Any], names: Callable[[Any, Any, Any], set[str]]
+) -> Callable[..., Any]:
+    """Have a keyword look at what others left over only, so that it searches no pattern itself."""
+
+    def rest(validator: Any, part: Any, instance: Any, schema: Any) -> Iterator[Any]:
+        if validator.is_type(instance, "object"):
+            known = names(validator, instance, schema)
+            left = {name: value for name, value in instance.items() if name not in known}
+            yield from check(validator, part, left, {})
+
+    return rest
+
+
+def _named(_validator: Any, instance: Any, schema: Any) -> set[str]:
+    """Return the names in an object that a schema's own keywords say something of."""
+    patterns = schema.get("patternProperties", ())
+    matching = {name for name in instance if any(_found(pattern, name) for pattern in patterns)}
+    return matching | (set(instance) & set(schema.get("properties", ())))
+
+
+def _evaluated(validator: Any, instance: Any, schema: Any) -> set[str]:
+    """Return the names in an object that a schema, or a part of it that holds, has looked at."""
+    if not isinstance(schema, dict):
+        return set()
+    names = _named(validator, instance, schema)
+
+    def holds(part: Any) -> bool:
+        return bool(validator.evolve(schema=part).is_valid(instance))
+
+    parts = [part for name, part in schema.get("dependentSchemas", {}).items() if name in instance]
+    for keyword in ("allOf", "anyOf", "oneOf"):
+        parts += filter(holds, schema.get(keyword, ()))
+    if "if" in schema:
+        parts += [schema["if"], schema.get("then")] if holds(schema["if"]) else [schema.get("else")]
+    for part in parts:
+        names |= _evaluated(validator, instance, part)
+    for keyword in ("$ref", "$dynamicRef", "$recursiveRef"):
+        if keyword in schema:
+            found = validator._resolver.lookup(schema[keyword])
+            there = validator.evolve(schema=found.contents, _resolver=found.resolver)
+            names |= _evaluated(there, instance, found.contents)
+    for keyword in ("additionalProperties", "unevaluatedProperties"):
+        if keyword in schema:
+            check = validator.evolve(schema=schema[keyword])
+            names |= {name for name, value in instance.items() if check.is_valid(value)}
+    return names
 
 
 def _found(pattern: str, text: str) -> bool:

@@ -321,13 +321,49 @@ def test_references_in_a_circle_err():
         of_value(json_schema({"$ref": "#"}), 1)
 
 
-@pytest.mark.parametrize("where", ["pattern", "patternProperties"])
-def test_a_pattern_of_exponential_cost_errs(where):
-    slow = r"^(?:a|a?|aa)+$(?<=b)"
-    value = "a" * 40 + "c"
-    schema = {"pattern": slow} if where == "pattern" else {where: {slow: True}}
+SLOW = r"^(?:a|a?|aa)+$(?<=b)"
+LONG = "a" * 40 + "c"
+
+
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [
+        ({"pattern": SLOW}, LONG),
+        ({"patternProperties": {SLOW: True}}, {LONG: 1}),
+    ],
+)
+def test_a_pattern_of_exponential_cost_errs(schema, value):
     with pytest.raises(RequirementError, match=r"0\.1 s for a pattern"):
-        of_value(json_schema(schema), value if where == "pattern" else {value: 1})
+        of_value(json_schema(schema), value)
+
+
+# Python's own engine takes exponential time for this, the bounded one none: it misses the "b".
+QUICK_WHERE_BOUNDED = {"patternProperties": {"^(a+)+b": True}}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {**QUICK_WHERE_BOUNDED, "additionalProperties": False},
+        {**QUICK_WHERE_BOUNDED, "unevaluatedProperties": False},
+        {"allOf": [QUICK_WHERE_BOUNDED], "unevaluatedProperties": False},
+        {
+            "$schema": "https://json-schema.org/draft/2019-09/schema",
+            "$defs": {"p": QUICK_WHERE_BOUNDED},
+            "$ref": "#/$defs/p",
+            "unevaluatedProperties": False,
+        },
+    ],
+)
+def test_names_that_no_pattern_matches_are_found_by_the_bounded_engine(schema):
+    began = time.process_time()
+    result = of_value(json_schema(schema), {"a" * 26: 1})
+    assert "properties are not allowed" in result.reason
+    assert time.process_time() - began < 1
+
+
+N_OR_A = {"patternProperties": {"^n": True}, "properties": {"a": True}}
+ALONE = {"unevaluatedProperties": False}
 
 
 @pytest.mark.parametrize(
@@ -338,6 +374,17 @@ def test_a_pattern_of_exponential_cost_errs(where):
         ({"patternProperties": {"^n": {"type": "integer"}}}, {"n": 1, "m": "x"}, {"n": "x"}),
         ({"patternProperties": {"^n": {"type": "integer"}}}, "no object", {"nn": 1.5}),
         (doubling(3), "x", 1),
+        ({**N_OR_A, "additionalProperties": False}, {"n1": 1, "a": 2}, {"b": 1}),
+        ({**N_OR_A, "additionalProperties": {"type": "null"}}, {"n1": 1, "b": None}, {"b": 1}),
+        ({"allOf": [N_OR_A], **ALONE}, {"n1": 1, "a": 2}, {"n1": 1, "b": 2}),
+        ({"anyOf": [N_OR_A, {"required": ["z"]}], **ALONE}, {"n1": 1}, {"z": 1, "n1": 1, "b": 1}),
+        ({"anyOf": [{**N_OR_A, "required": ["z"]}, True], **ALONE}, {}, {"n1": 1}),
+        ({"$defs": {"p": N_OR_A}, "$ref": "#/$defs/p", **ALONE}, {"n": 1}, {"b": 1}),
+        ({"if": {"required": ["a"]}, "then": N_OR_A, **ALONE}, {"a": 1, "n": 1}, {"n": 1}),
+        ({"if": {"required": ["a"]}, "else": N_OR_A, **ALONE}, {"n": 1}, {"a": 1}),
+        ({"dependentSchemas": {"n": N_OR_A}, **ALONE}, {"n": 1, "a": 1}, {"a": 1}),
+        ({"allOf": [{"additionalProperties": {"type": "null"}}], **ALONE}, {"b": None}, {"b": 1}),
+        ({"unevaluatedProperties": {"type": "null"}}, {"b": None}, {"b": 1}),
     ],
 )
 def test_the_verdicts_are_those_of_the_schema(schema, good, bad):
