@@ -240,7 +240,7 @@ WITH_EXTRAS = (
     "mellea_like.gateway.http.connection",
     "mellea_like.gateway.http.metrics",
     "mellea_like.gateway.http.server",
-    "mellea_like.gateway.config.yaml_text",
+    "mellea_like.gateway.config.config_file",
     "mellea_like.testing",
 )
 SENTENCE = re.compile(r"ImportError: [^\n]+: pip install 'mellea-like\[\w+\]'")

@@ -12,17 +12,18 @@ from typing import TYPE_CHECKING
 from mellea_like.runtime.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from mellea_like.gateway.config.gateway_config import ConfigError, GatewayConfig, read_config
+    from mellea_like.gateway.config.config_file import ConfigError, read_config
+    from mellea_like.gateway.config.gateway_config import GatewayConfig
     from mellea_like.gateway.http.app import make_app
 
 __all__ = ["ConfigError", "GatewayConfig", "make_app", "read_config"]
 
 __getattr__, __dir__ = lazy_exports(
     {
-        "ConfigError": "mellea_like.gateway.config.gateway_config",
+        "ConfigError": "mellea_like.gateway.config.config_file",
         "GatewayConfig": "mellea_like.gateway.config.gateway_config",
         "make_app": "mellea_like.gateway.http.app",
-        "read_config": "mellea_like.gateway.config.gateway_config",
+        "read_config": "mellea_like.gateway.config.config_file",
     },
     globals(),
 )

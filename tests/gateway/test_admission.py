@@ -7,7 +7,7 @@ from contextlib import ExitStack
 import anyio
 import pytest
 
-from mellea_like.gateway.config.server_config import KeyLimits
+from mellea_like.gateway.config.gateway_config import KeyLimits
 from mellea_like.gateway.http.admission import AdmissionQueue, KeyState
 from mellea_like.gateway.refusal import Refusal, budget_spent
 

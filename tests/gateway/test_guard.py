@@ -14,7 +14,7 @@ from guard_kit import TOKEN, key
 from mellea_like.backends import FunctionBackend
 from mellea_like.core.backend import Request
 from mellea_like.core.conversation import Message
-from mellea_like.gateway.config.server_config import ANONYMOUS, KeyConfig, ServerConfig
+from mellea_like.gateway.config.gateway_config import ANONYMOUS, KeyConfig, ServerConfig
 from mellea_like.gateway.http.admission import admitted
 from mellea_like.gateway.http.guard import Guard
 from mellea_like.gateway.http.metrics import Metrics

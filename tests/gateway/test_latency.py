@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import socket
 
-from mellea_like.gateway.config.server_config import ServerConfig
+from mellea_like.gateway.config.gateway_config import ServerConfig
 from mellea_like.gateway.http.server import listen
 
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 import pytest
 from guard_kit import OTHER_TOKEN, TOKEN, key
 
-from mellea_like.gateway.config.server_config import ANONYMOUS, KeyConfig, ServerConfig
+from mellea_like.gateway.config.gateway_config import ANONYMOUS, KeyConfig, ServerConfig
 from mellea_like.gateway.http import auth
 from mellea_like.gateway.http.auth import Keys, check_host, listening_address
 from mellea_like.gateway.refusal import Refusal

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mellea_like.errors import ClientDisconnected
-from mellea_like.gateway.config.server_config import ServerConfig
+from mellea_like.gateway.config.gateway_config import ServerConfig
 from mellea_like.gateway.http import body as body_module
 from mellea_like.gateway.http.body import check_headers, parse, read_body
 from mellea_like.gateway.refusal import Refusal

@@ -14,7 +14,7 @@ import uvicorn
 from guard_kit import TOKEN, Caller, TinyApp, key, request, running, wait_until
 from uvicorn.server import ServerState
 
-from mellea_like.gateway.config.server_config import ServerConfig
+from mellea_like.gateway.config.gateway_config import ServerConfig
 from mellea_like.gateway.http.connection import connection_class
 from mellea_like.gateway.http.server import listen
 

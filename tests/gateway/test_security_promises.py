@@ -17,7 +17,7 @@ from gateway_kit import TOKEN, config_for, running, user
 from guard_kit import Caller, request
 from http_server import Answer, OpenAIServer
 
-from mellea_like.gateway.config.server_config import KeyConfig, KeyLimits, ServerConfig
+from mellea_like.gateway.config.gateway_config import KeyConfig, KeyLimits, ServerConfig
 from mellea_like.gateway.http.server import listen
 
 CANARY = "canaryPrompt7391"

@@ -16,7 +16,7 @@ from typing import Any, Self
 import anyio
 import anyio.lowlevel
 
-from mellea_like.gateway.config.server_config import ANONYMOUS, KeyConfig, ServerConfig
+from mellea_like.gateway.config.gateway_config import ANONYMOUS, KeyConfig, ServerConfig
 from mellea_like.gateway.http.admission import admitted
 from mellea_like.gateway.http.guard import Guard
 from mellea_like.gateway.http.metrics import Metrics

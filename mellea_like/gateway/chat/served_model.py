@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from mellea_like.core.requirement import Requirement
     from mellea_like.gateway.chat.caller_checks import Workers
     from mellea_like.gateway.chat.request import ChatRequest
-    from mellea_like.gateway.config.models import ModelConfig
+    from mellea_like.gateway.config.gateway_config import ModelConfig
     from mellea_like.gateway.config.upstreams import Upstream
     from mellea_like.gateway.http.admission import Admitted
     from mellea_like.limits.budget import Budget

@@ -2,35 +2,190 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn, cast
+from typing import Annotated, Literal, NoReturn
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from mellea_like.gateway.config.models import ModelConfig, StreamingConfig
-from mellea_like.gateway.config.server_config import KeyConfig, KeyName, ServerConfig
-from mellea_like.specification.section import Section, message_of
+from mellea_like.specification.section import Seconds, Section, Text, Whole
+from mellea_like.specification.strategy import BudgetSpec, StrategySpec
 from mellea_like.specification.upstream import OpenAIUpstream, UpstreamSpec
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+__all__ = [
+    "ANONYMOUS",
+    "GatewayConfig",
+    "KeyConfig",
+    "KeyLimits",
+    "ModelConfig",
+    "Overrides",
+    "ServerConfig",
+    "StreamingConfig",
+]
 
-    from pydantic_core import ErrorDetails
+ANONYMOUS = "anonymous"
+"""What callers are called where no keys are configured."""
 
-    from mellea_like.gateway.config.yaml_text import Document
-
-__all__ = ["ConfigError", "GatewayConfig", "read_config"]
-
-MAX_BYTES = 2**20
+KeyName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+"""What a key is called in metrics and logs."""
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,127}$")]
 """The name of a model or an upstream."""
 
+OURS = (
+    "api_base",
+    "api_key",
+    "base_url",
+    "extra_body",
+    "extra_headers",
+    "extra_query",
+    "messages",
+    "model",
+    "mellea_like",
+    "n",
+    "stream",
+    "stream_options",
+    "tools",
+)
+"""Fields that no caller's request passes on as they are, whatever the configuration says."""
 
-class ConfigError(ValueError):
-    """A configuration can't be used; each line of the message names a place and what to write."""
+
+class Overrides(Section):
+    """What a request may ask for besides.
+
+    Args:
+        requirements: how many requirements in words a request may add.
+        checks: how many checks a request may add.
+        check_seconds: processor time that its checks and its schema may take, in seconds: on all of
+            its draws together.
+        loop: draws in a row that a request may ask for, at most; None for the model's own number.
+        concurrency: draws at a time that a request may ask for, at most; None for the model's own.
+        pass_on: names of further fields that go to the upstream as they are, as in ``top_k``.
+    """
+
+    requirements: Annotated[int, Field(ge=0, strict=True)] = 8
+    checks: Annotated[int, Field(ge=0, strict=True)] = 16
+    check_seconds: Seconds = 2.0
+    loop: Whole | None = None
+    concurrency: Whole | None = None
+    pass_on: tuple[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")], ...] = ()
+
+    @field_validator("pass_on", mode="after")
+    @classmethod
+    def _none_of_ours(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        if ours := [name for name in names if name in OURS]:
+            msg = f"{ours[0]} can't be passed on: the gateway decides it"
+            raise ValueError(msg)
+        return names
+
+
+class ModelConfig(StrategySpec):
+    """What a model's name stands for: a strategy, what replies must meet, and an upstream.
+
+    Args:
+        upstream: the name of the upstream that generates.
+        upstream_model: the model to ask it for; by default the upstream's own.
+        judge: the name of the upstream that decides ``requirements``; by default the same one.
+        tell: whether what must hold is written below the conversation's last message.
+        timeout: the longest a call may take, in seconds.
+        when_nothing_passed: ``error`` answers 422 with the reasons and the best failure, ``best``
+            answers with the best failure and a header that says so.
+        overrides: what a request may ask for besides.
+    """
+
+    upstream: Text = Field(examples=["main"])
+    upstream_model: Text | None = None
+    judge: Text | None = None
+    tell: bool = True
+    timeout: Seconds = 120.0  # pyright: ignore[reportIncompatibleVariableOverride] (frozen)
+    when_nothing_passed: Literal["error", "best"] = "error"
+    overrides: Overrides = Overrides()
+
+    def _most(self) -> tuple[int, int]:
+        loop, concurrency = self.overrides.loop, self.overrides.concurrency
+        return max(self.loop, loop or 0), max(self.concurrency, concurrency or 0)
+
+
+class StreamingConfig(Section):
+    """How streamed replies are sent.
+
+    Args:
+        keep_alive: seconds of silence after which a comment shows that the gateway is at work.
+    """
+
+    keep_alive: Seconds = 5.0
+
+
+class KeyLimits(Section):
+    """How much one key may ask for at a time.
+
+    Args:
+        max_n: the highest ``n`` of a request.
+        max_tokens: the highest ``max_tokens`` of a request, and what holds where it says nothing.
+        concurrency: how many of its requests are worked on at a time.
+        queue: how many more may wait for that; 0 for none.
+        queue_seconds: how long one waits at most.
+        budget: what it may spend in all; None for no limit.
+    """
+
+    max_n: Whole = 4
+    max_tokens: Whole = 4096
+    concurrency: Whole = 16
+    queue: Annotated[int, Field(ge=0, strict=True)] = 64
+    queue_seconds: Seconds = 30.0
+    budget: BudgetSpec | None = None
+
+
+class KeyConfig(KeyLimits):
+    """A token that opens the gateway, and its limits; exactly one of ``env`` and ``sha256``.
+
+    Args:
+        env: the environment variable that holds the token.
+        sha256: the token's SHA-256 in hexadecimal digits, so that the file has no secret in it.
+    """
+
+    env: str | None = Field(default=None, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")
+    sha256: str | None = Field(default=None, pattern=r"^[0-9a-fA-F]{64}$")
+
+    @model_validator(mode="after")
+    def _one_source(self) -> KeyConfig:
+        if (self.env is None) == (self.sha256 is None):
+            msg = "a key takes either env (a variable's name) or sha256 (of its token)"
+            raise ValueError(msg)
+        return self
+
+
+class ServerConfig(Section):
+    """Where the gateway listens, and what it puts up with.
+
+    Args:
+        host: the address to listen on. Any other than the loopback needs a key.
+        port: the port; 0 takes a free one.
+        allowed_hosts: further values of the ``Host`` header that are answered where no keys are
+            configured, without a port. The loopback's names and ``host`` always are.
+        max_body: the longest body, in bytes.
+        max_depth: how deep JSON may be nested.
+        max_header_bytes: the longest request line with its headers, in bytes.
+        max_connections: how many connections may be open at a time; a further one is closed.
+            Where a quarter of them have not shown a key, the oldest of those is, instead.
+        header_seconds: how long the request line and the headers may take.
+        body_seconds: how long the body may take.
+        keep_alive_seconds: how long a connection stays open between two requests.
+        stop_seconds: how long requests under way may go on once the server is asked to stop.
+        limits: what callers may ask for where no keys are configured.
+    """
+
+    host: str = Field(default="127.0.0.1", min_length=1, max_length=255)
+    port: int = Field(default=8080, ge=0, le=65_535, strict=True)
+    allowed_hosts: tuple[str, ...] = ()
+    max_body: Whole = 4 * 2**20
+    max_depth: Annotated[int, Field(ge=4, le=200, strict=True)] = 32
+    max_header_bytes: Annotated[int, Field(ge=1024, le=2**20, strict=True)] = 16 * 2**10
+    max_connections: Whole = 512
+    header_seconds: Seconds = 10.0
+    body_seconds: Seconds = 30.0
+    keep_alive_seconds: Seconds = 5.0
+    stop_seconds: Seconds = 10.0
+    limits: KeyLimits = KeyLimits()
 
 
 class GatewayConfig(Section):
@@ -83,87 +238,3 @@ def _misplaced(model: str, field: str, what: str) -> NoReturn:
     place = {"where": f"models.{model}.{field}", "path": ("models", model, *field.split("."))}
     kind = "misplaced"
     raise PydanticCustomError(kind, "{where}: {what}", {**place, "what": what})
-
-
-def read_config(
-    path: str | os.PathLike[str], *, environ: Mapping[str, str] | None = None
-) -> GatewayConfig:
-    """Read a configuration's file.
-
-    Args:
-        path: a YAML file.
-        environ: the environment's variables; by default the process's.
-
-    Returns:
-        The configuration.
-
-    Raises:
-        ConfigError: the file can't be read, or something in it is wrong: the message names the file
-            and, on a line each, the place and what to write. It shows no value.
-        ImportError: PyYAML is not installed.
-    """
-    from mellea_like.gateway.config.yaml_text import Mistake, parse  # noqa: PLC0415 (an extra)
-
-    file = Path(path)
-    variables = os.environ if environ is None else environ
-    try:
-        document = parse(_text_of(file), variables)
-    except Mistake as mistake:
-        raise ConfigError(_line(file, mistake.line, mistake.path, mistake.message)) from None
-    data: object = document.data
-    if not isinstance(data, dict):
-        what = "it has upstreams: and models:, each with names and what they stand for"
-        raise ConfigError(_line(file, None, (), what))
-    context = {"directory": file.parent, "environ": variables}
-    try:
-        return GatewayConfig.model_validate(cast("dict[str, Any]", data), context=context)
-    except ValidationError as exc:
-        lines = [_problem(file, document, error) for error in exc.errors(include_input=False)]
-        raise ConfigError("\n".join(dict.fromkeys(lines))) from None
-
-
-def _text_of(file: Path) -> str:
-    try:
-        with file.open("rb") as stream:
-            content = stream.read(MAX_BYTES + 1)
-    except OSError as exc:
-        msg = f"{file}: can't be read: {exc.strerror or exc}"
-        raise ConfigError(msg) from None
-    if len(content) > MAX_BYTES:
-        msg = f"{file}: it is larger than {MAX_BYTES} bytes"
-        raise ConfigError(msg)
-    try:
-        return content.decode("utf-8")
-    except UnicodeDecodeError as exc:
-        msg = f"{file}: it isn't UTF-8 text, from byte {exc.start} on"
-        raise ConfigError(msg) from None
-
-
-def _problem(file: Path, document: Document, error: ErrorDetails) -> str:
-    misplaced = error.get("ctx", {}) if error["type"] == "misplaced" else {}
-    message = document.hide(misplaced.get("what") or message_of(error))
-    path: list[str | int] = []
-    data: Any = document.data
-    for step in misplaced.get("path") or error["loc"]:
-        if step == "[key]":
-            message = f"this can't be its name: {message}"
-        inside = _has(data, step)
-        # A union's errors name its member, which isn't part of the file.
-        if inside or isinstance(step, int):
-            path.append(step)
-            data = data[step] if inside else None
-    lines = (document.lines.get(tuple(path[:length])) for length in range(len(path), 0, -1))
-    line = next((line for line in lines if line is not None), None)
-    return _line(file, line, tuple(path), message)
-
-
-def _has(data: object, step: str | int) -> bool:
-    if isinstance(data, list):
-        return isinstance(step, int) and step < len(cast("Sequence[Any]", data))
-    return isinstance(data, dict) and step in data
-
-
-def _line(file: Path, line: int | None, path: tuple[str | int, ...], message: str) -> str:
-    place = f"{file}" if line is None else f"{file}, line {line}"
-    where = ".".join(map(str, path))
-    return f"{place}: {where}: {message}" if where else f"{place}: {message}"

@@ -13,7 +13,7 @@ from mellea_like.gateway.refusal import Refusal, budget_spent, too_many
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
 
-    from mellea_like.gateway.config.server_config import KeyLimits
+    from mellea_like.gateway.config.gateway_config import KeyLimits
     from mellea_like.limits.budget import Budget
 
 __all__ = ["IN_SCOPE", "IS_KNOWN", "AdmissionQueue", "Admitted", "KeyState", "Slot", "admitted"]

@@ -17,7 +17,7 @@ except ImportError as exc:  # pragma: no cover
 from mellea_like.gateway.chat.caller_checks import Workers
 from mellea_like.gateway.chat.completions import ChatCompletions, unknown_model
 from mellea_like.gateway.chat.served_model import ServedModel, warm_up
-from mellea_like.gateway.config.server_config import ANONYMOUS
+from mellea_like.gateway.config.gateway_config import ANONYMOUS
 from mellea_like.gateway.config.upstreams import open_upstreams
 from mellea_like.gateway.http.guard import Guard
 from mellea_like.gateway.http.metrics import Metrics

@@ -10,13 +10,13 @@ import re
 import socket
 from typing import TYPE_CHECKING, NamedTuple, cast
 
-from mellea_like.gateway.config.server_config import ANONYMOUS
+from mellea_like.gateway.config.gateway_config import ANONYMOUS
 from mellea_like.gateway.refusal import Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from mellea_like.gateway.config.server_config import KeyConfig, ServerConfig
+    from mellea_like.gateway.config.gateway_config import KeyConfig, ServerConfig
 
 __all__ = ["Address", "Keys", "check_host", "listening_address"]
 

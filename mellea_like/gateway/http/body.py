@@ -16,7 +16,7 @@ from mellea_like.gateway.refusal import Refusal
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 
-    from mellea_like.gateway.config.server_config import ServerConfig
+    from mellea_like.gateway.config.gateway_config import ServerConfig
 
     Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 

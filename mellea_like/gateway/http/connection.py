@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from uvicorn.protocols.http.h11_impl import RequestResponseCycle
 
-    from mellea_like.gateway.config.server_config import ServerConfig
+    from mellea_like.gateway.config.gateway_config import ServerConfig
 
 __all__ = ["connection_class"]
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from mellea_like.errors import ClientDisconnected
-from mellea_like.gateway.config.server_config import ANONYMOUS
+from mellea_like.gateway.config.gateway_config import ANONYMOUS
 from mellea_like.gateway.http.admission import IN_SCOPE, IS_KNOWN, Admitted, KeyState
 from mellea_like.gateway.http.auth import Keys, check_host
 from mellea_like.gateway.http.body import check_headers, parse, read_body
@@ -20,7 +20,7 @@ from mellea_like.web import while_here
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
 
-    from mellea_like.gateway.config.server_config import KeyConfig, KeyLimits, ServerConfig
+    from mellea_like.gateway.config.gateway_config import KeyConfig, KeyLimits, ServerConfig
     from mellea_like.gateway.http.metrics import Metrics
 
     Message = MutableMapping[str, Any]

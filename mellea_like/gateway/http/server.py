@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
 
-    from mellea_like.gateway.config.server_config import ServerConfig
+    from mellea_like.gateway.config.gateway_config import ServerConfig
     from mellea_like.gateway.http.auth import Address
     from mellea_like.gateway.http.guard import App
 
