@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter, OrderedDict
 from collections.abc import AsyncIterable, Iterable, Sized
 from contextlib import AsyncExitStack
 from inspect import isasyncgen, isgenerator
-from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, Self, TypeVar
 
 import anyio
 from anyio.lowlevel import checkpoint
@@ -23,7 +23,7 @@ from mellea_like.runtime.event_loops import cancel_requested, split_cancellation
 from mellea_like.runtime.logs import warn
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
     from types import TracebackType
 
     from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
@@ -41,112 +41,20 @@ _END: Final = object()
 """There is no further item."""
 
 
-class _Source:
-    """The items of a batch, taken one by one, all by the same task."""
-
-    def __init__(self, items: object) -> None:
-        if isinstance(items, str | bytes | bytearray):
-            kind = type(items).__name__
-            msg = f"items are an iterable of items, not a lone {kind}: put it into a list"
-            raise TypeError(msg)
-        self._items: Any = items
-        self._async: AsyncIterator[Any] | None = None
-        self._sync: Iterator[Any] | None = None
-        if not isinstance(items, AsyncIterable | Iterable):
-            msg = f"items are an iterable or an async iterable, not {items!r}"
-            raise TypeError(msg)
-        self.total: int | None = len(items) if isinstance(items, Sized) else None
-
-    async def take(self) -> Any:
-        """Return the next item; `_END` where there is none."""
-        if self._sync is not None:
-            return next(self._sync, _END)
-        if self._async is None:
-            # Not before it is needed: an iterator may begin to work when it is made.
-            if not hasattr(self._items, "__aiter__"):
-                self._sync = cast("Iterator[Any]", iter(self._items))
-                return next(self._sync, _END)
-            self._async = cast("AsyncIterator[Any]", aiter(self._items))
-        try:
-            return await anext(self._async, _END)
-        except anyio.get_cancelled_exc_class() as exc:
-            if cancel_requested():
-                raise
-            msg = "the source of the batch was cancelled, though no one asked for that"
-            raise MelleaError(msg) from exc
-
-    async def close(self) -> None:
-        """Close a generator, so that what it holds open is closed; nothing else is closed."""
-        items: object = self._items
+async def _each(items: Any) -> AsyncGenerator[Any]:
+    """Give the items of a source of either kind; a generator is closed in the end."""
+    try:
+        if hasattr(items, "__aiter__"):
+            async for item in items:
+                yield item
+        else:
+            for item in items:
+                yield item
+    finally:
         if isasyncgen(items):
-            with anyio.CancelScope(shield=True):
-                await items.aclose()
+            await items.aclose()
         elif isgenerator(items):
             items.close()
-
-
-class Window(Generic[T]):
-    """The items between the source and the consumer: at most twice as many as run at a time.
-
-    An item is *taken* from the source, *finished* when there is something to say about it, and
-    *handed on* when the consumer has it. What is taken and not handed on fills the window, so that
-    a slow consumer slows the source down, and with ``ordered`` a slow item those after it.
-    """
-
-    __slots__ = ("_closed", "_finished", "_heads", "_ordered", "_size", "handed_on", "taken")
-
-    def __init__(self, concurrency: int, *, ordered: bool) -> None:
-        self.taken = 0
-        self.handed_on = 0
-        self._size = 2 * concurrency
-        self._ordered = ordered
-        self._finished: deque[T] = deque()
-        self._heads: dict[int, T] = {}
-        self._closed = False
-
-    @property
-    def open(self) -> bool:
-        """Whether another item may be taken."""
-        return self.taken - self.handed_on < self._size
-
-    def take(self) -> int:
-        """Count an item as taken, and return its position, from 0."""
-        self.taken += 1
-        return self.taken - 1
-
-    def finish(self, position: int, outcome: T) -> None:
-        """Keep what came of an item until it is handed on."""
-        if self._ordered:
-            self._heads[position] = outcome
-        else:
-            self._finished.append(outcome)
-
-    def close(self) -> None:
-        """Say that nothing more is finished: ordered results skip missing items."""
-        self._closed = True
-        # With dictionaries in order of position, `_head` finds the next one at the front.
-        self._heads = dict(sorted(self._heads.items()))
-
-    @property
-    def ready(self) -> bool:
-        """Whether something can be handed on."""
-        return self._head() is not None if self._ordered else bool(self._finished)
-
-    def hand_on(self) -> T:
-        """Hand the next outcome on; there must be one `ready`."""
-        if self._ordered:
-            head = self._head()
-            assert head is not None  # noqa: S101 (it is ready)
-            outcome = self._heads.pop(head)
-        else:
-            outcome = self._finished.popleft()
-        self.handed_on += 1
-        return outcome
-
-    def _head(self) -> int | None:
-        if self._closed:
-            return next(iter(self._heads), None)
-        return self.handed_on if self.handed_on in self._heads else None
 
 
 class BatchRun(Generic[T]):
@@ -169,26 +77,39 @@ class BatchRun(Generic[T]):
         identity: Mapping[str, Any],
         on_progress: OnProgress | None,
     ) -> None:
+        if isinstance(items, str | bytes | bytearray):
+            kind = type(items).__name__
+            msg = f"items are an iterable of items, not a lone {kind}: put it into a list"
+            raise TypeError(msg)
+        if not isinstance(items, AsyncIterable | Iterable):
+            msg = f"items are an iterable or an async iterable, not {items!r}"
+            raise TypeError(msg)
         self._work = work
-        self._source = _Source(items)
+        self._items = items
+        self._total = len(items) if isinstance(items, Sized) else None
         self._concurrency = concurrency
+        self._ordered = ordered
         self._fail_fast = fail_fast
         self._journal = journal
         self._keep_errors = keep_errors
         self._identity = identity
-        self._window: Window[ItemResult[Any]] = Window(concurrency, ordered=ordered)
-        self._guard = anyio.ResourceGuard("waiting for a result")
         self._reporter: Reporter | None = None
         if on_progress is not None:
-            self._reporter = Reporter(on_progress, lambda: self.progress, self._interrupted)
+            self._reporter = Reporter(on_progress, lambda: self.progress)
+        # Between the source and the consumer there are at most twice as many items as are sampled
+        # at a time. So a slow consumer slows the source down, and with `ordered` a slow item those
+        # after it.
+        self._window = anyio.Semaphore(2 * concurrency, fast_acquire=True)
+        self._taken = self._handed_on = 0
+        self._finished: OrderedDict[int, ItemResult[Any]] = OrderedDict()
+        self._news: anyio.Event | None = None
+        self._guard = anyio.ResourceGuard("waiting for a result")
         # Of the tasks:
         self._stack: AsyncExitStack | None = None
         self._scope = anyio.CancelScope()
         self._crew = anyio.CancelScope()
         self._reading = anyio.CancelScope()
         self._open_journal: OpenJournal | None = None
-        self._news: anyio.Event | None = None
-        self._capacity: anyio.Event | None = None
         # How it ends:
         self._ended = self._left = False
         self._start_no_more = self._aborted = False
@@ -208,10 +129,10 @@ class BatchRun(Generic[T]):
         """How far the batch has come."""
         now = anyio.current_time() if self._took is None else self._took
         return Progress(
-            total=self._source.total,
-            taken=self._window.taken,
+            total=self._total,
+            taken=self._taken,
             done=self._statuses.total(),
-            handed_on=self._window.handed_on,
+            handed_on=self._handed_on,
             passed=self._statuses["passed"],
             failed=self._statuses["failed"],
             errored=self._statuses["errored"],
@@ -235,10 +156,11 @@ class BatchRun(Generic[T]):
                 )
             self._began = anyio.current_time()
             if self._reporter is not None:
-                telling = await stack.enter_async_context(TaskScope())
-                telling.start_soon(self._reporter.run, name="tells how far the batch is")
-                stack.push_async_callback(self._reporter.close)
+                stack.callback(self._reporter.close)
             tasks = await stack.enter_async_context(TaskScope())
+            if self._reporter is not None:
+                name = "tells how far the batch is"
+                tasks.start_soon(self._guarded, self._reporter.run, name=name)
             tasks.start_soon(self._run, name="runs the batch")
             self._stack = stack.pop_all()
         return self
@@ -280,19 +202,23 @@ class BatchRun(Generic[T]):
             raise RuntimeError(msg)
         with self._guard:
             await checkpoint()
-            while not self._window.ready:
+            while (outcome := self._next_finished()) is None:
                 if self._ended:
-                    await self._finish_iteration()
+                    self._finish_iteration()
                 self._news = anyio.Event()
                 await self._news.wait()
-            outcome = self._window.hand_on()
-            if self._capacity is not None:
-                self._capacity.set()
+            self._handed_on += 1
+            self._window.release()
             return outcome
 
-    async def _finish_iteration(self) -> None:
+    def _next_finished(self) -> ItemResult[Any] | None:
+        if self._ordered and not self._ended:
+            return self._finished.pop(self._handed_on, None)
+        return self._finished.popitem(last=False)[1] if self._finished else None
+
+    def _finish_iteration(self) -> NoReturn:
         if self._reporter is not None:
-            await self._reporter.close()
+            self._reporter.close()
         error, self._error = self._error, None
         try:
             raise StopAsyncIteration if error is None else error
@@ -313,14 +239,15 @@ class BatchRun(Generic[T]):
                         crew.start_soon(self._guarded, self._serve, receive, name=name)
         finally:
             self._took = anyio.current_time()
-            self._window.close()
             self._ended = True
+            if self._ordered:  # What is missing keeps nothing back any more.
+                self._finished = OrderedDict(sorted(self._finished.items()))
             self._wake()
 
-    async def _guarded(self, function: Callable[[Any], Awaitable[None]], argument: object) -> None:
+    async def _guarded(self, function: Callable[..., Awaitable[None]], *arguments: object) -> None:
         """Run a task's function: what must leave the block does, but through no task group."""
         try:
-            await function(argument)
+            await function(*arguments)
         except JournalError as exc:
             self._abort(exc)
         except BaseException as exc:  # noqa: BLE001 (what is left over is raised at the end)
@@ -334,31 +261,41 @@ class BatchRun(Generic[T]):
 
     async def _read(self, send: MemoryObjectSendStream[Job]) -> None:
         """Take items while there is room for them; those that the journal has need no worker."""
+        source = _each(self._items)
         try:
             with send, self._reading:
-                await self._take_all(send)
+                await self._take_all(source, send)
         finally:
             try:
-                await self._source.close()
+                with anyio.CancelScope(shield=True):
+                    await source.aclose()
             except Exception as exc:  # noqa: BLE001 (nothing more is wanted of it)
                 warn("closing the source of the batch: %s: %s", type(exc).__name__, exc)
 
-    async def _take_all(self, send: MemoryObjectSendStream[Job]) -> None:
+    async def _take_all(
+        self, source: AsyncGenerator[Any], send: MemoryObjectSendStream[Job]
+    ) -> None:
         earlier = None if self._open_journal is None else EarlierRun(self._open_journal)
         while True:
-            while not self._window.open:
-                self._capacity = anyio.Event()
-                await self._capacity.wait()
+            await self._window.acquire()
             try:
-                item = await self._source.take()
+                item = await anext(source, _END)
             except Exception as exc:  # noqa: BLE001 (raised after what came before it)
                 self._error = self._error or exc
                 return
+            except anyio.get_cancelled_exc_class() as exc:
+                if cancel_requested():
+                    raise
+                msg = "the source of the batch was cancelled, though no one asked for that"
+                self._error = MelleaError(msg)
+                self._error.__cause__ = exc
+                return
             if item is _END:
                 if earlier is not None:
-                    await earlier.check_end(self._window.taken)
+                    await earlier.check_end(self._taken)
                 return
-            job = self._work.job(self._window.take(), item)
+            job = self._work.job(self._taken, item)
+            self._taken += 1
             if earlier is not None:
                 job = job._replace(digest=digest_of(item, job.action))
                 stored = await earlier.find(job.id, job.digest)
@@ -415,7 +352,7 @@ class BatchRun(Generic[T]):
             self._replayed_usage += outcome.usage
         else:
             self._usage += outcome.usage
-        self._window.finish(outcome.id, outcome)
+        self._finished[outcome.id] = outcome
         self._wake()
         self._changed()
 

@@ -2,31 +2,23 @@
 
 from __future__ import annotations
 
-import inspect
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 import anyio
 
 from mellea_like.core.generation import Usage
-from mellea_like.runtime.event_loops import cancel_requested, split_cancellation
 from mellea_like.runtime.logs import warn
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable
 
 __all__ = ["OnProgress", "Progress", "Reporter"]
 
 EVERY_SECONDS = 0.5
 """The least time between two calls of ``on_progress``, but for the last one."""
 
-LAST_CALL_SECONDS = 2.0
-"""How long the last call may take when the block is left."""
-
-MOST_FAILURES = 3
-"""After so many failed calls in a row there are no more."""
-
-OnProgress: TypeAlias = "Callable[[Progress], Awaitable[object] | object]"
+OnProgress: TypeAlias = "Callable[[Progress], object]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,69 +74,33 @@ class Progress:
 class Reporter:
     """Tells the user how far a batch has come: at its start, now and then, and at its end."""
 
-    def __init__(
-        self,
-        tell: OnProgress,
-        look: Callable[[], Progress],
-        interrupted: Callable[[BaseException], None],
-    ) -> None:
-        self._tell = tell
+    def __init__(self, tell: OnProgress, look: Callable[[], Progress]) -> None:
+        self._on_progress: OnProgress | None = tell
         self._look = look
-        self._interrupted = interrupted
-        self._failures = 0
         self._changed = anyio.Event()
-        self._closing = anyio.Event()
-        self._ended = anyio.Event()
-        self._scope = anyio.CancelScope(shield=True)
 
     def changed(self) -> None:
         """Say that there is something to tell."""
         self._changed.set()
 
     async def run(self) -> None:
-        """Tell until closed. Only `close` ends it: it is shielded from all other cancellations."""
-        try:
-            with self._scope:
-                await self._call()
-                while not self._closing.is_set():
-                    with anyio.move_on_after(EVERY_SECONDS):
-                        await self._closing.wait()
-                    await self._changed.wait()
-                    if not self._closing.is_set():
-                        self._changed = anyio.Event()
-                        await self._call()
-                await self._call()
-        finally:
-            self._ended.set()
+        """Tell at the start, and after changes."""
+        while True:
+            self._tell()
+            await anyio.sleep(EVERY_SECONDS)
+            await self._changed.wait()
 
-    async def close(self) -> None:
-        """Tell a last time, and end."""
-        self._closing.set()
-        self._changed.set()
-        with anyio.move_on_after(LAST_CALL_SECONDS, shield=True) as patience:
-            await self._ended.wait()
-        self._scope.cancel()
-        if patience.cancelled_caught:
-            warn("on_progress took over %g s at the end, and was cancelled", LAST_CALL_SECONDS)
+    def close(self) -> None:
+        """Tell a last time."""
+        self._tell()
+        self._on_progress = None
 
-    async def _call(self) -> None:
-        if self._failures == MOST_FAILURES:
+    def _tell(self) -> None:
+        self._changed = anyio.Event()
+        if self._on_progress is None:
             return
         try:
-            answer = self._tell(self._look())
-            if inspect.isawaitable(answer):
-                await answer
-        except BaseException as exc:
-            cancellation, rest = split_cancellation(exc)
-            if cancellation is not None and cancel_requested():
-                raise
-            error = exc if rest is None else rest
-            if cancellation is None and not isinstance(error, Exception):
-                self._interrupted(error)
-                self._failures = MOST_FAILURES
-                return
-            self._failures += 1
-            silenced = "; it is called no more" if self._failures == MOST_FAILURES else ""
-            warn("on_progress: %s: %s%s", type(error).__name__, error, silenced)
-        else:
-            self._failures = 0
+            self._on_progress(self._look())
+        except Exception as exc:  # noqa: BLE001 (it ends nothing)
+            self._on_progress = None
+            warn("on_progress: %s: %s; it is called no more", type(exc).__name__, exc)

@@ -177,8 +177,8 @@ def sample_many(
             is sampled anew when the run is resumed: what a server that was away for an hour made
             of items says nothing about them.
         on_progress: is told how far the run has come: at the start, at the end, and between them
-            when something changed, at most every half second. Sync or async. What it raises is
-            logged.
+            when something changed, at most every half second. A plain function, on the event loop.
+            If it raises, that is logged, and it is called no more.
         settings: what else must be the same when the run is resumed, by name; ``"input"`` and
             ``"prompt"`` are where a digest of the file and a template belong. The strategy, the
             requirements, the model, the options and the format are compared in any case.
@@ -200,8 +200,10 @@ def sample_many(
             f"action is a plain function of one item that gives a text or an action, not {action!r}"
         )
         raise TypeError(msg)
-    if on_progress is not None and not (callable(on_progress) and takes(on_progress, 1)):
-        msg = f"on_progress is a function of one Progress, not {on_progress!r}"
+    if on_progress is not None and (
+        not callable(on_progress) or is_async(on_progress) or not takes(on_progress, 1)
+    ):
+        msg = f"on_progress is a plain function of one Progress, not {on_progress!r}"
         raise TypeError(msg)
     standing = strategy.settings
     plan_call(  # Finds the mistakes that would be every item's, before the first one is sampled.

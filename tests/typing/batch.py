@@ -113,7 +113,7 @@ async def what_comes_of_an_item(strategy: BaseSamplingStrategy) -> None:
 
 
 async def what_a_batch_takes(strategy: BaseSamplingStrategy) -> None:
-    async def told(progress: Progress) -> None:
+    def told(progress: Progress) -> None:
         assert_type(progress.done, int)
 
     def told_too(progress: Progress) -> Any:
