@@ -59,9 +59,9 @@ def _of_part(name: str, was: Any, now: Any) -> list[Difference]:
         return _of_requirements(was, now)
     if not (isinstance(was, dict) and isinstance(now, dict)):
         return [_difference(name, was, now)]
-    old, new = cast("Object", was), cast("Object", now)
+    old, new = _object(was), _object(now)
     if name != "strategy" and old.get("class") != new.get("class"):
-        return [_difference(name, old, new)]  # Different kinds: comparing parts would say little.
+        return [_difference(name, was, now)]  # Different kinds: comparing parts would say little.
     found: list[Difference] = []
     for part in dict.fromkeys((*old, *new)):
         inner = part if name in _OF_THE_RUN else f"{name}.{part}"
@@ -71,78 +71,57 @@ def _of_part(name: str, was: Any, now: Any) -> list[Difference]:
 
 
 def _of_requirements(was: list[Any], now: list[Any]) -> list[Difference]:
-    if len(was) == len(now) and all(map(_same, was, now)):
-        return []
     old = [one for one in was if not any(_same(one, other) for other in now)]
     new = [one for one in now if not any(_same(one, other) for other in was)]
     if not (old or new):
-        return [Difference("requirements", *(_cut(_listed(all_), 0) for all_ in (was, now)))]
+        if len(was) == len(now) and all(map(_same, was, now)):
+            return []
+        return [Difference("requirements", *(_cut(_listed(all_)) for all_ in (was, now)))]
     found: list[Difference] = []
     for one in old:
-        same = next((other for other in new if _written(other) == _written(one)), None)
-        if same is not None:
-            new.remove(same)
-        found.append(_of_requirement(one, same))
+        alike = next((other for other in new if _written(other) == _written(one)), None)
+        if alike is None:
+            found.append(_difference("requirements", one, None))
+        else:
+            new.remove(alike)
+            found += _of_alike(one, alike)
     return found + [_difference("requirements", None, one) for one in new]
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Compare two requirements; where one validator's source isn't known, by its name."""
-    if not (isinstance(one, dict) and isinstance(other, dict)):
-        return bool(one == other)
-    was, now = cast("Object", one), cast("Object", other)
-    if parts := _parts(was, now):
-        return all(_same(mine, theirs) for mine, theirs in parts)
-    names = was.keys() | now.keys()
-    if not ("code" in was and "code" in now):
-        names -= {"code"}
-    return all(was.get(name) == now.get(name) for name in names)
+    return _written(one) == _written(other) and not _of_alike(one, other)
 
 
-def _parts(was: Object, now: Object) -> list[tuple[Any, Any]]:
-    """Pair the parts of two requirements that are put together alike; none where they aren't."""
-    if "description" in was or was.keys() != now.keys():
-        return []
-    if any(len(was[operator]) != len(now[operator]) for operator in was):
-        return []
-    return [pair for operator in was for pair in zip(was[operator], now[operator], strict=True)]
+def _of_alike(was: Any, now: Any) -> list[Difference]:
+    """Tell what decides otherwise in two requirements of the same words."""
+    found: list[Difference] = []
+    for one, other in zip(_leaves(was), _leaves(now), strict=True):
+        old, new = _object(one), _object(other)
+        alike = old.get("validator") == new.get("validator")
+        # Digests of code that begin otherwise are of another version of Python.
+        made_by = {str(leaf.get("code")).partition(" ")[0] for leaf in (old, new)}
+        decides = {"code"} if alike and len(made_by) == 1 else {"validator"}
+        found += [
+            _difference(f"the {part} of {_cut(_written(one))}", old.get(part), new.get(part))
+            for part in (*decides, "version", "judge")
+            if old.get(part) != new.get(part)
+        ]
+    return found
 
 
-def _of_requirement(was: Any, now: Any) -> Difference:
-    """Tell how a requirement differs from one of the same words, or that there is none."""
-    if now is None:
-        return _difference("requirements", was, None)
-    words = _cut(_written(was), 0)
-    old, new = (cast("Object", one) if isinstance(one, dict) else {} for one in (was, now))
-    if parts := _parts(old, new):
-        return next(_of_requirement(*pair) for pair in parts if not _same(*pair))
-    if "validator" in old and old["validator"] == new.get("validator"):
-        name = f"the code of {old['validator']}, which decides {words},"
-        return Difference(name, _version(old), _version(new))
-    before, after = _decider(old), _decider(new)
-    if before == after:  # Both are called alike: what they are made of tells them apart.
-        return _difference(f"what decides {words}", was, now)
-    return Difference(f"what decides {words}", before, after)
-
-
-def _decider(requirement: Object) -> str:
-    validator = str(requirement.get("validator", ""))
-    if validator:
-        return "mellea_like" if validator.startswith("mellea_like.") else validator
-    return _written(requirement["judge"]) if "judge" in requirement else "a judge"
-
-
-def _version(requirement: Object) -> str:
-    if "version" in requirement:
-        return f"version {requirement['version']}"
-    return str(requirement.get("code", "without a version"))
+def _leaves(requirement: Any) -> list[Any]:
+    """Return the requirements that one is put together of, or itself."""
+    if not isinstance(requirement, dict) or "description" in requirement:
+        return [requirement]
+    combined = cast("dict[str, list[Any]]", requirement)
+    return [leaf for parts in combined.values() for part in parts for leaf in _leaves(part)]
 
 
 def _difference(name: str, was: Any, now: Any) -> Difference:
-    old, new = (None if value is None else _written(value) for value in (was, now))
-    if old is None or new is None:
-        old, new = (None if text is None else _cut(text, 0) for text in (old, new))
+    if was is None or now is None:
+        old, new = (None if value is None else _cut(_written(value)) for value in (was, now))
         return Difference(name, old, new)
+    old, new = _written(was), _written(now)
     if old == new:  # Same name: compare the rest.
         old, new = (json.dumps(v, ensure_ascii=False, sort_keys=True) for v in (was, now))
     pairs = enumerate(zip(old, new, strict=False))
@@ -151,29 +130,25 @@ def _difference(name: str, was: Any, now: Any) -> Difference:
     return Difference(name, _cut(old, start), _cut(new, start))
 
 
-def _cut(text: str, start: int) -> str:
+def _cut(text: str, start: int = 0) -> str:
     cut = text[start : start + LONGEST]
     return f"{'…' if start else ''}{cut}{'…' if start + LONGEST < len(text) else ''}"
 
 
 def _written(value: Any) -> str:
     if isinstance(value, dict):
-        return _object(cast("Object", value))
+        return _written_object(_object(value))
     if isinstance(value, str) and value.startswith("mellea_like."):
         return _short(value)
     return f"{value:g}" if isinstance(value, float) else json.dumps(value, ensure_ascii=False)
 
 
-def _listed(values: list[Any]) -> str:
-    return ", ".join(map(_written, values))
-
-
-def _object(thing: Object) -> str:
+def _written_object(thing: Object) -> str:
     if "class" in thing:
         inside = thing.get("is", {})
         if not isinstance(inside, dict):
             return str(inside)
-        fields = [f"{name}={_written(value)}" for name, value in cast("Object", inside).items()]
+        fields = [f"{name}={_written(part)}" for name, part in _object(inside).items()]
         return f"{_short(str(thing['class']))}({', '.join(fields)})"
     if "description" in thing:
         return _written(thing["description"])
@@ -184,6 +159,14 @@ def _object(thing: Object) -> str:
     if thing.keys() == {"provider", "model"}:
         return str(thing["model"] or _short(str(thing["provider"])))
     return json.dumps(thing, ensure_ascii=False, sort_keys=True)
+
+
+def _listed(values: list[Any]) -> str:
+    return ", ".join(map(_written, values))
+
+
+def _object(value: Any) -> Object:
+    return cast("Object", value) if isinstance(value, dict) else {}
 
 
 def _short(name: str) -> str:

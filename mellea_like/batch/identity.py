@@ -6,12 +6,12 @@ journal can be compared by another.
 
 from __future__ import annotations
 
-import ast
+import dis
 import hashlib
 import inspect
 import json
-import linecache
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import fields, is_dataclass
@@ -51,8 +51,8 @@ OPAQUE = "<class>"
 OWN = ("strategy", "requirements", "model", "options", "format")
 """What an identity says by itself; ``prompt`` and ``input`` the user may say better."""
 
-FOR_PEOPLE = frozenset({"annotation", "decorator_list", "kind", "name", "returns", "type_comment"})
-"""Fields of a syntax tree that change nothing of what a function decides."""
+REBINDING = frozenset({"STORE_GLOBAL", "DELETE_GLOBAL", "STORE_DEREF", "DELETE_DEREF"})
+"""What a function does to names around it whose values then aren't constants."""
 
 CALLED: tuple[type, ...] = (FunctionType, partial)
 
@@ -176,7 +176,8 @@ def _requirement(requirement: Requirement | str) -> Json:
         elif not name.startswith("mellea_like."):  # Those of this library say all in words.
             code = _code_of(requirement.validator)
             if code is not None:
-                decided["code"] = _digest(code)[:8]
+                # Each version of Python compiles it in its own way.
+                decided["code"] = f"{sys.implementation.cache_tag} {_digest(code)[:8]}"
     if requirement.judge is not None:
         decided["judge"] = _model(requirement.judge)
     return decided
@@ -216,9 +217,9 @@ def _settings(extra: Mapping[str, Any]) -> dict[str, Json]:
 def _code_of(validator: Any, seen: frozenset[Any] = frozenset()) -> Json:
     """Return what tells a validator from one of the same name that does something else.
 
-    That is its source, but for comments, docstrings, annotations, layout and decorators, with the
-    values that it takes from around it: numbers and texts, and the functions of its module that it
-    calls. None where there is no source, as of what was typed in or written in C.
+    That is its bytecode (so comments, docstrings, annotations, layout and decorators don't count)
+    with the values that it takes from around it: numbers and texts, and the functions of its module
+    that it calls. None where there is none, as of what was written in C.
     """
     if isinstance(validator, partial):
         given = {str(n): value for n, value in enumerate(validator.args)} | validator.keywords
@@ -231,11 +232,9 @@ def _code_of(validator: Any, seen: frozenset[Any] = frozenset()) -> Json:
         return _code_of(called, seen) if isinstance(called, FunctionType) else None
     if validator in seen:
         return None
-    node = _node_of(validator.__code__)
-    if node is None:
-        return None
+    seen |= {validator}
     around = inspect.getclosurevars(validator)
-    changed = {name for part in ast.walk(node) for name in _rebound(part)}
+    changed = {i.argval for i in dis.get_instructions(validator) if i.opname in REBINDING}
     own = {
         name: value
         for name, value in {**around.globals, **around.nonlocals}.items()
@@ -243,12 +242,25 @@ def _code_of(validator: Any, seen: frozenset[Any] = frozenset()) -> Json:
         and (not isinstance(value, FunctionType) or value.__module__ == validator.__module__)
     }
     defaults = dict(enumerate(validator.__defaults__ or ())) | (validator.__kwdefaults__ or {})
-    seen |= {validator}
     return [
-        _shape(node),
+        _bytecode(validator.__code__),
         _values(own, seen),
         _values({str(name): value for name, value in defaults.items()}, seen),
     ]
+
+
+def _bytecode(code: CodeType) -> Json:
+    instructions: list[Json] = [
+        [i.opname, _bytecode(i.argval) if isinstance(i.argval, CodeType) else _constant(i.argval)]
+        for i in dis.get_instructions(code)
+    ]
+    return [*instructions, code.co_exceptiontable.hex()]
+
+
+def _constant(value: object) -> str:
+    if isinstance(value, frozenset):
+        return str(sorted(map(repr, cast("frozenset[object]", value))))
+    return repr(value)
 
 
 def _values(around: Mapping[str, Any], seen: frozenset[Any]) -> Json:
@@ -264,52 +276,6 @@ def _is_constant(value: object) -> bool:
     if isinstance(value, tuple):
         return all(map(_is_constant, cast("tuple[object, ...]", value)))
     return value is None or type(value) in {str, bytes, bool, int, float, complex}
-
-
-def _rebound(node: ast.AST) -> list[str]:
-    return node.names if isinstance(node, ast.Global | ast.Nonlocal) else []
-
-
-def _node_of(code: CodeType) -> ast.AST | None:
-    """Find the function in its file."""
-    for node in _functions(code.co_filename).get(code.co_firstlineno, ()):
-        if not isinstance(node, ast.Lambda):
-            return node
-        places = [(line, column) for line, _, column, _ in code.co_positions() if column]
-        if (node.body.lineno, node.body.col_offset) in places:
-            return node
-    return None
-
-
-def _functions(filename: str) -> Mapping[int, list[ast.AST]]:
-    """Return all functions of a file by the lines where they begin, with their decorators."""
-    found: dict[int, list[ast.AST]] = {}
-    linecache.checkcache(filename)
-    try:
-        tree = ast.parse("".join(linecache.getlines(filename)))
-    except (SyntaxError, ValueError):
-        return found
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
-            first = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", ()))])
-            found.setdefault(first, []).append(node)
-    return found
-
-
-def _shape(node: object) -> Json:
-    """Write a syntax tree so that all versions of Python write it alike."""
-    if isinstance(node, list):
-        return [_shape(part) for part in cast("list[object]", node)]
-    if not isinstance(node, ast.AST):
-        return repr(node)
-    fields = dict(ast.iter_fields(node))
-    if (
-        isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        and ast.get_docstring(node) is not None
-    ):
-        fields["body"] = node.body[1:]
-    kept = {n: v for n, v in fields.items() if v not in (None, []) and n not in FOR_PEOPLE}
-    return {type(node).__name__: {name: _shape(value) for name, value in kept.items()}}
 
 
 # --- anything as plain data --------------------------------------------------------------------

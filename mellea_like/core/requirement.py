@@ -80,7 +80,7 @@ class Requirement:
             exception in it means what ``on_error`` says. Of a combination, ``a & b`` fails early
             when a part has, ``a | b`` when all parts have, and ``~a`` when its part has said
             ``PASS``: it will be met, whatever follows.
-        version: what a journal goes by, in place of the validator's source, to tell whether a run
+        version: what a journal goes by, in place of the validator's code, to tell whether a run
             that is resumed decides as it did before.
 
     Raises:
