@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import math
 import os
 import ssl
-from contextlib import asynccontextmanager, suppress
+from contextlib import aclosing, asynccontextmanager, suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 import anyio
 
-from mellea_like.core.argument_checks import whole_number
+from mellea_like.core.argument_checks import real_number, whole_number
 from mellea_like.core.options import Options
-from mellea_like.errors import AuthenticationFailed, BackendError, InvalidRequest
+from mellea_like.errors import (
+    AuthenticationFailed,
+    BackendError,
+    BackendUnavailable,
+    InvalidRequest,
+)
 
 try:
     import httpx2  # What the SDK speaks HTTP with, from version 3 on.
@@ -24,19 +30,21 @@ except ImportError as exc:  # pragma: no cover
 
 from mellea_like.backends.openai_connection import (
     SENDING,
-    Bounds,
     LoopClient,
     LoopClients,
-    OpenReply,
     Sending,
+    Translator,
     bound_body,
+    close,
     tell_when_sent,
 )
-from mellea_like.backends.openai_errors import Translator
 from mellea_like.backends.openai_wire import (
     OFFICIAL_URL,
+    EventDecoder,
     Reply,
+    ReplyTooLongError,
     Secret,
+    ServerError,
     digest,
     is_here,
     request_body,
@@ -63,6 +71,15 @@ NO_KEY = "no-key-needed"
 
 CONNECT_SECONDS = 10.0
 
+DRAIN_SECONDS = 0.1
+"""How long to wait, after the reply, for the end of the body: only then can the connection stay."""
+
+MAX_BODY = 128 * 2**20
+"""Bytes of an answer, most of which is packaging: a token comes in about 200 to 300."""
+
+PACKAGING = 64
+"""... and where longer replies are allowed, bytes for each of their characters."""
+
 
 class OpenAIBackend:
     """A model behind OpenAI's chat protocol: OpenAI, vLLM, llama.cpp, Ollama and others.
@@ -84,7 +101,6 @@ class OpenAIBackend:
             placeholder where there is none. Both variables are read when first needed.
         client: a ready `openai.AsyncOpenAI` instead of the two above. It is used as it is but for
             retries, belongs to one event loop, and stays open.
-        close_client: let `aclose` close ``client``.
         timeout: the longest silence of the server, in seconds; None for no limit. Bytes that are
             no part of a reply are silence, too.
         options: defaults for what a request's options leave open.
@@ -123,7 +139,6 @@ class OpenAIBackend:
         base_url: str | None = None,
         api_key: str | None = None,
         client: openai.AsyncOpenAI | None = None,
-        close_client: bool = False,
         timeout: float | None = 600.0,
         options: Options | Mapping[str, Any] | None = None,
         can_judge: bool = True,
@@ -151,13 +166,19 @@ class OpenAIBackend:
         self._base_url = base_url
         self._key = None if api_key is None else Secret(api_key)
         self._given = client
-        self._bounds = Bounds(timeout, total_timeout, max_characters)
+        for name, seconds in (("timeout", timeout), ("total_timeout", total_timeout)):
+            if seconds is not None:
+                real_number(name, seconds, over=0, most=math.inf, unit="seconds")
+        whole_number("max_characters", max_characters)
+        self._timeout = timeout
+        self._total_timeout = total_timeout
+        self._max_characters = max_characters
         self.defaults = Options.of(options)
         self._trust_env = trust_env
         self._keep_alive = keep_alive
         self._follow_redirects = follow_redirects
         self._limits = _connection_limits(max_connections)
-        self._clients = LoopClients(self._make_client, close=client is None or close_client)
+        self._clients = LoopClients(self._make_client, close=client is None)
 
     @property
     def model(self) -> str | None:
@@ -196,8 +217,10 @@ class OpenAIBackend:
 
     async def generate(self, request: Request) -> Generation:
         """Answer one request; see `Backend.generate`."""
-        async with self._stream(request) as reply:
-            return await reply.whole()
+        async with self._stream(request) as pieces:
+            while isinstance(piece := await anext(pieces), str):
+                pass
+            return piece
 
     def stream(
         self, request: Request
@@ -206,17 +229,22 @@ class OpenAIBackend:
         return self._stream(request)
 
     @asynccontextmanager
-    async def _stream(self, request: Request) -> AsyncGenerator[OpenReply, None]:
+    async def _stream(self, request: Request) -> AsyncGenerator[AsyncIterator[str | Generation]]:
         options = request.options.over(self.defaults)
         sending = Sending(request)
+        ends = anyio.current_time() + (self._total_timeout or math.inf)
         try:
             async with self._clients.hold() as held:
                 model = options.model or self._model or await self._first_model(held)
-                reply = await self._send(held.client, request, options, model, sending)
+                response = await self._send(held.client, request, options, model, sending, ends)
+                chunks = response.aiter_bytes()
+                reply = Reply(sending.sent(), model, self._max_characters)
+                translator = self._translator(held.client, model)
                 try:
-                    yield reply
+                    async with aclosing(self._read(chunks, reply, translator, ends)) as pieces:
+                        yield pieces
                 finally:
-                    await reply.close()
+                    await close(response, chunks)
         except BackendError as exc:
             sending.failed(exc)
             raise
@@ -237,31 +265,63 @@ class OpenAIBackend:
         options: Options,
         model: str,
         sending: Sending,
-    ) -> OpenReply:
+        ends: float,
+    ) -> Any:
         if "stream" in options.extra:
             msg = "option extra can't set stream: this backend always streams, to be cancellable"
             raise InvalidRequest(msg)
         body = request_body(request, options, model, official=self._is_official())
         create: Any = client.chat.completions.create
         error: BackendError
-        ends = self._bounds.end()
         token = SENDING.set(sending)
         with anyio.CancelScope(deadline=ends):
             try:
-                stream: Any = await create(**body, extra_headers=self._headers())
+                return (await create(**body, extra_headers=self._headers())).response
             except (TypeError, ValueError, RuntimeError) as exc:
                 error = self._translator(client, model).unsendable(exc)
             except Exception as exc:  # noqa: BLE001 (nothing but the SDK's code runs in there)
                 error = self._translator(client, model).of(exc)
-            else:
-                translator = self._translator(client, model)
-                reply = Reply(sending.sent(), self._bounds.max_characters)
-                return OpenReply(stream.response, reply, model, translator, self._bounds, ends)
             finally:
                 SENDING.reset(token)
             # Outside the handler, so that the SDK's exception does not hang on as the context.
             raise error
         raise self._translator(client, model).late()
+
+    async def _read(
+        self, chunks: AsyncGenerator[bytes], reply: Reply, translator: Translator, ends: float
+    ) -> AsyncGenerator[str | Generation]:
+        """Read the events of a reply: its pieces, and the whole at the end."""
+        decoder = EventDecoder(max(MAX_BODY, PACKAGING * self._max_characters))
+        silence = self._timeout or math.inf
+        event = ""
+        error: BackendError | None = None
+        try:
+            # Bytes that make up no event are silence, too, which the HTTP library does not see.
+            quiet = anyio.current_time() + silence
+            ended = False
+            while not (ended or reply.done):
+                chunk: bytes | None = None
+                with anyio.CancelScope(deadline=min(quiet, ends)) as time_left:
+                    chunk = await anext(chunks, None)
+                if time_left.cancelled_caught:
+                    raise translator.late() if quiet > ends else translator.silent()
+                ended = chunk is None
+                for event in decoder.finish() if chunk is None else decoder.feed(chunk):
+                    if piece := reply.read(event):
+                        yield piece
+                    quiet = anyio.current_time() + silence
+            with anyio.move_on_after(DRAIN_SECONDS):
+                async for _ in chunks:
+                    pass
+        except Exception as exc:  # noqa: BLE001 (nothing but HTTP and parsing happens in there)
+            error = _error_of(exc, event, reply, translator)
+        if error is None and not reply.whole:
+            what = "a reply that breaks off" if reply.began else "an answer without a reply"
+            error = translator.malformed(what, decoder.head.decode("utf-8", "replace"))
+        if error is not None:
+            # Outside the handler, so that no foreign exception hangs on as the context.
+            raise error
+        yield reply.generation()
 
     async def _first_model(self, held: LoopClient) -> str:
         if self._is_official():
@@ -297,10 +357,8 @@ class OpenAIBackend:
         except ValueError as exc:
             raise InvalidRequest(str(exc)) from None
         key = self._api_key()
-        silence = self._bounds.timeout
-        timeout = openai.Timeout(
-            silence, connect=min(silence or CONNECT_SECONDS, CONNECT_SECONDS), pool=None
-        )
+        connect = min(self._timeout or CONNECT_SECONDS, CONNECT_SECONDS)
+        timeout = openai.Timeout(self._timeout, connect=connect, pool=None)
         credentials = (unquote(url.username or ""), unquote(url.password or ""))
         http_client = openai.DefaultAsyncHttpxClient(
             timeout=timeout,
@@ -361,10 +419,31 @@ class OpenAIBackend:
         # Made after the request: a client may fetch its key for each.
         url = urlsplit(self._url())
         secrets = (client.api_key, url.password, unquote(url.password or ""), url.query)
-        bounds = self._bounds
         return Translator(
-            self.base_url, model, bounds.timeout, filter(None, secrets), bounds.total_timeout
+            self.base_url, model, self._timeout, filter(None, secrets), self._total_timeout
         )
+
+
+def _error_of(
+    exc: Exception, event: str, reply: Reply, translator: Translator
+) -> BackendError | None:
+    """Say what went wrong while a reply was read; None if the reply is there all the same."""
+    match exc:
+        case ReplyTooLongError():
+            return translator.malformed(str(exc))
+        case ServerError():
+            return translator.of(exc)
+        case ValueError():
+            why = f"an event that can't be read ({translator.clean(str(exc))})"
+            return translator.malformed(why, event)
+        case _ if reply.whole:
+            return None  # What breaks after the reply's end takes only the usage.
+        case _:
+            error = translator.of(exc)
+    if reply.began and isinstance(error, BackendUnavailable):
+        # It has cost its tokens, so that it isn't a broken connection to be tried again.
+        return translator.malformed(f"a reply that breaks off ({error})")
+    return error
 
 
 def _connection_limits(most: int | None) -> httpx2.Limits:

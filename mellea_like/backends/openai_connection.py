@@ -1,58 +1,76 @@
-"""A request's way to the server and back: the SDK's clients, what has left, and the reply's bytes.
+"""The SDK's side of `OpenAIBackend`: its clients, what has been sent, and what its errors mean.
 
 A client's connections belong to the event loop that opened them. So a backend that outlives a loop
 (`sample_sync` starts a new one at each call) needs a client for each. The client of a loop that
 ends is closed by an async generator that it leaves suspended: asyncio and trio both run the rest of
 such generators before a loop ends. A backend that was dropped without `aclose` is closed then, too.
+
+What the errors become:
+
+| what happened | becomes |
+|---|---|
+| 401, 403, no credentials | `AuthenticationFailed` |
+| 429 | `RateLimited`; not retryable when the quota is used up |
+| 408, no answer in time | `BackendTimeout` |
+| 5xx, no connection (in time), a broken one | `BackendUnavailable` |
+| any other status | `InvalidRequest`; retryable for 409, a conflict that passes |
+| an answer that can't be read, or is cut off | `MalformedResponse` |
 """
 
 from __future__ import annotations
 
 import math
-from collections import deque
+import socket
 from contextlib import asynccontextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from functools import partial
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakKeyDictionary
 
 import anyio
+import openai
 from anyio.lowlevel import current_token
 
-from mellea_like.backends.openai_wire import EventDecoder, Reply, ReplyTooLongError, ServerError
-from mellea_like.core.argument_checks import real_number, whole_number
+from mellea_like.backends.openai_wire import ServerError, excerpt
 from mellea_like.core.backend import estimate_input_tokens
-from mellea_like.core.generation import Generation
-from mellea_like.errors import BackendError, BackendTimeout, BackendUnavailable, MalformedResponse
+from mellea_like.errors import (
+    AuthenticationFailed,
+    BackendError,
+    BackendTimeout,
+    BackendUnavailable,
+    InvalidRequest,
+    MalformedResponse,
+    MelleaError,
+    RateLimited,
+)
 from mellea_like.runtime.threads import run_in_thread
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable
+    from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
 
-    from openai import AsyncOpenAI
-
-    from mellea_like.backends.openai_errors import Translator
     from mellea_like.core.backend import Request
     from mellea_like.core.generation import RequestMeter
 
 __all__ = [
     "SENDING",
-    "Bounds",
     "LoopClient",
     "LoopClients",
-    "OpenReply",
     "Sending",
+    "Translator",
     "bound_body",
+    "close",
+    "retry_after",
     "tell_when_sent",
 ]
+
+# --- a client for each event loop -----------------------------------------------------------------
 
 CLOSE_SECONDS = 1.0
 """How long closing connections may take; what is not closed by then is cut."""
 
-
-_suspended: WeakKeyDictionary[object, set[AsyncGenerator[None, None]]] = WeakKeyDictionary()
+_suspended: WeakKeyDictionary[object, set[AsyncGenerator[None]]] = WeakKeyDictionary()
 """By event loop, so that none is garbage before its loop ends: trio would warn of that."""
 
 
@@ -65,23 +83,23 @@ class LoopClient:
         self.lock = anyio.Lock()
         self.active = 0
         self.retired = False
-        self.closing: AsyncGenerator[None, None] | None = None
-        self._client: AsyncOpenAI | None = None
+        self.closing: AsyncGenerator[None] | None = None
+        self._client: openai.AsyncOpenAI | None = None
 
     @property
-    def client(self) -> AsyncOpenAI:
+    def client(self) -> openai.AsyncOpenAI:
         """The SDK's client; there once `start` has returned."""
-        return cast("AsyncOpenAI", self._client)
+        return cast("openai.AsyncOpenAI", self._client)
 
-    async def start(self, make: Callable[[], AsyncOpenAI], *, close: bool) -> None:
+    async def start(self, make: Callable[[], openai.AsyncOpenAI], *, close: bool) -> None:
         """Make the client, unless that is done."""
         async with self.lock:
             if self._client is not None:
                 return
             with anyio.CancelScope(shield=True):
-                self._client = await run_in_thread(make)
+                client = self._client = await run_in_thread(make)
             if close:
-                self.closing = _close_when_resumed(self.client)
+                self.closing = _close_when_resumed(client)
                 await anext(self.closing)  # Runs to its yield without waiting.
                 _suspended.setdefault(current_token().native_token, set()).add(self.closing)
 
@@ -92,7 +110,7 @@ class LoopClient:
             await self.closing.aclose()
 
 
-async def _close_when_resumed(client: AsyncOpenAI) -> AsyncGenerator[None, None]:
+async def _close_when_resumed(client: openai.AsyncOpenAI) -> AsyncGenerator[None]:
     try:
         yield
     finally:
@@ -105,7 +123,7 @@ class LoopClients:
 
     __slots__ = ("__weakref__", "_clients", "_close", "_make")
 
-    def __init__(self, make: Callable[[], AsyncOpenAI], *, close: bool) -> None:
+    def __init__(self, make: Callable[[], openai.AsyncOpenAI], *, close: bool) -> None:
         self._make = make
         self._close = close
         self._clients: WeakKeyDictionary[object, LoopClient] = WeakKeyDictionary()
@@ -114,7 +132,7 @@ class LoopClients:
         return partial(LoopClients, close=self._close), (self._make,)  # Clients are made anew.
 
     @asynccontextmanager
-    async def hold(self) -> AsyncGenerator[LoopClient, None]:
+    async def hold(self) -> AsyncGenerator[LoopClient]:
         """Hold the running event loop's client; it stays open meanwhile."""
         held = self._clients.get(current_token().native_token)
         if held is None:
@@ -146,6 +164,8 @@ def _forget_dead_loops(by_loop: WeakKeyDictionary[object, Any]) -> None:
         if getattr(loop, "is_closed", bool)():
             by_loop.pop(loop, None)
 
+
+# --- what has been sent ---------------------------------------------------------------------------
 
 TRACING = "AsyncHTTPTransport"
 """The transport of httpx and httpx2 that tells how far a request is; others need not."""
@@ -192,7 +212,7 @@ SENDING: ContextVar[Sending | None] = ContextVar("mellea_like_sending", default=
 """The request that the running task is about to send."""
 
 
-def tell_when_sent(client: AsyncOpenAI) -> None:
+def tell_when_sent(client: openai.AsyncOpenAI) -> None:
     """Have a client tell `SENDING` when it has sent a request."""
     transport: Any = getattr(client._client, "_transport", None)  # pyright: ignore[reportPrivateUsage]
     tells = any(kind.__name__ == TRACING for kind in type(transport).__mro__)
@@ -212,11 +232,7 @@ def tell_when_sent(client: AsyncOpenAI) -> None:
     client._prepare_request = prepared  # type: ignore[method-assign]  # pyright: ignore[reportPrivateUsage]
 
 
-MAX_BODY = 128 * 2**20
-"""Bytes of an answer, most of which is packaging: a token comes in about 200 to 300."""
-
-PACKAGING = 64
-"""... and where longer replies are allowed, bytes for each of their characters."""
+# --- bodies ---------------------------------------------------------------------------------------
 
 MAX_OTHER_BODY = 2**20
 """Bytes that are read of an answer that isn't a reply: an error, or a list of models."""
@@ -224,216 +240,254 @@ MAX_OTHER_BODY = 2**20
 OK = 200
 
 
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """The bounds of an answer, checked."""
+async def close(response: Any, chunks: AsyncGenerator[bytes]) -> None:
+    """Close a response: if its body is not read to its end, the connection too.
 
-    timeout: float | None
-    total_timeout: float | None
-    max_characters: int
-
-    def __post_init__(self) -> None:
-        for name in ("timeout", "total_timeout"):
-            seconds = getattr(self, name)
-            if seconds is not None:
-                real_number(name, seconds, over=0, most=math.inf, unit="seconds")
-        whole_number("max_characters", self.max_characters)
-
-    @property
-    def silence(self) -> float:
-        """The longest silence, in seconds."""
-        return math.inf if self.timeout is None else self.timeout
-
-    @property
-    def max_bytes(self) -> int:
-        """Bytes of the longest answer, packaging included."""
-        return max(MAX_BODY, PACKAGING * self.max_characters)
-
-    def end(self) -> float:
-        """Return when the time of a request that begins now is up."""
-        return math.inf if self.total_timeout is None else anyio.current_time() + self.total_timeout
-
-
-async def bound_body(response: Any) -> None:  # noqa: RUF029 (the HTTP library awaits it)
-    """Response hook: read only a bounded part of an error response.
-
-    The SDK would read all of it into memory.
+    After that the body is read until it fails for being closed. This takes the HTTP library's
+    nested generators to their ends, of which closing the outermost would forget some.
     """
+    with anyio.move_on_after(CLOSE_SECONDS, shield=True), suppress(Exception):
+        await response.aclose()
+        async for _ in chunks:
+            pass
+
+
+async def bound_body(response: Any) -> None:
+    """Response hook: read only a bounded part of what isn't a reply; the SDK would read it all."""
     if response.status_code == OK and response.request.method == "POST":
         return
-    library = import_module(type(response).__module__.partition(".")[0])
-    inner = response.stream
-
-    class Bounded(library.AsyncByteStream):  # type: ignore[misc,name-defined]
-        async def __aiter__(self) -> AsyncGenerator[bytes, None]:
-            left = MAX_OTHER_BODY
-            pieces = aiter(inner)
-            try:
-                while left > 0 and (chunk := await anext(pieces, None)) is not None:
-                    yield chunk[:left]
-                    left -= len(chunk)
-            finally:
-                # Closed, and read until it fails for that: this takes the library's nested
-                # generators to their ends, of which closing the outermost would forget some.
-                with suppress(Exception):
-                    await inner.aclose()
-                    async for _ in pieces:
-                        pass
-
-        async def aclose(self) -> None:
-            await inner.aclose()
-
-    response.stream = Bounded()
+    body = b""
+    chunks = response.aiter_bytes()
+    try:
+        while len(body) < MAX_OTHER_BODY and (chunk := await anext(chunks, None)) is not None:
+            body += chunk
+    finally:
+        await close(response, chunks)
+    response._content = body[:MAX_OTHER_BODY]  # What the library takes for the whole body.
 
 
-DRAIN_SECONDS = 0.1
-"""How long to wait, after the reply, for the end of the body: only then can the connection stay."""
+# --- errors ---------------------------------------------------------------------------------------
 
-HEAD = 1000
-"""Bytes of the body that are kept to be shown if it turns out to be no reply."""
+MAX_RETRY_AFTER = 86_400.0
+"""A server that asks for more than a day is taken to ask for a day."""
+
+ERROR_STATUSES = range(400, 600)
+
+TRANSPORTS = ("httpx2", "httpcore2", "httpx", "httpcore", "h11", "h2", "anyio", "trio")
+"""Packages whose exceptions mean that the connection failed."""
+
+SPENT = ("insufficient_quota", "billing_hard_limit_reached")
+"""Codes of a 429 that waiting does not help."""
+
+SHORTEST_SECRET = 4
+"""Shorter "secrets" are none, and would be found everywhere."""
 
 
-class OpenReply:
-    """The iterator over a reply's pieces: texts, and the whole generation last.
+def retry_after(headers: Mapping[str, str], now: datetime) -> float | None:
+    """Read how long a server asks to wait.
 
-    It is an object and no async generator, so that leaving it half read leaves nothing behind once
-    `close` was called.
+    ``Retry-After`` in seconds or as a date (RFC 9110, section 10.2.3), and OpenAI's
+    ``retry-after-ms``.
+    """
+    seconds = _seconds(headers.get("retry-after-ms", ""), 0.001)
+    if seconds is None:
+        given = headers.get("retry-after", "")
+        seconds = _seconds(given, 1.0)
+        if seconds is None:
+            seconds = _until(given, now)
+    return None if seconds is None else min(seconds, MAX_RETRY_AFTER)
+
+
+def _seconds(text: str, unit: float) -> float | None:
+    if "_" in text or not text.isascii():
+        return None  # Python would read digits of any script, and 1_000.
+    try:
+        seconds = float(text) * unit
+    except ValueError:
+        return None
+    return seconds if math.isfinite(seconds) and seconds >= 0 else None
+
+
+def _until(text: str, now: datetime) -> float | None:
+    try:
+        date = parsedate_to_datetime(text)
+        if date.tzinfo is None:
+            date = date.replace(tzinfo=UTC)
+        return max((date - now).total_seconds(), 0.0)
+    except (ValueError, TypeError, OverflowError, IndexError):
+        return None
+
+
+class Translator:
+    """Puts what went wrong into this library's words, without keys.
+
+    The errors it makes carry no cause: the SDK's hold the request with its headers, and their text
+    is the server's, which may echo the key. What helps from them is in the message.
     """
 
     def __init__(
         self,
-        response: Any,
-        reply: Reply,
-        model: str,
-        translator: Translator,
-        bounds: Bounds,
-        ends: float,
+        url: str,
+        model: str | None,
+        timeout: float | None,
+        secrets: Iterable[str],
+        total: float | None = None,
     ) -> None:
-        self._response = response
-        self._chunks: AsyncGenerator[bytes, None] = response.aiter_bytes()
-        self._decoder = EventDecoder()
-        self._events: deque[str] = deque()
-        self._reply = reply
+        self._url = url
         self._model = model
-        self._translator = translator
-        self._bounds = bounds
-        self._ends = ends
-        self._since = 0.0
-        self._bytes = 0
-        self._event = ""
-        self._head = b""
-        self._at_end = False
-        self._handed_over = False
-
-    def __aiter__(self) -> OpenReply:
-        return self
-
-    async def __anext__(self) -> str | Generation:
-        if self._handed_over:
-            raise StopAsyncIteration
-        error: BackendError | None = None
-        try:
-            piece = await self._next_piece()
-        except Exception as exc:  # noqa: BLE001 (nothing but HTTP and parsing happens in there)
-            piece = ""
-            error = self._broken(exc)
-        if piece:
-            return piece
-        self._handed_over = True
-        if error is not None:
-            # Outside the handler, so that no foreign exception hangs on as the context.
-            raise error
-        return self._generation()
-
-    async def whole(self) -> Generation:
-        """Read to the end."""
-        while isinstance(piece := await anext(self), str):
-            pass
-        return piece
-
-    async def close(self) -> None:
-        """Close the request: of a reply that is not read to its end, the connection too.
-
-        After that the body is read until it fails for being closed. This takes the HTTP library's
-        nested generators to their ends, of which closing the outermost would forget some.
-        """
-        with anyio.move_on_after(CLOSE_SECONDS, shield=True), suppress(Exception):
-            await self._response.aclose()
-            async for _ in self._chunks:
-                pass
-
-    async def _next_piece(self) -> str:
-        self._since = anyio.current_time()
-        while True:
-            while self._events:
-                self._event = self._events.popleft()
-                self._since = anyio.current_time()
-                if piece := self._reply.read(self._event):
-                    return piece
-            if self._at_end:
-                return self._require_end()
-            await self._receive()
-
-    async def _receive(self) -> None:
-        if self._reply.done:
-            with anyio.move_on_after(DRAIN_SECONDS):
-                async for _ in self._chunks:
-                    pass
-            self._at_end = True
-            return
-        # Bytes that make up no event are silence, too, which the HTTP library does not see.
-        quiet = self._since + self._bounds.silence
-        chunk: bytes | None = None
-        with anyio.CancelScope(deadline=min(quiet, self._ends)) as time_left:
-            chunk = await anext(self._chunks, None)
-        if time_left.cancelled_caught:
-            self._require_whole(quiet)
-            return
-        if chunk is None:
-            self._at_end = True
-            self._events.extend(self._decoder.finish())
-        else:
-            self._bytes += len(chunk)
-            if self._bytes > self._bounds.max_bytes:
-                msg = f"an answer of more than {self._bounds.max_bytes:,} bytes"
-                raise ReplyTooLongError(msg)
-            if len(self._head) < HEAD:
-                self._head += chunk[:HEAD]
-            self._events.extend(self._decoder.feed(chunk))
-
-    def _require_whole(self, quiet: float) -> None:
-        if not self._reply.whole:
-            raise self._translator.late() if quiet > self._ends else self._translator.silent()
-        self._at_end = True  # The time that is up takes only the usage with it.
-
-    def _require_end(self) -> str:
-        if not self._reply.whole:
-            head = self._head.decode("utf-8", "replace")
-            what = "a reply that breaks off" if self._reply.began else "an answer without a reply"
-            raise self._translator.malformed(what, head)
-        return ""
-
-    def _broken(self, exc: Exception) -> BackendError | None:
-        if isinstance(exc, BackendError | ServerError):
-            return self._translator.of(exc)
-        if isinstance(exc, ReplyTooLongError):
-            return self._translator.malformed(str(exc))
-        if isinstance(exc, ValueError):
-            why = f"an event that can't be read ({self._translator.clean(str(exc))})"
-            return self._translator.malformed(why, self._event)
-        if self._reply.whole:
-            return None  # A connection that breaks after the reply's end takes only the usage.
-        error = self._translator.of(exc)
-        if self._reply.began and isinstance(error, BackendUnavailable):
-            # It has cost its tokens, so that it isn't a broken connection to be tried again.
-            return self._translator.malformed(f"a reply that breaks off ({error})")
-        return error
-
-    def _generation(self) -> Generation:
-        reply = self._reply
-        return Generation(
-            "".join(reply.text),
-            usage=reply.usage,
-            model=reply.model or self._model,
-            finish_reason=reply.finish_reason,
+        self._timeout = timeout
+        self._total = total
+        # The longest first, so that one secret inside another leaves no rest.
+        self._secrets = sorted(
+            {s for s in secrets if len(s) >= SHORTEST_SECRET}, key=len, reverse=True
         )
+
+    def clean(self, text: str) -> str:
+        """Shorten a text and take the secrets out of it."""
+        for secret in self._secrets:
+            text = text.replace(secret, "***")
+        return excerpt(text)
+
+    def of(self, exc: Exception) -> BackendError:
+        """Translate an exception that a request ended with."""
+        said = f"{type(exc).__name__}: {self.clean(str(exc))}"
+        causes = tuple(_causes(exc))
+        match exc:
+            case BackendError():
+                return exc
+            case ServerError():
+                return self._of_event(exc)
+            case openai.APIStatusError():
+                wait = retry_after(exc.response.headers, datetime.now(UTC))
+                codes = (exc.code, exc.type, *_inner_codes(exc.body))
+                return self._by_status(exc.status_code, _message(exc), codes, wait)
+            case openai.OpenAIError() if not isinstance(exc, openai.APIError):
+                if "Token" in type(exc).__name__ or "redential" in str(exc):
+                    return AuthenticationFailed(f"no credentials for {self._url} ({said})")
+                return InvalidRequest(f"the SDK refuses the request to {self._url} ({said})")
+            case _:
+                pass
+        unconnected = any(type(cause).__name__ == "ConnectTimeout" for cause in causes)
+        if _is_timeout(exc) and not unconnected:
+            return self.silent()
+        if unconnected or _is_transport(exc):
+            return self._of_connection(causes)
+        return self.malformed(said)
+
+    def malformed(self, what: str, body: str = "") -> MalformedResponse:
+        """Say that an answer can't be read."""
+        shown = f": {self.clean(body)}" if body else ""
+        return MalformedResponse(f"{self._url} sent {what}{shown}")
+
+    def silent(self) -> BackendTimeout:
+        """Say that the server was silent for too long."""
+        limit = self._timeout
+        within = "in time" if limit is None else f"for {limit:g} s, the backend's timeout"
+        return BackendTimeout(f"{self._url} said nothing {within}")
+
+    def late(self) -> BackendTimeout:
+        """Say that the whole request took too long."""
+        return BackendTimeout(
+            f"{self._url} was not done within {self._total:g} s, the backend's total_timeout"
+        )
+
+    def unsendable(self, exc: Exception) -> InvalidRequest:
+        """Say that a request can't be put into JSON or into HTTP."""
+        return InvalidRequest(
+            f"the request to {self._url} can't be written:"
+            f" {type(exc).__name__}: {self.clean(str(exc))}"
+        )
+
+    def _of_event(self, exc: ServerError) -> BackendError:
+        if type(exc.code) is int and exc.code in ERROR_STATUSES:
+            return self._by_status(exc.code, exc.message, (exc.kind,), None)
+        kinds = f"{exc.code} {exc.kind}"
+        if "rate_limit" in kinds or "insufficient_quota" in kinds:
+            return self._by_status(429, exc.message, (str(exc.code), exc.kind), None)
+        if "invalid_request" in kinds:
+            return self._by_status(400, exc.message, (), None)
+        return BackendUnavailable(
+            f"{self._url} broke off its reply with an error: {self.clean(exc.message)}"
+        )
+
+    def _by_status(
+        self, status: int, message: str, codes: Iterable[str | None], wait: float | None
+    ) -> BackendError:
+        said = f"{self._url} answered {status}: {self.clean(message)}"
+        kind: type[BackendError] = InvalidRequest
+        retryable: bool | None = None
+        match status:
+            case 401 | 403:
+                kind, said = AuthenticationFailed, f"{said}; check the API key"
+            case 429 if any(code in SPENT for code in codes):
+                kind, said, retryable = RateLimited, f"{said}; the quota is used up", False
+            case 429:
+                kind = RateLimited
+            case 408:
+                kind = BackendTimeout
+            case 404:
+                model = "" if self._model is None else f"the model {self._model!r} and "
+                said = f"{said}; check {model}the base URL"
+            case 409:
+                retryable = True
+            case _ if status >= 500:  # noqa: PLR2004 (the class of statuses)
+                kind = BackendUnavailable
+            case _:
+                pass
+        return kind(said, status=status, retryable=retryable, retry_after=wait)
+
+    def _of_connection(self, causes: tuple[BaseException, ...]) -> BackendError:
+        if any(isinstance(cause, ConnectionRefusedError) for cause in causes):
+            why = "connection refused; is the server running?"
+        elif any(isinstance(cause, socket.gaierror) for cause in causes):
+            why = "its name can't be resolved; check the base URL and the network"
+        elif any(type(cause).__name__ == "ConnectTimeout" for cause in causes):
+            why = "no connection in time; check the base URL and the network"
+        else:
+            why = next((self.clean(str(c)) for c in reversed(causes) if str(c)), "")
+            why = f"the connection failed ({why or type(causes[-1]).__name__})"
+        return BackendUnavailable(f"can't reach {self._url}: {why}")
+
+
+def _message(exc: openai.APIStatusError) -> str:
+    fields = _fields(exc.body)
+    message = fields.get("message") or fields.get("detail") or fields.get("error") or exc.body
+    return str(message or "").strip() or "no reason given"
+
+
+def _inner_codes(body: object) -> tuple[Any, Any]:
+    inner = _fields(_fields(body).get("error"))
+    return inner.get("code"), inner.get("type")
+
+
+def _fields(body: object) -> dict[str, Any]:
+    return cast("dict[str, Any]", body) if isinstance(body, dict) else {}
+
+
+def _causes(exc: BaseException) -> Iterator[BaseException]:
+    # An exception and what led to it, the members of groups included. An error of this library's
+    # that is the context is about another request: for instance the one that this is a retry of.
+    seen: set[int] = set()
+    pending: list[BaseException | None] = [exc]
+    while pending:
+        found = pending.pop(0)
+        if found is None or id(found) in seen or isinstance(found, MelleaError):
+            continue
+        seen.add(id(found))
+        yield found
+        pending.append(found.__cause__ or found.__context__)
+        if isinstance(found, BaseExceptionGroup):
+            pending.extend(cast("BaseExceptionGroup[BaseException]", found).exceptions)
+
+
+def _is_timeout(exc: Exception) -> bool:
+    """A timeout of Python's, the SDK's, or the HTTP library's (not all of whose names we have)."""
+    return isinstance(exc, TimeoutError | openai.APITimeoutError) or any(
+        kind.__name__ == "TimeoutException" for kind in type(exc).__mro__
+    )
+
+
+def _is_transport(exc: Exception) -> bool:
+    if isinstance(exc, OSError | EOFError | openai.APIConnectionError):
+        return True
+    return type(exc).__module__.partition(".")[0] in TRANSPORTS

@@ -12,17 +12,19 @@ import json
 import math
 import os
 import re
+from io import StringIO
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit, urlunsplit
 
 from mellea_like.core.format import json_schema
+from mellea_like.core.generation import Generation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from urllib.parse import SplitResult
 
     from mellea_like.core.backend import Request
-    from mellea_like.core.generation import RequestMeter, Usage
+    from mellea_like.core.generation import RequestMeter
     from mellea_like.core.options import Options
 
 __all__ = [
@@ -52,8 +54,7 @@ MAX_SEED = 2**31
 MAX_EVENT = 2**20
 """Bytes of one event; a longer one isn't a chat reply."""
 
-JOINED = 1024
-"""So many pieces of a text become one: as objects they take more room than as text."""
+HEAD = 1000
 
 _LINE_END = re.compile(rb"\r\n|\n|\r")
 _DROPPED = ("default", "discriminator", "minLength", "maxLength", "examples", "title")
@@ -148,15 +149,24 @@ class EventDecoder:
     The format: https://html.spec.whatwg.org/multipage/server-sent-events.html
     """
 
-    __slots__ = ("_buffer", "_data", "_size")
+    __slots__ = ("_buffer", "_data", "_left", "_most", "_size", "head")
 
-    def __init__(self) -> None:
+    def __init__(self, max_bytes: float = math.inf) -> None:
+        self._most = self._left = max_bytes
         self._buffer = b""
         self._data: list[str] = []
         self._size = 0
+        self.head = b""
+        """How the body begins, to be shown if it turns out to be no reply."""
 
     def feed(self, chunk: bytes) -> Iterator[str]:
         """Take the next part of the body."""
+        self._left -= len(chunk)
+        if self._left < 0:
+            msg = f"an answer of more than {self._most:,} bytes"
+            raise ReplyTooLongError(msg)
+        if len(self.head) < HEAD:
+            self.head += chunk[:HEAD]
         buffer = self._buffer + chunk
         start = 0
         for end in _LINE_END.finditer(buffer):
@@ -190,47 +200,34 @@ class EventDecoder:
 class Reply:
     """What is known of one streamed reply."""
 
-    __slots__ = (
-        "_calls",
-        "_characters",
-        "_joined",
-        "_max_characters",
-        "_meter",
-        "_refused",
-        "_tokens",
-        "began",
-        "done",
-        "finish_reason",
-        "model",
-        "text",
-    )
-
-    def __init__(self, meter: RequestMeter, max_characters: float = math.inf) -> None:
+    def __init__(
+        self, meter: RequestMeter, model: str | None = None, max_characters: float = math.inf
+    ) -> None:
         self._meter = meter
         self._max_characters = max_characters
-        self._calls: dict[object, _ToolCall] = {}
+        self._calls: dict[object, dict[str, Any]] = {}
         self._characters = 0
-        self._joined = 0
         self._tokens = 0
         self._refused = False
-        self.text: list[str] = []
-        self.model: str | None = None
-        self.finish_reason: str | None = None
+        self._text = StringIO()
+        self._model = model
+        self._finish_reason: str | None = None
         self.done = False
         self.began = False
 
     @property
-    def usage(self) -> Usage:
-        """What the reply cost, as known by now."""
-        return self._meter.usage
-
-    @property
     def whole(self) -> bool:
         """Whether the reply came to its end."""
-        return self.began and (self.done or self.finish_reason is not None)
+        return self.began and (self.done or self._finish_reason is not None)
+
+    def generation(self) -> Generation:
+        """Return the reply as far as it was read."""
+        return Generation(
+            self._text.getvalue(), None, self._meter.usage, self._model, self._finish_reason
+        )
 
     def read(self, data: str) -> str:
-        """Take one event."""
+        """Take one event; return the piece of the text that came with it."""
         if data.strip() == "[DONE]":
             self.done = True
             return self._calls_as_text()
@@ -238,20 +235,17 @@ class Reply:
         try:
             if chunk.get("error"):
                 raise ServerError(chunk["error"])
-            return self._read_chunk(chunk)
+            if isinstance(chunk.get("model"), str) and chunk["model"]:
+                self._model = chunk["model"]
+            piece = ""
+            for choice in chunk["choices"] or ():
+                if choice.get("index", 0) == 0:
+                    self.began = True
+                    piece += self._read_choice(choice)
+            self._read_usage(chunk.get("usage"))
         except (AttributeError, TypeError, KeyError) as exc:
             msg = "an event isn't a chunk of a chat reply"
             raise ValueError(msg) from exc
-
-    def _read_chunk(self, chunk: dict[str, Any]) -> str:
-        if isinstance(chunk.get("model"), str) and chunk["model"]:
-            self.model = chunk["model"]
-        piece = ""
-        for choice in chunk["choices"] or ():
-            if choice.get("index", 0) == 0:
-                self.began = True
-                piece += self._read_choice(choice)
-        self._read_usage(chunk.get("usage"))
         return piece
 
     def _read_choice(self, choice: Mapping[str, Any]) -> str:
@@ -260,53 +254,55 @@ class Reply:
         piece = _text(delta.get("content")) + refusal
         thought = delta.get("reasoning_content") or delta.get("reasoning")
         if piece or thought:
-            # Servers send about a chunk a token; the usage at the end corrects it.
-            self._tokens += 1
-            self._meter.update(output_tokens=self._tokens)
-            self._keep(piece, len(thought) if isinstance(thought, str) else 0)
+            self._count(len(piece) + (len(thought) if isinstance(thought, str) else 0))
+            self._text.write(piece)
         self._refused = self._refused or bool(refusal)
         for call in delta.get("tool_calls") or ():
             self._read_call(call.get("index", len(self._calls)), call, call["function"])
         if delta.get("function_call"):
             self._read_call(None, {}, delta["function_call"])
         if choice.get("finish_reason") is not None:
-            self.finish_reason = "refusal" if self._refused else str(choice["finish_reason"])
+            self._finish_reason = "refusal" if self._refused else str(choice["finish_reason"])
             piece += self._calls_as_text()
         return piece
 
     def _read_call(self, index: object, call: Mapping[str, Any], part: Mapping[str, Any]) -> None:
         """Take a piece of a tool call: the first has its id and name, all have arguments."""
-        begun = self._calls.setdefault(index, _ToolCall())
-        begun.id = begun.id or call.get("id")
-        begun.name += _text(part.get("name"))
-        begun.arguments.append(_text(part.get("arguments")))
-        self._tokens += 1
-        self._meter.update(output_tokens=self._tokens)
-        self._keep("", len(begun.arguments[-1]))
+        begun = self._calls.setdefault(index, {"id": None, "name": "", "arguments": StringIO()})
+        begun["id"] = begun["id"] or call.get("id")
+        name, arguments = _text(part.get("name")), _text(part.get("arguments"))
+        self._count(len(name) + len(arguments))
+        begun["name"] += name
+        begun["arguments"].write(arguments)
 
     def _calls_as_text(self) -> str:
         """Return the tool calls as JSON, once the reply has ended: they are its text."""
         if not self._calls:
             return ""
-        calls = [call.as_sent() for call in self._calls.values()]
+        calls = [
+            {
+                "id": call["id"],
+                "type": "function",
+                "function": {"name": call["name"], "arguments": call["arguments"].getvalue()},
+            }
+            for call in self._calls.values()
+        ]
         self._calls = {}
         # A forced call ends with "stop", and some servers end all of them so.
-        if self.finish_reason in (None, "stop"):
-            self.finish_reason = "tool_calls"
-        piece = ("\n" if self.text else "") + json.dumps(calls, ensure_ascii=False)
-        self._keep(piece, 0)
+        if self._finish_reason in (None, "stop"):
+            self._finish_reason = "tool_calls"
+        piece = ("\n" if self._text.tell() else "") + json.dumps(calls, ensure_ascii=False)
+        self._text.write(piece)
         return piece
 
-    def _keep(self, piece: str, unseen: int) -> None:
-        self._characters += len(piece) + unseen
+    def _count(self, characters: int) -> None:
+        # Servers send about a chunk a token; the usage at the end corrects it.
+        self._tokens += 1
+        self._meter.update(output_tokens=self._tokens)
+        self._characters += characters
         if self._characters > self._max_characters:
             msg = f"a reply that is longer than {self._max_characters:,} characters"
             raise ReplyTooLongError(msg)
-        if piece:
-            self.text.append(piece)
-        if len(self.text) - self._joined >= JOINED:
-            self.text[self._joined :] = ["".join(self.text[self._joined :])]
-            self._joined += 1
 
     def _read_usage(self, usage: Any) -> None:
         if not isinstance(usage, dict):
@@ -316,25 +312,10 @@ class Reply:
         if type(sent) is not int or type(received) is not int or sent < 0 or received < 0:
             return
         # Some servers send a running count with every chunk; the one at the end is final.
-        if self.finish_reason is None:
+        if self._finish_reason is None:
             self._meter.update(input_tokens=sent, output_tokens=received)
         else:
             self._meter.settle(input_tokens=sent, output_tokens=received)
-
-
-class _ToolCall:
-    """A tool call, as far as it has arrived."""
-
-    __slots__ = ("arguments", "id", "name")
-
-    def __init__(self) -> None:
-        self.id: object = None
-        self.name = ""
-        self.arguments: list[str] = []
-
-    def as_sent(self) -> dict[str, Any]:
-        function = {"name": self.name, "arguments": "".join(self.arguments)}
-        return {"id": self.id, "type": "function", "function": function}
 
 
 def _text(value: Any) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 import socket
 import ssl
@@ -18,7 +17,7 @@ import pytest
 from http_server import Answer, OpenAIServer
 
 from mellea_like.backends.openai import OpenAIBackend
-from mellea_like.backends.openai_errors import Translator, retry_after
+from mellea_like.backends.openai_connection import Translator, retry_after
 from mellea_like.backends.openai_wire import ServerError
 from mellea_like.core.backend import Request
 from mellea_like.core.conversation import Message
@@ -46,92 +45,22 @@ def translator(**changes) -> Translator:
     return Translator(**{"url": URL, "model": "m", "timeout": 5.0, "secrets": (KEY,), **changes})
 
 
-# --- the SDK's own classes ---------------------------------------------------------------------
+# --- exceptions of the SDK, and of what lies beneath it ------------------------------------------
 
 REQUEST = httpx2.Request("POST", URL)
-
-
-def status_error(cls, status) -> openai.APIStatusError:
-    return cls("no", response=httpx2.Response(status, request=REQUEST), body=None)
-
-
-def sdk_classes() -> list[type[Exception]]:
-    from openai import _exceptions  # the one list of them all
-
-    found = [
-        value
-        for value in vars(_exceptions).values()
-        if inspect.isclass(value) and issubclass(value, Exception)
-    ]
-    return sorted(
-        (cls for cls in found if cls.__module__.startswith("openai")), key=lambda cls: cls.__name__
-    )
-
-
-def make(cls: type[Exception]) -> Exception:
-    """An exception of any of the SDK's classes, made as the SDK makes it."""
-    made = {
-        openai.OAuthError: lambda: cls(response=httpx2.Response(401, request=REQUEST), body=None),
-        openai.APIError: lambda: cls("no", REQUEST, body=None),
-        openai.APIConnectionError: lambda: cls(request=REQUEST),
-        openai.APITimeoutError: lambda: cls(REQUEST),
-        openai.APIResponseValidationError: lambda: cls(
-            httpx2.Response(200, request=REQUEST), body=None
-        ),
-        openai.APIStatusError: lambda: status_error(cls, 418),
-        openai.InternalServerError: lambda: status_error(cls, 500),
-        openai.ContentFilterFinishReasonError: cls,
-        openai.WebSocketConnectionClosedError: lambda: cls("no", unsent_messages=[]),
-    }
-    if cls in made:
-        return made[cls]()
-    if cls.__name__ == "LengthFinishReasonError":
-        completion = openai.types.chat.ChatCompletion.model_construct(usage=None)
-        return cls(completion=completion)
-    if issubclass(cls, openai.APIStatusError):
-        return status_error(cls, cls.status_code)
-    return cls("no")
-
-
-EXPECTED = {
-    "APIConnectionError": BackendUnavailable,
-    "APIError": BackendUnavailable,
-    "APIResponseValidationError": MalformedResponse,
-    "APIStatusError": InvalidRequest,
-    "APITimeoutError": BackendTimeout,
-    "AuthenticationError": AuthenticationFailed,
-    "BadRequestError": InvalidRequest,
-    "ConflictError": InvalidRequest,
-    "ContentFilterFinishReasonError": MalformedResponse,
-    "InternalServerError": BackendUnavailable,
-    "InvalidWebhookSignatureError": MalformedResponse,
-    "LengthFinishReasonError": MalformedResponse,
-    "NotFoundError": InvalidRequest,
-    "OAuthError": AuthenticationFailed,
-    "OpenAIError": InvalidRequest,
-    "PermissionDeniedError": AuthenticationFailed,
-    "RateLimitError": RateLimited,
-    "SubjectTokenProviderError": AuthenticationFailed,
-    "UnprocessableEntityError": InvalidRequest,
-    "WebSocketConnectionClosedError": InvalidRequest,
-    "WebSocketQueueFullError": InvalidRequest,
-}
-
-
-@pytest.mark.parametrize("cls", sdk_classes(), ids=lambda cls: cls.__name__)
-def test_every_exception_class_of_the_sdk_has_its_place(cls):
-    error = translator().of(make(cls))
-    assert type(error) is EXPECTED[cls.__name__]
-    assert URL in str(error)
-
-
-def test_the_table_names_no_class_that_the_sdk_lacks():
-    assert set(EXPECTED) == {cls.__name__ for cls in sdk_classes()}
 
 
 @pytest.mark.parametrize(
     ("exc", "expected"),
     [
+        (openai.APIConnectionError(request=REQUEST), BackendUnavailable),
+        (openai.APITimeoutError(REQUEST), BackendTimeout),
+        (
+            openai.APIStatusError("no", response=httpx2.Response(418, request=REQUEST), body=None),
+            InvalidRequest,
+        ),
+        (openai.OpenAIError("no"), InvalidRequest),
+        (openai.OpenAIError("no credentials were given"), AuthenticationFailed),
         (httpx2.ReadTimeout("slow"), BackendTimeout),
         (httpx2.ConnectTimeout("nobody there"), BackendUnavailable),
         (httpx2.PoolTimeout("full"), BackendTimeout),
@@ -151,7 +80,7 @@ def test_the_table_names_no_class_that_the_sdk_lacks():
     ],
     ids=lambda value: repr(value)[:40],
 )
-def test_what_lies_beneath_the_sdk_has_its_place(exc, expected):
+def test_every_exception_has_its_place(exc, expected):
     assert type(translator().of(exc)) is expected
 
 
@@ -185,31 +114,18 @@ def test_a_refused_connection_and_an_unknown_name_say_what_to_check():
         ({"retry-after": "0"}, 0.0),
         ({"retry-after-ms": "1500", "retry-after": "9"}, 1.5),
         ({"retry-after-ms": "soon", "retry-after": "9"}, 9.0),
+        ({"retry-after-ms": "-1", "retry-after": "9"}, 9.0),
         ({"retry-after": "-5"}, None),
         ({"retry-after": "nan"}, None),
         ({"retry-after": "inf"}, None),
         ({"retry-after": "1e308"}, 86_400.0),
-        ({"retry-after": "1e999"}, None),
         ({"retry-after": ""}, None),
         ({"retry-after": " 7 "}, 7.0),
-        ({"retry-after": "-0"}, 0.0),
-        ({"retry-after": "-inf"}, None),
-        ({"retry-after": "infinity"}, None),
         ({"retry-after": "9" * 5000}, None),
-        ({"retry-after": "1" * 300}, 86_400.0),
         ({"retry-after": "1_000"}, None),
-        ({"retry-after": "0x10"}, None),
-        ({"retry-after": "5s"}, None),
         ({"retry-after": "3, 5"}, None),
         ({"retry-after": "\u0663"}, None),
-        ({"retry-after": "\uff13"}, None),
-        ({"retry-after": "\u00b3"}, None),
-        ({"retry-after-ms": "-1", "retry-after": "9"}, 9.0),
-        ({"retry-after-ms": "nan", "retry-after": "9"}, 9.0),
-        ({"retry-after-ms": "1e300"}, 86_400.0),
-        ({"retry-after-ms": "", "retry-after": "9"}, 9.0),
         ({"retry-after": "Sunday, 06-Nov-94 08:49:37 GMT"}, 0.0),
-        ({"retry-after": "Sun Nov  6 08:49:37 1994"}, 0.0),
         ({"retry-after": "Tue, 01 Jan 99999999999999999999 00:00:00 GMT"}, None),
         ({"retry-after": "soon"}, None),
         ({"retry-after": format_datetime(NOW + timedelta(seconds=90), usegmt=True)}, 90.0),

@@ -199,7 +199,7 @@ def test_any_json_is_a_piece_or_a_value_error(value):
     except ValueError:
         return
     assert isinstance(piece, str)
-    assert "".join(reply.text) == piece
+    assert reply.generation().text == piece
     assert meter.usage.unknown in {0, 1}
 
 
