@@ -61,33 +61,17 @@ class Message:
         return {"role": self.role, "content": self.content, **named}
 
     def render(self, context: Context) -> tuple[Message, ...]:
-        """Return the conversation with this message at its end.
-
-        Args:
-            context: the conversation so far.
-
-        Returns:
-            All messages to send, oldest first.
-        """
+        """Return the conversation with this message at its end."""
         return (*context.messages, self)
 
     def parse(self, text: str) -> str:
-        """Return the reply's text as it is.
-
-        Args:
-            text: the reply.
-
-        Returns:
-            The same text.
-        """
+        """Return the reply's text as it is."""
         return text
 
 
+@dataclass(frozen=True, slots=True)
 class Context:
-    """The messages exchanged so far, oldest first.
-
-    `add` returns a new context that shares this one as its prefix, so that branching a long
-    conversation into many costs a few bytes a branch. Contexts compare by their messages.
+    """The messages exchanged so far, oldest first; immutable. Contexts compare by their messages.
 
     Args:
         messages: the conversation so far.
@@ -96,13 +80,15 @@ class Context:
         TypeError: an item isn't a `Message`.
     """
 
-    __slots__ = ("_length", "_messages", "_parent", "_tail")
+    messages: tuple[Message, ...]
 
     def __init__(self, messages: Iterable[Message] = ()) -> None:
-        self._parent: Context | None = None
-        self._tail = _checked(tuple(messages))
-        self._length = len(self._tail)
-        self._messages: tuple[Message, ...] | None = self._tail
+        kept = tuple(messages)
+        for message in kept:
+            if not isinstance(message, Message):
+                msg = f"a context holds Message objects, not {type(message).__name__}"
+                raise TypeError(msg)
+        object.__setattr__(self, "messages", kept)
 
     def add(self, *messages: Message) -> Context:
         """Return a context with more messages at its end; this one stays as it is.
@@ -116,54 +102,16 @@ class Context:
         Raises:
             TypeError: an item isn't a `Message`.
         """
-        longer = Context.__new__(Context)
-        longer._parent = self
-        longer._tail = _checked(messages)
-        longer._length = self._length + len(messages)
-        longer._messages = None
-        return longer
-
-    @property
-    def messages(self) -> tuple[Message, ...]:
-        """All messages, oldest first; made on first use and kept."""
-        if self._messages is None:
-            tails: list[tuple[Message, ...]] = []
-            node = self
-            while node._messages is None and node._parent is not None:
-                tails.append(node._tail)
-                node = node._parent
-            prefix = node._messages if node._messages is not None else node._tail
-            self._messages = (*prefix, *(m for tail in reversed(tails) for m in tail))
-        return self._messages
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # Not as a chain of parents, which a conversation of 400 turns makes too deep to follow.
-        return Context, (self.messages,)
+        return Context((*self.messages, *messages))
 
     def __len__(self) -> int:
-        return self._length
+        return len(self.messages)
 
     def __iter__(self) -> Iterator[Message]:
         return iter(self.messages)
 
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Context):
-            return NotImplemented
-        return self is other or self.messages == other.messages
-
-    def __hash__(self) -> int:
-        return hash(self.messages)
-
     def __repr__(self) -> str:
-        return f"<Context of {self._length} messages>"
-
-
-def _checked(messages: tuple[Message, ...]) -> tuple[Message, ...]:
-    for message in messages:
-        if not isinstance(message, Message):
-            msg = f"a context holds Message objects, not {type(message).__name__}"
-            raise TypeError(msg)
-    return messages
+        return f"<Context of {len(self)} messages>"
 
 
 T_co = TypeVar("T_co", covariant=True)
@@ -249,26 +197,12 @@ class Instruction:
         return "\n\n".join(parts)
 
     def render(self, context: Context) -> tuple[Message, ...]:
-        """Return the conversation with the system message first and the prompt at its end.
-
-        Args:
-            context: the conversation so far.
-
-        Returns:
-            All messages, oldest first.
-        """
+        """Return the conversation with the system message first and the prompt at its end."""
         system = () if self.system is None else (Message("system", self.system),)
         return (*system, *context.messages, Message("user", self.prompt))
 
     def parse(self, text: str) -> str:
-        """Return the reply's text as it is.
-
-        Args:
-            text: the reply.
-
-        Returns:
-            The same text.
-        """
+        """Return the reply's text as it is."""
         return text
 
 

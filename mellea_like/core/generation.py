@@ -190,10 +190,7 @@ class Meter:
             The count of that request.
         """
         request = RequestMeter()
-        if self._requests is None:
-            self._requests = [request]
-        else:
-            self._requests.append(request)
+        self.add(request)
         return request
 
     def attempt(self) -> Meter:
@@ -203,10 +200,7 @@ class Meter:
             The try's own meter.
         """
         attempt = Meter()
-        if self._requests is None:
-            self._requests = [attempt]
-        else:
-            self._requests.append(attempt)
+        self.add(attempt)
         return attempt
 
     def finish(self, reply: Generation | None) -> Usage:

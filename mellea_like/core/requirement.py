@@ -89,24 +89,6 @@ class Requirement:
         ValueError: an argument is out of its range, or does not go with the validator.
     """
 
-    __slots__ = (
-        "check_only",
-        "description",
-        "inline",
-        "judge",
-        "name",
-        "on_error",
-        "operator",
-        "origin",
-        "parts",
-        "stage",
-        "stream",
-        "timeout",
-        "validator",
-        "version",
-        "weight",
-    )
-
     description: str
     validator: Validator | None
     name: str
@@ -169,7 +151,7 @@ class Requirement:
             msg = f"requirement {description!r}: it has a validator, so a judge has nothing to do"
             raise ValueError(msg)
         _check_stream(description, stream)
-        self._set(
+        vars(self).update(
             description=description,
             validator=validator,
             name=name or _name_of(validator) or description,
@@ -186,10 +168,6 @@ class Requirement:
             origin=None,
             stage=_stage_of(validator, inline=inline),
         )
-
-    def _set(self, **fields: object) -> None:
-        for name, value in fields.items():
-            object.__setattr__(self, name, value)
 
     def __setattr__(self, name: str, value: object) -> None:
         msg = f"a requirement is immutable: make a new one instead of setting {name}"
@@ -210,31 +188,13 @@ class Requirement:
         place = _place_of(self)
         return super().__reduce_ex__(protocol) if place is None else (_found, place)
 
-    def __setstate__(self, state: tuple[dict[str, object] | None, dict[str, object]]) -> None:
-        self._set(**(state[0] or {}), **state[1])
-
     @classmethod
     def _combined(cls, operator: Operator, parts: tuple[Requirement, ...]) -> Requirement:
         words = [part.description if not part.parts else f"({part.description})" for part in parts]
         description = f"not: {words[0]}" if operator == "not" else f" {operator} ".join(words)
-        whole = Requirement.__new__(Requirement)
-        whole._set(
-            description=description,
-            validator=None,
-            name=description,
-            inline=False,
-            timeout=None,
-            weight=1.0,
-            check_only=all(part.check_only for part in parts),
-            on_error="error",
-            judge=None,
-            stream=None,
-            version=None,
-            parts=parts,
-            operator=operator,
-            origin=None,
-            stage=max(part.stage for part in parts),
-        )
+        whole = Requirement(description, check_only=all(part.check_only for part in parts))
+        stage = max(part.stage for part in parts)
+        vars(whole).update(parts=parts, operator=operator, stage=stage)
         return whole
 
     def __and__(self, other: Requirement) -> Requirement:
@@ -276,22 +236,11 @@ class Requirement:
 class _Undecided(Requirement):
     """A judged requirement that becomes a checked one when it is given a validator."""
 
-    __slots__ = ()
-
     def __call__(self, validator: Validator) -> Requirement:
-        return Requirement(
-            self.description,
-            validator,
-            name=None if self.name == self.description else self.name,
-            inline=self.inline,
-            timeout=self.timeout,
-            weight=self.weight,
-            check_only=self.check_only,
-            on_error=self.on_error,
-            judge=self.judge,
-            stream=self.stream,
-            version=self.version,
-        )
+        settings: Any = {name: getattr(self, name) for name in RequirementSettings.__annotations__}
+        if self.name == self.description:
+            del settings["name"]
+        return Requirement(self.description, validator, **settings)
 
 
 @overload

@@ -102,7 +102,7 @@ def from_dict(data: Mapping[str, Any], format: Any, make: Callable[..., T]) -> T
         msg = f"a trace of version {VERSION} can be read here, not one of {data.get('version')!r}"
         raise ValueError(msg)
     try:
-        return make(**_Reader(data, format).fields())
+        return make(**_fields(data, format), **{name: data[name] for name in _AS_WRITTEN})
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as exc:
         what = f"it lacks {exc}" if isinstance(exc, KeyError) else str(exc)
         msg = f"this trace of a call is damaged: {what}"
@@ -213,86 +213,65 @@ def _in_json(plain: Json) -> Json:
     return plain
 
 
-@dataclass(slots=True)
-class _Reader:
-    """Reads one record."""
+def _fields(data: Mapping[str, Any], format: Any) -> dict[str, Any]:
+    """Read the fields of a result, but for those that are what they were written as."""
+    prompts = [tuple(Message(**m) for m in messages) for messages in data["prompts"]]
+    contexts = [Context(messages) for messages in prompts]
+    requirements: dict[tuple[str, str, float], Requirement] = {}
 
-    data: Mapping[str, Any]
-    format: Any
+    def requirement(v: Mapping[str, Any]) -> Requirement:
+        key = (v["name"], v["description"], v["weight"])
+        if key not in requirements:
+            requirements[key] = recorded_requirement(*key)
+        return requirements[key]
 
-    def fields(self) -> dict[str, Any]:
-        data = self.data
-        prompts: list[tuple[Message, ...]] = [
-            tuple(Message(**m) for m in ms) for ms in data["prompts"]
-        ]
-        contexts = [Context(messages) for messages in prompts]
-        requirements: dict[tuple[str, str, float], Requirement] = {}
-        slices = tuple(self._slice(s, prompts, contexts, requirements) for s in data["slices"])
-        best = data["best_index"]
-        return {
-            "slices": slices,
-            "best_index": None if best is None else _place(best, slices),
-            "started": datetime.fromisoformat(data["started"]),
-            **{name: data[name] for name in _AS_WRITTEN},
-        }
-
-    def _slice(
-        self,
-        s: Mapping[str, Any],
-        prompts: Sequence[tuple[Message, ...]],
-        contexts: Sequence[Context],
-        known: dict[tuple[str, str, float], Requirement],
-    ) -> Slice:
-        before, sent = (_place(s[name], prompts) for name in ("context", "prompt"))
-        requirements: list[Requirement] = []
-        for v in s["validations"]:
-            key = (v["name"], v["description"], v["weight"])
-            if key not in known:
-                known[key] = recorded_requirement(*key)
-            requirements.append(known[key])
-        return Slice(
+    slices = tuple(
+        Slice(
             iteration=s["iteration"],
             subsample=s["subsample"],
             depth=s["depth"],
             chain=s["chain"],
             action=RecordedAction(s["action"]["type"], s["action"]["text"]),
-            context=contexts[before],
-            messages=prompts[sent],
-            generation=self._generation(s),
-            requirements=tuple(requirements),
+            context=contexts[_place(s["context"], prompts)],
+            messages=prompts[_place(s["prompt"], prompts)],
+            generation=_generation(s, format),
+            requirements=tuple(map(requirement, s["validations"])),
             verdicts=tuple(map(_verdict, s["validations"])),
             outcome=Outcome(s["outcome"]),
-            error=None if s["error"] is None else error_from_dict(s["error"]),
+            error=_error(s["error"]),
             reason=s["reason"],
             started_at=s["started_at"],
             ended_at=s["ended_at"],
             usage=_usage(s["usage"]),
         )
+        for s in data["slices"]
+    )
+    best = data["best_index"]
+    return {
+        "slices": slices,
+        "best_index": None if best is None else _place(best, slices),
+        "started": datetime.fromisoformat(data["started"]),
+    }
 
-    def _generation(self, s: Mapping[str, Any]) -> Generation | None:
-        if s["text"] is None:
-            return None
-        value = s.get("value")
-        if "value" in s and self.format is not None:
-            value = _value(self.format, s["text"], value)
-        return Generation(
-            s["text"],
-            value,
-            _usage(s["generation_usage"]),
-            s["model"],
-            s["finish_reason"],
-            parsed=s.get("parsed", "value" in s),
-        )
+
+def _generation(s: Mapping[str, Any], format: Any) -> Generation | None:
+    if s["text"] is None:
+        return None
+    value = s.get("value")
+    if "value" in s and format is not None:
+        value = _value(format, s["text"], value)
+    usage = _usage(s["generation_usage"])
+    parsed = s.get("parsed", "value" in s)
+    return Generation(s["text"], value, usage, s["model"], s["finish_reason"], parsed=parsed)
 
 
 def _verdict(v: Mapping[str, Any]) -> ValidationResult:
-    error = v.get("error")
-    return ValidationResult.recorded(
-        ValidationStatus(v["status"]),
-        v["reason"],
-        v["score"],
-        None if error is None else error_from_dict(error),
-    )
+    status = ValidationStatus(v["status"])
+    return ValidationResult.recorded(status, v["reason"], v["score"], _error(v.get("error")))
+
+
+def _error(written: Mapping[str, Any] | None) -> Exception | None:
+    return None if written is None else error_from_dict(written)
 
 
 def _place(index: Any, among: Sequence[object]) -> int:
@@ -330,39 +309,18 @@ class RecordedAction:
 
     @classmethod
     def of(cls, action: Action[Any]) -> RecordedAction:
-        """Describe an action.
-
-        Args:
-            action: any; a recorded one comes back as it is.
-
-        Returns:
-            Its type's name, and its text or else its ``repr``.
-        """
+        """Describe an action: by its type's name, and its text or else its ``repr``."""
         if isinstance(action, RecordedAction):
             return action
         text = getattr(action, "description", None) or getattr(action, "content", None)
         return cls(type(action).__name__, text if isinstance(text, str) else safe_repr(action))
 
     def render(self, context: Context) -> tuple[Message, ...]:
-        """Return the conversation with the text at its end.
-
-        Args:
-            context: the conversation so far.
-
-        Returns:
-            All messages, oldest first.
-        """
+        """Return the conversation with the text at its end."""
         return (*context.messages, Message("user", self.text))
 
     def parse(self, text: str) -> str:
-        """Return the reply's text as it is.
-
-        Args:
-            text: the reply.
-
-        Returns:
-            The same text.
-        """
+        """Return the reply's text as it is."""
         return text
 
 

@@ -87,48 +87,19 @@ class ValidationResult:
                 msg = f"a validation result's score lies between 0 and 1, not {score!r}"
                 raise ValueError(msg)
             score = number
-        status = ValidationStatus.PASSED if passed else ValidationStatus.FAILED
-        self._set(status, reason, score, None)
+        self._set(ValidationStatus.PASSED if passed else ValidationStatus.FAILED, reason, score)
 
     def _set(
         self,
         status: ValidationStatus,
         reason: str,
-        score: float | None,
-        error: BaseException | None,
+        score: float | None = None,
+        error: BaseException | None = None,
     ) -> None:
         object.__setattr__(self, "status", status)
         object.__setattr__(self, "reason", reason)
         object.__setattr__(self, "score", score)
         object.__setattr__(self, "error", error)
-
-    @classmethod
-    def errored(cls, error: BaseException) -> ValidationResult:
-        """Return the verdict of a validator that failed to do its job.
-
-        Args:
-            error: what went wrong.
-
-        Returns:
-            A verdict that is neither a pass nor a failure.
-        """
-        result = cls.__new__(cls)
-        result._set(ValidationStatus.ERRORED, error_text(error), None, error)
-        return result
-
-    @classmethod
-    def skipped(cls, reason: str) -> ValidationResult:
-        """Return the verdict of a requirement that was not asked.
-
-        Args:
-            reason: why not.
-
-        Returns:
-            A verdict that is neither a pass nor a failure.
-        """
-        result = cls.__new__(cls)
-        result._set(ValidationStatus.SKIPPED, reason, None, None)
-        return result
 
     @classmethod
     def recorded(
@@ -138,20 +109,20 @@ class ValidationResult:
         score: float | None = None,
         error: BaseException | None = None,
     ) -> ValidationResult:
-        """Return a verdict as a record has it.
-
-        Args:
-            status: passed, failed, errored or skipped.
-            reason: why.
-            score: how well it was met, or None.
-            error: the exception behind it, or None.
-
-        Returns:
-            The verdict.
-        """
+        """Return a verdict with any status, as a record has it."""
         result = cls.__new__(cls)
         result._set(status, reason, score, error)
         return result
+
+    @classmethod
+    def errored(cls, error: BaseException) -> ValidationResult:
+        """Return the verdict of a validator that failed to do its job."""
+        return cls.recorded(ValidationStatus.ERRORED, error_text(error), None, error)
+
+    @classmethod
+    def skipped(cls, reason: str) -> ValidationResult:
+        """Return the verdict of a requirement that was not asked, and why it was not."""
+        return cls.recorded(ValidationStatus.SKIPPED, reason)
 
     @property
     def passed(self) -> bool:

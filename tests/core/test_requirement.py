@@ -349,7 +349,7 @@ def test_a_pickled_requirement_keeps_its_stream_check():
 class WithOwners(Requirement):
     def __init__(self, description, owner):
         super().__init__(description)
-        self._set(owner=owner)
+        vars(self).update(owner=owner)
 
 
 def test_a_pickled_requirement_keeps_what_a_subclass_added():
