@@ -34,9 +34,10 @@ from mellea_like.requirements.checks_text import (
     ends_with,
     excludes,
     matches,
+    number_between,
+    one_of,
     starts_with,
 )
-from mellea_like.requirements.checks_values import number_between, one_of
 
 __all__ = [
     "casing",

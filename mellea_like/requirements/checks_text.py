@@ -1,11 +1,12 @@
-"""Checks of wording: what a text contains, how it starts and ends, its casing, patterns."""
+"""Checks of wording: what a text contains, how it starts and ends, patterns; of single values."""
 
 from __future__ import annotations
 
 import math
 import re
 import unicodedata
-from typing import TYPE_CHECKING, Any, Literal, Unpack, get_args
+from decimal import Decimal
+from typing import TYPE_CHECKING, Literal, Unpack, get_args
 
 from mellea_like.core.argument_checks import real_number
 from mellea_like.core.validation import ValidationResult, Verdict
@@ -23,27 +24,33 @@ from mellea_like.requirements.checks_common import (
     quoted,
     ready_made,
 )
-from mellea_like.requirements.checks_counts import sentences_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from mellea_like.core.requirement import Requirement
     from mellea_like.core.validation import Candidate
 
-__all__ = ["Casing", "casing", "contains", "ends_with", "excludes", "matches", "starts_with"]
+__all__ = [
+    "Casing",
+    "casing",
+    "contains",
+    "ends_with",
+    "excludes",
+    "matches",
+    "number_between",
+    "one_of",
+    "starts_with",
+]
 
-Casing = Literal["lower", "upper", "title", "sentence"]
+Casing = Literal["lower", "upper"]
 
 _EMPTY = "it is empty"
 
-FEWEST_WORDS_OF_A_TITLE = 3
-"""Fewer words may all be capitalised in a sentence: ``Ada Lovelace.``"""
+_NUMBER = re.compile(r"[+-]?\d+(?:\.\d+)?(?:[eE][+-]?\d{1,4})?")
 
-_SMALL_WORDS = frozenset(
-    "a an and as at but by for from if in into nor of on onto or so the to"  # noqa: SIM905
-    " up via with yet".split()
-)
+MAX_DIGITS = 1_000
+"""A longer text isn't a number that anyone meant."""
 
 
 @ready_made
@@ -197,7 +204,6 @@ def matches(
     full: bool = False,
     ignore_case: bool = False,
     timeout: float = 0.1,
-    early: bool = False,
     **settings: Unpack[Settings],
 ) -> Requirement:
     """Require a match of a regular expression, in the dialect of the ``regex`` package.
@@ -211,8 +217,6 @@ def matches(
         full: the whole reply must match, white space at its ends aside; by default any part may.
         ignore_case: match whatever the case.
         timeout: the most processor time for one search, in seconds; over 0.
-        early: check a reply while it arrives, too, and close its request at the first sure failure;
-            see `mellea_like.requirements.checks`.
         **settings: ``name``, ``weight``, ``check_only``, ``on_error``, as for `Requirement`.
 
     Returns:
@@ -221,10 +225,7 @@ def matches(
     Raises:
         ImportError: the ``regex`` package is not installed.
         TypeError: the pattern isn't a str, or the timeout isn't a number.
-        ValueError: the pattern isn't a regular expression, the timeout isn't over 0, or ``early``
-            is asked for and the pattern can't be decided early: with look-around, word boundaries,
-            back references or possessive repetition, more text may change what the text so far
-            rules out; and without ``full`` or ``^`` at its start, a match may come at any time.
+        ValueError: the pattern isn't a regular expression, or the timeout isn't over 0.
     """
     try:
         import regex  # noqa: PLC0415 (an extra)
@@ -240,14 +241,7 @@ def matches(
     except (regex.error, OverflowError, RecursionError) as exc:
         msg = f"matches: `{clipped(pattern)}` isn't a regular expression: {exc}"
         raise ValueError(msg) from exc
-    if early and not (_is_plain(pattern) and (full or _anchored(pattern))):
-        msg = (
-            f"matches: `{clipped(pattern)}` can't be decided early: that takes full=True or ^ at"
-            " its start, and no look-around, word boundary, back reference or possessive repetition"
-        )
-        raise ValueError(msg)
     shown = f"the regular expression `{clipped(pattern, 200)}`"
-
     wrong = f"it does not match {shown} {'as a whole' if full else 'anywhere'}"
 
     def validate(candidate: Candidate) -> ValidationResult:
@@ -266,28 +260,21 @@ def matches(
             return ValidationResult(False, wrong, 0.0)
         return ValidationResult(True, f"it matches {shown}", 1.0)
 
-    stream = _matching(compiled, wrong, full=full, timeout=timeout) if early else None
     how = "matches as a whole" if full else "has a part that matches"
     words = f"{how} {shown}{_whatever_case(ignore_case=ignore_case)}"
-    return check("matches", words, validate, settings, stream)
+    return check("matches", words, validate, settings)
 
 
 @ready_made
 def casing(kind: Casing, **settings: Unpack[Settings]) -> Requirement:
     """Require a casing. What has no case, such as digits and most scripts of Asia, always passes.
 
-    - ``"lower"``: no letter is a capital. ``"upper"``: every letter is one.
-    - ``"title"``: every word starts with a capital; short words such as ``of`` may not, except the
-      first and the last.
-    - ``"sentence"``: every sentence starts with a capital, and none with three words or more
-      capitalises them all.
-
     Args:
-        kind: which casing.
+        kind: ``"lower"``: no letter is a capital; ``"upper"``: every letter is one.
         **settings: ``name``, ``weight``, ``check_only``, ``on_error``, as for `Requirement`.
 
     Returns:
-        The requirement; its score is the share of words (for ``"sentence"``, sentences) in order.
+        The requirement; its score is the share of words in order.
 
     Raises:
         ValueError: there is no such casing.
@@ -295,62 +282,133 @@ def casing(kind: Casing, **settings: Unpack[Settings]) -> Requirement:
     if kind not in get_args(Casing):
         msg = f"casing is one of {', '.join(get_args(Casing))}, not {kind!r}"
         raise ValueError(msg)
-    words, look = _CASINGS[kind]
+    described = "all in lower case" if kind == "lower" else "all in capitals"
+    change = str.lower if kind == "lower" else str.upper
 
     def validate(candidate: Candidate) -> ValidationResult:
-        wrong, total = look(candidate.text)
+        words = candidate.text.split()
+        wrong = [word for word in words if any(change(c) != c for c in word)]
         if not wrong:
-            return ValidationResult(True, f"it is {words}", 1.0)
+            return ValidationResult(True, f"it is {described}", 1.0)
         others = f", and {len(wrong) - 1} more" if len(wrong) > 1 else ""
-        reason = f"it is not {words}: {quoted(wrong[0])}{others}"
-        return ValidationResult(False, reason, 1.0 - len(wrong) / total)
+        reason = f"it is not {described}: {quoted(wrong[0])}{others}"
+        return ValidationResult(False, reason, 1.0 - len(wrong) / len(words))
 
-    return check("casing", f"is {words}", validate, settings)
-
-
-def _not_lower(text: str) -> tuple[list[str], int]:
-    words = text.split()
-    return [word for word in words if any(c.lower() != c for c in word)], len(words)
+    return check("casing", f"is {described}", validate, settings)
 
 
-def _not_upper(text: str) -> tuple[list[str], int]:
-    words = text.split()
-    return [word for word in words if any(c.upper() != c for c in word)], len(words)
+@ready_made
+def one_of(
+    choices: Iterable[str], *, ignore_case: bool = False, **settings: Unpack[Settings]
+) -> Requirement:
+    """Require a reply that is one of some texts, white space at its ends aside.
+
+    Args:
+        choices: the texts allowed.
+        ignore_case: compare by Unicode case folding.
+        **settings: ``name``, ``weight``, ``check_only``, ``on_error``, as for `Requirement`.
+
+    Returns:
+        The requirement.
+
+    Raises:
+        TypeError: it is a lone text, there is none, or one isn't a str.
+        ValueError: a text is blank.
+    """
+    if isinstance(choices, str):
+        msg = f"one_of takes a list of texts: one_of([{choices!r}])"
+        raise TypeError(msg)
+    allowed = given_texts("one_of", tuple(choices))
+    if not all(text.strip() for text in allowed):
+        msg = "one_of takes texts that are not blank"
+        raise ValueError(msg)
+    fold = str.casefold if ignore_case else str
+    folded = {fold(text.strip()) for text in allowed}
+
+    def validate(candidate: Candidate) -> ValidationResult:
+        reply = candidate.text.strip()
+        if fold(reply) in folded:
+            return ValidationResult(True, f"it is {quoted(reply)}", 1.0)
+        reason = f"it is {quoted(reply)}; allowed is {listed(allowed, 'or')}, and nothing else"
+        return ValidationResult(False, reason, 0.0)
+
+    return check("one_of", f"is {listed(allowed, 'or')}, and nothing else", validate, settings)
 
 
-def _not_title(text: str) -> tuple[list[str], int]:
-    words = [word for word in text.split() if any(map(str.isalnum, word))]
-    last = len(words) - 1
-    wrong = [
-        word
-        for i, word in enumerate(words)
-        if _starts_small(word)
-        and (i in {0, last} or "".join(filter(str.isalnum, word)) not in _SMALL_WORDS)
-    ]
-    return wrong, len(words)
+@ready_made
+def number_between(
+    low: float | None = None, high: float | None = None, **settings: Unpack[Settings]
+) -> Requirement:
+    """Require a reply that is one number, and the number to lie in a range.
+
+    Numbers are read exactly, in the notation ``-12``, ``3.5`` or ``6e3``; white space at the ends
+    aside, nothing else may stand in the reply. Where the value of the reply is an int or float
+    already, that is taken.
+
+    Args:
+        low: the least allowed; None for no limit.
+        high: the greatest allowed; None for no limit.
+        **settings: ``name``, ``weight``, ``check_only``, ``on_error``, as for `Requirement`.
+
+    Returns:
+        The requirement; its score says how close the number is.
+
+    Raises:
+        TypeError: neither limit is given, or one isn't a number.
+        ValueError: a limit is not finite, or the low one is over the high one.
+    """
+    if low is None and high is None:
+        msg = "number_between needs a low limit, a high one, or both"
+        raise TypeError(msg)
+    least, most = _limit("low", low), _limit("high", high)
+    if least is not None and most is not None and least > most:
+        msg = f"number_between: low, {low}, is over high, {high}"
+        raise ValueError(msg)
+    if least is None:
+        limits = f"at most {high}"
+    else:
+        limits = f"at least {low}" if most is None else f"between {low} and {high}"
+
+    def validate(candidate: Candidate) -> ValidationResult:
+        number = _number(candidate)
+        if number is None:
+            return ValidationResult(
+                False, f"it isn't a number: {quoted(candidate.text.strip())}", 0.0
+            )
+        shown = clipped(str(number))
+        distance = _distance(number, least, most)
+        if distance == 0:
+            return ValidationResult(True, f"it is {shown}", 1.0)
+        size = max(Decimal(1), *(abs(limit) for limit in (least, most) if limit is not None))
+        score = float(1 / (1 + distance / size))
+        return ValidationResult(False, f"it is {shown}; it must be {limits}", score)
+
+    return check("number_between", f"is a number {limits}, and nothing else", validate, settings)
 
 
-def _not_sentence(text: str) -> tuple[list[str], int]:
-    sentences = sentences_of(text)
-    return [s for s in sentences if _starts_small(s) or _all_capitalised(s)], len(sentences)
+def _limit(name: str, limit: object) -> Decimal | None:
+    if limit is None:
+        return None
+    # By way of the shortest notation: a user's 0.1 means 0.1, not the nearest binary fraction.
+    return Decimal(repr(real_number(f"number_between: {name}", limit)))
 
 
-def _starts_small(text: str) -> bool:
-    first = next(filter(str.isalnum, text), "")
-    return first.title() != first
+def _number(candidate: Candidate) -> Decimal | None:
+    value = candidate.value
+    if isinstance(value, int) and not isinstance(value, bool):
+        return Decimal(value)
+    text = repr(value) if isinstance(value, float) else candidate.text.strip()
+    if len(text) > MAX_DIGITS or _NUMBER.fullmatch(text) is None:
+        return None
+    return Decimal(text)
 
 
-def _all_capitalised(sentence: str) -> bool:
-    firsts = [first for word in sentence.split() if (first := next(filter(str.isalpha, word), ""))]
-    return len(firsts) >= FEWEST_WORDS_OF_A_TITLE and all(c.lower() != c for c in firsts)
-
-
-_CASINGS: dict[str, tuple[str, Callable[[str], tuple[list[str], int]]]] = {
-    "lower": ("all in lower case", _not_lower),
-    "upper": ("all in capitals", _not_upper),
-    "title": ("in title case", _not_title),
-    "sentence": ("in sentence case", _not_sentence),
-}
+def _distance(number: Decimal, low: Decimal | None, high: Decimal | None) -> Decimal:
+    if high is not None and number > high:
+        return number - high
+    if low is not None and number < low:
+        return low - number
+    return Decimal(0)
 
 
 def _whatever_case(*, ignore_case: bool) -> str:
@@ -363,18 +421,6 @@ def _whatever_case(*, ignore_case: bool) -> str:
 # Rai each other; all else that joins what stands before it is a mark, or follows no text at all.
 _JOINING = re.compile("[\u1160-\u11ff\ud7b0-\ud7ff\U00016d63-\U00016d6a]")
 _FIRST_MARK = "\u0300"
-
-# What a regular expression may consist of so that more text never undoes what the text so far
-# rules out. A word boundary, for one, may hold at the end of a text, and not once more arrives.
-_ESCAPE = r"\\[dDwWsSnrtfv]|\\[pP]\{\^?\w+\}|\\[^A-Za-z0-9]"
-_TOKEN = re.compile(
-    rf"[^\\^$.|?*+()\[\]{{}}]|\.|\||{_ESCAPE}|\[\^?(?:[^\\\[\]]|{_ESCAPE})+\]"
-    r"|\((?![?*])|\(\?[is]*:|\(\?P?<[A-Za-z_]\w*>|\)"
-    r"|(?:[*+?]|\{\d+(?:,\d*)?\}|\{,\d+\})\??(?!\+)",
-    re.DOTALL,
-)
-_HEAD = re.compile(r"(?:\(\?[is]+\))?(\^|\\A)?")
-_TAIL = re.compile(r"(?<!\\)(?:\\\\)*(\$|\\Z)\Z")
 
 
 def joins_nothing(character: str) -> bool:
@@ -451,73 +497,3 @@ def _settling(*, ignore_case: bool) -> Callable[[str], str]:
         return ""
 
     return settle
-
-
-# --- regular expressions ----------------------------------------------------------------------
-
-
-def _is_plain(pattern: str) -> bool:
-    """Tell whether a pattern can be decided early: it ignores what is around a match."""
-    at, end = _body(pattern)
-    while at < end:
-        token = _TOKEN.match(pattern, at, end)
-        if token is None:
-            return False
-        at = token.end()
-    return True
-
-
-def _anchored(pattern: str) -> bool:
-    """Tell whether a plain pattern can match at the start of a text only."""
-    head = _HEAD.match(pattern)
-    if head is None or head[1] is None:
-        return False
-    at, end = _body(pattern)
-    depth = 0
-    for token in _TOKEN.finditer(pattern, at, end):
-        if token[0] == "|" and not depth:
-            return False
-        depth += (token[0][0] == "(") - (token[0] == ")")
-    return True
-
-
-def _body(pattern: str) -> tuple[int, int]:
-    """Return where the part between the anchors starts and ends."""
-    head = _HEAD.match(pattern)
-    start = 0 if head is None else head.end()
-    tail = _TAIL.search(pattern, start)
-    return start, len(pattern) if tail is None else tail.start(1)
-
-
-def _matching(compiled: Any, reason: str, *, full: bool, timeout: float) -> Fresh:
-    """Return a check that fails once a reply can't come to match."""
-
-    def hopeless(text: str) -> bool:
-        if not full:
-            return compiled.match(text, partial=True, timeout=timeout) is None
-        text = text.lstrip()
-        if compiled.fullmatch(text, partial=True, timeout=timeout) is not None:
-            return False
-        # The white space may have been the last of it.
-        ended = text.rstrip()
-        return len(ended) == len(text) or compiled.fullmatch(ended, timeout=timeout) is None
-
-    def make() -> Look:
-        seen = 0
-        due: float = 1
-
-        def look(text: str, delta: str) -> Answer:
-            nonlocal seen, due
-            seen += len(delta)
-            if seen < due:
-                return Verdict.UNKNOWN
-            due = seen + max(1, seen // 4)
-            try:
-                return (Verdict.FAIL, reason) if hopeless(text) else Verdict.UNKNOWN
-            except TimeoutError:
-                due = float("inf")
-                return Verdict.UNKNOWN
-
-        return look
-
-    return Fresh(make)

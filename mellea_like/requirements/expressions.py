@@ -38,7 +38,6 @@ EARLY = (
     "lines==3",
     "excludes:TEXT",
     "starts:TEXT",
-    "regex:^PATTERN",
     "json",
 )
 """Those that can be decided before a reply's end (``early=True``)."""
@@ -56,7 +55,7 @@ _TEXTS: dict[str, Callable[..., Requirement]] = {
     "starts": checks.starts_with,
     "ends": checks.ends_with,
 }
-_STREAMED = frozenset({"words", "chars", "lines", "excludes", "regex", "starts"})
+_STREAMED = frozenset({"words", "chars", "lines", "excludes", "starts"})
 _OPERATORS = ("<=", ">=", "==", "<", ">")
 _COUNT = re.compile(r"\s*([A-Za-z]+)\s*([<>=!]+)\s*(\S.*?)?\s*", re.DOTALL)
 _MOST_DIGITS = 9

@@ -21,7 +21,7 @@ CHECKS = [
     checks.starts_with("a" * 999 + "b", ignore_case=True),
     checks.ends_with("b" * 99, ignore_case=True),
     checks.matches("^a*b$"),
-    *(checks.casing(kind) for kind in ("lower", "upper", "title", "sentence")),
+    *(checks.casing(kind) for kind in ("lower", "upper")),
     checks.is_json(),
     checks.json_schema({"type": "array", "items": {"type": "integer"}}),
     checks.parses_as(list[int]),
