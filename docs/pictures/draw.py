@@ -14,12 +14,10 @@ import anyio
 
 from mellea_like import Generation, Message, RejectionSamplingStrategy, Request
 from mellea_like.backends import SimulatedBackend
-from mellea_like.coalescing import ChatDispatcher, RerunGate, SamplingCoordinator, Tick, bursts
+from mellea_like.coalescing import ChatDispatcher, RerunGate, SamplingCoordinator, Tick
 from mellea_like.testing import run_virtual
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
-
     from mellea_like import SamplingResult
     from mellea_like.coalescing import AuditRecord
 
@@ -269,12 +267,6 @@ class Reruns(NamedTuple):
 def record_reruns() -> Reruns:
     """Run the gate that the picture shows."""
 
-    async def changes() -> AsyncGenerator[float]:
-        for at in CHANGES:
-            await anyio.sleep_until(at)
-            yield at
-        await anyio.sleep(3)
-
     async def call() -> Reruns:
         reruns = Reruns([], [])
 
@@ -283,12 +275,19 @@ def record_reruns() -> Reruns:
             await anyio.sleep(1.6)
             reruns.ticks.append((began, anyio.current_time(), tick.reasons))
 
-        async with RerunGate(tick) as gate, bursts(changes(), quiet=0.4, max_wait=1.2) as stream:
-            async for burst in stream:
-                name = f"{len(reruns.bursts) + 1}"
-                first = burst.items[0]
-                reruns.bursts.append((first, anyio.current_time(), burst.ended_by))
-                gate.poke(name)
+        async def gathered(changes: list[float]) -> None:  # noqa: RUF029 (a run is async)
+            now = anyio.current_time()
+            why = "quiet" if now < changes[0] + 1.2 else "cap"
+            reruns.bursts.append((changes[0], now, why))
+            gate.poke(f"{len(reruns.bursts)}")
+
+        # What `watch` does with changes of files, with an exact clock.
+        window = ChatDispatcher(gathered, quiet=0.4, max_wait=1.2)
+        async with RerunGate(tick) as gate, window:
+            for at in CHANGES:
+                await anyio.sleep_until(at)
+                window.submit("changes", at)
+            await anyio.sleep(3)
         return reruns
 
     return run_virtual(call)

@@ -25,7 +25,7 @@ from mellea_like.errors import CoalescingError
 if TYPE_CHECKING:
     from anyio.abc import Process
 
-    from mellea_like.coalescing.rerun.status import RerunStatus
+    from mellea_like.coalescing.rerun.gate import RerunStatus
     from mellea_like.coalescing.rerun.watch import Changes
 
 __all__ = ["EPILOG", "HELP", "Runs", "WatchCommand", "WatchOptions", "ending", "run"]

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import anyio
 from anyio.lowlevel import checkpoint_if_cancelled
 
+from mellea_like.errors import Expired, Stopped
 from mellea_like.runtime.event_loops import check_loop, running_loop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
     from types import TracebackType
+
+    from mellea_like.errors import CoalescingError
 
 __all__ = ["Ticket"]
 
@@ -26,21 +30,33 @@ class Ticket(Generic[T]):
     to say.
 
     Args:
-        abandoned: called, at most once, when the last waiter was cancelled.
+        left: called when its last waiter was cancelled, with `Stopped`, and when the deadline
+            passed while someone waited, with the `Expired` that it then fails with.
+        deadline: until when the result is of use, on ``anyio.current_time``'s clock.
+        late: what that `Expired` says.
     """
 
     __slots__ = (
-        "_abandoned",
         "_error",
+        "_left",
         "_loop",
         "_settled",
         "_traceback",
         "_value",
         "_waiters",
+        "deadline",
+        "late",
     )
 
-    def __init__(self, abandoned: Callable[[Ticket[T]], object] | None = None) -> None:
-        self._abandoned = abandoned
+    def __init__(
+        self,
+        left: Callable[[Ticket[T], CoalescingError], object] | None = None,
+        deadline: float = math.inf,
+        late: str = "the deadline passed before there was an answer",
+    ) -> None:
+        self.deadline = deadline
+        self.late = late
+        self._left = left
         self._loop = running_loop()
         self._settled: anyio.Event | None = None
         self._value: Any = None
@@ -95,16 +111,7 @@ class Ticket(Generic[T]):
         """
         if not self.done:
             check_loop(self._loop, "ticket's component")
-            self._waiters += 1
-            try:
-                await self._event().wait()
-            except BaseException:
-                self._waiters -= 1
-                if not self._waiters and not self.done and self._abandoned is not None:
-                    abandoned, self._abandoned = self._abandoned, None
-                    abandoned(self)
-                raise
-            self._waiters -= 1
+            await self._until_done()
         if self._error is not None:
             # What cancels a component along with its callers leaves as their cancellation.
             await checkpoint_if_cancelled()
@@ -117,6 +124,27 @@ class Ticket(Generic[T]):
         finally:
             del self  # Break the cycle between frame and exception.
 
+    async def _until_done(self) -> None:
+        self._waiters += 1
+        try:
+            while not self.done:
+                with anyio.CancelScope(deadline=self.deadline):
+                    await self._event().wait()
+                if not self.done and self.deadline <= anyio.current_time():
+                    error = Expired(self.late)
+                    self._leave(error)
+                    self.fail(error)
+        except BaseException:
+            if self._waiters == 1 and not self.done:
+                self._leave(Stopped("its caller was cancelled"))
+            raise
+        finally:
+            self._waiters -= 1
+
+    def _leave(self, error: CoalescingError) -> None:
+        if self._left is not None:
+            self._left(self, error)
+
     def _event(self) -> anyio.Event:
         if self._settled is None:
             self._settled = anyio.Event()
@@ -125,7 +153,7 @@ class Ticket(Generic[T]):
     def _finish(self, value: Any, error: BaseException | None) -> bool:
         if self.done:
             return False
-        self._value, self._error, self._abandoned = value, error, None
+        self._value, self._error, self._left = value, error, None
         self._traceback = None if error is None else error.__traceback__
         self._event().set()
         return True

@@ -5,21 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
 
 import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
 from mellea_like.coalescing import RerunGate, Tick
-from mellea_like.coalescing.rerun.submissions import (
-    MAX_REASONS,
-    Submission,
-    Submissions,
-    when_busy,
-)
+from mellea_like.coalescing.rerun.gate import MAX_REASONS
 from mellea_like.errors import CoalescingError, Refused
 
 pytestmark = pytest.mark.anyio
@@ -214,7 +207,6 @@ async def test_ignore_refuses_requests_during_a_tick_and_takes_them_after_it(vir
         (0, {"a", "with a"}),
         (1.5, {"after"}),
     ]
-    assert gate.statistics().refused == 1
 
 
 async def test_ignore_drops_pokes_during_a_tick_and_says_so(virtual_clock):
@@ -224,7 +216,6 @@ async def test_ignore_drops_pokes_during_a_tick_and_says_so(virtual_clock):
         await anyio.sleep(0.5)
         assert not gate.poke()
     assert tick.times == [0]
-    assert gate.statistics()[1:3] == (1, 1)
 
 
 async def test_restart_cancels_the_tick_and_the_next_one_answers_all(virtual_clock):
@@ -235,8 +226,7 @@ async def test_restart_cancels_the_tick_and_the_next_one_answers_all(virtual_clo
     assert tick.began == [(0, ("old",)), (0.4, ("old", "new"))]
     assert tick.ended == [1.4]
     assert asked.back == {"old": (1.4, 2), "new": (1.4, 2)}
-    assert gate.statistics().restarted == 1
-    assert gate.statistics().coalesced == 1
+    assert gate.status().coalesced == 1
 
 
 async def test_a_poke_restarts_too_and_keeps_the_reasons_of_the_old_ones(virtual_clock):
@@ -273,7 +263,6 @@ async def test_a_tick_that_ends_well_though_it_is_cancelled_has_answered(virtual
         await asked.all((0, "old"), (0.5, "new"))
     assert began == [("old",), ("new",)]
     assert asked.back == {"old": (1, 1), "new": (2, 2)}
-    assert gate.statistics().restarted == 0
 
 
 async def test_a_request_that_left_before_the_restart_is_not_answered(virtual_clock):
@@ -284,24 +273,6 @@ async def test_a_request_that_left_before_the_restart_is_not_answered(virtual_cl
         await anyio.sleep(0.2)
         await gate.request("here")
     assert tick.began == [(0, ("gone",)), (0.4, ("here",))]
-
-
-@pytest.mark.parametrize(
-    ("on_busy", "waited", "then"),
-    [
-        ("queue", 0, "queue"),
-        ("queue", 99, "queue"),
-        ("ignore", 0, "ignore"),
-        ("ignore", 99, "ignore"),
-        ("restart", 0, "restart"),
-        ("restart", 9.9, "restart"),
-        ("restart", 10, "queue"),
-        ("restart", 99, "queue"),
-    ],
-)
-def test_what_happens_during_a_tick(on_busy, waited, then):
-    assert when_busy(on_busy, 100 + waited, 100, 10) == then
-    assert when_busy(on_busy, 100 + waited, 100, math.inf) == on_busy
 
 
 # --- the interval -----------------------------------------------------------------------------
@@ -346,7 +317,7 @@ async def test_an_error_goes_to_who_requested_the_tick_and_frees_the_place(virtu
         assert asked.back[name][0] == 1
         assert isinstance(asked.back[name][1], ValueError)
     assert asked.back["c"] == (2, 2)
-    assert gate.statistics().failed == 1
+    assert gate.status().failed == 1
     assert not caplog.records
 
 
@@ -383,7 +354,7 @@ async def test_a_cancellation_that_nobody_asked_for_is_an_error():
     async with RerunGate(tick, name="mine") as gate:
         with pytest.raises(CoalescingError, match="the tick of mine was cancelled, though nobody"):
             await gate.request()
-        assert gate.statistics().failed == 1
+        assert gate.status().failed == 1
 
 
 async def test_a_tick_that_is_no_async_function_says_so(virtual_clock):
@@ -408,7 +379,7 @@ async def test_a_wrong_request_is_refused_and_nothing_comes_of_it(
             await gate.request(**arguments)
         with pytest.raises(TypeError, match="a reason is a string"):
             gate.poke(3)
-        assert gate.statistics() == (0,) * 9
+        assert gate.status().pending == 0
         assert await gate.request("a.txt") == 1
 
 
@@ -437,7 +408,7 @@ async def test_a_tick_gets_what_it_is_run_for_if_it_needs_an_argument(virtual_cl
 async def test_the_status_shows_the_coalescing_state(virtual_clock):
     tick = Ticks(seconds=1)
     async with RerunGate(tick, min_interval=5) as gate:
-        assert gate.status() == (False, 0, 0, 0, 0, "", None, 0)
+        assert gate.status() == (False, 0, 0, 0, 0, "", None, 0, 0)
         began = datetime.now(UTC)
         gate.poke("a")
         assert gate.status()[:6] == (False, 1, 0, 0, 0, "")
@@ -504,7 +475,6 @@ async def test_reasons_are_bounded(virtual_clock):
     [
         ({"tick": None}, TypeError, "a tick is an async function, not None"),
         ({"on_busy": "wait"}, ValueError, "on_busy is one of queue, ignore, restart, not 'wait'"),
-        ({"full": "drop"}, ValueError, "full is 'wait' or 'raise', not 'drop'"),
         ({"min_interval": -1}, ValueError, "min_interval is at least 0 seconds and finite, not -1"),
         (
             {"min_interval": math.inf},
@@ -512,39 +482,9 @@ async def test_reasons_are_bounded(virtual_clock):
             "min_interval is at least 0 seconds and finite, not inf",
         ),
         ({"max_wait": math.nan}, ValueError, "max_wait is at least 0 seconds, not nan"),
-        ({"max_pending": 0}, ValueError, "max_pending is at least 1, not 0"),
-        ({"state": 7}, TypeError, "state is a GateState or the name of a file, not 7"),
+        ({"state": 7}, TypeError, "state is the name of a file, not 7"),
     ],
 )
 def test_wrong_arguments_are_told(wrong, error, says):
     with pytest.raises(error, match=says):
         RerunGate(**{"tick": Ticks(), **wrong})
-
-
-# --- what waits: a state machine without a loop ---------------------------------------------------
-
-
-@dataclass(eq=False)
-class Requester:
-    """Stands for a ticket that is waited for."""
-
-    waiters: int = 1
-
-
-def test_what_is_put_back_goes_first_and_who_left_is_left_out():
-    queue: Submissions[int] = Submissions()
-    tickets: list[Any] = [Requester() for _ in range(3)]
-    for number, ticket in enumerate(tickets):
-        queue.add(ticket, Submission(str(number), number, ticket))
-    queue.poke(Submission("old", 3))
-    run = queue.take(9)
-    assert run is not None
-    queue.poke(Submission("new", 10))
-    queue.poke(Submission("old", 11))
-    tickets[1].waiters = 0
-    queue.put_back(run)
-    assert queue.requests == 2
-    taken = queue.take(20)
-    assert taken is not None
-    assert taken.reasons == ("0", "2", "old", "new")
-    assert not queue

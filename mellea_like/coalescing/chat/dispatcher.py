@@ -338,7 +338,7 @@ class ChatDispatcher(Component, Generic[M, R]):
             if deadline is None
             else real_number(DEADLINE, deadline, least=-math.inf, most=math.inf)
         )
-        ticket: Ticket[R] = Ticket(lambda _: self._withdraw(new))
+        ticket: Ticket[R] = Ticket(lambda *_: self._withdraw(new))
         run = self._run if run is None else _runnable(run)
         now = self._now()
         new = Submission(key, message, run, ticket, now, until, caller_span())

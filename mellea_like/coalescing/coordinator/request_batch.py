@@ -83,7 +83,7 @@ class PendingRequest:
         self.span = span
         self.handlers = handlers
         self._ended = ended
-        self._ticket: Ticket[Generation] = Ticket(lambda _: left(self))
+        self._ticket: Ticket[Generation] = Ticket(lambda *_: left(self))
         self.done = False
         self.batch: RequestBatch | None = None
         self.part: CostPart | None = None  # Of the joint request that is under way.

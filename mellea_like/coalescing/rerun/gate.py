@@ -4,40 +4,140 @@ from __future__ import annotations
 
 import math
 import time
-from collections import Counter
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from inspect import isawaitable
 from pathlib import Path
-from typing import TYPE_CHECKING, Generic, Literal, Self, TypeVar, cast, get_args
+from typing import TYPE_CHECKING, Generic, Literal, NamedTuple, Self, TypeVar, cast, get_args
 
 import anyio
 from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
 
 from mellea_like.coalescing.component import Component
-from mellea_like.coalescing.rerun.status import GateState, RerunStatistics, RerunStatus, Tick
-from mellea_like.coalescing.rerun.submissions import (
-    OnBusy,
-    Submission,
-    Submissions,
-    TickRun,
-    expired,
-    when_busy,
-)
+from mellea_like.coalescing.rerun.gate_state import GateState
 from mellea_like.coalescing.ticket import Ticket
-from mellea_like.core.argument_checks import check_plain, real_number, takes, whole_number
+from mellea_like.core.argument_checks import check_plain, real_number, takes
 from mellea_like.core.display import error_text
-from mellea_like.errors import CoalescingError, QueueFull, Refused, ShutdownError
+from mellea_like.errors import CoalescingError, Expired, Refused, ShutdownError
 from mellea_like.runtime.event_loops import cancel_requested
 from mellea_like.runtime.logs import warn
 from mellea_like.telemetry.spans import caller_span, shared_span
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Generator
+    from collections.abc import Awaitable, Callable, Generator, Iterable
 
-__all__ = ["RerunGate"]
+    from opentelemetry.trace import SpanContext
+
+__all__ = ["RerunGate", "RerunStatus", "Tick"]
 
 T = TypeVar("T")
+
+OnBusy = Literal["queue", "ignore", "restart"]
+
+MAX_REASONS = 100
+"""How many different reasons of pokes are kept for one tick; more are only counted."""
+
+LATE = "the request's deadline passed before a tick answered it"
+
+
+class Tick(NamedTuple):
+    """What a tick is run for.
+
+    Attributes:
+        number: 1 for the gate's first tick, counting those of earlier processes where the gate has
+            a state.
+        reasons: the different reasons of the submissions, in the order they came.
+        submissions: how many requests and pokes it answers.
+    """
+
+    number: int
+    reasons: tuple[str, ...]
+    submissions: int
+
+
+class RerunStatus(NamedTuple):
+    """What a gate is doing and has done; with a state, earlier processes count.
+
+    Attributes:
+        in_flight: whether a tick is under way.
+        pending: how many submissions the next tick will answer.
+        window: in how many seconds that may begin at the earliest, as ``min_interval`` has it.
+        coalesced: how many submissions cost no tick of their own.
+        ticks: how many ticks began.
+        last_trigger: the first reason of the last tick.
+        last_event: when something was submitted last.
+        restart_window: for how many seconds a submission would still restart the tick under way, as
+            ``max_wait`` has it; 0 where none would.
+        failed: how many ticks raised.
+    """
+
+    in_flight: bool
+    pending: int
+    window: float
+    coalesced: int
+    ticks: int
+    last_trigger: str
+    last_event: datetime | None
+    restart_window: float
+    failed: int
+
+
+@dataclass(slots=True, eq=False)
+class Submission(Generic[T]):
+    """A request, which has a ticket, or one or more pokes with the same reason."""
+
+    reason: str
+    at: float
+    ticket: Ticket[T] | None
+    span: SpanContext | None
+    count: int = 1
+
+
+@dataclass(slots=True, eq=False)
+class TickRun(Generic[T]):
+    """The submissions that one tick answers, in the order they came."""
+
+    submissions: list[Submission[T]]
+    refused: bool = False
+
+    @property
+    def first(self) -> float:
+        """When the oldest submission came."""
+        return min(each.at for each in self.submissions)
+
+    @property
+    def count(self) -> int:
+        """How many submissions the tick answers."""
+        return _count(self.submissions)
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """The different reasons, in the order they came."""
+        return tuple(dict.fromkeys(each.reason for each in self.submissions if each.reason))
+
+    def settle(self, value: T) -> None:
+        """Give every requester the result."""
+        for each in self.submissions:
+            if each.ticket is not None:
+                each.ticket.settle(value)
+
+    def fail(self, error: Exception) -> bool:
+        """Give every requester the error, and tell whether any of them is waiting for it."""
+        seen = False
+        for each in self.submissions:
+            ticket, each.ticket = each.ticket, None  # It holds the frames that hold this.
+            if ticket is not None:
+                waiting = ticket.waiters > 0
+                seen |= ticket.fail(error) and waiting
+        return seen
+
+    def refuse(self, error: ShutdownError) -> None:
+        """Give every requester an error that isn't the tick's."""
+        self.refused = True
+        for each in self.submissions:
+            if each.ticket is not None:
+                each.ticket.fail(error)
 
 
 class RerunGate(Component, Generic[T]):
@@ -62,16 +162,14 @@ class RerunGate(Component, Generic[T]):
         max_wait: for how many seconds after its oldest submission a tick may be restarted; then it
             is left to end, so that a steady stream of submissions can't starve it. ``math.inf``
             suits a tick that never ends by itself.
-        max_pending: how many requests may wait for a tick, with ``full="raise"``.
-        full: what becomes of further ones: ``"wait"``, as all do, or ``"raise"`` for a `QueueFull`.
-        state: numbers of an earlier process: a `GateState`, or the name of the file that keeps it,
-            which is read when the gate is entered, and written before and after each tick.
+        state: the name of a file that keeps the gate's numbers from process to process. It is read
+            when the gate is entered, and written before and after each tick.
         on_status: a plain function that is told the `RerunStatus` when something was submitted,
             when a tick begins, and when it has ended. What it raises is logged.
         name: the gate's name in logs and spans.
 
     Raises:
-        TypeError: the tick can't be called, or the state or ``on_status`` has the wrong type.
+        TypeError: the tick can't be called, or another argument has the wrong type.
         ValueError: an argument is out of its range.
     """
 
@@ -82,9 +180,7 @@ class RerunGate(Component, Generic[T]):
         min_interval: float = 0.0,
         on_busy: OnBusy = "queue",
         max_wait: float = 60.0,
-        max_pending: int = 1000,
-        full: Literal["wait", "raise"] = "wait",
-        state: GateState | str | Path | None = None,
+        state: str | Path | None = None,
         on_status: Callable[[RerunStatus], object] | None = None,
         name: str = "rerun",
     ) -> None:
@@ -95,14 +191,10 @@ class RerunGate(Component, Generic[T]):
         if on_busy not in get_args(OnBusy):
             msg = f"RerunGate: on_busy is one of {', '.join(get_args(OnBusy))}, not {on_busy!r}"
             raise ValueError(msg)
-        if full not in {"wait", "raise"}:
-            msg = f"RerunGate: full is 'wait' or 'raise', not {full!r}"
-            raise ValueError(msg)
-        if not (state is None or isinstance(state, str | Path | GateState)):
-            msg = f"state is a GateState or the name of a file, not {state!r}"
+        if not (state is None or isinstance(state, str | Path)):
+            msg = f"RerunGate: state is the name of a file, not {state!r}"
             raise TypeError(msg)
         check_plain("RerunGate: on_status", on_status)
-        whole_number("RerunGate: max_pending", max_pending)
         real_number("RerunGate: min_interval", min_interval, least=0, unit="seconds")
         real_number("RerunGate: max_wait", max_wait, least=0, most=math.inf, unit="seconds")
         self._tick = cast("Callable[..., Awaitable[T]]", tick)
@@ -112,19 +204,16 @@ class RerunGate(Component, Generic[T]):
         self._max_wait = max_wait
         self._on_status = on_status
         self._name = name
-        self._file = Path(state) if isinstance(state, str | Path) else None
+        self._file = None if state is None else Path(state)
+        self._state = GateState()
         self._unsaved = False
-        self._submissions: Submissions[T] = Submissions()
-        self._max_pending = math.inf if full == "wait" else max_pending
+        # Requests by their tickets, and pokes by their reasons.
+        self._pending: dict[Ticket[T] | str, Submission[T]] = {}
         self._current: TickRun[T] | None = None
         self._scope: anyio.CancelScope | None = None
         self._not_before = -math.inf
         self._running = False
         self._changed: anyio.Event | None = None
-        self._counts: Counter[str] = Counter()
-        self._state = GateState()
-        if isinstance(state, GateState):
-            self._state = state.model_copy(update={"in_flight": False, "pending": 0})
 
     @property
     def in_flight(self) -> bool:
@@ -156,7 +245,6 @@ class RerunGate(Component, Generic[T]):
 
         Raises:
             Expired: the deadline passed.
-            QueueFull: there is no room, with ``full="raise"``.
             Refused: a tick is under way, with ``on_busy="ignore"``.
             RuntimeError: the tick requests another and would wait for its own end.
             ShutdownError: the gate is closing or closed.
@@ -168,28 +256,18 @@ class RerunGate(Component, Generic[T]):
         _check_reason(reason)
         if deadline is not None:
             real_number("a request's deadline", deadline, least=-math.inf, most=math.inf)
-        now, until = anyio.current_time(), math.inf if deadline is None else deadline
+        until = math.inf if deadline is None else deadline
         if self._at_work():
             msg = f"the tick of {self._name} can't wait for the one after it: use poke()"
             raise RuntimeError(msg)
-        if until <= now:
-            self._counts["expired"] += 1
-            raise expired()
-        if self._submissions.requests >= self._max_pending:
-            msg = (
-                f"{self._max_pending} requests wait for the next tick already, the most that"
-                " max_pending allows; try again later, or pass full='wait'"
-            )
-            raise QueueFull(msg)
-        if not self._admit(now):
+        if until <= anyio.current_time():
+            raise Expired(LATE)
+        ticket: Ticket[T] = Ticket(self._left, until, LATE)
+        if not self._submit(reason, ticket):
             msg = f"a tick of {self._name} is under way, and on_busy='ignore' takes nothing then"
             raise Refused(msg)
-        ticket: Ticket[T] = Ticket(self._abandoned)
-        self._submissions.add(ticket, Submission(reason, now, ticket, until, caller_span()))
-        self._counts["requests"] += 1
-        self._submitted()
         try:
-            return await self._result(ticket, until)
+            return await ticket.wait()
         finally:
             del ticket  # Break the cycle between frame and exception.
 
@@ -208,13 +286,7 @@ class RerunGate(Component, Generic[T]):
         """
         self._check_open()
         _check_reason(reason)
-        now = anyio.current_time()
-        accepted = self._admit(now)
-        if accepted:
-            self._submissions.poke(Submission(reason, now, span=caller_span()))
-            self._counts["pokes"] += 1
-            self._submitted()
-        return accepted
+        return self._submit(reason, None)
 
     def status(self) -> RerunStatus:
         """Return what the gate is doing.
@@ -222,71 +294,70 @@ class RerunGate(Component, Generic[T]):
         Returns:
             The coalescing state of this moment; to be asked within an event loop.
         """
-        pending, state, now = self._submissions.count, self._state, anyio.current_time()
+        pending, state, now = _count(self._pending.values()), self._state, anyio.current_time()
         restarted = self._current if self._on_busy == "restart" else None
         return RerunStatus(
-            self.in_flight,
-            pending,
-            max(0.0, self._not_before - now) if pending else 0.0,
-            state.coalesced,
-            state.ticks,
-            state.last_trigger,
-            state.last_event,
-            0.0 if restarted is None else max(0.0, restarted.first + self._max_wait - now),
-        )
-
-    def statistics(self) -> RerunStatistics:
-        """Return what was counted.
-
-        Returns:
-            The numbers of this moment.
-        """
-        counts, state = self._counts, self._state
-        return RerunStatistics(
-            requests=counts["requests"],
-            pokes=counts["pokes"],
-            refused=counts["refused"],
-            expired=counts["expired"],
-            waiting=self._submissions.requests,
-            ticks=state.ticks,
-            failed=state.failed,
-            restarted=counts["restarted"],
+            in_flight=self.in_flight,
+            pending=pending,
+            window=max(0.0, self._not_before - now) if pending else 0.0,
             coalesced=state.coalesced,
+            ticks=state.ticks,
+            last_trigger=state.last_trigger,
+            last_event=state.last_event,
+            restart_window=max(0.0, restarted.first + self._max_wait - now) if restarted else 0.0,
+            failed=state.failed,
         )
-
-    def state(self) -> GateState:
-        """Return what a later process may go on from.
-
-        Returns:
-            The state of this moment.
-        """
-        now = {"in_flight": self.in_flight, "pending": self._submissions.count}
-        return self._state.model_copy(update=now)
 
     # --- submissions --------------------------------------------------------------------------
 
-    def _admit(self, now: float) -> bool:
-        if self._current is None:
-            return True
-        what = when_busy(self._on_busy, now, self._current.first, self._max_wait)
-        if what == "ignore":
-            self._counts["refused"] += 1
-            return False
-        if what == "restart" and self._scope is not None:
-            self._scope.cancel("a newer submission restarts the tick")
+    def _submit(self, reason: str, ticket: Ticket[T] | None) -> bool:
+        """Take a submission in; tell whether that was possible."""
+        now = anyio.current_time()
+        if self._current is not None:
+            if self._on_busy == "ignore":
+                return False
+            waited = now - self._current.first
+            if self._on_busy == "restart" and waited < self._max_wait and self._scope is not None:
+                self._scope.cancel("a newer submission restarts the tick")
+        self._add(Submission(reason, now, ticket, caller_span()))
+        self._state.last_event = datetime.now(UTC)
+        self._tell()
+        if not self._running:
+            self._running = True
+            self._start(self._run, name=f"ticks of {self._name}")
         return True
 
-    async def _result(self, ticket: Ticket[T], deadline: float) -> T:
-        try:
-            with anyio.CancelScope(deadline=deadline):
-                return await ticket.wait()
-            self._counts["expired"] += ticket.fail(expired())
-            return await ticket.wait()
-        finally:
-            del ticket
+    def _add(self, new: Submission[T]) -> None:
+        """Have the next tick answer a submission; pokes with the same reason are only counted."""
+        if new.ticket is not None:
+            self._pending[new.ticket] = new
+            return
+        pokes = [each for each in self._pending.values() if each.ticket is None]
+        same = self._pending.get(new.reason)
+        if same is None and len(pokes) >= MAX_REASONS:
+            same = pokes[0]
+        if same is None:
+            self._pending[new.reason] = new
+        else:
+            same.count += new.count
 
-    def _abandoned(self, ticket: Ticket[T]) -> None:
-        self._submissions.drop(ticket)
+    def _take(self) -> list[Submission[T]]:
+        """Take out what the tick that begins now is to answer; what has expired is not."""
+        taken, self._pending = self._pending, {}
+        now = anyio.current_time()
+        # A requester whose deadline has passed is told by its own timer.
+        return [e for e in taken.values() if e.ticket is None or e.ticket.deadline > now]
+
+    def _put_back(self, run: TickRun[T]) -> None:
+        """Let the next tick answer what a cancelled one did not, for those who are still there."""
+        later, self._pending = self._pending, {}
+        for each in [*run.submissions, *later.values()]:
+            if each.ticket is None or each.ticket.waiters:
+                self._add(each)
+
+    def _left(self, ticket: Ticket[T], error: CoalescingError) -> None:
+        self._pending.pop(ticket, None)
+        ticket.fail(error)
         self._wake()
 
     def _wake(self) -> None:
@@ -294,13 +365,6 @@ class RerunGate(Component, Generic[T]):
             self._changed.set()
 
     # --- ticks --------------------------------------------------------------------------------
-
-    def _submitted(self) -> None:
-        self._state.last_event = datetime.now(UTC)
-        self._tell()
-        if not self._running:
-            self._running = True
-            self._start(self._run, name=f"ticks of {self._name}")
 
     def _tell(self) -> None:
         if self._on_status is not None:
@@ -313,12 +377,11 @@ class RerunGate(Component, Generic[T]):
     async def _run(self) -> None:
         """Run ticks until nothing is pending."""
         try:
-            while self._submissions:
+            while self._pending:
                 await checkpoint()  # What comes at the same time shares the tick.
                 await self._hold()
-                run = self._submissions.take(anyio.current_time())
-                if run is not None:
-                    await self._answer(run)
+                if taken := self._take():
+                    await self._answer(TickRun(taken))
         except BaseException:
             self._shut()
             raise
@@ -327,7 +390,7 @@ class RerunGate(Component, Generic[T]):
             self._progressed()
 
     async def _hold(self) -> None:
-        while self._submissions and anyio.current_time() < self._not_before:
+        while self._pending and anyio.current_time() < self._not_before:
             self._changed = anyio.Event()
             with anyio.CancelScope(deadline=self._not_before):
                 await self._changed.wait()
@@ -337,12 +400,13 @@ class RerunGate(Component, Generic[T]):
         state.last_tick = datetime.now(UTC)
         reason = next(iter(run.reasons), "")  # A file's name need not be Unicode.
         state.last_trigger = reason.encode(errors="backslashreplace").decode()
-        state.ticks = run.number = state.ticks + 1
-        self._count(run, 1)
+        state.ticks = number = state.ticks + 1
+        state.submissions += run.count
+        state.coalesced += run.count - 1
         self._not_before = anyio.current_time() + self._min_interval
         attributes: dict[str, str | int] = {
             "mellea_like.gate": self._name,
-            "mellea_like.tick": run.number,
+            "mellea_like.tick": number,
         }
         members = [each.span for each in run.submissions]
         try:
@@ -351,30 +415,25 @@ class RerunGate(Component, Generic[T]):
                 await self._save()  # A tick that ends its process has begun all the same.
                 await checkpoint_if_cancelled()
                 with shared_span("rerun_tick", attributes, members):
-                    run.settle(await self._call(run))
+                    run.settle(await self._call(Tick(number, run.reasons, run.count)))
         except Exception as error:  # noqa: BLE001 (it goes to those who requested the tick)
             state.failed += 1
             if not run.fail(error):
-                self._log_unseen(run, error)
+                self._log_unseen(number, run.reasons, error)
         except BaseException:  # Cancelled from outside; those who wait need not be.
             run.refuse(ShutdownError(f"{self._name} was cancelled before it answered"))
             raise
         else:
             if scope.cancelled_caught and not run.refused:  # Restarted, not closed.
-                self._counts["restarted"] += 1
-                self._count(run, -1)  # The next tick answers it all.
-                self._submissions.put_back(run)
+                state.submissions -= run.count  # The next tick answers it all.
+                state.coalesced -= run.count - 1
+                self._put_back(run)
         finally:
             with anyio.CancelScope(shield=True):
                 await self._save()
             self._tell()
 
-    def _count(self, run: TickRun[T], sign: int) -> None:
-        self._state.submissions += sign * run.count
-        self._state.coalesced += sign * (run.count - 1)
-
-    async def _call(self, run: TickRun[T]) -> T:
-        tick = Tick(run.number, run.reasons, run.count)
+    async def _call(self, tick: Tick) -> T:
         try:
             given = self._tick(tick) if self._wants_tick else self._tick()
             if not isawaitable(given):
@@ -410,15 +469,15 @@ class RerunGate(Component, Generic[T]):
         else:
             self._unsaved = False
 
-    def _log_unseen(self, run: TickRun[T], error: Exception) -> None:
+    def _log_unseen(self, number: int, reasons: tuple[str, ...], error: Exception) -> None:
         warn(
             "tick %d of %s (%s) failed: %s",
-            run.number,
+            number,
             self._name,
-            ", ".join(run.reasons) or "no reason given",
+            ", ".join(reasons) or "no reason given",
             f"{type(error).__name__}: {error_text(error)}",
             gate=self._name,
-            tick=run.number,
+            tick=number,
         )
 
     # --- the end ------------------------------------------------------------------------------
@@ -430,12 +489,17 @@ class RerunGate(Component, Generic[T]):
         await self._until(lambda: not self._running)
 
     def _settle_all(self, error: ShutdownError) -> None:
-        self._submissions.settle_all(error)
+        TickRun(list(self._pending.values())).refuse(error)
+        self._pending = {}
         if self._current is not None:
             self._current.refuse(error)
         if self._scope is not None:
             self._scope.cancel("the gate was closed")
         self._wake()
+
+
+def _count(submissions: Iterable[Submission[T]]) -> int:
+    return sum(each.count for each in submissions)
 
 
 def _check_reason(reason: str) -> None:

@@ -14,15 +14,13 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 import anyio
 
-from mellea_like.coalescing.rerun.bursts import bursts
 from mellea_like.coalescing.rerun.gate import RerunGate
-from mellea_like.core.argument_checks import takes
+from mellea_like.core.argument_checks import real_number, takes
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Iterator
+    from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator
 
-    from mellea_like.coalescing.rerun.status import GateState, RerunStatus
-    from mellea_like.coalescing.rerun.submissions import OnBusy
+    from mellea_like.coalescing.rerun.gate import OnBusy, RerunStatus
 
 __all__ = ["IGNORED", "Changes", "FileChange", "PendingChanges", "is_ignored", "watch"]
 
@@ -42,7 +40,7 @@ MAX_CHANGES = 10_000
 STEP = 50
 """Milliseconds between two looks of watchfiles at what the system told it."""
 
-TIMEOUT = 100
+TIMEOUT = 50
 """Milliseconds after which watchfiles gives control back when nothing changes."""
 
 Kind = Literal["added", "modified", "deleted"]
@@ -93,7 +91,7 @@ async def watch(
     at_start: bool = False,
     ignore: Iterable[str] = (),
     stop: anyio.Event | None = None,
-    state: GateState | str | Path | None = None,
+    state: str | Path | None = None,
     on_status: Callable[[RerunStatus], object] | None = None,
 ) -> None:
     """Run a function again when files change: once for a burst of changes, and one at a time.
@@ -115,7 +113,7 @@ async def watch(
         ignore: shell patterns of names of files and directories that do not count, besides
             `IGNORED`. They say nothing about the names in ``paths`` themselves.
         stop: once it is set, the changes made before are dealt with, and the function returns.
-        state: numbers of an earlier process, as for `RerunGate`: with the name of a file,
+        state: the name of a file that keeps the gate's numbers, as for `RerunGate`, so that
             ``min_interval`` outlives the process. Files of that name do not count as changed.
         on_status: a plain function that is told the gate's `RerunStatus` whenever that changes. A
             submission is a burst of changes, or the start.
@@ -125,7 +123,7 @@ async def watch(
         FileNotFoundError: a path is not there.
         ImportError: watchfiles is not installed.
         OSError: the system can't watch so many files.
-        TypeError: the tick can't be called, or the state or ``on_status`` has the wrong type.
+        TypeError: the tick can't be called, or another argument has the wrong type.
         ValueError: there is no path, or a number is out of its range.
     """
     pending = PendingChanges(MAX_CHANGES)
@@ -153,21 +151,24 @@ async def watch(
         on_status=on_status,
         name="watch",
     )
-    ignored = (*IGNORED, *ignore, *(_names_of(state) if isinstance(state, str | Path) else ()))
-    files = _Files(paths, ignored, quiet)
-    source = files.changes(stop or anyio.Event())
-    stream = bursts(source, quiet=quiet, max_wait=max_wait, max_items=MAX_CHANGES)
+    real_number("watch: quiet", quiet, least=0, unit="seconds")
+    real_number("watch: max_wait", max_wait, least=0, unit="seconds")
+    ignored = (*IGNORED, *ignore, *(() if state is None else _names_of(state)))
+    files = _Files(paths, ignored, quiet, max_wait, stop or anyio.Event())
     await anyio.to_thread.run_sync(files.open)
-    async with gate, stream:
-        if at_start:
-            pending.add(Changes((), rescan=True))
-            gate.poke("start")
-        async for burst in stream:
-            # Those that a busy gate ignores concern nobody any more.
-            if on_busy != "ignore" or not gate.in_flight:
-                changes = Changes(burst.items, burst.rescan)
-                pending.add(changes)
-                gate.poke(changes.reason)
+    async with gate:
+        try:
+            if at_start:
+                pending.add(Changes((), rescan=True))
+                gate.poke("start")
+            while (changes := await files.next_changes()) is not None:
+                # Those that a busy gate ignores concern nobody any more.
+                if on_busy != "ignore" or not gate.in_flight:
+                    pending.add(changes)
+                    gate.poke(changes.reason)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await files.close()
 
 
 class PendingChanges:
@@ -177,6 +178,9 @@ class PendingChanges:
         self._max_paths = max_paths
         self._files: dict[Path, FileChange] = {}
         self._rescan = False
+
+    def __bool__(self) -> bool:
+        return bool(self._files)
 
     def add(self, changes: Changes) -> None:
         """Add changes; a path that is there already keeps its place."""
@@ -201,10 +205,15 @@ class PendingChanges:
 
 
 class _Files:
-    """Files watched by watchfiles in a thread: opened there, then iterated once by `changes`."""
+    """Files watched by watchfiles in a thread: opened there, closed when a look has ended."""
 
     def __init__(
-        self, paths: str | Path | Iterable[str | Path], ignored: tuple[str, ...], quiet: float
+        self,
+        paths: str | Path | Iterable[str | Path],
+        ignored: tuple[str, ...],
+        quiet: float,
+        max_wait: float,
+        stop: anyio.Event,
     ) -> None:
         given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
         if not given:
@@ -212,6 +221,10 @@ class _Files:
             raise ValueError(msg)
         self._roots = [os.path.abspath(path) for path in given]  # noqa: PTH100 (keeps its links)
         self._ignored = ignored
+        self._quiet = quiet
+        self._max_wait = max_wait
+        self._stop = stop
+        self._last_look = False
         self._step = max(1, min(STEP, int(quiet * 1000 / 4)))
         self._thread = anyio.CapacityLimiter(1)
         self._watched: dict[str, tuple[int, int]] = {}
@@ -232,19 +245,26 @@ class _Files:
         self._watched = _identities(self._roots)
         self._first = self._look()
 
-    async def changes(self, stop: anyio.Event) -> AsyncGenerator[FileChange]:
-        """Yield changes until stopped, those from before the stop included."""
-        try:
-            for change in self._first:
-                yield change
-            last = False
-            while not last:
-                last = stop.is_set()
-                for change in await anyio.to_thread.run_sync(self._next, limiter=self._thread):
-                    yield change
-        finally:
-            with anyio.CancelScope(shield=True):
-                await anyio.to_thread.run_sync(self._close, limiter=self._thread)
+    async def next_changes(self) -> Changes | None:
+        """Wait for changes, and until it is quiet; None when stopped and all were returned."""
+        gathered = PendingChanges(MAX_CHANGES)
+        first = last = 0.0
+        found, self._first = self._first, []
+        while True:
+            now = anyio.current_time()
+            if found:
+                first, last = first if gathered else now, now
+                gathered.add(Changes(tuple(found), rescan=False))
+            if self._last_look:
+                return gathered.take() if gathered else None
+            if gathered and now >= min(last + self._quiet, first + self._max_wait):
+                return gathered.take()
+            self._last_look = self._stop.is_set()  # What changed before that is seen by this look.
+            found = await anyio.to_thread.run_sync(self._next, limiter=self._thread)
+
+    async def close(self) -> None:
+        """Watch no more."""
+        await anyio.to_thread.run_sync(self._close, limiter=self._thread)
 
     # --- in the thread --------------------------------------------------------------------------
 

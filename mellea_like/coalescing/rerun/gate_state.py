@@ -1,0 +1,69 @@
+"""The state that a `RerunGate` keeps from process to process."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from pydantic import AwareDatetime, BaseModel, Field, ValidationError
+
+from mellea_like.errors import CoalescingError
+
+__all__ = ["GateState"]
+
+PERMISSIONS = 0o777
+
+
+class GateState(BaseModel):
+    """What is in the file; whether a tick is under way is not, or a crash would block the next."""
+
+    # A file of another version is read as far as it goes.
+    last_event: AwareDatetime | None = None
+    last_tick: AwareDatetime | None = None
+    last_trigger: str = ""
+    ticks: int = Field(default=0, ge=0)
+    failed: int = Field(default=0, ge=0)
+    submissions: int = Field(default=0, ge=0)
+    coalesced: int = Field(default=0, ge=0)
+
+    @classmethod
+    def load(cls, path: Path) -> GateState:
+        """Read a state; where there is no file it is a fresh one, and a damaged one is an error."""
+        try:
+            data = path.read_bytes()
+        except FileNotFoundError:
+            return cls()
+        try:
+            fields: Any = json.loads(data)
+            return cls.model_validate(fields)
+        except (ValueError, RecursionError) as exc:  # pydantic's ValidationError is a ValueError.
+            what = _summary(exc) if isinstance(exc, ValidationError) else str(exc)
+            msg = f"the gate's state in {path} is damaged ({what}): delete it to start afresh"
+            raise CoalescingError(msg) from exc
+
+    def save(self, path: Path) -> None:
+        """Write it as a whole or not at all, with the permissions of the file that is there."""
+        target = path.resolve()
+        number, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+        try:
+            with open(number, "w", encoding="utf-8") as file:  # noqa: PTH123 (it is open already)
+                file.write(self.model_dump_json(indent=2) + "\n")
+                file.flush()
+                os.fsync(number)
+            with suppress(FileNotFoundError):
+                Path(name).chmod(target.stat().st_mode & PERMISSIONS)
+            Path(name).replace(target)
+        except BaseException:
+            with suppress(OSError):
+                Path(name).unlink()
+            raise
+
+
+def _summary(error: ValidationError) -> str:
+    first = error.errors()[0]
+    where = ".".join(map(str, first["loc"]))
+    return f"{where}: {first['msg']}" if where else first["msg"]
