@@ -13,8 +13,7 @@ from mellea_like.runtime.lazy import keep_installed, lazy_exports
 
 if TYPE_CHECKING:
     from mellea_like.backends.llama import LlamaCppBackend
-    from mellea_like.backends.mcp import MCPSamplingBackend
-    from mellea_like.backends.mcp_rounds import SamplingRounds
+    from mellea_like.backends.mcp import MCPSamplingBackend, SamplingRounds
     from mellea_like.backends.openai import OpenAIBackend
 
 __all__ = [
@@ -42,7 +41,7 @@ __getattr__, __dir__ = lazy_exports(
         "LlamaCppBackend": "mellea_like.backends.llama",
         "MCPSamplingBackend": "mellea_like.backends.mcp",
         "OpenAIBackend": "mellea_like.backends.openai",
-        "SamplingRounds": "mellea_like.backends.mcp_rounds",
+        "SamplingRounds": "mellea_like.backends.mcp",
     },
     globals(),
 )

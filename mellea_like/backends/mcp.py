@@ -1,13 +1,18 @@
 """The model of an MCP client: requests for sampling over the Model Context Protocol.
 
-A tool of an MCP server may ask its client to sample; the client shows the request to a person.
+A tool of an MCP server may ask its client to sample; the client shows the request to a person. From
+the protocol's revision 2026-07-28 on, a server sends no requests to its client. A tool returns what
+it needs to know, and the client calls it again with the answers. The work is not begun afresh then:
+it was kept, waiting, and goes on.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, cast
+from dataclasses import dataclass, field, replace
+from itertools import count
+from secrets import token_urlsafe
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeAlias, TypeVar, cast
 
 import anyio
 from pydantic import ValidationError
@@ -24,6 +29,7 @@ from mellea_like.errors import (
     BackendUnavailable,
     InvalidRequest,
     MalformedResponse,
+    ShutdownError,
 )
 
 try:
@@ -36,30 +42,33 @@ except ImportError as exc:  # pragma: no cover
     raise ImportError(msg) from exc
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Awaitable, Callable, Mapping
 
+    from anyio.abc import TaskGroup
     from mcp.server.context import ServerRequestContext
     from mcp.server.mcpserver import Context
     from mcp.server.session import ServerSession
 
     from mellea_like.core.backend import Backend, Request
-    from mellea_like.core.generation import RequestMeter, Usage
+    from mellea_like.core.generation import Usage
 
-__all__ = ["DEFAULT_MAX_TOKENS", "MCPSamplingBackend", "SamplingWay", "ToolContext"]
+__all__ = [
+    "DEFAULT_MAX_TOKENS",
+    "MCPSamplingBackend",
+    "SamplingRounds",
+    "SamplingWay",
+    "ToolContext",
+]
+
+T = TypeVar("T")
 
 # --- requests and replies as the protocol writes them ---------------------------------------------
 
 REFUSED = -1
 """The error code with which a client says that its user refused."""
 
-EXTRA = {
-    "include_context": "include_context",
-    "includeContext": "include_context",
-    "metadata": "metadata",
-    "model_preferences": "model_preferences",
-    "modelPreferences": "model_preferences",
-}
-"""What ``options.extra`` may hold, and what the SDK calls it."""
+EXTRA = ("metadata", "model_preferences", "include_context")
+"""What ``options.extra`` may hold."""
 
 FINISH_REASONS = {"endTurn": "stop", "stopSequence": "stop", "maxTokens": "length"}
 
@@ -83,7 +92,14 @@ def sampling_params(request: Request, options: Options) -> types.CreateMessageRe
     if options.top_p is not None:
         msg = "MCP has no top_p: leave it out, or put what the client understands into metadata"
         raise InvalidRequest(msg)
-    said: dict[str, Any] = {"include_context": "none", **_extra(options)}
+    unknown = sorted(options.extra.keys() - set(EXTRA))
+    if unknown:
+        msg = (
+            f"MCPSamplingBackend can't send {', '.join(unknown)}: of options.extra it takes"
+            " metadata, model_preferences and include_context"
+        )
+        raise InvalidRequest(msg)
+    said: dict[str, Any] = {"include_context": "none", **options.extra}
     if options.model is not None:
         preferences = dict(said.get("model_preferences") or {})
         preferences["hints"] = [{"name": options.model}, *(preferences.get("hints") or ())]
@@ -100,46 +116,34 @@ def sampling_params(request: Request, options: Options) -> types.CreateMessageRe
     try:
         return types.CreateMessageRequestParams.model_validate(said, by_name=True)
     except ValidationError as exc:
-        wrong = ", ".join(sorted({".".join(map(str, error["loc"])) for error in exc.errors()}))
-    msg = f"MCP does not take what options.extra says: {wrong}"
+        msg = f"MCP does not take what options.extra says: {_places(exc)}"
     raise InvalidRequest(msg)
 
 
-def _extra(options: Options) -> dict[str, Any]:
-    unknown = sorted(name for name in options.extra if name not in EXTRA)
-    if unknown:
-        msg = (
-            f"MCPSamplingBackend can't send {', '.join(unknown)}: of options.extra it takes"
-            " metadata, model_preferences and include_context"
-        )
-        raise InvalidRequest(msg)
-    return {EXTRA[name]: value for name, value in options.extra.items()}
+def _places(exc: ValidationError) -> str:
+    return ", ".join(sorted({".".join(map(str, error["loc"])) for error in exc.errors()}))
 
 
 def generation_of(result: object, usage: Usage) -> Generation:
     """Read a client's reply."""
-    if isinstance(result, types.CreateMessageResult):
-        blocks: list[Any] = [result.content]
-    elif isinstance(result, types.CreateMessageResultWithTools):
-        blocks = cast("list[Any]", result.content_as_list)
-    else:
-        msg = f"the MCP client sent {type(result).__name__} where a sampled message is wanted"
-        raise MalformedResponse(msg, retryable=False)
-    if result.role != "assistant":
-        msg = f"the MCP client sent a message of the {result.role} where the assistant's is wanted"
-        raise MalformedResponse(msg, retryable=False)
-    for block in blocks:
-        if not isinstance(block, types.TextContent):
-            msg = f"the MCP client sent content of type {block.type!r}: only text can be read"
-            raise MalformedResponse(msg, retryable=False)
-    reason = result.stop_reason
-    return Generation(
-        "".join(block.text for block in blocks),
-        None,
-        usage,
-        result.model,
-        None if reason is None else FINISH_REASONS.get(reason, reason),
-    )
+    blocks: list[Any] = []
+    wrong = ""
+    if isinstance(result, types.CreateMessageResult | types.CreateMessageResultWithTools):
+        content: Any = result.content
+        blocks = content if isinstance(content, list) else [content]
+        others = [block.type for block in blocks if not isinstance(block, types.TextContent)]
+        if result.role != "assistant":
+            wrong = f"a message of the {result.role} where the assistant's is wanted"
+        elif others:
+            wrong = f"content of type {others[0]!r}: only text can be read"
+        else:
+            reason = result.stop_reason
+            finish = None if reason is None else FINISH_REASONS.get(reason, reason)
+            text = "".join(block.text for block in blocks)
+            return Generation(text, None, usage, result.model, finish)
+    wrong = wrong or f"{type(result).__name__} where a sampled message is wanted"
+    msg = f"the MCP client sent {wrong}"
+    raise MalformedResponse(msg, retryable=False)
 
 
 def error_of(exc: Exception) -> BackendError:
@@ -147,26 +151,25 @@ def error_of(exc: Exception) -> BackendError:
 
     None is worth a retry by itself: that would show a person the same prompt again.
     """
-    if isinstance(exc, ValidationError):
-        wrong = ", ".join(sorted({".".join(map(str, error["loc"])) for error in exc.errors()}))
-        msg = f"the MCP client's reply to a request for sampling can't be read: {wrong}"
-        return MalformedResponse(msg, retryable=False)
-    if isinstance(exc, NoBackChannelError):
-        msg = "the call of the MCP tool that this backend was made for has ended"
-        return BackendUnavailable(msg, retryable=False)
-    if not isinstance(exc, MCPError):
-        msg = f"the connection to the MCP client broke: {type(exc).__name__}: {exc}"
-        return BackendUnavailable(msg, retryable=False)
-    if exc.code == types.REQUEST_TIMEOUT:
-        msg = "the MCP client did not answer a request for sampling in time (timeout=)"
-        return BackendTimeout(msg, retryable=False)
-    if exc.code == types.CONNECTION_CLOSED:
-        msg = "the MCP client disconnected before it answered a request for sampling"
-        return BackendUnavailable(msg, retryable=False)
-    msg = f"the MCP client failed a request for sampling: {exc.message} (code {exc.code})"
-    if exc.code in {types.INVALID_REQUEST, types.METHOD_NOT_FOUND, types.INVALID_PARAMS}:
-        return InvalidRequest(msg)
-    return BackendUnavailable(msg, retryable=False)
+    kind: type[BackendError] = BackendUnavailable
+    match exc:
+        case ValidationError():
+            kind = MalformedResponse
+            said = f"the MCP client's reply to a request for sampling can't be read: {_places(exc)}"
+        case NoBackChannelError():
+            said = "the call of the MCP tool that this backend was made for has ended"
+        case MCPError(code=types.REQUEST_TIMEOUT):
+            kind = BackendTimeout
+            said = "the MCP client did not answer a request for sampling in time (timeout=)"
+        case MCPError(code=types.CONNECTION_CLOSED):
+            said = "the MCP client disconnected before it answered a request for sampling"
+        case MCPError():
+            if exc.code in {types.INVALID_REQUEST, types.METHOD_NOT_FOUND, types.INVALID_PARAMS}:
+                kind = InvalidRequest
+            said = f"the MCP client failed a request for sampling: {exc.message} (code {exc.code})"
+        case _:
+            said = f"the connection to the MCP client broke: {type(exc).__name__}: {exc}"
+    return kind(said, retryable=False)
 
 
 # --- the backend ----------------------------------------------------------------------------------
@@ -182,16 +185,7 @@ SamplingWay = Literal["request", "rounds"]
 
 ToolContext: TypeAlias = "Context[Any, Any] | ServerRequestContext[Any, Any]"
 
-
 BROKEN = (anyio.BrokenResourceError, anyio.ClosedResourceError)
-
-
-class Asker(Protocol):
-    """Gets a request to the client by returning it from the tool."""
-
-    async def ask(self, params: types.CreateMessageRequestParams) -> object:
-        """Wait for the client's answer to a request."""
-        ...
 
 
 class MCPSamplingBackend:
@@ -199,9 +193,9 @@ class MCPSamplingBackend:
 
     Make one in the tool, of the tool's context, for each call. On connections before the protocol's
     revision 2026-07-28 each request is sent to the client while the tool runs. From that revision
-    on, a tool returns its requests instead: run its work through
-    `mellea_like.backends.mcp_rounds.SamplingRounds`, which makes this backend. Where a connection
-    offers neither, ``fallback`` answers; without one, each request is an `InvalidRequest`.
+    on, a tool returns its requests instead: run its work through `SamplingRounds`. Where a
+    connection offers neither, ``fallback`` answers; without one, each request is an
+    `InvalidRequest`.
 
     A client shows each request to a person. What that person refuses (error code -1) is a reply
     whose ``finish_reason`` is ``"refusal"``. Nothing that fails is ``retryable``, so that no one is
@@ -220,6 +214,8 @@ class MCPSamplingBackend:
         provider: ``"mcp"``, for telemetry.
         defaults: ``options``, with ``max_tokens``.
         model: the hint; None where there is none.
+        way: how this connection samples: ``"request"`` or ``"rounds"``; None where the client
+            can't, or can't be reached.
 
     Raises:
         TypeError: the fallback isn't a backend, or a number isn't a number.
@@ -251,38 +247,24 @@ class MCPSamplingBackend:
         given = Options.of(options)
         self.defaults = replace(given, max_tokens=given.max_tokens or max_tokens)
         self._can_judge = can_judge
-        self._asker: Asker | None = None
-        self._way: SamplingWay | None = _way_of(context.session)
+        self.way: SamplingWay | None = _way_of(context.session)
+        self._rounds: _Work[Any] | None = None
         self.model = self.defaults.model
 
     @property
     def can_judge(self) -> bool:
         """Whether it, or the fallback where that answers, decides requirements."""
-        if self._fallback is not None and not self.offered:
+        if self._fallback is not None and not self.can_coalesce:
             return judges(self._fallback)
         return self._can_judge
 
     @property
     def can_coalesce(self) -> bool:
         """Whether requests go to the client, who approves each: a fallback's need nobody."""
-        return self.offered
-
-    @property
-    def way(self) -> SamplingWay | None:
-        """How this connection samples; None where the client can't, or can't be reached."""
-        return self._way
-
-    @property
-    def offered(self) -> bool:
-        """Whether requests go to the client: the connection can sample, in a way that is set up."""
-        return self._way == "request" or (self._way == "rounds" and self._asker is not None)
+        return self.way == "request" or self._rounds is not None
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self._session.protocol_version} {self._way}>"
-
-    def use(self, asker: Asker) -> None:
-        """Ask by way of the tool's result; `SamplingRounds` calls this."""
-        self._asker = asker
+        return f"<{type(self).__name__} {self._session.protocol_version} {self.way}>"
 
     async def generate(self, request: Request) -> Generation:
         """Answer one request, by the client or the fallback.
@@ -292,17 +274,15 @@ class MCPSamplingBackend:
                 sampling and there is no fallback.
             BackendError: there is no reply.
         """
-        if not self.offered:
-            return await self._without(request)
+        if not self.can_coalesce:
+            if self._fallback is not None:
+                return await self._fallback.generate(request)
+            request.meter.sent_nothing()
+            raise InvalidRequest(self._nothing_offered())
         params = sampling_params(request, request.options.over(self.defaults))
         counted = request.meter.start()
-        if self._way == "rounds" and self._asker is not None:
-            return generation_of(await self._asker.ask(params), counted.usage)
-        return await self._send(params, counted)
-
-    async def _send(
-        self, params: types.CreateMessageRequestParams, counted: RequestMeter
-    ) -> Generation:
+        if self._rounds is not None:
+            return generation_of(await self._rounds.ask(params), counted.usage)
         # The SDK's create_message is deprecated, takes no timeout, and does the same.
         try:
             result = await self._session.send_request(
@@ -320,26 +300,18 @@ class MCPSamplingBackend:
         # Outside the handler, so that the SDK's exception does not hang on as the context.
         raise error
 
-    async def _without(self, request: Request) -> Generation:
-        if self._fallback is not None:
-            return await self._fallback.generate(request)
-        request.meter.sent_nothing()
-        raise self._nothing_offered()
-
-    def _nothing_offered(self) -> InvalidRequest:
+    def _nothing_offered(self) -> str:
         version = self._session.protocol_version
-        if self._way == "rounds":
-            msg = (
+        if self.way == "rounds":
+            return (
                 f"this MCP connection speaks revision {version}, where tools return their requests"
                 " for sampling: run the tool's work through SamplingRounds, or give a fallback"
             )
-            return InvalidRequest(msg)
-        msg = (
+        return (
             f"this MCP connection (revision {version}) offers no sampling: the client does not"
             " declare the capability, or the transport can't carry requests to it; give"
             " MCPSamplingBackend a fallback"
         )
-        return InvalidRequest(msg)
 
 
 def _way_of(session: ServerSession) -> SamplingWay | None:
@@ -349,3 +321,234 @@ def _way_of(session: ServerSession) -> SamplingWay | None:
     if is_version_at_least(session.protocol_version, ROUNDS_VERSION):
         return "rounds"
     return "request" if session.can_send_request else None
+
+
+# --- tools that return their requests -------------------------------------------------------------
+
+TOKEN_BYTES = 32
+"""Random bytes of what names a call that waits: nobody guesses it."""
+
+
+class SamplingRounds:
+    """Runs the work of tools that sample, over connections of any revision of the protocol.
+
+    Enter it for as long as the server runs, in its ``lifespan``. It keeps the work that waits for a
+    client in this process, so each call must come back to the process where it began.
+
+    ```text
+    @server.tool()
+    async def summary(context: Context) -> str | InputRequiredResult:
+        async def work(backend):
+            result = await RejectionSamplingStrategy(backend).sample("Sum up.", [short])
+            return result.unwrap()
+
+        return await rounds.run(MCPSamplingBackend(context), context, work)
+    ```
+
+    The client's SDK gives up after ten rounds by default, so let requests that can be made at the
+    same time come together. A client whose user refuses does not come back at all, and neither does
+    one that left: what it was asked fails with `BackendTimeout` after ``patience`` seconds.
+
+    Args:
+        patience: the longest that work waits for its client to come back, in seconds.
+        gather: how long further requests are waited for before the tool returns, in seconds.
+
+    Raises:
+        TypeError: an argument isn't a number.
+        ValueError: a number is out of its range.
+    """
+
+    def __init__(self, *, patience: float = 600.0, gather: float = 0.01) -> None:
+        real_number("patience", patience, over=0)
+        real_number("gather", gather, least=0)
+        self._patience = patience
+        self._gather = gather
+        self._tasks: TaskGroup | None = None
+        self._waiting: dict[str, _Work[Any]] = {}
+
+    async def __aenter__(self) -> Self:
+        self._tasks = await anyio.create_task_group().__aenter__()
+        return self
+
+    async def __aexit__(self, *exc_info: Any) -> bool | None:  # noqa: PYI036 (passed on)
+        tasks, self._tasks = cast("TaskGroup", self._tasks), None
+        tasks.cancel_scope.cancel()
+        return await tasks.__aexit__(*exc_info)
+
+    @property
+    def waiting(self) -> int:
+        """How many calls wait for their client to come back."""
+        return len(self._waiting)
+
+    async def run(
+        self,
+        backend: MCPSamplingBackend,
+        context: Context[Any, Any],
+        work: Callable[[MCPSamplingBackend], Awaitable[T]],
+    ) -> T | types.InputRequiredResult:
+        """Do a tool's work; return what the tool should return.
+
+        Where the connection carries requests, or the backend's fallback answers, the work just
+        runs. Else it runs until it needs the client, and goes on when the tool is called again.
+
+        Args:
+            backend: made of the tool's context.
+            context: the same context.
+            work: an async function of the backend to sample from. It is called once, however often
+                the tool is: it must not use the context, whose call may have ended.
+
+        Returns:
+            The work's result; or what the client has to answer first.
+
+        Raises:
+            InvalidRequest: the client came back to work that is not there any more.
+            ShutdownError: the rounds are closed.
+            BaseException: whatever the work raised.
+        """
+        if backend.way != "rounds":
+            return await work(backend)
+        if self._tasks is None:
+            msg = "these SamplingRounds are not open: enter them in the server's lifespan"
+            raise ShutdownError(msg)
+        state = context.request_state
+        if state is None:
+            call: _Work[T] = _Work(self._patience)
+            backend._rounds = call
+            self._tasks.start_soon(self._run_work, call, work, backend)
+        else:
+            known = self._waiting.pop(state, None)
+            if known is None:
+                msg = (
+                    "the work of this tool call is not there any more: its client took longer than"
+                    f" {self._patience:g} s, or the server was restarted; call the tool again"
+                )
+                raise InvalidRequest(msg)
+            call = known
+            call.token = None
+            call.take(context.input_responses or {})
+        return await self._next(call)
+
+    async def _run_work(
+        self,
+        call: _Work[T],
+        work: Callable[[MCPSamplingBackend], Awaitable[T]],
+        backend: MCPSamplingBackend,
+    ) -> None:
+        try:
+            with call.scope:
+                call.result.append(await work(backend))
+        except Exception as exc:  # noqa: BLE001 (the tool's call raises it)
+            call.error = exc
+        finally:
+            call.end()
+        if call.token is not None:
+            # Nothing waits for the client any more, but it comes back for the result.
+            with anyio.move_on_after(self._patience):
+                await call.fetched.wait()
+            self._waiting.pop(call.token or "", None)
+
+    async def _next(self, call: _Work[T]) -> T | types.InputRequiredResult:
+        try:
+            await call.until_it_asks(self._gather)
+        except anyio.get_cancelled_exc_class():
+            call.scope.cancel()
+            with anyio.CancelScope(shield=True):
+                await call.done.wait()
+            raise
+        if call.done.is_set():
+            return call.outcome()
+        token = call.token = token_urlsafe(TOKEN_BYTES)
+        self._waiting[token] = call
+        return types.InputRequiredResult(input_requests=call.give_out(), request_state=token)
+
+
+@dataclass
+class _Question:
+    """What a client is asked, and what it answered."""
+
+    params: types.CreateMessageRequestParams
+    given_out: bool = False
+    settled: anyio.Event = field(default_factory=anyio.Event)
+    answer: object = None
+
+
+class _Work(Generic[T]):
+    """A tool's work, over all the calls that it takes."""
+
+    def __init__(self, patience: float) -> None:
+        self.scope = anyio.CancelScope()
+        self.token: str | None = None
+        self.done = anyio.Event()
+        self.fetched = anyio.Event()
+        self.result: list[T] = []
+        self.error: Exception = BackendUnavailable(
+            "the work of this tool call was ended with its SamplingRounds", retryable=False
+        )
+        self._patience = patience
+        self._questions: dict[str, _Question] = {}
+        self._numbers = count(1)
+        self._changed = anyio.Event()
+
+    async def ask(self, params: types.CreateMessageRequestParams) -> object:
+        """Wait for the client's answer to a request."""
+        key = f"sampling-{next(self._numbers)}"
+        question = self._questions[key] = _Question(params)
+        self._changed.set()
+        try:
+            with anyio.move_on_after(self._patience):
+                await question.settled.wait()
+        finally:
+            del self._questions[key]
+        if not question.settled.is_set():
+            msg = (
+                f"the MCP client did not come back with an answer within {self._patience:g} s: it"
+                " left, or its user refused"
+            )
+            raise BackendTimeout(msg, retryable=False)
+        if question.answer is None:
+            msg = "the MCP client came back without an answer to a request for sampling"
+            raise MalformedResponse(msg, retryable=False)
+        return question.answer
+
+    async def until_it_asks(self, gather: float) -> None:
+        """Wait until the work needs its client, or has ended."""
+        while not self.done.is_set():
+            if self._open():
+                with anyio.move_on_after(gather):
+                    await self.done.wait()
+                if self._open():
+                    return
+            else:
+                self._changed = anyio.Event()
+                await self._changed.wait()
+
+    def give_out(self) -> types.InputRequests:
+        """Return the questions that were not yet asked, for the client."""
+        given: types.InputRequests = {}
+        for key, question in self._open().items():
+            question.given_out = True
+            given[key] = types.CreateMessageRequest(params=question.params)
+        return given
+
+    def take(self, answers: Mapping[str, object]) -> None:
+        """Take what the client answered; what it left out is not asked again."""
+        if self.done.is_set():
+            self.fetched.set()
+        for key, question in self._questions.items():
+            if question.given_out:
+                question.answer = answers.get(key)
+                question.settled.set()
+
+    def end(self) -> None:
+        """Say that the work has ended."""
+        self.done.set()
+        self._changed.set()
+
+    def outcome(self) -> T:
+        """Return the work's result."""
+        if not self.result:
+            raise self.error
+        return self.result[0]
+
+    def _open(self) -> dict[str, _Question]:
+        return {key: each for key, each in self._questions.items() if not each.given_out}

@@ -16,8 +16,13 @@ from mcp.shared.exceptions import MCPError, NoBackChannelError
 from mcp_kit import sampled
 
 from mellea_like.backends.function import FunctionBackend
-from mellea_like.backends.mcp import MCPSamplingBackend, error_of, generation_of, sampling_params
-from mellea_like.backends.mcp_rounds import SamplingRounds
+from mellea_like.backends.mcp import (
+    MCPSamplingBackend,
+    SamplingRounds,
+    error_of,
+    generation_of,
+    sampling_params,
+)
 from mellea_like.core.backend import Request, can_judge
 from mellea_like.core.conversation import Message
 from mellea_like.core.generation import Usage, cost_of
@@ -96,7 +101,7 @@ def test_a_request_is_written_with_all_that_the_protocol_has_words_for():
         max_tokens=7,
         stop=("END",),
         seed=3,
-        extra={"metadata": {"a": 1}, "modelPreferences": {"hints": [{"name": "other"}]}},
+        extra={"metadata": {"a": 1}, "model_preferences": {"hints": [{"name": "other"}]}},
     )
     params = sampling_params(request, options)
     assert params.model_dump(by_alias=True, mode="json", exclude_none=True) == {
@@ -378,7 +383,7 @@ async def test_work_goes_on_where_it_was_when_its_client_comes_back():
     async def work(backend):
         began.append(backend.way)
         texts = [(await backend.generate(ask(text))).text for text in ("a", "b", "c")]
-        return texts, backend.offered
+        return texts, backend.can_coalesce
 
     async with rounds_in_tool() as (rounds, run):
         assert await run(work) == (["Hello yourself."] * 3, True)
@@ -434,13 +439,10 @@ class ByHand:
     def __init__(self) -> None:
         self.request_state: str | None = None
         self.input_responses: dict[str, Any] | None = None
-        self.asker: Any = None
-
-    def use(self, asker: Any) -> None:
-        self.asker = asker
+        self._rounds: Any = None
 
     async def generate(self, request: Request) -> Any:
-        return await self.asker.ask(sampling_params(request, Options(max_tokens=9)))
+        return await self._rounds.ask(sampling_params(request, Options(max_tokens=9)))
 
 
 async def one_question(backend):

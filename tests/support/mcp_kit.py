@@ -21,8 +21,7 @@ import mcp_types as types
 import uvicorn
 from mcp.server.mcpserver import Context, MCPServer
 
-from mellea_like.backends.mcp import MCPSamplingBackend
-from mellea_like.backends.mcp_rounds import SamplingRounds
+from mellea_like.backends.mcp import MCPSamplingBackend, SamplingRounds
 from mellea_like.coalescing import SamplingCoordinator
 from mellea_like.core.backend import Request
 from mellea_like.core.conversation import Message
