@@ -229,6 +229,7 @@ IMPORT_ALL = """
 BEHIND_A_FRONT_DOOR = {
     "mellea_like.backends.openai_": "mellea_like.backends.openai",
     "mellea_like.cli.": "mellea_like.cli.main",
+    "mellea_like.gateway.http.": "mellea_like.gateway.http.app",
 }
 WITH_EXTRAS = (
     "mellea_like.backends.llama",
@@ -236,10 +237,6 @@ WITH_EXTRAS = (
     "mellea_like.backends.openai",
     "mellea_like.batch.rows.parquet",
     "mellea_like.batch.rows.template",
-    "mellea_like.gateway.http.app",
-    "mellea_like.gateway.http.connection",
-    "mellea_like.gateway.http.metrics",
-    "mellea_like.gateway.http.server",
     "mellea_like.gateway.config.config_file",
     "mellea_like.testing",
 )

@@ -68,8 +68,7 @@ def _serve(options: ServeOptions) -> int:
     from mellea_like.gateway.config.config_file import ConfigError, read_config  # noqa: PLC0415
     from mellea_like.gateway.config.upstreams import check_upstreams  # noqa: PLC0415
     from mellea_like.gateway.http.app import Gateway  # noqa: PLC0415 (an extra)
-    from mellea_like.gateway.http.auth import listening_address  # noqa: PLC0415
-    from mellea_like.gateway.http.server import listen  # noqa: PLC0415
+    from mellea_like.gateway.http.server import listen, listening_address  # noqa: PLC0415
 
     try:
         config = read_config(options.config)

@@ -11,8 +11,9 @@ import pytest
 from guard_kit import OTHER_TOKEN, TOKEN, key
 
 from mellea_like.gateway.config.gateway_config import ANONYMOUS, KeyConfig, ServerConfig
-from mellea_like.gateway.http import auth
-from mellea_like.gateway.http.auth import Keys, check_host, listening_address
+from mellea_like.gateway.http import keys as keys_module
+from mellea_like.gateway.http.keys import Keys, check_host
+from mellea_like.gateway.http.server import listening_address
 from mellea_like.gateway.refusal import Refusal
 
 
@@ -74,7 +75,7 @@ def test_a_token_is_compared_with_all_keys_as_digests_of_one_length(monkeypatch)
         return hmac.compare_digest(a, b)
 
     keys = Keys({"first": key(), "second": key(OTHER_TOKEN), "third": key("x" * 99)})
-    monkeypatch.setattr(auth, "hmac", type("Watched", (), {"compare_digest": watched}))
+    monkeypatch.setattr(keys_module, "hmac", type("Watched", (), {"compare_digest": watched}))
     for token in (TOKEN, "a", "b" * 1000):
         compared.clear()
         with suppress(Refusal):
@@ -155,8 +156,8 @@ def resolves(monkeypatch):
 )
 def test_the_loopback_needs_no_key(found, taken, resolves):
     resolves(*found)
-    address = listening_address(ServerConfig(host="name"), has_keys=False)
-    assert address.sockaddr == (taken, 8080)
+    _, address = listening_address(ServerConfig(host="name"), has_keys=False)
+    assert address == (taken, 8080)
 
 
 @pytest.mark.parametrize(
@@ -177,7 +178,7 @@ def test_another_address_starts_only_with_a_key(found, resolves):
     server = ServerConfig(host="name")
     with pytest.raises(ValueError, match="no keys are configured"):
         listening_address(server, has_keys=False)
-    assert listening_address(server, has_keys=True).sockaddr[1] == 8080
+    assert listening_address(server, has_keys=True)[1][1] == 8080
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "0", "::", "[::]", "00.0.0.0"])
@@ -188,8 +189,8 @@ def test_the_system_s_ways_to_write_every_address_are_seen_through(host):
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "127.1", "[::1]", "::1"])
 def test_the_system_s_ways_to_write_the_loopback_are_taken(host):
-    found = listening_address(ServerConfig(host=host), has_keys=False)
-    assert found.sockaddr[0] in {"127.0.0.1", "::1"}
+    _, found = listening_address(ServerConfig(host=host), has_keys=False)
+    assert found[0] in {"127.0.0.1", "::1"}
 
 
 @pytest.mark.parametrize("found", [[socket.gaierror("no")], [UnicodeError("too long")], []])

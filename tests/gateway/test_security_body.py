@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from mellea_like.errors import ClientDisconnected
 from mellea_like.gateway.config.gateway_config import ServerConfig
-from mellea_like.gateway.http import body as body_module
-from mellea_like.gateway.http.body import check_headers, parse, read_body
+from mellea_like.gateway.http import guard as body_module
+from mellea_like.gateway.http.guard import check_headers, parse, read_body
 from mellea_like.gateway.refusal import Refusal
 
 MIB = 2**20
@@ -163,12 +163,12 @@ def test_json_is_read_as_python_reads_it(text):
         (b"[]", "isn't an object"),
         (b'"text"', "isn't an object"),
         (b"null", "isn't an object"),
-        (b'{"a": NaN}', "NaN"),
-        (b'{"a": Infinity}', "Infinity"),
-        (b'{"a": -Infinity}', "-Infinity"),
+        (b'{"a": NaN}', "none in JSON"),
+        (b'{"a": Infinity}', "none in JSON"),
+        (b'{"a": -Infinity}', "none in JSON"),
         (b'{"a": 1e999}', "too large"),
         (b'{"a": -1e999}', "too large"),
-        (b'{"a": 123456789012345678901}', "20 digits"),
+        (b'{"a": ' + b"1" * 5000 + b"}", "too large"),
         (b'{"a": 1, "a": 2}', "the name 'a' twice"),
         (b'{"x": [{"b": 1, "a": 1, "a": 1}]}', "the name 'a' twice"),
         (b'{"a": 1, "\\u0061": 2}', "twice"),

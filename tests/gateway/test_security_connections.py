@@ -15,8 +15,7 @@ from guard_kit import TOKEN, Caller, TinyApp, key, request, running, wait_until
 from uvicorn.server import ServerState
 
 from mellea_like.gateway.config.gateway_config import ServerConfig
-from mellea_like.gateway.http.connection import connection_class
-from mellea_like.gateway.http.server import listen
+from mellea_like.gateway.http.server import connection_class, listen
 
 SHORT = 0.12
 """Seconds that a test's server waits; a promise that is kept is kept within a second more."""
@@ -509,11 +508,11 @@ def test_concurrency_and_queue_of_a_key_over_the_wire():
     app = TinyApp()
     keys = {"team": key(concurrency=2, queue=1), "other": key("other-token-0123456789")}
     with running(app, keys=keys) as gateway:
-        queue = gateway.guard.keys["team"].queue
+        team = gateway.guard.keys["team"]
         waiting = [gateway.connect() for _ in range(3)]
         for caller in waiting:
             caller.send(request("/wait", {"a": 1}, token=TOKEN))
-        wait_until(lambda: (queue.admitted, queue.waiting) == (2, 1))
+        wait_until(lambda: (team.in_flight, team.waiting) == (2, 1))
         refused = gateway.ask(request("/wait", {"a": 1}, token=TOKEN))
         assert (refused.status, refused.error["code"]) == (429, "rate_limit_exceeded")
         assert int(refused.headers["retry-after"]) >= 1
@@ -521,12 +520,12 @@ def test_concurrency_and_queue_of_a_key_over_the_wire():
         other = gateway.ask(request("/v1/models", {"a": 1}, token="other-token-0123456789"))
         assert other.status == 200
         waiting.pop().socket.close()  # Who waited leaves: the place in the queue is free again.
-        wait_until(lambda: queue.waiting == 0)
+        wait_until(lambda: team.waiting == 0)
         metrics = gateway.metrics.render()[0].decode()
         assert 'in_flight{key="team"} 2.0' in metrics
         app.release.set()
         assert [caller.answer().status for caller in waiting] == [200, 200]
-        wait_until(lambda: queue.admitted == 0)
+        wait_until(lambda: team.in_flight == 0)
         metrics = gateway.metrics.render()[0].decode()
         assert 'requests_total{key="team",model="other",status="499"} 1.0' in metrics
         for caller in waiting:

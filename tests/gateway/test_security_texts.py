@@ -295,7 +295,7 @@ def test_labels_are_names_of_the_configuration_and_nothing_else(requests):
 def test_metrics_say_what_happened():
     metrics = Metrics(["haiku"], ["team"])
     metrics.requested("haiku", "team", 422, 0.3)
-    metrics.watch("team", SimpleNamespace(admitted=3, waiting=4))
+    metrics.watch("team", SimpleNamespace(in_flight=3, waiting=4))
     metrics.sampled("haiku", "failed", 5, Usage(5, 70, 9))
     text = metrics.render()[0].decode()
     for line in (

@@ -17,8 +17,8 @@ import anyio
 import anyio.lowlevel
 
 from mellea_like.gateway.config.gateway_config import ANONYMOUS, KeyConfig, ServerConfig
-from mellea_like.gateway.http.admission import admitted
 from mellea_like.gateway.http.guard import Guard
+from mellea_like.gateway.http.keys import admitted
 from mellea_like.gateway.http.metrics import Metrics
 from mellea_like.gateway.http.server import listen, serve
 

@@ -13,7 +13,7 @@ import anyio
 from mellea_like.errors import HookError, LimitExceeded, SamplingFailed
 from mellea_like.gateway.chat.replies import Draw, Reply, answerable, refusal_of, usage_of
 from mellea_like.gateway.chat.request import model_of, read_chat
-from mellea_like.gateway.http.admission import admitted
+from mellea_like.gateway.http.keys import admitted
 from mellea_like.gateway.refusal import Refusal
 from mellea_like.web import while_here
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from mellea_like.gateway.chat.request import ChatRequest
     from mellea_like.gateway.config.gateway_config import ModelConfig
     from mellea_like.gateway.config.upstreams import Upstream
-    from mellea_like.gateway.http.admission import Admitted
+    from mellea_like.gateway.http.keys import Admitted
     from mellea_like.limits.budget import Budget
     from mellea_like.sampling.base import BaseSamplingStrategy
 
@@ -89,7 +89,14 @@ class ServedModel:
 
     async def plan(self, request: ChatRequest, caller: Admitted, workers: Workers) -> Plan:
         """Make a request ready to be sampled, within what the model and its sender may."""
-        config, asked = self.config, request.mellea_like
+        config, asked, limits = self.config, request.mellea_like, caller.limits
+        for name, given, most in (
+            ("n", request.n, limits.max_n),
+            ("max_tokens", request.max_tokens, limits.max_tokens),
+            ("max_completion_tokens", request.max_completion_tokens, limits.max_tokens),
+        ):
+            if given is not None and given > most:
+                refuse(name, f"it is {given}, and this key may ask for {most} at most")
         *before, last = request.conversation
         told = config.tell and last.role == "user"
         requirements = await self._further_requirements(request, caller, workers)
@@ -104,7 +111,7 @@ class ServedModel:
             action=_Told(last.content, name=last.name) if told else last,
             context=Context(before),
             requirements=requirements,
-            options=self._options(request, caller.limits.max_tokens),
+            options=self._options(request, limits.max_tokens),
             budget=config.make_budget(self._prices(), name=CALL, within=caller.budget),
             n=request.n,
             best=(asked.when_nothing_passed or config.when_nothing_passed) == "best",

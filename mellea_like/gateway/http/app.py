@@ -7,7 +7,6 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 try:
-    from starlette.exceptions import HTTPException
     from starlette.responses import JSONResponse, Response
     from starlette.routing import Route, Router
 except ImportError as exc:  # pragma: no cover
@@ -21,7 +20,6 @@ from mellea_like.gateway.config.gateway_config import ANONYMOUS
 from mellea_like.gateway.config.upstreams import open_upstreams
 from mellea_like.gateway.http.guard import Guard
 from mellea_like.gateway.http.metrics import Metrics
-from mellea_like.gateway.refusal import Refusal
 from mellea_like.runtime.threads import run_in_thread
 
 if TYPE_CHECKING:
@@ -32,14 +30,8 @@ if TYPE_CHECKING:
     from mellea_like.core.backend import Backend
     from mellea_like.gateway.config.gateway_config import GatewayConfig
     from mellea_like.gateway.config.upstreams import Upstream
-    from mellea_like.gateway.http.guard import App, Receive, Scope, Send
 
 __all__ = ["Gateway", "make_app"]
-
-UNROUTED = {
-    404: ("there is nothing at this path", "not_found"),
-    405: ("this path does not take this method", "method_not_allowed"),
-}
 
 
 def make_app(config: GatewayConfig, *, backends: Mapping[str, Backend] | None = None) -> Guard:
@@ -94,7 +86,7 @@ class Gateway:
             redirect_slashes=False,
             lifespan=lambda _: self.open(),
         )
-        self.app = Guard(_refusing(routes), config.server, config.keys, metrics=self._metrics)
+        self.app = Guard(routes, config.server, config.keys, metrics=self._metrics)
 
     @asynccontextmanager
     async def open(self) -> AsyncGenerator[None]:
@@ -146,17 +138,3 @@ class Gateway:
     async def _show_metrics(self, _: Request) -> Response:
         content, kind = self._metrics.render()
         return Response(content, media_type=kind)
-
-
-def _refusing(routes: Router) -> App:
-    """The routes, whose own errors become refusals."""
-
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        scope["app"] = routes  # Has starlette raise its errors instead of answering them.
-        try:
-            await routes(scope, receive, send)
-        except HTTPException as exc:
-            message, code = UNROUTED[exc.status_code]
-            raise Refusal(exc.status_code, message, code=code, headers=exc.headers) from None
-
-    return app

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import re
 import time
 import traceback
-from typing import TYPE_CHECKING, Any
+from collections import Counter
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import anyio
+from starlette.exceptions import HTTPException
 
 from mellea_like.errors import ClientDisconnected
 from mellea_like.gateway.config.gateway_config import ANONYMOUS
-from mellea_like.gateway.http.admission import IN_SCOPE, IS_KNOWN, Admitted, KeyState
-from mellea_like.gateway.http.auth import Keys, check_host
-from mellea_like.gateway.http.body import check_headers, parse, read_body
+from mellea_like.gateway.http.keys import IN_SCOPE, Admitted, Keys, KeyState, check_host
 from mellea_like.gateway.refusal import Refusal
-from mellea_like.web import while_here
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
@@ -29,16 +30,24 @@ if TYPE_CHECKING:
     Send = Callable[[Message], Awaitable[None]]
     App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-__all__ = ["Guard"]
+__all__ = ["IS_KNOWN", "Guard", "check_headers", "parse", "read_body"]
 
 logger = logging.getLogger("mellea_like.gateway")
+
+IS_KNOWN = "mellea_like.gateway.is_known"
+"""In a scope: what the guard calls once it knows whose the request is."""
 
 OPEN_PATHS = ("/healthz",)
 """Answered without a key: they tell nothing."""
 
-METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
+METHODS = ("GET", "HEAD", "POST")
 PATHS = ("/v1/chat/completions", "/v1/models", "/v1/models/...", "/healthz", "/metrics")
 """What the log names; the rest is ``other``."""
+
+UNROUTED = {
+    404: ("there is nothing at this path", "not_found"),
+    405: ("this path does not take this method", "method_not_allowed"),
+}
 
 VERSIONS = ("1.0", "1.1", "2", "3")
 """As ASGI writes them; the parser lets others through."""
@@ -51,13 +60,26 @@ TOO_SLOW = 408
 LINGER_SECONDS = 2.0
 """How long the rest of a refused body is read, so that the caller can read the answer."""
 
-IDLE_SECONDS = 0.5
-"""How long that waits for some of it."""
-
-MOST_DRAINED = 16
-"""Drain at most this many times `max_body`."""
-
 ALWAYS = ((b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff"))
+
+MOST_PARTS = 50_000
+"""How many brackets and commas a body may have: what makes JSON slow to read, other than size."""
+
+MOST_QUOTES = 2 * MOST_PARTS
+
+MOST_DIGITS = 20
+"""Of a Content-Length."""
+
+ONCE = (b"content-encoding", b"content-length", b"content-type", b"transfer-encoding")
+
+LONGEST_NAME = 60
+"""Characters of a name that an error shows."""
+
+STRINGS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
+"""A string in JSON, or an unfinished one. It always matches, so it takes linear time."""
+
+OTHERS = bytes(set(range(256)) - set(b"[]{},"))
+BRACKETS = bytes.maketrans(b"[]{}", b"()()")
 
 
 class Guard:
@@ -80,7 +102,7 @@ class Guard:
         limits: Mapping[str, KeyLimits] = keys or {ANONYMOUS: server.limits}
         self.keys = {name: KeyState(name, each) for name, each in limits.items()}
         for name, key in self.keys.items():
-            metrics.watch(name, key.queue)
+            metrics.watch(name, key)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, as ASGI wants it."""
@@ -147,6 +169,7 @@ class _Exchange:
         if _head_size(scope) > guard.server.max_header_bytes:
             # The parser counts what it has to keep, not what comes in one piece.
             raise Refusal(431, "the headers are too long", code="headers_too_large")
+        scope["app"] = guard.app  # Has starlette's router raise its errors, not answer them.
         asks = scope["method"] in ("GET", "HEAD")
         if asks and scope["path"] in OPEN_PATHS:
             await guard.app(scope, self._receive, self._send)
@@ -166,14 +189,12 @@ class _Exchange:
             await guard.app(scope, self._receive, self._send)
             return
         key.check_budget()
-        with key.queue.reading():
+        with key.queued():
             body = await self._read()
-        self._model = body.get("model")
-        scope[IN_SCOPE] = key.admit(body)
-        with key.queue.slot() as slot:
-            if not slot.admitted:
-                await while_here(self._receive, lambda: key.queue.wait(slot))
-            await guard.app(scope, self._receive, self._send)
+            self._model = body.get("model")
+            scope[IN_SCOPE] = Admitted(key.name, key.limits, key.budget, body)
+            async with key.turn(self._receive):
+                await guard.app(scope, self._receive, self._send)
 
     async def _read(self) -> dict[str, Any]:
         server = self._guard.server
@@ -185,6 +206,9 @@ class _Exchange:
     async def _answer(self, problem: BaseException) -> None:
         if isinstance(problem, Refusal):
             refusal = problem
+        elif isinstance(problem, HTTPException):
+            message, code = UNROUTED[problem.status_code]
+            refusal = Refusal(problem.status_code, message, code=code, headers=problem.headers)
         else:
             # Its text may be anyone's: where it happened says enough.
             last = traceback.extract_tb(problem.__traceback__)[-1]
@@ -199,22 +223,11 @@ class _Exchange:
         await self._send({"type": "http.response.body", "body": body, "more_body": self._unread})
         if self._unread and refusal.status != TOO_SLOW:
             # Closing now would reset the connection, and the caller might lose the answer.
-            await self._drain()
+            with anyio.move_on_after(LINGER_SECONDS):
+                while (await self._receive()).get("more_body"):
+                    pass
         if self._unread:
             await self._send({"type": "http.response.body", "body": b"", "more_body": False})
-
-    async def _drain(self) -> None:
-        left = MOST_DRAINED * self._guard.server.max_body
-        if any(name == b"expect" for name, _ in self._scope["headers"]):
-            return
-        with anyio.move_on_after(LINGER_SECONDS):
-            more = True
-            while more and left > 0:
-                more = False
-                with anyio.move_on_after(IDLE_SECONDS):
-                    message = await self._receive()
-                    left -= len(message.get("body", b""))
-                    more = message.get("more_body", False)
 
     async def _send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -242,3 +255,116 @@ def _innermost(exc: BaseException) -> BaseException:
     # A task group wraps what one of its tasks raised.
     inside: tuple[BaseException, ...] = getattr(exc, "exceptions", ())
     return _innermost(inside[0]) if len(inside) == 1 else exc
+
+
+# --- a body: in bounds of size, time and depth, and JSON in the strict sense ---------------------
+
+
+def check_headers(headers: Iterable[tuple[bytes, bytes]], server: ServerConfig) -> None:
+    """Refuse a body that is too long, compressed or not JSON, by what the headers say of it."""
+    fields: dict[bytes, bytes] = {}
+    for name, value in headers:
+        if name in ONCE and name in fields:
+            raise Refusal(400, f"there is more than one {name.decode('ascii').title()}")
+        fields[name] = value
+    if b"content-length" in fields and b"transfer-encoding" in fields:
+        # Where a proxy before this server goes by the other of the two, one request becomes two.
+        raise Refusal(400, "there are both Content-Length and Transfer-Encoding: send one")
+    encoding = fields.get(b"content-encoding", b"identity").strip().lower()
+    if encoding not in (b"", b"identity"):
+        msg = "a compressed body is not taken: leave Content-Encoding out"
+        raise Refusal(415, msg, code="unsupported_content_encoding")
+    kind, *parameters = fields.get(b"content-type", b"").lower().split(b";")
+    charset = {p.strip() for p in parameters if p.strip().startswith(b"charset=")}
+    if kind.strip() != b"application/json" or charset - {b"charset=utf-8", b'charset="utf-8"'}:
+        msg = "the body must be JSON in UTF-8: send Content-Type: application/json"
+        raise Refusal(415, msg, code="unsupported_content_type")
+    length = fields.get(b"content-length", b"0").strip()
+    if not length.isdigit():
+        raise Refusal(400, "Content-Length isn't a number")
+    if len(length) > MOST_DIGITS or int(length) > server.max_body:
+        raise _too_long(server)
+
+
+async def read_body(receive: Receive, server: ServerConfig) -> bytes:
+    """Read a body to its end, within the server's bounds."""
+    parts: list[bytes] = []
+    size = 0
+    more = True
+    with anyio.move_on_after(server.body_seconds) as scope:
+        while more:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise ClientDisconnected
+            part = message.get("body", b"")
+            size += len(part)
+            if size > server.max_body:
+                raise _too_long(server)
+            parts.append(part)
+            more = message.get("more_body", False)
+    if scope.cancelled_caught:
+        msg = f"the body was not complete within {server.body_seconds:g} s"
+        raise Refusal(408, msg, kind="timeout_error", code="body_timeout")
+    return b"".join(parts)
+
+
+def _too_long(server: ServerConfig) -> Refusal:
+    msg = f"the body is longer than {server.max_body:,} bytes"
+    return Refusal(413, msg, code="body_too_large")
+
+
+def parse(data: bytes, most_depth: int) -> dict[str, Any]:
+    """Parse a body: an object in strict JSON; an error says why it isn't one, without the text.
+
+    What Python takes beyond JSON (NaN, Infinity, UTF-16) is refused, and so is what other programs
+    may read otherwise: a name that stands twice in an object, a number beyond all bounds, half a
+    surrogate pair.
+    """
+    _check_structure(data, most_depth)
+    value: object = None
+    why: str | None = None
+    try:
+        value = json.loads(data.decode("utf-8"), object_pairs_hook=_without_duplicates)
+        json.dumps(value, ensure_ascii=False, allow_nan=False).encode("utf-8")
+    except UnicodeDecodeError as exc:
+        why = f"the byte at position {exc.start} isn't UTF-8"
+    except UnicodeEncodeError:
+        why = "a text in it has half a surrogate pair"
+    except json.JSONDecodeError as exc:
+        why = f"{exc.msg} at position {exc.pos}"
+    except ValueError:
+        why = "a number in it is none in JSON, or too large"
+    if why is not None:  # Outside the handlers: those exceptions hold the whole body.
+        _malformed(why)
+    if not isinstance(value, dict):
+        _malformed("it isn't an object")
+    return cast("dict[str, Any]", value)
+
+
+def _check_structure(data: bytes, most_depth: int) -> None:
+    # All of it runs in C, over at most 4 MiB: a loop in Python would hold up other requests.
+    if data.count(b'"') - data.count(b'\\"') > MOST_QUOTES:
+        _malformed(f"it has more than {MOST_PARTS:,} strings")
+    structure = STRINGS.sub(b"", data).translate(BRACKETS, OTHERS)
+    if len(structure) > MOST_PARTS:
+        _malformed(f"it has more than {MOST_PARTS:,} brackets and commas")
+    structure = structure.replace(b",", b"")
+    for _ in range(most_depth):
+        if not structure:
+            return
+        structure = structure.replace(b"()", b"")
+    if structure:
+        _malformed(f"it is nested deeper than {most_depth} levels, or a bracket has no partner")
+
+
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) != len(pairs):
+        names = Counter(name for name, _ in pairs)
+        twice = names.most_common(1)[0][0]
+        _malformed(f"an object in it has the name {twice[:LONGEST_NAME]!r} twice")
+    return members
+
+
+def _malformed(why: str) -> NoReturn:
+    raise Refusal(400, f"the body can't be taken as JSON: {why}", code="invalid_json")

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-try:
-    from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-    from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
-except ImportError as exc:  # pragma: no cover
-    msg = "the gateway needs starlette, uvicorn and more: pip install 'mellea-like[serve]'"
-    raise ImportError(msg) from exc
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from mellea_like.core.generation import Usage
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from mellea_like.gateway.http.admission import AdmissionQueue
+    from mellea_like.gateway.http.keys import KeyState
 
 __all__ = ["Metrics"]
 
@@ -56,10 +52,10 @@ class Metrics:
         self._requests.labels(name, key if key in self._keys else OTHER, status).inc()
         self._seconds.labels(name).observe(seconds)
 
-    def watch(self, key: str, queue: AdmissionQueue) -> None:
+    def watch(self, name: str, key: KeyState) -> None:
         """Show how many requests of a key there are, whenever somebody looks."""
-        self._in_flight.labels(key).set_function(lambda: queue.admitted)
-        self._waiting.labels(key).set_function(lambda: queue.waiting)
+        self._in_flight.labels(name).set_function(lambda: key.in_flight)
+        self._waiting.labels(name).set_function(lambda: key.waiting)
 
     def sampled(
         self, model: str, outcome: str, iterations: int = 0, usage: Usage = NOTHING

@@ -3,32 +3,37 @@
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import signal
 import socket
 import threading
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 try:
+    import h11
     import uvicorn
+    from uvicorn.protocols.http.h11_impl import H11Protocol
 except ImportError as exc:  # pragma: no cover
     msg = "the gateway needs starlette, uvicorn and more: pip install 'mellea-like[serve]'"
     raise ImportError(msg) from exc
 
 import anyio
 
-from mellea_like.gateway.http.auth import listening_address
-from mellea_like.gateway.http.connection import connection_class
+from mellea_like.gateway.http.guard import IS_KNOWN
 from mellea_like.gateway.redaction import redacted_logs
 
 if TYPE_CHECKING:
+    from asyncio import TimerHandle, Transport  # noqa: TID251 (uvicorn runs on nothing else)
     from collections.abc import Callable
     from contextlib import AbstractContextManager
 
+    from uvicorn.protocols.http.h11_impl import RequestResponseCycle
+
     from mellea_like.gateway.config.gateway_config import ServerConfig
-    from mellea_like.gateway.http.auth import Address
     from mellea_like.gateway.http.guard import App
 
-__all__ = ["listen", "serve"]
+__all__ = ["connection_class", "listen", "listening_address", "serve"]
 
 BACKLOG = 512
 
@@ -37,6 +42,27 @@ LOOK_SECONDS = 0.02
 
 CUT_SECONDS = 2.0
 """How long requests may take to end that are cut off."""
+
+CLOSE = (b"connection", b"close")
+
+STRANGERS = 4
+"""Connections whose owner isn't known may be one in so many of all; then the oldest of them makes
+room for a new one. A caller with a key shows it at once."""
+
+STILL_THERE = b"HTTP/1.1 100 Continue\r\n\r\n"
+"""Clients skip it. The system answers it with a reset where a caller has closed its connection."""
+
+PROBE_SECONDS = 0.02
+"""How often to look for that reset."""
+
+PROBES = 50
+"""After so many, the caller is asked again."""
+
+TOO_SLOW = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+TOO_MANY = (
+    b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\n"
+    b"retry-after: 1\r\ncontent-length: 0\r\n\r\n"
+)
 
 
 def listen(server: ServerConfig, *, has_keys: bool) -> socket.socket:
@@ -53,8 +79,8 @@ def listen(server: ServerConfig, *, has_keys: bool) -> socket.socket:
         ValueError: the address would be open to others without a key, or there is none.
         OSError: the address can't be had: another program may have the port.
     """
-    address: Address = listening_address(server, has_keys=has_keys)
-    opened = socket.create_server(address.sockaddr, family=address.family, backlog=BACKLOG)
+    family, address = listening_address(server, has_keys=has_keys)
+    opened = socket.create_server(address, family=family, backlog=BACKLOG)
     # Of a socket whose protocol isn't named, asyncio would leave Nagle's algorithm on: 40 ms.
     named = socket.socket(fileno=opened.detach())
     named.setblocking(False)
@@ -177,3 +203,199 @@ def _settings(app: App, server: ServerConfig) -> uvicorn.Config:
         timeout_keep_alive=server.keep_alive_seconds,  # type: ignore[arg-type]
         timeout_graceful_shutdown=server.stop_seconds,  # type: ignore[arg-type]
     )
+
+
+# --- where to listen -----------------------------------------------------------------------------
+
+
+def listening_address(server: ServerConfig, *, has_keys: bool) -> tuple[int, Any]:
+    """Find the family and the address to listen on; refuse one open to others without a key."""
+    # A name is judged by all that it resolves to, not by how it looks.
+    host = server.host.removeprefix("[").removesuffix("]")
+    try:
+        resolved = socket.getaddrinfo(host, server.port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        resolved = []
+    internet = (socket.AF_INET, socket.AF_INET6)
+    found = [(family, address) for family, *_, address in resolved if family in internet]
+    if not found:
+        msg = f"server.host {server.host!r} isn't an address of this machine: it doesn't resolve"
+        raise ValueError(msg)
+    open_to_others = [str(address[0]) for _, address in found if not _is_loopback(str(address[0]))]
+    if open_to_others and not has_keys:
+        msg = (
+            f"server.host {server.host!r} ({open_to_others[0]}) can be reached from other machines,"
+            " and no keys are configured: anyone could use the upstream's. Configure a key under"
+            " keys, or listen on 127.0.0.1"
+        )
+        raise ValueError(msg)
+    return min(found, key=lambda each: internet.index(each[0]))
+
+
+def _is_loopback(host: str) -> bool:
+    address = ipaddress.ip_address(host)
+    return (getattr(address, "ipv4_mapped", None) or address).is_loopback
+
+
+# --- connections ---------------------------------------------------------------------------------
+
+
+def connection_class(server: ServerConfig) -> type[H11Protocol]:
+    """Make the class of connections that keeps a configuration's limits, for uvicorn."""
+
+    class Connection(_Connection):
+        limits = server
+        strangers: ClassVar[dict[_Connection, None]] = {}
+
+    return Connection
+
+
+class _Connection(H11Protocol):
+    limits: ClassVar[ServerConfig]
+    strangers: ClassVar[dict[_Connection, None]]
+    """Those of which nobody knows whose they are, the oldest first."""
+
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self.access_log = False  # It shows query strings.
+        self._half_closed: TimerHandle | None = None
+        self._head: TimerHandle | None = None
+        self._stuck: TimerHandle | None = None
+        self._refused = False
+
+    def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
+        most = self.limits.max_connections
+        full = len(self.connections) >= most or len(self.strangers) >= max(1, most // STRANGERS)
+        oldest = next(iter(self.strangers), self) if full else None
+        if oldest is not None:
+            oldest.make_room(transport if oldest is self else oldest.transport)
+        if oldest is self:
+            self._refused = True
+            return
+        self.strangers[self] = None
+        super().connection_made(transport)
+        self._watch_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._refused:
+            return
+        self.is_known()
+        for timer in (self._head, self._stuck, self._half_closed):
+            if timer is not None:
+                timer.cancel()
+        self._unset_keepalive_if_required()
+        super().connection_lost(exc)
+
+    def make_room(self, transport: Transport) -> None:
+        """Close the connection for another one's sake."""
+        self.is_known()
+        if not transport.is_closing():
+            transport.write(TOO_MANY)
+            transport.close()
+
+    def is_known(self) -> None:
+        """Keep the connection, whatever others come."""
+        self.strangers.pop(self, None)
+
+    def eof_received(self) -> bool | None:  # type: ignore[override]
+        """Go on where the caller may be waiting: it has sent a request, and no answer has begun."""
+        if not self._answering() or self.cycle.response_started:
+            return None
+        if self.cycle.scope["http_version"] == "1.0":
+            return None  # It can't be asked.
+        self._close_after_answer()
+        self._look_for_caller(PROBES)
+        return True
+
+    def _look_for_caller(self, looks: int) -> None:
+        opened: socket.socket = self.transport.get_extra_info("socket")
+        if opened.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+            self.transport.abort()
+            return
+        if self.cycle.response_started:
+            return
+        if looks == PROBES:
+            self.transport.write(STILL_THERE)
+        again = partial(self._look_for_caller, looks - 1 or PROBES)
+        self._half_closed = self.loop.call_later(PROBE_SECONDS, again)
+
+    def data_received(self, data: bytes) -> None:
+        if self._refused or self.transport.is_closing():
+            return
+        if self._answering():
+            self._close_after_answer()
+            return
+        super().data_received(data)
+        if self._answering() and self.conn.trailing_data[0]:
+            self._close_after_answer()
+            self.flow.resume_reading()
+        self._watch_head()
+
+    def handle_events(self) -> None:
+        try:
+            super().handle_events()
+        except h11.LocalProtocolError:
+            self.transport.abort()  # Nonsense amid an answer: there is no way to say so any more.
+        scope = cast("dict[str, Any] | None", self.scope)
+        if scope is not None:
+            scope[IS_KNOWN] = self.is_known
+        self._watch_end()
+
+    def send_400_response(self, msg: str) -> None:
+        cycle = cast("RequestResponseCycle | None", self.cycle)
+        if cycle is not None and not cycle.response_complete:
+            # Nonsense amid a body: the app may be about to answer, and this answer comes first.
+            cycle.disconnected = True
+            cycle.message_event.set()
+        super().send_400_response(msg)
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._watch_end()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        if self._stuck is None:
+            self._stuck = self.loop.call_later(self.limits.body_seconds, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._stuck is not None and not self.transport.is_closing():
+            self._stuck.cancel()
+            self._stuck = None
+
+    def _answering(self) -> bool:
+        """Tell whether a request is complete and its answer is not."""
+        cycle = cast("RequestResponseCycle | None", self.cycle)
+        return (
+            cycle is not None
+            and not cycle.response_complete
+            and self.conn.their_state in (h11.DONE, h11.MUST_CLOSE)
+        )
+
+    def _close_after_answer(self) -> None:
+        # The next request came before the answer (pipelining, which no client of today does). It is
+        # dropped: HTTP lets a server close after any answer, and the caller ask again.
+        self.cycle.keep_alive = False
+        if CLOSE not in self.cycle.scope["headers"]:
+            self.cycle.scope["headers"] = [*self.cycle.scope["headers"], CLOSE]
+
+    def _watch_head(self) -> None:
+        if self.conn.their_state is not h11.IDLE or self.transport.is_closing():
+            if self._head is not None:
+                self._head.cancel()
+                self._head = None
+        elif self._head is None:
+            self._head = self.loop.call_later(self.limits.header_seconds, self._too_slow)
+
+    def _too_slow(self) -> None:
+        self._head = None
+        if not self.transport.is_closing():
+            self.transport.write(TOO_SLOW)
+            self.transport.close()
+            self._watch_end()
+
+    def _watch_end(self) -> None:
+        # A transport that closes waits until all is sent, however long the caller takes to read.
+        if self.transport.is_closing() and self._stuck is None:
+            self._stuck = self.loop.call_later(self.limits.body_seconds, self.transport.abort)

@@ -1,0 +1,239 @@
+"""Who may ask, and how much: bearer tokens, the ``Host`` header, and what each key may have."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import re
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from mellea_like.gateway.config.gateway_config import ANONYMOUS
+from mellea_like.gateway.refusal import Refusal, budget_spent, too_many
+from mellea_like.web import while_here
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Mapping
+
+    from mellea_like.gateway.config.gateway_config import KeyConfig, KeyLimits, ServerConfig
+    from mellea_like.limits.budget import Budget
+
+__all__ = ["IN_SCOPE", "Admitted", "KeyState", "Keys", "admitted", "check_host"]
+
+IN_SCOPE = "mellea_like.gateway"
+"""Where the guard leaves what it found out about a request, in its ASGI scope."""
+
+SHORTEST_TOKEN = 16
+"""Characters; a shorter token can be guessed."""
+
+HOST_AND_PORT = re.compile(r"(?:\[([^\[\]]+)\]|([^:\[\]]+))(?::[0-9]*)?")
+
+LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
+
+LONGEST_WAIT = 60.0
+"""Upper bound of Retry-After, in seconds."""
+
+WEIGHT = 0.2
+"""Weight of the newest duration in the moving average."""
+
+
+class Keys:
+    """The tokens that open the gateway, known by their digests only."""
+
+    def __init__(
+        self, keys: Mapping[str, KeyConfig], environ: Mapping[str, str] | None = None
+    ) -> None:
+        environ = os.environ if environ is None else environ
+        self._digests = {name: _configured(name, key, environ) for name, key in keys.items()}
+        names: dict[bytes, str] = {}
+        for name, digest in self._digests.items():
+            if digest in names:
+                msg = f"the keys {names[digest]!r} and {name!r} have the same token"
+                raise ValueError(msg)
+            names[digest] = name
+
+    def __bool__(self) -> bool:
+        return bool(self._digests)
+
+    def owner(self, headers: Iterable[tuple[bytes, bytes]]) -> str:
+        """Find whose token a request carries; `ANONYMOUS` where no keys are configured."""
+        # Compare equal-length digests, always with every key: constant time.
+        if not self._digests:
+            return ANONYMOUS
+        given = [value for name, value in headers if name == b"authorization"]
+        scheme, _, token = given[0].partition(b" ") if len(given) == 1 else (b"", b"", b"")
+        presented = _digest(token.strip())
+        found = [
+            name for name, digest in self._digests.items() if hmac.compare_digest(presented, digest)
+        ]
+        if scheme.lower() == b"bearer" and found:
+            return found[0]
+        if len(given) > 1:
+            message = "there is more than one Authorization header: send one"
+        elif not given:
+            message = "no API key: send it in the header Authorization: Bearer <key>"
+        else:
+            message = "the API key is not one of this gateway's"
+        raise Refusal(
+            401,
+            message,
+            kind="authentication_error",
+            code="invalid_api_key",
+            headers={"www-authenticate": "Bearer"},
+        )
+
+
+def _configured(name: str, key: KeyConfig, environ: Mapping[str, str]) -> bytes:
+    if key.sha256 is not None:
+        return bytes.fromhex(key.sha256)
+    token = environ.get(key.env or "", "").strip()
+    if not token:
+        msg = f"the key {name!r} takes its token from {key.env}, which is not set"
+        raise ValueError(msg)
+    if len(token) < SHORTEST_TOKEN:
+        msg = (
+            f"the token of the key {name!r} (in {key.env}) is shorter than {SHORTEST_TOKEN}"
+            " characters: make a random one, with: openssl rand -hex 32"
+        )
+        raise ValueError(msg)
+    if not all("!" <= c <= "~" for c in token):
+        msg = f"the token of the key {name!r} (in {key.env}) can't be sent in an HTTP header"
+        raise ValueError(msg)
+    return _digest(token.encode("ascii"))
+
+
+def _digest(token: bytes) -> bytes:
+    return hashlib.sha256(token).digest()
+
+
+# --- DNS rebinding -------------------------------------------------------------------------------
+
+
+def check_host(headers: Iterable[tuple[bytes, bytes]], server: ServerConfig) -> None:
+    """Refuse a request that was meant for another host."""
+    # Where no key is needed, a page in a browser on this machine could ask under its own site's
+    # name, having it resolve to 127.0.0.1 (DNS rebinding). Its requests carry that name.
+    hosts = [value for name, value in headers if name == b"host"]
+    name = _without_port(hosts[0].decode("latin-1")) if len(hosts) == 1 else ""
+    ours = {*LOOPBACK_NAMES, server.host, *server.allowed_hosts}
+    if not name or name not in {_without_port(host) for host in ours}:
+        raise Refusal(
+            403,
+            "the Host header names no host of this gateway: where no keys are configured, only the"
+            " loopback's names and server.allowed_hosts are answered",
+            kind="permission_error",
+            code="host_not_allowed",
+        )
+
+
+def _without_port(host: str) -> str:
+    host = host.strip().lower()
+    if host.count(":") > 1 and not host.startswith("["):
+        return host  # A bare IPv6 address, as in the configuration.
+    parts = HOST_AND_PORT.fullmatch(host)
+    return (parts[1] or parts[2]).rstrip(".") if parts is not None else ""
+
+
+# --- how much ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """A request that got through: whose it is, what it may have, its parsed body (of a POST)."""
+
+    key: str
+    limits: KeyLimits
+    budget: Budget | None = None
+    body: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False)
+
+
+def admitted(scope: Mapping[str, Any]) -> Admitted:
+    """Return what the guard found out about a request."""
+    found: Admitted = scope[IN_SCOPE]
+    return found
+
+
+class KeyState:
+    """What is kept of a key while the gateway runs: its budget, and its requests."""
+
+    def __init__(self, name: str, limits: KeyLimits) -> None:
+        self.name = name
+        self.limits = limits
+        self.budget = None if limits.budget is None else limits.budget.make(name=f"key {name}")
+        self._here = 0
+        self._turns = anyio.CapacityLimiter(limits.concurrency)
+        self._average = 0.0
+
+    @property
+    def in_flight(self) -> int:
+        """How many requests are being worked on."""
+        return self._turns.borrowed_tokens
+
+    @property
+    def waiting(self) -> int:
+        """How many wait for their turn."""
+        return self._here - self.in_flight
+
+    def check_budget(self) -> None:
+        """Refuse a request of a key that has spent all it may."""
+        if self.budget is not None and any(
+            limit is not None and spent >= limit
+            for spent, limit in zip(
+                self.budget.spent, self.budget.statistics().limits, strict=False
+            )
+        ):
+            raise budget_spent()
+
+    @contextmanager
+    def queued(self) -> Generator[None]:
+        """Count a request, from before its body is read: the memory of bodies has a bound."""
+        limits = self.limits
+        if self._here >= limits.concurrency + limits.queue:
+            requests = "1 request" if limits.concurrency == 1 else f"{limits.concurrency} requests"
+            message = (
+                f"the key {self.name!r} has {requests} under way and"
+                f" {limits.queue} waiting, which is all that it may: try again later"
+            )
+            raise too_many(message, self.retry_after())
+        self._here += 1
+        try:
+            yield
+        finally:
+            self._here -= 1
+
+    @asynccontextmanager
+    async def turn(
+        self, receive: Callable[[], Awaitable[Mapping[str, Any]]]
+    ) -> AsyncGenerator[None]:
+        """Wait for a request's turn, first come, first served, while its caller is there."""
+        slot, began = object(), None
+        try:
+            try:
+                self._turns.acquire_on_behalf_of_nowait(slot)
+            except anyio.WouldBlock:
+                await while_here(receive, lambda: self._wait(slot))
+            began = anyio.current_time()
+            yield
+        finally:
+            with suppress(RuntimeError):  # It may be gone before its turn came, or just then.
+                self._turns.release_on_behalf_of(slot)
+            if began is not None:
+                took = anyio.current_time() - began
+                self._average += (took - self._average) * (WEIGHT if self._average else 1.0)
+
+    async def _wait(self, slot: object) -> None:
+        seconds = self.limits.queue_seconds
+        with anyio.move_on_after(seconds):
+            await self._turns.acquire_on_behalf_of(slot)
+            return
+        message = f"the key {self.name!r}: no place became free within {seconds:g} s"
+        raise too_many(message, self.retry_after())
+
+    def retry_after(self) -> float:
+        """Return about when those who are here now will have had their turn, in seconds."""
+        turns = (self.waiting + 1) / self.limits.concurrency
+        return min(max(self._average * turns, 1.0), LONGEST_WAIT)
