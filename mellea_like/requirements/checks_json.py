@@ -331,7 +331,7 @@ def _named(_validator: Any, instance: Any, schema: Any) -> set[str]:
 
 def _evaluated(validator: Any, instance: Any, schema: Any) -> set[str]:
     """Return the names in an object that a schema, or a part of it that holds, has looked at."""
-    if not isinstance(schema, dict):
+    if not validator.is_type(schema, "object"):
         return set()
     names = _named(validator, instance, schema)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, cast
 
 from mellea_like.core.validation import ValidationResult, ValidationStatus, Verdict
 from mellea_like.errors import BadVerdict
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 __all__ = ["EarlyWatch", "watches"]
 
-_ERRORED = ValidationStatus.ERRORED
 _PASSED = ValidationResult(True)
 _FAILED = ValidationResult(False, "it was rejected while it was still arriving")
 
@@ -31,95 +30,63 @@ def watches(requirements: Iterable[Requirement]) -> bool:
 class EarlyWatch:
     """The checks of one reply that is still arriving; made anew for each attempt."""
 
-    # A check that has said PASS, failed inside a combination or raised isn't asked again. A PASS is
-    # no verdict: the final check is made all the same.
-
     __slots__ = ("_rejection", "_watches")
 
     def __init__(self, requirements: Sequence[Requirement]) -> None:
         self._rejection: tuple[int, ValidationResult] | None = None
-        self._watches = [
-            (i, watch)
-            for i, requirement in enumerate(requirements)
-            if (watch := _watch(requirement)) is not None
-        ]
+        self._watches = [(i, _Watch(r)) for i, r in enumerate(requirements) if r.streams]
 
     def feed(self, text_so_far: str, delta: str) -> tuple[int, ValidationResult] | None:
         """Check the newest piece of the reply."""
         if self._rejection is not None:
             return self._rejection
-        settled = False
-        for i, watch in self._watches:
+        for i, watch in tuple(self._watches):
             result = watch.ask(text_so_far, delta)
             if result is None:
                 continue
             if not result.passed:
                 self._rejection = i, result
                 return self._rejection
-            settled = True
-        if settled:
-            self._watches = [pair for pair in self._watches if pair[1].result is None]
+            # A check that has said PASS isn't asked again; the final check is made all the same.
+            self._watches.remove((i, watch))
         return None
 
 
-class _Check:
-    """The stream check of one requirement, and what it said for good."""
+class _Watch:
+    """What the stream check of a requirement, or of its parts, has said for good."""
 
-    __slots__ = ("_check", "_requirement", "result")
+    __slots__ = ("_check", "_parts", "_requirement", "result")
 
-    def __init__(self, requirement: Requirement, check: StreamCheck) -> None:
+    def __init__(self, requirement: Requirement) -> None:
         self._requirement = requirement
-        self._check: StreamCheck = copy.deepcopy(check)
+        self._check: StreamCheck | None = copy.deepcopy(requirement.stream)
+        self._parts = [_Watch(part) for part in requirement.parts]
         self.result: ValidationResult | None = None
 
     def ask(self, text: str, delta: str) -> ValidationResult | None:
         if self.result is None:
-            try:
-                answer: object = self._check(text, delta)
-            except Exception as exc:  # noqa: BLE001 (a user's)
-                self.result = errored(self._requirement, exc)
-            else:
-                if answer is not Verdict.UNKNOWN:
-                    self.result = _read(self._requirement, answer)
+            if self._parts:
+                self.result = self._follows([part.ask(text, delta) for part in self._parts])
+            elif self._check is not None:
+                self.result = self._asked(self._check, text, delta)
         return self.result
 
+    def _asked(self, check: StreamCheck, text: str, delta: str) -> ValidationResult | None:
+        try:
+            answer: object = check(text, delta)
+        except Exception as exc:  # noqa: BLE001 (a user's)
+            return errored(self._requirement, exc)
+        return None if answer is Verdict.UNKNOWN else _read(self._requirement, answer)
 
-class _Combination:
-    """The watches of a combined requirement's parts, and what follows from them."""
-
-    __slots__ = ("_parts", "_requirement", "result")
-
-    def __init__(self, requirement: Requirement, parts: list[_Watch | None]) -> None:
-        self._requirement = requirement
-        self._parts = parts
-        self.result: ValidationResult | None = None
-
-    def ask(self, text: str, delta: str) -> ValidationResult | None:
-        if self.result is None:
-            results = [None if part is None else part.ask(text, delta) for part in self._parts]
-            if self._certain(results):
-                self.result = combined(self._requirement, results)
-        return self.result
-
-    def _certain(self, results: list[ValidationResult | None]) -> bool:
-        if None not in results:
-            return True
+    def _follows(self, results: list[ValidationResult | None]) -> ValidationResult | None:
+        """Return what follows from the parts; None as long as it isn't certain."""
         decisive = self._requirement.operator == "or"  # One pass is enough, or one failure.
-        return any(
-            result.passed is decisive or result.status is _ERRORED
+        certain = None not in results or any(
+            result.passed is decisive or result.status is ValidationStatus.ERRORED
             for result in results
             if result is not None
         )
-
-
-_Watch: TypeAlias = _Check | _Combination
-
-
-def _watch(requirement: Requirement) -> _Watch | None:
-    if requirement.parts:
-        parts = [_watch(part) for part in requirement.parts]
-        return _Combination(requirement, parts) if any(parts) else None
-    return None if requirement.stream is None else _Check(requirement, requirement.stream)
+        return combined(self._requirement, results) if certain else None
 
 
 def _read(requirement: Requirement, answer: object) -> ValidationResult | None:
@@ -140,10 +107,8 @@ def _read(requirement: Requirement, answer: object) -> ValidationResult | None:
     raise BadVerdict(msg, requirement=requirement.name)
 
 
-def _parted(answer: Any) -> tuple[object, str]:
-    if isinstance(answer, tuple):
-        pair = cast("tuple[object, ...]", answer)
-        if len(pair) == 2 and isinstance(pair[1], str):  # noqa: PLR2004
-            return pair[0], pair[1]
-        return pair, ""
+def _parted(answer: object) -> tuple[object, str]:
+    pair = cast("tuple[object, ...]", answer if isinstance(answer, tuple) else ())
+    if len(pair) == 2 and isinstance(pair[1], str):  # noqa: PLR2004
+        return pair[0], pair[1]
     return answer, ""
