@@ -29,7 +29,6 @@ def server(tmp_path_factory):
     size = {"context_size": 2048, "concurrency": 3, "threads": 1}
     config = {"name": "harbour", "api_key": KEY, **size}
     process = ServerProcess(path, config)
-    process.start()
     try:
         deadline = time.monotonic() + 30
         while (address := process.address()) is None:

@@ -11,15 +11,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from contextlib import asynccontextmanager, closing, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Self, cast
 
 import anyio
 
 from mellea_like.core.argument_checks import real_number
-from mellea_like.core.options import Options
 from mellea_like.errors import BackendError, BackendTimeout, BackendUnavailable
 from mellea_like.runtime.threads import run_in_thread
 
@@ -27,15 +25,17 @@ MISSING = "LlamaCppBackend needs llama.cpp: pip install 'mellea-like[llama]'"
 
 try:
     from mellea_like.backends.openai import OpenAIBackend
+    from mellea_like.backends.openai_connection import LoopClients
+    from mellea_like.backends.openai_wire import Secret
 except ImportError as _exc:  # It speaks to its server through the SDK.
     raise ImportError(MISSING) from _exc
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-    from contextlib import AbstractAsyncContextManager
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Mapping
 
     from mellea_like.core.backend import Request
     from mellea_like.core.generation import Generation
+    from mellea_like.core.options import Options
 
 __all__ = ["LlamaCppBackend", "ServerProcess"]
 
@@ -76,44 +76,32 @@ def check_gguf(path: Path) -> None:
 
 
 class ServerProcess:
-    """The child process."""
+    """The child process, which is started at once; `address` tells when the server is ready."""
 
     def __init__(self, path: Path, config: dict[str, Any]) -> None:
+        check_gguf(path)
         self._path = path
-        self._config = config
         self._said = b""
-        self._log: IO[bytes] | None = None
-        self._started: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        """Start the process; `address` tells when the server is ready."""
-        check_gguf(self._path)
-        log = self._log = tempfile.TemporaryFile(prefix="mellea-like-llama-")  # noqa: SIM115
-        process = self._started = subprocess.Popen(  # noqa: S603 (our own words)
+        self._log: IO[bytes] = tempfile.TemporaryFile(prefix="mellea-like-llama-")  # noqa: SIM115
+        self._process = subprocess.Popen(  # noqa: S603 (our own words)
             [sys.executable, "-P", "-c", CHILD],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=log,
+            stderr=self._log,
             start_new_session=True,
         )
+        self._input = cast("IO[bytes]", self._process.stdin)
+        self._output = cast("IO[bytes]", self._process.stdout)
         os.set_blocking(self._output.fileno(), False)
-        config = {**self._config, "path": str(self._path.resolve())}
+        config = {**config, "path": str(path.resolve())}
         with suppress(OSError):  # Where it has ended already, `address` says so.
-            cast("IO[bytes]", process.stdin).write(json.dumps(config).encode() + b"\n")
-            cast("IO[bytes]", process.stdin).flush()
+            self._input.write(json.dumps(config).encode() + b"\n")
+            self._input.flush()
 
     @property
     def pid(self) -> int:
         """The child's process id."""
         return self._process.pid
-
-    @property
-    def _process(self) -> subprocess.Popen[bytes]:
-        return cast("subprocess.Popen[bytes]", self._started)
-
-    @property
-    def _output(self) -> IO[bytes]:
-        return cast("IO[bytes]", self._process.stdout)
 
     def has_ended(self) -> bool:
         """Tell whether the process is gone."""
@@ -131,7 +119,11 @@ class ServerProcess:
                     return str(answer["address"])
                 if not ended:
                     return None  # Its log, which has the reason, is whole when it has ended.
-                raise self._refusal(answer["error"])
+                # llama.cpp's exception says nothing; the first reason in its log does.
+                marked = (said.partition("error loading model: ")[2] for said in self._last_lines())
+                why = next(filter(None, marked), answer["error"])
+                msg = f"llama.cpp can't load {self._path}: {why}"
+                raise BackendUnavailable(msg, retryable=False)
         if ended:
             what = "did not start"
             raise self.failure(what)
@@ -151,40 +143,23 @@ class ServerProcess:
 
     def stop(self) -> None:
         """End the process and wait for its end; kill it if it takes too long."""
-        if self._started is not None:
-            with suppress(OSError):  # There may be something unwritten, for no one to read.
-                cast("IO[bytes]", self._started.stdin).close()
-            try:
-                self._started.wait(STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                self._started.kill()
-                self._started.wait()
-            self._output.close()
-        if self._log is not None:
-            self._log.close()
-
-    def _refusal(self, error: str) -> BackendUnavailable:
-        # llama.cpp's exception says nothing; the first reason in its log does.
-        marked = (line.partition("error loading model: ")[2] for line in self._last_lines())
-        why = next(filter(None, marked), error)
-        return BackendUnavailable(f"llama.cpp can't load {self._path}: {why}", retryable=False)
+        with suppress(OSError):  # There may be something unwritten, for no one to read.
+            self._input.close()
+        try:
+            self._process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._output.close()
+        self._log.close()
 
     def _last_lines(self) -> list[str]:
-        log = cast("IO[bytes]", self._log)
-        size = log.seek(0, os.SEEK_END)
-        log.seek(max(0, size - TAIL_BYTES))
-        return log.read().decode("utf-8", "replace").splitlines()
+        size = self._log.seek(0, os.SEEK_END)
+        self._log.seek(max(0, size - TAIL_BYTES))
+        return self._log.read().decode("utf-8", "replace").splitlines()
 
 
-@dataclass(frozen=True)
-class _Running:
-    """A server that is ready, and the backend that speaks to it."""
-
-    process: ServerProcess
-    backend: OpenAIBackend
-
-
-class LlamaCppBackend:
+class LlamaCppBackend(OpenAIBackend):
     """Runs a llama.cpp server for one GGUF file.
 
     Enter it with ``async with``, or with ``with`` in a script; the server is up inside the block,
@@ -243,33 +218,26 @@ class LlamaCppBackend:
         ):
             if value is not None:
                 real_number(name, value, over=0, most=math.inf)
-        self.can_judge = can_judge
         self._path = Path(gguf_path)
-        self.model = self._path.stem
+        super().__init__(
+            self._path.stem,
+            timeout=timeout,
+            options=options,
+            can_judge=can_judge,
+            trust_env=False,
+        )
         self._config = {
-            "name": self.model,
+            "name": self._path.stem,
             "context_size": context_size,
             "concurrency": concurrency,
             "threads": threads,
         }
         self._startup_timeout = startup_timeout
-        self._timeout = timeout
-        self.defaults = Options.of(options)
-        self._running: _Running | None = None
-        self._entered = False
+        self._process: ServerProcess | None = None
 
     def __repr__(self) -> str:
-        where = f" at {self._running.backend.base_url}" if self._running else ", not running"
+        where = f" at {self._base_url}" if self._base_url else ", not running"
         return f"<LlamaCppBackend {str(self._path)!r}{where}>"
-
-    @property
-    def base_url(self) -> str:
-        """Where the server is.
-
-        Raises:
-            RuntimeError: it is not running.
-        """
-        return self._server().backend.base_url
 
     @property
     def pid(self) -> int:
@@ -278,146 +246,90 @@ class LlamaCppBackend:
         Raises:
             RuntimeError: it is not running.
         """
-        return self._server().process.pid
+        return self._server().pid
 
     # --- the server's life ---------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
-        key = secrets.token_urlsafe()
-        process = self._enter(key)
+        steps = self._start()
         try:
-            with anyio.CancelScope(shield=True):
-                await run_in_thread(process.start)
-            deadline = time.monotonic() + self._startup_timeout
-            while (address := await run_in_thread(process.address)) is None:
-                await run_in_thread(self._check_time, process, deadline)
+            while await _whole(next, steps, False):  # noqa: ASYNC110 (a process sets no event)
                 await anyio.sleep(POLL_SECONDS)
         except BaseException:
-            await self._leave(process)
+            await _whole(steps.close)
             raise
-        self._running = self._connect(process, address, key)
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
-        server = self._server()
-        self._running = None
         with anyio.CancelScope(shield=True):
-            await server.backend.aclose()
-        await self._leave(server.process)
-
-    async def _leave(self, process: ServerProcess) -> None:
-        self._entered = False
-        with anyio.CancelScope(shield=True):
-            await run_in_thread(process.stop)
+            await self.aclose()
+        await _whole(self._stop)
 
     def __enter__(self) -> Self:
-        key = secrets.token_urlsafe()
-        process = self._enter(key)
-        try:
-            process.start()
-            deadline = time.monotonic() + self._startup_timeout
-            while (address := process.address()) is None:
-                self._check_time(process, deadline)
+        with closing(self._start()) as steps:
+            for _ in steps:
                 time.sleep(POLL_SECONDS)
-        except BaseException:
-            self._entered = False
-            process.stop()
-            raise
-        self._running = self._connect(process, address, key)
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        server = self._server()
-        self._running = None
-        self._entered = False
-        server.process.stop()
+        self._stop()
 
-    def _enter(self, key: str) -> ServerProcess:
-        if self._entered:
+    def _start(self) -> Generator[bool]:
+        """Start the server in quick steps, with pauses between them; stop it if there's no last."""
+        if self._process is not None:
             msg = "this LlamaCppBackend is entered already: one block at a time"
             raise RuntimeError(msg)
-        self._entered = True
-        return ServerProcess(self._path, {**self._config, "api_key": key})
+        key = secrets.token_urlsafe()
+        process = self._process = ServerProcess(self._path, {**self._config, "api_key": key})
+        try:
+            deadline = time.monotonic() + self._startup_timeout
+            while (address := process.address()) is None:
+                if time.monotonic() > deadline:
+                    late = f"was not ready within {self._startup_timeout:g} s, its startup_timeout"
+                    raise BackendTimeout(str(process.failure(late)), retryable=False)
+                yield True
+        except BaseException:
+            self._stop()
+            raise
+        self._base_url = f"{address}/v1"
+        self._key = Secret(key)
+        self._clients = LoopClients(self._make_client, close=True)
 
-    def _check_time(self, process: ServerProcess, deadline: float) -> None:
-        if time.monotonic() > deadline:
-            late = f"was not ready within {self._startup_timeout:g} s, its startup_timeout"
-            raise BackendTimeout(str(process.failure(late)), retryable=False)
+    def _stop(self) -> None:
+        process, self._process, self._base_url = self._process, None, None
+        if process is not None:
+            process.stop()
 
-    def _connect(self, process: ServerProcess, address: str, key: str) -> _Running:
-        backend = OpenAIBackend(
-            self.model,
-            base_url=f"{address}/v1",
-            api_key=key,
-            timeout=self._timeout,
-            options=self.defaults,
-            trust_env=False,
-        )
-        return _Running(process, backend)
-
-    def _server(self) -> _Running:
-        if self._running is None:
+    def _server(self) -> ServerProcess:
+        if self._process is None or self._base_url is None:
             msg = "the llama.cpp server is not running: use the backend inside `async with`"
             raise RuntimeError(msg)
-        return self._running
+        return self._process
+
+    def _url(self) -> str:
+        self._server()
+        return super()._url()
 
     # --- requests ------------------------------------------------------------------------------
 
-    async def generate(self, request: Request) -> Generation:
-        """Answer one request; see `Backend.generate`.
-
-        Raises:
-            BackendError: there is no reply.
-            RuntimeError: the server is not running.
-        """
+    @asynccontextmanager
+    async def _stream(self, request: Request) -> AsyncGenerator[AsyncIterator[str | Generation]]:
         server = self._server()
         try:
-            return await server.backend.generate(request)
+            async with super()._stream(request) as pieces:
+                yield pieces
+                return
         except BackendError as exc:
-            error = await _explained(exc, server.process)
+            error = await _explained(exc, server)
         raise error
 
-    def stream(
-        self, request: Request
-    ) -> AbstractAsyncContextManager[AsyncIterator[str | Generation]]:
-        """Answer one request piece by piece; see `StreamingBackend.stream`."""
-        return self._stream(self._server(), request)
 
-    @asynccontextmanager
-    async def _stream(self, server: _Running, request: Request) -> AsyncGenerator[_Pieces, None]:
-        stream = server.backend.stream(request)
-        try:
-            reply = await stream.__aenter__()
-        except BackendError as exc:
-            error = await _explained(exc, server.process)
-            raise error from None
-        try:
-            yield _Pieces(reply, server.process)
-        finally:
-            await stream.__aexit__(None, None, None)
-
-    async def aclose(self) -> None:
-        """Close the running event loop's connections to the server, which goes on running."""
-        if self._running is not None:
-            await self._running.backend.aclose()
-
-
-class _Pieces:
-    """The iterator over a reply that says so when the server has crashed."""
-
-    def __init__(self, reply: AsyncIterator[str | Generation], process: ServerProcess) -> None:
-        self._reply = reply
-        self._process = process
-
-    def __aiter__(self) -> _Pieces:
-        return self
-
-    async def __anext__(self) -> str | Generation:
-        try:
-            return await anext(self._reply)
-        except BackendError as exc:
-            error = await _explained(exc, self._process)
-        raise error
+async def _whole(function: Callable[..., object], *arguments: object) -> object:
+    """Run a function in a thread to its end, also when the caller is cancelled."""
+    result: object = None
+    with anyio.CancelScope(shield=True):
+        result = await run_in_thread(function, *arguments)
+    return result  # noqa: RET504 (a scope may swallow)
 
 
 async def _explained(exc: BackendError, process: ServerProcess) -> BackendError:

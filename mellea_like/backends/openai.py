@@ -204,7 +204,7 @@ class OpenAIBackend:
         try:
             url = self.base_url
             key = self._api_key() if self._given is None else self._given.api_key
-        except (AuthenticationFailed, ValueError):
+        except (AuthenticationFailed, RuntimeError, ValueError):
             return None
         return (url, digest(key)) if key else None
 

@@ -180,7 +180,7 @@ def slow(tmp_path_factory):
 
 
 def busy_slots(backend: LlamaCppBackend) -> int:
-    key = backend._server().backend._api_key()  # only the backend itself may ask
+    key = backend._api_key()  # only the backend itself may ask
     url = backend.base_url.removesuffix("/v1") + "/slots"
     request = urllib.request.Request(url, headers={"authorization": f"Bearer {key}"})
     with urllib.request.urlopen(request, timeout=10) as answer:
@@ -344,8 +344,8 @@ def test_a_server_that_does_not_end_by_itself_is_killed(model):
 
 @pytest.mark.anyio
 async def test_a_server_that_dies_while_starting_is_told(model):
-    process = ServerProcess(model[0], {"name": "m", "no such": "field"})
-    await anyio.to_thread.run_sync(process.start)
+    config = {"name": "m", "no such": "field"}
+    process = await anyio.to_thread.run_sync(ServerProcess, model[0], config)
     os.kill(process.pid, signal.SIGKILL)
     with pytest.raises(BackendUnavailable, match=r"did not start \(killed by signal 9\)"):
         while await anyio.to_thread.run_sync(process.address) is None:  # noqa: ASYNC110
@@ -407,7 +407,8 @@ async def test_outside_its_block_it_says_how_to_start_it(model):
     with pytest.raises(RuntimeError, match="inside `async with`"):
         await backend.generate(ask())
     with pytest.raises(RuntimeError, match="inside `async with`"):
-        backend.stream(ask())
+        async with backend.stream(ask()):
+            pytest.fail("it began")
     await backend.aclose()
 
 
