@@ -12,10 +12,10 @@ from mellea_like import RejectionSamplingStrategy, Requirement, SamplingTimeout
 from mellea_like.backends.simulated import SimulatedBackend, gives_itself_away, passes
 from mellea_like.sampling.schedules import (
     Adaptive,
+    BaseSchedule,
     Deadline,
     Eager,
     Hedged,
-    Schedule,
     Staggered,
 )
 from mellea_like.testing import run_virtual
@@ -39,7 +39,7 @@ class Policy(NamedTuple):
 
     name: str
     width: int = 4
-    schedule: Callable[[], Schedule] = Eager
+    schedule: Callable[[], BaseSchedule] = Eager
     early: bool = False
     extra: int = 0
 

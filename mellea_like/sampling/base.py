@@ -10,9 +10,16 @@ from mellea_like.core.options import Options
 from mellea_like.hooks.plugins import handlers_in
 from mellea_like.limits.retry import Retry
 from mellea_like.sampling.call import Call
-from mellea_like.sampling.prepare import as_backend, check_budget, check_requirements, plan_call
+from mellea_like.sampling.prepare import (
+    Settings,
+    as_backend,
+    check_budget,
+    check_requirements,
+    check_retry,
+    check_schedule,
+    plan_call,
+)
 from mellea_like.sampling.selection import Selection, best_failure
-from mellea_like.sampling.settings import Settings, check_retry, check_schedule
 from mellea_like.sampling.sync import judges_of, run_once
 from mellea_like.telemetry import Telemetry
 
@@ -29,8 +36,8 @@ if TYPE_CHECKING:
     from mellea_like.core.slice import Slice
     from mellea_like.hooks.plugins import Pluggable
     from mellea_like.limits.budget import Budget
-    from mellea_like.sampling.giving_up import GiveUp
-    from mellea_like.sampling.schedules.base import Schedule
+    from mellea_like.sampling.giving_up import PerRequirement
+    from mellea_like.sampling.schedules.base import BaseSchedule
 
 __all__ = ["BaseSamplingStrategy"]
 
@@ -128,9 +135,9 @@ class BaseSamplingStrategy:
         max_iterations: int = 1000,
         cancel_grace: float = 5.0,
         retry: Retry | None = _RETRY,
-        schedule: Schedule | None = None,
+        schedule: BaseSchedule | None = None,
         budget: Budget | None = None,
-        give_up: GiveUp | None = None,
+        give_up: PerRequirement | None = None,
         accept_incomplete: bool = False,
         telemetry: Telemetry | None = None,
     ) -> None:

@@ -23,11 +23,10 @@ from mellea_like.hooks.types import HookType
 from mellea_like.requirements.checklist import Checklist
 from mellea_like.runtime.event_loops import clock, scope_cancelled, split_cancellation
 from mellea_like.runtime.logs import warn
-from mellea_like.sampling.call_context import CallContext
 from mellea_like.sampling.ending import Ending, Stop, conclude
 from mellea_like.sampling.events import Delivery, Events
 from mellea_like.sampling.race import Race
-from mellea_like.sampling.recorder import Recorder
+from mellea_like.sampling.recorder import CallContext, Recorder
 from mellea_like.sampling.sender import Sender
 from mellea_like.telemetry.names import STOP_REASON
 
@@ -36,9 +35,8 @@ if TYPE_CHECKING:
 
     from mellea_like.core.slice import Slice
     from mellea_like.sampling.base import BaseSamplingStrategy
-    from mellea_like.sampling.prepare import Plan
+    from mellea_like.sampling.prepare import Plan, Settings
     from mellea_like.sampling.scheduler import Scheduler
-    from mellea_like.sampling.settings import Settings
     from mellea_like.telemetry.call import CallTelemetry
 
 __all__ = ["Call"]
@@ -110,7 +108,7 @@ class Call:
             telemetry is not None
             or HookType.VALIDATION_PRE_CHECK in hooks
             or HookType.VALIDATION_POST_CHECK in hooks,
-            None if settings.give_up is None else settings.give_up.begin(plan.requirements),
+            None if settings.give_up is None else settings.give_up.begin(),
             tuple(plan.action.render(plan.context)) if known else None,
             now,
             started,

@@ -40,10 +40,9 @@ if TYPE_CHECKING:
     from mellea_like.core.validation import Candidate
     from mellea_like.hooks.dispatch import HookRun
     from mellea_like.sampling.ending import Ending
-    from mellea_like.sampling.prepare import Plan
+    from mellea_like.sampling.iteration import Turn
+    from mellea_like.sampling.prepare import Plan, Settings
     from mellea_like.sampling.recorder import Recorder
-    from mellea_like.sampling.settings import Settings
-    from mellea_like.sampling.turns import Turn
     from mellea_like.telemetry.call import CallTelemetry
 
 __all__ = ["Delivery", "Events", "ObservedBackend"]

@@ -5,51 +5,17 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING
 
 from mellea_like.core.argument_checks import real_number
 from mellea_like.core.slice import Outcome
 from mellea_like.core.validation import ValidationStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from mellea_like.core.requirement import Requirement
     from mellea_like.core.slice import Slice
 
-__all__ = ["GiveUp", "PerRequirement", "Tally", "failures_needed"]
-
-
-@runtime_checkable
-class Tally(Protocol):
-    """What one call has seen of its requirements."""
-
-    def add(self, slice_: Slice) -> str | None:
-        """Count an iteration that has ended, whatever its outcome.
-
-        Args:
-            slice_: its record.
-
-        Returns:
-            Why further turns would not help, as a sentence for people; None where they may.
-        """
-        ...
-
-
-@runtime_checkable
-class GiveUp(Protocol):
-    """Says when further turns would not help. Configuration only; `begin` makes a call's state."""
-
-    def begin(self, requirements: Sequence[Requirement]) -> Tally:
-        """Begin a call.
-
-        Args:
-            requirements: what each slice must meet.
-
-        Returns:
-            The call's count.
-        """
-        ...
+__all__ = ["PerRequirement", "Tally"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +46,9 @@ class PerRequirement:
         real_number("PerRequirement: threshold", self.threshold, over=0, under=1)
         real_number("PerRequirement: confidence", self.confidence, over=0, under=1)
 
-    def begin(self, requirements: Sequence[Requirement]) -> Tally:  # noqa: ARG002 (a `GiveUp`)
+    def begin(self) -> Tally:
         """Begin a call."""
-        return _Tally(self.threshold, self.confidence)
+        return Tally(self.threshold, self.confidence)
 
 
 class _Count:
@@ -95,7 +61,7 @@ class _Count:
         self.passed = self.failed = 0
 
 
-class _Tally:
+class Tally:
     """The verdicts of one call, requirement by requirement."""
 
     __slots__ = ("_confidence", "_counts", "_threshold", "_usable")
@@ -107,7 +73,7 @@ class _Tally:
         self._counts: dict[int, _Count] = {}  # By identity: a requirement need not be hashable.
 
     def add(self, slice_: Slice) -> str | None:
-        """Count the verdicts on a slice."""
+        """Count the verdicts on a slice; say why further turns would not help, if so."""
         if slice_.reason and slice_.outcome is Outcome.FAILED:
             self._usable.failed += 1
             if self._hopeless(self._usable):
@@ -129,7 +95,8 @@ class _Tally:
         return hopeless
 
     def _hopeless(self, count: _Count) -> bool:
-        return count.failed >= failures_needed(count.passed, self._threshold, self._confidence)
+        sure = _probability_under(self._threshold, count.passed, count.failed)
+        return sure > self._confidence
 
     @staticmethod
     def _sentence(what: str, count: _Count) -> str:
@@ -138,25 +105,6 @@ class _Tally:
 
 
 @lru_cache(maxsize=4096)
-def failures_needed(passed: int, threshold: float, confidence: float) -> int:
-    """Return how many failures, at least 1, make a pass rate certain to be low.
-
-    After so many, beside some passes, it is under the threshold with more than this confidence,
-    from a uniform prior.
-    """
-    enough = 1
-    while _probability_under(threshold, passed, enough) <= confidence:
-        enough *= 2
-    too_few = enough // 2
-    while enough - too_few > 1:
-        between = (enough + too_few) // 2
-        if _probability_under(threshold, passed, between) <= confidence:
-            too_few = between
-        else:
-            enough = between
-    return enough
-
-
 def _probability_under(threshold: float, passed: int, failed: int) -> float:
     """Return how probable it is that a pass rate is under a threshold, from a uniform prior.
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import anyio
 from anyio.lowlevel import checkpoint_if_cancelled
@@ -44,19 +45,17 @@ from mellea_like.hooks.types import HookType
 from mellea_like.requirements.checklist import Checklist
 from mellea_like.requirements.judge import judge_messages, read_verdict
 from mellea_like.runtime.event_loops import cancel_requested, split_cancellation
-from mellea_like.sampling.sender import Sender
-from mellea_like.sampling.turns import derive_seed
+from mellea_like.sampling.sender import EarlyRejection, Sender
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
 
     from mellea_like.core.conversation import Action, Context, Message
     from mellea_like.core.requirement import Requirement
-    from mellea_like.sampling.call_context import CallContext
-    from mellea_like.sampling.turns import Turn
+    from mellea_like.sampling.recorder import CallContext
     from mellea_like.telemetry.spans import SpanScope
 
-__all__ = ["Iteration"]
+__all__ = ["Iteration", "Turn", "derive_seed", "turn_of"]
 
 _PASSED, _FAILED, _ERRORED, _CANCELLED = (
     Outcome.PASSED,
@@ -66,6 +65,34 @@ _PASSED, _FAILED, _ERRORED, _CANCELLED = (
 )
 _PASS, _ERROR = ValidationStatus.PASSED, ValidationStatus.ERRORED
 _NO_USAGE = Usage()
+
+
+class Turn(NamedTuple):
+    """Permission to start one iteration: its id (1-based), its subsample and depth (0-based)."""
+
+    iteration: int
+    subsample: int
+    depth: int
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """Where the turn stands when the winner must not depend on timing; lower is better."""
+        return self.depth, self.subsample
+
+
+def turn_of(subsample: int, depth: int, loop_budget: int) -> Turn:
+    """Return the turn at a place; ids count through the subsamples, one after the other."""
+    return Turn(subsample * loop_budget + depth + 1, subsample, depth)
+
+
+def derive_seed(seed: int, iteration: int, purpose: str = "generate") -> int:
+    """Derive the seed of one request from the call's.
+
+    Neighbouring iterations get unrelated seeds (BLAKE2b of the three), so that servers whose
+    generators are weak for close seeds still draw independently.
+    """
+    digest = blake2b(f"{seed}/{iteration}/{purpose}".encode(), digest_size=4).digest()
+    return int.from_bytes(digest) >> 1
 
 
 # A frozen dataclass sets each field by a call, 0.1 us: 3.7 us an iteration for these four records,
@@ -290,8 +317,6 @@ class Iteration:
 
     def _reject(self, rejection: Generation) -> bool:
         """Conclude from the verdict of an incremental check, if that is what it is."""
-        from mellea_like.sampling.early_rejection import EarlyRejection  # noqa: PLC0415
-
         if not isinstance(rejection, EarlyRejection):
             return False
         self.validating = True

@@ -11,21 +11,112 @@ from mellea_like.core.format import check_format
 from mellea_like.core.options import Options
 from mellea_like.core.requirement import Requirement
 from mellea_like.errors import RequirementError
+from mellea_like.limits.retry import Retry
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from mellea_like.hooks.plugins import Handler
     from mellea_like.limits.budget import Budget
+    from mellea_like.sampling.giving_up import PerRequirement
+    from mellea_like.sampling.schedules.base import BaseSchedule
+    from mellea_like.sampling.selection import Selection
+    from mellea_like.telemetry import Telemetry
 
 __all__ = [
     "Plan",
+    "Settings",
     "as_backend",
     "check_budget",
     "check_judge",
     "check_requirements",
+    "check_retry",
+    "check_schedule",
     "merge_requirements",
     "plan_call",
 ]
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """A strategy's configuration, checked; see `BaseSamplingStrategy` for the fields.
+
+    The schedule is None where it has nothing to decide.
+    """
+
+    backend: Backend | None
+    judge: Backend | None
+    requirements: tuple[Requirement | str, ...]
+    loop_budget: int
+    concurrency_budget: int
+    max_iterations: int
+    selection: Selection
+    options: Options
+    judge_options: Options
+    iteration_timeout: float | None
+    timeout: float | None
+    validate_all: bool | None
+    cancel_grace: float
+    handlers: tuple[Handler, ...]
+    retry: Retry | None
+    schedule: BaseSchedule | None
+    budget: Budget | None
+    give_up: PerRequirement | None
+    telemetry: Telemetry
+    accept_incomplete: bool
+
+    def check_loop_budget(self, loop_budget: object, what: str) -> None:
+        """Make sure that a loop budget can be."""
+        if isinstance(loop_budget, bool) or not isinstance(loop_budget, int) or loop_budget < 1:
+            msg = f"{what} to {loop_budget!r}: it is an int of at least 1"
+            raise ValueError(msg)
+        if loop_budget * self.concurrency_budget > self.max_iterations:
+            msg = (
+                f"{what} to {loop_budget}: with concurrency_budget {self.concurrency_budget} that"
+                f" is more than max_iterations, {self.max_iterations}"
+            )
+            raise ValueError(msg)
+
+
+def check_retry(retry: object) -> None:
+    """Make sure that an argument is a retry policy, or None."""
+    if retry is not None and not isinstance(retry, Retry):
+        msg = f"retry is a Retry, as in Retry(attempts=5), or None for no retries, not {retry!r}"
+        raise TypeError(msg)
+
+
+def check_schedule(
+    schedule: BaseSchedule | None, give_up: PerRequirement | None, selection: Selection
+) -> BaseSchedule | None:
+    """Make sure that a schedule and a rule to give up by go with the selection.
+
+    Return the schedule; None where it has nothing to decide.
+    """
+    if schedule is None and give_up is None:
+        return None
+    # Imported lazily: most programs don't need it.
+    from mellea_like.sampling.schedules import BaseSchedule, Eager, PerRequirement  # noqa: PLC0415
+
+    if schedule is not None and not isinstance(schedule, BaseSchedule):
+        msg = f"schedule is a BaseSchedule, as in Staggered(0.5), not {schedule!r}"
+        raise TypeError(msg)
+    if give_up is not None and not isinstance(give_up, PerRequirement):
+        msg = f"give_up is a PerRequirement, as in PerRequirement(), not {give_up!r}"
+        raise TypeError(msg)
+    if selection == "ordered":
+        if schedule is not None and schedule.timing_dependent:
+            msg = (
+                f"schedule={schedule!r} depends on timing, and selection='ordered' is there so that"
+                " the result does not: take Eager() or Staggered(...), or selection='first'"
+            )
+            raise ValueError(msg)
+        if give_up is not None:
+            msg = (
+                "give_up depends on which slices come first, and selection='ordered' is there so"
+                " that the result does not depend on timing: leave one of them out"
+            )
+            raise ValueError(msg)
+    return None if isinstance(schedule, Eager) and not schedule.pooled else schedule
 
 
 @dataclass(frozen=True, slots=True)

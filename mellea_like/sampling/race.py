@@ -22,8 +22,8 @@ from mellea_like.sampling.subsample import produce
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
-    from mellea_like.sampling.call_context import CallContext
     from mellea_like.sampling.events import Delivery
+    from mellea_like.sampling.recorder import CallContext
     from mellea_like.sampling.scheduler import Scheduler
 
 __all__ = ["Race"]

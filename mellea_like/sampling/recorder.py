@@ -1,4 +1,4 @@
-"""What a call's iterations report to: their records, and what stops further ones.
+"""What a call's iterations go by, and what they report to: their records, and what stops more.
 
 All of it changes in synchronous steps, so that no cancellation comes between them. The tasks are in
 `race`.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import anyio
 
@@ -21,15 +21,22 @@ from mellea_like.runtime.logs import warn
 from mellea_like.sampling.ending import Stop
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from anyio.streams.memory import MemoryObjectSendStream
 
+    from mellea_like.core.conversation import Action, Context, Message
     from mellea_like.errors import LimitExceeded
+    from mellea_like.requirements.checklist import Checklist
+    from mellea_like.sampling.events import Events
+    from mellea_like.sampling.giving_up import Tally
+    from mellea_like.sampling.iteration import Turn
+    from mellea_like.sampling.prepare import Plan, Settings
     from mellea_like.sampling.scheduler import Scheduler
-    from mellea_like.sampling.turns import Turn
+    from mellea_like.sampling.sender import Sender
+    from mellea_like.telemetry.call import CallTelemetry
 
-__all__ = ["Recorder"]
+__all__ = ["CallContext", "Recorder"]
 
 _PASSED = Outcome.PASSED
 
@@ -38,42 +45,34 @@ NUMBER = re.compile(r"\d+")
 
 
 class Recorder:
-    """The records of one call, and whether its subsamples may go on.
-
-    Attributes:
-        slices: the record of each iteration that ended, in that order.
-        stopping: whether no further turn may start.
-        stopped: why the call was stopped before its turns were spent; None if it was not.
-        fatal: what the call must raise.
-        won: whether it is certain that a slice has won.
-        ordered: whether the winner must not depend on timing.
-        timed_out: whether the call's time was up before all turns were spent.
-        cut_short: whether a subsample was cancelled before its end.
-        active: subsamples that were started and have not ended.
-        under_way: those of them that have begun to run.
-        scope: what cancels all subsamples.
-        best_rank: the rank of the best slice of an ordered call that has passed so far.
-        queue: what wakes the consumer, where there is one.
-        deliver: takes slices for hooks and the progress callback as long as none has passed.
-        scheduler: starts the iterations, where a schedule has something to decide.
-        all_ended: set when no subsample is under way any more, if somebody waits for that.
-    """
+    """The records of one call, and whether its subsamples may go on."""
 
     # Class-level defaults: most calls never change these, so pending calls use less memory.
     stopping = False
+    """Whether no further turn may start."""
     stopped: Stop | None = None
+    """Why the call was stopped before its turns were spent."""
     fatal: BaseException | None = None
+    """What the call must raise."""
     won = False
+    """Whether it is certain that a slice has won."""
     timed_out = False
+    """Whether the call's time was up before all turns were spent."""
     cut_short = False
+    """Whether a subsample was cancelled before its end."""
     active = 0
+    """Subsamples that were started and have not ended."""
     under_way = 0
+    """Those of them that have begun to run."""
     scope: anyio.CancelScope | None = None
     queue: MemoryObjectSendStream[Slice] | None = None
+    """What wakes the consumer, where there is one."""
     deliver: Callable[[Slice], object] | None = None
+    """What takes slices for hooks and the progress callback as long as none has passed."""
     scheduler: Scheduler | None = None
     all_ended: anyio.Event | None = None
     best_rank: tuple[int, int] | None = None
+    """The rank of the best slice of an ordered call that has passed so far."""
     _recorded: anyio.Event | None = None
     _waiting = 0
     _too_late: BaseException | None = None
@@ -252,3 +251,29 @@ class Recorder:
                 iteration=first.iteration,
                 subsample=first.subsample,
             )
+
+
+class CallContext(NamedTuple):
+    """What is fixed for the length of a call."""
+
+    sampling_id: str
+    plan: Plan
+    settings: Settings
+    repair: Callable[[Sequence[Slice]], tuple[Action[Any], Context]]
+    recorder: Recorder
+    events: Events
+    telemetry: CallTelemetry | None
+    sender: Sender
+    checklist: Checklist
+    check_all: bool
+    """Whether all requirements are checked, also after one has failed."""
+    watched: bool
+    """Whether incremental checks look at replies."""
+    validation_observed: bool
+    """Whether a plugin or telemetry looks at validations."""
+    tally: Tally | None
+    messages: tuple[Message, ...] | None
+    """What the plan's action asks in the plan's context, where that is known beforehand."""
+    clock: Callable[[], float]
+    started: float
+    deadline: float | None

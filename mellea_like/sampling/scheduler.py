@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import anyio
 
 from mellea_like.core.slice import Outcome, Slice
+from mellea_like.sampling.iteration import Turn, turn_of
 from mellea_like.sampling.schedules.base import Progress
-from mellea_like.sampling.turns import Turn, turn_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

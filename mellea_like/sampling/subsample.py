@@ -13,15 +13,14 @@ from mellea_like.errors import BackendError, MissingAnswer, RequirementError
 from mellea_like.hooks.types import HookType
 from mellea_like.requirements.checklist import line_of
 from mellea_like.runtime.event_loops import cancel_requested, split_cancellation
-from mellea_like.sampling.iteration import Iteration
-from mellea_like.sampling.turns import turn_of
+from mellea_like.sampling.iteration import Iteration, turn_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from mellea_like.core.conversation import Action
     from mellea_like.core.requirement import Requirement
-    from mellea_like.sampling.call_context import CallContext
+    from mellea_like.sampling.recorder import CallContext
 
 __all__ = ["bug_of", "may_go_on", "produce", "times_seen"]
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from mellea_like.core.prices import Price
     from mellea_like.core.requirement import Requirement
     from mellea_like.sampling.base import BaseSamplingStrategy
-    from mellea_like.sampling.schedules.base import Schedule
+    from mellea_like.sampling.schedules.base import BaseSchedule
 
 __all__ = [
     "MAX_ITERATIONS",
@@ -214,7 +214,7 @@ class StrategySpec(Section):
     def _most(self) -> tuple[int, int]:
         return self.loop, self.concurrency
 
-    def make_schedule(self) -> Schedule:
+    def make_schedule(self) -> BaseSchedule:
         """Make what says when draws start; what learns does so for all calls that share it."""
         return parse_schedule(self.schedule)
 

@@ -171,7 +171,7 @@ def test_a_budgets_error_is_told_in_options(kind):
     ("arguments", "sentence"),
     [
         (["--schedule", "fast"], "--schedule 'fast' is none of the known ones\nAllowed: eager"),
-        (["--schedule", "staggered"], "--schedule 'staggered': staggered needs SECONDS, as in"),
+        (["--schedule", "staggered"], "isn't of the form staggered:SECONDS, as in staggered:0.5"),
         (["--budget", "requests"], "--budget 'requests' lacks its amount: write requests=20"),
         (["--budget", "output-tokens=9"], "needs to know how long one reply may get: add --max-to"),
         (

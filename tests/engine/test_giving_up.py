@@ -76,20 +76,6 @@ async def test_hooks_hear_of_it():
     assert (end.hook, end.stop_reason) == (HookType.SAMPLING_LOOP_END, StopReason.HOPELESS)
 
 
-async def test_a_bug_in_the_rule_is_raised():
-    class Broken:
-        def begin(self, requirements: Any) -> Any:
-            return self
-
-        def add(self, slice_: Any) -> Any:
-            raise ZeroDivisionError
-
-    backend = by_iteration({1: "no"}, after(60, "no"))
-    with pytest.raises(ZeroDivisionError):
-        await strategy(backend, give_up=Broken(), concurrency_budget=2).sample("do", [yes])
-    assert backend.statistics().in_flight == 0
-
-
 async def test_each_call_counts_anew():
     call = strategy(by_iteration({}), loop_budget=4)
     for _ in range(3):

@@ -26,13 +26,13 @@ from mellea_like.backends.function import FunctionBackend
 from mellea_like.core.slice import Slice
 from mellea_like.errors import RateLimited
 from mellea_like.sampling.ending import conclude
+from mellea_like.sampling.iteration import turn_of
 from mellea_like.sampling.prepare import (
     check_judge,
     check_requirements,
     plan_call,
 )
 from mellea_like.sampling.selection import best_failure, deepest_failure, merit, winner
-from mellea_like.sampling.turns import turn_of
 
 P, F, E, C = Outcome.PASSED, Outcome.FAILED, Outcome.ERRORED, Outcome.CANCELLED
 light, heavy, plain = says("a", weight=0.5), says("b", weight=3), says("c")

@@ -18,7 +18,7 @@ from mellea_like import (
 from mellea_like.backends.function import FunctionBackend
 from mellea_like.backends.scripted import ScriptedBackend
 from mellea_like.runtime.logs import IterationFilter
-from mellea_like.sampling.turns import turn_of
+from mellea_like.sampling.iteration import turn_of
 
 pytestmark = pytest.mark.anyio
 

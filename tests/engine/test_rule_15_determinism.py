@@ -12,7 +12,7 @@ from mellea_like.backends.scripted import ScriptedBackend
 from mellea_like.backends.simulated import SimulatedBackend, passes
 from mellea_like.errors import RateLimited
 from mellea_like.limits import Retry
-from mellea_like.sampling.turns import derive_seed
+from mellea_like.sampling.iteration import derive_seed
 from mellea_like.testing import run_virtual
 
 pytestmark = pytest.mark.anyio

@@ -19,7 +19,7 @@ from mellea_like import (
 from mellea_like.errors import AuthenticationFailed, BackendUnavailable
 from mellea_like.sampling.giving_up import PerRequirement
 from mellea_like.sampling.schedules import Eager, Hedged, Staggered
-from mellea_like.sampling.schedules.base import CallFacts, Go, Progress
+from mellea_like.sampling.schedules.base import BaseSchedule, CallFacts, Go, Progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
 
 
 @dataclass
-class Planned:
+class Planned(BaseSchedule):
     """A schedule that does what the test says, and keeps what it was asked and told."""
 
     rule: Callable[[Progress], Go]
@@ -281,9 +281,9 @@ async def test_an_ordered_selection_takes_staggered_starts_and_refuses_what_depe
 
 @pytest.mark.parametrize("wrong", [3, "eager", Eager, object()])
 async def test_what_is_no_schedule_is_refused(wrong):
-    with pytest.raises(TypeError, match="schedule is an object with begin"):
+    with pytest.raises(TypeError, match="schedule is a BaseSchedule, as in"):
         strategy(by_iteration({}), wrong)
-    with pytest.raises(TypeError, match="give_up is an object with begin"):
+    with pytest.raises(TypeError, match="give_up is a PerRequirement, as in"):
         strategy(by_iteration({}), None, give_up=wrong)
 
 

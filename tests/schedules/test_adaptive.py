@@ -11,7 +11,7 @@ from schedule_kit import facts, progress, took
 
 from mellea_like import Outcome
 from mellea_like.sampling.schedules import Adaptive, Go, PassRates, SchedulePlan
-from mellea_like.sampling.schedules.adaptive import width_for
+from mellea_like.sampling.schedules.built_in import width_for
 
 
 def passing(share, key=(), draws=10_000):
@@ -88,7 +88,7 @@ def test_what_one_call_learnt_the_next_one_knows_if_it_has_the_same_key():
         plan.observe(took(1.0))
     plan.observe(took(1.0, Outcome.PASSED))
     plan.observe(took(1.0, Outcome.CANCELLED))
-    assert schedule.rates.statistics()["model"][:2] == (1, 40)
+    assert schedule.rates.mean("model") < 0.1
     assert plan.decide(progress()).more == 1  # Its own failures come with the progress.
     assert schedule.begin(facts(concurrency_budget=8)).decide(progress()).more == 5
     assert schedule.begin(facts(concurrency_budget=8, model="b")).decide(progress()).more == 1

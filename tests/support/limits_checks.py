@@ -376,7 +376,7 @@ def check_stop_reason(ran: Ran, record: tuple[Slice, ...], result: SamplingResul
         assert result.stop_detail
     elif reason == StopReason.HOPELESS:
         assert call.give_up
-        tally = PerRequirement(0.5, 0.7).begin(ran.requirements)
+        tally = PerRequirement(0.5, 0.7).begin()
         said = [tally.add(s) for s in failed_of(record)]
         assert result.stop_detail in said
         decisive = failed_of(record)[said.index(result.stop_detail)]

@@ -29,7 +29,13 @@ from mellea_like.errors import (
     MalformedResponse,
     RateLimited,
 )
-from mellea_like.sampling.schedules.base import CallFacts, Go, Progress
+from mellea_like.sampling.schedules.base import (
+    BaseSchedule,
+    CallFacts,
+    Go,
+    Progress,
+    SchedulePlan,
+)
 from mellea_like.sampling.subsample import may_go_on
 
 LotKind = Literal[
@@ -186,16 +192,16 @@ class MadError(Exception):
     """What a mad schedule raises."""
 
 
-@dataclass
-class Mad:
+@dataclass(slots=True)
+class Mad(BaseSchedule):
     """A schedule that answers what its script says, over and over; some of it is no answer.
 
     A number in ``script`` is added to what would fill the width up.
     """
 
     script: Sequence[tuple[Any, Any]]
-    pooled: bool
-    extra: int
+    pooled: bool = field()
+    extra: int = field()
     raises_at: int | None = None
     seconds: float | None = None
     timing_dependent: bool = True
@@ -205,7 +211,7 @@ class Mad:
         return MadCourse(self, facts)
 
 
-class MadCourse:
+class MadCourse(SchedulePlan):
     """A mad schedule at work; it holds what it is told of the call against what it knows itself."""
 
     def __init__(self, mad: Mad, facts: CallFacts) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from mellea_like.core.requirement import Requirement
     from mellea_like.core.slice import Slice
 
-__all__ = ["SLACK", "BaseSchedule", "CallFacts", "Go", "Progress", "Schedule", "SchedulePlan"]
+__all__ = ["SLACK", "BaseSchedule", "CallFacts", "Go", "Progress", "SchedulePlan"]
 
 SLACK = 1e-6
 """Seconds by which a clock may read less than the time that was slept for: rounding."""
@@ -76,10 +76,12 @@ class Go(NamedTuple):
     look_again: float | None = None
 
 
-@runtime_checkable
-class SchedulePlan(Protocol):
+class SchedulePlan(ABC):
     """A schedule at work in one call: its decisions, which are pure, and what it has learnt."""
 
+    __slots__ = ()
+
+    @abstractmethod
     def decide(self, progress: Progress) -> Go:
         """Decide how many iterations may start now.
 
@@ -92,20 +94,27 @@ class SchedulePlan(Protocol):
         Returns:
             The decision.
         """
-        ...
 
-    def observe(self, slice_: Slice) -> None:
-        """Learn from an iteration that has ended, whatever its outcome.
+    def observe(self, slice_: Slice) -> None:  # noqa: B027 (by default it does nothing)
+        """Learn from an iteration that has ended, whatever its outcome; by default, nothing.
 
         Args:
             slice_: its record.
         """
-        ...
 
 
-@runtime_checkable
-class Schedule(Protocol):
-    """Says when iterations may start. Configuration only; `begin` makes the state of a call."""
+class BaseSchedule(ABC):
+    """Says when iterations may start. Configuration only; `begin` makes the state of a call.
+
+    For a schedule of your own, write `begin`, and override what differs: the turns are pooled, and
+    taken as timing has it; no more iterations are in flight than ``concurrency_budget``, and the
+    strategy's ``timeout`` holds.
+
+    A dataclass's field may take the place of a property. One without a default value is declared as
+    ``seconds: float = field()``: dataclasses would take the property for the default.
+    """
+
+    __slots__ = ()
 
     @property
     def pooled(self) -> bool:
@@ -113,12 +122,12 @@ class Schedule(Protocol):
 
         Otherwise each subsample keeps its own.
         """
-        ...
+        return True
 
     @property
     def extra(self) -> int:
         """How many iterations beyond ``concurrency_budget`` may be in flight."""
-        ...
+        return 0
 
     @property
     def timing_dependent(self) -> bool:
@@ -126,16 +135,14 @@ class Schedule(Protocol):
 
         Then it does not go with ``selection="ordered"``.
         """
-        ...
+        return True
 
     @property
     def seconds(self) -> float | None:
-        """When the call's time is up, in seconds since it began.
+        """When the call's time is up, in seconds since it began; None for the strategy's."""
+        return None
 
-        None leaves that to the strategy's ``timeout``.
-        """
-        ...
-
+    @abstractmethod
     def begin(self, facts: CallFacts) -> SchedulePlan | None:
         """Begin a call.
 
@@ -146,41 +153,3 @@ class Schedule(Protocol):
             The decisions of this call; None where all subsamples start at once and keep their own
             turns, so that there is nothing to decide.
         """
-        ...
-
-
-class BaseSchedule(ABC):
-    """A `Schedule` that lacks only `begin`, for schedules of your own; the ready-made ones use it.
-
-    The turns are pooled, and taken as timing has it; no more iterations are in flight than
-    ``concurrency_budget``, and the strategy's ``timeout`` holds. Override what differs.
-
-    A dataclass's field may take the place of a property. One without a default value is declared as
-    ``seconds: float = field()``: dataclasses would take the property for the default.
-    """
-
-    __slots__ = ()
-
-    @property
-    def pooled(self) -> bool:
-        """Whether turns that a chain leaves, or has not come to, are open to fresh chains: yes."""
-        return True
-
-    @property
-    def extra(self) -> int:
-        """How many iterations beyond ``concurrency_budget`` may be in flight: none."""
-        return 0
-
-    @property
-    def timing_dependent(self) -> bool:
-        """Whether which turns are taken depends on timing or on other calls: yes."""
-        return True
-
-    @property
-    def seconds(self) -> float | None:
-        """When the call's time is up: None, that is left to the strategy's ``timeout``."""
-        return None
-
-    @abstractmethod
-    def begin(self, facts: CallFacts) -> SchedulePlan | None:
-        """Begin a call; see `Schedule.begin`."""

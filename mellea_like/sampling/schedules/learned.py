@@ -1,0 +1,317 @@
+"""What schedules learn from calls: how long iterations take, and how often they pass."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
+
+from mellea_like.core.argument_checks import real_number, whole_number
+from mellea_like.core.slice import Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable
+
+    from mellea_like.core.slice import Slice
+    from mellea_like.sampling.schedules.base import CallFacts
+
+__all__ = ["MOST_KEYS", "Beta", "LatencyQuantiles", "PassRates", "RateKey", "key_of"]
+
+T = TypeVar("T")
+
+MOST_KEYS = 1000
+"""How many keys are remembered; beyond it, the one used longest ago is forgotten."""
+
+RateKey: TypeAlias = "Hashable | Callable[[CallFacts], Hashable]"
+"""What a call's pass rate is kept under, or a function that says so."""
+
+
+def _now_used(known: OrderedDict[Hashable, T], key: Hashable, make: Callable[[], T]) -> T:
+    """Return what is known under a key, which is now the latest one used."""
+    if key not in known:
+        known[key] = make()
+        if len(known) > MOST_KEYS:
+            known.popitem(last=False)
+    known.move_to_end(key)
+    return known[key]
+
+
+class LatencyQuantiles:
+    """The running quantiles of durations, kept per key, and shared by all who are given it.
+
+    An iteration that was cancelled after t seconds says only that it would have taken longer than
+    t. As the slow ones are those that get cancelled when a sibling wins, leaving them out would
+    make the quantiles too low. So quantiles are those of the product-limit estimate (Kaplan and
+    Meier, "Nonparametric Estimation from Incomplete Observations", JASA 53, 1958), over the latest
+    ``window`` durations of a key, so that they follow a drift. They are computed anew when the
+    window has changed by 2 %. The key used longest ago is forgotten when there are 1,000 others.
+
+    Args:
+        window: how many durations are kept per key, at least 1.
+        least: how many complete durations must be known before there are quantiles, at least 1.
+
+    Raises:
+        TypeError: an argument isn't an int.
+        ValueError: an argument is out of its range.
+    """
+
+    def __init__(self, window: int = 1000, *, least: int = 10) -> None:
+        whole_number("LatencyQuantiles: window", window)
+        whole_number("LatencyQuantiles: least", least)
+        if least > window:
+            msg = f"LatencyQuantiles: least, {least}, is more than the window, {window}, holds"
+            raise ValueError(msg)
+        self._window = window
+        self._least = least
+        self._known: OrderedDict[Hashable, _Durations] = OrderedDict()
+
+    def observe(self, seconds: float, key: Hashable = None, *, censored: bool = False) -> None:
+        """Take note of a duration.
+
+        Args:
+            seconds: how long it took, at least 0 and finite.
+            key: what took so long.
+            censored: whether it would have taken longer, had it not been cancelled.
+
+        Raises:
+            ValueError: it isn't a duration.
+        """
+        if not 0 <= seconds < float("inf"):
+            msg = f"LatencyQuantiles: a duration is at least 0 seconds and finite, not {seconds!r}"
+            raise ValueError(msg)
+        durations = _now_used(self._known, key, lambda: _Durations(self._window))
+        durations.add(float(seconds), censored=censored)
+
+    def learn(self, slice_: Slice, key: Hashable = None) -> None:
+        """Take note of how long an iteration took, by its record.
+
+        One that errored or was cancelled is censored: a good reply would have taken longer. (So a
+        server that refuses at once does not look like a fast one.)
+
+        Args:
+            slice_: its record.
+            key: what took so long.
+        """
+        judged = slice_.outcome is Outcome.PASSED or slice_.outcome is Outcome.FAILED
+        self.observe(max(0.0, slice_.duration), key, censored=not judged)
+
+    def quantile(self, q: float, key: Hashable = None) -> float | None:
+        """Return the duration within which a share ``q`` of the iterations ends.
+
+        Args:
+            q: the share, between 0 and 1.
+            key: of what.
+
+        Returns:
+            Seconds; None while fewer than ``least`` complete durations are known, or too few to
+            tell such a quantile at all: ``1 / (1 - q)``. Where the longest ones were all cancelled,
+            a lower bound: the longest known duration.
+
+        Raises:
+            TypeError: ``q`` isn't a number.
+            ValueError: ``q`` is out of its range.
+        """
+        real_number("LatencyQuantiles: q", q, over=0, under=1)
+        durations = self._known.get(key)
+        if durations is None or durations.complete < max(self._least, round(1 / (1 - q), 6)):
+            return None
+        return durations.quantile(q)
+
+
+class _Durations:
+    """The latest durations under one key."""
+
+    __slots__ = ("_cached", "_changes", "_latest", "complete")
+
+    def __init__(self, window: int) -> None:
+        self.complete = 0
+        self._latest: deque[tuple[float, bool]] = deque(maxlen=window)
+        self._cached: dict[float, float] = {}
+        self._changes = 0
+
+    def add(self, seconds: float, *, censored: bool) -> None:
+        if len(self._latest) == self._latest.maxlen:
+            self.complete -= not self._latest[0][1]
+        self._latest.append((seconds, censored))
+        self.complete += not censored
+        self._changes += 1
+
+    def quantile(self, q: float) -> float:
+        if self._changes * 50 >= len(self._latest):
+            self._cached.clear()
+            self._changes = 0
+        if q not in self._cached:
+            self._cached[q] = self._product_limit_quantile(q)
+        return self._cached[q]
+
+    def _product_limit_quantile(self, q: float) -> float:
+        """Return the least duration by which a share ``q`` has ended."""
+        durations = sorted(self._latest)  # Of equal ones the complete come first.
+        left, at_risk = 1.0, len(durations)
+        for seconds, censored in durations:
+            if not censored:
+                left *= 1 - 1 / at_risk
+                if left <= 1 - q + 1e-9:
+                    return seconds
+            at_risk -= 1
+        return durations[-1][0]
+
+
+class Beta(NamedTuple):
+    """A Beta distribution: what is believed of a probability.
+
+    Attributes:
+        a: as if so many draws had passed, over 0.
+        b: as if so many had failed, over 0.
+    """
+
+    a: float
+    b: float
+
+    @property
+    def mean(self) -> float:
+        """The mean of the probability."""
+        return self.a / (self.a + self.b)
+
+    def at_most(self, draws: float) -> Beta:
+        """Return a belief of the same mean that counts as at most so many draws.
+
+        Args:
+            draws: how many, over 0.
+
+        Returns:
+            The belief, weaker where it was stronger than that.
+        """
+        share = min(1.0, draws / (self.a + self.b))
+        return Beta(self.a * share, self.b * share)
+
+    def after_failures(self, failures: int) -> Beta:
+        """Return the belief after further draws that all failed.
+
+        Args:
+            failures: how many.
+
+        Returns:
+            The posterior.
+        """
+        return Beta(self.a, self.b + failures)
+
+    def draws_for(self, risk: float, most: int) -> int:
+        """Return the smallest number of draws of which all fail with a probability of ``risk``.
+
+        The probability that n draws all fail is E[(1 - p)^n], the product of (b + i) / (a + b + i)
+        for i from 0 to n - 1.
+
+        Args:
+            risk: the probability, between 0 and 1.
+            most: the largest number of interest.
+
+        Returns:
+            The number; ``most`` where even so many are more likely than ``risk`` to fail.
+        """
+        all_fail = 1.0
+        risk *= 1 + 1e-9  # Products round.
+        for n in range(most):
+            if all_fail <= risk:
+                return n
+            all_fail *= (self.b + n) / (self.a + self.b + n)
+        return most
+
+
+class PassRates:
+    """The pass rates of draws, each a Beta posterior, shared by all who are given it.
+
+    What was observed fades, so that a rate follows a change: with each further draw, all before it
+    count less, by a factor of ``1 - 1 / memory``; so all of them together never count as more than
+    ``memory`` draws. The key used longest ago is forgotten when there are 1,000 others.
+
+    The rate is that of draws, not of calls: a hard call makes many. So 1 / mean is how many draws a
+    call makes on average, hard and easy ones together.
+
+    Args:
+        prior: what is believed before anything is known, as (a, b) of a Beta distribution, each
+            over 0. The default, (0.5, 1), believes in a pass rate of a third, as weakly as one and
+            a half draws would.
+        memory: how many draws are remembered, at least 1.
+
+    Raises:
+        TypeError: an argument is of the wrong type.
+        ValueError: an argument is out of its range.
+    """
+
+    def __init__(
+        self,
+        prior: tuple[float, float] = (0.5, 1.0),
+        *,
+        memory: int = 1000,
+    ) -> None:
+        if not isinstance(prior, tuple) or len(prior) != 2:  # noqa: PLR2004 (a and b)
+            msg = f"PassRates: prior is a pair of numbers, (a, b), not {prior!r}"
+            raise TypeError(msg)
+        real_number("PassRates: the prior's a", prior[0], over=0)
+        real_number("PassRates: the prior's b", prior[1], over=0)
+        whole_number("PassRates: memory", memory)
+        self._prior = Beta(float(prior[0]), float(prior[1]))
+        self._fading = 1 - 1 / memory
+        self._known: OrderedDict[Hashable, _Counts] = OrderedDict()
+
+    def observe(self, key: Hashable, passed: bool) -> None:  # noqa: FBT001 (it is what is observed)
+        """Take note of a draw.
+
+        Args:
+            key: what was drawn.
+            passed: whether it met its requirements.
+        """
+        counts = _now_used(self._known, key, _Counts)
+        counts.passes = counts.passes * self._fading + passed
+        counts.failures = counts.failures * self._fading + (not passed)
+
+    def learn(self, key: Hashable, slice_: Slice) -> None:
+        """Take note of an iteration, by its record; only one that was judged says anything.
+
+        Args:
+            key: what was drawn.
+            slice_: its record.
+        """
+        if slice_.outcome is Outcome.PASSED or slice_.outcome is Outcome.FAILED:
+            self.observe(key, slice_.outcome is Outcome.PASSED)
+
+    def parameters(self, key: Hashable) -> Beta:
+        """Return what is believed of a pass rate.
+
+        Args:
+            key: of what.
+
+        Returns:
+            The posterior; the prior where nothing is known.
+        """
+        counts = self._known.get(key)
+        if counts is None:
+            return self._prior
+        return Beta(self._prior.a + counts.passes, self._prior.b + counts.failures)
+
+    def mean(self, key: Hashable) -> float:
+        """Return the posterior mean of a pass rate.
+
+        Args:
+            key: of what.
+
+        Returns:
+            It, between 0 and 1.
+        """
+        return self.parameters(key).mean
+
+
+class _Counts:
+    """What was observed under one key, faded."""
+
+    __slots__ = ("failures", "passes")
+
+    def __init__(self) -> None:
+        self.passes = self.failures = 0.0
+
+
+def key_of(key: RateKey, facts: CallFacts) -> Hashable:
+    """Return what a call's pass rate is kept under."""
+    if key is None:
+        return tuple(requirement.name for requirement in facts.requirements)
+    return key(facts) if callable(key) else key
