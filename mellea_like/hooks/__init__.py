@@ -10,7 +10,6 @@ from mellea_like.hooks.plugins import (
     Plugin,
     PluginSet,
     hook,
-    load_plugins,
     register,
     unregister,
 )
@@ -51,7 +50,6 @@ __all__ = [
     "ValidationPostCheckPayload",
     "ValidationPreCheckPayload",
     "hook",
-    "load_plugins",
     "register",
     "unregister",
 ]

@@ -27,7 +27,6 @@ __all__ = [
     "handlers_in",
     "handlers_of",
     "hook",
-    "load_plugins",
     "register",
     "snapshot",
     "unregister",
@@ -38,9 +37,6 @@ DEFAULT_PRIORITY = 50
 
 DEFAULT_TIMEOUT = 5.0
 """Seconds that a handler may take where it says nothing."""
-
-ENTRY_POINTS = "mellea_like.plugins"
-"""The entry-point group that `load_plugins` looks in."""
 
 _MARK = "_mellea_like_hooks"
 
@@ -210,40 +206,6 @@ def unregister(plugin: Pluggable) -> None:
     raise ValueError(msg)
 
 
-def load_plugins(*names: str) -> tuple[Pluggable, ...]:
-    """Load plugins that installed packages offer, by name; nothing is loaded unasked.
-
-    A package offers one through the entry-point group ``mellea_like.plugins``; the entry point
-    names a plugin, a set, a marked function, or a class or function without arguments that makes
-    one.
-
-    Args:
-        *names: the entry points' names.
-
-    Returns:
-        The plugins, in the order of the names; pass them to ``plugins=`` or `register`.
-
-    Raises:
-        ValueError: no installed package offers that name.
-        TypeError: what it offers isn't a plugin.
-    """
-    from importlib.metadata import entry_points  # noqa: PLC0415 (slow, and rarely needed)
-
-    offered = {entry.name: entry for entry in entry_points(group=ENTRY_POINTS)}
-    loaded: list[Pluggable] = []
-    for name in names:
-        if name not in offered:
-            there = ", ".join(sorted(offered)) or "none"
-            msg = f"no installed package offers a plugin named {name!r}; there are: {there}"
-            raise ValueError(msg)
-        item: Any = offered[name].load()
-        if isinstance(item, type) or not (isinstance(item, PluginSet) or _is_plugin(item)):
-            item = item() if callable(item) else item
-        handlers_of(item)
-        loaded.append(item)
-    return tuple(loaded)
-
-
 def snapshot(plugins: Iterable[Handler]) -> tuple[Handler, ...]:
     """Return the handlers that a call starting now runs, in the order they run."""
     candidates = [
@@ -297,10 +259,6 @@ def handlers_of(item: Pluggable) -> tuple[Handler, ...]:
         " or an async function marked with @hook(...)"
     )
     raise TypeError(msg)
-
-
-def _is_plugin(item: object) -> bool:
-    return isinstance(item, Plugin) or hasattr(item, _MARK)
 
 
 def _bound(

@@ -108,7 +108,9 @@ def _read(requirement: Requirement, answer: object) -> ValidationResult | None:
 
 
 def _parted(answer: object) -> tuple[object, str]:
-    pair = cast("tuple[object, ...]", answer if isinstance(answer, tuple) else ())
-    if len(pair) == 2 and isinstance(pair[1], str):  # noqa: PLR2004
-        return pair[0], pair[1]
+    if isinstance(answer, tuple):
+        pair = cast("tuple[object, ...]", answer)
+        if len(pair) == 2 and isinstance(pair[1], str):  # noqa: PLR2004
+            return pair[0], pair[1]
+        return pair, ""
     return answer, ""

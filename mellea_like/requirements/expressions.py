@@ -88,7 +88,7 @@ def parse_check(expression: str, *, early: bool = False) -> Requirement:
     counted = _COUNT.fullmatch(expression)
     if counted is not None and counted[1].lower() in _COUNTS:
         return _count_check(expression, *counted.groups(default=""), early=early)
-    raise ValueError(_unknown(expression, kind, colon))
+    raise ValueError(_unknown(expression, kind))
 
 
 def _text_check(expression: str, kind: str, text: str, *, early: bool) -> Requirement:
@@ -140,24 +140,18 @@ def _made(kind: str, make: Callable[..., Requirement], *, early: bool) -> Requir
     return requirement
 
 
-def _unknown(expression: str, kind: str, colon: str) -> str:
+def _unknown(expression: str, kind: str) -> str:
     names = {**dict.fromkeys(_COUNTS), **dict.fromkeys(_TEXTS), "json": None, "choice": None}
     word = re.match(r"[a-z]*", kind)
     close = difflib.get_close_matches(word[0] if word else kind, names, n=1)
     known = kind if kind in names else next(iter(close), None)
     hint = ""
     if known is not None:
-        example = next(form for form in ALLOWED if form.startswith(known))
-        hint = f"; did you mean {_suggestion(expression, known, colon) or example}?"
+        meant = next(form for form in ALLOWED if form.startswith(known))
+        mended = re.sub("^[a-z]+", known, expression.strip(), flags=re.IGNORECASE)
+        if mended != expression.strip():
+            with contextlib.suppress(ValueError):
+                parse_check(mended)
+                meant = mended
+        hint = f"; did you mean {meant}?"
     return f"check {expression!r} is none of the known ones{hint}\nAllowed: {'  '.join(ALLOWED)}"
-
-
-def _suggestion(expression: str, known: str, colon: str) -> str | None:
-    """The user's own expression with the name put right, where that makes a check."""
-    rest = expression.partition(":")[2]
-    counted = _COUNT.fullmatch(expression)
-    if colon and rest.strip() and known not in _COUNTS and known != "json":
-        return f"{known}:{rest}"
-    if counted is not None and known in _COUNTS and counted[2] in _OPERATORS:
-        return f"{known}{counted[2]}{counted[3]}" if counted[3] else None
-    return None

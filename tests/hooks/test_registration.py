@@ -1,9 +1,8 @@
-"""How plugins are written, registered, scoped and loaded."""
+"""How plugins are written, registered and scoped."""
 
 from __future__ import annotations
 
 import functools
-import sys
 
 import anyio
 import pytest
@@ -19,7 +18,6 @@ from mellea_like import (
     register,
     unregister,
 )
-from mellea_like.hooks import load_plugins
 from mellea_like.hooks.plugins import handlers_of, snapshot
 
 END = HookType.SAMPLING_LOOP_END
@@ -448,93 +446,3 @@ async def test_one_set_entered_in_two_tasks_at_once_is_active_in_each_and_left_b
         tasks.start_soon(task, "b", 1, 3)
     assert active == {"a inside": 1, "a outside": 0, "b inside": 1, "b outside": 0}
     assert log == ["shared", "shared"]
-
-
-# --- loaded by name ---------------------------------------------------------------------------
-
-MODULE = """
-from mellea_like import HookType, Plugin, PluginSet, hook
-LOADED = True
-
-class Offered(Plugin):
-    @hook(HookType.SAMPLING_LOOP_END)
-    async def end(self, payload):
-        pass
-
-instance = Offered()
-plugins = PluginSet("offered", [instance])
-
-@hook(HookType.SAMPLING_LOOP_END)
-async def function(payload):
-    pass
-
-def make():
-    return Offered()
-
-nothing = 3
-def bad():
-    return 3
-"""
-
-OFFERED = ["class", "instance", "set", "function", "factory"]
-
-
-@pytest.fixture
-def installed(tmp_path):
-    """A package that offers plugins, as pip would have installed it."""
-    (tmp_path / "fake_plugins.py").write_text(MODULE, encoding="utf-8")
-    info = tmp_path / "fake_plugins-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: fake-plugins\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(
-        "[mellea_like.plugins]\n"
-        "class = fake_plugins:Offered\n"
-        "instance = fake_plugins:instance\n"
-        "set = fake_plugins:plugins\n"
-        "function = fake_plugins:function\n"
-        "factory = fake_plugins:make\n"
-        "nothing = fake_plugins:nothing\n"
-        "bad = fake_plugins:bad\n"
-        "missing = fake_plugins:no_such_name\n"
-    )
-    sys.path.insert(0, str(tmp_path))
-    yield
-    sys.path.remove(str(tmp_path))
-    sys.modules.pop("fake_plugins", None)
-
-
-@pytest.mark.usefixtures("installed")
-def test_plugins_are_loaded_by_name_in_the_order_asked_for():
-    plugins = load_plugins(*OFFERED)
-    module = sys.modules["fake_plugins"]
-    assert isinstance(plugins[0], module.Offered)
-    assert plugins[1:4] == (module.instance, module.plugins, module.function)
-    assert isinstance(plugins[4], module.Offered)
-    assert [len(handlers_of(plugin)) for plugin in plugins] == [1] * 5
-
-
-@pytest.mark.usefixtures("installed")
-def test_nothing_is_loaded_unasked_nor_active_before_it_is_given_to_a_call():
-    assert load_plugins() == ()
-    assert "fake_plugins" not in sys.modules
-    load_plugins(*OFFERED)
-    assert snapshot(()) == ()
-
-
-@pytest.mark.usefixtures("installed")
-def test_an_unknown_name_is_an_error_that_lists_the_known_ones():
-    with pytest.raises(ValueError, match="no installed package offers a plugin named 'nope'") as e:
-        load_plugins("class", "nope")
-    assert "bad, class, factory, function, instance" in str(e.value)
-
-
-@pytest.mark.usefixtures("installed")
-@pytest.mark.parametrize("name", ["nothing", "bad"])
-def test_an_entry_point_that_is_no_plugin_is_a_type_error(name):
-    with pytest.raises(TypeError, match="3 isn't a plugin"):
-        load_plugins(name)
-
-
-def test_without_any_package_the_error_says_that_there_are_none():
-    with pytest.raises(ValueError, match="there are: none"):
-        load_plugins("audit")

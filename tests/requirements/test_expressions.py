@@ -61,7 +61,7 @@ def test_a_check_is_named_after_its_expression():
     ("expression", "message"),
     [
         ("word<=20", "did you mean words<=20?"),
-        ("wrods < 5", "did you mean words<5?"),
+        ("wrods < 5", "did you mean words < 5?"),
         ("contain:cat", "did you mean contains:cat?"),
         ("start:Dear you", "did you mean starts:Dear you?"),
         ("jsn", "did you mean json?"),
