@@ -16,9 +16,8 @@ from mellea_like.runtime.lazy import lazy_exports
 if TYPE_CHECKING:
     from mellea_like.batch.batch_run import BatchRun
     from mellea_like.batch.item import ItemResult
-    from mellea_like.batch.journal.journal import Journal, OpenJournal
-    from mellea_like.batch.journal.reader import StoredItem, read_items, read_run
-    from mellea_like.batch.journal.writer import JournalStatistics
+    from mellea_like.batch.journal.journal import Journal
+    from mellea_like.batch.journal.reader import read_items, read_run
     from mellea_like.batch.progress import Progress
     from mellea_like.batch.run import sample_many
 
@@ -26,10 +25,7 @@ __all__ = [
     "BatchRun",
     "ItemResult",
     "Journal",
-    "JournalStatistics",
-    "OpenJournal",
     "Progress",
-    "StoredItem",
     "read_items",
     "read_run",
     "sample_many",
@@ -40,10 +36,7 @@ __getattr__, __dir__ = lazy_exports(
         "BatchRun": "mellea_like.batch.batch_run",
         "ItemResult": "mellea_like.batch.item",
         "Journal": "mellea_like.batch.journal.journal",
-        "JournalStatistics": "mellea_like.batch.journal.writer",
-        "OpenJournal": "mellea_like.batch.journal.journal",
         "Progress": "mellea_like.batch.progress",
-        "StoredItem": "mellea_like.batch.journal.reader",
         "read_items": "mellea_like.batch.journal.reader",
         "read_run": "mellea_like.batch.journal.reader",
         "sample_many": "mellea_like.batch.run",

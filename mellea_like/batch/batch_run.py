@@ -12,7 +12,7 @@ import anyio
 from anyio.lowlevel import checkpoint
 
 from mellea_like.batch.identity import digest_of
-from mellea_like.batch.item import ItemResult, Job, budget_spent, first_failure
+from mellea_like.batch.item import ItemResult, Job, budget_spent, first_failure, record_of
 from mellea_like.batch.journal.recorder import EarlierRun, ItemRecorder, replayed
 from mellea_like.batch.progress import Progress, Reporter
 from mellea_like.batch.task_scope import TaskScope
@@ -323,24 +323,26 @@ class BatchRun(Generic[T]):
         if self._open_journal is not None:
             recorder = ItemRecorder(self._open_journal, job, self._work.format, self._abort)
         on_slice = None if recorder is None else recorder.on_slice
-        result, error = await self._work.sample(job, on_slice)
+        outcome = await self._work.sample(job, on_slice)
         if self._aborted:
             return
-        spent = budget_spent(result, error)
+        spent = budget_spent(outcome)
         if spent is not None:
             self._out_of_budget(spent)
             return
+        result = record_of(outcome)
+        error = outcome if isinstance(outcome, Exception) else None
         if result is not None:
             usage = result.usage
         else:
             usage = Usage() if recorder is None else recorder.usage
-        outcome = ItemResult(job.id, job.item, result, error, job.attempt, usage=usage)
-        if self._fail_fast and not outcome.success:
-            self._abort(first_failure(outcome))
+        item = ItemResult(job.id, job.item, result, error, job.attempt, usage=usage)
+        if self._fail_fast and not item.success:
+            self._abort(first_failure(item))
             return
         if recorder is not None and (error is None or self._keep_errors):
-            await recorder.finish(result, error)
-        self._finish(outcome)
+            await recorder.finish(outcome)
+        self._finish(item)
 
     # --- how items end, and the batch ------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar
 
 from mellea_like.core.conversation import as_action
 from mellea_like.core.display import add_note
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from mellea_like.limits.budget import Budget
     from mellea_like.sampling.base import BaseSamplingStrategy
 
-__all__ = ["ItemResult", "ItemStatus", "Job", "Work", "budget_spent", "first_failure"]
+__all__ = ["ItemResult", "ItemStatus", "Job", "Work", "budget_spent", "first_failure", "record_of"]
 
 T = TypeVar("T")
 
@@ -125,13 +125,14 @@ class Work(NamedTuple):
 
     async def sample(
         self, job: Job, on_slice: Callable[[Slice], None] | None
-    ) -> tuple[SamplingResult[Any] | None, Exception | None]:
-        """Sample an item: the record of its call, where there is one, and what it raised."""
+    ) -> SamplingResult[Any] | Exception:
+        """Sample an item; return what its call returned or raised."""
         if job.action is None:
-            return None, job.error
+            assert job.error is not None  # noqa: S101 (there is one or the other)
+            return job.error
         PATIENT.set(True)  # An outage shall not fail all items at once.
         try:
-            result = await self.strategy.sample(
+            return await self.strategy.sample(
                 job.action,
                 self.requirements,
                 format=self.format,
@@ -144,26 +145,27 @@ class Work(NamedTuple):
             if cancellation is not None and cancel_requested():
                 raise
             if isinstance(rest, Exception):
-                record: Any = getattr(rest, "result", None)
-                known = isinstance(record, SamplingResult)
-                return cast("SamplingResult[Any]", record) if known else None, rest
+                return rest
             if rest is not None:
                 raise
             msg = f"item {job.id} was cancelled, though no one asked for that"
             stray = MelleaError(msg)
             stray.__cause__ = exc
-            return None, stray
-        return result, None
+            return stray
 
 
-def budget_spent(
-    result: SamplingResult[Any] | None, error: Exception | None
-) -> LimitExceeded | None:
+def record_of(outcome: SamplingResult[Any] | Exception) -> SamplingResult[Any] | None:
+    """Return the record of a call; None where it raised an error that carries none."""
+    record: Any = getattr(outcome, "result", None) if isinstance(outcome, Exception) else outcome
+    return record if isinstance(record, SamplingResult) else None
+
+
+def budget_spent(outcome: SamplingResult[Any] | Exception) -> LimitExceeded | None:
     """Return the error that says which budget is spent, if that stopped a call: items share it."""
-    if isinstance(error, LimitExceeded):
-        return LimitExceeded(str(error), error.result)
-    if error is None and result is not None and result.stop_reason is StopReason.BUDGET:
-        return LimitExceeded(result.stop_detail, result)
+    if isinstance(outcome, LimitExceeded):
+        return LimitExceeded(str(outcome), outcome.result)
+    if isinstance(outcome, SamplingResult) and outcome.stop_reason is StopReason.BUDGET:
+        return LimitExceeded(outcome.stop_detail, outcome)
     return None
 
 

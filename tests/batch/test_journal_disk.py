@@ -77,7 +77,7 @@ async def test_after_a_full_disk_every_call_says_so_at_once(path):
             async def item(n: int) -> None:
                 store.begin(n, 1, "", "x" * 4000, None)
                 with pytest.raises(JournalError, match="disk is full"):
-                    await store.finish(n, 1, result, None)
+                    await store.finish(n, 1, result)
                 heard.append("finish")
 
             async with anyio.create_task_group() as tasks:
@@ -89,7 +89,7 @@ async def test_after_a_full_disk_every_call_says_so_at_once(path):
             with pytest.raises(JournalError, match="disk is full"):
                 store.slice(50, 1, result.slices[0])
             with pytest.raises(JournalError, match="disk is full"):
-                await store.finish(50, 1, result, None)
+                await store.finish(50, 1, result)
             with pytest.raises(JournalError, match="disk is full"):
                 await store.lookup(0, 1)
     run = await run_of(path)
@@ -249,7 +249,7 @@ async def test_a_journal_that_is_taken_away_acknowledges_nothing_more(path, end,
                 taken.write_bytes(b"")
             store.begin(1, 1, "", "", None)
             with pytest.raises(JournalError, match=TAKEN):
-                await store.finish(1, 1, result, None)
+                await store.finish(1, 1, result)
 
 
 async def test_the_folder_of_a_journal_may_be_taken_away_too(tmp_path):
@@ -274,7 +274,7 @@ async def test_another_program_that_locks_the_database_is_named(path):
                 other.execute("BEGIN IMMEDIATE")
                 store.begin(1, 1, "", "", None)
                 with pytest.raises(JournalError, match="another program has locked it"):
-                    await store.finish(1, 1, result, None)
+                    await store.finish(1, 1, result)
     assert await go_on(path, 2) == 1
 
 

@@ -11,6 +11,7 @@ import anyio
 
 from mellea_like import Generation, RejectionSamplingStrategy, Request, Requirement, Usage
 from mellea_like.batch import BatchRun, ItemResult, sample_many
+from mellea_like.batch.item import record_of
 from mellea_like.core.trace import error_to_dict, to_dict, usage_to_dict
 from mellea_like.errors import JournalError
 
@@ -160,7 +161,9 @@ class MemoryJournal:
         self._check()
         self.slices.append((item_id, attempt, slice_))
 
-    async def finish(self, item_id: int, attempt: int, result: Any, error: Any) -> None:
+    async def finish(self, item_id: int, attempt: int, outcome: Any) -> None:
+        error = outcome if isinstance(outcome, Exception) else None
+        result = record_of(outcome)
         self._check()
         await anyio.sleep(self.commit)
         self._check()

@@ -21,7 +21,8 @@ from anyio import to_thread
 
 from mellea_like import RejectionSamplingStrategy, Requirement
 from mellea_like.backends import FunctionBackend
-from mellea_like.batch import Journal, OpenJournal, read_items, read_run
+from mellea_like.batch import Journal, read_items, read_run
+from mellea_like.batch.journal.journal import OpenJournal
 from mellea_like.core.result import SamplingResult
 from mellea_like.core.slice import Slice
 
@@ -53,7 +54,7 @@ async def write_item(
     result = await sampled(f"item {item}", passing, slices)
     for slice_ in slices:
         store.slice(item, attempt, slice_)
-    await store.finish(item, attempt, result, None)
+    await store.finish(item, attempt, result)
     return result
 
 

@@ -10,20 +10,20 @@ import anyio
 from anyio import to_thread
 
 from mellea_like.batch.journal.records import KeptText, result_rows, slice_row, to_json
-from mellea_like.batch.journal.writer import JournalFile, JournalWriter, timestamp
+from mellea_like.batch.journal.writer import JournalFile, timestamp
 from mellea_like.core.prices import checked_prices
 from mellea_like.core.trace import slice_to_dict
 from mellea_like.errors import JournalError
 from mellea_like.runtime.logs import warn
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from types import TracebackType
 
     from anyio.abc import TaskGroup
 
     from mellea_like.batch.journal.reader import StoredItem
-    from mellea_like.batch.journal.writer import JournalStatistics
+    from mellea_like.batch.journal.records import Row
     from mellea_like.core.prices import Price
     from mellea_like.core.result import SamplingResult
     from mellea_like.core.slice import Slice
@@ -34,6 +34,12 @@ _INSERT_ITEM = "INSERT OR IGNORE INTO items VALUES (?, ?, ?, ?)"
 _INSERT_ATTEMPT = "INSERT INTO attempts VALUES (?, ?, ?)"
 _INSERT_SLICE = "INSERT INTO slices VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 _INSERT_RESULT = "INSERT INTO results VALUES (?, ?, ?, ?, ?, ?)"
+
+LINGER = 0.05
+"""How long rows that no one waits for are gathered before they are written, in seconds."""
+
+MANY = 1000
+"""With so many rows queued there is nothing to wait for."""
 
 
 class Journal:
@@ -95,11 +101,11 @@ class Journal:
         return self._path
 
     def open(self, identity: Mapping[str, Any]) -> OpenJournal:
-        """Open it for a run: to be entered with ``async with``.
+        """Open it for a run, as `sample_many` does: to be entered with ``async with``.
 
         Args:
-            identity: what the run is, as plain data by name: what was given to ``sample_many``. A
-                journal that is there must be of the same run.
+            identity: what the run is, as plain data by name. A journal that is there must be of the
+                same run.
 
         Returns:
             The open journal. Entering it raises `JournalError` where the journal can't be made or
@@ -116,28 +122,43 @@ class Journal:
         return f"Journal({str(self._path)!r})"
 
 
+class _Queued:
+    """Rows that are committed together, by the statements that insert them."""
+
+    __slots__ = ("done", "due", "error", "rows", "size")
+
+    def __init__(self) -> None:
+        self.rows: dict[str, list[Row]] = {}
+        self.size = 0
+        self.done = anyio.Event()
+        self.due = anyio.Event()
+        self.error: JournalError | None = None
+
+
 class OpenJournal:
     """A journal in use, as `Journal.open` gives it: what a run writes as it goes, and looks up.
 
-    A task writes it. When the block is left, also by an error or a cancellation, what is queued is
-    written first.
+    A commit waits for the disk, a millisecond or more. What is queued meanwhile is the next commit:
+    so the more there is to write, the less each row costs (group commit). When the block is left,
+    also by an error or a cancellation, what is queued is written first.
     """
 
-    def __init__(self, path: Path, text: KeptText, make: Callable[[], JournalFile]) -> None:
+    def __init__(self, path: Path, text: KeptText, open_file: Callable[[], JournalFile]) -> None:
         self._path = path
         self._text: KeptText = text
-        self._make_file = make
-        self._tasks: TaskGroup | None = None
+        self._open_file = open_file
         self._file: JournalFile | None = None
+        self._tasks: TaskGroup | None = None
         self._problem: Exception | None = None
+        self._failed: JournalError | None = None
+        self._closing = False
+        # Of each attempt under way: when it began, and the iterations that are noted.
         self._running: dict[tuple[int, int], tuple[float, set[int]]] = {}
 
     async def __aenter__(self) -> Self:
-        if self._tasks is not None:
-            msg = f"journal {self._path} is open already: open it again with Journal.open()"
-            raise RuntimeError(msg)
         self._ready = anyio.Event()
-        self._writer = JournalWriter()
+        self._work = anyio.Event()
+        self._queued = _Queued()
         self._thread = anyio.CapacityLimiter(1)
         self._tasks = await anyio.create_task_group().__aenter__()
         self._tasks.start_soon(self._live, name=f"journal {self._path.name}")
@@ -158,146 +179,127 @@ class OpenJournal:
         trace: TracebackType | None,
     ) -> None:
         await self._leave()
-        failed = self._writer.failed
-        if failed is None or isinstance(error, JournalError):
+        if self._failed is None or isinstance(error, JournalError):
             return
         if error is None:
-            raise JournalError(str(failed)) from failed
-        warn("journal %s: not all of this run is written down: %s", self._path, failed)
+            raise JournalError(str(self._failed)) from self._failed
+        warn("journal %s: not all of this run is written down: %s", self._path, self._failed)
 
     async def _leave(self) -> None:
         assert self._tasks is not None  # noqa: S101 (it was entered)
-        self._writer.close()
+        self._closing = True
+        self._work.set()
+        self._queued.due.set()
         # Its one task raises nothing, and is shielded; what the block raised goes on as it is.
         await self._tasks.__aexit__(None, None, None)
+
+    # --- what a run does -------------------------------------------------------------------------
+
+    async def lookup(self, item_id: int, count: int) -> Sequence[StoredItem]:
+        """Return what was known, when it was opened, of items from an id on, in order."""
+        file = self._usable()
+        if item_id > file.last:
+            return ()
+        return await to_thread.run_sync(file.read, item_id, count, limiter=self._thread)
+
+    def begin(self, item_id: int, attempt: int, digest: str, label: str, data: Any) -> None:
+        """Note that an item is being sampled, with its row of the input; never waits.
+
+        An attempt is one more than were stored.
+        """
+        self._usable()
+        row = None if data is None else to_json(data)
+        label = label.encode("utf-8", "backslashreplace").decode()
+        self._put(_INSERT_ITEM, [(item_id, digest, label, row)])
+        self._put(_INSERT_ATTEMPT, [(item_id, attempt, timestamp())])
+        self._running[item_id, attempt] = anyio.current_time(), set()
+
+    def slice(self, item_id: int, attempt: int, slice_: Slice) -> None:
+        """Note how an iteration of an attempt ended; never waits."""
+        self._usable()
+        _, known = self._running[item_id, attempt]
+        if slice_.iteration not in known:
+            row = slice_row(item_id, attempt, slice_to_dict(slice_), self._text)
+            self._put(_INSERT_SLICE, [row])
+            known.add(slice_.iteration)
+
+    async def finish(
+        self, item_id: int, attempt: int, outcome: SamplingResult[Any] | Exception
+    ) -> None:
+        """Keep what came of an attempt; return when it is on the disk.
+
+        A cancellation ends the wait and not the writing.
+        """
+        self._usable()
+        began, known = self._running.pop((item_id, attempt))
+        took = anyio.current_time() - began
+        elapsed = took if isinstance(outcome, Exception) else float(outcome.elapsed)
+        slices, row = result_rows(item_id, attempt, outcome, elapsed, known, self._text)
+        self._put(_INSERT_SLICE, slices)
+        self._put(_INSERT_RESULT, [row])
+        queued = self._queued
+        queued.due.set()
+        await queued.done.wait()
+        if queued.error is not None:
+            raise JournalError(str(queued.error)) from queued.error
+
+    def _usable(self) -> JournalFile:
+        if self._failed is not None:
+            raise JournalError(str(self._failed)) from self._failed
+        if self._file is None or self._closing:
+            msg = f"journal {self._path} is closed: use it inside its `async with`"
+            raise JournalError(msg)
+        return self._file
+
+    # --- how it is written -----------------------------------------------------------------------
+
+    def _put(self, statement: str, rows: Iterable[Row]) -> None:
+        queued = self._queued
+        of_statement = queued.rows.setdefault(statement, [])
+        before = len(of_statement)
+        of_statement.extend(rows)
+        queued.size += len(of_statement) - before
+        self._work.set()
+        if queued.size >= MANY:
+            queued.due.set()
 
     async def _live(self) -> None:
         """Open the file, write to it, and close it: nothing interrupts that halfway."""
         with anyio.CancelScope(shield=True):
             try:
-                self._file = await to_thread.run_sync(self._make_file, limiter=self._thread)
+                file = await to_thread.run_sync(self._open_file, limiter=self._thread)
+                self._file = file
             except Exception as exc:  # noqa: BLE001 (raised to whoever opens)
                 self._problem = exc
                 return
             finally:
                 self._ready.set()
             try:
-                await self._writer.run(self._file.commit, self._thread)
+                await self._write(file)
             finally:
-                close = partial(self._file.close, ended=self._writer.failed is None)
+                close = partial(file.close, ended=self._failed is None)
                 await to_thread.run_sync(close, limiter=self._thread)
 
-    def _writable(self) -> JournalWriter:
-        if self._file is None:
-            msg = f"journal {self._path} is not open: use `async with`"
-            raise JournalError(msg)
-        self._writer.check()
-        return self._writer
-
-    async def lookup(self, item_id: int, count: int) -> Sequence[StoredItem]:
-        """Look up what was known of items when the journal was opened.
-
-        Args:
-            item_id: the first item's id: its position in the input, from 0.
-            count: how many ids to look for.
-
-        Returns:
-            The items among them that were begun, in order.
-
-        Raises:
-            JournalError: the journal is damaged.
-        """
-        self._writable()
-        if self._file is None or item_id > self._file.last:
-            return ()
-        return await to_thread.run_sync(self._file.read, item_id, count, limiter=self._thread)
-
-    def begin(self, item_id: int, attempt: int, digest: str, label: str, data: Any) -> None:
-        """Note that an item is being sampled; never waits.
-
-        Args:
-            item_id: its id.
-            attempt: which attempt at it, from 1: one more than were stored.
-            digest: what tells it from other items.
-            label: what to call it, in a line.
-            data: its row of the input, as plain data, or None.
-
-        Raises:
-            JournalError: the journal has failed before, or is closed.
-            TypeError: the data can't be written as JSON.
-        """
-        writer = self._writable()
-        row = None if data is None else to_json(data)
-        label = label.encode("utf-8", "backslashreplace").decode()
-        writer.put(_INSERT_ITEM, [(item_id, digest, label, row)])
-        writer.put(_INSERT_ATTEMPT, [(item_id, attempt, timestamp())])
-        self._running[item_id, attempt] = anyio.current_time(), set()
-
-    def slice(self, item_id: int, attempt: int, slice_: Slice) -> None:
-        """Note how an iteration ended; never waits.
-
-        Args:
-            item_id: its item.
-            attempt: which attempt at that, as begun.
-            slice_: the record of the iteration.
-
-        Raises:
-            JournalError: the journal has failed before, or is closed.
-            ValueError: the attempt was not begun, or is finished.
-        """
-        writer = self._writable()
-        _, known = self._attempt(item_id, attempt)
-        if slice_.iteration not in known:
-            row = slice_row(item_id, attempt, slice_to_dict(slice_), self._text)
-            writer.put(_INSERT_SLICE, [row])
-            known.add(slice_.iteration)
-
-    async def finish(
-        self,
-        item_id: int,
-        attempt: int,
-        result: SamplingResult[Any] | None,
-        error: Exception | None,
-    ) -> None:
-        """Keep what came of an item; return when it is on the disk.
-
-        A cancellation ends the wait and not the writing.
-
-        Args:
-            item_id: its id.
-            attempt: which attempt at it, as begun.
-            result: the result, or None where the call raised.
-            error: what the call raised, or None.
-
-        Raises:
-            JournalError: it could not be written: the disk is full, for example.
-            ValueError: the attempt was not begun, or is finished; or there is neither a result nor
-                an error.
-        """
-        writer = self._writable()
-        outcome = result if error is None else error
-        if outcome is None:
-            msg = f"item {item_id} is finished with a result or with an error"
-            raise ValueError(msg)
-        began, known = self._attempt(item_id, attempt)
-        elapsed = result.elapsed if result is not None else anyio.current_time() - began
-        slices, row = result_rows(item_id, attempt, outcome, float(elapsed), known, self._text)
-        writer.put(_INSERT_SLICE, slices)
-        writer.put(_INSERT_RESULT, [row])
-        del self._running[item_id, attempt]
-        await writer.committed()
-
-    def _attempt(self, item_id: int, attempt: int) -> tuple[float, set[int]]:
-        try:
-            return self._running[item_id, attempt]
-        except KeyError:
-            msg = f"attempt {attempt} at item {item_id} was not begun, or is finished"
-            raise ValueError(msg) from None
-
-    def statistics(self) -> JournalStatistics:
-        """Return a look at what is written.
-
-        Returns:
-            The numbers of this moment.
-        """
-        return self._writer.statistics()
+    async def _write(self, file: JournalFile) -> None:
+        """Commit what is queued until it is closed and all is written, or a commit fails."""
+        while True:
+            if not self._queued.size and not self._closing:
+                self._work = anyio.Event()
+                await self._work.wait()
+            if not self._queued.size:
+                return
+            with anyio.move_on_after(LINGER):
+                await self._queued.due.wait()
+            queued, self._queued = self._queued, _Queued()
+            try:
+                await to_thread.run_sync(file.commit, queued.rows, limiter=self._thread)
+            except Exception as exc:  # noqa: BLE001 (told to everyone who waits)
+                failed = exc
+                if not isinstance(failed, JournalError):
+                    failed = JournalError(f"the journal's rows can't be written: {exc!r}")
+                self._failed = failed
+                for waiting in (queued, self._queued):
+                    waiting.error = failed
+                    waiting.done.set()
+                return
+            queued.done.set()

@@ -42,14 +42,7 @@ _USAGES = (
 
 
 class StoredItem(NamedTuple):
-    """What a journal knows of an item.
-
-    Attributes:
-        id: its position in the input, from 0.
-        digest: the digest of what was asked.
-        attempts: how often it was begun.
-        result: the item as `read_items` gives it if it is finished, else None.
-    """
+    """What a journal knows of an item; of a finished one also what `read_items` gives."""
 
     id: int
     digest: str

@@ -139,6 +139,6 @@ class ItemRecorder:
             )
             raise JournalError(msg) from exc
 
-    async def finish(self, result: SamplingResult[Any] | None, error: Exception | None) -> None:
+    async def finish(self, outcome: SamplingResult[Any] | Exception) -> None:
         """Keep what came of the item; return when it can't be lost any more."""
-        await self._journal.finish(self._job.id, self._job.attempt, result, error)
+        await self._journal.finish(self._job.id, self._job.attempt, outcome)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from mellea_like.core.result import SamplingResult
+from mellea_like.batch.item import record_of
 from mellea_like.core.trace import error_to_dict
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from collections.abc import Set as AbstractSet
+
+    from mellea_like.core.result import SamplingResult
 
 __all__ = ["KeptText", "Row", "item_record", "result_rows", "slice_row", "to_json"]
 
@@ -60,8 +62,8 @@ def result_rows(
     """
     error = outcome if isinstance(outcome, Exception) else None
     raised = None if error is None else to_json(error_to_dict(error))
-    result = outcome if error is None else getattr(error, "result", None)
-    if not isinstance(result, SamplingResult):
+    result = record_of(outcome)
+    if result is None:
         return [], (item, attempt, "errored", elapsed, raised, None)
     trace = result.to_dict()
     slices: list[dict[str, Any]] = trace.pop("slices")

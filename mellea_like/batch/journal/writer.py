@@ -1,8 +1,4 @@
-"""What writes a journal: its file with the lock, and a queue whose rows are committed together.
-
-A commit waits for the disk, a millisecond or more. What is queued meanwhile is the next commit: so
-the more there is to write, the less each row costs (group commit).
-"""
+"""The file of a journal while a run writes it, with its lock. Waits for the disk: in threads."""
 
 from __future__ import annotations
 
@@ -15,10 +11,7 @@ import sys
 import threading
 from contextlib import ExitStack, closing, suppress
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
-
-import anyio
-from anyio import to_thread
+from typing import TYPE_CHECKING, Any
 
 from mellea_like.batch.differences import differences
 from mellea_like.batch.journal.database import (
@@ -38,21 +31,12 @@ if sys.platform != "win32":
     import fcntl
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from mellea_like.batch.journal.records import Row
 
-__all__ = ["JournalFile", "JournalLock", "JournalStatistics", "JournalWriter", "timestamp"]
-
-Commit: TypeAlias = "Callable[[Mapping[str, Sequence[Row]]], None]"
-
-LINGER = 0.05
-"""How long rows that no one waits for are gathered before they are written, in seconds."""
-
-MANY = 1000
-"""With so many rows queued there is nothing to wait for."""
-
+__all__ = ["JournalFile", "JournalLock", "timestamp"]
 
 _MARK = b"mellea_like journal, written by process "
 _SIGNED = re.compile(rb"%b(\d+)\n" % _MARK)
@@ -256,129 +240,3 @@ class JournalFile:
 def timestamp() -> str:
     """Return the time of day in UTC, as ISO 8601 writes it."""
     return datetime.now(UTC).isoformat()
-
-
-class JournalStatistics(NamedTuple):
-    """A look at what is written to a journal.
-
-    Attributes:
-        rows: rows committed.
-        commits: commits, each of one row or more.
-        queued: rows that wait to be written.
-        most_queued: the most that ever waited.
-        largest_commit: the most rows in one commit.
-        slowest_commit: how long the slowest commit took, in seconds.
-    """
-
-    rows: int
-    commits: int
-    queued: int
-    most_queued: int
-    largest_commit: int
-    slowest_commit: float
-
-
-class _Batch:
-    """Rows that are committed together."""
-
-    __slots__ = ("done", "due", "error", "rows", "size")
-
-    def __init__(self) -> None:
-        self.rows: dict[str, list[Row]] = {}
-        self.size = 0
-        self.done = anyio.Event()
-        self.due = anyio.Event()
-        self.error: JournalError | None = None
-
-
-class JournalWriter:
-    """The queue of rows, and what the task runs that commits them."""
-
-    def __init__(self, linger: float = LINGER) -> None:
-        self._linger = linger
-        self._batch = _Batch()
-        self._work = anyio.Event()
-        self._closing = False
-        self._seen = JournalStatistics(0, 0, 0, 0, 0, 0.0)
-        self.failed: JournalError | None = None
-
-    def put(self, statement: str, rows: Iterable[Row]) -> None:
-        """Queue rows; never waits."""
-        self.check()
-        batch = self._batch
-        queued = batch.rows.setdefault(statement, [])
-        before = len(queued)
-        queued.extend(rows)
-        batch.size += len(queued) - before
-        self._work.set()
-        if batch.size >= MANY:
-            batch.due.set()
-
-    async def committed(self) -> None:
-        """Wait until what is queued by now is on the disk."""
-        batch = self._batch
-        batch.due.set()
-        await batch.done.wait()
-        if batch.error is not None:
-            raise JournalError(str(batch.error)) from batch.error
-
-    def check(self) -> None:
-        """Raise an error if rows can't be written any more."""
-        if self.failed is not None:
-            raise JournalError(str(self.failed)) from self.failed
-        if self._closing:
-            msg = "this journal is closed: use it inside its `async with`"
-            raise JournalError(msg)
-
-    async def run(self, commit: Commit, limiter: anyio.CapacityLimiter) -> None:
-        """Commit what is queued, in a thread, until the writer is closed and all is written.
-
-        It ends early where a commit fails. It has to be shielded from cancellation.
-        """
-        while True:
-            if not self._batch.size and not self._closing:
-                self._work = anyio.Event()
-                await self._work.wait()
-            if not self._batch.size:
-                return
-            with anyio.move_on_after(self._linger):
-                await self._batch.due.wait()
-            batch, self._batch = self._batch, _Batch()
-            started = anyio.current_time()
-            try:
-                await to_thread.run_sync(commit, batch.rows, limiter=limiter)
-            except Exception as exc:  # noqa: BLE001 (told to everyone who waits)
-                self._fail(exc, batch)
-                return
-            self._count(batch.size, anyio.current_time() - started)
-            batch.done.set()
-
-    def _fail(self, error: Exception, batch: _Batch) -> None:
-        """Take nothing more, and tell everyone who waits."""
-        if not isinstance(error, JournalError):
-            error = JournalError(f"the journal's rows can't be written: {error!r}")
-        self.failed = error
-        for waiting in (batch, self._batch):
-            waiting.error = error
-            waiting.done.set()
-
-    def _count(self, rows: int, took: float) -> None:
-        seen = self._seen
-        self._seen = seen._replace(
-            rows=seen.rows + rows,
-            commits=seen.commits + 1,
-            largest_commit=max(seen.largest_commit, rows),
-            slowest_commit=max(seen.slowest_commit, took),
-        )
-
-    def close(self) -> None:
-        """Take nothing more; what is queued will be written."""
-        self._closing = True
-        self._work.set()
-        self._batch.due.set()
-
-    def statistics(self) -> JournalStatistics:
-        """Return the numbers of this moment."""
-        queued = self._batch.size
-        most = max(self._seen.largest_commit, queued)
-        return self._seen._replace(queued=queued, most_queued=most)
