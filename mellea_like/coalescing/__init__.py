@@ -15,7 +15,7 @@ from mellea_like.runtime.lazy import lazy_exports
 if TYPE_CHECKING:
     from mellea_like.coalescing.chat.dispatcher import ChatDispatcher, ChatStatistics, StopReport
     from mellea_like.coalescing.chat.runs import joined
-    from mellea_like.coalescing.chat.sessions import ChatPhase
+    from mellea_like.coalescing.chat.session import ChatPhase
     from mellea_like.coalescing.coordinator.audit import AuditRecord, RequestStatus
     from mellea_like.coalescing.coordinator.coordinator import (
         DEFAULT_COALESCE_MAX_BATCH,
@@ -57,7 +57,7 @@ __getattr__, __dir__ = lazy_exports(
         "AuditRecord": "mellea_like.coalescing.coordinator.audit",
         "Changes": "mellea_like.coalescing.rerun.watch",
         "ChatDispatcher": "mellea_like.coalescing.chat.dispatcher",
-        "ChatPhase": "mellea_like.coalescing.chat.sessions",
+        "ChatPhase": "mellea_like.coalescing.chat.session",
         "ChatStatistics": "mellea_like.coalescing.chat.dispatcher",
         "CoordinatorStatistics": "mellea_like.coalescing.coordinator.coordinator",
         "FileChange": "mellea_like.coalescing.rerun.watch",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import traceback
-from functools import partial
 from typing import Any
 
 import anyio
@@ -13,7 +12,7 @@ from chat_kit import Bot, chat, outcome, outcomes, say, until
 
 from mellea_like.coalescing import ChatDispatcher, ChatPhase, StopReport, Ticket, joined
 from mellea_like.coalescing.chat.runs import ChatRun
-from mellea_like.coalescing.chat.sessions import Submission
+from mellea_like.coalescing.chat.session import Submission
 from mellea_like.errors import QueueFull, Refused, Stopped
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
@@ -267,7 +266,7 @@ async def test_stopping_what_is_not_known_says_so():
     async with chat(Bot()) as dispatcher:
         assert await dispatcher.stop("a") == StopReport(known=False, cancelled=False, discarded=0)
         await dispatcher.submit("a", 1)
-        assert await dispatcher.stop("a") == StopReport(known=True, cancelled=False, discarded=0)
+        assert not (await dispatcher.stop("a")).known
 
 
 async def test_a_report_is_true_if_something_was_stopped():
@@ -336,8 +335,6 @@ async def test_a_run_that_will_not_be_cancelled_makes_its_session_stuck_until_it
         assert dispatcher.statistics().stuck == 1
         with pytest.raises(Refused, match="stuck: its run was cancelled and has not ended"):
             dispatcher.submit("a", 2)
-        with pytest.raises(Refused, match="stuck"):
-            await dispatcher.submit_wait("a", 2)
         # It says so at once when it is asked again, and other sessions go on.
         assert not (await dispatcher.stop("a")).cancelled
         other = Bot(1)
@@ -397,8 +394,6 @@ async def test_with_reject_a_message_during_a_run_is_refused_and_harms_nothing()
         await until(0.5)
         with pytest.raises(Refused, match="busy"):
             dispatcher.submit("a", 3)
-        with pytest.raises(Refused, match="busy"):
-            await dispatcher.submit_wait("a", 3)
         assert await outcomes(*tickets) == [(1, 2), (1, 2)]
         assert await dispatcher.submit("a", 4) == (4,)
     assert bot.batches == [[1, 2], [4]]
@@ -445,40 +440,15 @@ async def test_with_interrupt_a_run_that_will_not_be_cancelled_makes_the_session
 # --- room -------------------------------------------------------------------------------------
 
 
-async def test_submit_raises_where_there_is_no_room_and_submit_wait_waits_for_it():
+async def test_submit_raises_where_there_is_no_room():
     bot = Bot(1)
     async with chat(bot, max_pending=2) as dispatcher:
         await say(dispatcher, (0, 1), (0.5, 2), (0.6, 3))
         with pytest.raises(QueueFull, match=r"session 'a', since 2 of its messages wait.*max_pend"):
             dispatcher.submit("a", 4)
-        ticket = await dispatcher.submit_wait("a", 4)
-        assert anyio.current_time() == pytest.approx(1.05)
-        assert await ticket == (4,)
-        assert await (await dispatcher.submit_wait("a", 5)) == (5,)
-    assert bot.batches == [[1], [2, 3], [4], [5]]
-
-
-async def test_who_waits_for_room_is_let_in_by_the_order_of_coming_and_before_others():
-    bot = Bot(1)
-    entered = []
-
-    async def wait(dispatcher: Any, text: str) -> None:
-        await dispatcher.submit_wait("a", text)
-        entered.append((anyio.current_time(), text))
-
-    async with chat(bot, max_pending=1) as dispatcher:
-        async with anyio.create_task_group() as tasks:
-            await say(dispatcher, (0, "x"))
-            for text in "abc":
-                tasks.start_soon(wait, dispatcher, text)
-                await anyio.sleep(0.01)
-            assert dispatcher.statistics().waiting == 3
-            await until(0.06)
-            assert dispatcher.statistics().pending == 1
-            with pytest.raises(QueueFull):
-                dispatcher.submit("a", "d")
-        assert [text for _, text in entered] == ["a", "b", "c"]
-    assert bot.batches == [["x"], ["a"], ["b"], ["c"]]
+        await until(1.06)
+        assert await dispatcher.submit("a", 4) == (4,)
+    assert bot.batches == [[1], [2, 3], [4]]
 
 
 async def test_no_more_sessions_have_work_than_may():
@@ -493,122 +463,10 @@ async def test_no_more_sessions_have_work_than_may():
         submit("b")
         with pytest.raises(QueueFull, match=r"all 2 sessions have work to do.*max_sessions"):
             submit("c")
-        ticket = await dispatcher.submit_wait("c", "c", run=bots["c"].reply)
-        assert anyio.current_time() == pytest.approx(1.05), "a has ended, and makes room"
+        await until(1.06)
+        assert dispatcher.statistics().sessions == 1, "what has ended is forgotten"
         assert not (await dispatcher.stop("a")).known
-        assert await ticket == ("c",)
-        assert dispatcher.statistics().sessions == 2
-
-
-async def test_strangers_that_wait_for_a_session_are_let_in_by_the_order_of_coming():
-    bots = {key: Bot(1) for key in "abc"}
-    entered = []
-
-    async def wait(dispatcher: Any, key: str, text: str) -> None:
-        await dispatcher.submit_wait(key, text, run=bots[key].reply)
-        entered.append(text)
-
-    async with chat(Bot(), max_sessions=1) as dispatcher:
-        dispatcher.submit("a", "a", run=bots["a"].reply)
-        async with anyio.create_task_group() as tasks:
-            for text in ("b1", "c1", "b2"):
-                tasks.start_soon(wait, dispatcher, text[0], text)
-                await anyio.sleep(0.01)
-    assert sorted(entered[:2]) == ["b1", "b2"]
-    assert bots["b"].batches == [["b1", "b2"]]
-    assert bots["c"].batches == [["c1"]]
-
-
-async def test_no_more_strangers_are_let_in_than_may_wait():
-    bots = {key: Bot(1) for key in "ab"}
-    async with chat(Bot(), max_sessions=1, max_pending=1) as dispatcher:
-        dispatcher.submit("a", "a", run=bots["a"].reply)
-        async with anyio.create_task_group() as tasks:
-            for text in ("b1", "b2", "b3"):
-                tasks.start_soon(partial(dispatcher.submit_wait, "b", text, run=bots["b"].reply))
-                await anyio.sleep(0.01)
-    assert bots["b"].batches == [["b1"], ["b2"], ["b3"]]
-
-
-async def test_a_stop_sends_those_away_who_wait_for_room():
-    bot = Bot(1)
-    async with chat(bot, max_pending=1, max_sessions=1) as dispatcher:
-        await say(dispatcher, (0, 1), (0.5, 2))
-        caught = []
-
-        async def wait(key: str) -> None:
-            with pytest.raises(Stopped):
-                await dispatcher.submit_wait(key, 3)
-            caught.append(key)
-
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(wait, "a")
-            tasks.start_soon(wait, "b")
-            await anyio.sleep(0.1)
-            report = await dispatcher.stop("b")
-            assert report == StopReport(known=True, cancelled=False, discarded=1)
-            report = await dispatcher.stop("a")
-            assert report == StopReport(known=True, cancelled=True, discarded=2)
-        assert caught == ["b", "a"]
-
-
-async def test_those_who_wait_for_room_are_refused_where_the_policy_or_a_stuck_run_says_so():
-    for settings in ({"on_busy": "reject"}, {}):
-        bot = Bot(1, cleanup=20)
-        began = anyio.current_time()
-        async with chat(bot, max_pending=1, stop_grace=2, quiet=0.5, **settings) as dispatcher:
-            dispatcher.submit("a", 1)
-            if not settings:
-                await anyio.sleep(1)
-                async with anyio.create_task_group() as tasks:
-                    tasks.start_soon(dispatcher.stop, "a")
-                    await anyio.sleep(0.1)
-                    dispatcher.submit("a", 2)
-                    with pytest.raises(Refused, match="stuck"):
-                        await dispatcher.submit_wait("a", 3)
-                assert anyio.current_time() - began == pytest.approx(3)
-            else:
-                with pytest.raises(Refused, match="busy"):
-                    await dispatcher.submit_wait("a", 3)
-                assert anyio.current_time() - began == pytest.approx(0.5)
-
-
-# --- idle sessions ----------------------------------------------------------------------------
-
-
-async def test_idle_sessions_are_forgotten():
-    async with chat(Bot(1), idle_ttl=600) as dispatcher:
-        await dispatcher.submit("a", 1)
-        await anyio.sleep(599.9)
-        assert dispatcher.statistics().sessions == 1
-        await anyio.sleep(0.2)
-        assert dispatcher.statistics().sessions == 0
-        assert not (await dispatcher.stop("a")).known
-
-
-async def test_a_submission_at_the_moment_of_forgetting_is_not_lost():
-    for early in (-1e-3, 0.0, 1e-3):
-        bot = Bot(0.1)
-        async with chat(bot, idle_ttl=5) as dispatcher:
-            await dispatcher.submit("a", 1)
-            await anyio.sleep(5 + early)
-            assert await dispatcher.submit("a", 2) == (2,)
-            assert await dispatcher.submit("a", 3) == (3,)
-
-
-async def test_a_session_with_work_is_not_forgotten():
-    async with chat(Bot(100), idle_ttl=1) as dispatcher:
-        ticket = dispatcher.submit("a", 1)
-        await anyio.sleep(50)
-        assert dispatcher.statistics().sessions == 1
-        assert await ticket == (1,)
-
-
-async def test_sessions_may_be_forgotten_at_once():
-    async with chat(Bot(1), idle_ttl=0) as dispatcher:
-        await dispatcher.submit("a", 1)
-        await anyio.sleep(0.001)
-        assert dispatcher.statistics().sessions == 0
+        assert await submit("c") == ("c",)
 
 
 # --- errors that no one sees ------------------------------------------------------------------
@@ -680,7 +538,7 @@ async def test_a_message_dropped_that_no_one_waits_for_is_logged(caplog, watched
         ({"quiet": -1}, ValueError, "quiet is at least 0 seconds, not -1"),
         ({"quiet": "1"}, TypeError, "quiet is a number of seconds"),
         ({"max_wait": float("nan")}, ValueError, "max_wait is at least 0"),
-        ({"idle_ttl": True}, TypeError, "idle_ttl is a number"),
+        ({"stop_grace": True}, TypeError, "stop_grace is a number"),
         ({"stop_grace": -0.1}, ValueError, "stop_grace is at least 0"),
         ({"max_pending": 0}, ValueError, "max_pending is at least 1"),
         ({"max_sessions": 1.5}, TypeError, "max_sessions is a whole number"),
@@ -706,8 +564,6 @@ async def test_wrong_submissions_are_refused(arguments, error, says):
     async with chat(Bot()) as dispatcher:
         with pytest.raises(error, match=says):
             dispatcher.submit(**{"session_key": "a", "message": 1, **arguments})
-        with pytest.raises(error, match=says):
-            await dispatcher.submit_wait(**{"session_key": "a", "message": 1, **arguments})
         assert dispatcher.statistics().accepted == 0
 
 

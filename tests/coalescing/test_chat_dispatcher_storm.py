@@ -15,7 +15,7 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from mellea_like.coalescing import ChatDispatcher, Ticket
-from mellea_like.errors import CoalescingError, Expired, QueueFull, Refused, ShutdownError, Stopped
+from mellea_like.errors import CoalescingError, QueueFull, Refused, ShutdownError
 from mellea_like.testing.virtual_clock import run_virtual
 
 EXAMPLES = 1000 if os.environ.get("STORM") else 200
@@ -37,7 +37,6 @@ class Settings:
     concurrency: int | None
     on_busy: Literal["queue", "interrupt", "reject"]
     stop_grace: float
-    idle_ttl: float
 
 
 @dataclass(frozen=True)
@@ -48,7 +47,6 @@ class Message:
     after: float
     key: str
     run: int
-    waits: bool
     waiter: float | None
     """Seconds after which its waiter is cancelled; None: there is none; inf: it waits for good."""
     deadline: float | None
@@ -91,7 +89,7 @@ class Story:
             assert all(other.key != ran.key for other in active), "two runs in one session"
             assert len(active) < (self.settings.concurrency or math.inf), "too many runs"
             assert {(m.key, m.run) for m in messages} == {(ran.key, number)}
-            sent = [self.tickets[m.number] for m in messages if m.number in self.tickets]
+            sent = [self.tickets[m.number] for m in messages]
             assert not any(ticket.done for ticket in sent), "it was settled and is sent"
             self.runs.append(ran)
             first = messages[0]
@@ -125,7 +123,6 @@ SETTINGS = st.builds(
     concurrency=st.sampled_from([None, None, 1, 2]),
     on_busy=st.sampled_from(["queue", "queue", "interrupt", "reject"]),
     stop_grace=st.sampled_from([0.0, 0.2, 5.0]),
-    idle_ttl=st.sampled_from([0.0, 0.3, 600.0]),
 )
 MESSAGE = st.builds(
     Message,
@@ -133,7 +130,6 @@ MESSAGE = st.builds(
     after=TIMES,
     key=KEYS,
     run=st.sampled_from([0, 0, 0, 1]),
-    waits=st.booleans(),
     waiter=st.sampled_from([None, None, math.inf, 0.0, 0.05, 0.2, 1.0]),
     deadline=st.sampled_from([None, None, None, 0.0, 0.1, 0.5, 2.0]),
     seconds=TIMES,
@@ -191,17 +187,9 @@ class Play:
         arguments: Any = {"run": self.functions[message.run]}
         if message.deadline is not None:
             arguments["deadline"] = anyio.current_time() + message.deadline
-        if message.waits:
-            with (
-                anyio.move_on_after(math.inf if message.waiter is None else message.waiter),
-                suppress(Refused, ShutdownError, Expired, Stopped),
-            ):
-                ticket = await self.dispatcher.submit_wait(message.key, message, **arguments)
-                await self.accepted(message, ticket)
-        else:
-            with suppress(QueueFull, Refused, ShutdownError):
-                ticket = self.dispatcher.submit(message.key, message, **arguments)
-                await self.accepted(message, ticket)
+        with suppress(QueueFull, Refused, ShutdownError):
+            ticket = self.dispatcher.submit(message.key, message, **arguments)
+            await self.accepted(message, ticket)
 
     async def accepted(self, message: Message, ticket: Ticket[Ran]) -> None:
         self.story.tickets[message.number] = ticket
@@ -219,7 +207,7 @@ class Play:
     def check_settled(self) -> None:
         """When the block has been left, nothing runs or waits, and nobody was forgotten."""
         figures = self.dispatcher.statistics()
-        assert (figures.pending, figures.waiting, figures.running) == (0, 0, 0)
+        assert (figures.sessions, figures.pending, figures.running) == (0, 0, 0)
         assert figures.accepted == figures.answered + figures.failed + figures.dropped
         assert all(ran.end < math.inf for ran in self.story.runs), "a run goes on"
         assert all(ticket.done for ticket in self.story.tickets.values()), "S1: one is not settled"
@@ -246,7 +234,7 @@ def check(story: Story) -> None:
                 check_start(story, ran, before)
                 before = ran.end
         came = [m.number for ran in over if ran.key == key for m in ran.messages]
-        at = [story.accepted_at[number] for number in came if number in story.accepted_at]
+        at = [story.accepted_at[number] for number in came]
         assert at == sorted(at), "their order is lost"
 
 
@@ -254,8 +242,6 @@ def check_start(story: Story, ran: Ran, before: float) -> None:
     """Hold the time of a run against its window, and S6 and S8 against it."""
     rules = story.settings
     numbers = [m.number for m in ran.messages]
-    if any(number not in story.accepted_at for number in numbers):
-        return  # Its caller was cancelled in the moment that it was let in.
     accepted = [story.accepted_at[number] for number in numbers]
     first = accepted[0]
     # Whoever comes in the very instant that a window is due may join it.
@@ -268,7 +254,7 @@ def check_start(story: Story, ran: Ran, before: float) -> None:
         cap = max(first + rules.max_wait, before)
         assert ran.start <= cap + SLACK, "S6: it came too late"
     for m in ran.messages:
-        if m.deadline is not None and not m.waits:
+        if m.deadline is not None:
             assert ran.start <= story.accepted_at[m.number] + m.deadline, "S8: it had expired"
 
 

@@ -47,7 +47,6 @@ async def test_a_call_from_another_thread_is_refused_by_a_sentence_that_says_wha
         ticket = dispatcher.submit("key", "message")
         for wrong in (
             (dispatcher.submit, "key", "message"),
-            (elsewhere, dispatcher.submit_wait, "key", "message"),
             (elsewhere, dispatcher.stop, "key"),
             (elsewhere, dispatcher.abort),
             (elsewhere, ticket.wait),

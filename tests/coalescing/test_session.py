@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mellea_like.coalescing.chat.sessions import ChatPhase, Rules, Session, Submission
+from mellea_like.coalescing.chat.session import ChatPhase, Rules, Session, Submission
 from mellea_like.coalescing.gathering import Window
 from mellea_like.coalescing.ticket import Ticket
 from mellea_like.errors import QueueFull
@@ -29,7 +29,7 @@ def make(**rules: Any) -> Session[Any, int]:
 
 
 def message(text: Any, *, run: Any = reply, deadline: float = NEVER) -> Submission[Any, int]:
-    return Submission("key", text, run, Ticket(), math.nan, deadline)
+    return Submission("key", text, run, Ticket(deadline=deadline), math.nan)
 
 
 def texts(submissions: Any) -> list[Any]:
@@ -56,7 +56,7 @@ def came(session: Session[Any, int], *arrivals: tuple[float, Any], run: Any = re
 def test_each_message_restarts_the_window_up_to_its_cap(arrivals, due):
     session = make()
     came(session, *((at, at) for at in arrivals))
-    assert session.due() == session.alarm() == due
+    assert session.due() == session.next_look() == due
     assert session.phase is (ChatPhase.GATHERING if arrivals else ChatPhase.IDLE)
 
 
@@ -159,8 +159,8 @@ def test_a_stop_of_an_interrupted_run_lets_nothing_come_back():
     came(session, (10, "a"))
     session.take()
     session.admit(message("b"), 10.6)
-    assert texts(session.stop(11).discarded) == ["b"]
-    assert session.alarm() == 13.6, "the run's grace has begun before"
+    assert texts(session.stop(11)) == ["b"]
+    assert session.next_look() == 13.6, "the run's grace has begun before"
     session.run_ended(cancelled=True)
     assert session.phase is ChatPhase.IDLE
 
@@ -171,7 +171,7 @@ def test_a_second_stop_gives_the_run_no_more_time():
     session.take()
     session.stop(2)
     session.stop(4)
-    assert session.alarm() == 5.0
+    assert session.next_look() == 5.0
 
 
 # --- deadlines, and those who leave -----------------------------------------------------------
@@ -187,7 +187,7 @@ def test_a_follow_up_that_all_have_left_does_not_spare_the_next_its_window(leave
     session.run_ended(cancelled=False)
     assert session.due() == AT_ONCE
     if leave == "expire":
-        session.expire(2)
+        assert session.expire(2) == (leaving,)
     else:
         assert session.withdraw(leaving)
     assert session.phase is ChatPhase.IDLE

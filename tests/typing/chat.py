@@ -20,7 +20,7 @@ async def talk() -> None:
         assert_type(dispatcher, ChatDispatcher[str, int])
         ticket: Ticket[int] = dispatcher.submit("key", "text", deadline=3.0)
         assert_type(await ticket, int)
-        assert_type(await (await dispatcher.submit_wait(("any", "key"), "text", run=count)), int)
+        assert_type(await dispatcher.submit(("any", "key"), "text", run=count), int)
         assert_type(await dispatcher.stop("key"), StopReport)
         assert_type(dispatcher.phase("key"), ChatPhase)
         _ = dispatcher.submit("key", 3)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]

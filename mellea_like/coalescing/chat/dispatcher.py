@@ -3,32 +3,20 @@
 from __future__ import annotations
 
 import math
+from heapq import heappop, heappush
+from itertools import count
 from typing import TYPE_CHECKING, Generic, Literal, NamedTuple, Self, TypeVar, get_args
 
 import anyio
 from anyio.lowlevel import cancel_shielded_checkpoint, checkpoint_if_cancelled
 
 from mellea_like.coalescing.chat.runs import ChatRun
-from mellea_like.coalescing.chat.sessions import (
-    ChatPhase,
-    Rules,
-    Session,
-    Sessions,
-    Submission,
-    Waiters,
-    queue_full,
-)
+from mellea_like.coalescing.chat.session import ChatPhase, Rules, Session, Submission
 from mellea_like.coalescing.component import Component
 from mellea_like.coalescing.gathering import Window
 from mellea_like.coalescing.ticket import Ticket
 from mellea_like.core.argument_checks import real_number, whole_number
-from mellea_like.errors import (
-    CoalescingError,
-    Expired,
-    QueueFull,
-    ShutdownError,
-    Stopped,
-)
+from mellea_like.errors import CoalescingError, Expired, QueueFull, ShutdownError, Stopped
 from mellea_like.runtime.event_loops import clock
 from mellea_like.runtime.logs import logger, warn
 from mellea_like.telemetry.spans import caller_span
@@ -49,7 +37,7 @@ class StopReport(NamedTuple):
     """What stopping a session did; true where it ended a run or discarded messages.
 
     Attributes:
-        known: whether the session was known: it had work, or had some within ``idle_ttl``.
+        known: whether the session had a run or messages that waited.
         cancelled: whether a run was active and has ended; False where there was none, and where it
             would not end within ``stop_grace``.
         discarded: how many messages waited and will not run; those of the active run don't count.
@@ -67,11 +55,9 @@ class ChatStatistics(NamedTuple):
     """What a `ChatDispatcher` is doing and has done.
 
     Attributes:
-        sessions: sessions that are known.
-        idle: those of them that have nothing to do, and will be forgotten.
-        stuck: those whose cancelled run would not end.
+        sessions: sessions that have a run or messages that wait.
+        stuck: those of them whose cancelled run would not end.
         pending: messages accepted that wait for a run.
-        waiting: callers of ``submit_wait`` that wait for room.
         running: runs that are active.
         accepted: messages accepted since the dispatcher was opened.
         answered: those of them that were given a result.
@@ -81,10 +67,8 @@ class ChatStatistics(NamedTuple):
     """
 
     sessions: int
-    idle: int
     stuck: int
     pending: int
-    waiting: int
     running: int
     accepted: int
     answered: int
@@ -120,9 +104,7 @@ class ChatDispatcher(Component, Generic[M, R]):
         quiet: seconds without a newcomer after which messages go; each one restarts them.
         max_wait: seconds after the first one at which they go whatever happens.
         max_pending: messages of a session that may wait.
-        idle_ttl: seconds after which a session that has nothing to do is forgotten.
-        max_sessions: how many sessions there may be. The one that has been idle for longest makes
-            room for a new one.
+        max_sessions: how many sessions may have a run or messages that wait.
         concurrency: how many runs may be active over all sessions; None for no limit. Sessions wait
             in the order in which they were ready.
         on_busy: what a message does that comes during a run. ``"queue"``: it waits for the end.
@@ -144,7 +126,6 @@ class ChatDispatcher(Component, Generic[M, R]):
         quiet: float = 0.5,
         max_wait: float = 5.0,
         max_pending: int = 100,
-        idle_ttl: float = 600.0,
         max_sessions: int = 10_000,
         concurrency: int | None = None,
         on_busy: OnBusy = "queue",
@@ -158,7 +139,6 @@ class ChatDispatcher(Component, Generic[M, R]):
             _seconds("stop_grace", stop_grace),
         )
         self._max_sessions = whole_number("ChatDispatcher: max_sessions", max_sessions)
-        self._idle_ttl = _seconds("idle_ttl", idle_ttl)
         self._concurrency = (
             math.inf
             if concurrency is None
@@ -172,9 +152,11 @@ class ChatDispatcher(Component, Generic[M, R]):
     # ends, when time is up. Each ends in `_update` of the session, which does what that asks for.
 
     def _clear(self) -> None:
-        self._sessions: Sessions[M, R] = Sessions(self._rules, self._max_sessions, self._idle_ttl)
+        self._sessions: dict[Hashable, Session[M, R]] = {}  # Those that have something to do.
+        self._ready: dict[Hashable, Session[M, R]] = {}  # In the order they became so.
         self._active: dict[Hashable, ChatRun[M, R]] = {}
-        self._waiters: Waiters[M, R] = Waiters()
+        self._looks: list[tuple[float, int, Session[M, R]]] = []  # A heap.
+        self._order = count()
         self._timer: anyio.Event | None = None
         self._timer_ends = math.inf
         self._accepted = self._answered = self._failed = self._dropped = self._runs = 0
@@ -209,7 +191,7 @@ class ChatDispatcher(Component, Generic[M, R]):
             `Stopped`, `Expired`, `Refused` (the session got stuck) or `ShutdownError`.
 
         Raises:
-            QueueFull: too many messages of this session wait, or there are too many sessions.
+            QueueFull: too many messages of this session wait, or too many sessions have work.
             Refused: the session is stuck, or busy and ``on_busy="reject"``.
             ShutdownError: the dispatcher is closing, or was not opened.
             TypeError: ``run`` can't be called, the deadline isn't a number, or the key can't be
@@ -218,52 +200,32 @@ class ChatDispatcher(Component, Generic[M, R]):
         """
         self._check_open()
         new = self._submission(session_key, message, run, deadline)
-        error = self._receive(new)
+        now = self._now()
+        if new.ticket.deadline <= now:
+            self._accepted += 1
+            self._drop([new], _expired(new))
+            return new.ticket
+        session = self._sessions.get(session_key)
+        if session is None:
+            if len(self._sessions) >= self._max_sessions:
+                msg = (
+                    f"no room for a message of session {session_key!r}, since"
+                    f" all {self._max_sessions} sessions have work to do: try again later, or allow"
+                    " more with max_sessions"
+                )
+                raise QueueFull(msg)
+            session = Session(session_key, self._rules)
+        error = session.admit(new, now)
         if error is not None:
             raise error
-        return new.ticket
-
-    async def submit_wait(
-        self,
-        session_key: Hashable,
-        message: M,
-        *,
-        run: Callable[[list[M]], Awaitable[R]] | None = None,
-        deadline: float | None = None,
-    ) -> Ticket[R]:
-        """Hand in a message, waiting for room if necessary.
-
-        Callers that wait are let in in the order they came, and before `submit`.
-
-        Args:
-            session_key: which conversation it belongs to.
-            message: the message.
-            run: what is to answer it; by default the dispatcher's.
-            deadline: as for `submit`; the wait for room counts.
-
-        Returns:
-            The ticket.
-
-        Raises:
-            CoalescingError: `Expired`, `Refused`, `Stopped` or `ShutdownError`: there was no room
-                before the deadline, the session's stop, or the end.
-            TypeError: as `submit` raises it.
-            ValueError: as `submit` raises it.
-        """
-        await checkpoint_if_cancelled()
-        self._check_open()
-        new = self._submission(session_key, message, run, deadline)
-        error = self._receive(new)
-        try:
-            if isinstance(error, QueueFull):
-                error = await self._wait_for_room(new)
-            else:
-                await cancel_shielded_checkpoint()
-        except BaseException:
-            self._withdraw(new)
-            raise
-        if error is not None:
-            raise error
+        self._sessions[session_key] = session
+        self._accepted += 1
+        depth = len(session.pending)
+        ids = {"session": session_key, "depth": depth}
+        logger.debug("session %r is %s: %d waiting", session_key, session.phase, depth, extra=ids)
+        if session.phase is ChatPhase.STOPPING:
+            self._active[session_key].scope.cancel()
+        self._update(session)
         return new.ticket
 
     async def stop(self, session_key: Hashable) -> StopReport:
@@ -280,7 +242,7 @@ class ChatDispatcher(Component, Generic[M, R]):
         """
         await checkpoint_if_cancelled()
         self._check_loop()
-        known = self._sessions.get(session_key) is not None or session_key in self._waiters
+        known = session_key in self._sessions
         active = self._active.get(session_key)
         discarded = self._discard(session_key, Stopped(f"session {session_key!r} was stopped"))
         if active is None:
@@ -307,13 +269,11 @@ class ChatDispatcher(Component, Generic[M, R]):
         Returns:
             The numbers of this moment.
         """
-        sessions = self._sessions
+        sessions = self._sessions.values()
         return ChatStatistics(
             sessions=len(sessions),
-            idle=sessions.idle,
             stuck=sum(session.phase is ChatPhase.STUCK for session in sessions),
             pending=sum(len(session.pending) for session in sessions),
-            waiting=len(self._waiters),
             running=len(self._active),
             accepted=self._accepted,
             answered=self._answered,
@@ -338,73 +298,32 @@ class ChatDispatcher(Component, Generic[M, R]):
             if deadline is None
             else real_number(DEADLINE, deadline, least=-math.inf, most=math.inf)
         )
-        ticket: Ticket[R] = Ticket(lambda *_: self._withdraw(new))
+        late = f"the deadline of a message of session {key!r} passed before its answer"
+        ticket: Ticket[R] = Ticket(lambda _, error: self._left(new, error), until, late)
         run = self._run if run is None else _runnable(run)
-        now = self._now()
-        new = Submission(key, message, run, ticket, now, until, caller_span())
+        new = Submission(key, message, run, ticket, self._now(), caller_span())
         return new
 
-    async def _wait_for_room(self, new: Submission[M, R]) -> CoalescingError | None:
-        waiter = self._waiters.add(new, known=self._sessions.get(new.key) is not None)
-        with anyio.CancelScope(deadline=new.deadline):
-            await waiter.over.wait()
-        if waiter.over.is_set():
-            return waiter.error
-        self._waiters.remove(new)
-        return _expired(new)
-
-    def _receive(self, new: Submission[M, R]) -> CoalescingError | None:
-        """Take a message in, or return why not."""
-        now = self._now()
-        if new.deadline <= now:
-            self._accepted += 1
-            self._drop([new], _expired(new))
-            return None
-        # Where there is room, no one waits for it: they are let in as soon as there is.
-        session = self._sessions.open(new.key)
-        if session is None:
-            what = f"all {self._max_sessions} sessions have work to do"
-            return queue_full(new.key, what, "max_sessions")
-        error = self._admit(session, new, now)
-        if error is None:
-            self._update(session)
-        return error
-
-    def _admit(
-        self, session: Session[M, R], new: Submission[M, R], now: float
-    ) -> CoalescingError | None:
-        error = session.admit(new, now)
-        if error is not None:
-            return error
-        key = session.key
-        self._accepted += 1
-        depth = len(session.pending)
-        message = "session %r is %s: %d waiting"
-        logger.debug(message, key, session.phase, depth, extra={"session": key, "depth": depth})
-        if session.phase is ChatPhase.STOPPING:
-            self._active[key].scope.cancel()
-        return None
-
-    def _withdraw(self, leaving: Submission[M, R]) -> None:
+    def _left(self, leaving: Submission[M, R], error: CoalescingError) -> None:
         """Take back the message of someone who was cancelled, unless a run has it."""
-        self._waiters.remove(leaving)
         session = self._sessions.get(leaving.key)
         if session is not None and session.withdraw(leaving):
-            self._drop([leaving], Stopped("it was taken back: its caller was cancelled"))
+            self._drop([leaving], error)
             self._update(session)
+        elif isinstance(error, Expired):
+            self._drop([leaving], error)
 
     def _discard(self, key: Hashable, error: CoalescingError) -> int:
         """Settle all that a session has, cancel its run, and count what waited."""
-        refused = self._waiters.refuse(key, error)
         session = self._sessions.get(key)
         if session is None:
-            return refused
-        stopping = session.stop(self._now())
-        self._drop((*stopping.running, *stopping.discarded), error)
-        if stopping.running:
+            return 0
+        discarded = session.stop(self._now())
+        self._drop((*session.run, *discarded), error)
+        if session.run:
             self._active[key].scope.cancel()
         self._update(session)
-        return refused + len(stopping.discarded)
+        return len(discarded)
 
     def _drop(self, them: Iterable[Submission[M, R]], error: CoalescingError) -> None:
         unseen = 0
@@ -419,48 +338,41 @@ class ChatDispatcher(Component, Generic[M, R]):
 
     def _update(self, session: Session[M, R]) -> None:
         """Do what a session asks for after anything happened to it."""
-        now = self._now()
-        for late in session.expire(now):
-            self._drop([late], _expired(late))
-        self._place(session, now)
-        self._open_waited_for(now)
+        key = session.key
+        if self.closing:
+            session.end_window()
+        if session.due() <= self._now():
+            session.end_window()
+            self._ready[key] = session
+        else:
+            self._ready.pop(key, None)
+        if session.phase is ChatPhase.IDLE:
+            del self._sessions[key]
+        elif (at := session.next_look()) < session.alarm:
+            session.alarm = at
+            heappush(self._looks, (at, next(self._order), session))
         if self._timer is not None and self._has_something_to_do():
             self._timer.set()
         self._progressed()
 
     def _has_something_to_do(self) -> bool:
-        ready = self._sessions.ready and len(self._active) < self._concurrency
-        return bool(ready) or self._sessions.next_check() < self._timer_ends
+        ready = self._ready and len(self._active) < self._concurrency
+        return bool(ready) or self._next_look() < self._timer_ends
+
+    def _next_look(self) -> float:
+        return self._looks[0][0] if self._looks else math.inf
 
     def _begin_runs(self) -> None:
         """Start all runs that may start; only in the timer's task, never in a caller's."""
-        while len(self._active) < self._concurrency:
-            session = self._sessions.take_ready()
-            if session is None:
-                break
-            run = self._active[session.key] = ChatRun(session.key, session.take())
-            self._runs += 1
-            self._start(self._carry_out, session, run, name=run.name)
-            self._place(session, self._now())
-
-    def _place(self, session: Session[M, R], now: float) -> None:
-        while (waiter := self._waiters.first(session.key)) is not None:
-            error = self._admit(session, waiter.submission, now)
-            if isinstance(error, QueueFull):
-                break
-            self._waiters.remove(waiter.submission)
-            waiter.end(error)
-        if self.closing:
-            session.end_window()
-        self._sessions.update(session, now)
-
-    def _open_waited_for(self, now: float) -> None:
-        for key in self._waiters.unopened():
-            session = self._sessions.open(key)
-            if session is None:
-                break
-            self._waiters.opened(key)
-            self._place(session, now)
+        while self._ready and len(self._active) < self._concurrency:
+            session = self._ready.pop(next(iter(self._ready)))
+            for late in session.expire(self._now()):
+                self._drop([late], _expired(late))
+            if session.pending:
+                run = self._active[session.key] = ChatRun(session.key, session.take())
+                self._runs += 1
+                self._start(self._carry_out, session, run, name=run.name)
+            self._update(session)
 
     async def _carry_out(self, session: Session[M, R], run: ChatRun[M, R]) -> None:
         try:
@@ -482,13 +394,15 @@ class ChatDispatcher(Component, Generic[M, R]):
         try:
             while True:
                 now = self._now()
-                self._sessions.forget(now)
-                for session in self._sessions.due(now):
-                    self._give_up(session, now)
-                    self._update(session)
+                while self._next_look() <= now:
+                    session = heappop(self._looks)[2]
+                    session.alarm = math.inf
+                    if self._sessions.get(session.key) is session:
+                        self._give_up(session, now)
+                        self._update(session)
                 self._begin_runs()
                 self._timer = anyio.Event()
-                self._timer_ends = self._sessions.next_check()
+                self._timer_ends = self._next_look()
                 with anyio.CancelScope(deadline=self._timer_ends):
                     await self._timer.wait()
         finally:
@@ -507,18 +421,15 @@ class ChatDispatcher(Component, Generic[M, R]):
     # --- the end --------------------------------------------------------------------------------
 
     async def _serve_the_rest(self) -> None:
-        error = ShutdownError("this ChatDispatcher is closing")
-        for key in self._waiters.keys:
-            self._waiters.refuse(key, error)
-        for session in self._sessions:
+        for session in list(self._sessions.values()):
             self._update(session)
-        await self._until(lambda: self._sessions.idle == len(self._sessions))
+        await self._until(lambda: not self._sessions)
 
     async def _until_idle(self) -> None:
         await self._until(lambda: not self._active)
 
     def _settle_all(self, error: ShutdownError) -> None:
-        for key in (*self._waiters.keys, *(session.key for session in self._sessions)):
+        for key in list(self._sessions):
             self._discard(key, error)
 
 
@@ -541,4 +452,4 @@ def _policy(on_busy: OnBusy) -> OnBusy:
 
 
 def _expired(late: Submission[M, R]) -> Expired:
-    return Expired(f"the deadline of a message of session {late.key!r} passed before its answer")
+    return Expired(late.ticket.late)

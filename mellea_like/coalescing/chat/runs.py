@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from opentelemetry.util.types import AttributeValue
 
-    from mellea_like.coalescing.chat.sessions import Submission
+    from mellea_like.coalescing.chat.session import Submission
 
 __all__ = ["ChatRun", "joined"]
 

@@ -1,0 +1,220 @@
+"""A conversation: which messages wait, which are being answered, and what comes next.
+
+All of it is decided here, without waiting, with the time passed in. `ChatDispatcher` does what is
+decided.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import takewhile
+from typing import TYPE_CHECKING, Generic, Literal, NamedTuple, TypeVar
+
+from mellea_like.coalescing.gathering import Window, due_at
+from mellea_like.errors import QueueFull, Refused
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Hashable
+
+    from opentelemetry.trace import SpanContext
+
+    from mellea_like.coalescing.ticket import Ticket
+    from mellea_like.errors import CoalescingError
+
+__all__ = ["ChatPhase", "Rules", "Session", "Submission"]
+
+M = TypeVar("M")
+R = TypeVar("R")
+
+
+class ChatPhase(StrEnum):
+    """What a session is doing.
+
+    Attributes:
+        IDLE: nothing.
+        GATHERING: it waits for more messages, or for its turn to run.
+        RUNNING: a run answers messages.
+        STOPPING: a run was cancelled and has not ended yet.
+        STUCK: a run was cancelled and did not end in time; nothing new is accepted until it does.
+    """
+
+    IDLE = "idle"
+    GATHERING = "gathering"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    STUCK = "stuck"
+
+
+class Rules(NamedTuple):
+    """What holds for every session of a dispatcher."""
+
+    window: Window
+    max_pending: int = 100
+    on_busy: Literal["queue", "interrupt", "reject"] = "queue"
+    stop_grace: float = 5.0
+
+
+@dataclass(eq=False, slots=True)
+class Submission(Generic[M, R]):
+    """One message on its way."""
+
+    key: Hashable
+    message: M
+    run: Callable[[list[M]], Awaitable[R]]
+    ticket: Ticket[R]
+    at: float
+    span: SpanContext | None = None
+
+
+class Session(Generic[M, R]):
+    """The state of one conversation. It has one run at most at any time."""
+
+    __slots__ = (
+        "_cancelling",
+        "_grace_ends",
+        "_rules",
+        "_stuck",
+        "alarm",
+        "key",
+        "pending",
+        "run",
+        "window_over",
+    )
+
+    def __init__(self, key: Hashable, rules: Rules) -> None:
+        self.key = key
+        self.pending: list[Submission[M, R]] = []
+        self.run: tuple[Submission[M, R], ...] = ()
+        """The messages that are being answered."""
+        self.window_over = False
+        """Whether what waits may run at once: its window is over."""
+        self._rules = rules
+        self._cancelling: Literal["stop", "interrupt"] | None = None
+        self._grace_ends = math.inf
+        self._stuck = False
+        self.alarm = math.inf
+        """When the dispatcher will look at it again."""
+
+    @property
+    def phase(self) -> ChatPhase:
+        """What it does at the moment."""
+        if self._stuck:
+            return ChatPhase.STUCK
+        if self.run:
+            return ChatPhase.STOPPING if self._cancelling else ChatPhase.RUNNING
+        return ChatPhase.GATHERING if self.pending else ChatPhase.IDLE
+
+    def admit(self, new: Submission[M, R], now: float) -> CoalescingError | None:
+        """Take a message in, or return why not; the phase says whether it interrupts the run."""
+        phase = self.phase
+        if phase is ChatPhase.STUCK:
+            return self.stuck_error()
+        busy = phase is ChatPhase.RUNNING
+        if busy and self._rules.on_busy == "reject":
+            return Refused(f"session {self.key!r} is busy: it takes no message during a run")
+        interrupts = (
+            busy
+            and self._rules.on_busy == "interrupt"
+            and self._joins_the_run(new, now)
+            and len(self.run) < self._rules.max_pending
+        )
+        # What is interrupted comes back, and needs its room.
+        returning = len(self.run) if interrupts or self._cancelling == "interrupt" else 0
+        if len(self.pending) + returning >= self._rules.max_pending:
+            return QueueFull(
+                f"no room for a message of session {self.key!r}, since {self._rules.max_pending} of"
+                " its messages wait: try again later, or allow more with max_pending"
+            )
+        new.at = now
+        self.pending.append(new)
+        if interrupts:
+            self._cancel("interrupt", now)
+        return None
+
+    def stuck_error(self) -> Refused:
+        """Make the error of messages that come while the session is stuck."""
+        return Refused(
+            f"session {self.key!r} is stuck: its run was cancelled and has not ended within"
+            f" {self._rules.stop_grace:g} s; nothing else can run until it does"
+        )
+
+    def due(self) -> float:
+        """Return when what waits may run, as far as this session is concerned."""
+        if self.run or not self.pending:
+            return math.inf
+        if self.window_over:
+            return -math.inf
+        return due_at(
+            self._rules.window, self.pending[0].at, self.pending[-1].at, len(self.pending)
+        )
+
+    def next_look(self) -> float:
+        """Return when to look at it again, if nothing happens before."""
+        due = math.inf if self.window_over else self.due()
+        return due if self._stuck else min(due, self._grace_ends)
+
+    def take(self) -> tuple[Submission[M, R], ...]:
+        """Begin to answer what waits, up to the first message with another ``run`` function."""
+        assert self.pending and not self.run  # noqa: S101, PT018 (one run at a time)
+        run = self.pending[0].run
+        self.run = tuple(takewhile(lambda each: each.run == run, self.pending))
+        del self.pending[: len(self.run)]
+        self.window_over = False
+        return self.run
+
+    def run_ended(self, *, cancelled: bool) -> None:
+        """Note that the run ended; what came meanwhile is next."""
+        interrupted = cancelled and self._cancelling == "interrupt"
+        if interrupted:  # Those answered or given up meanwhile don't come back.
+            self.pending[:0] = [each for each in self.run if not each.ticket.done]
+        afresh = interrupted or self._cancelling == "stop"
+        self.window_over = bool(self.pending) and not afresh
+        self.run = ()
+        self._cancelling, self._grace_ends, self._stuck = None, math.inf, False
+
+    def end_window(self) -> None:
+        """End the window: what waits may run as soon as nothing else does."""
+        self.window_over = bool(self.pending)
+
+    def expire(self, now: float) -> tuple[Submission[M, R], ...]:
+        """Take out the messages that wait and whose deadline has passed."""
+        late = tuple(each for each in self.pending if each.ticket.deadline <= now)
+        for each in late:
+            self.withdraw(each)
+        return late
+
+    def withdraw(self, leaving: Submission[M, R]) -> bool:
+        """Take out a message that waits."""
+        if leaving not in self.pending:
+            return False
+        self.pending.remove(leaving)
+        self.window_over = self.window_over and bool(self.pending)
+        return True
+
+    def stop(self, now: float) -> tuple[Submission[M, R], ...]:
+        """Give up the run, and return what waited and won't run."""
+        discarded, self.pending = tuple(self.pending), []
+        self.window_over = False
+        if self.run:
+            self._cancel("stop", now)
+        return discarded
+
+    def check_stuck(self, now: float) -> tuple[Submission[M, R], ...] | None:
+        """Find out whether a cancelled run has used up its grace."""
+        if self._stuck or now < self._grace_ends:
+            return None
+        self._stuck = True
+        refused, self.pending = tuple(self.pending), []
+        return refused
+
+    def _cancel(self, why: Literal["stop", "interrupt"], now: float) -> None:
+        self._cancelling = why
+        self._grace_ends = min(self._grace_ends, now + self._rules.stop_grace)
+
+    def _joins_the_run(self, new: Submission[M, R], now: float) -> bool:
+        """Tell whether a message would have been in the run if that had begun later."""
+        if self.pending or new.run != self.run[0].run:
+            return False
+        return now < self.run[0].at + self._rules.window.max_wait
