@@ -32,13 +32,10 @@ def streamed(client: openai.OpenAI) -> None:
         model="short",
         messages=MESSAGES,
         stream=True,
-        extra_body={"mellea_like": {"checks": ["contains:string"], "loop": 50, "progress": True}},
+        extra_body={"mellea_like": {"checks": ["contains:string"], "loop": 50}},
     )
     text = ""
     for chunk in stream:
-        told = (chunk.model_extra or {}).get("mellea_like", {})
-        if "progress" in told:
-            print(f"  iteration {told['progress']['iteration']}: {told['progress']['outcome']}")
         text += "".join(choice.delta.content or "" for choice in chunk.choices)
     print(f"streamed: {text}")
 

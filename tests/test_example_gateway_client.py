@@ -48,7 +48,6 @@ def test_it_prints_replies_that_have_passed(url):
     reply = lines[1].removeprefix("reply: ")
     assert len(reply.split()) <= 12
     assert re.fullmatch(r"it took \d+ iterations and \d+ tokens", lines[2])
-    assert any(re.fullmatch(r"  iteration \d+: (failed|passed)", line) for line in lines)
     streamed = next(line for line in lines if line.startswith("streamed: "))
     assert "string" in streamed
     assert any(re.match(r"nothing passed in 8 iterations: .*zebra", line) for line in lines)

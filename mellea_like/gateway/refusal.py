@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["NO_RETRY", "Refusal", "budget_spent", "refuse", "too_many"]
+__all__ = ["NO_RETRY", "Refusal", "budget_spent", "refuse", "retry_after", "too_many"]
 
 NO_RETRY = {"x-should-retry": "false"}
 """Asks OpenAI's clients, which try again by themselves, not to: it wouldn't help."""
@@ -64,8 +64,12 @@ def refuse(param: str, message: str, code: str | None = None) -> NoReturn:
 def too_many(message: str, wait: float, code: str = "rate_limit_exceeded") -> Refusal:
     """Make the answer to a caller that asks for too much at a time; ``wait`` is in seconds."""
     kind = "insufficient_quota" if code == "insufficient_quota" else "rate_limit_error"
-    headers = {"retry-after": str(max(1, math.ceil(wait)))}
-    return Refusal(429, message, kind=kind, code=code, headers=headers)
+    return Refusal(429, message, kind=kind, code=code, headers=retry_after(wait))
+
+
+def retry_after(wait: float) -> dict[str, str]:
+    """Make the header that says when to come back; ``wait`` is in seconds."""
+    return {"retry-after": str(max(1, math.ceil(wait)))}
 
 
 def budget_spent() -> Refusal:

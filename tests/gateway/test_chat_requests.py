@@ -129,7 +129,6 @@ def test_what_asks_for_nothing_is_let_be(fields):
         ({"mellea_like": {"timeout": 0}}, "mellea_like.timeout"),
         ({"mellea_like": {"checks": ["x"] * 101}}, "mellea_like.checks"),
         ({"mellea_like": {"requirements": [""]}}, "mellea_like.requirements.0"),
-        ({"mellea_like": {"progress": True}}, "mellea_like.progress"),
         ({"mellea_like": {"when_nothing_passed": "x"}}, "mellea_like.when_nothing_passed"),
         ({"mellea_like": {"upstream": "x"}}, "mellea_like.upstream"),
     ],
@@ -246,13 +245,12 @@ def test_extensions_are_read():
             "concurrency": 3,
             "timeout": 5,
             "when_nothing_passed": "best",
-            "progress": True,
         },
     ).mellea_like
     assert asked.requirements == ["It rhymes."]
     assert asked.checks == ["lines==3"]
     assert (asked.loop, asked.concurrency, asked.timeout) == (2, 3, 5.0)
-    assert (asked.when_nothing_passed, asked.progress) == ("best", True)
+    assert asked.when_nothing_passed == "best"
 
 
 def test_fields_that_the_model_passes_on_are_passed_on():

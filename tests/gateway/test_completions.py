@@ -22,7 +22,8 @@ from mellea_like.errors import (
     RateLimited,
 )
 from mellea_like.gateway import make_app
-from mellea_like.gateway.chat.replies import Draw, refusal_of
+from mellea_like.gateway.chat.completions import refusal_of
+from mellea_like.gateway.chat.served_model import Draw
 from mellea_like.gateway.http.app import Gateway
 
 pytestmark = pytest.mark.anyio

@@ -118,20 +118,6 @@ def test_the_sdks_own_stream_helper_puts_it_together(client):
     assert final.choices[0].message.content == "a b"
 
 
-def test_progress_is_skipped_by_code_that_does_not_know_it(client):
-    stream = client.chat.completions.create(
-        model="mine",
-        messages=say("t y u i"),
-        stream=True,
-        extra_body={"mellea_like": {"progress": True}},
-    )
-    chunks = list(stream)
-    told = [c.model_extra["mellea_like"] for c in chunks if c.model_extra.get("mellea_like")]
-    outcomes = [t["progress"]["outcome"] for t in told if "progress" in t]
-    assert outcomes == ["failed", "passed"]
-    assert "".join(c.choices[0].delta.content or "" for c in chunks if c.choices) == "a b"
-
-
 def test_nothing_passed_is_an_error_with_the_reasons(client):
     with pytest.raises(openai.UnprocessableEntityError) as caught:
         client.chat.completions.create(

@@ -3,34 +3,53 @@
 from __future__ import annotations
 
 import json
+import secrets
+import time
 from contextlib import asynccontextmanager
-from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from mellea_like.errors import HookError, LimitExceeded, SamplingFailed
-from mellea_like.gateway.chat.replies import Draw, Reply, answerable, refusal_of, usage_of
+from mellea_like.core.generation import Usage
+from mellea_like.errors import (
+    BackendError,
+    CircuitOpen,
+    InvalidRequest,
+    LimitExceeded,
+    RateLimited,
+    RequirementError,
+    SamplingTimeout,
+)
+from mellea_like.gateway.chat.caller_checks import TooCostly
 from mellea_like.gateway.chat.request import model_of, read_chat
+from mellea_like.gateway.chat.served_model import CALL
 from mellea_like.gateway.http.keys import admitted
-from mellea_like.gateway.refusal import Refusal
+from mellea_like.gateway.redaction import told
+from mellea_like.gateway.refusal import NO_RETRY, Refusal, budget_spent, retry_after, too_many
 from mellea_like.web import while_here
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 
-    from mellea_like.core.slice import Slice
+    from mellea_like.core.result import SamplingResult
     from mellea_like.gateway.chat.caller_checks import Workers
-    from mellea_like.gateway.chat.request import ChatRequest
-    from mellea_like.gateway.chat.served_model import Plan, ServedModel
+    from mellea_like.gateway.chat.served_model import Draw, Plan, ServedModel
     from mellea_like.gateway.http.guard import Receive, Scope, Send
     from mellea_like.gateway.http.metrics import Metrics
 
-__all__ = ["ChatCompletions", "event_of", "unknown_model"]
+__all__ = ["Answer", "ChatCompletions", "EventStream", "event_of", "refusal_of", "unknown_model"]
 
 PASSED = "x-mellea-like-passed"
 """The header that says whether all replies of an answer have passed."""
+
+FINISHED = frozenset({"stop", "length", "content_filter"})
+REFUSED = "refusal"
+
+MOST_PROBLEMS = 20
+"""Reasons that are told, at most."""
+
+CALLERS_FAULT = frozenset({400, 413, 422})
+"""What an upstream answers to a request that is at fault itself: a prompt that is too long."""
 
 
 class ChatCompletions:
@@ -60,50 +79,46 @@ class ChatCompletions:
         async def answer() -> None:
             plan = await model.plan(request, caller, self._workers)
             if request.stream:
-                await self._stream(name, request, plan, send)
+                usage = request.stream_options.include_usage
+                await self._stream(name, plan, send, include_usage=usage)
             else:
                 await self._whole(name, plan, send)
 
         await while_here(receive, answer)
 
     async def _whole(self, name: str, plan: Plan, send: Send) -> None:
-        draws = _answerable(plan, await self._run(name, plan))
-        body = json.dumps(Reply(name).completion(draws, best=plan.best)).encode("ascii")
+        answer = Answer(name, plan, await self._sample(name, plan))
+        body = json.dumps(answer.completion()).encode("ascii")
         fields = {"content-type": "application/json", "content-length": str(len(body))}
-        await _start(send, {**fields, **_passed(draws)})
+        await _start(send, {**fields, **answer.headers})
         await send({"type": "http.response.body", "body": body})
 
-    async def _stream(self, name: str, request: ChatRequest, plan: Plan, send: Send) -> None:
-        events, reply = EventStream(send), Reply(name)
-
-        async def tell(index: int, done: Slice) -> None:
-            await events.send(reply.progress(index, done))
-
+    async def _stream(self, name: str, plan: Plan, send: Send, *, include_usage: bool) -> None:
+        events = EventStream(send)
+        async with events.kept_alive(self._keep_alive):
+            draws = await self._sample(name, plan)
         try:
-            async with events.kept_alive(self._keep_alive):
-                told = tell if request.mellea_like.progress else None
-                draws = await self._run(name, plan, told)
-            draws = _answerable(plan, draws)
+            answer = Answer(name, plan, draws)
         except Refusal as refusal:
             if not events.begun:
                 raise
-            await events.fail(refusal)
+            await events.write(b"data: " + refusal.body() + b"\n\n", more=False)
             return
-        events.headers |= _passed(draws)
-        include_usage = request.stream_options.include_usage
-        for chunk in reply.chunks(draws, best=plan.best, include_usage=include_usage):
-            await events.send(chunk)
-        await events.end()
+        events.headers |= answer.headers
+        for chunk in answer.chunks(include_usage=include_usage):
+            await events.write(event_of(chunk))
+        await events.write(b"data: [DONE]\n\n", more=False)
 
-    async def _run(self, name: str, plan: Plan, tell: Any = None) -> Sequence[Draw]:
+    async def _sample(self, name: str, plan: Plan) -> Sequence[Draw]:
         try:
-            draws = await _run_plan(plan, tell)
+            draws = await plan.sample()
         except BaseException:
             self._metrics.sampled(name, "cancelled")
             raise
         for draw in draws:
-            iterations = 0 if draw.result is None else len(draw.result.slices)
-            self._metrics.sampled(name, draw.outcome, iterations, usage_of([draw]))
+            result = draw.result
+            spent = (0, Usage()) if result is None else (len(result.slices), result.usage)
+            self._metrics.sampled(name, draw.outcome, *spent)
         return draws
 
 
@@ -113,61 +128,9 @@ def unknown_model() -> Refusal:
     return Refusal(404, message, code="model_not_found", param="model")
 
 
-def _answerable(plan: Plan, draws: Sequence[Draw]) -> Sequence[Draw]:
-    # All of them: those without a reply count in what the answer cost.
-    if not any(answerable(draw, best=plan.best) for draw in draws):
-        raise refusal_of(draws, retried=plan.retried)
-    return draws
-
-
-def _passed(draws: Sequence[Draw]) -> dict[str, str]:
-    return {PASSED: "true" if all(draw.passed for draw in draws) else "false"}
-
-
 async def _start(send: Send, fields: Mapping[str, str]) -> None:
     headers = [(name.encode("ascii"), value.encode("ascii")) for name, value in fields.items()]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
-
-
-# --- sampling ------------------------------------------------------------------------------------
-
-
-async def _run_plan(
-    plan: Plan, on_slice: Callable[[int, Slice], Awaitable[None]] | None
-) -> tuple[Draw, ...]:
-    """Sample as many replies as are wanted, all at a time."""
-    draws: dict[int, Draw] = {}
-
-    async def run(index: int) -> None:
-        draws[index] = await _draw(plan, index, on_slice)
-
-    if plan.n == 1:
-        await run(0)
-    else:
-        async with anyio.create_task_group() as tasks:
-            for index in range(plan.n):
-                tasks.start_soon(run, index)
-    return tuple(draws[index] for index in range(plan.n))
-
-
-async def _draw(
-    plan: Plan, index: int, on_slice: Callable[[int, Slice], Awaitable[None]] | None
-) -> Draw:
-    seed = plan.options.seed
-    try:
-        result = await plan.strategy.sample(
-            plan.action,
-            plan.requirements,
-            context=plan.context,
-            options=replace(plan.options, seed=None if seed is None else seed + index),
-            on_slice=None if on_slice is None else partial(on_slice, index),
-            budget=plan.budget,
-        )
-    except (HookError, LimitExceeded, SamplingFailed) as exc:
-        return Draw(exc.result, exc)
-    except Exception as exc:  # noqa: BLE001 (whatever it is, the caller gets an answer)
-        return Draw(None, exc)
-    return Draw(result)
 
 
 # --- streams -------------------------------------------------------------------------------------
@@ -185,7 +148,6 @@ class EventStream:
 
     def __init__(self, send: Send) -> None:
         self._send = send
-        self._lock = anyio.Lock()
         self.begun = False
         self.headers = {
             "content-type": "text/event-stream; charset=utf-8",
@@ -197,32 +159,204 @@ class EventStream:
     @asynccontextmanager
     async def kept_alive(self, seconds: float) -> AsyncGenerator[None]:
         """Send a comment now and then while the block runs."""
+        lock = anyio.Lock()
+
+        async def comment() -> None:
+            while True:
+                await anyio.sleep(seconds)
+                async with lock:
+                    await self.write(b": keep-alive\n\n")
+
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._keep_alive, seconds, name="keeps a stream alive")
+            tasks.start_soon(comment, name="keeps a stream alive")
             yield
-            async with self._lock:  # Not in the middle of a comment.
+            async with lock:  # Not in the middle of a comment.
                 tasks.cancel_scope.cancel("the reply is there")
 
-    async def _keep_alive(self, seconds: float) -> None:
-        while True:
-            await anyio.sleep(seconds)
-            await self._write(b": keep-alive\n\n")
+    async def write(self, data: bytes, *, more: bool = True) -> None:
+        """Send an event, or a comment; the last one ends the answer."""
+        if not self.begun:
+            self.begun = True
+            await _start(self._send, self.headers)
+        await self._send({"type": "http.response.body", "body": data, "more_body": more})
 
-    async def send(self, data: Mapping[str, Any]) -> None:
-        """Send an event."""
-        await self._write(event_of(data))
 
-    async def fail(self, refusal: Refusal) -> None:
-        """End an answer that has begun with an error."""
-        await self._write(b"data: " + refusal.body() + b"\n\n", more=False)
+# --- what OpenAI calls a completion --------------------------------------------------------------
 
-    async def end(self) -> None:
-        """Send the last event, and end the answer."""
-        await self._write(b"data: [DONE]\n\n", more=False)
 
-    async def _write(self, data: bytes, *, more: bool = True) -> None:
-        async with self._lock:
-            if not self.begun:
-                self.begun = True
-                await _start(self._send, self.headers)
-            await self._send({"type": "http.response.body", "body": data, "more_body": more})
+class Answer:
+    """The replies to one request, as OpenAI writes them."""
+
+    # Raises a Refusal where there is none to show.
+    def __init__(self, model: str, plan: Plan, draws: Sequence[Draw]) -> None:
+        shown = [d for d in draws if d.passed or (plan.best and d.error is None)]
+        if not shown:
+            raise refusal_of(draws, retried=plan.retried)
+        self._shown = [draw.result for draw in shown if draw.result is not None]
+        self._summary = _summary(draws)
+        self._usage = _usage(draws)
+        self._frame = {
+            "id": f"chatcmpl-{secrets.token_hex(12)}",
+            "created": int(time.time()),
+            "model": model,
+        }
+        self.headers = {PASSED: "true" if self._summary["passed"] else "false"}
+
+    def completion(self) -> dict[str, Any]:
+        """Write a completion."""
+        choices = [
+            {
+                "index": index,
+                "message": {"role": "assistant", **_message(result)},
+                "logprobs": None,
+                "finish_reason": _finish_reason(result),
+                "mellea_like": _told(result),
+            }
+            for index, result in enumerate(self._shown)
+        ]
+        told = {"usage": self._usage, "mellea_like": self._summary}
+        return {"object": "chat.completion", **self._frame, "choices": choices, **told}
+
+    def chunks(self, *, include_usage: bool) -> Iterator[dict[str, Any]]:
+        """Write the chunks of a streamed completion."""
+        for index, result in enumerate(self._shown):
+            yield self._chunk(index, {"role": "assistant", "content": ""})
+            delta = {kind: text for kind, text in _message(result).items() if text}
+            if delta:
+                yield self._chunk(index, delta)
+            last = self._chunk(index, {}, _finish_reason(result))
+            last["choices"][0]["mellea_like"] = _told(result)
+            if index == len(self._shown) - 1:
+                last["mellea_like"] = self._summary
+            yield last
+        if include_usage:
+            yield {**self._chunk(0, {}), "choices": [], "usage": self._usage}
+
+    def _chunk(
+        self, index: int, delta: dict[str, Any], finish_reason: str | None = None
+    ) -> dict[str, Any]:
+        choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
+        return {"object": "chat.completion.chunk", **self._frame, "choices": [choice]}
+
+
+def _summary(draws: Sequence[Draw]) -> dict[str, Any]:
+    results = [draw.result for draw in draws if draw.result is not None]
+    usage = _spent(draws)
+    return {
+        "passed": all(draw.passed for draw in draws),
+        "sampling_id": results[0].sampling_id if results else None,
+        "iterations": sum(len(result.slices) for result in results),
+        "requests": usage.requests,
+        "requests_of_unknown_cost": usage.unknown,
+    }
+
+
+def _spent(draws: Sequence[Draw]) -> Usage:
+    # By those without a reply too.
+    return sum((draw.result.usage for draw in draws if draw.result is not None), Usage())
+
+
+def _usage(draws: Sequence[Draw]) -> dict[str, int]:
+    usage = _spent(draws)
+    return {
+        "prompt_tokens": usage.input_tokens,
+        "completion_tokens": usage.output_tokens,
+        "total_tokens": usage.total_tokens,
+    }
+
+
+def _told(result: SamplingResult[Any]) -> dict[str, Any]:
+    shown: dict[str, Any] = {
+        "passed": result.success,
+        "sampling_id": result.sampling_id,
+        "iterations": len(result.slices),
+        "iteration": result.best.iteration,
+        "stop_reason": result.stop_reason.value,
+    }
+    return shown if result.success else {**shown, "problems": _problems(result)}
+
+
+def _message(result: SamplingResult[Any]) -> dict[str, str | None]:
+    text = result.best.text
+    refused = _reason(result) == REFUSED
+    return {"content": None, "refusal": text} if refused else {"content": text, "refusal": None}
+
+
+def _finish_reason(result: SamplingResult[Any]) -> str:
+    reason = _reason(result)
+    return reason if reason in FINISHED else "stop"
+
+
+def _reason(result: SamplingResult[Any]) -> str:
+    generation = result.best.generation
+    assert generation is not None  # noqa: S101 (what was judged was generated)
+    return generation.finish_reason or "stop"
+
+
+def _problems(result: SamplingResult[Any]) -> list[str]:
+    return list(result.best.problems[:MOST_PROBLEMS])
+
+
+# --- why there is no reply -----------------------------------------------------------------------
+
+
+def refusal_of(draws: Sequence[Draw], *, retried: bool) -> Refusal:
+    """Say why there is no reply: 422 where replies were judged, else what the first error says."""
+    judged = [d.result for d in draws if d.error is None and d.result is not None]
+    if not judged:
+        error = next(draw.error for draw in draws if draw.error is not None)
+        return _of_error(error, retried=retried)
+    result = judged[0]
+    failure = {
+        **_summary(draws),
+        "problems": _problems(result),
+        "best": {**_message(result), "finish_reason": _finish_reason(result)},
+        "stop_reason": result.stop_reason.value,
+        "stop_detail": result.stop_detail,
+        "usage": _usage(draws),
+    }
+    message = "no reply met all requirements: error.mellea_like says why, and has the best one"
+    code = "nothing_passed"
+    return Refusal(422, message, kind=code, code=code, more={"mellea_like": failure})
+
+
+def _of_error(error: Exception, *, retried: bool) -> Refusal:
+    match error:
+        case BackendError():
+            return _of_upstream(error, retried=retried)
+        case TooCostly():
+            message = "the request's checks take too long on a reply: make its patterns simpler"
+            return Refusal(422, message, code="checks_too_costly")
+        case LimitExceeded():
+            # The first words of the message name the budget.
+            if f"budget {CALL!r}" not in str(error):
+                return budget_spent()
+            message = "what one call of this model may spend is too little for this request"
+            return Refusal(422, message, kind="budget_exceeded", code="budget_exceeded")
+        case SamplingTimeout():
+            status, code, message = 504, "timeout", "time was up before any reply was judged"
+        case RequirementError():
+            status, code, message = 502, "not_judged", "the replies could not be judged"
+        case _:
+            raise error  # A mistake in the gateway: its guard logs where.
+    headers = NO_RETRY if retried else {}
+    return Refusal(status, message, kind="upstream_error", code=code, headers=headers)
+
+
+def _of_upstream(error: BackendError, *, retried: bool) -> Refusal:
+    words, status, code = told(error)
+    message = f"the upstream {words}"
+    if isinstance(error, RateLimited):
+        refusal = too_many(f"{message}: try again later", error.retry_after or 1.0, code)
+        refusal.headers |= {} if error.retryable else NO_RETRY
+        return refusal
+    if isinstance(error, InvalidRequest) and error.status in CALLERS_FAULT:
+        message = f"the upstream refuses the request (HTTP {error.status}): is it too long?"
+        return Refusal(400, message, code=code)
+    headers: dict[str, str] = {}
+    if isinstance(error, CircuitOpen):
+        headers = retry_after(error.retry_after or 1.0)
+    elif retried or not error.retryable:
+        # Where the gateway has tried again by itself, clients needn't: their tries would multiply.
+        headers = NO_RETRY
+    return Refusal(status, message, kind="upstream_error", code=code, headers=headers)

@@ -194,7 +194,6 @@ class Extensions(_Fields):
     concurrency: Positive | None = None
     timeout: Annotated[float, Field(ge=0.001, le=86_400)] | None = None
     when_nothing_passed: Literal["error", "best"] | None = None
-    progress: bool = False
 
 
 class ChatRequest(_Fields):
@@ -277,8 +276,6 @@ def read_chat(body: Mapping[str, Any], pass_on: tuple[str, ...] = ()) -> ChatReq
     if request.messages[-1].role == "assistant":
         what = "the last message is the user's: continuing a reply's beginning isn't supported"
         refuse(f"messages.{len(request.messages) - 1}.role", what)
-    if request.mellea_like.progress and not request.stream:
-        refuse("mellea_like.progress", "this goes with stream: true")
     return request
 
 

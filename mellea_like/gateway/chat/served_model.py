@@ -6,10 +6,13 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import anyio
+
 from mellea_like.core.conversation import Context, Instruction
 from mellea_like.core.generation import Generation
 from mellea_like.core.options import Options
 from mellea_like.core.validation import Candidate
+from mellea_like.errors import HookError, LimitExceeded, SamplingFailed
 from mellea_like.gateway.chat.caller_checks import CallersChecks
 from mellea_like.gateway.refusal import refuse
 from mellea_like.requirements.checks import json_schema
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
     from mellea_like.core.conversation import Action, Message
     from mellea_like.core.prices import Price
     from mellea_like.core.requirement import Requirement
+    from mellea_like.core.result import SamplingResult
     from mellea_like.gateway.chat.caller_checks import Workers
     from mellea_like.gateway.chat.request import ChatRequest
     from mellea_like.gateway.config.gateway_config import ModelConfig
@@ -28,7 +32,7 @@ if TYPE_CHECKING:
     from mellea_like.limits.budget import Budget
     from mellea_like.sampling.base import BaseSamplingStrategy
 
-__all__ = ["CALL", "Plan", "ServedModel", "warm_up"]
+__all__ = ["CALL", "Draw", "Plan", "ServedModel", "warm_up"]
 
 CALL = "this call"
 """The name of a call's own budget, in errors."""
@@ -37,6 +41,24 @@ LONGEST_TEXT = 4000
 """Characters of a check or a requirement that comes with a request."""
 
 ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """How the sampling of one reply ended: with a result, or an error, which may have a record."""
+
+    result: SamplingResult[Any] | None
+    error: Exception | None = None
+
+    @property
+    def passed(self) -> bool:
+        """Whether a slice passed."""
+        return self.error is None and self.result is not None and self.result.success
+
+    @property
+    def outcome(self) -> str:
+        """How it ended, in one word."""
+        return "errored" if self.error is not None else "passed" if self.passed else "failed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +77,37 @@ class Plan:
     """Whether the best failure is an answer where nothing passed."""
     retried: bool
     """Whether a request that fails is sent again, by retries or as another draw."""
+
+    async def sample(self) -> list[Draw]:
+        """Sample as many replies as are wanted, all at a time."""
+        if self.n == 1:
+            return [await self._draw(self.options)]
+        draws: dict[int, Draw] = {}
+
+        async def run(index: int) -> None:
+            seed = self.options.seed
+            options = replace(self.options, seed=None if seed is None else seed + index)
+            draws[index] = await self._draw(options)
+
+        async with anyio.create_task_group() as tasks:
+            for index in range(self.n):
+                tasks.start_soon(run, index)
+        return [draws[index] for index in range(self.n)]
+
+    async def _draw(self, options: Options) -> Draw:
+        try:
+            result = await self.strategy.sample(
+                self.action,
+                self.requirements,
+                context=self.context,
+                options=options,
+                budget=self.budget,
+            )
+        except (HookError, LimitExceeded, SamplingFailed) as exc:
+            return Draw(exc.result, exc)
+        except Exception as exc:  # noqa: BLE001 (whatever it is, the caller gets an answer)
+            return Draw(None, exc)
+        return Draw(result)
 
 
 def warm_up() -> None:
