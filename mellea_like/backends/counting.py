@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Literal, NamedTuple, Self
+from collections import Counter
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from types import TracebackType
+    from collections.abc import Generator, Iterable
 
     from mellea_like.core.conversation import Message
 
@@ -38,61 +39,31 @@ class RequestStatistics(NamedTuple):
     output_tokens: int = 0
 
 
-class RequestCounter:
-    """The running counts of a backend."""
+class Flight:
+    """How one request in flight ends. Unless it is told, its caller left."""
 
-    def __init__(self) -> None:
-        self.started = 0
-        self.finished = 0
-        self.failed = 0
-        self.cancelled = 0
-        self.in_flight = 0
-        self.max_in_flight = 0
-        self.input_tokens = 0
-        self.output_tokens = 0
+    outcome: Literal["finished", "failed", "cancelled"] = "cancelled"
 
-    def flight(self) -> Flight:
-        """Return a context manager to hold while one request is in flight."""
-        return Flight(self)
+
+class RequestCounter(Counter[str]):
+    """The running counts of a backend, by the names of `RequestStatistics`."""
+
+    @contextmanager
+    def flight(self) -> Generator[Flight]:
+        """Count one request while it is in flight."""
+        self["started"] += 1
+        self["in_flight"] += 1
+        self["max_in_flight"] = max(self["max_in_flight"], self["in_flight"])
+        flight = Flight()
+        try:
+            yield flight
+        finally:
+            self["in_flight"] -= 1
+            self[flight.outcome] += 1
 
     def statistics(self) -> RequestStatistics:
         """Return the counts of this moment."""
-        return RequestStatistics(**vars(self))
-
-
-class Flight:
-    """One request in flight. Unless it is told how the request ended, its caller left."""
-
-    __slots__ = ("_counter", "_outcome")
-
-    def __init__(self, counter: RequestCounter) -> None:
-        self._counter = counter
-        self._outcome: Literal["finished", "failed", "cancelled"] = "cancelled"
-
-    def finished(self) -> None:
-        """Say that the request was answered in full."""
-        self._outcome = "finished"
-
-    def failed(self) -> None:
-        """Say that the request ended with an error."""
-        self._outcome = "failed"
-
-    def __enter__(self) -> Self:
-        counter = self._counter
-        counter.started += 1
-        counter.in_flight += 1
-        counter.max_in_flight = max(counter.max_in_flight, counter.in_flight)
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        exc: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        counter = self._counter
-        counter.in_flight -= 1
-        setattr(counter, self._outcome, getattr(counter, self._outcome) + 1)
+        return RequestStatistics(**self)
 
 
 _PIECE = re.compile(r"\A\s+|\S+\s*")

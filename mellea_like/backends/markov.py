@@ -46,11 +46,7 @@ _SENTENCE_END = re.compile(
 FEWEST_SENTENCES = 50
 """Below this many sentences, the help pages are not what this module takes them for."""
 
-LARGEST = 256 * 2**20
-"""Bytes of a corpus file: what is larger would take minutes to learn, and all memory."""
 
-
-@cache
 def help_sentences() -> tuple[str, ...]:
     """Return the plain English sentences of Python's help pages (`pydoc_data.topics`)."""
     try:
@@ -94,21 +90,6 @@ def sentences_of(text: str) -> list[str]:
     return [sentence for sentence in found if sentence]
 
 
-def read_corpus(
-    files: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
-    texts: str | Iterable[str],
-) -> tuple[str, ...]:
-    """Read the files that a user named."""
-    paths = [files] if isinstance(files, str | os.PathLike) else list(files)
-    read = [_read(Path(path)) for path in paths]
-    read += [texts] if isinstance(texts, str) else list(texts)
-    if not any(text.strip() for text in read):
-        where = ", ".join(map(str, paths)) or "the texts"
-        msg = f"MarkovBackend can't learn from an empty corpus: {where}"
-        raise ValueError(msg)
-    return tuple(read)
-
-
 def _body(lines: list[str]) -> list[str]:
     """Leave out the term above an indented definition."""
     depths = [len(line) - len(line.lstrip()) for line in lines[:2]]
@@ -116,20 +97,11 @@ def _body(lines: list[str]) -> list[str]:
     return [line.strip() for line in (lines[1:] if defined else lines)]
 
 
-def _read(path: Path) -> str:
+def _read(path: str | os.PathLike[str]) -> str:
     try:
-        if path.stat().st_size > LARGEST:
-            msg = (
-                f"MarkovBackend learns from files of up to {LARGEST // 2**20} MB, and {path} has"
-                " more: name a smaller one"
-            )
-            raise ValueError(msg)
-        return path.read_text(encoding="utf-8-sig")
-    except OSError as exc:
-        reason = f"MarkovBackend can't read its corpus: {exc.strerror}"
-        raise OSError(exc.errno, reason, str(path)) from exc
+        return Path(path).read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as exc:
-        msg = f"MarkovBackend can't read its corpus: {path} isn't UTF-8 text ({exc.reason})"
+        msg = f"MarkovBackend can't learn from {path}: it isn't UTF-8 text ({exc.reason})"
         raise ValueError(msg) from exc
 
 
@@ -185,9 +157,6 @@ class TrigramModel:
             self._starts.append((words[0], words[1] if len(words) > 1 else _END))
             for word in _themes(sentence):
                 self._about.setdefault(word, []).append(number)
-        if not self._starts:
-            msg = "a trigram model learns from at least one word"
-            raise ValueError(msg)
         most = max(5.0, COMMON * len(self._starts))
         self._about = {word: where for word, where in self._about.items() if len(where) <= most}
 
@@ -199,25 +168,21 @@ class TrigramModel:
             )
         )
 
-    def draw(
-        self, chance: Random, theme: tuple[str, ...], *, temperature: float, top_p: float
-    ) -> str:
+    def draw(self, chance: Random, theme: tuple[str, ...], temperature: float) -> str:
         """Draw a text: a sentence, now and then a few."""
-        text = self._sentence(chance, theme, temperature, top_p)
+        text = self._sentence(chance, theme, temperature)
         count = 1
         while temperature and count < MOST_SENTENCES and chance.random() < MORE:
             glue = " " if text.endswith(_CLOSED) else "\n"
-            text += glue + self._sentence(chance, theme, temperature, top_p)
+            text += glue + self._sentence(chance, theme, temperature)
             count += 1
         return text
 
-    def _sentence(
-        self, chance: Random, theme: tuple[str, ...], temperature: float, top_p: float
-    ) -> str:
+    def _sentence(self, chance: Random, theme: tuple[str, ...], temperature: float) -> str:
         words, ended = list[str](), False
         wanted = frozenset(theme)
         for _ in range(TRIES):
-            words, ended = self._words(chance, theme, temperature, top_p)
+            words, ended = self._words(chance, theme, temperature)
             about = not wanted or any(wanted & _themes(word) for word in words)
             if temperature == 0 or (ended and about):
                 break
@@ -225,7 +190,7 @@ class TrigramModel:
         return text if ended else text.rstrip(",;:-\u2013") + "."
 
     def _words(
-        self, chance: Random, theme: tuple[str, ...], temperature: float, top_p: float
+        self, chance: Random, theme: tuple[str, ...], temperature: float
     ) -> tuple[list[str], bool]:
         if theme:
             topic = theme[0] if temperature == 0 else chance.choice(theme)
@@ -237,7 +202,7 @@ class TrigramModel:
         wanted = frozenset(theme)
         first, second = (_END, _END, *words)[-2:]
         while len(words) < LONGEST:
-            word = _choose(chance, self._followers[first, second], wanted, temperature, top_p)
+            word = _choose(chance, self._followers[first, second], wanted, temperature)
             if word == _END:
                 return words, True
             words.append(word)
@@ -246,11 +211,7 @@ class TrigramModel:
 
 
 def _choose(
-    chance: Random,
-    followers: list[str],
-    wanted: frozenset[str],
-    temperature: float,
-    top_p: float,
+    chance: Random, followers: list[str], wanted: frozenset[str], temperature: float
 ) -> str:
     if len(followers) == 1:
         return followers[0]
@@ -263,24 +224,7 @@ def _choose(
     if temperature != 1:
         most = max(weights.values())  # keeps the powers below from running out of range
         weights = {word: (weight / most) ** (1 / temperature) for word, weight in weights.items()}
-    if top_p < 1:
-        weights = _nucleus(weights, top_p)
     return chance.choices(list(weights), list(weights.values()))[0]
-
-
-def _nucleus(weights: dict[str, float], top_p: float) -> dict[str, float]:
-    """Keep the most likely words that together have at least a share of the probability.
-
-    Source: Holtzman et al., The Curious Case of Neural Text Degeneration (2020), section 3.1.
-    """
-    left = top_p * sum(weights.values())
-    kept: dict[str, float] = {}
-    for word, weight in sorted(weights.items(), key=lambda item: -item[1]):
-        kept[word] = weight
-        left -= weight
-        if left <= 0:
-            break
-    return kept
 
 
 def _themes(text: str) -> frozenset[str]:
@@ -297,7 +241,11 @@ WORDS_A_STEP = 4
 """Words of a stream between two checkpoints."""
 
 _training = threading.Lock()
-_of_help_pages: list[TrigramModel] = []
+
+
+@cache
+def _of_help_pages() -> TrigramModel:
+    return TrigramModel(help_sentences())
 
 
 class MarkovBackend:
@@ -313,19 +261,18 @@ class MarkovBackend:
     text; it is done in a thread, once, at the first request. Don't use it in virtual time.
 
     Of the options it knows ``temperature`` (0 always takes the most frequent word; default 1, the
-    frequencies of the text), ``top_p``, ``max_tokens`` (words; default: a sentence or a few),
-    ``stop`` and ``seed``: the same seed and messages give the same text. Without a seed, the
-    system's randomness decides.
+    frequencies of the text), ``max_tokens`` (words; default: a sentence or a few), ``stop`` and
+    ``seed``: the same seed and messages give the same text. Without a seed, the system's randomness
+    decides.
 
     Args:
-        corpus: the path of a text file (UTF-8, up to 256 MB) to learn from, or several; they are
-            read now.
-        texts: a text to learn from, or several.
+        corpus: the path of a text file (UTF-8) to learn from, or several; they are read now.
+        text: a text to learn from instead.
         model: the model's name, for records.
 
     Raises:
         OSError: a file can't be read.
-        ValueError: a file is too large or not UTF-8 text, or the whole corpus has no word in it.
+        ValueError: a file isn't UTF-8 text, or there is no word in the whole text.
     """
 
     provider = "markov"
@@ -335,11 +282,16 @@ class MarkovBackend:
         self,
         corpus: str | os.PathLike[str] | Iterable[str | os.PathLike[str]] | None = None,
         *,
-        texts: str | Iterable[str] | None = None,
+        text: str | None = None,
         model: str = "markov-trigram",
     ) -> None:
-        own = corpus is not None or texts is not None
-        self._texts = read_corpus(corpus or (), texts or ()) if own else None
+        if corpus is not None:
+            paths = [corpus] if isinstance(corpus, str | os.PathLike) else corpus
+            text = "\n\n".join(map(_read, paths))
+        if text is not None and not text.strip():
+            msg = f"MarkovBackend can't learn from an empty text: {corpus or 'text'}"
+            raise ValueError(msg)
+        self._text = text
         self._model: TrigramModel | None = None
         self.model = model
 
@@ -382,8 +334,7 @@ class MarkovBackend:
         text = model.draw(
             random.Random(options.seed),
             model.theme(prompts[-1]) if prompts else (),
-            temperature=1.0 if options.temperature is None else options.temperature,
-            top_p=1.0 if options.top_p is None else options.top_p,
+            1.0 if options.temperature is None else options.temperature,
         )
         pieces = word_pieces(text)
         reason = "stop"
@@ -412,13 +363,8 @@ class MarkovBackend:
         with _training:
             if self._model is not None:  # learnt while this request waited for its turn
                 return self._model
-            if self._texts is not None:
-                lines = (line for text in self._texts for line in sentences_of(text))
-                self._model = TrigramModel(lines)
-            else:
-                if not _of_help_pages:
-                    _of_help_pages.append(TrigramModel(help_sentences()))
-                self._model = _of_help_pages[0]
+            own = self._text
+            self._model = _of_help_pages() if own is None else TrigramModel(sentences_of(own))
             return self._model
 
     def _whole(self, text: str, reason: str, meter: RequestMeter) -> Generation:

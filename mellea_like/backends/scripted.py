@@ -156,7 +156,7 @@ class ScriptedBackend:
             await self._wait(reply, 1 / len(pieces))
             tokens += len(piece.split())
             meter.update(output_tokens=tokens)
-            self._counter.output_tokens += len(piece.split())
+            self._counter["output_tokens"] += len(piece.split())
             yield piece
         if not pieces:
             await self._wait(reply, 1.0)
@@ -167,14 +167,14 @@ class ScriptedBackend:
         meter = request.meter.start()
         tokens = count_words(request.messages)
         meter.update(input_tokens=tokens)
-        self._counter.input_tokens += tokens
+        self._counter["input_tokens"] += tokens
         try:
             item = self._rule(request)
             if inspect.isawaitable(item):
                 item = await item
             return _reply_of(item), meter
         except Exception:
-            flight.failed()
+            flight.outcome = "failed"
             raise
 
     async def _wait(self, reply: Reply, share: float) -> None:
@@ -187,7 +187,7 @@ class ScriptedBackend:
     ) -> Generation:
         content = reply.content
         if not isinstance(content, str | Generation):
-            flight.failed()
+            flight.outcome = "failed"
             raise content
         if isinstance(content, str):
             content = Generation(content, model=self.model, finish_reason="stop")
@@ -200,8 +200,8 @@ class ScriptedBackend:
             meter.update(input_tokens=usage.input_tokens, output_tokens=usage.output_tokens)
         else:
             meter.settle(input_tokens=usage.input_tokens, output_tokens=usage.output_tokens)
-        self._counter.output_tokens += content.usage.output_tokens - counted
-        flight.finished()
+        self._counter["output_tokens"] += content.usage.output_tokens - counted
+        flight.outcome = "finished"
         return content
 
 

@@ -6,7 +6,7 @@ import math
 import random
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import anyio
 from anyio.lowlevel import checkpoint
@@ -77,6 +77,7 @@ class _Draw:
         return " ".join(self.words)
 
 
+@dataclass(kw_only=True, eq=False)
 class SimulatedBackend:
     """Answers like a server: late, now and then very late, sometimes wrongly or not at all.
 
@@ -112,53 +113,36 @@ class SimulatedBackend:
         ValueError: a number is out of its range.
     """
 
-    provider = "simulated"
-    can_judge = True
+    seed: int | str = 0
+    median: float = 1.0
+    sigma: float = 0.5
+    straggler_rate: float = 0.0
+    straggler_factor: float = 10.0
+    pass_rate: float = 0.5
+    giveaway_rate: float = 0.0
+    error_rate: float = 0.0
+    rate_limit_rate: float = 0.0
+    retry_after: float | None = 1.0
+    output_tokens: int = 20
+    model: str | None = "simulated"
 
-    def __init__(
-        self,
-        *,
-        seed: int | str = 0,
-        median: float = 1.0,
-        sigma: float = 0.5,
-        straggler_rate: float = 0.0,
-        straggler_factor: float = 10.0,
-        pass_rate: float = 0.5,
-        giveaway_rate: float = 0.0,
-        error_rate: float = 0.0,
-        rate_limit_rate: float = 0.0,
-        retry_after: float | None = 1.0,
-        output_tokens: int = 20,
-        model: str | None = "simulated",
-    ) -> None:
-        shares = {
-            "straggler_rate": straggler_rate,
-            "pass_rate": pass_rate,
-            "giveaway_rate": giveaway_rate,
-            "error_rate": error_rate,
-            "rate_limit_rate": rate_limit_rate,
-        }
-        for name, share in shares.items():
-            real_number(f"SimulatedBackend: {name}", share, least=0, most=1)
-        both = error_rate + rate_limit_rate
+    provider: ClassVar[str] = "simulated"
+    can_judge: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        for name in ("straggler", "pass", "giveaway", "error", "rate_limit"):
+            share = getattr(self, f"{name}_rate")
+            real_number(f"SimulatedBackend: {name}_rate", share, least=0, most=1)
+        both = self.error_rate + self.rate_limit_rate
         real_number("SimulatedBackend: error_rate + rate_limit_rate", both, least=0, most=1)
-        real_number("SimulatedBackend: median", median, least=0)
-        real_number("SimulatedBackend: sigma", sigma, least=0)
-        real_number("SimulatedBackend: straggler_factor", straggler_factor, least=1)
-        real_number("SimulatedBackend: output_tokens", output_tokens, least=1)
-        self._seed = seed
-        self._median = median
-        self._sigma = sigma
-        self._straggler_rate = straggler_rate
-        self._straggler_factor = straggler_factor
-        self._pass_rate = pass_rate
-        self._giveaway_rate = giveaway_rate
-        self._error_rate = error_rate
-        self._rate_limit_rate = rate_limit_rate
-        self._retry_after = retry_after
-        self._output_tokens = output_tokens
+        for name, least in (
+            ("median", 0),
+            ("sigma", 0),
+            ("straggler_factor", 1),
+            ("output_tokens", 1),
+        ):
+            real_number(f"SimulatedBackend: {name}", getattr(self, name), least=least)
         self._counter = RequestCounter()
-        self.model = model
 
     @property
     def requirement(self) -> Requirement:
@@ -209,50 +193,50 @@ class SimulatedBackend:
         meter = request.meter.start()
         tokens = count_words(request.messages)
         meter.update(input_tokens=tokens)
-        self._counter.input_tokens += tokens
+        self._counter["input_tokens"] += tokens
         return self._draw(request), meter
 
     def _arrived(self, meter: RequestMeter, tokens: int) -> None:
-        self._counter.output_tokens += tokens - meter.output_tokens
+        self._counter["output_tokens"] += tokens - meter.output_tokens
         meter.update(output_tokens=tokens)
 
     def _end(self, draw: _Draw, meter: RequestMeter, flight: Flight) -> Generation:
         if draw.error is not None:
-            flight.failed()
+            flight.outcome = "failed"
             raise draw.error
         self._arrived(meter, len(draw.words))
         meter.settle(input_tokens=meter.input_tokens, output_tokens=len(draw.words))
-        flight.finished()
+        flight.outcome = "finished"
         return Generation(
             draw.text, usage=meter.usage, model=self.model, finish_reason=draw.finish_reason
         )
 
     def _draw(self, request: Request) -> _Draw:
         meta, options = request.meta, request.options
-        own = f"#{self._counter.started}" if options.seed is None else options.seed
-        key = f"{self._seed}/{own}/{meta.iteration}/{meta.purpose}/{meta.retry}"
+        own = f"#{self._counter['started']}" if options.seed is None else options.seed
+        key = f"{self.seed}/{own}/{meta.iteration}/{meta.purpose}/{meta.retry}"
         chance = random.Random(key)
         # Every number is drawn whether or not it is needed, so that one rate does not shift others.
-        latency = self._median * math.exp(self._sigma * chance.gauss(0.0, 1.0))
-        straggles = chance.random() < self._straggler_rate
+        latency = self.median * math.exp(self.sigma * chance.gauss(0.0, 1.0))
+        straggles = chance.random() < self.straggler_rate
         fate, moment = chance.random(), chance.random()
-        passed = chance.random() < self._pass_rate
-        length = max(1, round(self._output_tokens * chance.uniform(0.5, 1.5)))
+        passed = chance.random() < self.pass_rate
+        length = max(1, round(self.output_tokens * chance.uniform(0.5, 1.5)))
         if straggles:
-            latency *= self._straggler_factor
-        if fate < self._rate_limit_rate:
+            latency *= self.straggler_factor
+        if fate < self.rate_limit_rate:
             limited = RateLimited(
-                "simulated: too many requests", status=429, retry_after=self._retry_after
+                "simulated: too many requests", status=429, retry_after=self.retry_after
             )
             return _Draw(0.0, limited, (), "error")
-        if fate < self._rate_limit_rate + self._error_rate:
+        if fate < self.rate_limit_rate + self.error_rate:
             broken = BackendUnavailable("simulated: the server is overloaded", status=503)
             return _Draw(latency * moment, broken, (), "error")
         if meta.purpose == "judge":
             words = f'{{"passed": {str(passed).lower()}, "reason": "drawn by chance"}}'.split(" ")
             return _Draw(latency, None, tuple(words), "stop")
         words = [PASSING if passed else FAILING, *chance.choices(FILLER, k=length - 1)]
-        if not passed and length > 1 and chance.random() < self._giveaway_rate:
+        if not passed and length > 1 and chance.random() < self.giveaway_rate:
             words[max(1, math.ceil(length / 4) - 1)] = GIVEAWAY
         most = length if options.max_tokens is None else options.max_tokens
         return _Draw(latency, None, tuple(words[:most]), "length" if most < length else "stop")

@@ -10,7 +10,6 @@ import pytest
 from pydantic import BaseModel
 
 from mellea_like.backends.markov import (
-    LARGEST,
     MarkovBackend,
     help_sentences,
     prose_of,
@@ -67,7 +66,7 @@ async def test_only_the_last_user_message_steers_it():
 
 
 async def test_every_three_words_in_a_row_stand_in_the_corpus():
-    for text in await texts(MarkovBackend(texts=POEM), "anything", 30):
+    for text in await texts(MarkovBackend(text=POEM), "anything", 30):
         for sentence in sentences_of(text):
             words = sentence.split()
             for triple in zip(words, words[1:], words[2:], strict=False):
@@ -78,7 +77,7 @@ async def test_it_writes_something_new():
     old = set(sentences_of(POEM))
     drawn = {
         line
-        for text in await texts(MarkovBackend(texts=POEM), "x", 60)
+        for text in await texts(MarkovBackend(text=POEM), "x", 60)
         for line in sentences_of(text)
     }
     corpus = set(help_sentences())
@@ -106,7 +105,7 @@ async def test_it_leaves_the_global_randomness_alone():
 
 
 async def test_temperature_zero_always_takes_the_most_frequent_word():
-    backend = MarkovBackend(texts="A b c.\n\nA b d.\n\nA b d.")
+    backend = MarkovBackend(text="A b c.\n\nA b d.\n\nA b d.")
     assert set(await texts(backend, "x", 20, temperature=0)) == {"A b d."}
 
 
@@ -114,21 +113,12 @@ async def test_a_low_temperature_sharpens_and_a_high_one_flattens():
     corpus = "A b c.\n\n" + "\n\n".join(["A b d."] * 4)
 
     async def share(temperature: float) -> float:
-        drawn = " ".join(
-            await texts(MarkovBackend(texts=corpus), "x", 400, temperature=temperature)
-        )
+        drawn = " ".join(await texts(MarkovBackend(text=corpus), "x", 400, temperature=temperature))
         return drawn.count("c.") / drawn.count("A b")
 
     assert await share(0.3) < 0.05
     assert await share(1.0) == pytest.approx(0.2, abs=0.06)
     assert await share(50.0) == pytest.approx(0.5, abs=0.08)
-
-
-async def test_top_p_leaves_out_what_is_unlikely():
-    corpus = "A b c.\n\n" + "\n\n".join(["A b d."] * 4)
-    backend = MarkovBackend(texts=corpus)
-    assert not any("c." in text for text in await texts(backend, "x", 100, top_p=0.8))
-    assert any("c." in text for text in await texts(backend, "x", 100, top_p=0.81))
 
 
 async def test_max_tokens_are_words():
@@ -142,7 +132,7 @@ async def test_max_tokens_are_words():
 
 
 async def test_stop_texts_end_the_reply_and_are_not_part_of_it():
-    backend = MarkovBackend(texts="one two three four")
+    backend = MarkovBackend(text="one two three four")
     reply = await backend.generate(ask("x", stop=("four", "thr"), seed=0))
     assert reply.text == "one two "
     assert reply.finish_reason == "stop"
@@ -224,7 +214,7 @@ async def test_a_stream_can_be_cancelled_on_its_way():
 
 
 async def test_many_first_requests_learn_once():
-    backend = MarkovBackend(texts=POEM)
+    backend = MarkovBackend(text=POEM)
     async with anyio.create_task_group() as tasks:
         for _ in range(10):
             tasks.start_soon(backend.generate, ask())
@@ -248,27 +238,14 @@ async def test_it_learns_from_files_that_the_user_names(tmp_path):
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"can't read its corpus: No such file.*none\.txt"):
+    with pytest.raises(FileNotFoundError, match=r"none\.txt"):
         MarkovBackend(tmp_path / "none.txt")
-
-
-def test_a_directory_is_no_corpus(tmp_path):
-    with pytest.raises(IsADirectoryError, match="can't read its corpus"):
-        MarkovBackend(tmp_path)
-
-
-def test_a_file_that_is_too_large_is_refused_unread(tmp_path):
-    huge = tmp_path / "huge.txt"
-    with huge.open("wb") as file:
-        file.truncate(LARGEST + 1)
-    with pytest.raises(ValueError, match=r"up to 256 MB, and .*huge\.txt has more: name a smaller"):
-        MarkovBackend(huge)
 
 
 def test_a_binary_file_is_no_corpus(tmp_path):
     file = tmp_path / "image.png"
     file.write_bytes(b"\x89PNG\xff\xfe")
-    with pytest.raises(ValueError, match=r"image\.png isn't UTF-8 text"):
+    with pytest.raises(ValueError, match=r"image\.png: it isn't UTF-8 text"):
         MarkovBackend(file)
 
 
@@ -276,23 +253,23 @@ def test_a_binary_file_is_no_corpus(tmp_path):
 def test_an_empty_corpus_is_refused(tmp_path, content):
     file = tmp_path / "empty.txt"
     file.write_text(content, encoding="utf-8")
-    with pytest.raises(ValueError, match=r"can't learn from an empty corpus: .*empty\.txt"):
+    with pytest.raises(ValueError, match=r"can't learn from an empty text: .*empty\.txt"):
         MarkovBackend(file)
-    with pytest.raises(ValueError, match="empty corpus: the texts"):
-        MarkovBackend(texts=[content])
-    with pytest.raises(ValueError, match="empty corpus"):
+    with pytest.raises(ValueError, match="empty text: text"):
+        MarkovBackend(text=content)
+    with pytest.raises(ValueError, match="empty text"):
         MarkovBackend([])
 
 
 async def test_lines_without_full_stops_are_lines():
-    backend = MarkovBackend(texts="Anna Miller\nPaul Smith\nAnna Smith")
+    backend = MarkovBackend(text="Anna Miller\nPaul Smith\nAnna Smith")
     drawn = {line for text in await texts(backend, "x", 50) for line in text.split("\n")}
     assert drawn <= {"Anna Miller", "Paul Smith", "Anna Smith"}
     assert len(drawn) == 3
 
 
 async def test_a_corpus_that_never_ends_is_cut():
-    drawn = await texts(MarkovBackend(texts="round and " * 500), "x", 5)
+    drawn = await texts(MarkovBackend(text="round and " * 500), "x", 5)
     assert all(len(text.split()) < 150 and text.endswith("and.") for text in drawn)
 
 
@@ -339,4 +316,4 @@ def test_a_python_without_help_pages_says_so():
 
 
 def test_it_reads_well():
-    assert repr(MarkovBackend(texts="x", model="mine")) == "<MarkovBackend mine>"
+    assert repr(MarkovBackend(text="x", model="mine")) == "<MarkovBackend mine>"

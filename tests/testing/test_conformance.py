@@ -107,7 +107,7 @@ async def test_functions_in_threads_conform():
 
 async def test_the_local_backend_conforms():
     checked = await check_backend(
-        lambda: MarkovBackend(texts="One two three. Four five six."), failing_request=BAD_MODEL
+        lambda: MarkovBackend(text="One two three. Four five six."), failing_request=BAD_MODEL
     )
     assert checked == (*BASIC, "stream", "errors")
 
