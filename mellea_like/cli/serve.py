@@ -134,6 +134,7 @@ def _names(config: GatewayConfig) -> str:
 
 def _show_log(*, quiet: bool) -> None:
     handler = logging.StreamHandler()
+    handler.setLevel(logging.INFO)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     logging.getLogger().addHandler(handler)
     logging.getLogger("mellea_like.gateway").setLevel(logging.WARNING if quiet else logging.INFO)

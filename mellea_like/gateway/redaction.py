@@ -9,8 +9,9 @@ from __future__ import annotations
 import builtins
 import logging
 import re
+import threading
 from contextlib import asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from mellea_like import errors
 from mellea_like.core.backend import BackendWrapper
@@ -77,6 +78,16 @@ def redacted(error: Exception, name: str) -> Exception:
     )
 
 
+@contextmanager
+def _in_our_words(name: str) -> Generator[None]:
+    try:
+        yield
+    except StopAsyncIteration:
+        raise
+    except Exception as exc:  # noqa: BLE001 (whatever it is, its text may be the upstream's)
+        raise redacted(exc, name) from None
+
+
 class RedactedBackend(BackendWrapper):
     """An upstream whose errors lose their texts before the engine logs them or hands them on."""
 
@@ -86,34 +97,26 @@ class RedactedBackend(BackendWrapper):
 
     async def generate(self, request: Request) -> Generation:
         """Answer one request."""
-        try:
+        with _in_our_words(self._name):
             return await self.inner.generate(request)
-        except Exception as exc:  # noqa: BLE001 (whatever it is, its text may be the upstream's)
-            error = exc
-        # Outside the handler: the first error must not hang on as the context.
-        raise redacted(error, self._name)
 
     @asynccontextmanager
     async def _stream(
         self, request: Request
     ) -> AsyncGenerator[AsyncIterator[str | Generation], None]:
-        reader: BaseException | None = None
-        error: Exception
+        reader: list[Exception] = []
         try:
-            async with super()._stream(request) as inside:
-                try:
-                    yield _RedactedPieces(inside, self._name)
-                except BaseException as exc:
-                    reader = exc  # Also what the pieces raised: in our words by then.
-                    raise
-                return
-        except Exception as exc:
-            if exc is reader:
-                raise
-            error = exc
-        finally:
-            del reader
-        raise redacted(error, self._name) from None
+            with _in_our_words(self._name):
+                async with super()._stream(request) as inside:
+                    try:
+                        yield _RedactedPieces(inside, self._name)
+                    except Exception as exc:
+                        reader.append(exc)  # Also what the pieces raised: in our words by then.
+                        raise
+        except Exception:
+            if reader:
+                raise reader.pop() from None
+            raise
 
 
 class _RedactedPieces:
@@ -127,110 +130,76 @@ class _RedactedPieces:
         return self
 
     async def __anext__(self) -> str | Generation:
-        try:
+        with _in_our_words(self._name):
             return await anext(self._inside)
-        except StopAsyncIteration:
-            raise
-        except Exception as exc:  # noqa: BLE001 (as in generate)
-            error = exc
-        raise redacted(error, self._name)
 
 
 # --- what others log -----------------------------------------------------------------------------
 
 HIDDEN = "***"
 
-CHATTY = ("openai", "httpx2", "httpcore2", "httpx", "httpcore", "uvicorn")
-"""Below a warning these show requests: the SDK its options, client and server the URLs."""
-
-CHILDREN = {
-    "openai": ("_base_client", "_legacy_response", "_response", "_streaming"),
-    "httpcore": ("connection", "http11", "http2", "proxy", "socks"),
-    "httpcore2": ("connection", "http11", "http2", "proxy", "socks"),
-    "uvicorn": ("access", "asgi"),
-}
-"""Loggers may be made after the filters, and a filter doesn't see what a child logs."""
+LIBRARIES = {"asyncio", "httpcore", "httpcore2", "httpx", "httpx2", "openai", "uvicorn"}
+"""They log requests, URLs and options, and errors with their texts."""
 
 CLASSES = frozenset(errors.__all__) | {
     name for name, thing in vars(builtins).items() if isinstance(thing, type)
 }
 ID = re.compile(r"[0-9a-f-]{8,36}(/\d+)?")
 
-
-class _Shown(str):
-    """A text that may be shown; another gateway's filter in the same process lets it pass, too."""
-
-    __slots__ = ()
-
-
-def _warnings_only(record: logging.LogRecord) -> bool:
-    return record.levelno >= logging.WARNING
-
-
-def _without_traceback(record: logging.LogRecord) -> bool:
-    # Of uvicorn: it logs what an app raises with its traceback, in which the errors' texts stand.
-    error = record.exc_info[1] if record.exc_info else None
-    record.exc_info = record.exc_text = record.stack_info = None
-    # That requests are cut off when the server stops isn't an error.
-    cut_off = error is not None and not isinstance(error, Exception)
-    expected = cut_off or str(record.msg).startswith("Cancel %s running task(s)")
-    return record.levelno >= logging.WARNING and not expected
-
-
-def _first_words(record: logging.LogRecord) -> bool:
-    # Of asyncio: it logs what nobody caught, with the callback and what it was called with.
-    first = record.getMessage().partition("\n")[0]
-    record.msg, record.args = first.partition("<")[0].rstrip(), ()
-    record.exc_info = record.exc_text = record.stack_info = None
-    return True
-
-
-def _without_texts(record: logging.LogRecord) -> bool:
-    # Of the engine: it logs errors, and those of a check may quote what it checked. Those of
-    # upstreams are in the gateway's own words, so they stay, as do numbers, ids and classes.
-    if isinstance(record.args, tuple):
-        record.args = tuple(_harmless(argument) for argument in record.args)
-    elif record.args:
-        record.msg, record.args = HIDDEN, ()
-    record.exc_info = record.exc_text = record.stack_info = None
-    return True
-
-
-def _harmless(argument: object) -> object:
-    if argument is None or isinstance(argument, int | float | _Shown):
-        return argument
-    if isinstance(argument, str) and (argument in CLASSES or ID.fullmatch(argument)):
-        return argument
-    return _Shown(argument if isinstance(argument, BackendError) else HIDDEN)
+_lock = threading.Lock()
+_blocks = 0
 
 
 @contextmanager
 def redacted_logs() -> Generator[None]:
     """Keep texts out of the logs of the whole process while the block runs."""
     # Loggers keep their levels and handlers. Gateways in several threads may do this at once.
-    existing = list(logging.root.manager.loggerDict)
-    kinds: dict[str, Callable[[logging.LogRecord], bool]] = {}
-    for top in CHATTY:
-        names = [top, *(f"{top}.{child}" for child in CHILDREN.get(top, ()))]
-        names += [name for name in existing if name.startswith(f"{top}.")]
-        kinds |= dict.fromkeys(names, _warnings_only)
-    kinds |= {"uvicorn.error": _without_traceback, "asyncio": _first_words}
-    kinds[engine.name] = _without_texts
-    # A filter of its own for each block: what one block takes away, another may still need.
-    filters = {name: _Filter(kind) for name, kind in kinds.items()}
-    for name, filter_ in filters.items():
-        logging.getLogger(name).addFilter(filter_)
+    global _blocks, _plain  # noqa: PLW0603
+    with _lock:
+        if not _blocks:
+            _plain = logging.getLogRecordFactory()
+            logging.setLogRecordFactory(_make_record)
+        _blocks += 1
     try:
         yield
     finally:
-        for name, filter_ in filters.items():
-            logging.getLogger(name).removeFilter(filter_)
+        with _lock:
+            _blocks -= 1
+            if not _blocks:
+                logging.setLogRecordFactory(_plain)
 
 
-class _Filter(logging.Filter):
-    def __init__(self, kind: Callable[[logging.LogRecord], bool]) -> None:
-        super().__init__()
-        self._kind = kind
+_plain: Callable[..., logging.LogRecord] = logging.LogRecord
 
-    def filter(self, record: logging.LogRecord) -> bool:
-        return self._kind(record)
+
+def _make_record(*given: Any, **more: Any) -> logging.LogRecord:
+    record = _plain(*given, **more)
+    library = record.name.partition(".")[0] in LIBRARIES
+    if not library and record.name != engine.name:
+        return record
+    if library and (record.levelno < logging.WARNING or _is_expected(record)):
+        record.levelno, record.levelname = logging.DEBUG, "DEBUG"
+        record.msg, record.args = HIDDEN, ()
+    elif library:
+        # What nobody caught, asyncio logs with the callback and what it was called with.
+        record.msg = str(record.msg).partition("\n")[0].partition("<")[0].rstrip()
+    if record.args and not isinstance(record.args, tuple):
+        record.msg, record.args = HIDDEN, ()
+    # The engine logs errors, and those of a check may quote what it checked. Those of upstreams
+    # are in the gateway's own words, so they stay, as do numbers, ids and classes.
+    record.args = tuple(a if _is_harmless(a) else HIDDEN for a in record.args or ())
+    record.exc_info = record.exc_text = record.stack_info = None  # Errors' texts stand in it.
+    return record
+
+
+def _is_expected(record: logging.LogRecord) -> bool:
+    # That uvicorn cuts requests off when the server stops isn't an error.
+    error = record.exc_info[1] if record.exc_info else None
+    cut_off = error is not None and not isinstance(error, Exception)
+    return cut_off or str(record.msg).startswith("Cancel %s running task(s)")
+
+
+def _is_harmless(argument: object) -> bool:
+    if isinstance(argument, str):
+        return argument in CLASSES or ID.fullmatch(argument) is not None
+    return argument is None or isinstance(argument, int | float | BackendError)
