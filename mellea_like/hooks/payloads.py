@@ -291,3 +291,7 @@ def build(hooks: Iterable[HookType]) -> None:
     for payload in Payload.__subclasses__():
         if payload.hook in wanted:
             payload.model_rebuild()
+
+
+PAYLOADS = {kind.hook: kind for kind in Payload.__subclasses__()}
+"""The payload of each hook."""

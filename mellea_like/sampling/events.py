@@ -34,11 +34,15 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
     from datetime import datetime
 
-    from mellea_like.core.conversation import Action, Context
     from mellea_like.core.generation import Generation
     from mellea_like.core.slice import Slice
     from mellea_like.core.validation import Candidate
     from mellea_like.hooks.dispatch import HookRun
+    from mellea_like.hooks.payloads import (
+        Payload,
+        SamplingLoopStartPayload,
+        ValidationPreCheckPayload,
+    )
     from mellea_like.sampling.ending import Ending
     from mellea_like.sampling.iteration import Turn
     from mellea_like.sampling.prepare import Plan, Settings
@@ -61,40 +65,50 @@ class Events:
         self.strategy = strategy
         self.recorder = recorder
 
-    async def fire(self, payload: Any, amend: Callable[[Any, Any, str], Any] | None = None) -> Any:
-        """Run a hook; its failure ends the call."""
+    async def fire(
+        self,
+        hook: HookType,
+        at: RequestMeta | Slice | Turn | None,
+        amend: Callable[[Any, Any, str], Any] | None = None,
+        **fields: Any,
+    ) -> Any:
+        """Run a hook, of an iteration or of the whole call; its failure ends the call."""
         try:
-            return await self.hooks.fire(payload, amend)
+            return await self.hooks.fire(self._payload(hook, at, **fields), amend)
         except HookError as exc:
             self.recorder.abort(exc)
             raise
 
-    def ids(self, iteration: int | None = None, subsample: int | None = None) -> dict[str, Any]:
-        """Return the fields that every payload has."""
-        return {
-            "sampling_id": self.recorder.sampling_id,
-            "strategy": self.strategy,
-            "iteration": iteration,
-            "subsample": subsample,
-        }
+    def _payload(
+        self, hook: HookType, at: RequestMeta | Slice | Turn | None, **fields: Any
+    ) -> Payload:
+        from mellea_like.hooks.payloads import PAYLOADS  # noqa: PLC0415
+
+        return PAYLOADS[hook](
+            sampling_id=self.recorder.sampling_id,
+            strategy=self.strategy,
+            iteration=None if at is None else at.iteration,
+            subsample=None if at is None else at.subsample,
+            **fields,
+        )
 
     async def loop_start(self, plan: Plan, settings: Settings) -> int:
         """Tell that a call begins; return the loop budget that plugins want."""
-        from mellea_like.hooks.payloads import SamplingLoopStartPayload  # noqa: PLC0415
 
         def amend(_before: Any, after: Any, plugin: str) -> Any:
             settings.check_loop_budget(after.loop_budget, f"plugin {plugin} set loop_budget")
             return after
 
-        payload = SamplingLoopStartPayload(
-            **self.ids(),
+        changed: SamplingLoopStartPayload = await self.fire(
+            HookType.SAMPLING_LOOP_START,
+            None,
+            amend,
             action=plan.action,
             context=plan.context,
             requirements=plan.requirements,
             loop_budget=settings.loop_budget,
             concurrency_budget=settings.concurrency_budget,
         )
-        changed: SamplingLoopStartPayload = await self.fire(payload, amend)
         return changed.loop_budget
 
     async def before_validation(
@@ -105,7 +119,6 @@ class Events:
         judge: Backend,
     ) -> tuple[Requirement, ...]:
         """Ask plugins for further requirements; return these after the ones that there are."""
-        from mellea_like.hooks.payloads import ValidationPreCheckPayload  # noqa: PLC0415
 
         def amend(before: Any, after: Any, plugin: str) -> Any:
             known = {r.description for r in before.requirements if not r.parts and r.judged}
@@ -120,9 +133,13 @@ class Events:
                 raise _refused(plugin, HookType.VALIDATION_PRE_CHECK, str(exc)) from exc
             return after.model_copy(update={"requirements": merged})
 
-        ids = self.ids(turn.iteration, turn.subsample)
-        payload = ValidationPreCheckPayload(**ids, candidate=candidate, requirements=requirements)
-        changed: ValidationPreCheckPayload = await self.fire(payload, amend)
+        changed: ValidationPreCheckPayload = await self.fire(
+            HookType.VALIDATION_PRE_CHECK,
+            turn,
+            amend,
+            candidate=candidate,
+            requirements=requirements,
+        )
         return changed.requirements
 
     async def after_validation(
@@ -134,8 +151,6 @@ class Events:
         passed: bool,
     ) -> tuple[Requirement, ValidationResult] | None:
         """Ask plugins whether a pass shall stand; return the first objection as a verdict."""
-        from mellea_like.hooks.payloads import ValidationPostCheckPayload  # noqa: PLC0415
-
         objections: list[tuple[Requirement, ValidationResult]] = []
 
         def amend(before: Any, after: Any, plugin: str) -> Any:
@@ -148,31 +163,24 @@ class Events:
                 objections.append((approval, objection))
             return after
 
-        payload = ValidationPostCheckPayload(
-            **self.ids(turn.iteration, turn.subsample),
+        await self.fire(
+            HookType.VALIDATION_POST_CHECK,
+            turn,
+            amend,
             candidate=candidate,
             validations=validations,
             passed=passed,
         )
-        await self.fire(payload, amend)
         return objections[0] if objections else None
-
-    async def repaired(self, failed: Slice, action: Action[Any], context: Context) -> None:
-        """Tell plugins what is asked after a failed slice."""
-        from mellea_like.hooks.payloads import SamplingRepairPayload  # noqa: PLC0415
-
-        ids = self.ids(failed.iteration, failed.subsample)
-        await self.fire(SamplingRepairPayload(**ids, failed=failed, action=action, context=context))
 
     async def loop_end(
         self, slices: Sequence[Slice], ending: Ending, started: datetime, elapsed: float
     ) -> None:
         """Tell that a call has ended."""
-        from mellea_like.hooks.payloads import SamplingLoopEndPayload  # noqa: PLC0415
-
         best = None if ending.best_index is None else slices[ending.best_index]
-        payload = SamplingLoopEndPayload(
-            **self.ids(),
+        payload = self._payload(
+            HookType.SAMPLING_LOOP_END,
+            None,
             slices=tuple(slices),
             success=best is not None and best.passed,
             best=best,
@@ -203,18 +211,21 @@ class ObservedBackend:
             generation = await self._ask(request, started)
         except Exception as exc:
             if HookType.GENERATION_ERROR in events.hooks:
-                await self._failed(request, exc, anyio.current_time() - started)
-            raise
-        if HookType.GENERATION_POST_CALL in events.hooks:
-            from mellea_like.hooks.payloads import GenerationPostCallPayload  # noqa: PLC0415
-
-            await events.fire(
-                GenerationPostCallPayload(
-                    **self._ids(request),
-                    generation=generation,
-                    usage=cost_of(request.meter, generation),
+                await self._fire(
+                    HookType.GENERATION_ERROR,
+                    request,
+                    error=exc,
+                    usage=cost_of(request.meter, None),
                     duration=anyio.current_time() - started,
                 )
+            raise
+        if HookType.GENERATION_POST_CALL in events.hooks:
+            await self._fire(
+                HookType.GENERATION_POST_CALL,
+                request,
+                generation=generation,
+                usage=cost_of(request.meter, generation),
+                duration=anyio.current_time() - started,
             )
         return generation
 
@@ -239,38 +250,31 @@ class ObservedBackend:
                 error = None  # Break the cycle between frame and exception.
 
     async def _before(self, request: Request) -> Request:
-        from mellea_like.hooks.payloads import GenerationPreCallPayload  # noqa: PLC0415
-
         model = request.options.model or getattr(self.inner, "model", None)
-        payload = GenerationPreCallPayload(
-            **self._ids(request),
-            messages=request.messages,
-            options=request.options,
-            model=None if model is None else str(model),
-        )
         try:
-            payload = await self._events.fire(payload, _only_options)
+            payload = await self._fire(
+                HookType.GENERATION_PRE_CALL,
+                request,
+                _only_options,
+                messages=request.messages,
+                options=request.options,
+                model=None if model is None else str(model),
+            )
         except BaseException:
             request.meter.sent_nothing()
             raise
         return replace(request, options=payload.options)
 
-    async def _failed(self, request: Request, error: Exception, duration: float) -> None:
-        from mellea_like.hooks.payloads import GenerationErrorPayload  # noqa: PLC0415
-
-        usage = cost_of(request.meter, None)
-        ids = self._ids(request)
-        await self._events.fire(
-            GenerationErrorPayload(**ids, error=error, usage=usage, duration=duration)
-        )
-
-    def _ids(self, request: Request) -> dict[str, Any]:
+    async def _fire(
+        self,
+        hook: HookType,
+        request: Request,
+        amend: Callable[[Any, Any, str], Any] | None = None,
+        **fields: Any,
+    ) -> Any:
         meta = request.meta
-        return {
-            **self._events.ids(meta.iteration, meta.subsample),
-            "purpose": meta.purpose,
-            "retry": meta.retry,
-        }
+        asked = {"purpose": meta.purpose, "retry": meta.retry}
+        return await self._events.fire(hook, meta, amend, **asked, **fields)
 
 
 class Delivery:
@@ -317,10 +321,7 @@ class Delivery:
         ITERATION.set(RequestMeta(recorder.sampling_id, slice_.iteration, slice_.subsample))
         try:
             if HookType.SAMPLING_ITERATION in events.hooks:
-                from mellea_like.hooks.payloads import SamplingIterationPayload  # noqa: PLC0415
-
-                ids = events.ids(slice_.iteration, slice_.subsample)
-                await events.fire(SamplingIterationPayload(**ids, slice=slice_))
+                await events.fire(HookType.SAMPLING_ITERATION, slice_, slice=slice_)
             if self._on_slice is not None:
                 answer = self._on_slice(slice_)
                 if inspect.isawaitable(answer):

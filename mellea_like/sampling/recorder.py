@@ -73,8 +73,6 @@ class Recorder:
     all_ended: anyio.Event | None = None
     best_rank: tuple[int, int] | None = None
     """The rank of the best slice of an ordered call that has passed so far."""
-    _recorded: anyio.Event | None = None
-    _waiting = 0
     _too_late: BaseException | None = None
 
     def __init__(self, sampling_id: str, *, ordered: bool) -> None:
@@ -110,8 +108,6 @@ class Recorder:
             self.queue.send_nowait(slice_)
         elif self.deliver is not None:
             self.deliver(slice_)
-        if self._recorded is not None:
-            self._wake()
 
     # What stops a call
 
@@ -174,30 +170,10 @@ class Recorder:
             self.scheduler.chain_ended(chain, broken=broken)
         self.active -= 1
         self.under_way -= 1
-        self._wake()
         if self.active == 0 and self.queue is not None:
             self.queue.close()
         if self.under_way == 0 and self.all_ended is not None:
             self.all_ended.set()
-
-    def siblings_at_work(self) -> bool:
-        """Tell whether a subsample is at work besides one that asks and those that wait."""
-        return self.scheduler is None and self.active - self._waiting > 1
-
-    async def next_record(self) -> None:
-        """Wait until a sibling has recorded a slice, or has ended."""
-        if self._recorded is None:
-            self._recorded = anyio.Event()
-        self._waiting += 1
-        try:
-            await self._recorded.wait()
-        finally:
-            self._waiting -= 1
-
-    def _wake(self) -> None:
-        if self._recorded is not None:
-            self._recorded.set()
-            self._recorded = None
 
     # What only an ordered selection needs
 

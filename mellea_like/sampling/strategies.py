@@ -24,14 +24,7 @@ class RejectionSamplingStrategy(BaseSamplingStrategy):
     """Repeats the action in the original conversation; what failed is thrown away."""
 
     def repair(self, history: Sequence[Slice]) -> tuple[Action[Any], Context]:
-        """Choose the first slice's action and conversation again.
-
-        Args:
-            history: the failed slices of the subsample, oldest first.
-
-        Returns:
-            The action and the conversation, unchanged.
-        """
+        """Choose the first slice's action and conversation again."""
         return history[0].action, history[0].context
 
 
@@ -44,14 +37,7 @@ class RepairTemplateStrategy(BaseSamplingStrategy):
     needs_all_reasons: ClassVar[bool] = True
 
     def repair(self, history: Sequence[Slice]) -> tuple[Action[Any], Context]:
-        """Write the last failure's reasons into the first slice's action.
-
-        Args:
-            history: the failed slices of the subsample, oldest first.
-
-        Returns:
-            The changed action, and the original conversation.
-        """
+        """Write the last failure's reasons into the first slice's action."""
         action, problems = history[0].action, history[-1].problems
         if isinstance(action, Instruction):
             return replace(action, repair=problems), history[0].context
@@ -64,14 +50,7 @@ class MultiTurnStrategy(BaseSamplingStrategy):
     needs_all_reasons: ClassVar[bool] = True
 
     def repair(self, history: Sequence[Slice]) -> tuple[Action[Any], Context]:
-        """Answer the last reply with what was wrong with it.
-
-        Args:
-            history: the failed slices of the subsample, oldest first.
-
-        Returns:
-            A user message, and the conversation with the last prompt and reply in it.
-        """
+        """Answer the last reply with what was wrong with it."""
         problems = "\n".join(f"- {problem}" for problem in history[-1].problems)
         wanted = "That was not accepted. Put this right, and give the whole answer again:"
         message = Message("user", f"{wanted}\n{problems}")
@@ -83,14 +62,7 @@ class MultiTurnStrategy(BaseSamplingStrategy):
         return action, history[-1].context_after
 
     def select_from_failure(self, slices: Sequence[Slice]) -> int:
-        """Choose the deepest of the slices that came nearest, for it was repaired most.
-
-        Args:
-            slices: the failed slices, in the order recorded, at least one.
-
-        Returns:
-            The position of the best.
-        """
+        """Choose the deepest of the slices that came nearest, for it was repaired most."""
         return deepest_failure(slices)
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-import anyio
-
 from mellea_like.core.conversation import Context, is_action
 from mellea_like.core.slice import Outcome, Slice
 from mellea_like.core.validation import ValidationStatus
@@ -27,9 +25,6 @@ __all__ = ["bug_of", "may_go_on", "produce", "times_seen"]
 
 _FAILED = Outcome.FAILED
 _ERROR, _SKIPPED = ValidationStatus.ERRORED, ValidationStatus.SKIPPED
-
-PATIENCE = 0.05
-"""Seconds for which a subsample waits for its siblings at least."""
 
 FEWEST = 2
 """An error must come twice at least to be the same again."""
@@ -88,7 +83,13 @@ async def _run_chain(  # noqa: C901, PLR0912 (one loop, the hot one)
             failed.append(to_repair)
             action, context = _repaired(call, failed)
             if HookType.SAMPLING_REPAIR in call.events.hooks:
-                await call.events.repaired(to_repair, action, context)
+                await call.events.fire(
+                    HookType.SAMPLING_REPAIR,
+                    to_repair,
+                    failed=to_repair,
+                    action=action,
+                    context=context,
+                )
             to_repair = None
         if recorder.stopping or (recorder.ordered and not recorder.may_start(turn)):
             return False
@@ -112,7 +113,7 @@ async def _run_chain(  # noqa: C901, PLR0912 (one loop, the hot one)
             return False
         elif not may_go_on(slice_):
             return True
-        elif slice_.verdicts and await _always_so(call, slice_):
+        elif slice_.verdicts and _always_so(call, slice_):
             return False
     return False
 
@@ -162,12 +163,11 @@ class Bug(NamedTuple):
         return f"requirement {self.requirement.name!r} raises {self.kind.__name__} at {self.line}"
 
 
-async def _always_so(call: CallContext, slice_: Slice) -> bool:
+def _always_so(call: CallContext, slice_: Slice) -> bool:
     """Tell whether a validator has the same bug with every reply; then the call is stopped.
 
-    Until that is known, a subsample waits for its siblings as long again as its draw took: each
-    further draw would cost the same and lead to the same. An ordered call's subsample looks at its
-    own slices only, and does not stop its siblings: what comes of them must not depend on timing.
+    An ordered call's subsample looks at its own slices only, and does not stop its siblings: what
+    comes of them must not depend on timing.
     """
     bug = bug_of(slice_)
     if bug is None:
@@ -176,16 +176,11 @@ async def _always_so(call: CallContext, slice_: Slice) -> bool:
     if recorder.ordered:
         own = [other for other in recorder.slices if other.chain == slice_.chain]
         return times_seen(bug, own) >= FEWEST
-    most = max(call.settings.concurrency_budget, FEWEST)
-    before, times = 0, times_seen(bug, recorder.slices)
-    with anyio.move_on_after(max(slice_.duration, PATIENCE)):
-        # What a sibling has recorded was either the same once more, or something else.
-        while before < times < most and recorder.siblings_at_work():
-            await recorder.next_record()
-            before, times = times, times_seen(bug, recorder.slices)
-    if times >= most:
-        recorder.hopeless(f"{bug}, with every reply ({times} so far)")
-    return times >= most
+    times = times_seen(bug, recorder.slices)
+    if times < max(call.settings.concurrency_budget, FEWEST):
+        return False
+    recorder.hopeless(f"{bug}, with every reply ({times} so far)")
+    return True
 
 
 def bug_of(slice_: Slice) -> Bug | None:
