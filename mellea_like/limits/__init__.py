@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from mellea_like.limits.adaptive import AdaptiveLimiter, AdaptiveStatistics
     from mellea_like.limits.backoff_gate import BackoffGate, BackoffGateStatistics, gate_of
     from mellea_like.limits.base import Limit, LimitedBackend, Permit, RequestEnd
-    from mellea_like.limits.budget import Budget, BudgetLimits, BudgetStatistics
-    from mellea_like.limits.budgets import Budgets
+    from mellea_like.limits.budget import Budget, BudgetLimits, Budgets, BudgetStatistics
     from mellea_like.limits.concurrency import ConcurrencyLimiter, ConcurrencyStatistics
     from mellea_like.limits.rate import RateLimiter, RateStatistics
     from mellea_like.limits.retry import Retry, RetryBackend
@@ -54,7 +53,7 @@ __getattr__, __dir__ = lazy_exports(
         "Budget": "mellea_like.limits.budget",
         "BudgetLimits": "mellea_like.limits.budget",
         "BudgetStatistics": "mellea_like.limits.budget",
-        "Budgets": "mellea_like.limits.budgets",
+        "Budgets": "mellea_like.limits.budget",
         "ConcurrencyLimiter": "mellea_like.limits.concurrency",
         "ConcurrencyStatistics": "mellea_like.limits.concurrency",
         "BackoffGate": "mellea_like.limits.backoff_gate",

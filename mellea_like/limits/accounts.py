@@ -8,7 +8,6 @@ which ends and then serves the queue; and where none is under way, the answer is
 from __future__ import annotations
 
 from collections import OrderedDict
-from enum import Enum, auto
 from itertools import count
 from operator import add, sub
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
@@ -27,7 +26,6 @@ __all__ = [
     "Amounts",
     "Claim",
     "Rate",
-    "Standing",
     "amounts",
     "charged_tokens",
     "in_money",
@@ -66,63 +64,44 @@ class Amounts(NamedTuple):
         """Return the differences."""
         return Amounts._make(map(sub, self, other))
 
-    def most(self, other: Amounts) -> Amounts:
-        """Return the greater amounts."""
-        return Amounts._make(map(max, self, other))
-
-
-class Standing(Enum):
-    """How a claim stands."""
-
-    QUEUED = auto()
-    """There may be room for it when others have ended."""
-    GRANTED = auto()
-    """What it wants is reserved."""
-    DENIED = auto()
-    """Within the limits of now there will never be room for it."""
-    ENDED = auto()
-    """It was settled, or it left."""
-
 
 _numbers = count()
-
-
-def _wake_nobody() -> None:
-    pass
 
 
 class Claim:
     """What one request wants of an account and of all those that it is within: all or nothing."""
 
-    __slots__ = ("denied_by", "number", "queued_at", "standing", "wake", "wants")
+    __slots__ = ("denied_by", "granted", "number", "queued_at", "wake", "wants")
 
     def __init__(self, wants: Sequence[tuple[Account, Amounts]]) -> None:
         self.wants = wants
-        self.wake: Callable[[], object] = _wake_nobody
         self.number = next(_numbers)
-        self.standing = Standing.QUEUED
+        self.granted = False
         self.denied_by: tuple[Account, str] | None = None
         self.queued_at: Account | None = None
+        self.wake: Callable[[], object] | None = None
 
-    def submit(self) -> None:
-        """Ask: the claim is granted or denied now, or queued."""
-        self._decide()
-        if self.standing is Standing.QUEUED:
-            self._count_queued(1)
-
-    def reconsider(self) -> None:
-        """Ask again: called by the account out of whose queue the claim has just been taken."""
-        self.queued_at = None
-        self._decide()
-        if self.standing is not Standing.QUEUED:
-            self._count_queued(-1)
-            self.wake()
+    def decide(self) -> None:
+        """Grant it, deny it, or queue it at the first account that has no room."""
+        for account, wanted in self.wants:
+            lacking = account.lacking(wanted)
+            if lacking is not None:
+                self.denied_by = account, lacking
+                account.denied += 1
+                return
+        for account, wanted in self.wants:
+            if account.is_queued_before(self.number) or not account.has_room(wanted):
+                account.enqueue(self, wanted)
+                return
+        for account, wanted in self.wants:
+            account.reserved = account.reserved.plus(wanted)
+        self.granted = True
 
     def settle(self, spent: Sequence[Amounts], unknown: int = 0) -> None:
         """Give back what is reserved, and record what was spent; nothing happens a second time."""
-        if self.standing is not Standing.GRANTED:
+        if not self.granted:
             return
-        self.standing = Standing.ENDED
+        self.granted = False
         for (account, wanted), charged in zip(self.wants, spent, strict=True):
             account.reserved = account.reserved.minus(wanted)
             account.spent = account.spent.plus(charged)
@@ -134,46 +113,21 @@ class Claim:
         """Want nothing any more; what was granted meanwhile is given back unspent."""
         self.settle([Amounts()] * len(self.wants))
         if self.queued_at is not None:
-            self.standing = Standing.ENDED
-            self._count_queued(-1)
             self.queued_at.dequeue(self)
-
-    def _decide(self) -> None:
-        for account, wanted in self.wants:
-            lacking = account.lacking(wanted)
-            if lacking is not None:
-                self.standing = Standing.DENIED
-                self.denied_by = account, lacking
-                account.denied += 1
-                return
-        for account, wanted in self.wants:
-            if account.is_queued_before(self.number) or not account.has_room(wanted):
-                self.queued_at = account
-                account.enqueue(self, wanted)
-                return
-        for account, wanted in self.wants:
-            account.reserved = account.reserved.plus(wanted)
-        self.standing = Standing.GRANTED
-
-    def _count_queued(self, change: int) -> None:
-        for account, _ in self.wants:
-            account.waiting += change
 
 
 class Account:
     """What is spent of one budget, and what is reserved; its limits are ordered as `Amounts`."""
 
-    __slots__ = ("_most", "_queue", "denied", "limits", "reserved", "spent", "unknown", "waiting")
+    __slots__ = ("denied", "limits", "queue", "reserved", "spent", "unknown")
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
         self.spent = Amounts()
         self.reserved = Amounts()
         self.unknown = 0
-        self.waiting = 0
         self.denied = 0
-        self._queue: OrderedDict[Claim, Amounts] = OrderedDict()
-        self._most = Amounts()
+        self.queue: OrderedDict[Claim, Amounts] = OrderedDict()
 
     def lacking(self, wanted: Amounts) -> str | None:
         """Tell what there will never be room for, however little the requests under way cost.
@@ -202,40 +156,34 @@ class Account:
 
     def is_queued_before(self, number: int) -> bool:
         """Tell whether the queue begins with an earlier claim."""
-        first = next(iter(self._queue), None)
+        first = next(iter(self.queue), None)
         return first is not None and first.number < number
 
     def enqueue(self, claim: Claim, wanted: Amounts) -> None:
         """Queue a claim: at the end, or in front if it is older than all that are here."""
         first = not self.is_queued_before(claim.number)
-        self._most = self._most.most(wanted) if self._queue else wanted
-        self._queue[claim] = wanted
+        self.queue[claim] = wanted
+        claim.queued_at = self
         if first:
-            self._queue.move_to_end(claim, last=False)
+            self.queue.move_to_end(claim, last=False)
 
     def dequeue(self, claim: Claim) -> None:
         """Take a claim out of the queue; those behind it may have room now."""
-        del self._queue[claim]
+        del self.queue[claim]
+        claim.queued_at = None
         self.serve()
 
     def serve(self) -> None:
-        """Answer the claims that can be answered now: called whenever room was made or lost."""
-        while self._queue:
-            first, wanted = next(iter(self._queue.items()))
+        """Decide on the claims that can be decided on now: called whenever room was made."""
+        while self.queue:
+            claim, wanted = next(iter(self.queue.items()))
             if not self.has_room(wanted) and self.lacking(wanted) is None:
-                break
-            del self._queue[first]
-            first.reconsider()
-        # The others only if one of them may be hopeless: a queue may be long.
-        if not self._queue or self.lacking(self._most) is None:
-            return
-        self._most = Amounts()
-        for claim, wanted in list(self._queue.items()):
-            if self.lacking(wanted) is None:
-                self._most = self._most.most(wanted)
-            else:
-                del self._queue[claim]
-                claim.reconsider()
+                return
+            del self.queue[claim]
+            claim.queued_at = None
+            claim.decide()
+            if claim.queued_at is None and claim.wake is not None:
+                claim.wake()
 
 
 def amounts(requests: int, sent: int, received: int, rate: Rate) -> Amounts:

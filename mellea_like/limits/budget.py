@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from fractions import Fraction
 from math import inf
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import anyio
 from anyio.lowlevel import EventLoopToken, current_token
 
 from mellea_like.core.argument_checks import LARGEST, real_number, whole_number
-from mellea_like.core.backend import estimate_input_tokens
+from mellea_like.core.backend import BackendWrapper, estimate_input_tokens
 from mellea_like.core.prices import PER, checked_prices, price_for
 from mellea_like.errors import LimitExceeded
 from mellea_like.limits.accounts import (
@@ -19,15 +18,15 @@ from mellea_like.limits.accounts import (
     Account,
     Amounts,
     Claim,
-    Standing,
     amounts,
     charged_tokens,
     in_money,
 )
+from mellea_like.limits.base import LimitedBackend
 from mellea_like.runtime.timeline import Timeline
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from mellea_like.core.backend import Backend, Request
     from mellea_like.core.options import Options
@@ -35,9 +34,7 @@ if TYPE_CHECKING:
     from mellea_like.limits.accounts import Rate
     from mellea_like.limits.base import Permit, RequestEnd
 
-__all__ = ["Budget", "BudgetLimits", "BudgetStatistics"]
-
-N = TypeVar("N", int, float)
+__all__ = ["Budget", "BudgetLimits", "BudgetStatistics", "Budgets", "within_budgets"]
 
 TICK = 1e-9
 """Seconds that count as none: what may be left when a timer has run for all the time left."""
@@ -60,51 +57,23 @@ class BudgetLimits(NamedTuple):
     money: float | None = None
     seconds: float | None = None
 
-    def least(self, other: BudgetLimits) -> BudgetLimits:
-        """Return the lower of each two limits."""
-        return BudgetLimits._make(map(_least, self, other))
-
 
 class BudgetStatistics(NamedTuple):
     """A look at a budget. What is spent through the budgets within it counts.
 
     Attributes:
-        limits: the limits.
         spent: what requests that have ended were charged.
         reserved: what requests under way may cost.
         unknown: requests that have ended and whose cost is not known; they were charged estimates.
         denied: requests that this budget has denied.
-        waiting: requests that wait until others have ended.
-        seconds: time since the first request was admitted.
+        waiting: requests that wait for room in this budget until others have ended.
     """
 
-    limits: BudgetLimits
     spent: Amounts
     reserved: Amounts
     unknown: int
     denied: int
     waiting: int
-    seconds: float
-
-
-class _Limit(Generic[N]):
-    """An attribute of a budget: one of its limits, which may be set at any time."""
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self._name = name
-
-    @overload
-    def __get__(self, budget: None, owner: type) -> Self: ...
-    @overload
-    def __get__(self, budget: Budget, owner: type) -> N | None: ...
-    def __get__(self, budget: Budget | None, owner: type) -> Self | N | None:
-        if budget is None:
-            return self
-        most: N | None = getattr(budget._limits, self._name)  # pyright: ignore[reportPrivateUsage]
-        return most
-
-    def __set__(self, budget: Budget, most: N | None) -> None:
-        budget._change(self._name, most)  # pyright: ignore[reportPrivateUsage]
 
 
 class Budget:
@@ -129,9 +98,9 @@ class Budget:
       than estimated, a server that exceeds ``max_tokens``, requests that the backend inside sends
       on its own account. Put retries outside, then each is asked for.
 
-    A budget outlives calls and event loops; use it in one event loop at a time. Budgets nest by
-    ``within``, for good. Requests that need two budgets which are not within each other are to ask
-    for both at once, as strategies do: `Budgets`.
+    A budget outlives calls and event loops; use it in one event loop at a time. Its limits are for
+    good, and so is what it is ``within``. Requests that need two budgets which are not within each
+    other are to ask for both at once, as strategies do: `Budgets`.
 
     Args:
         requests: the most requests, judges' and retries included.
@@ -147,22 +116,18 @@ class Budget:
             one may have no limit itself, and counts what is spent through it.
         name: the budget's name in errors.
 
+    Attributes:
+        name: see above.
+        prices: see above.
+        assume_output_tokens: see above.
+        limits: how much there is of each thing.
+        chain: this budget, the one around it, and so on.
+
     Raises:
         TypeError: a limit isn't a number, ``prices`` a price table, or ``within`` a budget.
         ValueError: a limit is not above 0 and finite, there is none, or money is limited without
             prices.
     """
-
-    requests = _Limit[int]()
-    """The most requests; None for no limit. It may be set at any time, as may all limits."""
-    input_tokens = _Limit[int]()
-    """The most tokens of prompts; None for no limit."""
-    output_tokens = _Limit[int]()
-    """The most tokens of replies; None for no limit."""
-    money = _Limit[float]()
-    """The most money; None for no limit."""
-    seconds = _Limit[float]()
-    """How long requests are admitted, from the first one that was; None for no limit."""
 
     def __init__(
         self,
@@ -180,12 +145,12 @@ class Budget:
         if within is not None and not isinstance(within, Budget):
             msg = f"within takes the Budget around this one, not {type(within).__name__}"
             raise TypeError(msg)
-        limits = BudgetLimits(requests, input_tokens, output_tokens, money, seconds)
+        self.limits = BudgetLimits(requests, input_tokens, output_tokens, money, seconds)
         if within is not None:
             prices = within.prices if prices is None else prices
             if assume_output_tokens is None:
                 assume_output_tokens = within.assume_output_tokens
-        elif limits == BudgetLimits():
+        elif self.limits == BudgetLimits():
             msg = (
                 "a budget needs a limit: requests, input_tokens, output_tokens, money or seconds;"
                 " only one within another may go without"
@@ -195,106 +160,51 @@ class Budget:
             msg = f"a budget's name is a str, not {name!r}"
             raise TypeError(msg)
         self.name = name
-        self._prices = checked_prices(prices)
-        self._assumed = assume_output_tokens
+        self.prices: Mapping[str, Price] | None = checked_prices(prices)
+        self.assume_output_tokens: int | None = assume_output_tokens
         if assume_output_tokens is not None:
             whole_number("a budget's assume_output_tokens", assume_output_tokens)
-        self._account = Account((inf, inf, inf, inf))
-        self._limit(limits)
-        self._chain: tuple[Budget, ...] = (self, *(() if within is None else within._chain))
-        self._root = self._chain[-1]
+        self._account = Account(self._checked_limits())
+        self.chain: tuple[Budget, ...] = (self, *(() if within is None else within.chain))
         self._started: float | None = None
         # Of these, those of the outermost budget count:
         self._timeline = Timeline()
-        self._latest = 0.0
         self._loop: EventLoopToken | None = None
-        self._claims: set[Claim] = set()
 
     # --- what it allows, and what is left ------------------------------------------------------
-
-    @property
-    def prices(self) -> Mapping[str, Price] | None:
-        """The price of each model, or None."""
-        return self._prices
-
-    @property
-    def assume_output_tokens(self) -> int | None:
-        """The longest reply to reserve for where the options have no ``max_tokens``, or None."""
-        return self._assumed
 
     @property
     def spent(self) -> Amounts:
         """What requests that have ended were charged."""
         return in_money(self._account.spent)
 
-    @property
-    def within(self) -> Budget | None:
-        """The budget around this one, or None."""
-        return self._chain[1] if len(self._chain) > 1 else None
-
-    @property
-    def chain(self) -> tuple[Budget, ...]:
-        """This budget, the one around it, and so on."""
-        return self._chain
-
-    @property
-    def remaining(self) -> BudgetLimits:
-        """What is neither spent nor reserved, here and in the budgets around this one."""
-        left = BudgetLimits()
-        for budget in self._chain:
-            left = left.least(budget._left(budget._own_seconds_left()))
-        return left
-
     def seconds_left(self) -> float | None:
         """Return how long requests are still admitted.
 
         Returns:
             The seconds left, here or in a budget around this one, whichever are fewer; all of them
-            before the first request; None where no time limit is set.
+            before the first request; None where no time limit is set. Ask in an event loop.
         """
-        left = [left for b in self._chain if (left := b._own_seconds_left()) is not None]
+        left = [left for b in self.chain if (left := b._own_seconds_left()) is not None]
         return min(left, default=None)
 
     def statistics(self) -> BudgetStatistics:
         """Return what is spent and reserved at this moment."""
         account = self._account
         return BudgetStatistics(
-            self._limits,
             in_money(account.spent),
             in_money(account.reserved),
             account.unknown,
             account.denied,
-            account.waiting,
-            0.0 if self._started is None else self._now() - self._started,
+            len(account.queue),
         )
 
     def __repr__(self) -> str:
-        limits = zip(BudgetLimits._fields, self._limits, strict=True)
+        limits = zip(BudgetLimits._fields, self.limits, strict=True)
         given = ", ".join(f"{name}={limit:g}" for name, limit in limits if limit is not None)
         return f"<Budget {self.name!r}: {given or 'no limits'}; spent {tuple(self.spent)}>"
 
     # --- using it ------------------------------------------------------------------------------
-
-    def child(
-        self,
-        *,
-        requests: int | None = None,
-        input_tokens: int | None = None,
-        output_tokens: int | None = None,
-        money: float | None = None,
-        seconds: float | None = None,
-        name: str = "budget",
-    ) -> Budget:
-        """Make a budget within this one, with its prices and assumptions; see `Budget`."""
-        return Budget(
-            requests=requests,
-            input_tokens=input_tokens,
-            output_tokens=output_tokens,
-            money=money,
-            seconds=seconds,
-            within=self,
-            name=name,
-        )
 
     def check(self, options: Options, model: str | None) -> None:
         """Make sure that what requests may cost can be told beforehand.
@@ -307,7 +217,7 @@ class Budget:
             ValueError: output tokens or money are limited, and neither ``options.max_tokens`` nor
                 ``assume_output_tokens`` is given; or money is, and the model's price is not known.
         """
-        for budget in self._chain:
+        for budget in self.chain:
             budget._terms(options, options.model or model)
 
     async def acquire(self, request: Request, backend: Backend) -> Permit:
@@ -318,7 +228,7 @@ class Budget:
             ValueError: what it may cost can't be told, as `check` says.
             RuntimeError: the budget is in use in another event loop.
         """
-        return await Budget.reserve(self._chain, request, backend)
+        return await Budget.reserve(self.chain, request, backend)
 
     @staticmethod
     async def reserve(budgets: Sequence[Budget], request: Request, backend: Backend) -> Permit:
@@ -326,7 +236,7 @@ class Budget:
 
         Each budget is given once, and with each of them those around it.
         """
-        roots = tuple(dict.fromkeys(budget._root for budget in budgets))
+        roots = tuple(dict.fromkeys(budget.chain[-1] for budget in budgets))
         for root in roots:
             root._enter_loop()
         model = request.options.model or getattr(backend, "model", None)
@@ -339,9 +249,9 @@ class Budget:
             wants.append((budget._account, amounts(1, sent, received, rate)))
             budget._require_time()
         claim = Claim(wants)
-        claim.submit()
-        if claim.standing is Standing.QUEUED:
-            await Budget._wait(claim, budgets, roots)
+        claim.decide()
+        if claim.queued_at is not None:
+            await Budget._wait(claim, budgets)
         if claim.denied_by is not None:
             account, lacking = claim.denied_by
             budget = next(budget for budget in budgets if budget._account is account)
@@ -349,59 +259,45 @@ class Budget:
         for budget in budgets:
             if budget._started is None:
                 budget._started = budget._now()
-        return _Reservation(claim, sent, rates, [root._now for root in roots])
+        return _Reservation(claim, sent, rates)
 
     @staticmethod
-    async def _wait(claim: Claim, budgets: Sequence[Budget], roots: Sequence[Budget]) -> None:
-        for root in roots:
-            root._claims.add(claim)
+    async def _wait(claim: Claim, budgets: Sequence[Budget]) -> None:
         try:
-            while claim.standing is Standing.QUEUED:
+            while claim.queued_at is not None:
                 woken = anyio.Event()
                 claim.wake = woken.set
                 left = [left for b in budgets if (left := b._own_seconds_left()) is not None]
                 with anyio.move_on_after(min(left, default=None)):
                     await woken.wait()
-                if claim.standing is Standing.QUEUED:
+                if claim.queued_at is not None:
                     for budget in budgets:
                         budget._require_time()
         except BaseException:
             claim.leave()
             raise
-        finally:
-            for root in roots:
-                root._claims.discard(claim)
 
-    def _change(self, name: str, most: float | None) -> None:
-        changed: dict[str, Any] = {name: most}
-        self._limit(self._limits._replace(**changed))
-        for claim in self._root._claims:
-            claim.wake()  # There may be less time left.
-
-    def _limit(self, limits: BudgetLimits) -> None:
-        for name, most in limits._asdict().items():
+    def _checked_limits(self) -> tuple[float, float, float, float]:
+        for name, most in self.limits._asdict().items():
             if most is None:
                 continue
             if name in {"money", "seconds"}:
                 real_number(f"a budget's {name}", most, over=0)
             else:
                 whole_number(f"a budget's {name}", most, most=LARGEST)
-        if limits.money is not None and self._prices is None:
+        if self.limits.money is not None and self.prices is None:
             msg = (
                 f"budget {self.name!r} limits money and needs to know what that buys:"
                 " prices={model: Price(input, output)}"
             )
             raise ValueError(msg)
-        self._limits = limits
-        requests, sent, received, money, _ = (inf if most is None else most for most in limits)
-        money = money if money is inf else round(Fraction(money) * MONEY)
-        self._account.limits = requests, sent, received, money
-        self._account.serve()
+        requests, sent, received, money, _ = (inf if most is None else most for most in self.limits)
+        return requests, sent, received, money if money is inf else round(Fraction(money) * MONEY)
 
     def _terms(self, options: Options, model: str | None) -> tuple[int, Rate]:
         """Return the longest reply to reserve for, and what tokens cost."""
-        limits = self._limits
-        bound = self._assumed if options.max_tokens is None else options.max_tokens
+        limits = self.limits
+        bound = self.assume_output_tokens if options.max_tokens is None else options.max_tokens
         if bound is None and not (limits.output_tokens is None and limits.money is None):
             what = "output_tokens" if limits.money is None else "money"
             msg = (
@@ -409,36 +305,24 @@ class Budget:
                 " set max_tokens in the options, or assume_output_tokens on the budget"
             )
             raise ValueError(msg)
-        price = None if self._prices is None else price_for(model, self._prices)
+        price = None if self.prices is None else price_for(model, self.prices)
         if price is None and limits.money is not None:
             whose = "a model of unknown name" if model is None else f"the model {model!r}"
             msg = (
                 f"budget {self.name!r} limits money, and its prices have none for {whose}, only"
-                f" for: {', '.join(self._prices or ())}"
+                f" for: {', '.join(self.prices or ())}"
             )
             raise ValueError(msg)
         if price is None:
             return bound or 0, (0, 0)
         return bound or 0, (_per_token(price.input), _per_token(price.output))
 
-    def _left(self, seconds: float | None) -> BudgetLimits:
-        """Return what is neither spent nor reserved."""
-        limits, account = self._limits, self._account
-        taken = in_money(account.spent.plus(account.reserved))
-        return BudgetLimits(
-            _free(limits.requests, taken.requests),
-            _free(limits.input_tokens, taken.input_tokens),
-            _free(limits.output_tokens, taken.output_tokens),
-            _free(limits.money, taken.money),
-            seconds,
-        )
-
     def _refusal(self, lacking: str, wanted: Amounts) -> LimitExceeded:
         """Say why a request is denied."""
         account = self._account
         allowed, spent, more = (
             amounts._asdict()[lacking]
-            for amounts in (self._limits, in_money(account.spent), in_money(wanted))
+            for amounts in (self.limits, in_money(account.spent), in_money(wanted))
         )
         if lacking == "requests":
             what = f"{spent} of {allowed} requests are made"
@@ -454,14 +338,10 @@ class Budget:
     # --- time and event loops ------------------------------------------------------------------
 
     def _now(self) -> float:
-        """Return the time; outside an event loop, the latest that was seen."""
-        root = self._root
-        with suppress(anyio.NoEventLoopError):
-            root._latest = root._timeline.now()
-        return root._latest
+        return self.chain[-1]._timeline.now()
 
     def _own_seconds_left(self) -> float | None:
-        seconds = self._limits.seconds
+        seconds = self.limits.seconds
         if seconds is None or self._started is None:
             return seconds
         return max(0.0, self._started + seconds - self._now())
@@ -470,54 +350,78 @@ class Budget:
         left = self._own_seconds_left()
         if left is not None and left <= TICK:
             self._account.denied += 1
-            msg = f"budget {self.name!r}: its {self.seconds:g} seconds are over"
+            msg = f"budget {self.name!r}: its {self.limits.seconds:g} seconds are over"
             raise LimitExceeded(msg)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_loop": None}
 
     def _enter_loop(self) -> None:
-        root, loop = self._root, current_token()
-        if root._loop != loop:
-            if root._account.reserved.requests or root._account.waiting:
+        loop = current_token()
+        if self._loop != loop:
+            if self._account.reserved.requests:
                 msg = (
-                    f"budget {root.name!r} is in use in another event loop: a budget serves one"
+                    f"budget {self.name!r} is in use in another event loop: a budget serves one"
                     " event loop after another, not two at once: threads share one SyncSampler"
                 )
                 raise RuntimeError(msg)
-            root._loop = loop
+            self._loop = loop
 
 
 class _Reservation:
     """What is reserved for one request."""
 
-    __slots__ = ("_claim", "_clocks", "_rates", "_sent")
+    __slots__ = ("_claim", "_rates", "_sent")
 
-    def __init__(
-        self, claim: Claim, sent: int, rates: Sequence[Rate], clocks: Sequence[Callable[[], float]]
-    ) -> None:
-        self._clocks = clocks
+    def __init__(self, claim: Claim, sent: int, rates: Sequence[Rate]) -> None:
         self._claim = claim
         self._sent = sent
         self._rates = rates
 
     def release(self, end: RequestEnd) -> None:
-        for look in self._clocks:
-            look()  # Whoever looks at the budgets after the event loop sees this time.
         requests, unknown = end.usage.requests, end.usage.unknown
         tokens = charged_tokens(end, self._sent)
         self._claim.settle([amounts(requests, *tokens, rate) for rate in self._rates], unknown)
 
 
-def _least(one: float | None, other: float | None) -> float | None:
-    if one is None or other is None:
-        return other if one is None else one
-    return min(one, other)
+class Budgets:
+    """Several budgets as one limit: a request has room in all of them, or takes nothing of any.
+
+    So requests that need the same budgets never wait for each other, in whatever order these are
+    given; and a budget that several of them are within is charged once.
+
+    Args:
+        *budgets: the budgets, at least one.
+    """
+
+    def __init__(self, *budgets: Budget) -> None:
+        together = [outer for budget in budgets for outer in budget.chain]
+        self.budgets = tuple(dict.fromkeys(together))
+
+    async def acquire(self, request: Request, backend: Backend) -> Permit:
+        """Reserve what a request may cost in all of them; see `Budget.acquire`."""
+        return await Budget.reserve(self.budgets, request, backend)
+
+
+def within_budgets(backend: Backend, budgets: Sequence[Budget]) -> Backend:
+    """Return a backend that keeps to budgets: one around it, or itself.
+
+    Those that the backend keeps to by itself are left out: they would be charged twice, and at the
+    last request wait for themselves.
+    """
+    outside = Budgets(*budgets)
+    inside: set[Budget] = set()
+    inner = backend
+    while isinstance(inner, BackendWrapper):
+        for limit in inner.limits if isinstance(inner, LimitedBackend) else ():
+            if isinstance(limit, Budget):
+                inside.update(limit.chain)
+            elif isinstance(limit, Budgets):
+                inside.update(limit.budgets)
+        inner = inner.inner
+    outside.budgets = tuple(budget for budget in outside.budgets if budget not in inside)
+    return LimitedBackend(backend, outside) if outside.budgets else backend
 
 
 def _per_token(price: float) -> int:
     return round(Fraction(price) * MONEY / PER)  # Exact, and without an overflow.
-
-
-def _free(limit: float | None, taken: float) -> Any:
-    return None if limit is None else max(0, limit - taken)

@@ -64,7 +64,7 @@ class Sender:
             backend = _WatchedBackend(backend, watched)
         if budgets:
             # Imported lazily: most programs don't need it.
-            from mellea_like.limits.budgets import within_budgets  # noqa: PLC0415
+            from mellea_like.limits.budget import within_budgets  # noqa: PLC0415
 
             backend = within_budgets(backend, budgets)
         if events.telemetry is not None or any(hook in events.hooks for hook in _REQUEST_HOOKS):

@@ -142,7 +142,7 @@ async def test_a_budget_of_money_prices_the_generator_and_the_judge():
     _, budget = await opened(
         **MONEY, requirements=["is kind"], judge_base_url="http://127.0.0.1:9/v1", judge_model="two"
     )
-    assert budget.money == 2
+    assert budget.limits.money == 2
     assert budget.prices == {"markov-trigram": Price(1, 2), "two": Price(1, 2)}
     assert budget.assume_output_tokens == 512
 

@@ -13,8 +13,7 @@ from mellea_like.backends.scripted import ScriptedBackend
 from mellea_like.core.prices import Price
 from mellea_like.errors import LimitExceeded, RequirementError
 from mellea_like.limits import LimitedBackend
-from mellea_like.limits.budget import Budget
-from mellea_like.limits.budgets import Budgets
+from mellea_like.limits.budget import Budget, Budgets
 from mellea_like.limits.concurrency import ConcurrencyLimiter
 from mellea_like.testing import RecordingPlugin
 
@@ -210,7 +209,10 @@ def test_a_budget_goes_on_in_the_next_event_loop():
 
 async def test_a_calls_budget_within_the_strategys_is_charged_once():
     tenant = Budget(requests=10)
-    for outer, inner in ((tenant, tenant.child(requests=6)), (tenant.child(requests=6), tenant)):
+    for outer, inner in (
+        (tenant, Budget(requests=6, within=tenant)),
+        (Budget(requests=6, within=tenant), tenant),
+    ):
         before = tenant.statistics().spent.requests
         call = strategy(by_iteration({}), budget=outer, loop_budget=1)
         await call.sample("do", [yes], budget=inner)
@@ -219,8 +221,8 @@ async def test_a_calls_budget_within_the_strategys_is_charged_once():
 
 async def test_what_two_budgets_of_a_call_are_both_within_is_charged_once():
     tenant = Budget(requests=10)
-    call = strategy(by_iteration({}), budget=tenant.child(requests=8), loop_budget=1)
-    result = await call.sample("do", [yes], budget=tenant.child(requests=9))
+    call = strategy(by_iteration({}), budget=Budget(requests=8, within=tenant), loop_budget=1)
+    result = await call.sample("do", [yes], budget=Budget(requests=9, within=tenant))
     assert tenant.spent.requests == result.usage.requests == 4
 
 
@@ -267,7 +269,7 @@ async def test_of_two_budgets_the_time_of_each_counts_while_a_request_waits(firs
 
 async def test_a_budget_that_the_backend_keeps_to_itself_is_charged_once():
     tenant = Budget(requests=3)
-    mine = tenant.child(requests=3)
+    mine = Budget(requests=3, within=tenant)
     inner = ScriptedBackend(["no"], cycle=True)
     backend = LimitedBackend(inner, tenant)
     with anyio.fail_after(60):

@@ -81,15 +81,15 @@ def check_budgets(play: Play) -> None:
         sent = [s for s in play.rig.sent if s.caller in through]
         stats = budget.statistics()
         assert stats.spent.requests == len(sent)
-        assert stats.spent.requests <= (budget.requests or math.inf)
+        assert stats.spent.requests <= (budget.limits.requests or math.inf)
         assert stats.unknown == sum(not s.meter.settled for s in sent)
         assert stats.spent.output_tokens == sum(_received(s) for s in sent)
-        assert stats.spent.output_tokens <= (budget.output_tokens or math.inf)
+        assert stats.spent.output_tokens <= (budget.limits.output_tokens or math.inf)
         known = sum(s.meter.input_tokens for s in sent)
         assert known <= stats.spent.input_tokens <= sum(s.estimated for s in sent)
-        assert stats.spent.input_tokens <= (budget.input_tokens or math.inf)
-        if sent and budget.seconds is not None and not play.limiters:
-            assert sent[-1].at <= sent[0].at + budget.seconds + TICK
+        assert stats.spent.input_tokens <= (budget.limits.input_tokens or math.inf)
+        if sent and budget.limits.seconds is not None and not play.limiters:
+            assert sent[-1].at <= sent[0].at + budget.limits.seconds + TICK
 
 
 def _received(sent: Any) -> int:
@@ -362,8 +362,8 @@ def was_denied(ran: Ran) -> bool:
     """Tell whether a budget said no, or its seconds are over; at the latest, with the call's."""
     for budget in ran.budgets:
         left = math.inf
-        if budget.seconds is not None:
-            left = min(budget.seconds - ran.seconds, budget.seconds_left() or 0.0)
+        if budget.limits.seconds is not None:
+            left = min(budget.limits.seconds - ran.seconds, budget.seconds_left() or 0.0)
         if budget.statistics().denied or left <= TICK:
             return True
     return False

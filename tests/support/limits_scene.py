@@ -309,7 +309,7 @@ def _prepared(call: Call, backend: Any, scene: Scene, purse: Budget | None) -> R
     schedule = scene.schedule if call.schedule == "shared" else call.schedule
     standing = None
     if purse is not None and call.strategys_purse != "none":
-        standing = purse if call.strategys_purse == "the scene's" else purse.child()
+        standing = purse if call.strategys_purse == "the scene's" else Budget(within=purse)
     own = None
     if call.purse is not None:
         own = call.purse.made(purse if call.purse_within else None)

@@ -182,9 +182,7 @@ class KeyState:
         """Refuse a request of a key that has spent all it may."""
         if self.budget is not None and any(
             limit is not None and spent >= limit
-            for spent, limit in zip(
-                self.budget.spent, self.budget.statistics().limits, strict=False
-            )
+            for spent, limit in zip(self.budget.spent, self.budget.limits, strict=False)
         ):
             raise budget_spent()
 
