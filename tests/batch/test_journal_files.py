@@ -326,7 +326,7 @@ async def test_a_truncated_journal_is_refused(path, tmp_path):
 
 
 def read_all(path: Path) -> list[object]:
-    return [read_run(path), *read_items(path), *read_items(path, traces=False)]
+    return [read_run(path), *read_items(path)]
 
 
 async def test_a_flipped_bit_is_no_other_error_than_that_of_a_journal(path, tmp_path):

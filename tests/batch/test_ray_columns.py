@@ -47,7 +47,7 @@ def test_what_is_no_template_is_refused():
 
 @pytest.mark.parametrize("template", ["the same", "Say {text}."])
 def test_a_template_without_columns_is_refused(template):
-    with pytest.raises(ValueError, match="would be the same for every row: name columns in double"):
+    with pytest.raises(ValueError, match="would be the same for every row: name their fields in"):
         prompt_maker(template)
 
 

@@ -70,9 +70,9 @@ async def run_of(path: Path) -> dict[str, Any]:
     return await to_thread.run_sync(read_run, path)
 
 
-async def items_of(path: Path, *, traces: bool = True) -> list[dict[str, Any]]:
+async def items_of(path: Path) -> list[dict[str, Any]]:
     """Read a journal's items, in a thread."""
-    return await to_thread.run_sync(lambda: list(read_items(path, traces=traces)))
+    return await to_thread.run_sync(lambda: list(read_items(path)))
 
 
 async def until(condition: Callable[[], bool]) -> None:

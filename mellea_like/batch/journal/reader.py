@@ -18,7 +18,7 @@ from mellea_like.batch.journal.records import item_record
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Generator, Iterator, Sequence
+    from collections.abc import Generator, Iterator
 
     from mellea_like.batch.journal.records import Row
 
@@ -35,10 +35,6 @@ _ITEMS = (
 )
 _ATTEMPTS = "SELECT * FROM attempts WHERE item BETWEEN ? AND ? ORDER BY item, attempt"
 _SLICES = "SELECT * FROM slices WHERE item BETWEEN ? AND ? ORDER BY item, attempt, iteration"
-_USAGES = (
-    "SELECT item, sum(requests), sum(input_tokens), sum(output_tokens), sum(unknown)"
-    " FROM slices WHERE item BETWEEN ? AND ? GROUP BY item"
-)
 
 
 class StoredItem(NamedTuple):
@@ -83,14 +79,11 @@ def read_run(path: str | Path, *, check: bool = True) -> dict[str, Any]:
     }
 
 
-def read_items(
-    path: str | Path, *, traces: bool = True, only: int | None = None
-) -> Iterator[dict[str, Any]]:
+def read_items(path: str | Path, *, only: int | None = None) -> Iterator[dict[str, Any]]:
     """Read what a journal knows of each item, a block at a time.
 
     Args:
         path: the journal's path. It may be in use: each block is as of when it is read.
-        traces: whether to read the record of each call (``trace``), with all its slices.
         only: the id of a single item to read; the rest of the file is neither read nor checked,
             unless the item isn't there.
 
@@ -107,7 +100,7 @@ def read_items(
     path = Path(path)
     first, end = (0, sys.maxsize) if only is None else (only, only + 1)
     with opened(path, whole=only is None) as connection:
-        while block := read_block(connection, path, (first, end, BLOCK), traces=traces):
+        while block := read_block(connection, path, (first, end, BLOCK)):
             for _, record in block:
                 yield record
             first = block[-1][1]["id"] + 1
@@ -116,24 +109,19 @@ def read_items(
 
 
 def read_block(
-    connection: sqlite3.Connection, path: Path, which: tuple[int, int, int], *, traces: bool
+    connection: sqlite3.Connection, path: Path, which: tuple[int, int, int]
 ) -> list[tuple[str, dict[str, Any]]]:
     """Read some items, as of one moment: of each its digest, and what `read_items` gives.
 
     ``which`` is the first item's id, the id after the last one's, and how many at most.
     """
-    slices: dict[int, list[Row]] | None = None
     with journal_errors(path), _snapshot(connection):
         rows = connection.execute(_ITEMS, which).fetchall()
         if not rows:
             return []
         span = rows[0][0], rows[-1][0]
         attempts = _by_item(connection.execute(_ATTEMPTS, span))
-        if traces:
-            slices = _by_item(connection.execute(_SLICES, span))
-            usages = {item: _usage(of_item) for item, of_item in slices.items()}
-        else:
-            usages = {row[0]: row[1:] for row in connection.execute(_USAGES, span)}
+        slices = _by_item(connection.execute(_SLICES, span))
     try:
         return [
             (
@@ -142,8 +130,7 @@ def read_block(
                     row[:4],
                     None if row[4] is None else row[4:],
                     attempts.get(row[0], ()),
-                    usages.get(row[0], (0, 0, 0, 0)),
-                    None if slices is None else slices.get(row[0], ()),
+                    slices.get(row[0], ()),
                 ),
             )
             for row in rows
@@ -176,7 +163,3 @@ def _snapshot(connection: sqlite3.Connection) -> Generator[None]:
 
 def _by_item(rows: Iterator[Row]) -> dict[int, list[Row]]:
     return {item: list(of_item) for item, of_item in groupby(rows, itemgetter(0))}
-
-
-def _usage(slices: Sequence[Row]) -> tuple[int, ...]:
-    return tuple(sum(row[place] for row in slices) for place in range(3, 7))

@@ -9,7 +9,7 @@ from mellea_like.batch.item import record_of
 from mellea_like.core.trace import error_to_dict
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
     from mellea_like.core.result import SamplingResult
@@ -90,10 +90,9 @@ def item_record(
     item: Sequence[Any],
     result: Sequence[Any] | None,
     attempts: Sequence[Row],
-    usage: Sequence[int],
-    slices: Iterable[Row] | None,
+    slices: Sequence[Row],
 ) -> dict[str, Any]:
-    """Put together what a journal knows of an item; without ``slices`` its trace is left out.
+    """Put together what a journal knows of an item.
 
     A part that is missing is a `KeyError`, and one that isn't what it should be a `ValueError`.
     """
@@ -107,14 +106,14 @@ def item_record(
         "error": None,
         "started": attempts[-1][2] if attempts else None,
         "elapsed": 0.0,
-        "usage": dict(zip(USAGE, usage, strict=True)),
+        "usage": {name: sum(row[3 + at] for row in slices) for at, name in enumerate(USAGE)},
         "trace": None,
     }
     if result is not None:
         _, attempt, status, elapsed, error, trace = result
         record |= {"status": status, "elapsed": elapsed}
         record["error"] = None if error is None else json.loads(error)
-        if trace is not None and slices is not None:
+        if trace is not None:
             bodies = {row[2]: row[-1] for row in slices if row[1] == attempt}
             record["trace"] = _trace(json.loads(trace), bodies)
     return record

@@ -214,7 +214,7 @@ class JournalFile:
         """Read items that were begun before."""
         which = (first, first + count, count)
         with self._using:
-            block = read_block(self._connection, self._path, which, traces=True)
+            block = read_block(self._connection, self._path, which)
         return [
             StoredItem(
                 record["id"],

@@ -282,23 +282,13 @@ def with_results(table: Any, outcomes: Sequence[RowOutcome]) -> Any:
 
 def prompt_maker(template: str) -> Callable[[Mapping[str, Any]], str]:
     """Make the function that fills a template in; it can be sent to another process."""
-    from mellea_like.batch.rows.template import (  # noqa: PLC0415 (an extra)
-        RowTemplate,
-        TemplateSyntaxError,
-    )
+    from mellea_like.batch.rows.template import RowTemplate  # noqa: PLC0415 (an extra)
 
     try:
-        made = RowTemplate(template)
-    except TemplateSyntaxError as exc:
-        msg = f"prompt {template!r} isn't a Jinja template: line {exc.lineno}: {exc.message}"
+        return partial(_filled, RowTemplate(template))
+    except ValueError as exc:
+        msg = f"prompt {template!r} {exc}"
         raise ValueError(msg) from exc
-    if not made.names:
-        msg = (
-            f"prompt {template!r} would be the same for every row: name columns in double braces,"
-            " as in {{ question }}"
-        )
-        raise ValueError(msg)
-    return partial(_filled, made)
 
 
 def _filled(template: RowTemplate, row: Mapping[str, Any]) -> str:

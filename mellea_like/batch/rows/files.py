@@ -8,31 +8,28 @@ from __future__ import annotations
 import csv
 import io
 import json
-import math
 import re
 from functools import partial
-from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from mellea_like.batch.rows.formats import (
     RESULT_FIELDS,
     BadRow,
     Row,
     RowFormat,
+    RowWriter,
     as_json,
     flat,
     flat_names,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Generator, Mapping, Sequence
 
-__all__ = ["LONGEST_LINE", "RowWriter", "begins_results", "read_rows", "row_writer"]
+__all__ = ["LONGEST_LINE", "begins_results", "read_rows", "row_writer"]
 
 LONGEST_LINE = 16 * 2**20
 """Bytes of a line; no model takes as much, and some files never end."""
-
-LONGEST_NAME = 100
-"""Characters of a name that an error quotes."""
 
 PIECE = 2**20
 """How much of a line that is too long is read at a time."""
@@ -101,65 +98,37 @@ def _jsonl(file: BinaryIO) -> Generator[Row | BadRow]:
         try:
             line = next(lines)
             if line.strip():
-                yield Row(_object(line), lines.number)
+                yield Row(_object(line, lines.number), lines.number)
         except StopIteration:
             return
         except BadRow as bad:
             yield bad
-        except _Wrong as wrong:
-            yield BadRow(f"line {lines.number} {wrong}", lines.number)
 
 
-class _Wrong(Exception):
-    """What is wrong with a line: the rest of a sentence about it."""
-
-
-def _object(line: bytes) -> dict[str, Any]:
+def _object(line: bytes, number: int) -> dict[str, Any]:
     try:
-        found: Any = json.loads(
-            line.decode("utf-8"),
-            parse_constant=_number,
-            parse_float=_number,
-            object_pairs_hook=_without_duplicates,
-        )
+        found: Any = json.loads(line.decode("utf-8"), parse_constant=_not_a_number)
         if b"\\u" in line:
             json.dumps(found, ensure_ascii=False).encode("utf-8")  # Half a character can't be sent.
+        if isinstance(found, dict):
+            return cast("dict[str, Any]", found)
+        wrong = 'isn\'t an object such as {"text": "..."}'
     except UnicodeDecodeError as exc:
-        msg = f"isn't UTF-8 text: byte {exc.start} makes no sense"
-        raise _Wrong(msg) from exc
-    except UnicodeEncodeError as exc:
-        msg = "holds half a character: an escape of U+D800 to U+DFFF without its other half"
-        raise _Wrong(msg) from exc
+        wrong = f"isn't UTF-8 text: byte {exc.start} makes no sense"
+    except UnicodeEncodeError:
+        wrong = "holds half a character: an escape of U+D800 to U+DFFF without its other half"
     except json.JSONDecodeError as exc:
-        msg = f"isn't JSON: {exc.msg} at column {exc.colno}"
-        raise _Wrong(msg) from exc
-    except RecursionError as exc:
-        msg = "is nested too deeply"
-        raise _Wrong(msg) from exc
+        wrong = f"isn't JSON: {exc.msg} at column {exc.colno}"
+    except RecursionError:
+        wrong = "is nested too deeply"
     except ValueError as exc:  # Digits without end, or a number such as NaN.
-        msg = f"isn't JSON: {exc}"
-        raise _Wrong(msg) from exc
-    if not isinstance(found, dict):
-        msg = 'isn\'t an object such as {"text": "..."}'
-        raise _Wrong(msg)
-    return cast("dict[str, Any]", found)
+        wrong = f"isn't JSON: {exc}"
+    msg = f"line {number} {wrong}"
+    raise BadRow(msg, number)
 
 
-def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        msg = f"has {json.dumps(twice[:LONGEST_NAME])} twice in one object: keep one of them"
-        raise _Wrong(msg)
-    return found
-
-
-def _number(text: str) -> float:
-    number = float(text) if text[-1].isdigit() else math.nan
-    if math.isfinite(number):
-        return number
-    msg = f"{text[:20]} isn't a number that JSON knows"
+def _not_a_number(text: str) -> float:
+    msg = f"{text} isn't a number that JSON knows"
     raise ValueError(msg)
 
 
@@ -167,89 +136,52 @@ def _csv(
     file: BinaryIO, delimiter: str, on_names: Callable[[list[str]], object] | None
 ) -> Generator[Row | BadRow]:
     lines = _Lines(file)
-    # Bytes that aren't UTF-8 become halves of characters, which `_check_text` finds.
+    csv.field_size_limit(LONGEST_LINE)
+    # Bytes that aren't UTF-8 become halves of characters, which `_wrong` finds.
     texts = map(partial(bytes.decode, encoding="utf-8", errors="surrogateescape"), lines)
     reader = csv.reader(texts, delimiter=delimiter, strict=True)
     names: list[str] | None = None
     while True:
         first = lines.number + 1
+        fields: list[str] = []
         try:
-            fields = _next(reader)
-            if not fields:
-                continue
-            if names is None:
-                names = _names(fields)
-                if on_names is not None:
-                    on_names(names)
-            else:
-                yield Row(_named(names, fields), first)
+            fields = next(reader)
+            wrong = _wrong(fields, names)
         except StopIteration:
             return
         except BadRow as bad:
             yield bad
-        except (csv.Error, _Wrong) as exc:
-            if names is None:
-                msg = f"the first line, which is to hold the names, {_csv_says(exc)}"
-                raise ValueError(msg) from exc
-            yield BadRow(f"line {first} {_csv_says(exc)}", first)
+            continue
+        except csv.Error as exc:
+            cut = "unexpected end of data" in str(exc)
+            wrong = "has a quote that is never closed" if cut else f"isn't CSV: {exc}"
+        if wrong and names is None:
+            msg = f"the first line, which is to hold the names, {wrong}"
+            raise ValueError(msg)
+        if wrong:
+            yield BadRow(f"line {first} {wrong}", first)
+        elif fields and names is None:
+            names = fields
+            if on_names is not None:
+                on_names(names)
+        elif fields and names is not None:
+            yield Row(dict(zip(names, fields, strict=True)), first)
 
 
-def _next(reader: Iterator[list[str]]) -> list[str]:
-    """Read a row whose fields may be as long as a line; the module's limit is the process's own."""
-    before = csv.field_size_limit(LONGEST_LINE)
-    try:
-        return next(reader)
-    finally:
-        csv.field_size_limit(before)
-
-
-def _csv_says(error: Exception) -> str:
-    if isinstance(error, _Wrong):
-        return str(error)
-    if "unexpected end of data" in str(error):
-        return "has a quote that is never closed"
-    return f"isn't CSV: {error}"
-
-
-def _names(fields: list[str]) -> list[str]:
-    _check_text(fields)
-    if not all(map(str.strip, fields)):
-        msg = "has an empty one"
-        raise _Wrong(msg)
-    twice = next((name for name in fields if fields.count(name) > 1), None)
-    if twice is not None:
-        msg = f"has {twice!r} twice"
-        raise _Wrong(msg)
-    return fields
-
-
-def _named(names: list[str], fields: list[str]) -> dict[str, Any]:
-    if len(fields) != len(names):
-        plural = "" if len(fields) == 1 else "s"
-        msg = f"has {len(fields)} field{plural}, where the first line names {len(names)}"
-        raise _Wrong(msg)
-    _check_text(fields)
-    return dict(zip(names, fields, strict=True))
-
-
-def _check_text(fields: list[str]) -> None:
+def _wrong(fields: list[str], names: list[str] | None) -> str:
+    """Say what is wrong with a row, or with the names in the first one; a blank line isn't."""
     try:
         "".join(fields).encode("utf-8")
-    except UnicodeEncodeError as exc:
-        msg = "isn't UTF-8 text"
-        raise _Wrong(msg) from exc
-
-
-class RowWriter(Protocol):
-    """Writes results, as plain records, to a file."""
-
-    def write(self, record: Mapping[str, Any]) -> None:
-        """Write one."""
-        ...
-
-    def close(self) -> None:
-        """Write what is to stand at the end; the file stays open."""
-        ...
+    except UnicodeEncodeError:
+        return "isn't UTF-8 text"
+    if names is not None:
+        plural = "" if len(fields) == 1 else "s"
+        told = f"has {len(fields)} field{plural}, where the first line names {len(names)}"
+        return told if fields and len(fields) != len(names) else ""
+    twice = next((name for name in fields if fields.count(name) > 1), None)
+    if twice is not None:
+        return f"has {twice!r} twice"
+    return "" if all(map(str.strip, fields)) else "has an empty one"
 
 
 def row_writer(
@@ -283,29 +215,19 @@ def begins_results(start: bytes, format: RowFormat) -> bool:
     return last == list(RESULT_FIELDS)
 
 
-class _JsonlWriter:
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-
+class _JsonlWriter(RowWriter):
     def write(self, record: Mapping[str, Any]) -> None:
         self._file.write(as_json(record).encode("utf-8") + b"\n")
 
-    def close(self) -> None:
-        """Nothing is left to write."""
 
-
-class _CsvWriter:
+class _CsvWriter(RowWriter):
     def __init__(self, file: BinaryIO, columns: Mapping[str, str] | None, delimiter: str) -> None:
-        self._file = file
+        super().__init__(file, columns)
         self._delimiter = delimiter
-        self._columns = None if columns is None else tuple(columns)
         self._line(flat_names(self._columns))
 
     def write(self, record: Mapping[str, Any]) -> None:
         self._line([_cell(value) for value in flat(record, self._columns)])
-
-    def close(self) -> None:
-        """Nothing is left to write."""
 
     def _line(self, cells: Sequence[str]) -> None:
         line = io.StringIO(newline="")

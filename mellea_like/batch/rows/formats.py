@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import json
 import re
+from abc import ABC, abstractmethod
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from typing import BinaryIO
 
 __all__ = [
     "RESULT_FIELDS",
     "BadRow",
     "Row",
     "RowFormat",
+    "RowWriter",
     "as_json",
     "flat",
     "flat_names",
@@ -86,6 +89,21 @@ class BadRow(ValueError):
     def __init__(self, message: str, number: int) -> None:
         super().__init__(message)
         self.number = number
+
+
+class RowWriter(ABC):
+    """Writes results, as plain records, to a file."""
+
+    def __init__(self, file: BinaryIO, columns: Mapping[str, str] | None = None) -> None:
+        self._file = file
+        self._columns = None if columns is None else tuple(columns)
+
+    @abstractmethod
+    def write(self, record: Mapping[str, Any]) -> None:
+        """Write one."""
+
+    def close(self) -> None:  # noqa: B027 (most files have no end to write)
+        """Write what is to stand at the end; the file stays open."""
 
 
 def format_of(path: str | Path) -> RowFormat:

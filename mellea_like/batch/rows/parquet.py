@@ -13,6 +13,7 @@ from mellea_like.batch.rows.formats import (
     RESULT_FIELDS,
     BadRow,
     Row,
+    RowWriter,
     as_json,
     flat,
     flat_names,
@@ -76,11 +77,11 @@ def parquet_columns(file: BinaryIO) -> dict[str, str]:
     return {field.name: _type_of(field.type) for field in schema}
 
 
-class ParquetWriter:
+class ParquetWriter(RowWriter):
     """Writes results as Parquet; the file can be read when it is closed, and not before."""
 
     def __init__(self, file: BinaryIO, columns: Mapping[str, str] | None) -> None:
-        self._columns = None if columns is None else tuple(columns)
+        super().__init__(file, columns)
         before = ["string"] if columns is None else list(columns.values())
         types = before + [_TYPES.get(field, "string") for field in RESULT_FIELDS]
         names = flat_names(self._columns)

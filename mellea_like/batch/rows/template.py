@@ -15,7 +15,7 @@ except ImportError as exc:
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["RowTemplate", "TemplateSyntaxError"]
+__all__ = ["RowTemplate"]
 
 ROW = "row"
 """The name of all fields together, for those whose names aren't identifiers."""
@@ -25,7 +25,8 @@ class RowTemplate:
     """A Jinja template that sees a row's fields by their names, and all of them as ``row``.
 
     It runs in Jinja's sandbox. What a row holds is only ever text: it is not run. It can be
-    sent to another process. ``names`` are those in it that aren't its own.
+    sent to another process. A text that is no template, or the same for every row, is a
+    `ValueError`.
     """
 
     def __init__(self, text: str) -> None:
@@ -37,7 +38,17 @@ class RowTemplate:
         )
         environment.filters["tojson"] = _to_json
         self.text = text
-        self.names = meta.find_undeclared_variables(environment.parse(text))
+        try:
+            names = meta.find_undeclared_variables(environment.parse(text))
+        except TemplateSyntaxError as exc:
+            msg = f"isn't a Jinja template: line {exc.lineno}: {exc.message}"
+            raise ValueError(msg) from exc
+        if not names:
+            msg = (
+                "would be the same for every row: name their fields in double braces, as in"
+                " {{ text }}"
+            )
+            raise ValueError(msg)
         self._template: Template = environment.from_string(text)
 
     def __reduce__(self) -> tuple[type[RowTemplate], tuple[str]]:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
     from typing import BinaryIO
 
-    from mellea_like.batch.rows.files import RowWriter
+    from mellea_like.batch.rows.formats import RowWriter
 
 __all__ = ["Output", "ReaderLeft"]
 

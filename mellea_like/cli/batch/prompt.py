@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jinja2 import TemplateSyntaxError, UndefinedError
+from jinja2 import UndefinedError
 from jinja2.exceptions import SecurityError
 
 from mellea_like.batch.rows.formats import BadRow
@@ -40,15 +40,9 @@ class PromptTemplate:
             raise Problem(msg, Exit.USAGE)
         try:
             self._template = RowTemplate(text)
-        except TemplateSyntaxError as exc:
-            msg = f"--prompt isn't a Jinja template: line {exc.lineno}: {exc.message}"
+        except ValueError as exc:
+            msg = f"--prompt {exc}"
             raise Problem(msg, Exit.USAGE) from exc
-        if not self._template.names:
-            msg = (
-                "--prompt would be the same for every row: name their fields in double braces, as"
-                " in {{ text }}"
-            )
-            raise Problem(msg, Exit.USAGE)
 
     @classmethod
     def given(cls, argument: str) -> PromptTemplate:
