@@ -5,10 +5,9 @@ What only some programs use is imported when it is first named.
 
 from typing import TYPE_CHECKING
 
-from mellea_like.core.backend import Backend, Request, current_iteration
+from mellea_like.core.backend import Backend, Options, Request, current_iteration
 from mellea_like.core.conversation import Action, Context, Instruction, Message
 from mellea_like.core.generation import Generation, Usage
-from mellea_like.core.options import Options
 from mellea_like.core.requirement import Requirement, requirement
 from mellea_like.core.result import SamplingResult, StopReason
 from mellea_like.core.slice import Outcome, Slice

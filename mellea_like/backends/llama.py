@@ -33,9 +33,8 @@ except ImportError as _exc:  # It speaks to its server through the SDK.
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Mapping
 
-    from mellea_like.core.backend import Request
+    from mellea_like.core.backend import Options, Request
     from mellea_like.core.generation import Generation
-    from mellea_like.core.options import Options
 
 __all__ = ["LlamaCppBackend", "ServerProcess"]
 

@@ -18,11 +18,10 @@ import anyio
 from pydantic import ValidationError
 
 from mellea_like.core.argument_checks import real_number, whole_number
+from mellea_like.core.backend import Options, is_backend
 from mellea_like.core.backend import can_judge as judges
-from mellea_like.core.backend import is_backend
 from mellea_like.core.format import json_schema
 from mellea_like.core.generation import Generation
-from mellea_like.core.options import Options
 from mellea_like.errors import (
     BackendError,
     BackendTimeout,

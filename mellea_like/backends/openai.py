@@ -13,7 +13,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 import anyio
 
 from mellea_like.core.argument_checks import real_number, whole_number
-from mellea_like.core.options import Options
+from mellea_like.core.backend import Options
 from mellea_like.errors import (
     AuthenticationFailed,
     BackendError,

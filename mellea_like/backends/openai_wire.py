@@ -23,9 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from urllib.parse import SplitResult
 
-    from mellea_like.core.backend import Request
+    from mellea_like.core.backend import Options, Request
     from mellea_like.core.generation import RequestMeter
-    from mellea_like.core.options import Options
 
 __all__ = [
     "OFFICIAL_URL",

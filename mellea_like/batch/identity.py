@@ -22,10 +22,9 @@ from pathlib import PurePath
 from types import CodeType, FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
-from mellea_like.core.backend import innermost
+from mellea_like.core.backend import Options, innermost
 from mellea_like.core.conversation import Context, is_action
 from mellea_like.core.format import json_schema
-from mellea_like.core.options import Options
 from mellea_like.core.requirement import Requirement
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from mellea_like.runtime.event_loops import cancel_requested, split_cancellation
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from mellea_like.core.backend import Options
     from mellea_like.core.conversation import Action
-    from mellea_like.core.options import Options
     from mellea_like.core.requirement import Requirement
     from mellea_like.core.slice import Slice
     from mellea_like.limits.budget import Budget

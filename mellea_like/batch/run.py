@@ -10,7 +10,7 @@ from mellea_like.batch.batch_run import BatchRun
 from mellea_like.batch.identity import identity_of
 from mellea_like.batch.item import Work
 from mellea_like.core.argument_checks import is_async, takes, whole_number
-from mellea_like.core.options import Options
+from mellea_like.core.backend import Options
 from mellea_like.sampling.base import BaseSamplingStrategy
 from mellea_like.sampling.prepare import plan_call
 

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
 from pydantic import BaseModel, ConfigDict
 from pydantic_core import CoreSchema, core_schema
 
-from mellea_like.core.backend import Purpose
+from mellea_like.core.backend import Options, Purpose
 from mellea_like.core.conversation import Action, Context, Message
 from mellea_like.core.generation import Generation, Usage
-from mellea_like.core.options import Options
 from mellea_like.core.requirement import Requirement
 from mellea_like.core.result import StopReason
 from mellea_like.core.slice import Slice

@@ -28,8 +28,7 @@ from mellea_like.runtime.timeline import Timeline
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from mellea_like.core.backend import Backend, Request
-    from mellea_like.core.options import Options
+    from mellea_like.core.backend import Backend, Options, Request
     from mellea_like.core.prices import Price
     from mellea_like.limits.accounts import Rate
     from mellea_like.limits.base import Permit, RequestEnd

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, ClassVar, TypedDict, TypeVar, overload
 
 from mellea_like.core.argument_checks import real_number, whole_number, yields
-from mellea_like.core.options import Options
+from mellea_like.core.backend import Options
 from mellea_like.hooks.plugins import handlers_in
 from mellea_like.limits.retry import Retry
 from mellea_like.sampling.call import Call

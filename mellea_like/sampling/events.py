@@ -15,13 +15,13 @@ import anyio
 from mellea_like.core.backend import (
     ITERATION,
     Backend,
+    Options,
     Request,
     RequestMeta,
     can_judge,
     checked_reply,
 )
 from mellea_like.core.generation import cost_of
-from mellea_like.core.options import Options
 from mellea_like.core.requirement import Requirement
 from mellea_like.core.slice import Outcome
 from mellea_like.core.validation import ValidationResult

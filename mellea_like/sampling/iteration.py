@@ -16,6 +16,7 @@ from anyio.lowlevel import checkpoint_if_cancelled
 from mellea_like.core.backend import (
     ITERATION,
     SPENDS_ON,
+    Options,
     Request,
     RequestMeta,
     checked_reply,
@@ -31,7 +32,6 @@ from mellea_like.core.generation import (
     cost_of,
     why_incomplete,
 )
-from mellea_like.core.options import Options
 from mellea_like.core.slice import Outcome, Slice
 from mellea_like.core.validation import Candidate, ValidationResult, ValidationStatus
 from mellea_like.errors import (

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from mellea_like.core.backend import Backend, can_judge, is_backend
+from mellea_like.core.backend import Backend, Options, can_judge, is_backend
 from mellea_like.core.conversation import Action, Context, Instruction, as_action
 from mellea_like.core.format import check_format
-from mellea_like.core.options import Options
 from mellea_like.core.requirement import Requirement
 from mellea_like.errors import RequirementError
 from mellea_like.limits.retry import Retry

@@ -20,11 +20,10 @@ from pydantic import BaseModel
 from tiny_gguf import build_bigram_gguf
 
 from mellea_like.backends.llama import LlamaCppBackend, ServerProcess
-from mellea_like.core.backend import Request
+from mellea_like.core.backend import Options, Request
 from mellea_like.core.conversation import Message
 from mellea_like.core.format import parse_json
 from mellea_like.core.generation import Generation
-from mellea_like.core.options import Options
 from mellea_like.errors import BackendError, BackendTimeout, BackendUnavailable, InvalidRequest
 
 pytest.importorskip("xllamacpp")

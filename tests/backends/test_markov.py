@@ -15,10 +15,9 @@ from mellea_like.backends.markov import (
     prose_of,
     sentences_of,
 )
-from mellea_like.core.backend import Request, RequestMeta, StreamingBackend
+from mellea_like.core.backend import Options, Request, RequestMeta, StreamingBackend
 from mellea_like.core.conversation import Message
 from mellea_like.core.generation import Usage
-from mellea_like.core.options import Options
 from mellea_like.errors import InvalidRequest
 
 pytestmark = pytest.mark.anyio

@@ -23,10 +23,9 @@ from mellea_like.backends.mcp import (
     generation_of,
     sampling_params,
 )
-from mellea_like.core.backend import Request, can_judge
+from mellea_like.core.backend import Options, Request, can_judge
 from mellea_like.core.conversation import Message
 from mellea_like.core.generation import Usage, cost_of
-from mellea_like.core.options import Options
 from mellea_like.errors import (
     BackendError,
     BackendTimeout,

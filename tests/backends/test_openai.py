@@ -14,10 +14,9 @@ from http_server import Answer, OpenAIServer
 from pydantic import BaseModel
 
 from mellea_like.backends.openai import OpenAIBackend
-from mellea_like.core.backend import Request
+from mellea_like.core.backend import Options, Request
 from mellea_like.core.conversation import Message
 from mellea_like.core.generation import Generation, Usage
-from mellea_like.core.options import Options
 from mellea_like.errors import (
     AuthenticationFailed,
     BackendUnavailable,

@@ -19,9 +19,8 @@ from http_server import Answer, OpenAIServer
 from mellea_like.backends.openai import OpenAIBackend
 from mellea_like.backends.openai_connection import Translator, retry_after
 from mellea_like.backends.openai_wire import ServerError
-from mellea_like.core.backend import Request
+from mellea_like.core.backend import Options, Request
 from mellea_like.core.conversation import Message
-from mellea_like.core.options import Options
 from mellea_like.errors import (
     AuthenticationFailed,
     BackendError,

@@ -8,10 +8,9 @@ import anyio
 import pytest
 
 from mellea_like.backends.simulated import SimulatedBackend, gives_itself_away, passes
-from mellea_like.core.backend import Request, RequestMeta, StreamingBackend
+from mellea_like.core.backend import Options, Request, RequestMeta, StreamingBackend
 from mellea_like.core.conversation import Message
 from mellea_like.core.generation import Generation, Usage
-from mellea_like.core.options import Options
 from mellea_like.core.validation import Candidate, Verdict
 from mellea_like.errors import BackendError, BackendUnavailable, RateLimited
 from mellea_like.requirements.judge import read_verdict

@@ -14,9 +14,8 @@ from mellea_like.coalescing.coordinator.joint_prompt import (
     tokens_of,
     weights_of,
 )
-from mellea_like.core.backend import Request, RequestMeta
+from mellea_like.core.backend import Options, Request, RequestMeta
 from mellea_like.core.conversation import Message
-from mellea_like.core.options import Options
 
 KEYS = ["x" * 16, "y" * 16]
 

@@ -9,6 +9,7 @@ import pytest
 from mellea_like.core.backend import (
     ITERATION,
     Backend,
+    Options,
     Request,
     RequestMeta,
     StreamingBackend,
@@ -24,7 +25,6 @@ from mellea_like.core.conversation import (
     is_action,
 )
 from mellea_like.core.generation import Generation
-from mellea_like.core.options import Options
 from mellea_like.core.requirement import Requirement
 
 

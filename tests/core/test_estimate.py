@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mellea_like.core.backend import Request, estimate_input_tokens, output_bound
+from mellea_like.core.backend import Options, Request, estimate_input_tokens, output_bound
 from mellea_like.core.conversation import Message
-from mellea_like.core.options import Options
 
 
 @pytest.mark.parametrize(

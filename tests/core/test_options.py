@@ -7,7 +7,7 @@ from dataclasses import FrozenInstanceError
 
 import pytest
 
-from mellea_like.core.options import Options
+from mellea_like.core.backend import Options
 
 
 def test_nothing_is_set_by_default():

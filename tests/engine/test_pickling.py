@@ -144,7 +144,7 @@ def strategies():
             checks.word_count(at_most=3, name="brief"),
             checks.one_of(["yes", "no"]),
             checks.json_schema({"type": "string"}) | Requirement("is short", is_short),
-            checks.matches("y", early=False),
+            checks.matches("y"),
         ],
     )
     yield RejectionSamplingStrategy(ScriptedBackend(["yes"], cycle=True))

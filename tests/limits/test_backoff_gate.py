@@ -11,10 +11,9 @@ import anyio
 import pytest
 
 from mellea_like.backends.openai import OpenAIBackend
-from mellea_like.core.backend import BackendWrapper, Request, RequestMeta
+from mellea_like.core.backend import BackendWrapper, Options, Request, RequestMeta
 from mellea_like.core.conversation import Message
 from mellea_like.core.generation import Generation, Usage
-from mellea_like.core.options import Options
 from mellea_like.errors import BackendUnavailable, RateLimited
 from mellea_like.limits import backoff_gate as module
 from mellea_like.limits.backoff_gate import (

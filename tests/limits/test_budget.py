@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 
 from mellea_like.backends.function import FunctionBackend
 from mellea_like.backends.scripted import Reply, ScriptedBackend
-from mellea_like.core.backend import Request
+from mellea_like.core.backend import Options, Request
 from mellea_like.core.conversation import Message
 from mellea_like.core.generation import Generation, Usage
-from mellea_like.core.options import Options
 from mellea_like.core.prices import Price
 from mellea_like.errors import BackendUnavailable, LimitExceeded
 from mellea_like.limits.accounts import Amounts, Claim

@@ -16,10 +16,9 @@ from anyio import CancelScope
 
 from mellea_like.backends.function import FunctionBackend
 from mellea_like.backends.scripted import Reply, ScriptedBackend
-from mellea_like.core.backend import BackendWrapper, Request, RequestMeta
+from mellea_like.core.backend import BackendWrapper, Options, Request, RequestMeta
 from mellea_like.core.conversation import Message
 from mellea_like.core.generation import Generation, Usage
-from mellea_like.core.options import Options
 from mellea_like.errors import (
     AuthenticationFailed,
     BackendError,

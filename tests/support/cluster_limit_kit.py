@@ -6,10 +6,9 @@ import anyio
 
 from mellea_like.batch.ray.cluster import KeeperGone
 from mellea_like.batch.ray.cluster_limit import LimitKeeper, RemoteLimit
-from mellea_like.core.backend import Request
+from mellea_like.core.backend import Options, Request
 from mellea_like.core.conversation import Message
 from mellea_like.core.generation import Generation, Usage
-from mellea_like.core.options import Options
 from mellea_like.errors import LimitExceeded
 from mellea_like.limits.base import LimitedBackend
 

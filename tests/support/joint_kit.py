@@ -10,10 +10,9 @@ from typing import Any
 import anyio
 from anyio.lowlevel import checkpoint
 
-from mellea_like.core.backend import Request, RequestMeta
+from mellea_like.core.backend import Options, Request, RequestMeta
 from mellea_like.core.conversation import Message
 from mellea_like.core.generation import Generation, Usage
-from mellea_like.core.options import Options
 
 
 def ask(text: str, *, system: str = "", call: str = "", **more: Any) -> Request:

@@ -8,10 +8,9 @@ from contextlib import asynccontextmanager
 
 import anyio
 
-from mellea_like.core.backend import Request, RequestMeta
+from mellea_like.core.backend import Options, Request, RequestMeta
 from mellea_like.core.conversation import Message
 from mellea_like.core.generation import Generation, Usage
-from mellea_like.core.options import Options
 from mellea_like.errors import RateLimited
 from mellea_like.limits.base import LimitedBackend, RequestEnd
 

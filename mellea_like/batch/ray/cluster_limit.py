@@ -20,12 +20,12 @@ from mellea_like.batch.task_scope import TaskScope
 from mellea_like.core.backend import (
     BYTES_PER_TOKEN,
     TOKENS_PER_MESSAGE,
+    Options,
     Request,
     estimate_input_tokens,
 )
 from mellea_like.core.conversation import Message
 from mellea_like.core.generation import Generation, Usage
-from mellea_like.core.options import Options
 from mellea_like.core.prices import checked_prices
 from mellea_like.errors import (
     BackendError,

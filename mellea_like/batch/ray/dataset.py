@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from ray.data import Dataset
 
     from mellea_like.batch.ray.cluster_limit import ClusterLimit
+    from mellea_like.core.backend import Options
     from mellea_like.core.conversation import Action
-    from mellea_like.core.options import Options
     from mellea_like.core.requirement import Requirement
     from mellea_like.sampling.base import BaseSamplingStrategy
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from mellea_like.batch.item import ItemResult
     from mellea_like.batch.rows.template import RowTemplate
-    from mellea_like.core.options import Options
+    from mellea_like.core.backend import Options
     from mellea_like.core.requirement import Requirement
 
 __all__ = [

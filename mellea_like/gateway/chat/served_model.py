@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 
+from mellea_like.core.backend import Options
 from mellea_like.core.conversation import Context, Instruction
 from mellea_like.core.generation import Generation
-from mellea_like.core.options import Options
 from mellea_like.core.validation import Candidate
 from mellea_like.errors import HookError, LimitExceeded, SamplingFailed
 from mellea_like.gateway.chat.caller_checks import CallersChecks
