@@ -18,7 +18,6 @@ from mellea_like.runtime.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from mellea_like.hooks.payloads import (
-        CoalescedRequestPayload,
         GenerationErrorPayload,
         GenerationPostCallPayload,
         GenerationPreCallPayload,
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Blocked",
-    "CoalescedRequestPayload",
     "GenerationErrorPayload",
     "GenerationPostCallPayload",
     "GenerationPreCallPayload",

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 __all__ = [
-    "CoalescedRequestPayload",
     "GenerationErrorPayload",
     "GenerationPostCallPayload",
     "GenerationPreCallPayload",
@@ -252,35 +251,6 @@ class SamplingLoopEndPayload(Payload):
     stop_reason: StopReason
     started: datetime
     elapsed: float
-
-
-class CoalescedRequestPayload(Payload):
-    """When a coordinator was asked, and when it has an answer or none: two for each request.
-
-    ``strategy`` is empty: the coordinator does not know it.
-
-    Attributes:
-        request_id: the request's id; the same in both.
-        status: ``"asked"``, and then ``"ok"``, ``"error"``, ``"refused"``, ``"cancelled"``,
-            ``"expired"`` or ``"missing"``.
-        purpose: ``"generate"`` or ``"judge"``.
-        batch_id: the id of the batch that it went with; None where it was not sent.
-        batch_size: how many requests that batch had; 0 where it was not sent.
-        error: what the request failed with, or None.
-        usage: the request's share of the cost, as known by now.
-        waited: seconds since it was asked.
-    """
-
-    hook = HookType.COALESCED_REQUEST
-
-    request_id: str
-    status: str
-    purpose: Purpose
-    batch_id: str | None
-    batch_size: int
-    error: Is[BaseException] | None
-    usage: Is[Usage]
-    waited: float
 
 
 def build(hooks: Iterable[HookType]) -> None:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Final
 
-__all__ = ["CALL_HOOKS", "HookMode", "HookType"]
+__all__ = ["HookMode", "HookType"]
 
 
 class HookType(StrEnum):
@@ -29,13 +28,6 @@ class HookType(StrEnum):
     """Once for each slice, in the order recorded."""
     SAMPLING_LOOP_END = "sampling_loop_end"
     """Once, at the end, whatever the end was."""
-    COALESCED_REQUEST = "coalesced_request"
-    """When a `SamplingCoordinator` was asked, and when it has an answer or none; outside the call's
-    own hooks, so that a strategy's ``plugins=`` do not hear of it."""
-
-
-CALL_HOOKS: Final = tuple(hook for hook in HookType if hook is not HookType.COALESCED_REQUEST)
-"""The hooks that a call of ``sample`` fires itself."""
 
 
 class HookMode(StrEnum):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import math
 import threading
 
 import anyio
@@ -18,8 +17,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from mellea_like.coalescing.coordinator.coordinator import SamplingCoordinator
 from mellea_like.coalescing.coordinator.request_batch import PendingRequest, RequestBatch
-from mellea_like.core.generation import Generation
-from mellea_like.errors import BackendUnavailable, Expired, QueueFull, ShutdownError
+from mellea_like.errors import BackendUnavailable, Expired, ShutdownError
 from mellea_like.testing import check_backend
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
@@ -180,7 +178,7 @@ async def test_s3_a_batch_whose_waiters_leave_before_it_runs_is_not_sent():
 
 async def test_s3_a_batch_that_nobody_waits_for_asks_nothing(caplog):
     person = Person()
-    batch = RequestBatch("b", [], person, retry_missing=True, ask_singly=True, on_call=print)
+    batch = RequestBatch("b", [], person, retry_missing=True, on_call=print)
     await batch.run()
     assert batch.closed.is_set()
     assert (person.requests, caplog.text) == ([], "")
@@ -285,7 +283,7 @@ async def test_s5_aborting_cancels_what_runs_and_settles_everyone():
     told = Settlements()
     person = Person(delay=10)
     async with (
-        SamplingCoordinator(person, max_batch=2, concurrency=1, max_pending=2) as coordinator,
+        SamplingCoordinator(person, max_batch=2, concurrency=1) as coordinator,
         anyio.create_task_group() as tasks,
     ):
         for request in asks(6):
@@ -317,7 +315,7 @@ async def test_s6_a_steady_stream_does_not_keep_a_window_open():
 async def test_s6_one_who_asks_for_much_does_not_keep_others_out():
     person = Person(delay=1)
     async with (
-        SamplingCoordinator(person, max_batch=1, concurrency=1, max_pending=2) as coordinator,
+        SamplingCoordinator(person, max_batch=1, concurrency=1) as coordinator,
         anyio.create_task_group() as tasks,
     ):
         tasks.start_soon(gather, coordinator, *asks(50, call="greedy"))
@@ -325,26 +323,6 @@ async def test_s6_one_who_asks_for_much_does_not_keep_others_out():
         await coordinator.generate(ask("modest", call="modest"))
         assert anyio.current_time() < 6
         tasks.cancel_scope.cancel()
-
-
-# --- S7: bounded queues ---------------------------------------------------------------------------
-
-
-async def test_s7_a_full_queue_may_refuse_more(anyio_backend):
-    person = Person(delay=1)
-    async with SamplingCoordinator(
-        person, max_batch=2, concurrency=1, max_pending=4, full="raise"
-    ) as coordinator:
-        requests = asks(10)
-        async with anyio.create_task_group() as tasks:
-            for request in requests[:6]:
-                tasks.start_soon(coordinator.generate, request)
-                await anyio.wait_all_tasks_blocked()
-            with pytest.raises(QueueFull, match="4 requests wait already"):
-                await coordinator.generate(requests[6])
-            assert requests[6].meter.started
-        assert coordinator.statistics().refused == 1
-        assert coordinator.statistics().answered == 6
 
 
 # --- S8: deadlines --------------------------------------------------------------------------------
@@ -379,14 +357,6 @@ async def test_another_event_loop_is_told_to_use_one_of_its_own():
         thread.start()
         thread.join()
         assert ran == [None]
-
-
-async def test_it_waits_for_nothing_while_there_is_nothing():
-    async with SamplingCoordinator(Person()) as coordinator:
-        assert coordinator._queue.next_look(can_send=True) == math.inf
-        reply = await coordinator.generate(ask("x"))
-        assert isinstance(reply, Generation)
-        assert coordinator._queue.next_look(can_send=True) == math.inf
 
 
 @pytest.mark.parametrize("error", [None, BackendUnavailable("gone"), LookupError("bug")])

@@ -28,7 +28,6 @@ from mellea_like.errors import (
     RequirementError,
     SamplingTimeout,
 )
-from mellea_like.hooks.types import CALL_HOOKS
 from mellea_like.testing import RecordingPlugin
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
@@ -72,7 +71,7 @@ async def test_rule_17_failing_hooks_of_many_subsamples_at_once_come_out_as_one_
 
 
 @pytest.mark.parametrize("mode", list(HookMode))
-@pytest.mark.parametrize("when", CALL_HOOKS)
+@pytest.mark.parametrize("when", HookType)
 async def test_rule_17_an_interrupt_in_any_hook_is_raised_bare(mode, when):
     class Stop(KeyboardInterrupt):
         pass

@@ -29,13 +29,12 @@ from mellea_like import (
 from mellea_like.backends.scripted import ScriptedBackend
 from mellea_like.core.result import StopReason
 from mellea_like.errors import BackendUnavailable
-from mellea_like.hooks.types import CALL_HOOKS
 
 pytestmark = pytest.mark.anyio
 virtual = pytest.mark.usefixtures("virtual_clock")
 
-EVERY = CALL_HOOKS
-DURING = [kind for kind in CALL_HOOKS if kind is not HookType.SAMPLING_LOOP_END]
+EVERY = tuple(HookType)
+DURING = [kind for kind in HookType if kind is not HookType.SAMPLING_LOOP_END]
 
 
 def on(kind: HookType, act, mode=HookMode.SEQUENTIAL, **arguments):

@@ -20,7 +20,6 @@ from mellea_like import (
 )
 from mellea_like.errors import InvalidRequest
 from mellea_like.hooks.payloads import SamplingIterationPayload
-from mellea_like.hooks.types import CALL_HOOKS
 from mellea_like.testing import RecordingPlugin
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
@@ -28,7 +27,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
 MODES = list(HookMode)
 LOOKING = [HookMode.OBSERVE, HookMode.BACKGROUND]
 BEFORE_THE_END = [
-    hook_type for hook_type in CALL_HOOKS if hook_type is not HookType.SAMPLING_LOOP_END
+    hook_type for hook_type in HookType if hook_type is not HookType.SAMPLING_LOOP_END
 ]
 
 
@@ -219,7 +218,7 @@ async def test_what_those_that_only_look_return_changes_nothing(mode):
 
 
 @pytest.mark.parametrize("mode", LOOKING)
-@pytest.mark.parametrize("when", CALL_HOOKS)
+@pytest.mark.parametrize("when", HookType)
 @pytest.mark.parametrize("error", [LookupError("bug"), Blocked("stop")], ids=["bug", "Blocked"])
 async def test_the_failures_of_those_that_only_look_are_logged_and_change_nothing(
     mode, when, error, caplog
@@ -324,7 +323,7 @@ async def test_background_failures_do_not_silence_a_plugin():
     assert mixed.observed == 8
 
 
-@pytest.mark.parametrize("when", CALL_HOOKS)
+@pytest.mark.parametrize("when", HookType)
 async def test_a_background_handler_is_waited_for_two_seconds_and_then_cut_short(when, caplog):
     ended = []
 

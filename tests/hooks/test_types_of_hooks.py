@@ -43,7 +43,6 @@ from mellea_like.hooks.payloads import (
     ValidationPostCheckPayload,
     ValidationPreCheckPayload,
 )
-from mellea_like.hooks.types import CALL_HOOKS
 from mellea_like.testing import RecordingPlugin
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
@@ -469,7 +468,3 @@ async def test_a_hook_waits_while_its_moment_waits():
     backend = ScriptedBackend(lambda request: order.append("request") or "yes")
     await RejectionSamplingStrategy(backend, plugins=[slow]).sample("do", [yes])
     assert order == ["hook begins", "hook ends", "request"]
-
-
-def test_a_call_fires_every_hook_but_the_coordinators():
-    assert {*HookType} - {*CALL_HOOKS} == {HookType.COALESCED_REQUEST}

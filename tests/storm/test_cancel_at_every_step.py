@@ -35,7 +35,7 @@ from mellea_like import (
     Requirement,
 )
 from mellea_like.errors import AuthenticationFailed, Blocked, HookError, SamplingTimeout
-from mellea_like.hooks.types import CALL_HOOKS, HookMode, HookType
+from mellea_like.hooks.types import HookMode, HookType
 from mellea_like.testing.virtual_clock import run_virtual
 
 
@@ -211,7 +211,7 @@ async def _wants_more(payload: Any) -> Any:
 
 def _on_every_hook(mode: HookMode, act: Any) -> Scene:
     told = Told()
-    plugins = [handler(told, kind, mode, act) for kind in CALL_HOOKS]
+    plugins = [handler(told, kind, mode, act) for kind in HookType]
     plan = {1: BAD, 3: Draw("transient", 0.5)}
     return make(plan, "passed", told=told, plugins=plugins, concurrency=2, winners=[2, 4])
 

@@ -14,7 +14,7 @@ from anyio.lowlevel import checkpoint
 from storm import Ask, Draw, Rig, Told, check_nothing_left, handler, running
 
 from mellea_like import RejectionSamplingStrategy, Requirement
-from mellea_like.hooks.types import CALL_HOOKS, HookMode, HookType
+from mellea_like.hooks.types import HookMode, HookType
 
 pytestmark = pytest.mark.anyio
 
@@ -54,7 +54,7 @@ async def expect_interrupt(
 
 
 @pytest.mark.parametrize("mode", HookMode)
-@pytest.mark.parametrize("kind", CALL_HOOKS)
+@pytest.mark.parametrize("kind", HookType)
 async def test_an_interrupt_in_a_hook_leaves_as_itself(kind, mode, virtual_clock):
     told = Told()
     plugins = [handler(told, kind, mode, strike)]

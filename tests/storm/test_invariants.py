@@ -37,7 +37,7 @@ from mellea_like.errors import (
     SamplingFailed,
     SamplingTimeout,
 )
-from mellea_like.hooks.types import CALL_HOOKS, HookMode, HookType
+from mellea_like.hooks.types import HookMode, HookType
 from mellea_like.sampling.subsample import FEWEST, bug_of, may_go_on, times_seen
 
 pytestmark = pytest.mark.timeout(3600)
@@ -84,7 +84,7 @@ class Act:
 
 @st.composite
 def acts(draw: st.DrawFn) -> Act:
-    hook = draw(st.sampled_from(CALL_HOOKS))
+    hook = draw(st.sampled_from(HookType))
     whats = ["look", "look", "dawdle", "fail", "block", "stray"]
     if hook is HookType.SAMPLING_LOOP_START:
         whats += ["budget"] * 4

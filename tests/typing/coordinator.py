@@ -4,22 +4,8 @@ from __future__ import annotations
 
 from typing import assert_type
 
-from mellea_like import (
-    Backend,
-    Generation,
-    HookMode,
-    HookType,
-    RejectionSamplingStrategy,
-    Request,
-    hook,
-)
+from mellea_like import Backend, Generation, RejectionSamplingStrategy, Request
 from mellea_like.coalescing import AuditRecord, CoordinatorStatistics, SamplingCoordinator
-from mellea_like.hooks import CoalescedRequestPayload
-
-
-@hook(HookType.COALESCED_REQUEST, mode=HookMode.OBSERVE)
-async def heard(payload: CoalescedRequestPayload) -> None:
-    assert_type(payload.batch_id, str | None)
 
 
 async def coordinate(inner: Backend, request: Request) -> None:
@@ -29,7 +15,6 @@ async def coordinate(inner: Backend, request: Request) -> None:
         idle=0.01,
         scope=lambda request: request.meta.sampling_id,
         audit=ledger.append,
-        plugins=[heard],
     ) as coordinator:
         assert_type(coordinator, SamplingCoordinator)
         assert_type(await coordinator.generate(request), Generation)
@@ -37,4 +22,4 @@ async def coordinate(inner: Backend, request: Request) -> None:
         backend: Backend = coordinator.isolated
         strategy = RejectionSamplingStrategy(coordinator)
         assert_type((await strategy.sample("x", backend=backend)).unwrap(), str)
-        SamplingCoordinator(inner, full="drop")  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
+        SamplingCoordinator(inner, scope="me")  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]

@@ -7,19 +7,15 @@ from collections import Counter
 from dataclasses import replace
 from itertools import count
 from secrets import token_hex
-from typing import TYPE_CHECKING, Literal, NamedTuple, NoReturn, Self, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, NoReturn, Self, TypeAlias
 
 import anyio
 
 from mellea_like.coalescing.component import Component
-from mellea_like.coalescing.coordinator.audit import (
-    Auditor,
-    AuditRecord,
-    RequestStatus,
-    status_of,
-)
+from mellea_like.coalescing.coordinator.audit import AuditRecord, RequestStatus, status_of
 from mellea_like.coalescing.coordinator.joint_prompt import BATCH_OVERHEAD, share_key, tokens_of
 from mellea_like.coalescing.coordinator.request_batch import (
+    LATE,
     PendingRequest,
     RequestBatch,
     own_copy,
@@ -28,20 +24,18 @@ from mellea_like.coalescing.coordinator.request_queue import RequestQueue
 from mellea_like.coalescing.gathering import Window
 from mellea_like.core.argument_checks import check_plain, real_number, whole_number
 from mellea_like.core.backend import BackendWrapper
+from mellea_like.core.display import error_text
 from mellea_like.core.generation import Usage, cost_of
-from mellea_like.errors import CoalescingError, Expired, QueueFull, ShutdownError, Stopped
-from mellea_like.hooks.plugins import handlers_in, snapshot
-from mellea_like.hooks.types import HookType
+from mellea_like.errors import CoalescingError, Expired, ShutdownError
+from mellea_like.runtime.logs import warn
 from mellea_like.telemetry.spans import caller_span
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable
-    from types import TracebackType
+    from collections.abc import Callable, Hashable
 
     from mellea_like.coalescing.coordinator.audit import AuditCallback
     from mellea_like.core.backend import Backend, Request
     from mellea_like.core.generation import Generation
-    from mellea_like.hooks.plugins import Pluggable
 
 __all__ = [
     "DEFAULT_COALESCE_MAX_BATCH",
@@ -63,12 +57,6 @@ DEFAULT_CONCURRENCY = 4
 DEFAULT_MAX_JOINT_TOKENS = 16_384
 """The longest joint reply that is asked for, in tokens; ten of 1,000 go together."""
 
-DEFAULT_MAX_PENDING = 1000
-"""Requests that wait to be sent."""
-
-TELLING = 2.0
-"""The longest that closing waits for hooks, in seconds."""
-
 RequestKey: TypeAlias = "Callable[[Request], Hashable]"
 """Takes a request and says what it has in common with others; a plain function."""
 
@@ -82,22 +70,18 @@ class CoordinatorStatistics(NamedTuple):
     Attributes:
         waiting: requests that wait to be sent.
         in_flight: batches that are under way.
-        max_in_flight: the most that were under way at one time.
         asked: requests that came.
         answered: requests that were answered.
         failed: requests that failed: with the backend's error, or the library's.
-        refused: requests that found no room, or whose reply was a refusal.
+        refused: requests whose reply was a refusal.
         cancelled: requests whose caller left, or that were there when the coordinator was closed.
         expired: requests whose deadline passed before they were sent.
         missing: requests whose answers the joint reply lacked.
         calls: requests sent to the backend inside.
-        joint_calls: those among them that were for several.
-        repeated_calls: those among them that asked again for what was missing.
     """
 
     waiting: int
     in_flight: int
-    max_in_flight: int
     asked: int
     answered: int
     failed: int
@@ -106,8 +90,6 @@ class CoordinatorStatistics(NamedTuple):
     expired: int
     missing: int
     calls: int
-    joint_calls: int
-    repeated_calls: int
 
 
 class SamplingCoordinator(BackendWrapper, Component):
@@ -140,18 +122,13 @@ class SamplingCoordinator(BackendWrapper, Component):
             request that is longer by itself goes alone.
         concurrency: batches that are under way at one time. What waits for one to end goes on
             gathering.
-        max_pending: requests that may wait to be sent, with ``full="raise"``.
-        full: what happens to further ones: ``"wait"``, as all do, or ``"raise"`` for a `QueueFull`.
         scope: says which requests may meet at all: connection, principal, trust domain. It is
             called where the request is made, so it may read context variables. None: all may.
         caller: says whose a request is; callers take turns. None: the call's of ``sample``.
         retry_missing: whether requests whose answers are missing in a joint reply are asked once
             more, together.
-        ask_singly: whether those that are missing then are asked one by one. That brings their
-            prompts back.
-        audit: is told of each request twice: when it is asked, and when it has ended.
-        plugins: hear of the same (`HookType.COALESCED_REQUEST`), besides those that are active for
-            the process or in a scope. A strategy's own do not.
+        audit: a plain function that is told of each request twice: when it is asked, and when it
+            has ended. What it raises is logged.
 
     Raises:
         TypeError: an argument has the wrong type.
@@ -170,39 +147,27 @@ class SamplingCoordinator(BackendWrapper, Component):
         max_batch: int = DEFAULT_COALESCE_MAX_BATCH,
         max_joint_tokens: int = DEFAULT_MAX_JOINT_TOKENS,
         concurrency: int = DEFAULT_CONCURRENCY,
-        max_pending: int = DEFAULT_MAX_PENDING,
-        full: Literal["wait", "raise"] = "wait",
         scope: RequestKey | None = None,
         caller: RequestKey | None = None,
         retry_missing: bool = True,
-        ask_singly: bool = False,
         audit: AuditCallback | None = None,
-        plugins: Iterable[Pluggable] = (),
     ) -> None:
         BackendWrapper.__init__(self, inner)
         Component.__init__(self)
-        if full not in {"wait", "raise"}:
-            msg = f'SamplingCoordinator: full is "wait" or "raise", not {full!r}'
-            raise ValueError(msg)
         for name, function in (("scope", scope), ("caller", caller), ("audit", audit)):
             check_plain(f"SamplingCoordinator: {name}", function)
         quiet = math.inf if idle is None else _seconds("idle", idle)
         gather = Window(quiet, _seconds("window", window), _count("max_batch", max_batch))
         tokens = max(_count("max_joint_tokens", max_joint_tokens) - BATCH_OVERHEAD, 0)
         self._queue: RequestQueue[PendingRequest] = RequestQueue(gather, tokens)
-        self._max_pending = _count("max_pending", max_pending)
-        self._full = full
         self._concurrency = _count("concurrency", concurrency)
         self._scope = scope
         self._caller = caller
         self._running: set[RequestBatch] = set()
         self._retry_missing = retry_missing
-        self._ask_singly = ask_singly
-        self._asked = self._max_in_flight = 0
-        self._calls = self._joint_calls = self._repeated_calls = 0
+        self._asked = self._calls = 0
         self._statuses: Counter[RequestStatus] = Counter()
-        self._auditor = Auditor(audit)
-        self._handlers = handlers_in(plugins)
+        self._audit = audit
         self._name = token_hex(4)
         self._request_numbers = count(1)
         self._batch_numbers = count(1)
@@ -229,26 +194,8 @@ class SamplingCoordinator(BackendWrapper, Component):
 
     async def __aenter__(self) -> Self:
         await super().__aenter__()
-        self._auditor.open(self._open_tasks())
-        self._start(self._auditor.work, name="coordinator: audit")
         self._start(self._keep, name="coordinator: batches")
         return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        try:
-            if error is None:
-                await self.drain()
-        finally:
-            self._shut()
-            await self._auditor.close(TELLING)
-            await super().__aexit__(kind, error, trace)
-        if self._auditor.interrupt is not None:
-            raise self._auditor.interrupt
 
     async def generate(self, request: Request) -> Generation:
         """Answer one request, alone or together with others.
@@ -262,7 +209,6 @@ class SamplingCoordinator(BackendWrapper, Component):
         Raises:
             MissingAnswer: the joint reply lacked its answer.
             Expired: its deadline passed before it could be sent.
-            QueueFull: too many requests wait, and ``full="raise"``.
             ShutdownError: the coordinator is closing or closed.
             BackendError: there is no reply for anyone that shared the batch.
         """
@@ -278,7 +224,6 @@ class SamplingCoordinator(BackendWrapper, Component):
         return CoordinatorStatistics(
             waiting=len(self._queue),
             in_flight=len(self._running),
-            max_in_flight=self._max_in_flight,
             asked=self._asked,
             answered=ended[RequestStatus.OK],
             failed=ended[RequestStatus.ERROR],
@@ -287,8 +232,6 @@ class SamplingCoordinator(BackendWrapper, Component):
             expired=ended[RequestStatus.EXPIRED],
             missing=ended[RequestStatus.MISSING],
             calls=self._calls,
-            joint_calls=self._joint_calls,
-            repeated_calls=self._repeated_calls,
         )
 
     async def _ask(self, request: Request, *, alone: bool) -> Generation:
@@ -311,14 +254,12 @@ class SamplingCoordinator(BackendWrapper, Component):
         scope = self._scope(request) if self._scope else None
         hash((scope, caller))  # What can't be hashed fails before it is on record.
         task = replace(request, options=request.options.over(self.defaults))
-        handlers = snapshot(self._handlers)
         pending = PendingRequest(
             request,
             task,
             request_id=f"{self._name}-{next(self._request_numbers)}",
             asked_at=anyio.current_time(),
             span=caller_span(),
-            handlers=tuple(h for h in handlers if h.hook is HookType.COALESCED_REQUEST),
             left=self._left,
             ended=self._ended,
         )
@@ -326,20 +267,10 @@ class SamplingCoordinator(BackendWrapper, Component):
         self._tell(pending, RequestStatus.ASKED)
         try:
             self._check_open()
-            if self._full == "raise" and len(self._queue) >= self._max_pending:
-                msg = f"{self._max_pending} requests wait already, the most that may (max_pending)"
-                raise QueueFull(msg)
             # A joint request can't do without stop texts that the backend adds.
             alone = alone or not self.can_coalesce or bool(self.defaults.stop)
             key = None if alone else share_key(task, scope)
-            self._queue.add(
-                pending,
-                key,
-                caller,
-                pending.asked_at,
-                tokens=tokens_of(task),
-                deadline=request.meta.deadline,
-            )
+            self._queue.add(pending, key, caller, pending.asked_at, tokens=tokens_of(task))
         except CoalescingError as exc:
             pending.fail(exc)
         self._changed.set()
@@ -356,15 +287,17 @@ class SamplingCoordinator(BackendWrapper, Component):
     def _send_what_is_due(self) -> float:
         """Send batches for as long as there is room; return when to look again."""
         now = anyio.current_time()
-        for pending in self._queue.expired(now):
-            pending.fail(Expired("the deadline passed before the request could be sent"))
         while len(self._running) < self._concurrency:
-            members = self._queue.take(now, at_once=self._closing)
-            if not members:
+            taken = self._queue.take(now, at_once=self._closing)
+            if not taken:
                 break
-            self._send(members)
+            for pending in taken:
+                if pending.deadline <= now:
+                    pending.fail(Expired(LATE))
+            if members := [pending for pending in taken if not pending.done]:
+                self._send(members)
         self._progressed()
-        return self._queue.next_look(can_send=len(self._running) < self._concurrency)
+        return self._queue.due_at() if len(self._running) < self._concurrency else math.inf
 
     def _send(self, members: list[PendingRequest]) -> None:
         name = f"{self._name}-b{next(self._batch_numbers)}"
@@ -373,13 +306,9 @@ class SamplingCoordinator(BackendWrapper, Component):
             members,
             self.inner,
             retry_missing=self._retry_missing,
-            ask_singly=self._ask_singly,
             on_call=self._called,
         )
-        for member in members:
-            member.batch = batch
         self._running.add(batch)
-        self._max_in_flight = max(self._max_in_flight, len(self._running))
         self._start(self._run, batch, name=f"coordinator: batch {name}")
 
     async def _run(self, batch: RequestBatch) -> None:
@@ -389,19 +318,17 @@ class SamplingCoordinator(BackendWrapper, Component):
             self._running.discard(batch)
             self._changed.set()
 
-    def _called(self, size: int, retry: int) -> None:
+    def _called(self) -> None:
         self._calls += 1
-        self._joint_calls += size > 1
-        self._repeated_calls += retry > 0
 
     # --- how a request ends -----------------------------------------------------------------------
 
-    def _left(self, pending: PendingRequest) -> None:
+    def _left(self, pending: PendingRequest, error: CoalescingError) -> None:
         if pending.batch is not None:
-            pending.batch.leave(pending)
+            pending.batch.leave(pending, error)
             return
         self._queue.remove(pending)
-        pending.fail(Stopped("its caller was cancelled"))
+        pending.fail(error)
         self._changed.set()
 
     def _ended(self, pending: PendingRequest, result: Generation | BaseException) -> None:
@@ -417,6 +344,8 @@ class SamplingCoordinator(BackendWrapper, Component):
         error: BaseException | None = None,
         usage: Usage = Usage(),
     ) -> None:
+        if self._audit is None:
+            return
         batch = pending.batch
         record = AuditRecord(
             pending.request_id,
@@ -428,7 +357,11 @@ class SamplingCoordinator(BackendWrapper, Component):
             usage,
             anyio.current_time() - pending.asked_at,
         )
-        self._auditor.tell(record, pending.handlers)
+        try:
+            self._audit(record)
+        except Exception as exc:  # noqa: BLE001 (the user's)
+            what = f"{type(exc).__name__}: {error_text(exc)}"
+            warn("the audit callback failed at request %s: %s", record.request_id, what)
 
     # --- closing ----------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from dataclasses import replace
 from secrets import token_hex
 from typing import TYPE_CHECKING
@@ -21,7 +22,7 @@ from mellea_like.coalescing.ticket import Ticket
 from mellea_like.core.backend import checked_reply
 from mellea_like.core.display import error_text
 from mellea_like.core.generation import Generation, Usage
-from mellea_like.errors import BackendUnavailable, Expired, MissingAnswer, ShutdownError, Stopped
+from mellea_like.errors import BackendUnavailable, Expired, MissingAnswer, ShutdownError
 from mellea_like.runtime.event_loops import cancel_requested, split_cancellation
 from mellea_like.runtime.logs import logger, warn
 from mellea_like.telemetry.names import BATCH_ID, BATCH_SIZE, RETRY
@@ -36,10 +37,12 @@ if TYPE_CHECKING:
     from mellea_like.coalescing.coordinator.cost_split import CostPart
     from mellea_like.core.backend import Backend, Request
     from mellea_like.core.generation import Cost
-    from mellea_like.hooks.plugins import Handler
+    from mellea_like.errors import CoalescingError
     from mellea_like.telemetry.spans import SpanScope
 
-__all__ = ["PendingRequest", "RequestBatch", "own_copy"]
+__all__ = ["LATE", "PendingRequest", "RequestBatch", "own_copy"]
+
+LATE = "the deadline passed before the request could be sent"
 
 KEY_BYTES = 8
 """Random bytes of a task's key: 64 bits can't be guessed."""
@@ -54,8 +57,8 @@ class PendingRequest:
         "asked_at",
         "batch",
         "costs",
+        "deadline",
         "done",
-        "handlers",
         "part",
         "request",
         "request_id",
@@ -72,8 +75,7 @@ class PendingRequest:
         request_id: str,
         asked_at: float,
         span: SpanContext | None,
-        handlers: tuple[Handler, ...],
-        left: Callable[[PendingRequest], None],
+        left: Callable[[PendingRequest, CoalescingError], None],
         ended: Callable[[PendingRequest, Generation | BaseException], None],
     ) -> None:
         self.request = request
@@ -81,9 +83,12 @@ class PendingRequest:
         self.request_id = request_id
         self.asked_at = asked_at
         self.span = span
-        self.handlers = handlers
         self._ended = ended
-        self._ticket: Ticket[Generation] = Ticket(lambda *_: left(self))
+        deadline = request.meta.deadline
+        self.deadline = math.inf if deadline is None else deadline
+        self._ticket: Ticket[Generation] = Ticket(
+            lambda _, error: left(self, error), self.deadline, LATE
+        )
         self.done = False
         self.batch: RequestBatch | None = None
         self.part: CostPart | None = None  # Of the joint request that is under way.
@@ -103,6 +108,11 @@ class PendingRequest:
         finally:
             # An error knows the frames that it came through, and some of them know this request.
             del self._ticket, ticket
+
+    def taken(self, batch: RequestBatch) -> None:
+        """Note that it goes with a batch; its deadline is the backend's from now on."""
+        self.batch = batch
+        self._ticket.deadline = math.inf
 
     def begin(self, part: CostPart) -> None:
         """Note that a joint request is being sent, and this request's part of its cost."""
@@ -138,8 +148,7 @@ class RequestBatch:
         backend: Backend,
         *,
         retry_missing: bool,
-        ask_singly: bool,
-        on_call: Callable[[int, int], object],
+        on_call: Callable[[], object],
     ) -> None:
         self.batch_id = batch_id
         self.size = len(members)
@@ -149,8 +158,9 @@ class RequestBatch:
         self._members: tuple[PendingRequest, ...] = tuple(members)
         self._backend = backend
         self._retry_missing = retry_missing
-        self._ask_singly = ask_singly
-        self._on_call = on_call  # It is told how many are asked for, and how often before.
+        self._on_call = on_call
+        for member in members:
+            member.taken(self)
 
     async def run(self) -> None:
         """Ask, until each member is settled."""
@@ -164,11 +174,11 @@ class RequestBatch:
             self.closed.set()
             self._members = ()  # They know their batch: the two need not wait for the collector.
 
-    def leave(self, member: PendingRequest) -> None:
+    def leave(self, member: PendingRequest, error: CoalescingError) -> None:
         """Let a member go whose caller was cancelled; when it is the last, all is cancelled."""
         if member.part is not None:
             member.part.leave()
-        member.fail(Stopped("its caller was cancelled"))
+        member.fail(error)
         if not self._waiting():
             self.deserted = True
             self.scope.cancel()
@@ -190,9 +200,6 @@ class RequestBatch:
         missing = await self._ask(members, 0)
         if missing and self._retry_missing:
             missing = await self._ask_again(missing)
-        if self._ask_singly:
-            for member in _still_wanted(missing):
-                await self._try_alone(member)
         for member in missing:
             member.fail(
                 MissingAnswer(
@@ -204,7 +211,7 @@ class RequestBatch:
 
     async def _pass_through(self, member: PendingRequest) -> None:
         member.sent = True
-        self._on_call(1, 0)
+        self._on_call()
         with self._span([member], 0):
             reply = checked_reply(self._backend, await self._backend.generate(member.request))
         member.answer(reply)
@@ -217,7 +224,7 @@ class RequestBatch:
         cost = SharedCost(request.meter, weights_of(requests))
         for member, part in zip(members, cost.parts(), strict=True):
             member.begin(part)
-        self._on_call(len(members), retry)
+        self._on_call()
         try:
             with self._span(members, retry):
                 reply = checked_reply(self._backend, await self._backend.generate(request))
@@ -240,23 +247,17 @@ class RequestBatch:
         if len(wanted) > 1:
             return await self._ask(wanted, 1)
         for member in wanted:
-            await self._ask_alone(member, 1)
+            await self._ask_alone_again(member)
         return []
 
-    async def _try_alone(self, member: PendingRequest) -> None:
-        try:
-            await self._ask_alone(member, 2)
-        except Exception as exc:  # noqa: BLE001 (it is this one's alone)
-            member.fail(exc)
-
-    async def _ask_alone(self, member: PendingRequest, retry: int) -> None:
+    async def _ask_alone_again(self, member: PendingRequest) -> None:
         request = member.request
         meter = request.meter.attempt()
         member.costs.append(meter)
-        meta = replace(request.meta, retry=request.meta.retry + retry)
-        self._on_call(1, retry)
+        meta = replace(request.meta, retry=request.meta.retry + 1)
+        self._on_call()
         try:
-            with self._span([member], retry):
+            with self._span([member], 1):
                 reply = checked_reply(
                     self._backend,
                     await self._backend.generate(replace(request, meta=meta, meter=meter)),
@@ -323,8 +324,7 @@ def _still_wanted(members: Sequence[PendingRequest]) -> list[PendingRequest]:
     """Return those that are to be asked again; what has expired by now is not."""
     now = anyio.current_time()
     for member in members:
-        deadline = member.request.meta.deadline
-        if deadline is not None and deadline <= now:
+        if member.deadline <= now:
             member.fail(Expired("the deadline passed before the request could be asked again"))
     return [member for member in members if not member.done]
 

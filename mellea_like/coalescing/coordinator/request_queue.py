@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from mellea_like.coalescing.alarms import Alarms
 from mellea_like.coalescing.gathering import Window, due_at
 
 if TYPE_CHECKING:
@@ -78,7 +77,6 @@ class RequestQueue(Generic[T]):
         self._max_tokens = max_tokens
         self._queues: dict[Hashable, _KeyQueue[T]] = {}
         self._items: dict[T, tuple[Hashable, Hashable]] = {}  # With their keys and callers.
-        self._deadlines: Alarms[T] = Alarms()
 
     def __len__(self) -> int:
         return len(self._items)
@@ -94,7 +92,6 @@ class RequestQueue(Generic[T]):
         now: float,
         *,
         tokens: int = 0,
-        deadline: float | None = None,
     ) -> None:
         """Put an item in; without a key, or if it is too long, it goes alone and at once."""
         if key is None or tokens > self._max_tokens:
@@ -103,29 +100,14 @@ class RequestQueue(Generic[T]):
             self._queues[key] = _KeyQueue(AT_ONCE if key is _ALONE else self._window)
         self._queues[key].add(item, caller, tokens, now)
         self._items[item] = key, caller
-        if deadline is not None:
-            self._deadlines.set(item, deadline)
 
     def remove(self, item: T) -> None:
         """Take an item out."""
-        self._deadlines.clear(item)
         key, caller = self._items.pop(item)
         queue = self._queues[key]
         queue.remove(item, caller)
         if not queue.arrivals:
             del self._queues[key]
-
-    def expired(self, now: float) -> list[T]:
-        """Take out what has expired."""
-        late = self._deadlines.due(now)
-        for item in late:
-            self.remove(item)
-        return late
-
-    def next_look(self, *, can_send: bool) -> float:
-        """Return when something expires, or is to be sent."""
-        late = self._deadlines.next()
-        return min(late, self.due_at()) if can_send else late
 
     def due_at(self) -> float:
         """Return when the next batch goes, as `gathering.due_at` does."""
@@ -142,7 +124,6 @@ class RequestQueue(Generic[T]):
         taken = queue.take(len(queue.arrivals) if limit is None else limit, self._max_tokens)
         for item in taken:
             del self._items[item]
-            self._deadlines.clear(item)
         del self._queues[key]
         if queue.arrivals:
             self._queues[key] = queue
