@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from importlib.metadata import version
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,6 +12,9 @@ from mellea_like.cli.batch import options as batch
 from mellea_like.cli.exits import Problem
 from mellea_like.cli.options import add_command
 from mellea_like.cli.sample import command as sample
+
+if TYPE_CHECKING:
+    from mellea_like.cli.signals import Ending
 
 __all__ = ["app"]
 
@@ -45,14 +48,14 @@ def _root(  # pyright: ignore[reportUnusedFunction]
     del show_version
 
 
-def _run_batch(options: batch.BatchOptions) -> int:
+def _run_batch(options: batch.BatchOptions, ending: Ending) -> int:
     """Run the command."""
     try:
         from mellea_like.cli.batch.command import run_batch  # noqa: PLC0415 (jinja2, and all of a batch)
     except ModuleNotFoundError as exc:
         msg = f"batch needs {exc.name}: pip install 'mellea-like[cli]'"
         raise Problem(msg) from exc
-    return run_batch(options)
+    return run_batch(options, ending)
 
 
 add_command(app, "sample", sample.SampleOptions, sample.run, help=sample.HELP, epilog=sample.EPILOG)

@@ -11,7 +11,7 @@ from pydantic_core import core_schema
 
 from mellea_like.backends.openai_wire import OFFICIAL_URL
 from mellea_like.cli.exits import Exit, Problem
-from mellea_like.cli.options import check_file, option_names, read_section
+from mellea_like.cli.options import option_names, read_section
 from mellea_like.cli.terminal import warn
 from mellea_like.core.format import check_format
 from mellea_like.limits.base import LimitedBackend
@@ -23,7 +23,7 @@ from mellea_like.specification.upstream import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Iterable, Mapping
+    from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 
     from mellea_like.cli.draw_options import BackendName, DrawOptions
     from mellea_like.core.backend import Backend
@@ -34,11 +34,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Backends", "Opened"]
 
-MARKOV = (
-    "markov, a small Markov chain text generator that understands nothing;"
-    " for a real model see --backend."
-)
-
 
 class Backends:
     """What generates, and what judges; all that can be checked is checked before it is opened."""
@@ -46,16 +41,16 @@ class Backends:
     def __init__(self, options: DrawOptions, *, default: BackendName | None = None) -> None:
         self._options = options
         self.named = _named(options)
-        if self.named is None and default is None:
+        self.kind = self.named or default
+        if self.kind is None:
             msg = (
                 "batch takes no backend that was not named: add --model NAME, --base-url URL or"
                 " --gguf FILE; --backend markov, which understands nothing, is for trying things"
                 " out"
             )
             raise Problem(msg, Exit.USAGE)
-        self.kind: BackendName = self.named or default or "markov"
-        self._check_options()
-        self._spec = self._read_spec()
+        self._check_options(self.kind)
+        self._spec = self._read_spec(self.kind)
         self._judge = self._read_judge()
 
     @property
@@ -67,10 +62,6 @@ class Backends:
         """Give the price of each model whose name is known; None without ``--price``."""
         price = self.price
         return None if price is None else {model: price for model in models if model is not None}
-
-    def make_limits(self) -> list[Limit]:
-        """Make what all requests have to pass, the judge's too."""
-        return self._spec.make_limits()
 
     @property
     def reply_type(self) -> type[Any] | None:
@@ -91,14 +82,11 @@ class Backends:
             warn(f"Starting a llama.cpp server for {options.gguf} ...")
         async with AsyncExitStack() as stack:
             try:
-                backend = await stack.enter_async_context(
-                    open_upstream(self._spec, follow_redirects=True)
-                )
-                judge = None
-                if self._judge is not None:
-                    judge = await stack.enter_async_context(
-                        open_upstream(self._judge, follow_redirects=True)
-                    )
+                backend, *judges = [
+                    await stack.enter_async_context(open_upstream(spec, follow_redirects=True))
+                    for spec in (self._spec, self._judge)
+                    if spec is not None
+                ]
             except ImportError as exc:
                 raise Problem(str(exc)) from exc
             except (OSError, ValueError) as exc:
@@ -106,19 +94,24 @@ class Backends:
                     raise
                 msg = f"--corpus: {exc}"
                 raise Problem(msg) from exc
-            yield Opened(self, options, backend, judge)
+            yield Opened(self, options, self._spec.make_limits(), backend, *judges)
 
     def describe(self, backend: Any) -> str:
         """Say what generates."""
-        if self.kind == "openai":
-            model = backend.model or "the server's first model"
-            return f"openai, {model} at {backend.base_url}."
-        if isinstance(self._spec, LlamaUpstream):
-            return f"llama, {self._spec.gguf.name} in its own llama.cpp server."
-        return MARKOV
+        match self._spec:
+            case OpenAIUpstream():
+                model = backend.model or "the server's first model"
+                return f"openai, {model} at {backend.base_url}."
+            case LlamaUpstream():
+                return f"llama, {self._spec.gguf.name} in its own llama.cpp server."
+            case MarkovUpstream():
+                return (
+                    "markov, a small Markov chain text generator that understands nothing;"
+                    " for a real model see --backend."
+                )
 
-    def _check_options(self) -> None:
-        options, kind = self._options, self.kind
+    def _check_options(self, kind: BackendName) -> None:
+        options = self._options
         for option, given, only in (
             ("--model", options.model, "openai"),
             ("--base-url", options.base_url, "openai"),
@@ -131,30 +124,22 @@ class Backends:
         if kind == "llama" and options.gguf is None:
             msg = "--backend llama needs a model file: --gguf FILE"
             raise Problem(msg, Exit.USAGE)
-        judged = bool(options.judge_model or options.judge_base_url)
-        if judged and not options.requirements:
-            option = "--judge-model" if options.judge_model else "--judge-base-url"
-            msg = f"{option} names a judge that has nothing to decide: add --require TEXT"
-            raise Problem(msg, Exit.USAGE)
+        judged = options.judge_model or options.judge_base_url
         if options.requirements and kind == "markov" and not judged:
             msg = (
                 "--require needs a model that can judge, and the markov text generator can't: add"
                 " --judge-model NAME, use --backend openai or llama, or say it as a --check"
             )
             raise Problem(msg)
-        if options.gguf is not None:
-            check_file("--gguf", options.gguf)
-        for path in options.corpus:
-            check_file("--corpus", path)
 
-    def _read_spec(self) -> OpenAIUpstream | LlamaUpstream | MarkovUpstream:
+    def _read_spec(self, kind: BackendName) -> OpenAIUpstream | LlamaUpstream | MarkovUpstream:
         options, names = self._options, option_names(type(self._options))
         limits: dict[str, Any] = {
             "price": options.price,
             "requests_per_minute": options.requests_per_minute,
             "tokens_per_minute": options.tokens_per_minute,
         }
-        match self.kind:
+        match kind:
             case "openai":
                 return _openai(options.model, options.base_url, names, **limits)
             case "llama":
@@ -168,10 +153,10 @@ class Backends:
         options = self._options
         if options.judge_model is None and options.judge_base_url is None:
             return None
-        at = "--base-url" if options.judge_base_url is None else "--judge-base-url"
-        names = {"model": "--judge-model", "base_url": at}
-        url = options.base_url if options.judge_base_url is None else options.judge_base_url
-        return _openai(options.judge_model, url, names)
+        at, url = "--judge-base-url", options.judge_base_url
+        if url is None:
+            at, url = "--base-url", options.base_url
+        return _openai(options.judge_model, url, {"model": "--judge-model", "base_url": at})
 
 
 def _named(options: DrawOptions) -> BackendName | None:
@@ -234,33 +219,33 @@ class Opened:
     """The open backend and the judge, and what is made of them."""
 
     def __init__(
-        self, backends: Backends, options: DrawOptions, backend: Backend, judge: Backend | None
+        self,
+        backends: Backends,
+        options: DrawOptions,
+        limits: Sequence[Limit],
+        backend: Backend,
+        judge: Backend | None = None,
     ) -> None:
-        self._options = options
-        self._backends = backends
-        limits = backends.make_limits()
-        both = [backend, *([] if judge is None else [judge])]
-        self._backend, *judges = [LimitedBackend(b, *limits) if limits else b for b in both]
-        self._judge = next(iter(judges), None)
-        self.models: list[str | None] = [getattr(one, "model", None) for one in both]
+        self._spec = options.spec
+        both = [one for one in (backend, judge) if one is not None]
+        limited = [LimitedBackend(one, *limits) if limits else one for one in both]
+        self._backend, self._judge = limited[0], limited[1] if judge is not None else None
+        models: list[str | None] = [getattr(one, "model", None) for one in both]
+        self._models_known = None not in models
+        self.prices = backends.prices(models)
         self.name = backends.describe(backend)
-
-    @property
-    def prices(self) -> dict[str, Price] | None:
-        """The price of each model, for those whose names are known beforehand."""
-        return self._backends.prices(self.models)
 
     def make_budget(self, whose: str) -> Budget | None:
         """Make the budget of ``this call`` or ``this run``; None for no limit."""
-        spec = self._options.spec
-        if spec.budget is not None and spec.budget.money is not None and None in self.models:
+        budget = self._spec.budget
+        if budget is not None and budget.money is not None and not self._models_known:
             msg = (
                 "--budget cost needs to know the model beforehand: add --model NAME"
                 " (--judge-model NAME for a judge)"
             )
             raise Problem(msg, Exit.USAGE)
-        return spec.make_budget(self.prices, name=whose)
+        return self._spec.make_budget(self.prices, name=whose)
 
     def make_strategy(self, **settings: Any) -> BaseSamplingStrategy:
         """Make the strategy that was asked for."""
-        return self._options.spec.make_strategy(self._backend, judge=self._judge, **settings)
+        return self._spec.make_strategy(self._backend, judge=self._judge, **settings)

@@ -1,18 +1,27 @@
-"""A rich console for standard error."""
+"""A rich console for standard error, and a view that is redrawn there while something runs."""
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 from rich.console import Console
+from rich.live import Live
+
+from mellea_like.cli.terminal import is_terminal
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import TextIO
 
-__all__ = ["make_console"]
+    from rich.console import RenderableType
+
+__all__ = ["live_view", "make_console"]
 
 UNKNOWN_WIDTH = 120
 """Columns of what is written to a file or a pipe."""
+
+REFRESHES_PER_SECOND = 8
 
 
 class _SafeConsole(Console):
@@ -24,5 +33,22 @@ class _SafeConsole(Console):
 
 def make_console(stream: TextIO) -> Console:
     """Make a console for standard error; wide where it isn't a terminal."""
-    width = None if stream.isatty() else UNKNOWN_WIDTH
+    width = None if is_terminal(stream) else UNKNOWN_WIDTH
     return _SafeConsole(file=stream, width=width, markup=False, emoji=False, highlight=False)
+
+
+def live_view(render: Callable[[Console], RenderableType]) -> Live | None:
+    """Make a view that goes away at its end; None where standard error can't be redrawn."""
+    if not is_terminal(sys.stderr):
+        return None
+    console = make_console(sys.stderr)
+    if console.is_dumb_terminal:
+        return None
+    return Live(
+        get_renderable=lambda: render(console),
+        console=console,
+        refresh_per_second=REFRESHES_PER_SECOND,
+        transient=True,
+        redirect_stdout=False,
+        redirect_stderr=False,
+    )

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path  # noqa: TC003 (typer reads the annotations)
 from typing import TYPE_CHECKING, Any, Literal
 
 from mellea_like.cli.exits import Exit, Problem
-from mellea_like.cli.options import check_file, option, option_names, read_section
+from mellea_like.cli.options import option, option_names, read_section
 from mellea_like.core.requirement import Requirement
-from mellea_like.requirements.expressions import ALLOWED, EARLY
+from mellea_like.requirements.expressions import ALLOWED
 from mellea_like.sampling.schedules.expressions import SCHEDULES
 from mellea_like.specification.strategy import StrategyName, StrategySpec
 from mellea_like.specification.upstream import MOST_MONEY
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
 __all__ = ["BUDGETS", "DRAWS", "OUTPUT", "PANELS", "BackendName", "DrawOptions", "parse_budget"]
 
@@ -144,46 +143,37 @@ class DrawOptions:
     @cached_property
     def spec(self) -> StrategySpec:
         """The strategy that was asked for."""
-        schema = self.json_schema
-        if schema is not None:
-            check_file("--schema", schema)
         given: dict[str, Any] = {
             name: getattr(self, name) for name in StrategySpec.model_fields if hasattr(self, name)
         }
-        given["json_schema"] = None if schema is None else str(schema)
+        given["json_schema"] = self.json_schema and str(self.json_schema)
         given["budget"] = parse_budget(self.budget) or None
         given["options"] = {"seed": self.seed, "max_tokens": self.max_tokens}
-        names = option_names(type(self))
-        spec = read_section(StrategySpec, given, names, json_schema=schema)
-        self._check_budget(spec)
+        spec = read_section(StrategySpec, given, option_names(type(self)))
+        self._check_budget(given["budget"] or {})
         return spec
 
-    def _check_budget(self, spec: StrategySpec) -> None:
-        if spec.budget is None:
-            return
-        if spec.budget.money is not None and self.price is None:
+    def _check_budget(self, budget: Mapping[str, float]) -> None:
+        if "money" in budget and self.price is None:
             msg = (
                 "--budget cost needs the price of tokens: add --price IN,OUT, dollars (or another"
                 " currency: IN,OUT,EUR) per million tokens of prompts and of replies"
             )
             raise Problem(msg, Exit.USAGE)
-        bounded = next((k for k in ("cost", "output-tokens") if _bounds(spec, k)), None)
-        if bounded and self.max_tokens is None:
-            msg = f"--budget {bounded} needs to know how long one reply may get: add --max-tokens N"
-            raise Problem(msg, Exit.USAGE)
+        bounded = {"money": "cost", "output_tokens": "output-tokens"}
+        for kind in budget:
+            if kind in bounded and self.max_tokens is None:
+                msg = (
+                    f"--budget {bounded[kind]} needs to know how long one reply may get: add"
+                    " --max-tokens N"
+                )
+                raise Problem(msg, Exit.USAGE)
 
     def make_requirements(self) -> list[Requirement]:
         """Make what must hold: the checks, the schema, what a judge decides."""
         name = "" if self.json_schema is None else f"schema:{self.json_schema.name}"
         made = self.spec.make_requirements(schema_name=name)
-        found = [Requirement(one) if isinstance(one, str) else one for one in made]
-        if self.early and not any(requirement.stream for requirement in found):
-            msg = (
-                "--early has nothing to do: none of the checks can tell before the end of a reply;"
-                f" what can is --schema and --check as in: {'  '.join(EARLY)}"
-            )
-            raise Problem(msg, Exit.USAGE)
-        return found
+        return [Requirement(one) if isinstance(one, str) else one for one in made]
 
     @property
     def request_options(self) -> dict[str, Any]:
@@ -191,50 +181,22 @@ class DrawOptions:
         return self.spec.options.model_dump(include={"seed", "max_tokens"}, exclude_none=True)
 
 
-def _bounds(spec: StrategySpec, kind: str) -> bool:
-    return getattr(spec.budget, BUDGETS[kind]) is not None
-
-
-def parse_budget(given: Iterable[str]) -> dict[str, Any]:
+def parse_budget(given: Iterable[str]) -> dict[str, float]:
     """Read what may be spent, as in ``requests=20``, once for each kind."""
-    found: dict[str, Any] = {}
+    found: dict[str, float] = {}
     for text in given:
-        name, equals, amount = (part.strip() for part in text.partition("="))
-        kind = name.lower().replace("_", "-")
-        if kind not in BUDGETS:
-            raise _no_budget(text, kind, amount)
-        if not equals or not amount:
-            msg = f"--budget {text!r} lacks its amount: write {kind}={_example(kind)}"
+        kind, _, amount = (part.strip() for part in text.partition("="))
+        name = BUDGETS.get(kind)
+        try:
+            number = float(amount) if name == "money" else int(amount)
+        except ValueError:
+            number = 0
+        if name is None or name in found or not 0 < number <= MOST_MONEY:
+            msg = (
+                f"--budget {text!r}: write a kind and an amount above 0, each kind once (--timeout"
+                " is for time)\nAllowed: requests=20  input-tokens=5000  output-tokens=5000"
+                "  cost=0.50"
+            )
             raise Problem(msg, Exit.USAGE)
-        if BUDGETS[kind] in found:
-            msg = f"--budget {kind} is given twice: name each kind once"
-            raise Problem(msg, Exit.USAGE)
-        found[BUDGETS[kind]] = _amount(text, kind, amount)
+        found[name] = number
     return found
-
-
-def _amount(text: str, kind: str, amount: str) -> float:
-    whole = kind != "cost"
-    try:
-        number = int(amount) if whole else float(amount)
-    except ValueError:
-        number = 0
-    if not 0 < number <= (float("inf") if whole else MOST_MONEY):
-        what = "a whole number above 0" if whole else "an amount of money above 0"
-        msg = f"--budget {text!r}: {kind} takes {what}, as in {kind}={_example(kind)}"
-        raise Problem(msg, Exit.USAGE)
-    return number
-
-
-def _example(kind: str) -> str:
-    return {"requests": "20", "cost": "0.50"}.get(kind, "5000")
-
-
-def _no_budget(text: str, kind: str, amount: str) -> Problem:
-    close = difflib.get_close_matches(kind, BUDGETS, n=1)
-    hint = f"; did you mean {close[0]}={amount or _example(close[0])}?" if close else ""
-    if kind in {"seconds", "time", "timeout"}:
-        hint = f": write --timeout {amount or 'SECONDS'} for that"
-    allowed = "  ".join(f"{kind}={_example(kind)}" for kind in BUDGETS)
-    msg = f"--budget {text!r} is none of the known ones{hint}\nAllowed: {allowed}"
-    return Problem(msg, Exit.USAGE)

@@ -1,8 +1,8 @@
-"""How a command ends: its exit codes, and what ends it early."""
+"""How a command ends: its exit codes, and what the user can put right."""
 
 from __future__ import annotations
 
-__all__ = ["Exit", "Interrupted", "Problem"]
+__all__ = ["Exit", "Problem"]
 
 
 class Exit:
@@ -21,13 +21,5 @@ class Problem(Exception):
     """Something that the user can put right, said in one sentence."""
 
     def __init__(self, message: str, code: int = Exit.SETUP) -> None:
-        super().__init__(message)
-        self.code = code
-
-
-class Interrupted(Exception):
-    """Ctrl-C was pressed, or the process was told to end; the message says what became of it."""
-
-    def __init__(self, message: str, code: int) -> None:
         super().__init__(message)
         self.code = code

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from mellea_like.cli.exits import Exit, Interrupted, Problem
-from mellea_like.cli.signals import terminable
+from mellea_like.cli.exits import Exit, Problem
+from mellea_like.cli.signals import Ending, terminable
 from mellea_like.cli.terminal import ready_streams, silence, warn
 
 if TYPE_CHECKING:
@@ -23,13 +23,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         return Exit.SETUP
     with terminable() as ending:
         try:
-            return _run(sys.argv[1:] if argv is None else argv)
+            return _run(sys.argv[1:] if argv is None else argv, ending)
         except KeyboardInterrupt:
-            warn("Interrupted.")
+            warn(ending.last_words())
             return ending.code
 
 
-def _run(argv: Sequence[str]) -> int:
+def _run(argv: Sequence[str], ending: Ending) -> int:
     try:
         import typer  # noqa: PLC0415 (an extra)
         from rich import console as _  # noqa: F401, PLC0415 (an extra)
@@ -38,15 +38,17 @@ def _run(argv: Sequence[str]) -> int:
         return Exit.SETUP
     from mellea_like.cli.app import app  # noqa: PLC0415
 
+    try:
+        "".join(argv).encode()
+    except UnicodeEncodeError:
+        warn("mellea-like: an argument isn't UTF-8 text")
+        return Exit.USAGE
     command: Any = typer.main.get_command(app)
     try:
-        code = command.main(args=list(argv), prog_name="mellea-like", standalone_mode=False)
+        code = command.main(list(argv), "mellea-like", standalone_mode=False, obj=ending)
     except Problem as problem:
         warn(f"mellea-like: {problem}".splitlines())
         return problem.code
-    except Interrupted as interrupted:
-        warn(str(interrupted))
-        return interrupted.code
     except typer.Abort:
         raise KeyboardInterrupt from None
     except OSError as error:  # Help was written to a full disk, for one.
@@ -55,23 +57,21 @@ def _run(argv: Sequence[str]) -> int:
         return Exit.SETUP
     except Exception as error:
         # Typer's usage errors have no common class that is the same in all its versions.
-        message = getattr(error, "format_message", None)
-        if message is None:
+        if not hasattr(error, "format_message"):
             raise
-        return _usage(error, message())
-    if code == Exit.INTERRUPTED:  # Typer was, while it read the arguments.
+        return _usage(error)
+    if code == Exit.INTERRUPTED:  # Typer was, or the command.
         raise KeyboardInterrupt
     return code if isinstance(code, int) else 0
 
 
-def _usage(error: Any, message: str) -> int:
-    context = getattr(error, "ctx", None)
-    path = "mellea-like" if context is None else context.command_path
-    if not message:  # Help was shown because nothing was asked for.
-        return Exit.USAGE
-    # Its newer versions check values with pydantic, which says so.
-    sentence = message.replace("Value error, ", "").rstrip(".")
-    warn([f"mellea-like: {sentence}", f"Try '{path} --help'."])
+def _usage(error: Any) -> int:
+    context, message = error.ctx, error.format_message()
+    if message:  # Else help was shown because nothing was asked for.
+        # Typer's newer versions check values with pydantic, which says so.
+        sentence = message.replace("Value error, ", "").rstrip(".")
+        path = "mellea-like" if context is None else context.command_path
+        warn([f"mellea-like: {sentence}", f"Try '{path} --help'."])
     return Exit.USAGE
 
 

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
-import sys
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, TextIO, cast
+from pathlib import Path  # noqa: TC003 (typer reads the annotations)
+from typing import TYPE_CHECKING, Any
 
 from mellea_like.cli.exits import Exit, Problem
 from mellea_like.cli.options import argument, option
 from mellea_like.cli.terminal import one_line, printable, replace_file, warn, write_output
 from mellea_like.core.result import SamplingResult
-from mellea_like.core.trace import FORMAT
 from mellea_like.errors import JournalError
 from mellea_like.report.format import plural
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
+
+    from mellea_like.cli.signals import Ending
 
 __all__ = ["EPILOG", "HELP", "ReportOptions", "run"]
 
@@ -43,74 +42,50 @@ SQLITE = b"SQLite format 3\0"
 MOST = 64 * 2**20
 """Bytes of a trace: no call has as many, and some files never end."""
 
-LONGEST_TEXT = 2000
-"""Characters of a prompt or a reply that are shown among lines; a page has more."""
-
-PIPE = "-"
+OURS = b"<!-- A report made by mellea-like -->"
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReportOptions:
     """The options of ``mellea-like report``."""
 
-    source: str = argument(
-        "SOURCE", "A journal, or a call's trace as JSON; - reads standard input."
-    )
-    output: str | None = option(
-        None, "The HTML file to write; - for standard output.", "--output", "-o", metavar="FILE"
-    )
+    source: Path = argument("SOURCE", "A journal, or a call's trace as JSON.")
+    output: Path | None = option(None, "The HTML file to write.", "--output", "-o", metavar="FILE")
     item: int | None = option(
         None, "Only this item of a journal: its call in full.", metavar="N", min=0
     )
-    title: str | None = option(None, "The page's title.", metavar="TEXT")
-    text: bool = option(False, "Write the few lines, not the page.")
-    force: bool = option(False, "Replace a file that isn't a report.")
 
 
-def run(options: ReportOptions) -> int:
+def run(options: ReportOptions, _ending: Ending) -> int:
     """Run the command."""
     output = options.output
-    if output is not None and output != PIPE:
-        try:
-            _check_output(Path(output), options)
-        except OSError as exc:
-            msg = f"{output} can't be written: {exc.strerror or exc}"
-            raise Problem(msg) from exc
-    made, about = _of(options)
-    if output is None or output == PIPE:
-        _print(made)
-    else:
-        _save(made, Path(output))
-        size = len(made.encode("utf-8"))
-        warn(f"Wrote {output}: {about}, {max(1, round(size / 1000)):,} KB.")
+    if output is not None:
+        _check_output(output, options.source)
+    made, about = _made_of(options.source, options.item, as_text=output is None)
+    if output is None:
+        write_output(printable(f"{made}\n"))
+        return Exit.PASSED
+    _save(made, output)
+    size = max(1, round(len(made.encode("utf-8")) / 1000))
+    warn(f"Wrote {output}: {about}, {size:,} KB.")
     return Exit.PASSED
 
 
-def _print(made: str) -> None:
-    stdout: TextIO = sys.stdout
-    if isinstance(stdout, io.TextIOWrapper):
-        stdout.reconfigure(encoding="utf-8")  # As the page says of itself.
-    write_output(made)
-
-
-def _of(options: ReportOptions) -> tuple[str, str]:
+def _made_of(source: Path, item: int | None, *, as_text: bool) -> tuple[str, str]:
     """Make the report, and say what it is about."""
-    as_text = options.text or options.output is None
-    source = options.source
     try:
-        if source != PIPE and _is_journal(Path(source)):
-            return _of_journal(Path(source), options, as_text=as_text)
-        if options.item is not None:
-            msg = (
-                f"--item is for journals, and {source} is none"
-                if source != PIPE
-                else "--item is for journals, which can't be read from a pipe: name the file"
-            )
-            raise Problem(msg, Exit.USAGE)
-        return _of_trace(_read_trace(source), options.title, as_text=as_text), "a call"
+        with source.open("rb") as file:
+            begin = file.read(len(SQLITE))
+            if begin == SQLITE:
+                return _of_journal(source, item, as_text=as_text)
+            if item is not None:
+                msg = f"--item is for journals, and {source} is none"
+                raise Problem(msg, Exit.USAGE)
+            raw = begin + file.read(MOST)
+        return _of_trace(_read_trace(raw), as_text=as_text), "a call"
     except (JournalError, ValueError) as exc:
         said = one_line(str(exc))
-        msg = said if isinstance(exc, JournalError) and source in said else f"{source}: {said}"
+        msg = said if str(source) in said else f"{source}: {said}"
         raise Problem(msg) from exc
     except ImportError as exc:
         raise Problem(str(exc)) from exc
@@ -119,34 +94,28 @@ def _of(options: ReportOptions) -> tuple[str, str]:
         raise Problem(msg) from exc
 
 
-def _of_journal(path: Path, options: ReportOptions, *, as_text: bool) -> tuple[str, str]:
+def _of_journal(path: Path, item: int | None, *, as_text: bool) -> tuple[str, str]:
     from mellea_like.batch import read_items, read_run  # noqa: PLC0415 (needs sqlite3)
+    from mellea_like.report import run_report, run_text  # noqa: PLC0415 (few commands need it)
 
-    if options.item is not None:
-        trace = _item(read_items(path, only=options.item), options)
-        made = _of_trace(trace, options.title, as_text=as_text)
-        about = f"item {options.item}"
-        return (f"{made}{printable(_exchange(trace))}" if as_text else made), about
-    from mellea_like.report import run_text  # noqa: PLC0415 (few commands need it)
-
+    if item is not None:
+        found = next(iter(read_items(path, only=item)), None)
+        if found is None or found["trace"] is None:
+            why = "no such item" if found is None else f"no trace of it: {found['status']}"
+            msg = f"{path}: item {item}: {why}"
+            raise Problem(msg, Exit.USAGE if found is None else Exit.SETUP)
+        trace = found["trace"]
+        made = _of_trace(trace, as_text=as_text)
+        return (f"{made}\n{_exchange(trace)}" if as_text else made), f"item {item}"
     run = read_run(path, check=False)  # Reading its items checks it.
-    about = plural(sum(run["counts"].values()), "item")
-    if as_text:
-        return printable(f"{run_text(run, read_items(path))}\n"), about
-    from mellea_like.report import run_report  # noqa: PLC0415 (an extra)
-
-    return run_report(run, read_items(path), options.title), about
+    made = (run_text if as_text else run_report)(run, read_items(path))
+    return made, plural(sum(run["counts"].values()), "item")
 
 
-def _item(items: Iterator[dict[str, Any]], options: ReportOptions) -> dict[str, Any]:
-    for item in items:
-        if item["trace"] is None:
-            msg = f"{options.source} has no trace of item {options.item}: {item['status']}"
-            raise Problem(msg)
-        trace: dict[str, Any] = item["trace"]
-        return trace
-    msg = f"{options.source} has no item {options.item}"
-    raise Problem(msg, Exit.USAGE)
+def _of_trace(trace: Mapping[str, Any], *, as_text: bool) -> str:
+    from mellea_like.report import call_report, call_text  # noqa: PLC0415 (few commands need it)
+
+    return (call_text if as_text else call_report)(trace)
 
 
 def _exchange(trace: Mapping[str, Any]) -> str:
@@ -158,86 +127,47 @@ def _exchange(trace: Mapping[str, Any]) -> str:
     shown = slices[-1 if best is None else best]
     asked: list[dict[str, str]] = trace["prompts"][shown["prompt"]]
     said = "\n".join(message["content"] for message in asked) or shown["action"]["text"]
-    return f"Prompt:\n{_indented(said)}Reply:\n{_indented(shown['text'])}"
+    return f"Prompt:\n{_indented(said)}\nReply:\n{_indented(shown['text'])}"
 
 
 def _indented(text: str | None) -> str:
-    if not text:
-        return "  (none is kept)\n"
-    lines = text[:LONGEST_TEXT].replace("\r\n", "\n").split("\n")
-    more = len(text) - LONGEST_TEXT
-    if more > 0:
-        lines.append(f"... and {more:,} more characters: -o FILE writes a page")
-    return "".join(f"  {line}\n" for line in lines)
+    return "\n".join(f"  {line}" for line in (text or "(none is kept)").splitlines())
 
 
-def _of_trace(trace: Mapping[str, Any], title: str | None, *, as_text: bool) -> str:
-    if as_text:
-        from mellea_like.report import call_text  # noqa: PLC0415 (few commands need it)
-
-        return printable(f"{call_text(trace)}\n")
-    from mellea_like.report import call_report  # noqa: PLC0415 (an extra)
-
-    return call_report(trace, title)
-
-
-def _is_journal(path: Path) -> bool:
-    with path.open("rb") as file:
-        return file.read(len(SQLITE)) == SQLITE
-
-
-def _read_trace(source: str) -> dict[str, Any]:
-    """Read a trace from a file or from standard input, and make sure that it is one."""
-    if source == PIPE:
-        stdin: BinaryIO | None = getattr(sys.stdin, "buffer", None)
-        if stdin is None:
-            msg = "standard input can't be read"
-            raise ValueError(msg)
-        raw = stdin.read(MOST + 1)
-        if raw.startswith(SQLITE):
-            msg = "a journal can't be read from a pipe: name its file"
-            raise Problem(msg, Exit.USAGE)
-    else:
-        with Path(source).open("rb") as file:
-            raw = file.read(MOST + 1)
+def _read_trace(raw: bytes) -> dict[str, Any]:
+    """Read a trace, and make sure that it is one."""
     if len(raw) > MOST:
         msg = f"this isn't a trace of a call: it has more than {MOST // 2**20} MiB"
         raise ValueError(msg)
-    expected = "a journal of `mellea-like batch`, or what `mellea-like sample --trace` wrote"
     try:
-        data: Any = json.loads(raw)
-    except (RecursionError, ValueError) as exc:
-        msg = f"this is neither a journal nor a trace of a call: a report is made of {expected}"
-        raise ValueError(msg) from exc
-    if not (isinstance(data, dict) and "format" in data and data["format"] == FORMAT):
+        return SamplingResult[Any].from_dict(json.loads(raw)).to_dict()
+    except (RecursionError, UnicodeDecodeError, json.JSONDecodeError) as exc:
         msg = (
-            f"this JSON isn't a trace of a call (format {FORMAT!r}): a report is made of {expected}"
+            "this is neither a journal of `mellea-like batch` nor what `mellea-like sample --trace`"
+            " wrote"
         )
-        raise ValueError(msg)
-    return SamplingResult[Any].from_dict(cast("dict[str, Any]", data)).to_dict()
+        raise ValueError(msg) from exc
 
 
-def _check_output(path: Path, options: ReportOptions) -> None:
+def _check_output(path: Path, source: Path) -> None:
     """Refuse to write over what isn't a report, before any work is done."""
-    if path.is_dir():
-        msg = f"{path} is a directory: name the file to write"
+    try:
+        if path.is_dir():
+            msg = f"{path} is a directory: name the file to write"
+            raise Problem(msg)
+        if not path.is_file():
+            return
+        if source.exists() and path.samefile(source):
+            msg = f"the report would replace what it is made of, {path}: name another file"
+            raise Problem(msg, Exit.USAGE)
+        with path.open("rb") as file:
+            begin = file.read(200)
+    except OSError as exc:
+        msg = f"{path} can't be written: {exc.strerror or exc}"
+        raise Problem(msg) from exc
+    if begin and OURS not in begin:
+        msg = f"{path} exists and isn't a report: name another file"
         raise Problem(msg)
-    if not path.is_file():
-        return
-    source = Path(options.source)
-    if options.source != PIPE and source.exists() and path.samefile(source):
-        msg = f"the report would replace what it is made of, {path}: name another file"
-        raise Problem(msg, Exit.USAGE)
-    if options.force or _is_ours(path):
-        return
-    msg = f"{path} exists and isn't a report: --force replaces it"
-    raise Problem(msg)
-
-
-def _is_ours(path: Path) -> bool:
-    with path.open("rb") as file:
-        begin = file.read(200)
-    return not begin or b"<!-- A report made by mellea-like -->" in begin
 
 
 def _save(made: str, path: Path) -> None:
@@ -247,14 +177,9 @@ def _save(made: str, path: Path) -> None:
             path.write_text(made, encoding="utf-8")
             return
         place = path.resolve()
-        mode = place.stat().st_mode & 0o777 if place.exists() else 0o666 & ~_umask()
-        replace_file(place, made, mode)
+        mask = os.umask(0o077)
+        os.umask(mask)
+        replace_file(place, made, place.stat().st_mode & 0o777 if place.exists() else 0o666 & ~mask)
     except OSError as exc:
         msg = f"{path} can't be written: {exc.strerror or exc}"
         raise Problem(msg) from exc
-
-
-def _umask() -> int:
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return mask

@@ -6,17 +6,18 @@ import logging
 import sys
 from dataclasses import dataclass
 from pathlib import Path  # noqa: TC003 (typer reads the annotations)
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from mellea_like.cli.exits import Exit, Interrupted, Problem
+from mellea_like.cli.exits import Exit, Problem
 from mellea_like.cli.options import REQUIRED, option
-from mellea_like.cli.signals import terminable
-from mellea_like.cli.terminal import one_line, write
+from mellea_like.cli.terminal import one_line, warn, write
 from mellea_like.errors import MelleaError
+from mellea_like.report.format import plural
 
 if TYPE_CHECKING:
     from socket import socket
 
+    from mellea_like.cli.signals import Ending
     from mellea_like.gateway.config.gateway_config import GatewayConfig
     from mellea_like.gateway.http.app import Gateway
 
@@ -56,15 +57,15 @@ class ServeOptions:
     quiet: bool = option(False, "No line on stderr for each request.", "--quiet", "-q")
 
 
-def run(options: ServeOptions) -> int:
+def run(options: ServeOptions, ending: Ending) -> int:
     """Run the command."""
     try:
-        return _serve(options)
+        return _serve(options, ending)
     except (ImportError, MelleaError, OSError, ValueError) as exc:
         raise Problem(str(exc)) from exc
 
 
-def _serve(options: ServeOptions) -> int:
+def _serve(options: ServeOptions, ending: Ending) -> int:
     from mellea_like.gateway.config.config_file import ConfigError, read_config  # noqa: PLC0415
     from mellea_like.gateway.config.upstreams import check_upstreams  # noqa: PLC0415
     from mellea_like.gateway.http.app import Gateway  # noqa: PLC0415 (an extra)
@@ -74,31 +75,31 @@ def _serve(options: ServeOptions) -> int:
         config = read_config(options.config)
     except ConfigError as exc:
         raise Problem(str(exc), Exit.USAGE) from exc
-    changes = {
-        name: v
-        for name, v in (("host", options.host or None), ("port", options.port))
-        if v is not None
-    }
-    server = config.server.model_copy(update=changes)
+    changes: dict[str, Any] = {"host": options.host or None, "port": options.port}
+    server = config.server.model_copy(
+        update={name: given for name, given in changes.items() if given is not None}
+    )
     config = config.model_copy(update={"server": server})
     gateway = Gateway(config)
     check_upstreams(config.upstreams)
+    has_keys = bool(config.keys)
     if options.check:
-        listening_address(server, has_keys=bool(config.keys))
+        listening_address(server, has_keys=has_keys)
         write(f"{options.config} can be used; its models: {_names(config)}\n", sys.stdout)
         return Exit.PASSED
     try:
-        listening = listen(server, has_keys=bool(config.keys))
+        listening = listen(server, has_keys=has_keys)
     except OSError as exc:
         msg = f"can't listen on {server.host}, port {server.port}: {exc.strerror or exc}"
         raise Problem(msg) from exc
-    _show_log(quiet=options.quiet)
-    with listening, terminable() as ending:
-        try:
-            ending.run(_run, gateway, config, listening)
-        except KeyboardInterrupt:  # Before it answered requests, or after.
-            msg = "Interrupted."
-            raise Interrupted(msg, ending.code) from None
+    handler = logging.StreamHandler()
+    handler.setLevel(logging.INFO)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    logging.getLogger().addHandler(handler)
+    level = logging.WARNING if options.quiet else logging.INFO
+    logging.getLogger("mellea_like.gateway").setLevel(level)
+    with listening:
+        ending.run(_run, gateway, config, listening)
     return Exit.PASSED
 
 
@@ -113,14 +114,13 @@ async def _run(gateway: Gateway, config: GatewayConfig, listening: socket) -> No
 
     def say_stop(under_way: int) -> None:
         if under_way:
-            requests = "1 request" if under_way == 1 else f"{under_way} requests"
-            has, them = ("has", "it") if under_way == 1 else ("have", "them")
-            seconds = config.server.stop_seconds
-            write(
-                f"Stopping: {requests} under way {has} up to {seconds:g} s;"
-                f" Ctrl-C again cuts {them} off.\n",
-                sys.stderr,
+            requests = plural(under_way, "request")
+            have, them = ("has", "it") if under_way == 1 else ("have", "them")
+            msg = (
+                f"Stopping: {requests} under way {have} up to {config.server.stop_seconds:g} s;"
+                f" Ctrl-C again cuts {them} off."
             )
+            warn(msg)
 
     async with gateway.open():
         await serve(
@@ -130,11 +130,3 @@ async def _run(gateway: Gateway, config: GatewayConfig, listening: socket) -> No
 
 def _names(config: GatewayConfig) -> str:
     return one_line(", ".join(config.models))
-
-
-def _show_log(*, quiet: bool) -> None:
-    handler = logging.StreamHandler()
-    handler.setLevel(logging.INFO)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    logging.getLogger().addHandler(handler)
-    logging.getLogger("mellea_like.gateway").setLevel(logging.WARNING if quiet else logging.INFO)

@@ -30,13 +30,19 @@ __all__ = ["Ending", "terminable"]
 T = TypeVar("T")
 
 SHOW_CURSOR = "\x1b[?25h"
+SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")
 
 
 class Ending:
-    """What the signals do that end a command."""
+    """What the signals do that end a command; the command says what they leave behind.
 
-    def __init__(self, at_once: Callable[[], str]) -> None:
-        self._at_once = at_once
+    ``last_words`` gives the message with which it ends; ``at_once`` is called before the process
+    ends at a second signal.
+    """
+
+    def __init__(self) -> None:
+        self.last_words: Callable[[], str] = lambda: "Interrupted."
+        self.at_once: Callable[[], object] = lambda: None
         self._received: list[int] = []
         self._cancel: Callable[[], object] | None = None
 
@@ -73,25 +79,23 @@ class Ending:
         self._cancel()
 
     def _leave(self) -> NoReturn:
-        words = self._at_once()
+        self.at_once()
         with contextlib.suppress(OSError):
             if is_terminal(sys.stderr):
                 write(SHOW_CURSOR, sys.stderr)
-        warn(words)
+        warn(self.last_words())
         os._exit(self.code)
 
 
 @contextlib.contextmanager
-def terminable(
-    *signals: signal.Signals, at_once: Callable[[], str] = lambda: "Interrupted."
-) -> Generator[Ending]:
-    """Let SIGINT (Ctrl-C) and SIGTERM end what runs, so that no process of ours is left behind."""
-    ending = Ending(at_once)
-    before: dict[signal.Signals, Any] = {}
+def terminable() -> Generator[Ending]:
+    """Let Ctrl-C, SIGTERM and SIGHUP end what runs, so that no process of ours is left behind."""
+    ending = Ending()
+    before: dict[int, Any] = {}
     try:
         # Not in the main thread, signals are someone else's.
         with contextlib.suppress(ValueError):
-            for number in (signal.SIGINT, signal.SIGTERM, *signals):
+            for number in (getattr(signal, name) for name in SIGNALS if hasattr(signal, name)):
                 if signal.getsignal(number) is not signal.SIG_IGN:
                     before[number] = signal.signal(number, ending.receive)
         yield ending

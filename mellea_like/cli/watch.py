@@ -7,7 +7,6 @@ import math
 import os
 import shutil
 import signal
-import sys
 from dataclasses import dataclass, field
 from pathlib import Path  # noqa: TC003 (typer reads the annotations)
 from subprocess import DEVNULL
@@ -16,19 +15,19 @@ from typing import TYPE_CHECKING, Any, Literal
 import anyio
 from typer.core import TyperCommand
 
-from mellea_like.cli.exits import Exit, Interrupted, Problem
+from mellea_like.cli.exits import Exit, Problem
 from mellea_like.cli.options import argument, option
-from mellea_like.cli.signals import terminable
-from mellea_like.cli.terminal import is_terminal, one_line, warn, write
+from mellea_like.cli.terminal import one_line, warn
 from mellea_like.errors import CoalescingError
 
 if TYPE_CHECKING:
     from anyio.abc import Process
 
+    from mellea_like.cli.signals import Ending
     from mellea_like.coalescing.rerun.gate import RerunStatus
     from mellea_like.coalescing.rerun.watch import Changes
 
-__all__ = ["EPILOG", "HELP", "Runs", "WatchCommand", "WatchOptions", "ending", "run"]
+__all__ = ["EPILOG", "HELP", "Runs", "WatchCommand", "WatchOptions", "how_it_ended", "run"]
 
 HELP = """Run a command again when files change: once for many changes, one run at a time.
 
@@ -48,8 +47,6 @@ EPILOG = (
     " or the state can't be kept."
 )
 
-CLEAR = "\x1b[H\x1b[2J\x1b[3J"
-
 
 class WatchCommand(TyperCommand):
     """Leaves what stands after two dashes to the command that is run."""
@@ -57,7 +54,8 @@ class WatchCommand(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: D102 (click's)
         if "--" in args:
             place = args.index("--")
-            args, ctx.obj = args[:place], {"command": args[place + 1 :]}
+            ctx.meta["watch"] = {"command": args[place + 1 :]}
+            args = args[:place]
         return super().parse_args(ctx, args)
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:  # noqa: D102 (click's)
@@ -89,7 +87,6 @@ class WatchOptions:
         metavar="PATTERN",
     )
     postpone: bool = option(False, "No run before the first change.")
-    clear: bool = option(False, "Clear the screen before each run.")
     grace: float = option(
         5.0,
         "How long a run that is to stop has after SIGINT, and again after SIGTERM.",
@@ -122,29 +119,26 @@ class WatchOptions:
                 raise Problem(msg, Exit.USAGE)
 
 
-def run(options: WatchOptions) -> int:
+def run(options: WatchOptions, ending: Ending) -> int:
     """Run the command until Ctrl-C."""
     if shutil.which(options.command[0]) is None:
         msg = f"can't run {options.command[0]}: there is no such command"
         raise Problem(msg)
-    others = [signal.SIGHUP] if hasattr(signal, "SIGHUP") else []
     for path in options.paths:
         if not os.path.exists(path):  # noqa: PTH110 (Path.exists raises where a name is too long)
             msg = f"can't watch {path}: there is no such file or directory"
             raise Problem(msg)
     runs = Runs(options)
+    ending.last_words, ending.at_once = runs.last_words, runs.kill
     if not options.quiet:
         warn(f"Watching {', '.join(map(str, options.paths))}; Ctrl-C ends it.")
-    with terminable(*others, at_once=runs.kill) as ending:
-        try:
-            ending.run(_watch, options, runs)
-        except KeyboardInterrupt:
-            raise Interrupted(runs.last_words(), ending.code) from None
-        except (CoalescingError, ImportError) as error:
-            raise Problem(str(error)) from error
-        except OSError as error:
-            msg = str(error) if error.strerror is None else f"can't watch: {error.strerror}"
-            raise Problem(msg) from error
+    try:
+        ending.run(_watch, options, runs)
+    except (CoalescingError, ImportError) as error:
+        raise Problem(str(error)) from error
+    except OSError as error:
+        msg = str(error) if error.strerror is None else f"can't watch: {error.strerror}"
+        raise Problem(msg) from error
     return Exit.SETUP
 
 
@@ -166,11 +160,6 @@ async def _watch(options: WatchOptions, runs: Runs) -> None:
 
 
 def _tell(status: RerunStatus) -> None:
-    warn(one_line(f"status: {in_words(status)}"))
-
-
-def in_words(status: RerunStatus) -> str:
-    """Say what a watch is doing."""
     words = [f"running ({status.last_trigger})" if status.in_flight else "idle"]
     if status.pending:
         soon = f" for {status.window:.1f} s" if status.window else ""
@@ -178,7 +167,7 @@ def in_words(status: RerunStatus) -> str:
     words += [f"{status.ticks} runs", f"{status.coalesced} coalesced"]
     if status.last_event is not None:
         words.append(f"last change {status.last_event.astimezone():%Y-%m-%d %H:%M:%S}")
-    return ", ".join(words)
+    warn(one_line(f"status: {', '.join(words)}"))
 
 
 class Runs:
@@ -194,8 +183,6 @@ class Runs:
         """Run the command once."""
         self._count, self._stopped = self._count + 1, False
         started = anyio.current_time()
-        if self._options.clear and is_terminal(sys.stdout):
-            write(CLEAR, sys.stdout)
         try:
             how = await self._run()
         except OSError as error:
@@ -205,11 +192,10 @@ class Runs:
             raise
         self._tell_of(changes, how, started)
 
-    def kill(self) -> str:
-        """Kill what still runs; say how it all ended."""
+    def kill(self) -> None:
+        """Kill what still runs."""
         if self._process is not None:
             _send(self._process, "SIGKILL")
-        return self.last_words()
 
     def last_words(self) -> str:
         """Say how it all ended."""
@@ -227,7 +213,7 @@ class Runs:
                 await self._end(process)
             raise
         self._process = None
-        return ending(status)
+        return how_it_ended(status)
 
     async def _end(self, process: Process) -> None:
         self._stopped = True
@@ -260,7 +246,7 @@ def _send(process: Process, name: str) -> None:
             process.kill()
 
 
-def ending(status: int) -> str:
+def how_it_ended(status: int) -> str:
     """Say how a run ended."""
     if status >= 0:
         return f"exit status {status}"

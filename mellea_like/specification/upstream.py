@@ -50,7 +50,7 @@ def beside(info: ValidationInfo, path: str | Path) -> Path:
     """Find a file: relative paths start in the directory of the file that names them."""
     context: dict[str, Any] = info.context or {}
     found = Path(context.get("directory", ".")) / path
-    if found.is_dir() or not found.exists():  # A pipe will do.
+    if not (found.is_file() or found.is_fifo()):
         msg = f"there is no file {found}"
         raise ValueError(msg)
     return found

@@ -125,16 +125,6 @@ def test_or_are_left_out(batch, tmp_path):
     assert [one["id"] for one in records(tmp_path / "out.jsonl")] == [3]
 
 
-def test_failing_fast_stops_at_the_first_that_does_not_pass(batch, server):
-    code, _, err = batch("--check", "excludes:2", "--loop", "1", "--fail-fast")
-    assert code == 1
-    assert len(server.requests) == 3
-    assert 'contains "2"' in err.splitlines()[-2]
-    assert err.splitlines()[-1] == (
-        "Stopped after 2 of 5 rows. A run with --journal FILE could be resumed."
-    )
-
-
 def test_rows_that_could_not_be_written_do_not_count_as_done(batch):
     code, _, err = batch(to="/dev/full")
     assert code == 3

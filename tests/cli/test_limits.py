@@ -76,7 +76,7 @@ async def test_one_limiter_is_around_the_backend_and_the_judge():
         ([], {}),
         (["requests=20"], {"requests": 20}),
         (["cost=0.5", "requests=1"], {"money": 0.5, "requests": 1}),
-        ([" Input_Tokens = 7 "], {"input_tokens": 7}),
+        ([" input-tokens = 7 "], {"input_tokens": 7}),
         (["output-tokens=9"], {"output_tokens": 9}),
     ],
 )
@@ -85,30 +85,17 @@ def test_a_budget_is_a_kind_and_an_amount(given, arguments):
 
 
 @pytest.mark.parametrize(
-    ("given", "sentence"),
+    "given",
     [
-        (["request=5"], "'request=5' is none of the known ones; did you mean requests=5?"),
-        (["request"], "'request' is none of the known ones; did you mean requests=20?"),
-        (["tokens=5"], "did you mean input-tokens=5?\nAllowed: requests=20  input-tokens=5000"),
-        (["seconds=5"], "'seconds=5' is none of the known ones: write --timeout 5 for that"),
-        (["time"], "write --timeout SECONDS for that"),
-        (["euros=5"], "budget 'euros=5' is none of the known ones\nAllowed: "),
-        (["requests"], "budget 'requests' lacks its amount: write requests=20"),
-        (["cost="], "budget 'cost=' lacks its amount: write cost=0.50"),
-        (["requests=0"], "requests takes a whole number above 0, as in requests=20"),
-        (["requests=1.5"], "requests takes a whole number above 0, as in requests=20"),
-        (["output-tokens=many"], "output-tokens takes a whole number above 0"),
-        (["cost=0"], "cost takes an amount of money above 0, as in cost=0.50"),
-        (["cost=inf"], "cost takes an amount of money above 0"),
-        (["cost=1e300"], "cost takes an amount of money above 0"),
-        (["cost=nan"], "cost takes an amount of money above 0"),
-        (["requests=1", "requests=2"], "budget requests is given twice: name each kind once"),
+        *(["request=5"], ["request"], ["tokens=5"], ["seconds=5"], ["requests"], ["cost="]),
+        *(["requests=0"], ["requests=1.5"], ["output-tokens=many"], ["cost=0"], ["cost=inf"]),
+        *(["cost=1e300"], ["cost=nan"], ["requests=1", "requests=2"]),
     ],
 )
-def test_what_is_no_budget_is_a_sentence_that_says_what_to_write(given, sentence):
-    with pytest.raises(Problem, match=r"^--budget ") as caught:
+def test_what_is_no_budget_is_a_sentence_that_says_what_to_write(given):
+    with pytest.raises(Problem, match=r"^--budget '.*': write a kind and an amount") as caught:
         parse_budget(given)
-    assert sentence in str(caught.value)
+    assert "Allowed: requests=20  input-tokens=5000" in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -172,7 +159,7 @@ def test_a_budgets_error_is_told_in_options(kind):
     [
         (["--schedule", "fast"], "--schedule 'fast' is none of the known ones\nAllowed: eager"),
         (["--schedule", "staggered"], "isn't of the form staggered:SECONDS, as in staggered:0.5"),
-        (["--budget", "requests"], "--budget 'requests' lacks its amount: write requests=20"),
+        (["--budget", "requests"], "--budget 'requests': write a kind and an amount"),
         (["--budget", "output-tokens=9"], "needs to know how long one reply may get: add --max-to"),
         (
             ["--budget", "cost=1", "--price", "1,2"],
@@ -185,8 +172,6 @@ def test_a_budgets_error_is_told_in_options(kind):
         (["--rpm", "5", "--tpm", "-3"], "--tpm takes a number above 0, not -3"),
         (["--retries", "-1"], "--retries takes 0 at least, not -1"),
         (["--max-tokens", "0"], "--max-tokens takes 1 at least, not 0"),
-        (["--early"], "--early has nothing to do: none of the checks can tell before the end"),
-        (["--early", "--check", "contains:x"], "--early has nothing to do"),
     ],
 )
 def test_bad_usage_exits_with_2_and_says_what_to_write(command, arguments, sentence):

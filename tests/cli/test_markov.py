@@ -84,7 +84,7 @@ def test_json_is_one_object_with_every_slice(command):
     assert record["usage"]["requests"] == 1
     [piece] = record["slices"]
     assert piece["outcome"] == "passed"
-    assert piece["validations"][0]["requirement"] == "words>=1"
+    assert piece["validations"][0]["name"] == "words>=1"
 
 
 def test_json_of_a_failure_has_the_reasons(command):
@@ -96,7 +96,7 @@ def test_json_of_a_failure_has_the_reasons(command):
     assert record["text"]
     assert record["stop_reason"] == "exhausted"
     assert len(record["slices"]) == 4
-    assert "it has" in record["slices"][0]["reasons"][0]
+    assert "it has" in record["slices"][0]["validations"][0]["reason"]
 
 
 def test_explain_shows_a_table_of_all_slices_on_standard_error(command):

@@ -97,7 +97,7 @@ def test_what_is_required_in_words_is_judged_by_the_model(command):
     record = json.loads(out)
     assert (code, record["text"]) == (0, "a red fox")
     assert record["usage"]["requests"] == 2
-    assert record["slices"][0]["validations"][0]["requirement"] == "mentions a colour"
+    assert record["slices"][0]["validations"][0]["name"] == "mentions a colour"
 
 
 def test_another_model_may_judge_what_the_embedded_generator_writes(command):

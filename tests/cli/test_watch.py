@@ -13,9 +13,9 @@ import time
 from pathlib import Path
 
 import pytest
-from command_line import Terminal, start
+from command_line import start
 
-from mellea_like.cli.watch import CLEAR, ending
+from mellea_like.cli.watch import how_it_ended
 
 pytestmark = [
     pytest.mark.alone,
@@ -284,22 +284,12 @@ def test_a_state_that_can_not_be_kept_is_told_in_a_sentence(tmp_path, command):
         assert err.startswith(f"mellea-like: {says}")
 
 
-@pytest.mark.parametrize("pipe", [True, False])
-def test_clear_clears_a_terminal_and_nothing_else(tmp_path, pipe):
-    arguments = ("watch", str(tmp_path), "--clear", "--", *SAY)
-    with Terminal(*arguments, pipe=pipe) as terminal:
-        terminal.wait_for("run 1 ")
-        assert (CLEAR in terminal.seen) == (not pipe)
-        terminal.process.send_signal(signal.SIGINT)
-        assert terminal.finish()[0] == 130
-
-
 @pytest.mark.parametrize(
     ("status", "says"),
     [(0, "exit status 0"), (77, "exit status 77"), (-15, "ended by SIGTERM"), (-99, "signal 99")],
 )
 def test_how_a_run_ended_is_said_in_words(status, says):
-    assert says in ending(status)
+    assert says in how_it_ended(status)
 
 
 @pytest.mark.parametrize(
@@ -329,7 +319,7 @@ def test_help_shows_how_it_is_used(command):
     code, out, _ = command("watch", "--help")
     assert code == 0
     assert "-- COMMAND..." in out
-    for option in ("--quiet-seconds", "--max-wait", "--on-busy", "--ignore", "--clear", "--grace"):
+    for option in ("--quiet-seconds", "--max-wait", "--on-busy", "--ignore", "--grace"):
         assert option in out
 
 

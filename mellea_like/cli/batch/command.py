@@ -21,12 +21,11 @@ from mellea_like.cli.batch.progress import BatchView, so_far, summary
 from mellea_like.cli.batch.prompt import PromptTemplate
 from mellea_like.cli.batch.source import RowSource
 from mellea_like.cli.errors import code_of, in_options, logs, problems_of, report, sentence
-from mellea_like.cli.exits import Exit, Interrupted, Problem
-from mellea_like.cli.signals import terminable
-from mellea_like.cli.terminal import is_terminal, one_line, warn
+from mellea_like.cli.exits import Exit, Problem
+from mellea_like.cli.terminal import is_terminal, warn
 from mellea_like.core.format import strip_fence
 from mellea_like.core.trace import usage_to_dict
-from mellea_like.errors import JournalError, LimitExceeded, SamplingFailed
+from mellea_like.errors import JournalError, LimitExceeded
 from mellea_like.runtime.garbage_collector import relaxed_gc
 
 if TYPE_CHECKING:
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
     from mellea_like.batch.rows.formats import Row
     from mellea_like.cli.backends import Opened
     from mellea_like.cli.batch.options import BatchOptions
+    from mellea_like.cli.signals import Ending
 
 __all__ = ["run_batch"]
 
@@ -44,34 +44,20 @@ MOST_ERRORS_TOLD = 5
 """How many different errors are told one by one."""
 
 
-def run_batch(options: BatchOptions) -> int:
+def run_batch(options: BatchOptions, ending: Ending) -> int:
     """Do what ``mellea-like batch`` was asked to do."""
     debug = options.debug
     batch: _Batch | None = None
     resumable = True
-
-    def at_once() -> str:
-        return "Interrupted." if batch is None else batch.break_off()
-
-    with (
-        logs(debug=debug),
-        terminable(at_once=at_once) as ending,
-        relaxed_gc(),
-        ExitStack() as stack,
-    ):
+    with logs(debug=debug), relaxed_gc(), ExitStack() as stack:
         try:
             batch = _Batch(options)
             stack.callback(batch.close)
+            ending.last_words, ending.at_once = batch.last_words, batch.leave_at_once
             ending.run(batch.run)
             return batch.finish()
-        except KeyboardInterrupt:
-            words = "Interrupted." if batch is None else f"Interrupted{batch.so_far()}"
-            raise Interrupted(words, ending.code) from None
         except LimitExceeded as error:
             warn(f"mellea-like: {in_options(str(error))}")
-            code = Exit.NOTHING_PASSED
-        except SamplingFailed as error:  # With --fail-fast.
-            warn(f"mellea-like: {one_line(str(error))}")
             code = Exit.NOTHING_PASSED
         except ReaderLeft:
             warn("mellea-like: nobody reads the results any more")
@@ -200,7 +186,6 @@ class _Batch:
                 options=options.request_options,
                 budget=opened.make_budget("this run"),
                 ordered=options.ordered,
-                fail_fast=options.fail_fast,
                 journal=self._journal(opened),
                 keep_errors=False,  # The backend's say nothing about the row.
                 on_progress=self._view.update,
@@ -278,10 +263,13 @@ class _Batch:
             )
             raise Problem(msg)
 
-    def break_off(self) -> str:
-        """Leave nothing useless behind; say how far the run came."""
+    def leave_at_once(self) -> None:
+        """Leave nothing useless behind."""
         for output in self._outputs:
             output.remove_leftovers(keep=False)
+
+    def last_words(self) -> str:
+        """Say how far the run came that was interrupted."""
         return f"Interrupted{self.so_far()}"
 
     def finish(self) -> int:

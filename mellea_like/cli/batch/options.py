@@ -118,7 +118,6 @@ class BatchOptions(DrawOptions):
     ordered: bool = option(
         False, "Results in the order of the rows; by default as they come.", panel=RUN
     )
-    fail_fast: bool = option(False, "Stop at the first row that does not pass.", panel=RUN)
     max_errors: int = option(
         10,
         "Stop when so many rows in a row end in an error; 0 for never.",

@@ -13,7 +13,6 @@ from jinja2.exceptions import SecurityError
 from mellea_like.batch.rows.formats import BadRow
 from mellea_like.batch.rows.template import RowTemplate
 from mellea_like.cli.exits import Exit, Problem
-from mellea_like.cli.options import check_file
 from mellea_like.cli.terminal import one_line
 
 if TYPE_CHECKING:
@@ -50,7 +49,6 @@ class PromptTemplate:
         if not argument.startswith("@"):
             return cls(argument)
         path = Path(argument[1:])
-        check_file("--prompt", path)
         try:
             with path.open(encoding="utf-8-sig") as file:
                 text = file.read(LONGEST_TEMPLATE + 1)

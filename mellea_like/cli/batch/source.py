@@ -13,7 +13,6 @@ from mellea_like.batch.rows.formats import BadRow, Row, RowFormat, format_of
 from mellea_like.cli.batch.identity import digest_of
 from mellea_like.cli.batch.options import STANDARD
 from mellea_like.cli.exits import Exit, Problem
-from mellea_like.cli.options import check_file
 from mellea_like.cli.terminal import one_line, warn
 from mellea_like.runtime.threads import run_in_thread
 
@@ -60,8 +59,6 @@ class RowSource:
         self._most = most
         self._total: int | None = None
         self._name = "standard input" if self.path is None else str(self.path)
-        if self.path is not None:
-            check_file("INPUT", self.path)
         self._assumed = format is None and self.path is None
         self._hint = ""
         self.format = self._format(format)
@@ -90,9 +87,9 @@ class RowSource:
     def look_through(self, *, quiet: bool = False) -> None:
         """Read a file to its end, or a pipe to its first row, and find what is wrong."""
         if self._piped:
-            self._file = self._open()
-            self._rest = self._good(self._file)
             with self._trouble():
+                self._file = self._open()
+                self._rest = self._good(self._file)
                 self._first = self._next()
             found = self._first is not _NO_ROW
         else:

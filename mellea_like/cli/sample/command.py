@@ -13,22 +13,28 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 
 from mellea_like.cli.backends import Backends
-from mellea_like.cli.console import make_console
+from mellea_like.cli.console import live_view, make_console
 from mellea_like.cli.draw_options import OUTPUT, DrawOptions
 from mellea_like.cli.errors import code_of, logs, report
-from mellea_like.cli.exits import Exit, Interrupted, Problem
+from mellea_like.cli.exits import Exit, Problem
 from mellea_like.cli.options import argument, option
-from mellea_like.cli.sample.output import as_record, summary, why, write_record, write_text
-from mellea_like.cli.sample.progress import LiveView, Progress, slices_table
-from mellea_like.cli.signals import Ending, terminable
+from mellea_like.cli.sample.output import (
+    as_record,
+    slices_table,
+    summary,
+    why,
+    write_record,
+    write_text,
+)
+from mellea_like.cli.sample.progress import Progress, render
 from mellea_like.cli.terminal import is_terminal, one_line, replace_file, silence, warn
 from mellea_like.core.trace import to_dict
 from mellea_like.errors import BackendError, LimitExceeded, MelleaError, SamplingTimeout
+from mellea_like.report.format import plural
 from mellea_like.specification.strategy import MAX_ITERATIONS
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-
+    from mellea_like.cli.signals import Ending
     from mellea_like.core.requirement import Requirement
     from mellea_like.core.result import SamplingResult
 
@@ -79,25 +85,26 @@ class SampleOptions(DrawOptions):
     )
 
 
-def run(options: SampleOptions) -> int:
+def run(options: SampleOptions, ending: Ending) -> int:
     """Run the command."""
     # What is above the bound is refused before anything is shown.
     progress = Progress(options.loop, min(options.concurrency, MAX_ITERATIONS))
-    with logs(debug=options.debug), terminable() as ending:
+
+    def last_words() -> str:
+        calls = plural(progress.cancelled, "call")
+        return (
+            f"Interrupted: {calls} in flight cancelled." if progress.cancelled else "Interrupted."
+        )
+
+    ending.last_words = last_words
+    with logs(debug=options.debug):
         try:
             return _run(options, progress, ending)
-        except KeyboardInterrupt:
-            calls = "" if progress.cancelled == 1 else "s"
-            what = f"{progress.cancelled} call{calls} in flight cancelled."
-            message = f"Interrupted: {what}" if progress.cancelled else "Interrupted."
-            raise Interrupted(message, ending.code) from None
         except Exception as error:  # noqa: BLE001 (worded in a sentence; shown with --debug)
             return _report(options, error)
 
 
 def _run(options: SampleOptions, progress: Progress, ending: Ending) -> int:
-    schedule = options.spec.make_schedule()
-    progress.follow(pooled=schedule.pooled, extra=schedule.extra)
     requirements = options.make_requirements()
     backends = Backends(options, default="markov")
     if options.trace is not None:
@@ -127,7 +134,12 @@ async def _sample(
         strategy = opened.make_strategy(budget=opened.make_budget("this call"), plugins=[progress])
         if not options.quiet or backends.named is None:
             warn(f"Backend: {opened.name}")
-        with _watched(options, progress):
+        # Log records would run into a live view.
+        shown = not (options.quiet or options.debug)
+        view = live_view(lambda console: render(progress, console)) if shown else None
+        if view is None and not options.quiet:
+            progress.tell = _tell
+        with view or contextlib.nullcontext():
             return await strategy.sample(
                 instruction,
                 requirements,
@@ -137,50 +149,32 @@ async def _sample(
             )
 
 
+def _tell(line: str) -> None:
+    warn(one_line(line))
+
+
 def _read_instruction(given: str) -> str:
-    source = "standard input" if given == "-" else "the instruction"
     text = _read_standard_input() if given == "-" else given
     if not text.strip():
+        source = "standard input" if given == "-" else "the instruction"
         msg = f"{source} is empty: say what to generate, in quotes"
         raise Problem(msg, Exit.USAGE)
     return text
 
 
 def _read_standard_input() -> str:
-    source = "standard input"
-    if sys.stdin is None:  # pyright: ignore[reportUnnecessaryComparison]
-        msg = f"{source} can't be read: it is closed; give the instruction in quotes"
-        raise Problem(msg, Exit.USAGE)
     try:
-        if sys.stdin.isatty():
+        if is_terminal(sys.stdin):
             warn("Reading the instruction from the terminal: end it with Ctrl-D.")
         data = sys.stdin.buffer.read(LONGEST_INSTRUCTION + 1)
         if len(data) > LONGEST_INSTRUCTION:
-            msg = f"{source} has over {LONGEST_INSTRUCTION // 2**20} MB: too long to ask a model"
+            msg = f"standard input has over {LONGEST_INSTRUCTION // 2**20} MB"
             raise Problem(msg, Exit.USAGE)
         return data.decode("utf-8").rstrip("\r\n")
-    except UnicodeDecodeError as exc:
-        msg = f"{source} isn't UTF-8 text: byte {exc.start} makes no sense"
-        raise Problem(msg, Exit.USAGE) from exc
     except (AttributeError, OSError, ValueError) as exc:
-        msg = f"{source} can't be read: {exc}"
+        why = "it is closed" if isinstance(exc, AttributeError) else exc
+        msg = f"standard input can't be read: {why}; give the instruction in quotes"
         raise Problem(msg, Exit.USAGE) from exc
-
-
-def _watched(options: SampleOptions, progress: Progress) -> AbstractContextManager[object]:
-    if options.quiet:
-        return contextlib.nullcontext()
-    # Log records would run into a live view.
-    if is_terminal(sys.stderr) and not options.debug:
-        console = make_console(sys.stderr)
-        if not console.is_dumb_terminal:
-            return LiveView(progress, console)
-    progress.tell = _tell
-    return contextlib.nullcontext()
-
-
-def _tell(line: str) -> None:
-    warn(one_line(line))
 
 
 def _show(options: SampleOptions, backends: Backends, result: SamplingResult[Any]) -> int:
@@ -194,14 +188,13 @@ def _show(options: SampleOptions, backends: Backends, result: SamplingResult[Any
             console.print(Text(str(ledger), no_wrap=True, overflow="ellipsis"))
     except OSError:
         silence(sys.stderr)
-    if result.success:
-        if not options.quiet:
-            warn(summary(result, ledger))
-    else:
+    if not result.success:
         warn(why(result, ledger))
+    elif not options.quiet:
+        warn(summary(result, ledger))
     if options.as_json:
-        names = {"strategy": options.strategy, "backend": backends.kind}
-        write_record(as_record(result, ledger, **names))
+        about = {"strategy": options.strategy, "backend": str(backends.kind)}
+        write_record(as_record(result, ledger, **about))
     elif result.best_index is not None:
         write_text(result.best.text)
     return Exit.PASSED if result.success else Exit.NOTHING_PASSED
@@ -230,19 +223,11 @@ def _report(options: SampleOptions, error: Exception) -> int:
 
 def _check_trace(path: Path) -> None:
     """Make sure that a trace can be written, before anything is sent."""
-    try:
-        if path.exists() and not path.is_file():
-            msg = f"--trace: {path} isn't a file"
-            raise Problem(msg)
-        if not path.parent.is_dir():
-            msg = f"--trace: there is no directory {path.parent}"
-            raise Problem(msg)
-        allowed = os.access(path.parent, os.W_OK)
-    except OSError as exc:
-        msg = f"--trace: can't write {path}: {exc.strerror or exc}"
-        raise Problem(msg) from exc
-    if not allowed:
-        msg = f"--trace: can't write {path}: Permission denied"
+    if os.path.exists(path) and not os.path.isfile(path):  # noqa: PTH110, PTH113 (never raise)
+        msg = f"--trace: {path} isn't a file"
+        raise Problem(msg)
+    if not os.access(path.parent, os.W_OK):
+        msg = f"--trace: can't write into the directory {path.parent}"
         raise Problem(msg)
 
 

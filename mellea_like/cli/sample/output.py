@@ -1,25 +1,29 @@
-"""What is said about a result: as JSON, and in sentences."""
+"""What is said about a result: as JSON, in sentences, and as a table."""
 
 from __future__ import annotations
 
-import json
-import re
 import sys
 from typing import TYPE_CHECKING, Any
 
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+from rich.text import Text
+
+from mellea_like.batch.rows.formats import as_json
 from mellea_like.cli.errors import in_options, problems_of, rejected_early
+from mellea_like.cli.sample.progress import NARROW, STYLES
 from mellea_like.cli.terminal import is_terminal, one_line, printable, write_output
-from mellea_like.core.trace import slice_to_dict, usage_to_dict
+from mellea_like.core.trace import to_dict
 from mellea_like.report.format import money, plural, seconds
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from mellea_like.core.ledger import Ledger
     from mellea_like.core.result import SamplingResult
     from mellea_like.core.slice import Slice
 
-__all__ = ["as_record", "summary", "why", "write_record", "write_text"]
-
-_NOT_ESCAPED_BY_JSON = re.compile(r"[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+__all__ = ["as_record", "slices_table", "summary", "why", "write_record", "write_text"]
 
 
 def write_text(text: str) -> None:
@@ -31,39 +35,22 @@ def write_text(text: str) -> None:
 
 def write_record(record: dict[str, Any]) -> None:
     """Write a record to standard output as one JSON object, fit for a terminal."""
-    indent = 2 if is_terminal(sys.stdout) else None
-    only_ascii = (sys.stdout.encoding or "").lower().replace("-", "") != "utf8"
-    text = json.dumps(record, ensure_ascii=only_ascii, indent=indent, default=str)
-    escaped = _NOT_ESCAPED_BY_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
-    write_output(f"{escaped}\n")
+    write_output(f"{as_json(record)}\n")
 
 
-def as_record(
-    result: SamplingResult[Any], ledger: Ledger, *, strategy: str, backend: str
-) -> dict[str, Any]:
-    """Write a result as plain data."""
-    best = None if result.best_index is None else result.best
+def as_record(result: SamplingResult[Any], ledger: Ledger, **about: str) -> dict[str, Any]:
+    """Write a result as plain data: the call's trace, and what came of it."""
     return {
-        "success": result.success,
-        "text": None if best is None else best.text,
-        "value": result.value,
-        "stop_reason": str(result.stop_reason),
+        **to_dict(result),
+        **about,
         "stop_detail": in_options(result.stop_detail),
-        "strategy": strategy,
-        "backend": backend,
-        "sampling_id": result.sampling_id,
-        "started": result.started.isoformat(),
-        "undelivered": result.undelivered,
-        "best_index": result.best_index,
-        "iteration": None if best is None else best.iteration,
-        "elapsed": round(result.elapsed, 6),
-        "usage": usage_to_dict(result.usage),
+        "text": None if result.best_index is None else result.best.text,
+        "value": result.value,
         "ledger": {
             "rows": [row._asdict() for row in ledger.rows],
             "total": ledger.total._asdict(),
             "currency": ledger.currency,
         },
-        "slices": [_slice(s) for s in result.slices],
     }
 
 
@@ -100,13 +87,26 @@ def _cost(result: SamplingResult[Any], ledger: Ledger) -> str:
     return f"{ran} run, {result.usage}{cost}, {seconds(result.elapsed)}"
 
 
-def _slice(s: Slice) -> dict[str, Any]:
-    written = slice_to_dict(s)
-    return {
-        **written,
-        "reasons": list(s.problems),
-        "validations": [{"requirement": v["name"], **v} for v in written["validations"]],
-        "error": None if s.error is None else f"{type(s.error).__name__}: {s.error}",
-        "started_at": round(s.started_at, 6),
-        "ended_at": round(s.ended_at, 6),
-    }
+def slices_table(slices: tuple[Slice, ...], console: Console) -> Table:
+    """Draw the record of a call."""
+    table = Table(title="Slices, in the order they ended", title_justify="left", box=SIMPLE_HEAD)
+    columns = ["id", "sub", "depth", "outcome", "seconds", "tokens"]
+    shown = ["id", "outcome"] if console.width < NARROW else columns
+    for name in shown:
+        table.add_column(name, justify="left" if name == "outcome" else "right", no_wrap=True)
+    table.add_column("text, and what failed", overflow="fold", ratio=1)
+    for s in slices:
+        about = Text(one_line(s.text, 300))
+        if rejected_early(s):
+            about.append(" … (rejected early)", style="dim")
+        for problem in problems_of(s):
+            about.append(("\n" if about else "") + one_line(f"- {problem}", 300), style="yellow")
+        outcome = Text(s.outcome.value, style=STYLES[s.outcome.value])
+        tokens = f"{s.usage.input_tokens} + {s.usage.output_tokens}" + "?" * bool(s.usage.unknown)
+        cells: tuple[str | Text, ...] = (
+            *(str(s.iteration), str(s.subsample), str(s.depth)),
+            *(outcome, f"{s.duration:.2f}", tokens),
+        )
+        row = dict(zip(columns, cells, strict=True))
+        table.add_row(*(row[name] for name in shown), about)
+    return table
