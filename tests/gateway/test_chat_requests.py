@@ -74,14 +74,12 @@ def test_what_asks_for_nothing_is_let_be(fields):
         ({"temperature": True}, "temperature"),
         ({"max_tokens": 0}, "max_tokens"),
         ({"max_tokens": 1.0}, "max_tokens"),
-        ({"max_tokens": 1, "max_completion_tokens": 2}, "max_tokens"),
         ({"stop": ["a"] * 5}, "stop"),
         ({"stop": [""]}, "stop.0"),
         ({"seed": 2**63}, "seed"),
         ({"n": 0}, "n"),
         ({"n": 129}, "n"),
         ({"stream": 1}, "stream"),
-        ({"stream_options": {"include_usage": True}}, "stream_options"),
         ({"stream": True, "stream_options": []}, "stream_options"),
         ({"stream": True, "stream_options": {"x": 1}}, "stream_options.x"),
         ({"presence_penalty": 3}, "presence_penalty"),
@@ -173,7 +171,6 @@ def test_a_field_that_is_wrong_or_not_supported_is_named(fields, param):
         ),
         ([{"role": "user", "content": [{"type": "input_audio"}]}], "messages.0.content.0"),
         ([{"role": "user", "content": [{"type": "file", "file": {}}]}], "messages.0.content.0"),
-        ([{"role": "user", "content": "x", "refusal": "no"}], "messages.0.refusal"),
         (
             [{"role": "assistant", "content": "", "tool_calls": [{"id": "1"}]}, *USER],
             "messages.0.tool_calls",
@@ -254,8 +251,5 @@ def test_extensions_are_read():
 
 
 def test_fields_that_the_model_passes_on_are_passed_on():
-    request = read(("top_k", "tools"), top_k=20)
-    assert request.passed_on == {"top_k": 20}
-    assert read(("presence_penalty",), presence_penalty="as is").passed_on == {
-        "presence_penalty": "as is"
-    }
+    request = read(("top_k", "grammar"), top_k=20, presence_penalty=1)
+    assert request.passed_on == {"top_k": 20, "presence_penalty": 1.0}

@@ -24,39 +24,31 @@ from mellea_like.gateway.refusal import Refusal, refuse
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from mellea_like.core.conversation import Role
 
 __all__ = ["ChatRequest", "Extensions", "ResponseFormat", "model_of", "read_chat"]
-
-ROLES: Mapping[str, Role] = MappingProxyType(
-    {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
-)
 
 LABELS = frozenset({"user", "metadata", "safety_identifier", "prompt_cache_key"})
 """Fields that label a request and change nothing about its reply; they go no further."""
 
-TOOLS = "tools are not supported"
-LOG_PROBABILITIES = "log probabilities are not supported"
-
 UNSUPPORTED: Mapping[str, tuple[Any, ...]] = MappingProxyType(
     {
-        "audio": ("replies are text",),
-        "function_call": (TOOLS,),
-        "functions": (TOOLS,),
-        "logit_bias": ("token biases are not supported",),
-        "logprobs": (LOG_PROBABILITIES, False),
-        "modalities": ("replies are text", ["text"]),
-        "parallel_tool_calls": (TOOLS, True, False),
-        "prediction": ("predicted outputs are not supported",),
-        "service_tier": ("there is one tier here", "auto", "default"),
-        "store": ("nothing is stored here", False),
-        "tool_choice": (TOOLS, "none", "auto"),
-        "tools": (TOOLS,),
-        "top_logprobs": (LOG_PROBABILITIES, 0),
-        "web_search_options": ("nothing is fetched from the web",),
+        "audio": (),
+        "function_call": (),
+        "functions": (),
+        "logit_bias": (),
+        "logprobs": (False,),
+        "modalities": (["text"],),
+        "parallel_tool_calls": (True, False),
+        "prediction": (),
+        "service_tier": ("auto", "default"),
+        "store": (False,),
+        "tool_choice": ("none", "auto"),
+        "tools": (),
+        "top_logprobs": (0,),
+        "web_search_options": (),
     }
 )
-"""Fields of OpenAI's that are refused: why, and the values that ask for nothing."""
+"""Fields of OpenAI's that are refused, and the values of them that ask for nothing."""
 
 UNSUPPORTED_CODE = "unsupported_parameter"
 
@@ -130,13 +122,6 @@ class _Message(_Fields):
     ] = Field(default=None, validate_default=True)
     name: Text | None = None
 
-    @field_validator("refusal")
-    @classmethod
-    def _said_by_the_assistant(cls, refusal: str | None, info: ValidationInfo) -> str | None:
-        if info.data.get("role") != "assistant":
-            _reject("only an assistant's message has one", UNSUPPORTED_CODE)
-        return refusal
-
     @field_validator("content")
     @classmethod
     def _something(cls, content: list[_Part] | None, info: ValidationInfo) -> list[_Part] | None:
@@ -149,7 +134,8 @@ class _Message(_Fields):
         text = self.refusal or ""
         if self.content is not None:
             text = "".join(part.text for part in self.content)
-        return Message(ROLES[self.role], text, self.name)
+        role = "system" if self.role == "developer" else self.role
+        return Message(role, text, self.name)
 
 
 class _JsonSchema(_Fields):
@@ -196,8 +182,8 @@ class Extensions(_Fields):
     when_nothing_passed: Literal["error", "best"] | None = None
 
 
-class ChatRequest(_Fields):
-    """A chat completion request."""
+class ChatRequest(_Fields, extra="allow"):
+    """A chat completion request; what is extra goes to the upstream as it is."""
 
     model: Text
     messages: Annotated[list[_Message], Field(min_length=1, max_length=2000)]
@@ -215,21 +201,6 @@ class ChatRequest(_Fields):
     frequency_penalty: Penalty | None = None
     presence_penalty: Penalty | None = None
     reasoning_effort: Text | None = None
-    unchecked: dict[str, Any] = Field(default_factory=dict[str, Any])
-
-    @field_validator("max_tokens")
-    @classmethod
-    def _once(cls, given: int | None, info: ValidationInfo) -> int | None:
-        if info.data.get("max_completion_tokens") not in {None, given}:
-            _reject("max_completion_tokens says something else: keep one of them")
-        return given
-
-    @field_validator("stream_options")
-    @classmethod
-    def _goes_with_a_stream(cls, given: _StreamOptions, info: ValidationInfo) -> _StreamOptions:
-        if not info.data.get("stream"):
-            _reject("this goes with stream: true")
-        return given
 
     @property
     def conversation(self) -> tuple[Message, ...]:
@@ -245,11 +216,10 @@ class ChatRequest(_Fields):
     @property
     def passed_on(self) -> dict[str, Any]:
         """Further fields for the upstream."""
-        return {**self.model_dump(include=PASSED_ON, exclude_none=True), **self.unchecked}
-
-
-CHECKED = ChatRequest.model_fields.keys() - {"unchecked"}
-OUR_FIELDS = CHECKED - PASSED_ON
+        return {
+            **self.model_dump(include=PASSED_ON, exclude_none=True),
+            **(self.model_extra or {}),
+        }
 
 
 def model_of(body: Mapping[str, Any]) -> str:
@@ -263,14 +233,13 @@ def model_of(body: Mapping[str, Any]) -> str:
 def read_chat(body: Mapping[str, Any], pass_on: tuple[str, ...] = ()) -> ChatRequest:
     """Read a request; fields named in ``pass_on`` may go to the upstream as they are."""
     model_of(body)
-    given = {name: value for name, value in body.items() if value is not None}
-    unchecked = {
-        name: given.pop(name) for name in pass_on if name in given and name not in OUR_FIELDS
-    }
-    read = {name: given.pop(name) for name in CHECKED if name in given}
-    _check_others(given)
+    read = {*ChatRequest.model_fields, *pass_on}
+    for name, value in body.items():
+        if name not in read and name not in LABELS:
+            _check_other(name, value)
+    known = {name: value for name, value in body.items() if name in read}
     try:
-        request = ChatRequest.model_validate({**read, "unchecked": unchecked})
+        request = ChatRequest.model_validate(known)
     except ValidationError as exc:
         raise _refusal(exc) from None
     if request.messages[-1].role == "assistant":
@@ -289,12 +258,10 @@ def _refusal(error: ValidationError) -> Refusal:
     return Refusal(400, f"{param}: {message}", param=param, code=code)
 
 
-def _check_others(fields: Mapping[str, Any]) -> None:
-    for name, value in fields.items():
-        if name in LABELS or value in ([], {}):
-            continue
-        if name not in UNSUPPORTED:
-            refuse(name, "the gateway knows no such field", "unknown_parameter")
-        why, *harmless = UNSUPPORTED[name]
-        if not any(value == v and type(value) is type(v) for v in harmless):
-            refuse(name, why, UNSUPPORTED_CODE)
+def _check_other(name: str, value: Any) -> None:
+    if value is None or value in ([], {}):
+        return
+    if name not in UNSUPPORTED:
+        refuse(name, "the gateway knows no such field", "unknown_parameter")
+    if not any(value == v and type(value) is type(v) for v in UNSUPPORTED[name]):
+        refuse(name, "the gateway doesn't support this", UNSUPPORTED_CODE)

@@ -218,7 +218,8 @@ class ServedModel:
 
     def _options(self, request: ChatRequest, most: int | None) -> Options:
         defaults = self.config.options
-        wanted = request.max_tokens or request.max_completion_tokens
+        asked = (request.max_tokens, request.max_completion_tokens)
+        wanted = min((given for given in asked if given is not None), default=None)
         bounds = [limit for limit in (defaults.max_tokens, most) if limit is not None]
         given = Options(
             temperature=request.temperature,
