@@ -15,39 +15,12 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from mellea_like.coalescing import ChatDispatcher, ChatPhase
-from mellea_like.errors import QueueFull, ShutdownError, Stopped
+from mellea_like.errors import ShutdownError, Stopped
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
 
 
 # --- S1: every accepted submission settles exactly once ---------------------------------------
-
-
-async def test_s1_each_way_to_the_end_settles_a_ticket_and_the_counts_agree():
-    bot = Bot(1)
-    async with chat(bot) as dispatcher:
-        tickets = await say(dispatcher, (0, "answered"), (0.5, "expired"))
-        tickets.append(dispatcher.submit("a", "too late", deadline=0.8))
-        await until(1.5)
-        tickets.append(dispatcher.submit("a", "stopped"))
-        await dispatcher.stop("a")
-        bot.error = OSError("no")
-        tickets.append(dispatcher.submit("a", "failed"))
-        await until(4)
-        tickets.append(dispatcher.submit("a", "shut out"))
-        await dispatcher.abort()
-        assert await outcomes(*tickets) == [
-            ("answered",),
-            "Stopped",
-            "Expired",
-            "Stopped",
-            "OSError",
-            "ShutdownError",
-        ]
-    figures = dispatcher.statistics()
-    assert figures.accepted == 6
-    assert (figures.answered, figures.failed, figures.dropped) == (1, 1, 4)
-    assert (figures.pending, figures.running) == (0, 0)
 
 
 async def test_s1_a_ticket_gives_the_same_each_time_it_is_awaited():
@@ -81,17 +54,6 @@ async def test_s3_the_message_of_a_waiter_that_is_cancelled_during_the_run_is_se
         assert dispatcher.phase("a") is ChatPhase.RUNNING, "no one need wait for it"
         assert await ticket == (1,)
     assert bot.ends == ["answered"]
-
-
-async def test_s3_when_the_only_waiter_of_all_messages_is_cancelled_there_is_no_run():
-    bot = Bot(1)
-    async with chat(bot, quiet=0.5) as dispatcher:
-        ticket = dispatcher.submit("a", 1)
-        with anyio.move_on_after(0.1):
-            await ticket
-        assert dispatcher.phase("a") is ChatPhase.IDLE
-        await anyio.sleep(5)
-    assert bot.runs == []
 
 
 async def test_s3_a_message_with_another_waiter_stays():
@@ -173,7 +135,7 @@ async def test_s5_draining_does_not_wait_for_a_run_that_is_interrupted_to_gather
     assert await ticket == (1, 2)
 
 
-# --- S6 and S7: caps --------------------------------------------------------------------------
+# --- S6: a cap -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("on_busy", ["queue", "interrupt"])
@@ -189,22 +151,6 @@ async def test_s6_a_steady_stream_can_not_starve(on_busy, interval):
     waits = [ran.start - ran.messages[0][1] for ran in answered]
     assert max(waits) <= 2.0 + 1e-9
     assert [m[0] for ran in answered for m in ran.messages] == list(range(int(10 / interval)))
-
-
-async def test_s7_no_queue_grows_without_bound():
-    async with chat(Bot(1e6), max_pending=7, max_sessions=3) as dispatcher:
-        full = 0
-        for number in range(500):
-            try:
-                dispatcher.submit(number % 10, number, run=Bot(1e6).reply)
-            except QueueFull:
-                full += 1
-            await anyio.sleep(0.01)
-        figures = dispatcher.statistics()
-        assert figures.sessions == 3
-        assert figures.pending <= 21
-        assert full == 500 - figures.accepted > 400
-        await dispatcher.abort()
 
 
 # --- S8: deadlines ----------------------------------------------------------------------------
@@ -266,26 +212,6 @@ def spans():
 
 
 @pytest.mark.allow_blocking
-async def test_the_span_of_a_run_links_to_its_callers_and_is_none_of_their_children(spans):
-    bot = Bot(1)
-    async with chat(bot) as dispatcher:
-        callers = []
-        for text in "ab":
-            with trace.get_tracer("test").start_as_current_span(text) as caller:
-                callers.append(caller.get_span_context())
-                dispatcher.submit("key", text)
-                dispatcher.submit("key", text * 2)
-        dispatcher.submit("key", "no span")
-    [span] = [span for span in spans.get_finished_spans() if span.name == "chat run"]
-    assert [link.context.span_id for link in span.links] == [caller.span_id for caller in callers]
-    assert span.parent is None
-    assert span.attributes is not None
-    assert span.attributes["mellea_like.session"] == "key"
-    assert span.attributes["mellea_like.messages"] == 5
-    assert len(str(span.attributes["mellea_like.run_id"])) == 16
-
-
-@pytest.mark.allow_blocking
 async def test_spans_say_how_a_run_ended(spans, caplog):
     caplog.set_level(logging.CRITICAL)
     async with chat(Bot(1, error=OSError())) as dispatcher:
@@ -293,6 +219,7 @@ async def test_spans_say_how_a_run_ended(spans, caplog):
         dispatcher.submit("stopped", 2, run=Bot(1).reply)
         await until(0.5)
         await dispatcher.stop("stopped")
+    assert {span.attributes["mellea_like.messages"] for span in spans.get_finished_spans()} == {1}
     found = {
         span.attributes["mellea_like.session"]: (
             span.attributes.get("mellea_like.outcome"),

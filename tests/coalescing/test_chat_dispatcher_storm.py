@@ -18,7 +18,7 @@ from mellea_like.coalescing import ChatDispatcher, Ticket
 from mellea_like.errors import CoalescingError, QueueFull, Refused, ShutdownError
 from mellea_like.testing.virtual_clock import run_virtual
 
-EXAMPLES = 1000 if os.environ.get("STORM") else 200
+EXAMPLES = 1000 if os.environ.get("STORM") else 100
 SLACK = 1e-6
 
 pytestmark = pytest.mark.timeout(600)

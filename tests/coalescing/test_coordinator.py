@@ -13,13 +13,10 @@ from joint_kit import Person, ask, echo, entry, gather, tasks_of, text_of
 
 from mellea_like.backends.scripted import ScriptedBackend
 from mellea_like.coalescing.coordinator.coordinator import (
-    DEFAULT_COALESCE_MAX_BATCH,
-    DEFAULT_COALESCE_WINDOW,
     SamplingCoordinator,
 )
 from mellea_like.coalescing.coordinator.joint_prompt import BATCH_OVERHEAD, TASK_OVERHEAD
 from mellea_like.core.backend import Options, Request
-from mellea_like.core.conversation import Message
 from mellea_like.core.generation import Generation, Meter, Usage
 from mellea_like.errors import (
     AuthenticationFailed,
@@ -46,10 +43,6 @@ async def later(seconds, function, *args):
 
 
 # --- when -----------------------------------------------------------------------------------------
-
-
-def test_the_defaults_are_5_seconds_and_10_requests():
-    assert (DEFAULT_COALESCE_WINDOW, DEFAULT_COALESCE_MAX_BATCH) == (5.0, 10)
 
 
 @pytest.mark.parametrize(
@@ -117,20 +110,6 @@ async def test_one_request_alone_is_passed_through_untouched():
     assert person.requests[0] is request
     assert reply == Generation("HELLO", None, Usage(1, 100, 50), "person", "stop")
     assert request.meter.usage == Usage(1, 100, 50)
-
-
-async def test_its_reply_is_the_backends_own_object():
-    reply = Generation("anything", value=object())
-    backend = ScriptedBackend([replace(reply, usage=Usage(1, 1, 1))])
-    kept = []
-
-    class Keeping:
-        async def generate(self, request):
-            kept.append(await backend.generate(request))
-            return kept[0]
-
-    async with SamplingCoordinator(Keeping(), window=0) as coordinator:
-        assert await coordinator.generate(ask("x")) is kept[0]
 
 
 async def test_isolated_requests_share_with_nobody_and_wait_for_nobody():
@@ -230,27 +209,6 @@ async def test_what_a_scope_raises_or_returns_in_error_is_the_callers():
         with pytest.raises(ZeroDivisionError):
             await coordinator.generate(ask("x"))
         assert coordinator.statistics().asked == 0
-
-
-async def test_one_slow_approval_does_not_block_the_rest():
-    async def slow_for_the_first(tasks):
-        if text_of(tasks[0]) == "t0":
-            await anyio.sleep(100)
-        return [entry(task, "ok") for task in tasks]
-
-    person = Person(slow_for_the_first)
-    async with SamplingCoordinator(person, max_batch=2, concurrency=2) as coordinator:
-        done = []
-
-        async def call(request):
-            await coordinator.generate(request)
-            done.append((request.messages[-1].content, anyio.current_time()))
-
-        async with anyio.create_task_group() as tasks:
-            for request in asks(6):
-                tasks.start_soon(call, request)
-                await anyio.wait_all_tasks_blocked()
-    assert sorted(text for text, at in done if at < 1) == ["t2", "t3", "t4", "t5"]
 
 
 @pytest.mark.parametrize("most", [1, 2, 3])
@@ -639,12 +597,3 @@ async def test_its_numbers_add_up():
 async def test_wrong_arguments_are_said_at_once(arguments, error, says):
     with pytest.raises(error, match=says):
         SamplingCoordinator(Person(), **arguments)
-
-
-async def test_a_system_prompt_and_an_assistants_last_word_are_kept_apart():
-    person = Person()
-    prefilled = Request((Message("user", "go on"), Message("assistant", "Once")))
-    async with SamplingCoordinator(person) as coordinator:
-        await gather(coordinator, prefilled, *asks(2))
-    assert person.requests[0] is prefilled
-    assert person.sizes == [1, 2]

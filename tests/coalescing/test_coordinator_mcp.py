@@ -202,27 +202,6 @@ async def test_over_http_three_samples_make_one_approval(mode):
 
 
 @OVER_HTTP
-async def test_over_http_an_answer_that_is_missing_fails_its_request_alone(mode):
-    books, person = Books(), Person(all_but_the_second)
-    with over_http(books) as url:
-        async with Client(url, mode=mode, sampling_callback=person) as client:
-            answers = answers_of(await client.call_tool("three"))
-    assert answers == {**ALL, "two": "MissingAnswer"}
-    assert sorted(books.statuses) == ["missing", "ok", "ok"]
-
-
-@OVER_OLD_HTTP
-async def test_over_http_a_refusal_is_told_to_each():
-    books, person = Books(), Person(refuse)
-    with over_http(books) as url:
-        async with Client(url, mode="legacy", sampling_callback=person) as client:
-            answers = answers_of(await client.call_tool("three"))
-    assert set(answers.values()) == {"User rejected sampling request (refusal)"}
-    assert len(person.prompts) == 1
-    assert books.statuses == ["refused"] * 3
-
-
-@OVER_HTTP
 async def test_over_http_work_whose_client_disconnects_comes_to_an_end(mode):
     books, person = Books(), Person(never)
     # A connection of HTTP that is gone may come back: it is the time limits that end the work.

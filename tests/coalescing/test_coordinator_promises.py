@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import threading
 
 import anyio
 import pytest
@@ -17,7 +16,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from mellea_like.coalescing.coordinator.coordinator import SamplingCoordinator
 from mellea_like.coalescing.coordinator.request_batch import PendingRequest, RequestBatch
-from mellea_like.errors import BackendUnavailable, Expired, ShutdownError
+from mellea_like.errors import BackendUnavailable
 from mellea_like.testing import check_backend
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
@@ -45,31 +44,6 @@ class Settlements:
 
 
 # --- S1: every accepted submission settles exactly once -------------------------------------------
-
-
-async def test_s1_each_settles_once_with_a_result_or_a_typed_error():
-    told = Settlements()
-    statuses = []
-    answers = lambda tasks: [entry(task, "ok") for task in tasks if text_of(task) != "t0"]
-    person = Person(answers, delay=1)
-    async with (
-        SamplingCoordinator(person, retry_missing=False, audit=statuses.append) as coordinator,
-        anyio.create_task_group() as tasks,
-    ):
-        for request in [*asks(3), ask("late", deadline=2.0), ask("alone", format=int)]:
-            tasks.start_soon(told.call, coordinator, request)
-        with anyio.move_on_after(3):
-            await told.call(coordinator, ask("gone"))
-    assert {text: [str(h) for h in heard] for text, heard in told.heard.items()} == {
-        "t0": ["<class 'mellea_like.errors.MissingAnswer'>"],
-        "t1": ["ok"],
-        "t2": ["ok"],
-        "late": ["<class 'mellea_like.errors.Expired'>"],
-        "alone": ["ALONE"],
-        "gone": ["cancelled"],
-    }
-    ends = [record.request_id for record in statuses if record.status != "asked"]
-    assert len(ends) == len(set(ends)) == 6
 
 
 # --- S2: work runs in the component's task group --------------------------------------------------
@@ -176,14 +150,6 @@ async def test_s3_a_batch_whose_waiters_leave_before_it_runs_is_not_sent():
         assert coordinator.statistics().in_flight == 0
 
 
-async def test_s3_a_batch_that_nobody_waits_for_asks_nothing(caplog):
-    person = Person()
-    batch = RequestBatch("b", [], person, retry_missing=True, on_call=print)
-    await batch.run()
-    assert batch.closed.is_set()
-    assert (person.requests, caplog.text) == ([], "")
-
-
 async def test_s3_all_promises_of_a_backend():
     async with SamplingCoordinator(Person(delay=1)) as coordinator:
         await check_backend(lambda: coordinator)
@@ -261,41 +227,6 @@ async def test_s4_what_is_no_exception_is_never_lost():
 # --- S5: closing ----------------------------------------------------------------------------------
 
 
-async def test_s5_draining_serves_what_was_accepted_without_waiting_for_windows():
-    told = Settlements()
-    person = Person(delay=1)
-    async with (
-        SamplingCoordinator(person, concurrency=1) as coordinator,
-        anyio.create_task_group() as tasks,
-    ):
-        for request in [*asks(2), *asks(1, temperature=0.3)]:
-            tasks.start_soon(told.call, coordinator, request)
-        await anyio.sleep(0.5)
-        await coordinator.drain()
-        assert anyio.current_time() == pytest.approx(2.5)
-        assert coordinator.closing
-        with pytest.raises(ShutdownError, match="is closing"):
-            await coordinator.generate(ask("late"))
-    assert told.heard == {"t0": ["T0", "T0"], "t1": ["T1"]}
-
-
-async def test_s5_aborting_cancels_what_runs_and_settles_everyone():
-    told = Settlements()
-    person = Person(delay=10)
-    async with (
-        SamplingCoordinator(person, max_batch=2, concurrency=1) as coordinator,
-        anyio.create_task_group() as tasks,
-    ):
-        for request in asks(6):
-            tasks.start_soon(told.call, coordinator, request)
-        await anyio.sleep(1)
-        await coordinator.abort()
-        assert coordinator.statistics()[:2] == (0, 0)
-    assert anyio.current_time() == pytest.approx(1)
-    assert told.heard == {f"t{n}": [ShutdownError] for n in range(6)}
-    assert person.cancelled == 1
-
-
 # --- S6: no starvation ----------------------------------------------------------------------------
 
 
@@ -312,51 +243,10 @@ async def test_s6_a_steady_stream_does_not_keep_a_window_open():
     assert len(person.times) == 2
 
 
-async def test_s6_one_who_asks_for_much_does_not_keep_others_out():
-    person = Person(delay=1)
-    async with (
-        SamplingCoordinator(person, max_batch=1, concurrency=1) as coordinator,
-        anyio.create_task_group() as tasks,
-    ):
-        tasks.start_soon(gather, coordinator, *asks(50, call="greedy"))
-        await anyio.sleep(0.5)
-        await coordinator.generate(ask("modest", call="modest"))
-        assert anyio.current_time() < 6
-        tasks.cancel_scope.cancel()
-
-
 # --- S8: deadlines --------------------------------------------------------------------------------
 
 
-async def test_s8_a_slow_batch_before_it_counts():
-    person = Person(delay=10)
-    async with (
-        SamplingCoordinator(person, max_batch=1, concurrency=1) as coordinator,
-        anyio.create_task_group() as tasks,
-    ):
-        tasks.start_soon(coordinator.generate, ask("slow"))
-        await anyio.sleep(1)
-        with pytest.raises(Expired):
-            await coordinator.generate(ask("behind", deadline=8.0))
-        assert anyio.current_time() == pytest.approx(8)
-    assert person.texts == [["slow"]]
-
-
 # --- and besides ----------------------------------------------------------------------------------
-
-
-async def test_another_event_loop_is_told_to_use_one_of_its_own():
-    async with SamplingCoordinator(Person()) as coordinator:
-
-        def elsewhere():
-            with pytest.raises(RuntimeError, match="entered in another event loop"):
-                anyio.run(coordinator.generate, ask("x"))
-
-        ran = []
-        thread = threading.Thread(target=lambda: ran.append(elsewhere()))
-        thread.start()
-        thread.join()
-        assert ran == [None]
 
 
 @pytest.mark.parametrize("error", [None, BackendUnavailable("gone"), LookupError("bug")])

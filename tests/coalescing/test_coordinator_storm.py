@@ -1,7 +1,7 @@
 """Whatever comes, leaves, fails and closes when: a `SamplingCoordinator` keeps S1 to S8.
 
 Hypothesis makes up stories and plays each in virtual time, on asyncio and on trio. With ``STORM=1``
-in the environment it makes up new ones, else always the same 200.
+in the environment it makes up new ones, else always the same 100.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from mellea_like.testing import run_virtual
 pytestmark = pytest.mark.timeout(900)
 STORM = bool(os.environ.get("STORM"))
 storm = settings(
-    max_examples=1000 if STORM else 200,
+    max_examples=1000 if STORM else 100,
     derandomize=not STORM,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],

@@ -141,19 +141,6 @@ async def test_judges_share_among_themselves():
     assert person.sizes == [3, 3]
 
 
-async def test_a_typed_reply_goes_alone():
-    class Typed(Person):
-        def _reply(self, request):
-            return "[1, 2]" if request.format is not None else super()._reply(request)
-
-    person = Typed()
-    async with SamplingCoordinator(person) as coordinator:
-        strategy = RejectionSamplingStrategy(coordinator)
-        result = await strategy.sample("x", format=list[int])
-    assert result.value == [1, 2]
-    assert anyio.current_time() == 0
-
-
 async def test_incremental_checks_wait_for_the_whole_reply():
     check = Requirement(
         "no bad", lambda c: "bad" not in c.text, inline=True,

@@ -67,12 +67,6 @@ def test_a_backend_that_keeps_no_meter_has_sent_one_request():
     assert cost.usages() == [Usage(1, 2, 2), Usage(1, 2, 2)]
 
 
-def test_a_request_that_was_never_sent_costs_nothing():
-    meter = Meter()
-    meter.sent_nothing()
-    assert total(SharedCost(meter, [1, 1])) == Usage()
-
-
 def test_who_leaves_bears_what_is_known_and_the_others_the_rest():
     meter = Meter()
     running = meter.start()
@@ -84,16 +78,6 @@ def test_who_leaves_bears_what_is_known_and_the_others_the_rest():
     assert cost.usages() == [Usage(0, 10), Usage(1, 10, 0, 1), Usage(0, 10)]
     running.settle(input_tokens=30, output_tokens=9)
     assert cost.usages() == [Usage(0, 10), Usage(1, 10, 5), Usage(0, 10, 4)]
-
-
-def test_the_last_to_leave_bears_what_is_left():
-    meter = Meter()
-    running = meter.start()
-    cost = SharedCost(meter, [1, 1])
-    for part in cost.parts():
-        part.leave()
-    running.update(input_tokens=8)
-    assert cost.usages() == [Usage(), Usage(1, 8, 0, 1)]
 
 
 def test_where_the_server_counts_less_than_was_thought_the_parts_still_sum_to_it():

@@ -12,7 +12,6 @@ from mellea_like.coalescing.coordinator.joint_prompt import (
     TASK_OVERHEAD,
     joint_request,
     tokens_of,
-    weights_of,
 )
 from mellea_like.core.backend import Options, Request, RequestMeta
 from mellea_like.core.conversation import Message
@@ -125,7 +124,3 @@ def test_a_second_round_says_so_and_has_a_meter_of_its_own():
     made.meter.start()
     assert not one.meter.started
     assert not two.meter.started
-
-
-def test_weights_are_the_lengths_of_the_prompts():
-    assert weights_of([ask("abc"), ask("ab", system="12345")]) == [3, 7]

@@ -194,14 +194,6 @@ def test_who_goes_together(made, batches):
     assert made.due_at() == math.inf
 
 
-def test_what_is_not_due_stays():
-    made = filled(filled(queue(), "a1"), "b1", now=1.0, key="other")
-    assert made.take(4.9) == []
-    assert made.take(5.0) == ["a1"]
-    assert made.take(5.0) == []
-    assert made.take(6.0) == ["b1"]
-
-
 def test_one_that_is_too_long_hurries_nobody_else():
     made = filled(filled(queue(tokens=9), "a1", tokens=5), "a2", tokens=10, now=1.0)
     assert made.take(1.0) == ["a2"]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import math
+from contextlib import nullcontext
 from datetime import UTC, datetime
 
 import anyio
@@ -12,8 +14,9 @@ import pytest
 from anyio.lowlevel import checkpoint
 
 from mellea_like.coalescing import RerunGate, Tick
-from mellea_like.coalescing.rerun.gate import MAX_REASONS
-from mellea_like.errors import CoalescingError, Refused
+from mellea_like.coalescing.rerun.gate import MAX_REASONS, Submission
+from mellea_like.coalescing.ticket import Ticket
+from mellea_like.errors import CoalescingError, Expired, Refused, ShutdownError
 
 pytestmark = pytest.mark.anyio
 
@@ -79,15 +82,6 @@ async def test_a_request_returns_when_a_tick_that_began_after_it_has_ended(virtu
     # The tick under way at 0.5 is not enough: it began before.
     assert asked.back == {"first": (1, 1), "during": (2, 2)}
     assert tick.began == [(0, ("first",)), (1, ("during",))]
-
-
-async def test_requests_at_the_same_time_share_a_tick(virtual_clock):
-    tick = Ticks()
-    async with RerunGate(tick) as gate:
-        asked = Requests(gate)
-        await asked.all(*((0, f"{i}") for i in range(10)))
-    assert len(tick.began) == 1
-    assert set(asked.back.values()) == {(1, 1)}
 
 
 async def test_requests_during_a_tick_cause_exactly_one_more_and_those_during_that_one_too(
@@ -196,9 +190,11 @@ async def test_a_task_of_the_tick_may_request(virtual_clock):
 
 async def test_ignore_refuses_requests_during_a_tick_and_takes_them_after_it(virtual_clock):
     tick = Ticks()
-    async with RerunGate(tick, on_busy="ignore") as gate:
+    async with RerunGate(tick, on_busy="ignore") as gate, anyio.create_task_group() as tasks:
         asked = Requests(gate)
-        await asked.all((0, "a"), (0, "with a"), (0.5, "during"), (1.5, "after"))
+        tasks.start_soon(asked.all, (0, "a"), (0, "with a"), (0.5, "during"), (1.5, "after"))
+        await anyio.sleep(0.5)
+        assert not gate.poke("during")
     at, error = asked.back["during"]
     assert at == 0.5
     assert isinstance(error, Refused)
@@ -207,15 +203,6 @@ async def test_ignore_refuses_requests_during_a_tick_and_takes_them_after_it(vir
         (0, {"a", "with a"}),
         (1.5, {"after"}),
     ]
-
-
-async def test_ignore_drops_pokes_during_a_tick_and_says_so(virtual_clock):
-    tick = Ticks()
-    async with RerunGate(tick, on_busy="ignore") as gate:
-        assert gate.poke()
-        await anyio.sleep(0.5)
-        assert not gate.poke()
-    assert tick.times == [0]
 
 
 async def test_restart_cancels_the_tick_and_the_next_one_answers_all(virtual_clock):
@@ -286,13 +273,6 @@ async def test_ticks_begin_at_least_the_interval_apart(virtual_clock):
     assert tick.began == [(0, ("a",)), (5, ("b", "c")), (20, ("d",))]
 
 
-async def test_newcomers_do_not_prolong_the_interval(virtual_clock):
-    tick = Ticks(seconds=0)
-    async with RerunGate(tick, min_interval=5) as gate:
-        await Requests(gate).all(*((0.5 * i, f"{i}") for i in range(25)))
-    assert tick.times == [0, 5, 10, 15]
-
-
 async def test_the_interval_is_not_waited_for_where_nothing_is_pending_any_more(virtual_clock):
     tick = Ticks(seconds=1)
     async with RerunGate(tick, min_interval=100) as gate:
@@ -333,17 +313,6 @@ async def test_an_error_that_nobody_asked_for_is_logged_with_its_ids(virtual_clo
     assert record.levelno == logging.WARNING
     assert record.getMessage() == "tick 1 of prompts (a.txt, b.txt) failed: ValueError: broken"
     assert (record.gate, record.tick, record.iteration) == ("prompts", 1, None)
-
-
-async def test_an_error_whose_requester_left_is_logged(virtual_clock, caplog):
-    tick = Ticks()
-    tick.fail = [ValueError("broken")]
-    async with RerunGate(tick) as gate:
-        with anyio.move_on_after(0.5):
-            await gate.request()
-    assert [record.getMessage() for record in caplog.records] == [
-        "tick 1 of rerun (no reason given) failed: ValueError: broken"
-    ]
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
@@ -488,3 +457,119 @@ async def test_reasons_are_bounded(virtual_clock):
 def test_wrong_arguments_are_told(wrong, error, says):
     with pytest.raises(error, match=says):
         RerunGate(**{"tick": Ticks(), **wrong})
+
+
+# --- those who leave, and the end ---------------------------------------------------------------
+
+
+async def test_s3_a_tick_under_way_goes_on_without_anybody_and_its_error_is_logged(
+    virtual_clock, caplog
+):
+    tick = Ticks()
+    tick.fail = [ValueError("broken")]
+    async with RerunGate(tick) as gate:
+        with anyio.move_on_after(0.5):
+            await gate.request()
+        await anyio.sleep(1)
+    assert virtual_clock.now == 1.5
+    assert [record.getMessage() for record in caplog.records] == [
+        "tick 1 of rerun (no reason given) failed: ValueError: broken"
+    ]
+
+
+async def test_s4_nobody_waits_for_a_block_that_takes_its_time_to_end(virtual_clock):
+    gate = RerunGate(Ticks(seconds=10))
+    asked = Requests(gate)
+    async with anyio.create_task_group() as outside:
+        with anyio.move_on_after(2):
+            async with gate:
+                outside.start_soon(asked.all, (0, "in flight"), (1, "queued"))
+                try:
+                    await anyio.sleep(100)
+                finally:
+                    with anyio.CancelScope(shield=True):
+                        await anyio.sleep(5)
+    assert [(at, type(got)) for at, got in asked.back.values()] == [(2, ShutdownError)] * 2
+
+
+async def test_s5_a_restart_while_draining_still_answers_everyone(virtual_clock):
+    gate = RerunGate(Ticks(), on_busy="restart")
+    asked = Requests(gate)
+    async with anyio.create_task_group() as outside, gate:
+        outside.start_soon(asked.all, (0, "old"), (0.5, "new"))
+        await anyio.sleep_until(0.5)
+        await anyio.wait_all_tasks_blocked()
+    assert asked.back == {"old": (1.5, 2), "new": (1.5, 2)}
+
+
+async def test_s5_abort_while_the_interval_is_waited_for(virtual_clock):
+    gate = RerunGate(Ticks(), min_interval=100)
+    asked = Requests(gate)
+    async with anyio.create_task_group() as outside, gate:
+        await gate.request()
+        outside.start_soon(asked.ask, 2, "queued")
+        await anyio.sleep(5)
+        await gate.abort()
+    at, got = asked.back["queued"]
+    assert (at, type(got)) == (6, ShutdownError)
+
+
+async def test_s5_what_a_tick_raises_after_the_abort_is_logged(virtual_clock, caplog):
+    async def tick():
+        try:
+            await anyio.sleep(10)
+        finally:
+            raise OSError("while it was cleaning up")
+
+    asked = Requests(gate := RerunGate(tick))
+    async with anyio.create_task_group() as outside, gate:
+        outside.start_soon(asked.ask, 0, "in flight")
+        await anyio.sleep(1)
+        await gate.abort()
+    at, got = asked.back["in flight"]
+    assert (at, type(got)) == (1, ShutdownError)
+    assert "while it was cleaning up" in caplog.text
+
+
+async def test_s8_one_that_expires_as_the_tick_would_begin_is_not_sent(virtual_clock):
+    tick = Ticks()
+    gate = RerunGate(tick, min_interval=5)
+    asked = Requests(gate)
+    async with gate, anyio.create_task_group() as tasks:
+        tasks.start_soon(asked.ask, 0, "first")
+        await anyio.sleep(2)
+        tasks.start_soon(lambda: asked.ask(0, "just not", deadline=5))
+    at, got = asked.back["just not"]
+    assert (at, type(got)) == (5, Expired)
+    assert tick.times == [0]
+
+
+async def test_s8_a_deadline_holds_for_the_tick_too_which_goes_on(virtual_clock):
+    tick = Ticks(seconds=10)
+    async with RerunGate(tick) as gate:
+        with pytest.raises(Expired, match="passed before a tick answered it"):
+            await gate.request(deadline=4)
+        assert virtual_clock.now == 4
+        assert gate.in_flight
+    assert tick.ended == [10]
+
+
+async def test_nothing_of_a_request_waits_for_the_garbage_collector(virtual_clock):
+    async def tick(tick):
+        if tick.number % 2:
+            raise OSError("odd")
+
+    def left() -> int:
+        return sum(isinstance(thing, Submission | Ticket) for thing in gc.get_objects())
+
+    gc.collect()
+    before = left()  # The errors of other tests have kept some.
+    gc.disable()
+    try:
+        async with RerunGate(tick) as gate:
+            for number in range(10):
+                with nullcontext() if number % 2 else pytest.raises(OSError, match="odd"):
+                    await gate.request()
+            assert left() == before
+    finally:
+        gc.enable()

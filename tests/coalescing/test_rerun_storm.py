@@ -19,7 +19,7 @@ from mellea_like.testing import run_virtual
 pytestmark = pytest.mark.timeout(600)
 STORM = bool(os.environ.get("STORM"))
 storm = settings(
-    max_examples=1000 if STORM else 200,
+    max_examples=1000 if STORM else 100,
     derandomize=not STORM,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],

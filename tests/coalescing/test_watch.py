@@ -267,20 +267,6 @@ async def test_a_cancellation_ends_it_quickly_and_cancels_the_tick(tmp_path):
     assert not tick.running
 
 
-async def test_a_tick_may_want_no_argument(tmp_path):
-    ran = anyio.Event()
-
-    async def tick():
-        ran.set()
-
-    with anyio.move_on_after(10):
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(lambda: watch(str(tmp_path), tick, at_start=True))
-            await ran.wait()
-            tasks.cancel_scope.cancel()
-    assert ran.is_set()
-
-
 async def test_without_a_quiet_time_a_change_is_told_at_once(tmp_path):
     tick = Ticks()
     async with watching(tmp_path, tick, quiet=0):
