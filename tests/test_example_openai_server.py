@@ -67,10 +67,3 @@ def test_a_wrong_key_ends_in_one_sentence_on_stderr(server):
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].startswith("No text: ")
     assert "Traceback" not in done.stderr
-
-
-def test_no_server_ends_in_one_sentence_on_stderr():
-    done = run("--base-url", "http://127.0.0.1:9/v1", "--model", "any")
-    assert done.returncode == 1
-    assert done.stderr.splitlines()[-1].startswith("No text: ")
-    assert "Traceback" not in done.stderr

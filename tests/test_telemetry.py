@@ -307,15 +307,6 @@ async def test_a_subclass_gets_the_same_telemetry() -> None:
     ]
 
 
-async def test_metrics_alone_need_no_tracer() -> None:
-    reader = InMemoryMetricReader()
-    telemetry = Telemetry(meter_provider=MeterProvider([reader]))
-    backend = ScriptedBackend(["yes", "yes"])
-    for _ in range(2):
-        await RejectionSamplingStrategy(backend, telemetry=telemetry).sample("x", [says_yes])
-    assert reader.get_metrics_data() is not None
-
-
 async def test_without_providers_nothing_is_recorded() -> None:
     assert Telemetry().start_call("S", "id") is None
 
@@ -339,17 +330,3 @@ async def test_log_records_carry_the_ids_of_their_iteration(
         ("a.users.validator", result.sampling_id, 3, 0),
         ("mellea_like", result.sampling_id, 1, 0),
     ]
-
-
-class Mistaken:
-    """A backend that returns its text instead of a reply."""
-
-    async def generate(self, request: object) -> str:
-        return "yes"
-
-
-async def test_a_backend_that_returns_no_reply_is_told_so_with_telemetry_too() -> None:
-    for telemetry in (None, Recorder().telemetry):
-        strategy = RejectionSamplingStrategy(Mistaken(), telemetry=telemetry)
-        with pytest.raises(TypeError, match=r"Mistaken\.generate returned str, not a Generation"):
-            await strategy.sample("Agree.", [says_yes])

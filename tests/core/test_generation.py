@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mellea_like.core.generation import Generation, Meter, Usage
+from mellea_like.core.generation import Meter, Usage
 
 numbers = st.integers(0, 1000)
 usages = st.builds(Usage, numbers, numbers, numbers, numbers)
@@ -22,12 +22,6 @@ def test_usages_add_like_numbers(a, b, c):
 def test_a_usage_reads_well():
     assert str(Usage(2, 10, 5)) == "2 requests, 10 + 5 tokens"
     assert str(Usage(2, 10, 5, unknown=1)) == "2 requests, 10 + 5 tokens (1 of unknown cost)"
-
-
-def test_a_meter_starts_with_nothing():
-    meter = Meter()
-    assert not meter.started
-    assert meter.usage == Usage()
 
 
 def test_a_request_is_of_unknown_cost_until_it_is_settled():
@@ -54,10 +48,6 @@ def test_a_meter_sums_its_requests():
     meter.start().update(output_tokens=5)
     meter.start().settle(input_tokens=10, output_tokens=20)
     assert meter.usage == Usage(3, 11, 27, unknown=1)
-
-
-def test_a_generation_knows_little_by_default():
-    assert Generation("x") == Generation("x", None, Usage(), None, None)
 
 
 def test_a_meter_adds_what_is_counted_elsewhere_and_asks_for_it_each_time():

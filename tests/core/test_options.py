@@ -10,13 +10,6 @@ import pytest
 from mellea_like.core.backend import Options
 
 
-def test_nothing_is_set_by_default():
-    options = Options()
-    assert (options.model, options.temperature, options.max_tokens, options.seed) == (None,) * 4
-    assert options.stop == ()
-    assert options.extra == {}
-
-
 def test_a_lone_stop_text_counts_as_one():
     assert Options(stop="END").stop == ("END",)
     assert Options(stop=["a", "b"]).stop == ("a", "b")

@@ -440,8 +440,3 @@ def test_whatever_a_model_writes_comes_back(drafts):
     original = record(*slices, best=0 if slices else None)
     data = through_json(original)
     assert SamplingResult.from_dict(data).to_dict() == data == original.to_dict()
-
-
-def test_the_strategy_of_a_record_does_not_matter():
-    result = RejectionSamplingStrategy(ScriptedBackend(["x"])).sample_sync("Say x.")
-    assert SamplingResult.from_dict(through_json(result)).value == "x"

@@ -59,20 +59,6 @@ async def test_sequential_handlers_run_by_priority_one_after_the_other():
     ]
 
 
-async def test_handlers_of_one_priority_run_in_the_order_given():
-    order = []
-
-    def handler(name):
-        @hook(HookType.SAMPLING_LOOP_START)
-        async def run(payload):
-            order.append(name)
-
-        return run
-
-    await strategy_with(*(handler(name) for name in "dbca")).sample("do", [yes])
-    assert order == list("dbca")
-
-
 @pytest.mark.parametrize("when", BEFORE_THE_END)
 @pytest.mark.parametrize(
     ("raised", "what"),
@@ -451,16 +437,6 @@ async def test_a_hook_of_an_earlier_slice_that_fails_after_the_win_changes_nothi
     assert outcomes(result) == {1: "failed", 2: "passed"}
 
 
-async def test_a_hook_that_fails_before_the_win_ends_the_call():
-    @hook(HookType.SAMPLING_ITERATION)
-    async def quick(payload):
-        raise LookupError("bug")
-
-    replies = {1: "no", 2: after(0.5, "yes")}
-    with pytest.raises(HookError):
-        await strategy_with(quick, replies=replies).sample("do", [yes])
-
-
 async def test_the_winners_own_hooks_run_before_it_wins_and_can_still_stop_it():
     @hook(HookType.VALIDATION_POST_CHECK)
     async def guard(payload):
@@ -488,22 +464,6 @@ async def test_the_error_of_an_inner_call_keeps_its_own_record():
     with pytest.raises(Blocked) as caught:
         await RejectionSamplingStrategy(Backend(), loop_budget=1).sample("outer", [yes])
     assert caught.value.result.slices == ()
-
-
-@pytest.mark.parametrize("mode", MODES)
-async def test_payloads_are_shared_not_copied(mode):
-    got = []
-
-    @hook(HookType.SAMPLING_LOOP_END, mode=mode)
-    async def one(payload):
-        got.append(payload)
-
-    @hook(HookType.SAMPLING_LOOP_END, mode=mode)
-    async def two(payload):
-        got.append(payload)
-
-    await strategy_with(one, two).sample("do", [yes])
-    assert got[0] is got[1]
 
 
 @pytest.mark.parametrize("mode", [HookMode.SEQUENTIAL, HookMode.OBSERVE])

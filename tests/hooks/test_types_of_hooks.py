@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-import anyio
 import pytest
 from engine_kit import Unmetered, a_slice, after, by_iteration, outcomes, says, yes
 
@@ -454,17 +453,3 @@ async def test_an_answer_that_is_no_payload_is_an_error(answer):
 
     with pytest.raises(HookError, match=r"it returned \w+: return None, or payload.model_copy"):
         await RejectionSamplingStrategy(by_iteration({}), plugins=[odd]).sample("do", [yes])
-
-
-async def test_a_hook_waits_while_its_moment_waits():
-    order = []
-
-    @hook(HookType.GENERATION_PRE_CALL)
-    async def slow(payload):
-        order.append("hook begins")
-        await anyio.sleep(1)
-        order.append("hook ends")
-
-    backend = ScriptedBackend(lambda request: order.append("request") or "yes")
-    await RejectionSamplingStrategy(backend, plugins=[slow]).sample("do", [yes])
-    assert order == ["hook begins", "hook ends", "request"]

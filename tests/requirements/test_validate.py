@@ -31,14 +31,6 @@ async def test_nothing_to_check_is_nothing_to_say():
     assert await verdicts([]) == []
 
 
-async def test_a_checklist_is_used_again_and_keeps_nothing():
-    checklist = Checklist([a, b])
-    first = await checklist.check(candidate("a"), kind)
-    second = await checklist.check(candidate("b"), kind)
-    assert names(first) == ["passed", "failed"]
-    assert names(second) == ["failed", "passed"]
-
-
 async def test_inline_checks_alone_are_done_without_waiting():
     checklist = Checklist([a, b])
     results, done = checklist.begin(candidate("a"), check_all=False)
@@ -223,25 +215,3 @@ async def _true():
 )
 async def test_an_error_is_never_argued_away_and_never_looked_for(whole, status):
     assert names(await verdicts([whole])) == [status]
-
-
-def test_descriptions_of_combinations():
-    assert (a & b).description == "say a and say b"
-    assert (a | b & a).description == "say a or (say b and say a)"
-    assert (~(a | b)).description == "not: (say a or say b)"
-    assert (a & b & says("c")).parts[2].description == "say c"
-    assert repr(a & b) == "<Requirement 'say a and say b'>"
-
-
-def test_a_combination_is_as_late_as_its_latest_part():
-    assert (a & b).stage.name == "INLINE"
-    assert (a & bad).stage.name == "AWAITED"
-    assert (a & Requirement("t", lambda asked: True)).stage.name == "THREAD"
-    assert (a & Requirement("be kind")).judged
-    assert not (a & b).judged
-
-
-def test_a_combination_is_told_to_the_model_unless_all_parts_are_for_checking_only():
-    quiet = says("q", check_only=True)
-    assert (quiet & quiet).check_only
-    assert not (quiet & a).check_only

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import asynccontextmanager
+from functools import partial
 
 import anyio
 import pytest
@@ -81,23 +82,22 @@ async def test_the_factory_may_be_async(virtual_clock):
     assert "stream" in await check_backend(factory)
 
 
-@pytest.mark.parametrize("delay", [0, 5])
-async def test_scripted_backends_conform(virtual_clock, delay):
-    await check_backend(lambda: ScriptedBackend(["a b c"], cycle=True, delay=delay))
+async def later(request: Request) -> str:
+    await anyio.sleep(3)
+    return "later"
 
 
-@pytest.mark.parametrize("median", [0, 5])
-async def test_simulated_backends_conform(virtual_clock, median):
-    await check_backend(lambda: SimulatedBackend(median=median))
-
-
-async def test_async_and_inline_functions_conform(virtual_clock):
-    async def later(request: Request) -> str:
-        await anyio.sleep(3)
-        return "later"
-
-    await check_backend(lambda: FunctionBackend(later))
-    await check_backend(lambda: FunctionBackend(lambda request: 3, inline=True))
+@pytest.mark.parametrize(
+    "make",
+    [
+        *(partial(ScriptedBackend, ["a b c"], cycle=True, delay=delay) for delay in (0, 5)),
+        *(partial(SimulatedBackend, median=median) for median in (0, 5)),
+        partial(FunctionBackend, later),
+        partial(FunctionBackend, lambda request: 3, inline=True),
+    ],
+)
+async def test_our_own_backends_conform(virtual_clock, make):
+    await check_backend(make)
 
 
 async def test_functions_in_threads_conform():
