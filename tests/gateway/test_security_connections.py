@@ -15,7 +15,7 @@ from guard_kit import TOKEN, Caller, TinyApp, key, request, running, wait_until
 from uvicorn.server import ServerState
 
 from mellea_like.gateway.config.gateway_config import ServerConfig
-from mellea_like.gateway.http.server import connection_class, listen
+from mellea_like.gateway.http.server import connection_factory, listen
 
 SHORT = 0.12
 """Seconds that a test's server waits; a promise that is kept is kept within a second more."""
@@ -339,8 +339,8 @@ class Pipe(asyncio.Transport):
 
 def connection_to_nowhere(**server: Any):
     config = uvicorn.Config(TinyApp(), log_config=None, lifespan="off")
-    kind = connection_class(ServerConfig(**server))
-    connection = kind(config=config, server_state=ServerState(), app_state={})
+    make = connection_factory(ServerConfig(**server))
+    connection = make(config=config, server_state=ServerState(), app_state={})
     connection.connection_made(pipe := Pipe())
     return connection, pipe
 

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections import defaultdict
 from contextlib import asynccontextmanager, suppress
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import anyio
 
+from mellea_like.core.conversation import Context, Instruction
+from mellea_like.core.generation import Generation
 from mellea_like.core.requirement import Requirement
-from mellea_like.core.validation import ValidationResult
+from mellea_like.core.validation import Candidate, ValidationResult
 from mellea_like.errors import RequirementError
 from mellea_like.gateway.refusal import refuse
+from mellea_like.requirements.checks import json_schema
 from mellea_like.requirements.checks_json import json_only
 from mellea_like.requirements.expressions import parse_check
 from mellea_like.runtime.threads import run_in_thread
@@ -25,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Generator, Mapping
     from typing import TypeAlias
 
-    from mellea_like.core.validation import Candidate, StreamCheck
+    from mellea_like.core.validation import StreamCheck
 
     Check: TypeAlias = str | Mapping[str, Any]
     """An expression or a JSON Schema."""
@@ -34,12 +39,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-__all__ = ["CallersChecks", "TooCostly", "Workers"]
+__all__ = ["CallersChecks", "TooCostly", "Workers", "main"]
 
 PROCESSES = max(1, (os.cpu_count() or 2) // 2)
 """At most at a time: the others of the machine's processors are left to the gateway."""
 
-MAIN = "from mellea_like.gateway.chat.caller_worker import main; main()"
+MAIN = "from mellea_like.gateway.chat.caller_checks import main; main()"
 
 INHERITED = ("LD_LIBRARY_PATH", "PATH")
 """Of the environment, which has the upstreams' keys in it."""
@@ -47,6 +52,11 @@ INHERITED = ("LD_LIBRARY_PATH", "PATH")
 SPENT = "it takes more processor time or memory than a request's checks may in all"
 
 LONGEST_SCHEMA = 2**16
+
+MEMORY = 2**30
+"""Bytes of address space of a process; a pattern can ask for more than there is."""
+
+NICENESS = 10
 
 
 class TooCostly(RequirementError):
@@ -75,7 +85,7 @@ class Workers:
             yield
 
     async def ask(self, question: Mapping[str, Any]) -> dict[str, Any]:
-        """Ask a process what `caller_worker` understands; within `turn`."""
+        """Ask a process a question; within `turn`."""
         process = self._idle.pop() if self._idle else await _shielded(_start)
         line = b""
         try:
@@ -203,3 +213,55 @@ def _stream(check: Check) -> StreamCheck | None:
     if check.partition(":")[0].strip().lower() == "regex":
         return None  # It would run in this process.
     return parse_check(check, early=True).stream
+
+
+# --- in the process: it may hang; nothing else does ----------------------------------------------
+
+
+def main() -> None:
+    """Answer questions until there are no more: one a line, and so are the answers, in JSON."""
+    # The kernel ends the process when a question takes more processor time or memory than it may.
+    import resource  # noqa: PLC0415 (not on every system)
+
+    os.nice(NICENESS)
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    for line in sys.stdin.buffer:
+        asked = json.loads(line)
+        began = time.process_time()
+        signal.setitimer(signal.ITIMER_PROF, asked["seconds"])  # Nobody catches its signal.
+        answer = _answer(asked)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        spent = time.process_time() - began
+        sys.stdout.write(json.dumps({**answer, "spent": spent}) + "\n")
+        sys.stdout.flush()
+
+
+def _answer(asked: dict[str, Any]) -> dict[str, Any]:
+    try:
+        requirement = _made(json.dumps(asked["check"]))
+        result = _verdict(requirement, asked["text"])
+    except (TypeError, ValueError) as exc:
+        return {"wrong": str(exc)}
+    except (RequirementError, MemoryError, RecursionError) as exc:
+        return {"costly": str(exc) or "it takes too much memory"}
+    made = {"name": requirement.name, "description": requirement.description}
+    return {**made, "verdict": [result.passed, result.reason, result.score]}
+
+
+@lru_cache(maxsize=64)
+def _made(check: str) -> Requirement:
+    given = json.loads(check)
+    return parse_check(given) if isinstance(given, str) else json_schema(given)
+
+
+def _verdict(requirement: Requirement, text: str) -> ValidationResult:
+    assert requirement.validator is not None  # noqa: S101 (a ready-made check has one)
+    candidate = Candidate(text, text, Generation(text), Context(), Instruction(text))
+    verdict = requirement.validator(candidate)
+    return verdict if isinstance(verdict, ValidationResult) else anyio.run(_awaited, verdict)
+
+
+async def _awaited(verdict: Any) -> ValidationResult:
+    result: ValidationResult = await verdict
+    return result

@@ -8,7 +8,7 @@ import signal
 import socket
 import threading
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, cast
 
 try:
     import h11
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from mellea_like.gateway.config.gateway_config import ServerConfig
     from mellea_like.gateway.http.guard import App
 
-__all__ = ["connection_class", "listen", "listening_address", "serve"]
+__all__ = ["connection_factory", "listen", "listening_address", "serve"]
 
 BACKLOG = 512
 
@@ -192,7 +192,7 @@ async def _watch_signals(
 def _settings(app: App, server: ServerConfig) -> uvicorn.Config:
     return uvicorn.Config(
         app,
-        http=connection_class(server),
+        http=connection_factory(server),  # type: ignore[arg-type]
         ws="none",
         lifespan="on",
         loop="none",
@@ -240,23 +240,25 @@ def _is_loopback(host: str) -> bool:
 # --- connections ---------------------------------------------------------------------------------
 
 
-def connection_class(server: ServerConfig) -> type[H11Protocol]:
-    """Make the class of connections that keeps a configuration's limits, for uvicorn."""
-
-    class Connection(_Connection):
-        limits = server
-        strangers: ClassVar[dict[_Connection, None]] = {}
-
-    return Connection
+def connection_factory(server: ServerConfig) -> partial[_Connection]:
+    """Make what makes connections that keep a configuration's limits, for uvicorn."""
+    return partial(_Connection, server, {})
 
 
 class _Connection(H11Protocol):
-    limits: ClassVar[ServerConfig]
-    strangers: ClassVar[dict[_Connection, None]]
-    """Those of which nobody knows whose they are, the oldest first."""
+    # uvicorn waits forever for the end of a request's head, for a caller that doesn't read its
+    # answer, and for one that sends the next request while it waits for the answer to the first: it
+    # stops reading then, and can no longer notice that the caller leaves. And it takes a caller
+    # that has sent all it will send for one that has left. Its options bound only the time between
+    # two requests.
 
-    def __init__(self, *args: Any, **more: Any) -> None:
+    def __init__(
+        self, limits: ServerConfig, strangers: dict[_Connection, None], *args: Any, **more: Any
+    ) -> None:
         super().__init__(*args, **more)
+        self.limits = limits
+        self.strangers = strangers
+        """Those of which nobody knows whose they are, the oldest first."""
         self.access_log = False  # It shows query strings.
         self._half_closed: TimerHandle | None = None
         self._head: TimerHandle | None = None
