@@ -1,19 +1,19 @@
 """The race of a call's subsamples: its tasks, who wins, and how the others are stopped.
 
-The recorder wakes the consumer for slices that passed (for all, when ordered), to cancel what is no
-longer needed; others go straight to `Delivery`. Neither consumer nor subsamples raise through their
-task group: what must end the call goes to `Recorder.abort`, and is raised when all have ended.
+A slice that wins wakes the call's own task, which cancels what is no longer needed. Subsamples
+don't raise through their task group: what must end the call goes to `Recorder.abort`, and is raised
+when all have ended.
 """
 
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import anyio
 
 from mellea_like.core.backend import ITERATION, SPENDS_ON
-from mellea_like.core.slice import Outcome, Slice
+from mellea_like.core.slice import Outcome
 from mellea_like.runtime.event_loops import cancel_requested, scope_cancelled, split_cancellation
 from mellea_like.runtime.logs import warn
 from mellea_like.runtime.stacks import stack_of
@@ -85,42 +85,40 @@ class Race:
             raise self._left
 
     async def run(self, scheduler: Scheduler | None) -> None:
-        """Run all subsamples at once, or as a scheduler says, and be their consumer."""
+        """Run all subsamples at once, or as a scheduler says, until one wins or all have ended."""
         call, recorder = self._call, self._recorder
         recorder.scheduler = scheduler
-        send, receive = anyio.create_memory_object_stream[Slice](self._turns)
-        recorder.queue = send
+        recorder.over = anyio.Event()
         late, at_work, decided = False, 0, 0
         try:
-            with send, receive:
-                async with anyio.create_task_group() as producers:
-                    if call.deadline is not None:
-                        producers.cancel_scope.deadline = call.deadline
-                    recorder.scope = producers.cancel_scope
-                    if scheduler is None:
-                        for chain in range(call.settings.concurrency_budget):
-                            self._open(producers, chain)
-                    else:
-                        recorder.active = 1
-                        producers.start_soon(self._keep_time, scheduler)
-                        scheduler.start(partial(self._open, producers))
-                    try:
-                        await self._consume(receive)
-                    except anyio.get_cancelled_exc_class() as exc:
-                        self._note_native(exc)
-                        raise
-                    except BaseException as exc:  # noqa: BLE001 (an interrupt; raised again later)
-                        recorder.abort(exc)
-                    finally:
-                        late = not recorder.stopping and producers.cancel_scope.cancel_called
-                        at_work, decided = recorder.active, len(recorder.slices)
-                        recorder.deliver = None
-                        recorder.start_no_more()
-                        if recorder.active:
-                            producers.cancel_scope.cancel()
-                        self._deliver()
-                        if recorder.under_way:
-                            await self._await_producers()
+            async with anyio.create_task_group() as producers:
+                if call.deadline is not None:
+                    producers.cancel_scope.deadline = call.deadline
+                recorder.scope = producers.cancel_scope
+                if scheduler is None:
+                    for chain in range(call.settings.concurrency_budget):
+                        self._open(producers, chain)
+                else:
+                    recorder.active = 1
+                    producers.start_soon(self._keep_time, scheduler)
+                    scheduler.start(partial(self._open, producers))
+                try:
+                    await recorder.over.wait()
+                except anyio.get_cancelled_exc_class() as exc:
+                    self._note_native(exc)
+                    raise
+                except BaseException as exc:  # noqa: BLE001 (an interrupt; raised again later)
+                    recorder.abort(exc)
+                finally:
+                    late = not recorder.stopping and producers.cancel_scope.cancel_called
+                    at_work, decided = recorder.active, len(recorder.slices)
+                    recorder.deliver = None
+                    recorder.start_no_more()
+                    if recorder.active:
+                        producers.cancel_scope.cancel()
+                    self._deliver()
+                    if recorder.under_way:
+                        await self._await_producers()
         finally:
             recorder.scheduler = None  # It refers to the call.
             # Cancelled siblings end in whatever order the event loop keeps its tasks in; those that
@@ -165,26 +163,6 @@ class Race:
             await scheduler.keep_time()
         finally:
             self._recorder.ended(-1)
-
-    async def _consume(self, receive: Any) -> None:
-        """Cancel and deliver when woken, until the call is decided or the turns are spent.
-
-        Slices that passed (all, when ordered) wake this up; others go straight to `Delivery`.
-        """
-        recorder = self._recorder
-        while True:
-            try:
-                await receive.receive()
-                while True:
-                    receive.receive_nowait()
-            except anyio.EndOfStream:
-                return
-            except anyio.WouldBlock:
-                pass
-            if recorder.won or (recorder.stopping and recorder.stopped is None):
-                return
-            recorder.cancel_higher_ranks()
-            self._deliver()
 
     def _deliver(self) -> None:
         """Queue the slices recorded since the last time for hooks and the progress callback."""

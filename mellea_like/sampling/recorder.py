@@ -23,8 +23,6 @@ from mellea_like.sampling.ending import Stop
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from anyio.streams.memory import MemoryObjectSendStream
-
     from mellea_like.core.conversation import Action, Context, Message
     from mellea_like.errors import LimitExceeded
     from mellea_like.requirements.checklist import Checklist
@@ -65,10 +63,10 @@ class Recorder:
     under_way = 0
     """Those of them that have begun to run."""
     scope: anyio.CancelScope | None = None
-    queue: MemoryObjectSendStream[Slice] | None = None
-    """What wakes the consumer, where there is one."""
+    over: anyio.Event | None = None
+    """Set when a slice has won or the last subsample has ended, where that is waited for."""
     deliver: Callable[[Slice], object] | None = None
-    """What takes slices for hooks and the progress callback as long as none has passed."""
+    """What takes slices for hooks and the progress callback, until one has won."""
     scheduler: Scheduler | None = None
     all_ended: anyio.Event | None = None
     best_rank: tuple[int, int] | None = None
@@ -93,20 +91,20 @@ class Recorder:
         return sum((slice_.usage for slice_ in self.slices), Usage())
 
     def record(self, slice_: Slice) -> None:
-        """Keep a finished slice and tell the consumer: one synchronous step."""
+        """Keep a finished slice, and decide what it stops: one synchronous step."""
         self.slices.append(slice_)
-        passed = slice_.outcome is _PASSED
-        if passed:
+        if slice_.outcome is _PASSED:
             if not self.ordered:
                 self.won = True
                 self.start_no_more()
+                if self.over is not None:
+                    # The race delivers from here on: it cancels the siblings before.
+                    self.deliver = None
+                    self.over.set()
             elif self.best_rank is None or slice_.rank < self.best_rank:
                 self.best_rank = slice_.rank
-        if self.queue is not None and (passed or self.ordered):
-            # What comes after a pass is delivered by the consumer, which cancels siblings before.
-            self.deliver = None
-            self.queue.send_nowait(slice_)
-        elif self.deliver is not None:
+                self._cancel_higher_ranks(slice_.rank)
+        if self.deliver is not None:
             self.deliver(slice_)
 
     # What stops a call
@@ -161,7 +159,7 @@ class Recorder:
     # The subsamples
 
     def ended(self, chain: int, *, broken: bool = False) -> None:
-        """Count a subsample as ended; the last one closes the queue.
+        """Count a subsample as ended; with the last one, the race is over.
 
         It is -1 for what starts the others, and broken where a permanent error has ended it.
         """
@@ -170,8 +168,8 @@ class Recorder:
             self.scheduler.chain_ended(chain, broken=broken)
         self.active -= 1
         self.under_way -= 1
-        if self.active == 0 and self.queue is not None:
-            self.queue.close()
+        if self.active == 0 and self.over is not None:
+            self.over.set()
         if self.under_way == 0 and self.all_ended is not None:
             self.all_ended.set()
 
@@ -195,12 +193,11 @@ class Recorder:
         self._turns[turn.subsample] = turn
         return True
 
-    def cancel_higher_ranks(self) -> None:
+    def _cancel_higher_ranks(self, best: tuple[int, int]) -> None:
         """Cancel the subsamples whose turns can't win any more."""
-        if self.best_rank is not None:
-            for chain, turn in self._turns.items():
-                if turn.rank > self.best_rank:
-                    self._chain_scopes[chain].cancel()
+        for chain, turn in self._turns.items():
+            if turn.rank > best:
+                self._chain_scopes[chain].cancel()
 
     # The end
 

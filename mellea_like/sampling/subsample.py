@@ -76,8 +76,8 @@ async def _run_chain(  # noqa: C901, PLR0912 (one loop, the hot one)
         else:
             return False
         if to_repair is not None and not recorder.stopping:
-            # The backend ignored its cancellation, and without a consumer nobody else would notice.
-            if recorder.queue is None and cancel_requested():
+            # The backend ignored its cancellation, and no task waits that would notice.
+            if recorder.over is None and cancel_requested():
                 recorder.cut_short = True
                 return False
             failed.append(to_repair)
