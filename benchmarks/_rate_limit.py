@@ -29,8 +29,8 @@ from mellea_like import Backend, Generation, Message, RejectionSamplingStrategy,
 from mellea_like.backends.simulated import SimulatedBackend, passes
 from mellea_like.core.backend import RequestMeta
 from mellea_like.errors import RateLimited
-from mellea_like.limits.adaptive import AdaptiveLimiter
 from mellea_like.limits.base import Limit, LimitedBackend, RequestEnd
+from mellea_like.limits.concurrency import AdaptiveLimiter
 from mellea_like.limits.rate import RateLimiter
 from mellea_like.testing import run_virtual
 

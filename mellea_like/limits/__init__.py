@@ -14,17 +14,16 @@ from mellea_like.runtime.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from mellea_like.core.prices import Price
-    from mellea_like.limits.adaptive import AdaptiveLimiter, AdaptiveStatistics
     from mellea_like.limits.backoff_gate import BackoffGate, BackoffGateStatistics, gate_of
     from mellea_like.limits.base import Limit, LimitedBackend, Permit, RequestEnd
     from mellea_like.limits.budget import Budget, BudgetLimits, Budgets, BudgetStatistics
-    from mellea_like.limits.concurrency import ConcurrencyLimiter, ConcurrencyStatistics
-    from mellea_like.limits.rate import RateLimiter, RateStatistics
+    from mellea_like.limits.concurrency import AdaptiveLimiter, ConcurrencyLimiter
+    from mellea_like.limits.fair_queue import LimiterStatistics
+    from mellea_like.limits.rate import RateLimiter
     from mellea_like.limits.retry import Retry, RetryBackend
 
 __all__ = [
     "AdaptiveLimiter",
-    "AdaptiveStatistics",
     "BackoffGate",
     "BackoffGateStatistics",
     "Budget",
@@ -32,13 +31,12 @@ __all__ = [
     "BudgetStatistics",
     "Budgets",
     "ConcurrencyLimiter",
-    "ConcurrencyStatistics",
     "Limit",
     "LimitedBackend",
+    "LimiterStatistics",
     "Permit",
     "Price",
     "RateLimiter",
-    "RateStatistics",
     "RequestEnd",
     "Retry",
     "RetryBackend",
@@ -48,21 +46,19 @@ __all__ = [
 __getattr__, __dir__ = lazy_exports(
     {
         "Price": "mellea_like.core.prices",
-        "AdaptiveLimiter": "mellea_like.limits.adaptive",
-        "AdaptiveStatistics": "mellea_like.limits.adaptive",
+        "AdaptiveLimiter": "mellea_like.limits.concurrency",
         "Budget": "mellea_like.limits.budget",
         "BudgetLimits": "mellea_like.limits.budget",
         "BudgetStatistics": "mellea_like.limits.budget",
         "Budgets": "mellea_like.limits.budget",
         "ConcurrencyLimiter": "mellea_like.limits.concurrency",
-        "ConcurrencyStatistics": "mellea_like.limits.concurrency",
         "BackoffGate": "mellea_like.limits.backoff_gate",
         "BackoffGateStatistics": "mellea_like.limits.backoff_gate",
         "Limit": "mellea_like.limits.base",
         "LimitedBackend": "mellea_like.limits.base",
+        "LimiterStatistics": "mellea_like.limits.fair_queue",
         "Permit": "mellea_like.limits.base",
         "RateLimiter": "mellea_like.limits.rate",
-        "RateStatistics": "mellea_like.limits.rate",
         "RequestEnd": "mellea_like.limits.base",
         "Retry": "mellea_like.limits.retry",
         "RetryBackend": "mellea_like.limits.retry",

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections import deque
+from collections import OrderedDict, deque
 from contextlib import suppress
 from heapq import heapify, heappop, heappush
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import anyio
 from anyio.lowlevel import checkpoint, checkpoint_if_cancelled, current_token
@@ -26,73 +26,18 @@ if TYPE_CHECKING:
     from mellea_like.core.backend import Backend, Request, RequestMeta
     from mellea_like.errors import RateLimited
 
-__all__ = ["Entry", "FairQueue", "QueuedLimit", "QueuedPermit"]
+__all__ = ["Entry", "FairQueue", "LimiterStatistics", "QueuedLimit", "QueuedPermit"]
 
 SLACK = 32
-"""How many dead entries a heap may have besides as many as it has live ones."""
+"""How many dead entries the heap may have besides twice as many as requests wait."""
 
 
-class _HeapItem:
-    """What stands in a heap; ``stamp`` tells its newest entry from its dead ones, 0 is in none."""
-
-    __slots__ = ("stamp",)
-
-    def __init__(self) -> None:
-        self.stamp = 0
-
-
-E = TypeVar("E", bound=_HeapItem)
-
-
-class _Heap(Generic[E]):
-    """A priority queue whose entries can be moved and taken out, each in O(log n) amortised."""
-
-    # Moved or removed entries stay as stale ones until popped, or until they outnumber the live
-    # ones.
-
-    __slots__ = ("_entries", "_live", "_stamps")
-
-    def __init__(self) -> None:
-        self._entries: list[tuple[tuple[Any, ...], int, E]] = []
-        self._live = 0
-        self._stamps = 0
-
-    def __len__(self) -> int:
-        return self._live
-
-    def put(self, item: E, key: tuple[Any, ...]) -> None:
-        """Put an item in, or move it to another key; equal keys keep the order of their puts."""
-        self._live += not item.stamp
-        self._stamps += 1
-        item.stamp = self._stamps
-        heappush(self._entries, (key, item.stamp, item))
-        self._tidy()
-
-    def take_out(self, item: E) -> None:
-        if item.stamp:
-            item.stamp = 0
-            self._live -= 1
-            self._tidy()
-
-    def first(self) -> E | None:
-        entries = self._entries
-        while entries and entries[0][2].stamp != entries[0][1]:
-            heappop(entries)
-        return entries[0][2] if entries else None
-
-    def _tidy(self) -> None:
-        if len(self._entries) > 2 * self._live + SLACK:
-            self._entries = [entry for entry in self._entries if entry[2].stamp == entry[1]]
-            heapify(self._entries)
-
-
-class Entry(_HeapItem):
+class Entry:
     """One request in a queue: first waiting, then perhaps in flight, then neither."""
 
     __slots__ = ("call", "in_flight", "meta", "waiting")
 
     def __init__(self, meta: RequestMeta) -> None:
-        super().__init__()
         self.meta = meta
         self.call: _Call[Any] | None = None
         self.waiting = False
@@ -102,20 +47,29 @@ class Entry(_HeapItem):
 P = TypeVar("P", bound=Entry)
 
 
-class _Call(_HeapItem, Generic[P]):
+class _Call(Generic[P]):
     """The requests of one `sample` call that wait or are in flight."""
 
-    __slots__ = ("entries", "in_flight", "name", "order", "started", "undecided", "waiting")
+    __slots__ = (
+        "entries",
+        "in_flight",
+        "name",
+        "order",
+        "stamp",
+        "started",
+        "undecided",
+        "waiting",
+    )
 
     def __init__(self, name: str, started: float, order: int) -> None:
-        super().__init__()
         self.undecided: dict[int, float] = {}
         self.name = name
         self.started = started
         self.order = order
         self.waiting = 0
         self.in_flight = 0
-        self.entries: _Heap[P] = _Heap()
+        self.entries: OrderedDict[P, None] = OrderedDict()
+        self.stamp = 0  # Tells its newest entry in the heap from its dead ones; 0 is in none.
 
 
 class FairQueue(Generic[P]):
@@ -124,9 +78,9 @@ class FairQueue(Generic[P]):
     First come a judge's requests, for they finish an iteration. Then come the requests of the call
     that has the fewest in flight: so the first attempt of each call goes before anyone's second,
     and siblings get the capacity that is left over. Among equals comes the call that started first,
-    in a call the lower subsample, and then who arrived first. Without this order, concurrency under
-    a rate limit is slower than none: siblings that will be cancelled take the place of first
-    attempts that would have passed.
+    and in a call who arrived first. Without this order, concurrency under a rate limit is slower
+    than none: siblings that will be cancelled take the place of first attempts that would have
+    passed.
 
     A request whose reply is being checked counts as in flight until its subsample asks again, or
     for a while: if the reply passes, its siblings need not be sent at all.
@@ -136,10 +90,13 @@ class FairQueue(Generic[P]):
 
     def __init__(self) -> None:
         self._calls: dict[str, _Call[P]] = {}
-        self._ready: _Heap[_Call[P]] = _Heap()
-        self._judges: _Heap[P] = _Heap()
+        # A heap of the calls of which requests wait: who is busy, started, order, stamp, call.
+        # An entry whose call has moved is dead, and stays until it comes first.
+        self._ready: list[tuple[int, float, int, int, _Call[P]]] = []
+        self._judges: OrderedDict[P, None] = OrderedDict()
         self._undecided: deque[tuple[float, _Call[P], int]] = deque()
         self._arrivals = 0
+        self._stamps = 0
         self.waiting = 0
         self.in_flight = 0
 
@@ -155,18 +112,19 @@ class FairQueue(Generic[P]):
         subsample = meta.subsample or 0
         call.undecided.pop(subsample, None)
         if meta.purpose == "judge":
-            self._judges.put(entry, (call.started, call.order, subsample))
+            self._judges[entry] = None
         else:
-            call.entries.put(entry, (subsample,))
+            call.entries[entry] = None
             self._rank(call)
 
     def head(self) -> P | None:
         """Return the request whose turn is next, or None where none waits."""
-        judge = self._judges.first()
-        if judge is not None:
-            return judge
-        call = self._ready.first()
-        return None if call is None else call.entries.first()
+        if self._judges:
+            return next(iter(self._judges))
+        ready = self._ready
+        while ready and ready[0][4].stamp != ready[0][3]:
+            heappop(ready)
+        return next(iter(ready[0][4].entries)) if ready else None
 
     def admit(self, entry: P) -> None:
         """Let a waiting request go: it is in flight from now on."""
@@ -199,6 +157,8 @@ class FairQueue(Generic[P]):
         self._rank(call)
         if not call.waiting and not call.in_flight:
             self._calls.pop(call.name, None)
+        if not self.waiting:
+            self._ready.clear()
         if not self.waiting and not self.in_flight:
             self._undecided.clear()  # No request is left that this could affect.
 
@@ -221,14 +181,19 @@ class FairQueue(Generic[P]):
         entry.waiting = False
         call.waiting -= 1
         self.waiting -= 1
-        (self._judges if entry.meta.purpose == "judge" else call.entries).take_out(entry)
+        del (self._judges if entry.meta.purpose == "judge" else call.entries)[entry]
 
     def _rank(self, call: _Call[P]) -> None:
-        if call.entries:
-            busy = call.in_flight + len(call.undecided)
-            self._ready.put(call, (busy, call.started, call.order))
-        else:
-            self._ready.take_out(call)
+        if not call.entries:
+            call.stamp = 0
+            return
+        self._stamps += 1
+        call.stamp = self._stamps
+        busy = call.in_flight + len(call.undecided)
+        heappush(self._ready, (busy, call.started, call.order, call.stamp, call))
+        if len(self._ready) > 2 * self.waiting + SLACK:
+            self._ready = [ranked for ranked in self._ready if ranked[4].stamp == ranked[3]]
+            heapify(self._ready)
 
 
 CHECKING = 2.0
@@ -295,6 +260,24 @@ class QueuedPermit(Entry):
         self._give_back(self, end)
 
 
+class LimiterStatistics(NamedTuple):
+    """A look at a limiter.
+
+    Attributes:
+        in_flight: requests admitted that have not ended.
+        waiting: requests that wait.
+        admitted: requests admitted since the limiter was made.
+        max_in_flight: the most that were in flight at one time.
+        refused: how many of them were answered with a 429.
+    """
+
+    in_flight: int
+    waiting: int
+    admitted: int
+    max_in_flight: int
+    refused: int
+
+
 class QueuedLimit(ABC):
     """A limit that lets requests wait in one `FairQueue`, and everybody pause after a 429.
 
@@ -311,7 +294,6 @@ class QueuedLimit(ABC):
         self._queue: FairQueue[QueuedPermit] = FairQueue()
         self._loop: EventLoopToken | None = None
         self._keeper: QueuedPermit | None = None  # The head when it was last looked at.
-        self._seen_at = 0.0
         self._paused_until = -math.inf
         self._admitted = 0
         self._refused = 0
@@ -331,6 +313,16 @@ class QueuedLimit(ABC):
         self, now: float, permit: QueuedPermit, end: RequestEnd
     ) -> None:
         """Note how a request ended, before its queue stops counting it."""
+
+    def statistics(self) -> LimiterStatistics:
+        """Return how many requests wait and are in flight, and how many there were."""
+        return LimiterStatistics(
+            self._queue.in_flight,
+            self._queue.waiting,
+            self._admitted,
+            self._max_in_flight,
+            self._refused,
+        )
 
     async def acquire(self, request: Request, backend: Backend) -> QueuedPermit:  # noqa: ARG002
         """Wait until a request may be sent; see `Limit.acquire`."""
@@ -378,7 +370,7 @@ class QueuedLimit(ABC):
     def _pump(self) -> None:
         """Let everybody go who may, and have the next one wait for the right moment."""
         queue, delay = self._queue, math.inf
-        now = self._seen_at = self._timeline.now()
+        now = self._timeline.now()
         queue.expire(now)
         while (head := queue.head()) is not None:
             delay = self._delay(now, head)
@@ -429,12 +421,6 @@ class QueuedLimit(ABC):
         head = self._queue.head()
         if head is not None:
             head.set_alarm(-math.inf)
-
-    def _now(self) -> float:
-        """Return the time; outside the limiter's event loop, when it was last used."""
-        if self._in_loop():
-            self._seen_at = self._timeline.now()
-        return self._seen_at
 
     def _in_loop(self) -> bool:
         try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from mellea_like.core.argument_checks import real_number, whole_number
 from mellea_like.core.backend import estimate_input_tokens, output_bound
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from mellea_like.limits.base import RequestEnd
     from mellea_like.limits.fair_queue import QueuedPermit
 
-__all__ = ["Bucket", "RateLimiter", "RateStatistics"]
+__all__ = ["Bucket", "RateLimiter"]
 
 MINUTE = 60.0
 
@@ -51,37 +51,6 @@ class Bucket:
         self._level = min(self._capacity, self.level(now) - amount)
         self._at = max(self._at, now)
 
-    def change(self, now: float, per_minute: float, capacity: float) -> None:
-        """Change the rate and the capacity from now on; what is in it stays, as far as it fits."""
-        self.take(now, 0.0)
-        self.per_minute = per_minute
-        self._capacity = capacity
-        self._level = min(self._level, capacity)
-
-
-class RateStatistics(NamedTuple):
-    """A look at a `RateLimiter`.
-
-    Attributes:
-        requests_per_minute: the limit, or None.
-        tokens_per_minute: the limit, or None.
-        requests_left: requests that may be sent at once, negative for a debt; None without limit.
-        tokens_left: tokens that may be spent at once, negative for a debt; None without limit.
-        in_flight: requests admitted that have not ended.
-        waiting: requests that wait.
-        admitted: requests admitted since the limiter was made.
-        refused: how many of them were answered with a 429.
-    """
-
-    requests_per_minute: float | None
-    tokens_per_minute: float | None
-    requests_left: float | None
-    tokens_left: float | None
-    in_flight: int
-    waiting: int
-    admitted: int
-    refused: int
-
 
 class RateLimiter(QueuedLimit):
     """At most so many requests and tokens a minute, over all backends and calls that share it.
@@ -109,6 +78,10 @@ class RateLimiter(QueuedLimit):
             always go from a full bucket.
         assume_output_tokens: tokens of a reply without ``options.max_tokens``, at least 1.
 
+    Attributes:
+        requests_per_minute: see above.
+        tokens_per_minute: see above.
+
     Raises:
         TypeError: something isn't a number.
         ValueError: a number is out of its range, or there is no limit.
@@ -126,57 +99,12 @@ class RateLimiter(QueuedLimit):
         if requests_per_minute is None and tokens_per_minute is None:
             msg = "RateLimiter needs a limit: requests_per_minute, tokens_per_minute or both"
             raise ValueError(msg)
-        self._burst = real_number("RateLimiter: burst_seconds", burst_seconds, over=0)
+        burst = real_number("RateLimiter: burst_seconds", burst_seconds, over=0)
         self._assumed = whole_number("RateLimiter: assume_output_tokens", assume_output_tokens)
-        self._requests = self._bucket("requests_per_minute", requests_per_minute, None)
-        self._tokens = self._bucket("tokens_per_minute", tokens_per_minute, None)
-
-    @property
-    def requests_per_minute(self) -> float | None:
-        """How many requests may go in a minute; None for no limit. May be set at any time."""
-        return None if self._requests is None else self._requests.per_minute
-
-    @requests_per_minute.setter
-    def requests_per_minute(self, rate: float | None) -> None:
-        self._requests = self._bucket("requests_per_minute", rate, self._requests)
-        self._changed()
-
-    @property
-    def tokens_per_minute(self) -> float | None:
-        """How many tokens may be spent in a minute; None for no limit. May be set at any time."""
-        return None if self._tokens is None else self._tokens.per_minute
-
-    @tokens_per_minute.setter
-    def tokens_per_minute(self, rate: float | None) -> None:
-        self._tokens = self._bucket("tokens_per_minute", rate, self._tokens)
-        self._changed()
-
-    def statistics(self) -> RateStatistics:
-        """Return what is left, and how many requests wait and are in flight.
-
-        Outside an event loop, the numbers are those of the last use.
-        """
-        now, requests, tokens = self._now(), self._requests, self._tokens
-        return RateStatistics(
-            self.requests_per_minute,
-            self.tokens_per_minute,
-            None if requests is None else requests.level(now),
-            None if tokens is None else tokens.level(now),
-            self._queue.in_flight,
-            self._queue.waiting,
-            self._admitted,
-            self._refused,
-        )
-
-    def _bucket(self, name: str, rate: float | None, bucket: Bucket | None) -> Bucket | None:
-        if rate is None:
-            return None
-        rate = float(real_number(f"RateLimiter: {name}", rate, over=0))
-        capacity = max(1.0, rate / MINUTE * self._burst)
-        if bucket is None:
-            return Bucket(rate, capacity)
-        bucket.change(self._now(), rate, capacity)
-        return bucket
+        self.requests_per_minute = requests_per_minute
+        self.tokens_per_minute = tokens_per_minute
+        self._requests = _bucket("requests_per_minute", requests_per_minute, burst)
+        self._tokens = _bucket("tokens_per_minute", tokens_per_minute, burst)
 
     def _delay(self, now: float, permit: QueuedPermit) -> float:
         delay = self._pause_left(now)
@@ -191,8 +119,6 @@ class RateLimiter(QueuedLimit):
             self._requests.take(now, 1.0)
         if self._tokens is not None:
             self._tokens.take(now, self._estimate(permit))
-        else:
-            permit.reserved_tokens = None
 
     def _ended(self, now: float, permit: QueuedPermit, end: RequestEnd) -> None:
         usage = end.usage
@@ -211,3 +137,10 @@ class RateLimiter(QueuedLimit):
             output = output_bound(permit.request, self._assumed) or 0
             permit.reserved_tokens = float(estimate_input_tokens(permit.request) + output)
         return permit.reserved_tokens
+
+
+def _bucket(name: str, rate: float | None, burst: float) -> Bucket | None:
+    if rate is None:
+        return None
+    rate = float(real_number(f"RateLimiter: {name}", rate, over=0))
+    return Bucket(rate, max(1.0, rate / MINUTE * burst))

@@ -77,7 +77,7 @@ async def test_a_limiter_and_the_gate_wait_together():
     )
     assert result.success
     assert 5 <= result.elapsed < 6
-    assert limiter.statistics().concurrency == 5
+    assert limiter.concurrency == 5
 
 
 @pytest.mark.parametrize("library", ["asyncio", "trio"])

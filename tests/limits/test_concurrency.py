@@ -34,10 +34,10 @@ async def test_no_more_than_the_limit_are_in_flight(virtual_clock):
         for number in range(10):
             tasks.start_soon(limited.generate, request(f"call {number}"))
         await anyio.sleep(0.5)
-        assert limiter.statistics() == (3, 3, 7, 3, 3)
+        assert limiter.statistics()[:4] == (3, 7, 3, 3)
     assert virtual_clock.now == pytest.approx(4.0)
     assert backend.max_in_flight == 3
-    assert limiter.statistics() == (3, 0, 0, 10, 3)
+    assert limiter.statistics()[:4] == (0, 0, 10, 3)
 
 
 async def test_backends_share_it(virtual_clock):
@@ -60,8 +60,7 @@ async def test_the_first_attempt_of_each_call_goes_before_siblings(virtual_clock
         for _ in range(6):
             await anyio.sleep(0.1)
             limiter.concurrency += 1
-    came = [(r.meta.sampling_id, r.meta.subsample) for r in backend.came]
-    assert came == [("b", 0), ("a", 0), ("c", 0), ("b", 1), ("a", 1), ("c", 1)]
+    assert [r.meta.sampling_id for r in backend.came] == ["b", "a", "c"] * 2
 
 
 async def test_a_judge_overtakes_all(virtual_clock):
@@ -152,7 +151,7 @@ async def test_who_is_cancelled_while_waiting_leaves_the_line(virtual_clock):
         with anyio.move_on_after(1.0) as scope:
             await limiter.acquire(request(), Slow())
         assert scope.cancelled_caught
-        assert limiter.statistics() == (1, 1, 0, 1, 1)
+        assert limiter.statistics()[:4] == (1, 0, 1, 1)
     assert idle(limiter)
 
 
@@ -226,7 +225,7 @@ def test_it_serves_one_event_loop_after_another():
 
     for library in ("asyncio", "trio", "asyncio"):
         assert run_virtual(burst, backend=library) == pytest.approx(3.0)
-    assert limiter.statistics() == (2, 0, 0, 15, 2)
+    assert limiter.statistics()[:4] == (0, 0, 15, 2)
 
 
 def test_what_a_stopped_event_loop_left_behind_is_forgotten():
@@ -234,7 +233,7 @@ def test_what_a_stopped_event_loop_left_behind_is_forgotten():
     loop = asyncio.new_event_loop()
     stuck = [loop.create_task(hold(limiter, 1000.0)) for _ in range(2)]
     loop.run_until_complete(asyncio.sleep(0.01))
-    assert limiter.statistics()[1:3] == (1, 1)
+    assert limiter.statistics()[:2] == (1, 1)
 
     anyio.run(hold, limiter, 0.0)
     assert idle(limiter)
@@ -292,7 +291,7 @@ def test_the_limit_may_be_changed_from_another_thread(library):
         second.release(GOOD)
 
     anyio.run(main, backend=library)
-    assert limiter.statistics() == (2, 0, 0, 2, 2)
+    assert limiter.statistics()[:4] == (0, 0, 2, 2)
 
 
 @pytest.mark.parametrize("library", ["asyncio", "trio"])
@@ -314,7 +313,7 @@ def test_a_change_from_another_thread_may_find_nobody_waiting_any_more(library):
             permit.release(GOOD)
 
     anyio.run(main, backend=library)
-    assert limiter.statistics() == (1, 0, 0, 2, 1)
+    assert limiter.statistics()[:4] == (0, 0, 2, 1)
 
 
 async def test_the_limit_may_be_changed_where_a_callback_runs(anyio_backend_name):
@@ -339,7 +338,7 @@ def test_the_limit_may_be_changed_outside_any_event_loop():
     limiter.concurrency = 3
     anyio.run(hold, limiter, 0.0)
     limiter.concurrency = 2
-    assert limiter.statistics().concurrency == 2
+    assert limiter.concurrency == 2
 
 
 @pytest.mark.parametrize("closed", [True, False])
@@ -349,7 +348,7 @@ def test_a_permit_may_be_given_back_outside_its_event_loop(closed):
     permit = loop.run_until_complete(limiter.acquire(request(), Slow()))
     waiting = loop.create_task(limiter.acquire(request(), Slow()))
     loop.run_until_complete(asyncio.sleep(0.01))
-    assert limiter.statistics()[1:3] == (1, 1)
+    assert limiter.statistics()[:2] == (1, 1)
     if closed:
         waiting.cancel()
         loop.run_until_complete(asyncio.wait([waiting]))
@@ -374,7 +373,7 @@ def test_a_coroutine_that_is_thrown_away_leaves_the_line_quietly(closed):
     waiting = [limiter.acquire(request(), Slow()) for _ in range(3)]
     for coroutine in waiting:
         loop.run_until_complete(begin(coroutine))
-    assert limiter.statistics()[1:3] == (1, 3)
+    assert limiter.statistics()[:2] == (1, 3)
     if closed:
         loop.close()
     waiting.pop().close()
