@@ -125,7 +125,7 @@ async def test_calls_take_turns(virtual_clock):
         for call, started in (("a", 1.0), ("b", 2.0)):
             for subsample in range(2):
                 tasks.start_soon(limited.generate, request(call, subsample, started))
-    # None is in flight when the next goes; but what the first brought is thought to be checked still.
+    # None is in flight when the next goes; what the first brought is thought to be checked still.
     assert [r.meta.sampling_id for r in backend.came[1:]] == ["a", "b", "a", "b"]
 
 
