@@ -102,7 +102,9 @@ async def test_a_hook_that_only_looks_on_may_fail(kind, mode, act, caplog):
         result = await after.sample(call, "do", [yes], options={"seed": 1})
     assert outcomes(result) == {1: "failed", 2: "passed"}
     assert plugin.calls >= 1
-    assert "Faulty" in caplog.text
+    told = [r for r in caplog.records if f"plugin Faulty failed at {kind}: " in r.getMessage()]
+    assert told
+    assert {r.sampling_id for r in told} == {result.sampling_id}
 
 
 @virtual

@@ -145,17 +145,6 @@ async def test_an_earlier_failure_keeps_later_handlers_from_running():
     assert ran == []
 
 
-@pytest.mark.parametrize(("settings", "seconds"), [({"timeout": 0.5}, 0.5), ({}, 5)])
-async def test_a_handler_that_takes_too_long_has_failed(settings, seconds):
-    @hook(HookType.GENERATION_PRE_CALL, **settings)
-    async def slow(payload):
-        await anyio.sleep_forever()
-
-    with pytest.raises(HookError, match=f"TimeoutError: it took longer than {seconds:g} s"):
-        await strategy_with(slow).sample("do", [yes])
-    assert anyio.current_time() == pytest.approx(seconds)
-
-
 # --- observing --------------------------------------------------------------------------------
 
 
@@ -201,43 +190,6 @@ async def test_what_those_that_only_look_return_changes_nothing(mode):
 
     result = await strategy_with(meddler, loop_budget=3).sample("do", [yes])
     assert len(result.slices) == 3
-
-
-@pytest.mark.parametrize("mode", LOOKING)
-@pytest.mark.parametrize("when", HookType)
-@pytest.mark.parametrize("error", [LookupError("bug"), Blocked("stop")], ids=["bug", "Blocked"])
-async def test_the_failures_of_those_that_only_look_are_logged_and_change_nothing(
-    mode, when, error, caplog
-):
-    class Broken(Plugin):
-        @hook(when, mode=mode)
-        async def run(self, payload):
-            raise error
-
-    replies = {1: InvalidRequest("x") if "error" in when else "no", 4: after(1, "yes")}
-    strategy = strategy_with(
-        Broken(), replies=replies, default=after(9, "no"), concurrency_budget=2
-    )
-    result = await strategy.sample("do", [yes])
-    assert result.success
-    records = [r for r in caplog.records if "Broken" in r.getMessage()]
-    assert records
-    assert str(records[0].getMessage()).startswith(f"plugin Broken failed at {when}: ")
-    assert str(error) in records[0].getMessage()
-    assert {r.sampling_id for r in records} == {result.sampling_id}
-    if when is HookType.SAMPLING_ITERATION:
-        assert {r.iteration for r in records} <= {s.iteration for s in result.slices}
-
-
-async def test_an_observer_that_takes_too_long_is_logged(caplog):
-    @hook(HookType.SAMPLING_LOOP_START, mode=HookMode.OBSERVE, timeout=2)
-    async def slow(payload):
-        await anyio.sleep_forever()
-
-    result = await strategy_with(slow, replies={1: "yes"}).sample("do", [yes])
-    assert result.success
-    assert result.elapsed == pytest.approx(2)
-    assert "it took longer than 2 s" in caplog.text
 
 
 class Flaky(Plugin):
@@ -307,27 +259,6 @@ async def test_background_failures_do_not_silence_a_plugin():
     mixed = Mixed()
     await strategy_with(mixed, loop_budget=8, default=after(1, "no")).sample("do", [yes])
     assert mixed.observed == 8
-
-
-@pytest.mark.parametrize("when", HookType)
-async def test_a_background_handler_is_waited_for_two_seconds_and_then_cut_short(when, caplog):
-    ended = []
-
-    @hook(when, mode=HookMode.BACKGROUND, timeout=60)
-    async def endless(payload):
-        try:
-            await anyio.sleep_forever()
-        finally:
-            ended.append(anyio.current_time())
-
-    replies = {1: InvalidRequest("x") if "error" in when else "no", 4: after(1, "yes")}
-    strategy = strategy_with(endless, replies=replies, default=after(9, "no"), concurrency_budget=2)
-    result = await strategy.sample("do", [yes])
-    assert result.success
-    assert anyio.current_time() == pytest.approx(3)
-    assert ended
-    assert ended == pytest.approx([3] * len(ended))
-    assert f"{len(ended)} background hooks cut short" in caplog.text
 
 
 async def test_a_background_handler_that_ends_in_time_is_not_complained_of(caplog):

@@ -200,11 +200,6 @@ def test_not_fails_when_its_part_will_be_met():
     assert (text, verdict.reason) == ("xy", "it meets 'a'")
 
 
-def test_not_not_is_as_its_part():
-    assert outcome(~~says("a", {"xy": FAIL, "x": UNKNOWN}), "xyz")[0] == "xy"
-    assert outcome(~~says("a", {"x": PASS}), "xyz") is None
-
-
 def test_negated_combinations_follow_their_parts():
     a, b = says("a", {"x": PASS}), says("b", {"xy": PASS})
     assert outcome(~(a & b), "xyz")[0] == "xy"
