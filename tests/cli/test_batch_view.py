@@ -8,7 +8,7 @@ import signal
 from dataclasses import replace
 
 import pytest
-from command_line import Terminal, run
+from command_line import Terminal
 from http_server import Answer, OpenAIServer
 from rich.cells import cell_len
 from rich.text import Text
@@ -200,23 +200,12 @@ def test_results_on_the_terminal_are_harmless_and_no_view_runs_into_them(tmp_pat
         OpenAIServer(Answer("a\x1b[31mb \x9b2Jc")) as server,
         Terminal(
             *("batch", str(tmp_path / "in.jsonl"), "-p", "Say {{ text }}", "-o", "-"),
-            *("--base-url", server.url, "--output-format", "csv"),
+            *("--base-url", server.url),
             pipe=False,
         ) as terminal,
     ):
         code, _ = terminal.finish()
     assert code == 0
     assert "\x1b" not in terminal.seen
-    assert "a\\x1b[31mb \\x9b2Jc" in terminal.seen
-    assert terminal.seen.count("\r\n") == 5  # two rows under their names, and two lines
-
-
-def test_a_pipe_gets_plain_lines(tmp_path):
-    with OpenAIServer(Answer("one two", wait=0.4)) as server:
-        done = run(*arguments(tmp_path, server, rows=4), "--every", "0.01")
-    assert done.returncode == 0, done.stderr
-    lines = [line for line in done.stderr.splitlines() if "/4  " in line]
-    line = r"\d/4  [\dmins ]+ left  100 % passed  [\d.]+/(s|min)  cost \$[\d.]+  \d+ tokens"
-    assert re.fullmatch(line, lines[-1])
-    assert "\x1b" not in done.stderr
-    assert done.stderr.splitlines()[-1].startswith("4 rows: 4 passed; ")
+    assert "a\\u001b[31mb \\u009b2Jc" in terminal.seen
+    assert terminal.seen.count("\r\n") == 4  # two rows, and two lines

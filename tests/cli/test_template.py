@@ -45,46 +45,29 @@ def test_a_field_named_row_is_that_field():
 @pytest.mark.parametrize(
     ("template", "sentence"),
     [
-        (
-            "{{ txt }}",
-            "line 7: the prompt names 'txt', which the row does not have (did you mean text?); its",
-        ),
-        ("{{ zebra }}", "'zebra', which the row does not have; its fields: text, n, first name"),
-        ("{{ row.nothing }}", "line 7: the prompt can't be made: 'dict object' has no attribute"),
-        ("{{ tags[1].z }}", "line 7: the prompt can't be made: 'dict object' has no attribute 'z'"),
-        ("{{ n.upper() }}", "line 7: the prompt can't be made: 'int object' has no attribute 'up"),
-        ("{{ n / 0 }}", "the prompt can't be made of this row: ZeroDivisionError"),
-        ("{{ n + text }}", "the prompt can't be made of this row: TypeError"),
-        ("{{ text.__class__.mro() }}", "the prompt does what templates may not: access to attr"),
-        ("{% if n > 5 %}{{ text }}{% endif %} ", "line 7: the prompt is empty"),
+        ("{{ txt }}", "'txt' is undefined; the row's fields: text, n, first name, tags, absent"),
+        ("{{ row.nothing }}", "'dict object' has no attribute 'nothing'; the row's fields: text"),
+        ("{{ n / 0 }}", "ZeroDivisionError: "),
+        ("{{ n + text }}", "TypeError: "),
+        ("{{ text.__class__.mro() }}", "SecurityError: access to attribute '__class__'"),
     ],
 )
 def test_a_row_that_does_not_go_with_it_is_a_bad_row(template, sentence):
     with pytest.raises(BadRow) as caught:
         PromptTemplate(template).fill(ROW)
-    assert sentence in str(caught.value)
+    assert str(caught.value).startswith(f"line 7: the prompt can't be made: {sentence}")
     assert caught.value.number == 7
 
 
-@pytest.mark.parametrize(
-    ("row", "fields"),
-    [
-        ({}, "it has no fields"),
-        ({"a\x1b": 1}, "its fields: a\\x1b"),
-        ({f"f{n}": n for n in range(30)}, ", f19, ..."),
-    ],
-)
-def test_the_fields_that_are_there_are_named(row, fields):
-    with pytest.raises(BadRow) as caught:
-        PromptTemplate("{{ zebra }}").fill(Row(row, 1), "row")
-    assert str(caught.value).startswith("row 1: the prompt names 'zebra'")
-    assert str(caught.value).endswith(fields)
+def test_an_empty_prompt_is_a_bad_row():
+    with pytest.raises(BadRow, match=r"^row 7: the prompt is empty$"):
+        PromptTemplate("{% if n > 5 %}{{ text }}{% endif %} ").fill(ROW, "row")
 
 
 @pytest.mark.parametrize(
     ("template", "sentence"),
     [
-        (" ", "--prompt is empty: say what to ask for each row, with its fields: {{ text }}"),
+        (" ", "--prompt would be the same for every row: "),
         ("{{ text", "--prompt isn't a Jinja template: line 1: unexpected end of template"),
         ("a\n{% for %}", "--prompt isn't a Jinja template: line 2: "),
         ("{{ text | nonsense }}", "--prompt isn't a Jinja template: line 1: No filter named"),
@@ -105,19 +88,12 @@ def test_a_template_may_stand_in_a_file(tmp_path):
     assert PromptTemplate.given("{{ n }}").fill(ROW) == "3"
 
 
-@pytest.mark.parametrize(
-    ("content", "sentence"),
-    [
-        (None, "--prompt: can't read "),
-        (b"\xff{{ n }}", "isn't UTF-8 text"),
-        (b"{{ n }}" * 200_000, "is longer than 1048576 characters"),
-    ],
-)
-def test_a_file_that_holds_none_is_named(tmp_path, content, sentence):
+@pytest.mark.parametrize("content", [None, b"\xff{{ n }}"])
+def test_a_file_that_holds_none_is_named(tmp_path, content):
     file = tmp_path / "p.txt"
     if content is not None:
         file.write_bytes(content)
-    with pytest.raises(Problem, match=sentence) as caught:
+    with pytest.raises(Problem, match=r"^--prompt: can't read ") as caught:
         PromptTemplate.given(f"@{file}")
     assert str(file) in str(caught.value)
     assert caught.value.code == 3

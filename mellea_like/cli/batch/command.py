@@ -6,6 +6,7 @@ import json
 import sys
 from contextlib import ExitStack
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -14,12 +15,11 @@ from mellea_like.batch.journal.journal import Journal
 from mellea_like.batch.journal.reader import read_run
 from mellea_like.batch.run import sample_many
 from mellea_like.cli.backends import Backends
-from mellea_like.cli.batch.identity import another_run, model_files
 from mellea_like.cli.batch.options import STANDARD
 from mellea_like.cli.batch.output import Output, ReaderLeft
 from mellea_like.cli.batch.progress import BatchView, so_far, summary
 from mellea_like.cli.batch.prompt import PromptTemplate
-from mellea_like.cli.batch.source import RowSource
+from mellea_like.cli.batch.source import RowSource, digest_of
 from mellea_like.cli.errors import code_of, in_options, logs, problems_of, report, sentence
 from mellea_like.cli.exits import Exit, Problem
 from mellea_like.cli.terminal import is_terminal, warn
@@ -29,9 +29,6 @@ from mellea_like.errors import JournalError, LimitExceeded
 from mellea_like.runtime.garbage_collector import relaxed_gc
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
     from mellea_like.batch.item import ItemResult
     from mellea_like.batch.rows.formats import Row
     from mellea_like.cli.backends import Opened
@@ -63,11 +60,8 @@ def run_batch(options: BatchOptions, ending: Ending) -> int:
             warn("mellea-like: nobody reads the results any more")
             code = Exit.NOTHING_PASSED
         except Exception as error:  # noqa: BLE001 (said in a sentence; shown with --debug)
-            journal = options.journal
-            if isinstance(error, JournalError):
-                resumable = False  # Whether it can, and how, is what the error says.
-                if error.differences and journal is not None:
-                    error = another_run(error, journal)
+            # Whether a journal's run can be resumed, and how, is what its error says.
+            resumable = not isinstance(error, JournalError)
             report(error, debug=debug)
             code = code_of(error)
         if batch is not None and batch.begun:
@@ -85,25 +79,19 @@ class _Batch:
         self._backends = Backends(options)
         self._template = PromptTemplate.given(options.prompt)
         self._source = RowSource(
-            options.source,
-            options.input_format,
-            self._template,
-            on_bad=options.on_bad_line,
-            most=options.first,
+            options.source, self._template, on_bad=options.on_bad_line, most=options.first
         )
         self._finished = self._look_at_journal()
         self._outputs = self._make_outputs()
         self._check_places()
         self._source.look_through(quiet=options.quiet)
-        self._digest = self._source.digest() if options.journal is not None else None
-        self._model_files = {} if options.journal is None else model_files(options)
+        self._settings = self._read_settings()
         self._whole = self._finished == 0
         self._view = BatchView(
             self._backends.price,
             total=self._source.total,
             quiet=options.quiet or (options.output == STANDARD and is_terminal(sys.stdout)),
             lines=options.debug,  # Log records would run into a live view.
-            every=options.every,
         )
         self._handed_on = 0
         self._errors_in_a_row = 0
@@ -132,14 +120,10 @@ class _Batch:
 
     def _make_outputs(self) -> list[Output]:
         options = self._options
-        resumed = options.resume and options.journal is not None and options.journal.exists()
-        named = [("--output", options.output)]
+        renew = options.resume and options.journal is not None and options.journal.exists()
+        outputs = [Output("--output", options.output, replace=options.force, renew=renew)]
         if options.failed is not None:
-            named.append(("--failed", options.failed))
-        outputs = [
-            Output(option, given, options.output_format, replace=options.force, renew=resumed)
-            for option, given in named
-        ]
+            outputs.append(Output("--failed", options.failed, replace=options.force, renew=renew))
         for output in outputs:
             if output.whole_at_its_end and options.journal is None:
                 msg = (
@@ -150,23 +134,38 @@ class _Batch:
         return outputs
 
     def _check_places(self) -> None:
+        """Make sure that no file is named twice, or is both read and written."""
         options = self._options
-        places: list[tuple[str, Path | None]] = [
-            ("INPUT", self._source.path),
-            ("--journal", options.journal),
-            *zip(("--output", "--failed"), (o.path for o in self._outputs), strict=False),
-        ]
         seen: dict[Path, str] = {}
-        for option, path in places:
+        for option, given in (
+            ("INPUT", None if options.source == STANDARD else options.source),
+            ("--journal", options.journal),
+            ("--output", options.output),
+            ("--failed", options.failed),
+        ):
+            path = None if given is None else Path(given).resolve()
             if path is None or (path.exists() and not path.is_file()):
                 continue
-            other = seen.setdefault(path.resolve(), option)
+            other = seen.setdefault(path, option)
             if other != option:
-                msg = f"{other} and {option} are the same file, {path}: name another one"
+                msg = f"{other} and {option} are the same file, {given}: name another one"
                 raise Problem(msg, Exit.USAGE)
-        if options.output == options.failed == STANDARD:
-            msg = "--output and --failed can't both be standard output"
-            raise Problem(msg, Exit.USAGE)
+
+    def _read_settings(self) -> dict[str, Any]:
+        """Say what makes the run what it is, besides the strategy, where a journal keeps it."""
+        options = self._options
+        settings: dict[str, Any] = {"prompt": self._template.text}
+        if options.spec.json_schema is not None:
+            settings["schema"] = options.spec.json_schema
+        if options.journal is not None:
+            quiet = options.quiet
+            settings["input"] = self._source.digest()
+            if options.corpus:
+                digests = [digest_of("--corpus", path, quiet=quiet) for path in options.corpus]
+                settings["corpus"] = digests
+            if options.gguf is not None:
+                settings["gguf"] = digest_of("--gguf", options.gguf, quiet=quiet)
+        return settings
 
     # --- the run ---------------------------------------------------------------------------------
 
@@ -189,7 +188,7 @@ class _Batch:
                 journal=self._journal(opened),
                 keep_errors=False,  # The backend's say nothing about the row.
                 on_progress=self._view.update,
-                settings=self._settings(),
+                settings=self._settings,
             ) as results:
                 self.begun = True
                 ended = False
@@ -218,20 +217,14 @@ class _Batch:
             prices=opened.prices,
         )
 
-    def _settings(self) -> Mapping[str, Any]:
-        settings: dict[str, Any] = {"input": self._digest, "prompt": self._template.text}
-        settings |= self._model_files
-        schema = self._options.spec.json_schema
-        return settings if schema is None else {**settings, "schema": schema}
-
     async def _take(self, item: ItemResult[Any]) -> None:
         options = self._options
         record = _record_of(item, as_value=options.json_schema is not None)
         self._handed_on += 1
         try:
-            if item.success or (options.failed is None and not options.only_passed):
+            if item.success or options.failed is None:
                 await self._outputs[0].write(record)
-            elif options.failed is not None:
+            else:
                 await self._outputs[1].write(record)
         except Problem:
             self._handed_on -= 1
@@ -266,7 +259,7 @@ class _Batch:
     def leave_at_once(self) -> None:
         """Leave nothing useless behind."""
         for output in self._outputs:
-            output.remove_leftovers(keep=False)
+            output.remove_leftovers()
 
     def last_words(self) -> str:
         """Say how far the run came that was interrupted."""

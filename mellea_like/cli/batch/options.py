@@ -7,8 +7,7 @@ from pathlib import Path  # noqa: TC003 (typer reads the annotations)
 from typing import ClassVar, Literal
 
 from mellea_like.batch.journal.records import KeptText  # noqa: TC001 (typer reads the annotations)
-from mellea_like.batch.rows.formats import RowFormat  # noqa: TC001 (typer reads the annotations)
-from mellea_like.cli.draw_options import DRAWS, OUTPUT, PANELS, DrawOptions
+from mellea_like.cli.draw_options import DRAWS, PANELS, DrawOptions
 from mellea_like.cli.exits import Exit, Problem
 from mellea_like.cli.options import REQUIRED, argument, option
 
@@ -54,7 +53,7 @@ class BatchOptions(DrawOptions):
 
     panels: ClassVar = (ROWS, RESULTS, RUN, *PANELS)
 
-    source: str = argument("INPUT", "The rows: a file, or - for standard input.")
+    source: str = argument("INPUT", "The rows: a file, or - for JSONL on standard input.")
     prompt: str = option(
         REQUIRED,
         "What to ask for each row, as a Jinja template: {{ text }} stands for the field"
@@ -67,7 +66,7 @@ class BatchOptions(DrawOptions):
     )
     output: str = option(
         REQUIRED,
-        "A file that ends in .jsonl, .csv, .tsv or .parquet, or - for standard output.",
+        "A file that ends in .jsonl, .csv, .tsv or .parquet, or - for JSONL on standard output.",
         "--output",
         "-o",
         metavar="OUT",
@@ -83,22 +82,12 @@ class BatchOptions(DrawOptions):
     first: int | None = option(
         None, "Only the first N rows, to try it out.", metavar="N", min=1, panel=ROWS
     )
-    input_format: RowFormat | None = option(
-        None,
-        "jsonl, csv, tsv or parquet, where INPUT's name does not say.",
-        metavar="FORMAT",
-        panel=ROWS,
-    )
-    output_format: RowFormat | None = option(
-        None, "The same for OUT and --failed.", metavar="FORMAT", panel=RESULTS
-    )
     failed: str | None = option(
         None,
         "Where rows go that did not pass; by default to OUT too, with success false.",
         metavar="FILE",
         panel=RESULTS,
     )
-    only_passed: bool = option(False, "Leave rows out that did not pass.", panel=RESULTS)
     force: bool = option(False, "Replace OUT where it is there.", panel=RESULTS)
     journal: Path | None = option(
         None,
@@ -137,17 +126,8 @@ class BatchOptions(DrawOptions):
     timeout: float | None = option(
         None, "Stop with a row after this long.", metavar="SECONDS", panel=DRAWS
     )
-    every: float = option(
-        5.0,
-        "Between two lines of progress, where stderr isn't a terminal.",
-        metavar="SECONDS",
-        panel=OUTPUT,
-    )
 
     def __post_init__(self) -> None:
         if self.resume and self.journal is None:
             msg = "--resume goes on with a journal: name it with --journal FILE"
-            raise Problem(msg, Exit.USAGE)
-        if not 0 < self.every < float("inf"):
-            msg = f"--every takes seconds above 0, not {self.every:g}"
             raise Problem(msg, Exit.USAGE)

@@ -33,44 +33,58 @@ class ReaderLeft(Exception):
 
 
 class Output:
-    """A file of results, or standard output."""
+    """A file of results, or standard output.
 
-    def __init__(
-        self,
-        option: str,
-        given: str,
-        format: RowFormat | None,
-        *,
-        replace: bool,
-        renew: bool = False,
-    ) -> None:
+    A file is written beside its place, and put there when it has what must not be lost.
+    """
+
+    def __init__(self, option: str, given: str, *, replace: bool, renew: bool = False) -> None:
         self.path = None if given == STANDARD else Path(os.path.realpath(given))
-        self._option = option
         self._name = "standard output" if self.path is None else given
-        self.format = self._format(given, format)
+        self._format = RowFormat.JSONL
         self._file: BinaryIO | None = None
         self._writer: RowWriter | None = None
         self._beside: Path | None = None
-        self._new = False
-        self.rows = 0
         self._at_once = False
-        if self.path is None:
-            if self.format is RowFormat.PARQUET:
-                msg = f"{option}: Parquet can't be written to standard output: name a file"
-                raise Problem(msg, Exit.USAGE)
+        self.rows = 0
+        if self.path is None or (self.path.exists() and not self.path.is_file()):
+            if self.path is not None and self.path.is_dir():
+                msg = f"{option}: {given} is a directory: name a file"
+                raise Problem(msg)
             return
-        self._check(self.path, replace=replace, renew=renew)
+        try:
+            self._format = format_of(given)
+        except ValueError as exc:
+            msg = f"{option}: {exc}"
+            raise Problem(msg, Exit.USAGE) from exc
+        if self.path.exists() and not replace and not (renew and self._is_of_results()):
+            what = " and holds no results of a batch" if renew else ""
+            msg = (
+                f"{option}: {given} is there already{what}: name another file, or replace it"
+                " with --force"
+            )
+            raise Problem(msg)
+        if not os.access(self.path.parent, os.W_OK):
+            msg = f"{option}: can't write into the directory {self.path.parent}"
+            raise Problem(msg)
 
     @property
     def whole_at_its_end(self) -> bool:
         """Whether it can't be read before its end."""
-        return self.format is RowFormat.PARQUET
+        return self._format is RowFormat.PARQUET
 
     def begin(self, columns: Mapping[str, str] | None, *, at_once: bool) -> None:
-        """Open it."""
+        """Open it; ``at_once`` puts it in its place with its first row."""
         with self._trouble():
-            self._file = self._open()
-            self._writer = row_writer(self._file, self.format, columns)
+            if self.path is None:
+                self._file = io.BytesIO()
+            elif self.path.exists() and not self.path.is_file():
+                self._file = self.path.open("wb")  # A pipe or a device.
+            else:
+                self._beside = self.path.with_name(f".{self.path.name}.part")
+                self._beside.unlink(missing_ok=True)
+                self._file = self._beside.open("xb")
+            self._writer = row_writer(self._file, self._format, columns)
             self._at_once = at_once and not self.whole_at_its_end
 
     async def write(self, record: Mapping[str, Any]) -> None:
@@ -103,74 +117,23 @@ class Output:
                 with self._trouble():
                     writer.close()
                     await self._flush()
-                self.publish()
-                with self._trouble():
+                    self.publish()
                     file.close()
         finally:
             self._file = None
             with contextlib.suppress(OSError):  # What could not be written before.
                 file.close()
-            self.remove_leftovers(keep=keep)
+            self.remove_leftovers()
 
-    def remove_leftovers(self, *, keep: bool) -> None:
-        """Take away what is beside the file, and a new file without a result that isn't kept."""
-        useless = self.path if self._new and not keep and not self.rows else None
-        for leftover in (self._beside, useless):
-            if leftover is not None:
-                leftover.unlink(missing_ok=True)
-
-    def _format(self, given: str, format: RowFormat | None) -> RowFormat:
-        if format is not None:
-            return format
-        if self.path is None:
-            return RowFormat.JSONL
-        try:
-            return format_of(given)
-        except ValueError as exc:
-            if self.path.exists() and not self.path.is_file():
-                return RowFormat.JSONL
-            formats = ", ".join(RowFormat)
-            msg = (
-                f"{self._option}: {exc}: say how rows are to stand in it: --output-format {formats}"
-            )
-            raise Problem(msg, Exit.USAGE) from exc
-
-    def _check(self, path: Path, *, replace: bool, renew: bool) -> None:
-        if path.is_dir():
-            msg = f"{self._option}: {self._name} is a directory: name a file"
-            raise Problem(msg)
-        if path.is_file() and not replace and not (renew and self._is_of_results(path)):
-            what = " and holds no results of a batch" if renew else ""
-            msg = (
-                f"{self._option}: {self._name} is there already{what}: name another file, or"
-                " replace it with --force"
-            )
-            raise Problem(msg)
-        with self._trouble():
-            if not path.parent.is_dir():
-                msg = f"{self._option}: there is no directory {path.parent}"
-                raise Problem(msg)
-            if not os.access(path.parent, os.W_OK) or (
-                path.exists() and not os.access(path, os.W_OK)
-            ):
-                msg = f"{self._option}: {self._name} can't be written: Permission denied"
-                raise Problem(msg)
-
-    def _is_of_results(self, path: Path) -> bool:
-        with self._trouble(), path.open("rb") as file:
-            return begins_results(file.readline(LONGEST_HEAD), self.format)
-
-    def _open(self) -> BinaryIO:
-        if self.path is None:
-            return io.BytesIO()
-        if self.path.exists() and not self.path.is_file():
-            return self.path.open("wb")  # A pipe or a device.
-        if self.path.exists() or self.whole_at_its_end:
-            self._beside = self.path.with_name(f".{self.path.name}.part")
+    def remove_leftovers(self) -> None:
+        """Take away what is beside the file."""
+        if self._beside is not None:
             self._beside.unlink(missing_ok=True)
-            return self._beside.open("xb")
-        self._new = True
-        return self.path.open("xb")
+
+    def _is_of_results(self) -> bool:
+        assert self.path is not None  # noqa: S101 (it is a file)
+        with self._trouble(), self.path.open("rb") as file:
+            return begins_results(file.readline(LONGEST_HEAD), self._format)
 
     async def _flush(self) -> None:
         file = self._file

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 import time
 from typing import TYPE_CHECKING
 
-from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
 from mellea_like.batch.progress import Progress
-from mellea_like.cli.console import make_console
-from mellea_like.cli.terminal import is_terminal, one_line, warn
+from mellea_like.cli.console import live_view
+from mellea_like.cli.terminal import one_line, warn
 from mellea_like.report.format import amount, money, percent, plural, seconds
 
 if TYPE_CHECKING:
@@ -30,8 +28,6 @@ __all__ = ["BatchView", "parts_of", "so_far", "status_line", "summary"]
 BAR = 24
 """Columns of the bar at most, and those below which there is none."""
 LEAST_BAR = 8
-
-REFRESHES_PER_SECOND = 4
 
 
 def _cost(usage: Usage, price: Price) -> str:
@@ -94,40 +90,25 @@ class BatchView:
     ) -> None:
         self.progress = Progress(total=total)
         self._price = price
-        self._quiet = quiet
         self._every = every
         self._updated = self._told = time.monotonic()
-        self._console: Console | None = None
-        self._live: Live | None = None
-        if not quiet and not lines and is_terminal(sys.stderr):
-            console = make_console(sys.stderr)
-            if not console.is_dumb_terminal:
-                self._console = console
+        self._live = None if quiet or lines else live_view(self.render)
+        self._lines = not quiet and self._live is None
 
     def __enter__(self) -> Self:
-        if self._console is not None:
-            self._live = Live(
-                get_renderable=self.render,
-                console=self._console,
-                refresh_per_second=REFRESHES_PER_SECOND,
-                transient=True,
-                redirect_stdout=False,
-                redirect_stderr=False,
-            )
-            self._live.start(refresh=True)
+        if self._live is not None:
+            self._live.start()
         return self
 
     def __exit__(self, *exc_info: object) -> None:
         if self._live is not None:
             self._live.stop()
-            self._live = None
 
     def update(self, progress: Progress) -> None:
         """Take the numbers of this moment."""
         self.progress, self._updated = progress, time.monotonic()
-        if self._quiet or self._console is not None:
-            return
-        if self._updated - self._told >= self._every and progress.done != progress.total:
+        due = self._updated - self._told >= self._every
+        if self._lines and due and progress.done != progress.total:
             self._told = self._updated
             warn("  ".join(part.plain for part in parts_of(progress, self._price)))
 
@@ -139,12 +120,11 @@ class BatchView:
         with contextlib.suppress(OSError):
             self._live.console.print(Text(one_line(line)), soft_wrap=True)
 
-    def render(self) -> Table:
+    def render(self, console: Console) -> Table:
         """Draw the line of this moment, with room for the ^C of an interrupt."""
-        assert self._console is not None  # noqa: S101 (there is a terminal)
         progress, since = self.progress, time.monotonic() - self._updated
         share = None if not progress.total else min(1.0, progress.done / progress.total)
-        columns = self._console.width - len("^C")
+        columns = console.width - len("^C")
         return status_line(parts_of(progress, self._price, since), columns, share)
 
 
