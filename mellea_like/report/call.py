@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from mellea_like.core.slice import Outcome
-from mellea_like.report.charts import parts_in_words, stacked, whole_of
+from mellea_like.report.charts import breakdown
 from mellea_like.report.format import amount, count, moment, percent, plural, seconds
 from mellea_like.report.icons import swatch
 from mellea_like.report.iterations import (
@@ -52,12 +52,13 @@ def stopped(trace: Mapping[str, Any]) -> str:
 def headline(trace: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Choose the figures that come first."""
     usage = usage_of(trace["usage"])
-    chains = len({s["chain"] for s in trace["slices"]})
-    iterations = len(trace["slices"])
+    facts = {
+        "iteration": len(trace["slices"]),
+        "subsample": len({s["chain"] for s in trace["slices"]}),
+        "request": usage.requests,
+    }
     return [
-        ("iteration" if iterations == 1 else "iterations", count(iterations)),
-        ("subsample" if chains == 1 else "subsamples", count(chains)),
-        ("request" if usage.requests == 1 else "requests", count(usage.requests)),
+        *((name if n == 1 else f"{name}s", count(n)) for name, n in facts.items()),
         ("tokens", ("≥ " if usage.unknown else "") + amount(usage.total_tokens)),
         ("elapsed", seconds(trace["elapsed"])),
     ]
@@ -130,8 +131,7 @@ def call_report(trace: Mapping[str, Any], title: str | None = None) -> str:
 
 def _call_report(trace: Mapping[str, Any], title: str | None) -> str:
     winner = winner_of(trace)
-    outcomes = outcomes_of(trace)
-    went = {fate: number for fate, number in fates_of(trace).items() if number}
+    went = [(fate, FATES[fate], number) for fate, number in fates_of(trace).items()]
     drawn, _ = cut(trace, FULL.panels)
     slices: list[Mapping[str, Any]] = trace["slices"]
     asked: list[Mapping[str, str]] = trace["prompts"][slices[0]["prompt"]] if slices else []
@@ -149,10 +149,8 @@ def _call_report(trace: Mapping[str, Any], title: str | None) -> str:
             *((swatch(outcome), outcome) for outcome in ("failed", "errored", "cancelled")),
         ],
         winner=None if winner is None else text_block(winner["text"] or "", _MESSAGE),
-        outcomes_bar=stacked(outcomes, SCOPE, parts_in_words(outcomes, "iteration")),
-        outcome_parts=whole_of([(name, name, number) for name, number in outcomes]),
-        tokens_bar=stacked(list(went.items()), SCOPE, parts_in_words(list(went.items()), "token")),
-        token_parts=whole_of([(fate, FATES[fate], number) for fate, number in went.items()]),
+        outcomes=breakdown([(name, name, n) for name, n in outcomes_of(trace)], SCOPE),
+        tokens=breakdown(went, SCOPE),
         panels=panels(trace, SCOPE, FULL),
         asked=conversation(asked, _MESSAGE),
     )
@@ -168,10 +166,6 @@ def _title(trace: Mapping[str, Any]) -> str:
 def _note(trace: Mapping[str, Any], winner: Mapping[str, Any] | None) -> str:
     if winner is None:
         return f"No iteration passed in {seconds(trace['elapsed'])}."
-    siblings = sum(s["outcome"] == "cancelled" for s in trace["slices"])
-    rest = (
-        f", and {siblings} that still ran were cancelled"
-        if siblings > 1
-        else (", and one that still ran was cancelled" if siblings else "")
-    )
+    cancelled = any(s["outcome"] == "cancelled" for s in trace["slices"])
+    rest = ", and what still ran was cancelled" if cancelled else ""
     return f"Iteration {winner['iteration']} passed after {seconds(winner['ended_at'])}{rest}."

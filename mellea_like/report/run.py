@@ -6,16 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any, cast
 
 from mellea_like.core.prices import with_currency
-from mellea_like.report.charts import (
-    binned,
-    columns,
-    columns_in_words,
-    distribution,
-    parts_in_words,
-    rate_bar,
-    stacked,
-    whole_of,
-)
+from mellea_like.report.charts import breakdown, columns, numbers, rate_bar, sizes
 from mellea_like.report.format import amount, count, moment, money, percent, plural, seconds
 from mellea_like.report.icons import swatch
 from mellea_like.report.iterations import FATES, cut, damage, problems_of, winner_of
@@ -104,10 +95,10 @@ def headline(figures: RunFigures) -> list[tuple[str, str, str]]:
 def until_words(figures: RunFigures) -> str:
     """Say how many iterations it took until one passed."""
     until = figures.until_passed
-    if not until:
+    if not until.values:
         return "No item passed."
-    first = percent(until[1], until.total())
-    late = plural(figures.until_passed_at(0.95), "iteration")
+    first = percent(until.values.count(1), len(until.values))
+    late = plural(round(until.quantile(0.95)), "iteration")
     return f"{first} of those that passed did so at once, 95 % within {late}."
 
 
@@ -265,21 +256,26 @@ def run_report(
 
 def _content(figures: RunFigures, title: str | None) -> dict[str, Any]:
     room = _Detail()
-    statuses = statuses_of(figures)
     failed = [room.item(item, "f", gist=True) for item in figures.failed]
     slowest = [room.item(item, "s") for item in figures.slowest]
     failures = figures.done - figures.passed
+    times = figures.latency
     return {
         "title": title or f"Run of {plural(figures.items, 'item')}",
         "about": about_run(figures),
         "tiles": [{"name": n, "value": v, "more": more} for n, v, more in headline(figures)],
         "items_note": f"{count(figures.done)} of {plural(figures.items, 'item')} finished.",
-        "items_bar": stacked(statuses, SCOPE, parts_in_words(statuses, "item")),
-        "item_parts": whole_of([(s, STATUSES[s], number) for s, number in statuses]),
+        "items_parts": breakdown([(s, STATUSES[s], n) for s, n in statuses_of(figures)], SCOPE),
         **_tokens(figures),
         **_rates(figures),
-        **_until(figures),
-        **_latency(figures),
+        "until_note": until_words(figures),
+        "until_chart": columns(numbers(figures.until_passed), "item", "iterations until one passed")
+        if figures.until_passed.values
+        else None,
+        "latency_note": latency_words(figures),
+        "latency_chart": columns(sizes(times, seconds), "item", "time per item, up to")
+        if times.most > 0
+        else None,
         **_cost(figures),
         "errors": [
             (clip(kind, 200), count(n)) for kind, n in figures.errors.most_common(MOST_ERRORS)
@@ -297,7 +293,7 @@ def _content(figures: RunFigures, title: str | None) -> dict[str, Any]:
 
 
 def _tokens(figures: RunFigures) -> dict[str, Any]:
-    went = [(fate, u.total_tokens) for fate, u in figures.fates.items() if u.total_tokens]
+    went = [(fate, FATES[fate], u.total_tokens) for fate, u in figures.fates.items()]
     usage = figures.usage
     won = figures.fates["won"].total_tokens
     note = "No tokens were counted."
@@ -313,8 +309,7 @@ def _tokens(figures: RunFigures) -> dict[str, Any]:
         )
     return {
         "tokens_note": note,
-        "tokens_bar": stacked(went, SCOPE, parts_in_words(went, "token")),
-        "token_parts": whole_of([(fate, FATES[fate], number) for fate, number in went]),
+        "tokens_parts": breakdown(went, SCOPE),
     }
 
 
@@ -343,27 +338,6 @@ def _rates(figures: RunFigures) -> dict[str, Any]:
     return {"rates": rates, "rates_note": note}
 
 
-def _until(figures: RunFigures) -> dict[str, Any]:
-    bins = binned(figures.until_passed)
-    return {
-        "until_note": until_words(figures),
-        "until_chart": columns(bins, columns_in_words(bins, "item"), "iterations until one passed")
-        if figures.until_passed
-        else None,
-    }
-
-
-def _latency(figures: RunFigures) -> dict[str, Any]:
-    times = figures.latency
-    words = latency_words(figures)
-    return {
-        "latency_note": words,
-        "latency_chart": distribution(times, seconds, words, "time per item, logarithmic")
-        if times.most > 0
-        else None,
-    }
-
-
 def _cost(figures: RunFigures) -> dict[str, Any]:
     costs = figures.costs
     if figures.prices is None:
@@ -383,7 +357,7 @@ def _cost(figures: RunFigures) -> dict[str, Any]:
         words += " Requests of unknown cost are missing from that."
     return {
         "cost_note": words,
-        "cost_chart": distribution(costs, written, words, "cost per item, logarithmic")
+        "cost_chart": columns(sizes(costs, written), "item", "cost per item, up to")
         if costs.most > 0
         else None,
     }
@@ -462,10 +436,4 @@ def _how(item: Mapping[str, Any]) -> str:
     if trace is None or (winner := winner_of(trace)) is None:
         return "passed"
     number = iterations_until(winner, trace["slices"])
-    return "passed at once" if number == 1 else f"the {_ordinal(number)} iteration to end passed"
-
-
-def _ordinal(number: int) -> str:
-    if number % 100 in {11, 12, 13}:
-        return f"{number}th"
-    return f"{number}{ {1: 'st', 2: 'nd', 3: 'rd'}.get(number % 10, 'th') }"
+    return "passed at once" if number == 1 else f"passed after {number} iterations"

@@ -171,7 +171,7 @@ class RunFigures:
         self.fates: dict[str, Usage] = dict.fromkeys(FATES, Usage())
         self.requirements: dict[str, Tally] = {}
         self.errors: Counter[str] = Counter()
-        self.until_passed: Counter[int] = Counter()
+        self.until_passed = Distribution()
         self.outcomes: Counter[str] = Counter()
         self.latency = Distribution()
         self.costs = Distribution()
@@ -233,7 +233,7 @@ class RunFigures:
             if s["error"] is not None and s["outcome"] == "errored":
                 self._error(s["error"]["type"])
         if winner is not None:
-            self.until_passed[iterations_until(winner, slices)] += 1
+            self.until_passed.add(iterations_until(winner, slices))
         return recorded, money
 
     def _verdict(self, v: Mapping[str, Any]) -> None:
@@ -296,22 +296,6 @@ class RunFigures:
         """The requirements that were decided, the one that failed most often first."""
         judged = [(name, tally) for name, tally in self.requirements.items() if tally.judged]
         return sorted(judged, key=lambda pair: pair[1].counts["passed"] / pair[1].judged)
-
-    def until_passed_at(self, share: float) -> int:
-        """Say within how many iterations a share of the items that passed had passed.
-
-        Args:
-            share: from 0.0 to 1.0.
-
-        Returns:
-            How many; 0 where none passed.
-        """
-        seen, total = 0, self.until_passed.total()
-        for number in sorted(self.until_passed):
-            seen += self.until_passed[number]
-            if seen >= share * total:
-                return number
-        return 0
 
 
 def iterations_until(winner: Mapping[str, Any], slices: Iterable[Mapping[str, Any]]) -> int:

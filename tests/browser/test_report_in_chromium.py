@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 import pytest
 from report_kit import NASTY, calls, many, nasty_run, nasty_trace, run_of, trace_of
@@ -60,24 +61,22 @@ def open_all(page):
 # --- quiet, readable --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("name", PAGES)
-def test_a_page_is_quiet_and_readable(opened, keep, pages, name, scheme):
-    page = opened(pages[name], color_scheme=scheme)
-    keep(page, f"report-{name}-{scheme}")
+def test_a_page_is_quiet_and_readable(opened, keep, pages, name):
+    page = opened(pages[name])
+    colours = []
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)
+        colours.append(page.evaluate("getComputedStyle(document.body).backgroundColor"))
+        keep(page, f"report-{name}-{scheme}")
+    assert colours == ["rgb(245, 246, 248)", "rgb(16, 22, 29)"]
     open_all(page)
     axe = page.evaluate_handle(AXE)
-    assert axe.evaluate("axe => axe.lowText()") == []
-    assert axe.evaluate("axe => axe.lowSigns()") == []
     assert axe.evaluate("axe => axe.structure()") == []
-
-
-def test_light_and_dark_differ(opened, pages):
-    script = "getComputedStyle(document.body).backgroundColor"
-    light = opened(pages["run"], color_scheme="light").evaluate(script)
-    dark = opened(pages["run"], color_scheme="dark").evaluate(script)
-    assert light == "rgb(245, 246, 248)"
-    assert dark == "rgb(16, 22, 29)"
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)
+        assert axe.evaluate("axe => axe.lowText()") == []
+        assert axe.evaluate("axe => axe.lowSigns()") == []
 
 
 def test_the_contrast_check_sees_too_little_contrast(opened, pages):
@@ -102,23 +101,23 @@ def test_all_that_can_be_used_or_is_a_picture_has_a_name(opened, pages, name):
     assert len(seen) > 10
 
 
-@pytest.mark.parametrize("width", [320, 360, 768])
 @pytest.mark.parametrize("name", PAGES)
-def test_nothing_needs_scrolling_sideways(opened, keep, pages, name, width):
-    page = opened(pages[name], viewport={"width": width, "height": 740}, has_touch=True)
-    if width == 360:
-        keep(page, f"report-{name}-phone")
+def test_nothing_needs_scrolling_sideways(opened, keep, pages, name):
+    page = opened(pages[name], viewport={"width": 360, "height": 740}, has_touch=True)
+    keep(page, f"report-{name}-phone")
     open_all(page)
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
     wide = """[...document.querySelectorAll('main *')].filter((e) =>
         !(e instanceof SVGElement) && e.getBoundingClientRect().right > innerWidth + 1)
         .map((e) => e.className)"""
-    assert page.evaluate(wide) == []
+    for width in (320, 360, 768):
+        page.set_viewport_size({"width": width, "height": 740})
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        assert page.evaluate(wide) == []
 
 
 def test_no_words_of_a_drawing_are_cut_off(opened, some):
     prices = {name: [4e-5, 1.6e-4, "USD"] for name in run_of(some)["prices"]}
-    items = many(some, 30_000)  # Long figures at every axis.
+    items = many(some, 3_000)  # Long figures at every axis.
     page = opened(run_report(run_of(items) | {"prices": prices}, items))
     cut = """[...document.querySelectorAll(".chart text")].filter((words) => {
         const [inner, outer] = [words, words.ownerSVGElement].map((e) => e.getBoundingClientRect());
@@ -342,16 +341,19 @@ def test_nothing_moves_for_those_who_want_no_motion(opened, pages):
 # --- no text does anything --------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("text", NASTY)
-def test_no_text_runs_loads_or_hides_anything(opened, text):
-    for html in (call_report(nasty_trace(text)), run_report(*nasty_run(text))):
-        page = opened(html)
-        open_all(page)
-        assert page.locator("h1").is_visible()
-        assert page.locator("main img").count() == 0
-        assert page.locator("script").count() == 1
-        # A mark that turns writing would show here what stands after it.
-        assert page.locator("footer").inner_text().startswith("Made by mellea-like")
+def test_no_text_runs_loads_or_hides_anything(opened):
+    page = opened("")
+    path = unquote(urlsplit(page.url).path)
+    for text in NASTY:
+        for html in (call_report(nasty_trace(text)), run_report(*nasty_run(text))):
+            Path(path).write_text(html, encoding="utf-8")
+            page.reload()
+            open_all(page)
+            assert page.locator("h1").is_visible()
+            assert page.locator("main img").count() == 0
+            assert page.locator("script").count() == 1
+            # A mark that turns writing would show here what stands after it.
+            assert page.locator("footer").inner_text().startswith("Made by mellea-like")
 
 
 def test_the_reply_is_shown_as_it_is(opened):
