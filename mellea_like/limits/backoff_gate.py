@@ -39,7 +39,7 @@ __all__ = [
     "is_answer",
     "spread_after",
     "told_to_wait",
-    "why_not_wait",
+    "too_long",
 ]
 
 SPREAD = 0.1
@@ -90,20 +90,14 @@ class BackoffGateStatistics(NamedTuple):
     """A look at a backoff gate.
 
     Attributes:
-        closings: how often it was closed or kept closed for longer.
         waiting: requests that wait for it now.
-        waited: requests that ever waited for it.
-        refused: requests that would have had to wait for too long, and failed unsent.
         failures: requests in a row that did not reach the backend, or got a 5xx.
         unsent: requests that failed unsent since too many in a row had failed.
     """
 
-    closings: int
     waiting: int
-    waited: int
-    refused: int
-    failures: int = 0
-    unsent: int = 0
+    failures: int
+    unsent: int
 
 
 class BackoffGate:
@@ -124,10 +118,7 @@ class BackoffGate:
         self._opens: float | None = None
         self._server_back = 0.0
         self._spread = 0.0
-        self._closings = 0
         self._waiting = 0
-        self._waited = 0
-        self._refused = 0
 
     @property
     def closed(self) -> bool:
@@ -142,15 +133,7 @@ class BackoffGate:
 
     def statistics(self) -> BackoffGateStatistics:
         """Return a look at the gate."""
-        breaker = self._breaker
-        return BackoffGateStatistics(
-            self._closings,
-            self._waiting,
-            self._waited,
-            self._refused,
-            breaker.failures,
-            breaker.unsent,
-        )
+        return BackoffGateStatistics(self._waiting, self._breaker.failures, self._breaker.unsent)
 
     async def send(
         self, send: Callable[[Request], Awaitable[T]], request: Request, policy: Retry | None
@@ -205,7 +188,6 @@ class BackoffGate:
             opens, back = max(opens, before), max(back, self._server_back)
         self._opens, self._server_back = opens, back
         self._spread = spread_after(back - now)
-        self._closings += 1
 
     async def wait(self, request: Request, policy: Retry | None) -> None:
         """Wait until the gate is open if a request may wait so long; else fail now, unsent.
@@ -213,7 +195,6 @@ class BackoffGate:
         Without a policy it does not obey what the server told others.
         """
         self._waiting += 1
-        self._waited += 1
         try:
             began = self._timeline.now()
             while True:
@@ -231,10 +212,12 @@ class BackoffGate:
     async def _wait_once(self, request: Request, policy: Retry) -> None:
         left = self._server_back - self._timeline.now()
         until = self._server_back + self._spread * JITTER.random()
-        late = until - self._timeline.now()
-        why = why_not_wait(left, late, _time_left(request), policy.max_retry_after)
+        time_left, why = _time_left(request), ""
+        if left > policy.max_retry_after:
+            why = too_long(policy.max_retry_after)
+        elif until - self._timeline.now() > time_left:
+            why = f"the call's time is up in {max(time_left, 0.0):.3g} s"
         if why:
-            self._refused += 1
             msg = f"this backend's server asked to be left alone: {come_back_in(left)}; {why}"
             raise RateLimited(
                 msg, status=TOO_MANY_REQUESTS, retryable=False, retry_after=max(left, 0.0)
@@ -388,13 +371,9 @@ def spread_after(seconds: float) -> float:
     return min(SPREAD * seconds, MAX_SPREAD)
 
 
-def why_not_wait(wait: float, ends: float, time_left: float, cap: float) -> str:
-    """Say why a request may not wait until a time; empty where it may."""
-    if wait > cap:
-        return f"that is longer than this request may wait (max_retry_after={cap:g})"
-    if ends > time_left:
-        return f"the call's time is up in {max(time_left, 0.0):.3g} s"
-    return ""
+def too_long(cap: float) -> str:
+    """Say why a request does not wait, for a message."""
+    return f"that is longer than this request may wait (max_retry_after={cap:g})"
 
 
 def come_back_in(seconds: float) -> str:
@@ -440,21 +419,14 @@ def gate_of(backend: Backend) -> BackoffGate:
     number = id(backend)
     gate = _by_backend.get(number)
     if gate is None:
-        gate = _shared(getattr(backend, "limit_key", None), _where(backend))
+        gate = BackoffGate(_where(backend))
+        key = getattr(backend, "limit_key", None)
+        with suppress(TypeError):  # A key that can't be hashed counts as none.
+            gate = gate if key is None else _by_key.setdefault(key, gate)
         with suppress(TypeError):
             finalize(backend, _by_backend.pop, number, None).atexit = False
             _by_backend[number] = gate
     return gate
-
-
-def _shared(key: object, where: str) -> BackoffGate:
-    gate = BackoffGate(where)
-    if key is None:
-        return gate
-    try:
-        return _by_key.setdefault(key, gate)
-    except TypeError:  # It can't be hashed.
-        return gate
 
 
 def _where(backend: Backend) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import anyio
 
@@ -27,6 +27,7 @@ from mellea_like.limits.backoff_gate import (
     gate_of,
     spread_after,
     told_to_wait,
+    too_long,
 )
 from mellea_like.limits.base import noting
 from mellea_like.runtime.logs import inform
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from tenacity import RetryCallState
 
     from mellea_like.core.backend import Backend, Request
+    from mellea_like.core.generation import Meter
     from mellea_like.limits.backoff_gate import BackoffGate
 
 __all__ = [
@@ -164,39 +166,30 @@ class RetryBackend(BackendWrapper):
     @asynccontextmanager
     async def _stream(self, request: Request) -> AsyncGenerator[AsyncIterator[str | Generation]]:
         gate = gate_of(self.inner)
-        begun = await send_with_retries(self._begin, request, self.policy, gate)
+        meter, stack, pieces = await send_with_retries(self._begin, request, self.policy, gate)
         seen: list[Generation] = []
         try:
-            async with (
-                begun.stack,
-                aclosing(begun.pieces()) as pieces,
-                aclosing(noting(pieces, seen)) as noted,
-            ):
+            async with stack, aclosing(pieces), aclosing(noting(pieces, seen)) as noted:
                 yield noted
         finally:
-            begun.request.meter.finish(seen[-1] if seen else None)
+            meter.finish(seen[-1] if seen else None)
 
-    async def _begin(self, request: Request) -> _Begun:
+    async def _begin(
+        self, request: Request
+    ) -> tuple[Meter, AsyncExitStack, AsyncGenerator[str | Generation]]:
         async with AsyncExitStack() as stack:
             rest = await stack.enter_async_context(super()._stream(request))
             first: str | Generation | None = await anext(rest, None)
-            return _Begun(request, stack.pop_all(), first, rest)
+            return request.meter, stack.pop_all(), _from(first, rest)
 
 
-class _Begun(NamedTuple):
-    """A stream whose first piece is there; None where it has none."""
-
-    request: Request
-    stack: AsyncExitStack
-    first: str | Generation | None
-    rest: AsyncIterator[str | Generation]
-
-    async def pieces(self) -> AsyncGenerator[str | Generation]:
-        if self.first is None:
-            return
-        yield self.first
-        async for piece in self.rest:
-            yield piece
+async def _from(
+    first: str | Generation | None, rest: AsyncIterator[str | Generation]
+) -> AsyncGenerator[str | Generation]:
+    if first is not None:
+        yield first
+    async for piece in rest:
+        yield piece
 
 
 def gate_before(backend: Backend) -> BackoffGate | None:
@@ -380,10 +373,7 @@ class _Tries(Generic[T]):
 
 def _too_long(error: BackendError, wait: float, cap: float) -> BackendError:
     kind = RateLimited if isinstance(error, RateLimited) else BackendUnavailable
-    msg = (
-        f"{error_text(error)}; {come_back_in(wait)}: that is longer than this request may wait"
-        f" (max_retry_after={cap:g})"
-    )
+    msg = f"{error_text(error)}; {come_back_in(wait)}: {too_long(cap)}"
     return kind(msg, status=error.status, retryable=False, retry_after=wait)
 
 

@@ -211,9 +211,7 @@ def test_one_set_of_limits_serves_one_event_loop_after_another(first):
 
     for library in (first, "trio", "asyncio"):
         anyio.run(main, backend=library)
-    gate = gate_of(inner).statistics()
-    assert gate.waiting == 0
-    assert gate.closings >= 9
+    assert gate_of(inner).statistics().waiting == 0
 
 
 def test_two_event_loops_in_two_threads_share_a_backend_and_its_gate():

@@ -171,7 +171,6 @@ async def test_a_429_that_does_not_say_how_long_is_waited_for_by_backoff(headers
         backend = openai(server)
         async with aftermath(backend, server) as after:
             result = await after.sample(strategy(backend), "Say won.", [SAYS_WON])
-        assert gate_of(backend).statistics().closings >= 1
     assert result.success
     assert result.errors == ()
     assert server.started >= 4

@@ -20,7 +20,6 @@ from mellea_like.limits.backoff_gate import (
     JITTER,
     BackoffGate,
     gate_of,
-    why_not_wait,
 )
 from mellea_like.limits.retry import Retry, RetryBackend
 from mellea_like.testing import run_virtual
@@ -34,28 +33,6 @@ def ask(
         options=Options(seed=seed),
         meta=RequestMeta(iteration=iteration, deadline=deadline),
     )
-
-
-# --- decisions, in tables -------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("wait", "ends", "time_left", "cap", "says"),
-    [
-        (60, 61, math.inf, 120, ""),
-        (120, 121, math.inf, 120, ""),
-        (120.1, 121, math.inf, 120, "longer than this request may wait (max_retry_after=120)"),
-        (60, 61, 61, 120, ""),
-        (60, 61, 60.9, 120, "the call's time is up in 60.9 s"),
-        (60, 61, -3, 120, "the call's time is up in 0 s"),
-        (1, 1, math.inf, 0, "max_retry_after=0"),
-        (1e6, 1e6, math.inf, math.inf, ""),
-    ],
-)
-def test_a_request_waits_if_it_may_wait_so_long(wait, ends, time_left, cap, says):
-    why = why_not_wait(wait, ends, time_left, cap)
-    assert says in why
-    assert bool(says) == bool(why)
 
 
 # --- waiting --------------------------------------------------------------------------------------
@@ -78,10 +55,10 @@ async def test_all_wait_and_do_not_arrive_at_once(virtual_clock):
         for _ in range(50):
             group.start_soon(one)
         await anyio.sleep(1)
-        assert gate.statistics()[:4] == (1, 50, 50, 0)
+        assert gate.statistics().waiting == 50
     assert 10 <= min(arrived) < max(arrived) <= 11
     assert len(set(arrived)) == 50
-    assert gate.statistics()[:4] == (1, 0, 50, 0)
+    assert gate.statistics().waiting == 0
 
 
 async def test_waiters_go_on_waiting_when_it_is_closed_for_longer(virtual_clock):
@@ -121,7 +98,6 @@ async def test_a_wait_beyond_the_deadline_is_not_begun(virtual_clock):
     assert virtual_clock.now == 0
     assert request.meter.started
     assert request.meter.usage == Usage()
-    assert gate.statistics().refused == 1
 
 
 async def test_a_server_that_is_gone_for_longer_than_the_cap_fails_all_now(virtual_clock):
@@ -263,7 +239,7 @@ async def test_a_refusal_without_a_time_has_all_others_wait_too(virtual_clock):
 async def test_a_5xx_without_a_time_is_nobody_elses_business(virtual_clock):
     server = Server(0.05, tell=False, kind=BackendUnavailable)
     await RetryBackend(server).generate(ask())
-    assert gate_of(server).statistics().closings == 0
+    assert not gate_of(server).closed
 
 
 async def test_a_retry_waits_for_a_gate_that_others_closed_meanwhile(virtual_clock):
