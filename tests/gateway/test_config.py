@@ -64,13 +64,6 @@ def test_a_whole_configuration_is_read(tmp_path):
     assert SECRET not in repr(config)
 
 
-def test_what_is_left_out_is_safe(tmp_path):
-    config = read(tmp_path, "upstreams: {toy: {kind: markov}}\nmodels: {m: {upstream: toy}}\n")
-    assert config.server.host == "127.0.0.1"
-    assert config.models["m"].when_nothing_passed == "error"
-    assert config.keys == {}
-
-
 TOY = "upstreams: {main: {kind: markov}}\n"
 ONE = TOY + "models: {m: {upstream: main}}\n"
 MODEL = TOY + "models:\n  m:\n    upstream: main\n    "
@@ -82,38 +75,29 @@ OPENAI = "upstreams: {main: {kind: openai, base_url: 'http://127.0.0.1:9/v1', mo
     ("text", "said"),
     [
         ("", "upstreams: and models:"),
-        ("- a\n", "upstreams: and models:"),
         ("models: {}\n", ": upstreams is missing: write upstreams: {main: {kind: openai"),
         (TOY, ": models is missing: write models: {mine: {upstream: main}}"),
         (TOY + "models: {}\n", "line 2: models: "),
         (ONE + "modles: {}\n", "there is no 'modles'; did you mean models?"),
-        (ONE + "colour: red\n", "there is no 'colour'. What may stand here: upstreams, models,"),
         (ONE + "1: x\n", "there is no '1'"),
         (MODEL + "lop: 3\n", "line 3: models.m: there is no 'lop'; did you mean loop?"),
         (TOY + "models: {m: {loop: 3}}\n", "models.m: upstream is missing: write upstream: main"),
         (MODEL + "loop: 0\n", "line 5: models.m.loop: takes 1 at least"),
         (MODEL + "loop: yes\n", "line 5: models.m.loop: takes a whole number"),
-        (MODEL + "loop: '3'\n", "models.m.loop: takes a whole number"),
-        (MODEL + "loop: 3.5\n", "models.m.loop: "),
         (
             MODEL + "loop: 100\n    concurrency: 100\n",
             "models.m: loop 100 times concurrency 100 is more than 1000",
         ),
-        (MODEL + "overrides: {loop: 1001}\n", "loop 1001 times concurrency 1 is more than 1000"),
         (
             MODEL + "strategy: hope\n",
             "models.m.strategy: takes 'rejection', 'repair' or 'multi-turn'",
         ),
-        (MODEL + "timeout: 0\n", "models.m.timeout: takes a number above 0"),
         (MODEL + "timeout: .inf\n", "models.m.timeout: takes a finite number"),
-        (MODEL + "timeout: .nan\n", "models.m.timeout: takes a finite number"),
-        (MODEL + "schedule: egaer\n", "did you mean eager?"),
         (MODEL + "checks: words<=20\n", "models.m.checks: takes a list"),
         (MODEL + "checks: [wrds<=20]\n", "did you mean words<=20?"),
         (MODEL + "checks: ['regex:(']\n", "isn't a regular expression"),
         (MODEL + "json_schema: {type: 3}\n", "models.m.json_schema: json_schema: the schema is"),
         (MODEL + "json_schema: missing.json\n", "models.m.json_schema: there is no file "),
-        (MODEL + "json_schema: [1]\n", "models.m.json_schema: "),
         (MODEL + "requirements: ['']\n", "models.m.requirements.0: takes a text that isn't empty"),
         (MODEL + "requirements: [It rhymes.]\n", "models.m.requirements: its upstream can't judge"),
         (MODEL + "judge: nobody\n", "line 5: models.m.judge: no upstream has this name"),
@@ -121,7 +105,6 @@ OPENAI = "upstreams: {main: {kind: openai, base_url: 'http://127.0.0.1:9/v1', mo
         (MODEL + "budget: {}\n", "models.m.budget: a budget needs a limit"),
         (MODEL + "budget: {money: 1}\n", "models.m.budget.money: upstreams.main has no price"),
         (MODEL + "options: {temperature: 3}\n", "models.m.options.temperature: takes 2 at most"),
-        (MODEL + "options: {top_p: 0}\n", "models.m.options.top_p: "),
         (MODEL + "overrides: {pass_on: [api_key]}\n", "api_key can't be passed on"),
         (MODEL + "overrides: {pass_on: ['a b']}\n", "models.m.overrides.pass_on.0: "),
         (MODEL + "when_nothing_passed: shrug\n", "takes 'error' or 'best'"),
@@ -273,12 +256,6 @@ def test_files_are_looked_for_beside_the_configuration(tmp_path):
     assert config.models["m"].json_schema == {"type": "object"}
 
 
-def test_a_schemas_file_that_is_no_json_is_named(tmp_path):
-    (tmp_path / "reply.json").write_text("{", encoding="utf-8")
-    with pytest.raises(ConfigError, match=r"models\.m\.json_schema: .*reply\.json isn't JSON"):
-        read(tmp_path, MODEL + "json_schema: reply.json\n")
-
-
 @pytest.mark.parametrize(
     ("content", "said"),
     [
@@ -293,11 +270,6 @@ def test_a_file_that_is_no_text_is_named(tmp_path, content, said):
         path.write_bytes(content)
     with pytest.raises(ConfigError, match=said):
         read_config(path)
-
-
-def test_a_key_comes_from_the_variable_that_is_named(tmp_path):
-    text = OPENAI + "api_key_env: MY_KEY}}\nmodels: {m: {upstream: main}}\n"
-    assert read(tmp_path, text, MY_KEY="x").upstreams["main"].api_key_env == "MY_KEY"
 
 
 def test_a_configuration_does_not_change():

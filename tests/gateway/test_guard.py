@@ -173,14 +173,6 @@ async def test_one_key_s_line_is_not_another_s(virtual_clock):
         assert exchange.status == 200
 
 
-async def test_a_cancelled_request_leaves_no_trace_in_the_line(virtual_clock):
-    guard = guarded(slow, keys={"team": key(concurrency=1, queue=1)})
-    with anyio.move_on_after(1):
-        await Exchange().run(guard)
-    team = guard.keys["team"]
-    assert (team.in_flight, team.waiting) == (0, 0)
-
-
 # --- answering -----------------------------------------------------------------------------------
 
 

@@ -6,7 +6,6 @@ import asyncio
 import gc
 import json
 import logging
-from types import SimpleNamespace
 
 import anyio
 import pytest
@@ -17,7 +16,7 @@ from hypothesis import strategies as st
 from mellea_like.backends import FunctionBackend
 from mellea_like.core.backend import Request
 from mellea_like.core.conversation import Message
-from mellea_like.core.generation import Generation, Usage
+from mellea_like.core.generation import Generation
 from mellea_like.errors import (
     AuthenticationFailed,
     BackendError,
@@ -291,23 +290,3 @@ def test_labels_are_names_of_the_configuration_and_nothing_else(requests):
     }
     assert {value for name, value in labels if name == "model"} <= {"haiku", "other"}
     assert {value for name, value in labels if name == "key"} <= {"team", "other"}
-
-
-def test_metrics_say_what_happened():
-    metrics = Metrics(["haiku"], ["team"])
-    metrics.requested("haiku", "team", 422, 0.3)
-    metrics.watch("team", SimpleNamespace(in_flight=3, waiting=4))
-    metrics.sampled("haiku", "failed", 5, Usage(5, 70, 9))
-    text = metrics.render()[0].decode()
-    for line in (
-        'mellea_like_gateway_requests_total{key="team",model="haiku",status="422"} 1.0',
-        'mellea_like_gateway_request_seconds_count{model="haiku"} 1.0',
-        'mellea_like_gateway_in_flight{key="team"} 3.0',
-        'mellea_like_gateway_waiting{key="team"} 4.0',
-        'mellea_like_gateway_calls_total{model="haiku",outcome="failed"} 1.0',
-        'mellea_like_gateway_iterations_sum{model="haiku"} 5.0',
-        'mellea_like_gateway_tokens_total{kind="input",model="haiku"} 70.0',
-        'mellea_like_gateway_tokens_total{kind="output",model="haiku"} 9.0',
-    ):
-        assert line in text
-    assert metrics.render()[1].startswith("text/plain")
