@@ -11,20 +11,15 @@ from mellea_like.errors import BadVerdict
 from mellea_like.requirements.checklist import combined, errored
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from mellea_like.core.requirement import Requirement
     from mellea_like.core.validation import StreamCheck
 
-__all__ = ["EarlyWatch", "watches"]
+__all__ = ["EarlyWatch"]
 
 _PASSED = ValidationResult(True)
 _FAILED = ValidationResult(False, "it was rejected while it was still arriving")
-
-
-def watches(requirements: Iterable[Requirement]) -> bool:
-    """Tell whether there is anything to check while a reply arrives."""
-    return any(requirement.streams for requirement in requirements)
 
 
 class EarlyWatch:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from mellea_like.core.requirement import Requirement
 
-__all__ = ["ALLOWED", "EARLY", "parse_check"]
+__all__ = ["ALLOWED", "parse_check"]
 
 ALLOWED = (
     "words<=20",
@@ -31,16 +31,6 @@ ALLOWED = (
     "choice:a|b|c",
 )
 """An example of each form, for help and error messages."""
-
-EARLY = (
-    "words<=20",
-    "chars<=100",
-    "lines==3",
-    "excludes:TEXT",
-    "starts:TEXT",
-    "json",
-)
-"""Those that can be decided before a reply's end (``early=True``)."""
 
 _COUNTS: dict[str, Callable[..., Requirement]] = {
     "words": checks.word_count,

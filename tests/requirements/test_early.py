@@ -7,7 +7,7 @@ import pytest
 from mellea_like.core.requirement import Requirement
 from mellea_like.core.validation import ValidationStatus, Verdict
 from mellea_like.errors import BadVerdict, RequirementError
-from mellea_like.requirements.early import EarlyWatch, watches
+from mellea_like.requirements.early import EarlyWatch
 
 FAIL, PASS, UNKNOWN = Verdict.FAIL, Verdict.PASS, Verdict.UNKNOWN
 
@@ -48,10 +48,8 @@ class Counting:
 
 def test_only_requirements_with_a_stream_check_are_watches():
     plain, early = Requirement("plain"), says("early")
-    assert not watches([])
-    assert not watches([plain, plain & plain, ~plain])
-    assert watches([plain, early])
-    assert watches([plain & ~early])
+    assert not any(requirement.streams for requirement in (plain, plain & plain, ~plain))
+    assert (plain & ~early).streams
     assert EarlyWatch([plain, plain | plain]).feed("a", "a") is None
 
 
