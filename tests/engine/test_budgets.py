@@ -15,7 +15,6 @@ from mellea_like.errors import LimitExceeded, RequirementError
 from mellea_like.limits import LimitedBackend
 from mellea_like.limits.budget import Budget, Budgets
 from mellea_like.limits.concurrency import ConcurrencyLimiter
-from mellea_like.testing import RecordingPlugin
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
 
@@ -183,13 +182,6 @@ async def test_a_backend_with_a_budget_of_its_own_stops_the_call_alike():
     result = await strategy(backend).sample("do", [yes])
     assert result.stop_reason is StopReason.BUDGET
     assert result.usage.requests == 3
-
-
-async def test_hooks_hear_of_it():
-    recording = RecordingPlugin()
-    call = strategy(by_iteration({}, after(1, "no")), plugins=[recording])
-    await call.sample("do", [yes], budget=Budget(requests=2))
-    assert recording.payloads[-1].stop_reason is StopReason.BUDGET
 
 
 @pytest.mark.parametrize("wrong", [3, "5 euros", Budget, {}])

@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 from engine_kit import after, by_iteration, says, yes
 
-from mellea_like import HookType, RejectionSamplingStrategy, StopReason
+from mellea_like import RejectionSamplingStrategy, StopReason
 from mellea_like.limits.budget import Budget
 from mellea_like.sampling.giving_up import PerRequirement
-from mellea_like.testing import RecordingPlugin
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
 
@@ -57,23 +56,6 @@ async def test_one_pass_among_them_keeps_the_call_going():
         "do", [yes, never]
     )
     assert len(result.slices) > 6
-
-
-async def test_a_slice_that_passes_in_time_wins():
-    result = await strategy(by_iteration({6: "yes"})).sample("do", [yes])
-    assert result.success
-
-
-async def test_without_it_all_turns_are_used():
-    result = await strategy(by_iteration({}), give_up=None).sample("do", [yes])
-    assert (len(result.slices), result.stop_reason) == (20, StopReason.EXHAUSTED)
-
-
-async def test_hooks_hear_of_it():
-    recording = RecordingPlugin()
-    await strategy(by_iteration({}), plugins=[recording]).sample("do", [yes])
-    end = recording.payloads[-1]
-    assert (end.hook, end.stop_reason) == (HookType.SAMPLING_LOOP_END, StopReason.HOPELESS)
 
 
 async def test_each_call_counts_anew():

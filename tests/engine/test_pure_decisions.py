@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 from engine_kit import a_slice, by_iteration, says, yes
 
 from mellea_like import (
     Blocked,
-    Context,
     HookError,
     Instruction,
     Message,
@@ -23,7 +20,6 @@ from mellea_like import (
     ValidationResult,
 )
 from mellea_like.backends.function import FunctionBackend
-from mellea_like.core.slice import Slice
 from mellea_like.errors import RateLimited
 from mellea_like.sampling.ending import conclude
 from mellea_like.sampling.iteration import turn_of
@@ -47,12 +43,6 @@ def bad(score=None):
 
 
 # --- turns ------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("loops", [1, 2, 5])
-def test_turns_number_a_call_without_gaps(loops):
-    turns = [turn_of(s, d, loops) for s in range(4) for d in range(loops)]
-    assert [t.iteration for t in turns] == list(range(1, 4 * loops + 1))
 
 
 def test_ranks_go_by_depth_before_subsample():
@@ -218,12 +208,6 @@ def test_a_timeout_names_the_call_and_comes_from_the_first_error():
 # --- preparation ------------------------------------------------------------------------------
 
 
-def _words(value):
-    """An id that is the same in each process: no address of an object."""
-    text = value.__name__ if isinstance(value, type) else str(value)
-    return re.sub(r" at 0x[0-9a-f]+", "", text)
-
-
 def plan(action="do", requirements=(), **changes):
     arguments = {
         "standing": (),
@@ -287,13 +271,3 @@ def test_a_requirements_own_judge_counts_before_the_calls():
 
 
 # --- what a slice says ------------------------------------------------------------------------
-
-
-def test_context_after_without_a_reply_is_the_context():
-    context = Context([Message("user", "a")])
-    assert a_slice(context=context, generation=None).context_after is context
-
-
-def test_a_slice_without_a_reply_has_no_text_and_no_value():
-    empty: Slice = a_slice(generation=None)
-    assert (empty.text, empty.value) == ("", None)

@@ -9,20 +9,15 @@ import pytest
 from engine_kit import Unmetered, after, by_iteration, outcomes, yes
 
 from mellea_like import (
-    Blocked,
     Generation,
     HookType,
-    Plugin,
     RejectionSamplingStrategy,
     StopReason,
-    hook,
 )
 from mellea_like.backends.scripted import ScriptedBackend
 from mellea_like.errors import (
-    AuthenticationFailed,
     BackendTimeout,
     BackendUnavailable,
-    InvalidRequest,
     MalformedResponse,
     RateLimited,
 )
@@ -66,28 +61,10 @@ async def test_retries_count_where_the_backend_keeps_no_meter():
     assert result.usage.requests == 3
 
 
-@pytest.mark.parametrize("error", [AuthenticationFailed("401"), InvalidRequest("400")])
-async def test_a_permanent_error_is_not_retried_and_the_first_is_raised(error):
-    backend = ScriptedBackend([error], cycle=True)
-    with pytest.raises(type(error)) as caught:
-        await strategy(backend, loop_budget=3, concurrency_budget=2).sample("do", [yes])
-    assert caught.value is error
-    assert backend.statistics().started == 2
-
-
 async def test_a_reply_that_can_not_be_read_costs_its_turn_instead():
     backend = by_iteration({1: MalformedResponse("what?")}, "yes")
     result = await strategy(backend, loop_budget=2).sample("do", [yes])
     assert outcomes(result) == {1: "errored", 2: "passed"}
-
-
-async def test_exhausted_retries_are_an_errored_slice_and_the_subsample_goes_on():
-    down = BackendUnavailable("down")
-    backend = ScriptedBackend(lambda r: down if r.meta.iteration == 1 else "yes")
-    result = await strategy(backend, loop_budget=2, retry=Retry(attempts=4)).sample("do", [yes])
-    assert outcomes(result) == {1: "errored", 2: "passed"}
-    assert result.slices[0].usage.requests == 4
-    assert result.errors == (down,)
 
 
 async def test_no_retry_means_none():
@@ -111,19 +88,6 @@ async def test_hooks_see_each_retry():
         (HookType.GENERATION_POST_CALL, 2),
     ]
     assert seen == expected
-
-
-async def test_a_hook_that_blocks_a_retry_ends_the_call():
-    class NoRetries(Plugin):
-        @hook(HookType.GENERATION_PRE_CALL)
-        async def look(self, payload: Any) -> None:
-            if payload.retry:
-                raise Blocked("no retries here")
-
-    backend = failing_first(BackendUnavailable("down"), 1)
-    with pytest.raises(Blocked):
-        await strategy(backend, plugins=[NoRetries()]).sample("do", [yes])
-    assert backend.statistics().started == 1
 
 
 async def test_judges_are_retried_too():
@@ -155,28 +119,6 @@ async def test_siblings_and_other_calls_on_the_backend_wait_when_one_is_told_to(
     assert max(at - start for at in sent) < 40
 
 
-async def test_without_retry_after_the_others_wait_for_the_backoff():
-    refused = failing_first(RateLimited("slow down", status=429), 3)
-    result = await strategy(refused, concurrency_budget=2).sample("do", [yes], options={"seed": 1})
-    assert result.success
-    assert result.elapsed > 0
-
-
-async def test_a_wait_beyond_the_cap_fails_the_call_now_and_says_when_to_come_back():
-    told = RateLimited("daily quota", status=429, retry_after=3600.0)
-    backend = ScriptedBackend([told], cycle=True)
-    with pytest.raises(
-        RateLimited, match=r"come back in 3\.6e\+03 s|come back in 3600 s"
-    ) as caught:
-        await strategy(backend, loop_budget=5, concurrency_budget=3).sample("do", [yes])
-    assert caught.value.retry_after == pytest.approx(3600)
-    assert anyio.current_time() < 1
-    assert backend.statistics().started == 3  # No further turn asks.
-    with pytest.raises(RateLimited):
-        await strategy(backend).sample("other call", [yes])
-    assert backend.statistics().started == 3
-
-
 async def test_a_wait_beyond_the_calls_deadline_is_not_begun():
     told = RateLimited("slow down", status=429, retry_after=30.0)
     backend = ScriptedBackend([told], cycle=True)
@@ -190,23 +132,6 @@ async def test_within_the_deadline_a_told_wait_is_kept_and_the_call_passes():
     result = await strategy(backend, timeout=40).sample("do", [yes])
     assert result.success
     assert 30 <= result.elapsed < 34
-
-
-async def test_a_win_ends_the_wait_of_a_sibling():
-    told = RateLimited("slow down", status=429, retry_after=60.0)
-    backend = by_iteration({1: told, 2: after(3, "yes")})
-    result = await strategy(backend, concurrency_budget=2).sample("do", [yes])
-    assert outcomes(result) == {1: "cancelled", 2: "passed"}
-    assert result.elapsed == pytest.approx(3)
-    assert result.slices[1].usage.requests == 1
-
-
-async def test_a_caller_who_leaves_during_the_wait_leaves_as_cancelled():
-    backend = failing_first(RateLimited("slow down", status=429, retry_after=60.0), 1)
-    with anyio.move_on_after(5) as scope:
-        await strategy(backend).sample("do", [yes])
-    assert scope.cancelled_caught
-    assert backend.statistics().started == 1
 
 
 async def test_the_iterations_own_time_limit_holds_through_its_retries():

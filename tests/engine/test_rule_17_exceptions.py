@@ -15,7 +15,6 @@ from mellea_like import (
     BaseSamplingStrategy,
     Generation,
     HookError,
-    HookMode,
     HookType,
     RejectionSamplingStrategy,
     Requirement,
@@ -68,33 +67,6 @@ async def test_rule_17_failing_hooks_of_many_subsamples_at_once_come_out_as_one_
     strategy = RejectionSamplingStrategy(by_iteration({}), concurrency_budget=4, plugins=[broken])
     with pytest.raises(HookError, match="bug"):
         await strategy.sample("do", [yes])
-
-
-@pytest.mark.parametrize("mode", list(HookMode))
-@pytest.mark.parametrize("when", HookType)
-async def test_rule_17_an_interrupt_in_any_hook_is_raised_bare(mode, when):
-    class Stop(KeyboardInterrupt):
-        pass
-
-    fired = []
-
-    @hook(when, mode=mode)
-    async def interrupt(payload):
-        if not fired:
-            fired.append(payload)
-            raise Stop
-
-    @hook(when, mode=mode)
-    async def beside(payload):
-        await checkpoint()
-
-    fails = BackendUnavailable("x") if when is HookType.GENERATION_ERROR else "no"
-    strategy = RejectionSamplingStrategy(
-        by_iteration({1: fails}), concurrency_budget=2, plugins=[interrupt, beside]
-    )
-    with pytest.raises(Stop):
-        await strategy.sample("do", [yes])
-    assert fired
 
 
 async def test_rule_17_a_users_own_group_passes_unchanged():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 
-import anyio
 import pytest
 from engine_kit import by_iteration, yes
 
@@ -278,24 +277,6 @@ async def test_none_is_a_value(action, format_, virtual_clock):
         assert known.best.text == "null"
     assert seen == [None]
     assert result.to_dict()["slices"][0]["value"] is None
-
-
-async def test_one_strategy_serves_many_tasks_at_once(virtual_clock):
-    backend = ScriptedBackend(
-        lambda request: "yes" if request.meta.iteration == 2 else "no", delay=1
-    )
-    strategy = RejectionSamplingStrategy(backend, concurrency_budget=2)
-    results: list[SamplingResult] = []
-
-    async def one(i):
-        results.append(await strategy.sample(f"do {i}", [yes]))
-
-    async with anyio.create_task_group() as tasks:
-        for i in range(20):
-            tasks.start_soon(one, i)
-    assert len({r.sampling_id for r in results}) == 20
-    assert all(r.success and r.best.iteration == 2 for r in results)
-    assert anyio.current_time() == pytest.approx(2)
 
 
 # --- requirements as they are written ----------------------------------------------------------

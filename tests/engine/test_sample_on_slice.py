@@ -177,18 +177,6 @@ async def test_a_task_group_of_the_callbacks_own_passes_its_group_unchanged():
     assert [type(e) for e in caught.value.exceptions] == [ValueError]
 
 
-async def test_what_failed_beside_such_a_cancellation_is_raised(anyio_backend):
-    if anyio_backend[0] == "trio":
-        pytest.skip("on trio a cancellation can't come from code that does not wait")
-
-    def odd(slice_):
-        raise BaseExceptionGroup("both", [asyncio.CancelledError(), LookupError("bug")])
-
-    with pytest.raises(ExceptionGroup) as caught:
-        await RejectionSamplingStrategy(by_iteration({})).sample("do", [yes], on_slice=odd)
-    assert [type(e) for e in caught.value.exceptions] == [LookupError]
-
-
 @pytest.mark.parametrize("concurrency", [1, 2])
 async def test_a_call_leaves_nothing_to_the_garbage_collector(concurrency, monkeypatch):
     made = []

@@ -51,13 +51,6 @@ def test_it_takes_the_arguments_of_sample():
     )
 
 
-def test_it_raises_what_sample_raises():
-    with pytest.raises(ValueError, match="there is no backend"):
-        RejectionSamplingStrategy().sample_sync("do")
-    with pytest.raises(LookupError):
-        RejectionSamplingStrategy(ScriptedBackend([LookupError("x")])).sample_sync("do")
-
-
 def test_threads_may_block_in_it():
     check = Requirement("thread", lambda c: threading.current_thread().daemon)
     assert RejectionSamplingStrategy(ScriptedBackend(["a"])).sample_sync("do", [check]).success
@@ -171,17 +164,6 @@ def test_connections_that_fail_to_close_do_not_replace_the_result(caplog):
     assert result.success
     assert judge.closed == 1
     assert "closing idle connections: OSError: broken pipe" in caplog.text
-
-
-def test_an_interrupt_comes_out_as_one():
-    def interrupt(candidate):
-        raise KeyboardInterrupt
-
-    backend = by_iteration({})
-    strategy = RejectionSamplingStrategy(backend, concurrency_budget=3)
-    with pytest.raises(KeyboardInterrupt):
-        strategy.sample_sync("do", [Requirement("x", interrupt, inline=True)])
-    assert backend.statistics().in_flight == 0
 
 
 def test_the_judges_that_requirements_bring_along_are_closed_too():

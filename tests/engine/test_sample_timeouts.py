@@ -132,12 +132,6 @@ async def test_a_pass_before_the_time_is_up_is_kept(selection):
     assert result.elapsed == pytest.approx(1 if selection == "first" else 2)
 
 
-async def test_a_call_that_ends_by_itself_is_not_timed_out():
-    backend = by_iteration({}, default=after(1, "no"))
-    result = await RejectionSamplingStrategy(backend, loop_budget=2, timeout=9).sample("do", [yes])
-    assert result.stop_reason is StopReason.EXHAUSTED
-
-
 async def test_a_reply_that_no_timeout_stopped_leaves_turns_unspent_and_that_is_a_timeout():
     backend = by_iteration({1: Reply("no", delay=3, shielded=True)})
     strategy = RejectionSamplingStrategy(backend, loop_budget=3, timeout=2)
@@ -154,13 +148,6 @@ async def test_errors_alone_before_the_time_is_up_are_raised_as_they_are():
     with pytest.raises(BackendError, match="broken") as caught:
         await RejectionSamplingStrategy(backend, timeout=5).sample("do", [yes])
     assert not isinstance(caught.value, BackendTimeout)
-
-
-async def test_the_timeout_does_not_swallow_the_callers_cancellation():
-    backend = by_iteration({}, default=after(9, "no"))
-    with anyio.move_on_after(1) as scope:
-        await RejectionSamplingStrategy(backend, timeout=5).sample("do", [yes])
-    assert scope.cancelled_caught
 
 
 async def test_the_timeout_of_an_outer_scope_is_not_ours():
