@@ -71,7 +71,9 @@ def _as_list(given: Any) -> Any:
 
 
 Text = Annotated[str, AfterValidator(_not_blank)]
-Texts = Annotated[list[Text], BeforeValidator(_as_list), Field(max_length=100)]
+Texts = Annotated[
+    list[Annotated[Text, Field(max_length=4000)]], BeforeValidator(_as_list), Field(max_length=100)
+]
 Stops = Annotated[
     list[Annotated[str, Field(min_length=1)]], BeforeValidator(_as_list), Field(max_length=4)
 ]

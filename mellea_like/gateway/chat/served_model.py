@@ -37,9 +37,6 @@ __all__ = ["CALL", "Draw", "Plan", "ServedModel", "warm_up"]
 CALL = "this call"
 """The name of a call's own budget, in errors."""
 
-LONGEST_TEXT = 4000
-"""Characters of a check or a requirement that comes with a request."""
-
 ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
 
 
@@ -216,15 +213,14 @@ class ServedModel:
             checks.append(json_schema(ANY_OBJECT, early=early, check_only=check_only))
         return (*checks, *asked.requirements)
 
-    def _options(self, request: ChatRequest, most: int | None) -> Options:
+    def _options(self, request: ChatRequest, most: int) -> Options:
         defaults = self.config.options
         asked = (request.max_tokens, request.max_completion_tokens)
         wanted = min((given for given in asked if given is not None), default=None)
-        bounds = [limit for limit in (defaults.max_tokens, most) if limit is not None]
         given = Options(
             temperature=request.temperature,
             top_p=request.top_p,
-            max_tokens=wanted or min(bounds, default=None),
+            max_tokens=wanted or min(defaults.max_tokens or most, most),
             stop=tuple(request.stop),
             seed=request.seed,
             extra={**request.passed_on, **self._told_format(request)},
@@ -267,7 +263,3 @@ def _within(name: str, asked: N | None, own: N, most: N | None = None) -> N:
 def _check_texts(name: str, texts: list[str], most: int) -> None:
     if len(texts) > most:
         refuse(f"mellea_like.{name}", f"{most} are the most for this model, not {len(texts)}")
-    for position, text in enumerate(texts):
-        if len(text) > LONGEST_TEXT:
-            what = f"{LONGEST_TEXT} characters are the most here"
-            refuse(f"mellea_like.{name}.{position}", what)

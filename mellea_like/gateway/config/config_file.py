@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
 __all__ = ["ConfigError", "read_config"]
 
-MAX_BYTES = 2**20
-
 SHORTEST_SECRET = 4
 """Shorter texts aren't secrets, and would be found everywhere."""
 
@@ -102,16 +100,11 @@ class _File:
 
     def _text(self) -> str:
         try:
-            with self.path.open("rb") as stream:
-                content = stream.read(MAX_BYTES + 1)
-            text = content.decode("utf-8")
+            return self.path.read_text("utf-8")
         except OSError as exc:
             self.fail(f"can't be read: {exc.strerror or exc}")
         except UnicodeDecodeError as exc:
             self.fail(f"it isn't UTF-8 text, from byte {exc.start} on")
-        if len(content) > MAX_BYTES:
-            self.fail(f"it is larger than {MAX_BYTES} bytes")
-        return text
 
     def _visit(self, node: Any, place: Place) -> None:
         """Note lines, put variables in, and refuse names that stand twice."""

@@ -178,12 +178,7 @@ class _Exchange:
         if IS_KNOWN in scope:  # Another server than ours has no such thing.
             scope[IS_KNOWN]()
         if not asks and scope["method"] != "POST":
-            raise Refusal(
-                405,
-                "this gateway knows GET, HEAD and POST",
-                code="method_not_allowed",
-                headers={"allow": "GET, HEAD, POST"},
-            )
+            raise HTTPException(405, headers={"allow": "GET, HEAD, POST"})
         if asks:
             scope[IN_SCOPE] = Admitted(key.name, key.limits)
             await guard.app(scope, self._receive, self._send)
