@@ -128,6 +128,9 @@ class Ticket(Generic[T]):
         self._waiters += 1
         try:
             while not self.done:
+                if self.deadline == math.inf:
+                    await self._event().wait()
+                    break
                 with anyio.CancelScope(deadline=self.deadline):
                     await self._event().wait()
                 if not self.done and self.deadline <= anyio.current_time():

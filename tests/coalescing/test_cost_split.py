@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mellea_like.coalescing.coordinator.cost_split import SharedCost, split
+from mellea_like.coalescing.coordinator.request_batch import SharedCost, split
 from mellea_like.core.generation import Generation, Meter, Usage
 
 

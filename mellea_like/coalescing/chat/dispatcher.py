@@ -203,18 +203,9 @@ class ChatDispatcher(Component, Generic[M, R]):
         now = self._now()
         if new.ticket.deadline <= now:
             self._accepted += 1
-            self._drop([new], _expired(new))
+            self._drop([new], Expired(new.ticket.late))
             return new.ticket
-        session = self._sessions.get(session_key)
-        if session is None:
-            if len(self._sessions) >= self._max_sessions:
-                msg = (
-                    f"no room for a message of session {session_key!r}, since"
-                    f" all {self._max_sessions} sessions have work to do: try again later, or allow"
-                    " more with max_sessions"
-                )
-                raise QueueFull(msg)
-            session = Session(session_key, self._rules)
+        session = self._sessions.get(session_key) or self._new_session(session_key)
         error = session.admit(new, now)
         if error is not None:
             raise error
@@ -304,6 +295,15 @@ class ChatDispatcher(Component, Generic[M, R]):
         new = Submission(key, message, run, ticket, self._now(), caller_span())
         return new
 
+    def _new_session(self, key: Hashable) -> Session[M, R]:
+        if len(self._sessions) >= self._max_sessions:
+            msg = (
+                f"no room for a message of session {key!r}, since all {self._max_sessions} sessions"
+                " have work to do: try again later, or allow more with max_sessions"
+            )
+            raise QueueFull(msg)
+        return Session(key, self._rules)
+
     def _left(self, leaving: Submission[M, R], error: CoalescingError) -> None:
         """Take back the message of someone who was cancelled, unless a run has it."""
         session = self._sessions.get(leaving.key)
@@ -367,7 +367,7 @@ class ChatDispatcher(Component, Generic[M, R]):
         while self._ready and len(self._active) < self._concurrency:
             session = self._ready.pop(next(iter(self._ready)))
             for late in session.expire(self._now()):
-                self._drop([late], _expired(late))
+                self._drop([late], Expired(late.ticket.late))
             if session.pending:
                 run = self._active[session.key] = ChatRun(session.key, session.take())
                 self._runs += 1
@@ -449,7 +449,3 @@ def _policy(on_busy: OnBusy) -> OnBusy:
         msg = f"ChatDispatcher: on_busy is 'queue', 'interrupt' or 'reject', not {on_busy!r}"
         raise ValueError(msg)
     return on_busy
-
-
-def _expired(late: Submission[M, R]) -> Expired:
-    return Expired(late.ticket.late)
