@@ -15,7 +15,7 @@ from mellea_like.batch.identity import digest_of
 from mellea_like.batch.item import ItemResult, Job, budget_spent, first_failure, record_of
 from mellea_like.batch.journal.recorder import EarlierRun, ItemRecorder, replayed
 from mellea_like.batch.progress import Progress, Reporter
-from mellea_like.batch.task_scope import TaskScope
+from mellea_like.batch.task_scope import task_scope
 from mellea_like.core.display import add_note
 from mellea_like.core.generation import Usage
 from mellea_like.errors import JournalError, MelleaError
@@ -157,7 +157,7 @@ class BatchRun(Generic[T]):
             self._began = anyio.current_time()
             if self._reporter is not None:
                 stack.callback(self._reporter.close)
-            tasks = await stack.enter_async_context(TaskScope())
+            tasks = await stack.enter_async_context(task_scope())
             if self._reporter is not None:
                 name = "tells how far the batch is"
                 tasks.start_soon(self._guarded, self._reporter.run, name=name)

@@ -83,14 +83,11 @@ class ItemResult(Generic[T]):
 
         Raises:
             SamplingFailed: no slice passed.
-            ValueError: the item has neither a result nor an error.
             Exception: the call raised; this is what it raised.
         """
         if self.error is not None:
             raise self.error
-        if self.result is None:
-            msg = f"item {self.id} has neither a result nor an error"
-            raise ValueError(msg)
+        assert self.result is not None  # noqa: S101 (there is one or the other)
         return self.result.unwrap()
 
 

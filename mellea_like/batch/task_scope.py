@@ -2,35 +2,26 @@
 
 from __future__ import annotations
 
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 import anyio
 
 if TYPE_CHECKING:
-    from types import TracebackType
+    from collections.abc import AsyncGenerator
 
     from anyio.abc import TaskGroup
 
-__all__ = ["TaskScope"]
+__all__ = ["task_scope"]
 
 
-class TaskScope:
-    """A task group that is cancelled when the block is left, whatever the block raises.
-
-    That is not said to it, for it would raise it again in a group.
-    """
-
-    def __init__(self) -> None:
-        self._group = anyio.create_task_group()
-
-    async def __aenter__(self) -> TaskGroup:
-        return await self._group.__aenter__()
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._group.cancel_scope.cancel("the batch was left")
-        await self._group.__aexit__(None, None, None)
+@asynccontextmanager
+async def task_scope() -> AsyncGenerator[TaskGroup]:
+    """Cancel a group's tasks when the block is left; what the block raises isn't said to it."""
+    # It would raise that again in a group.
+    group = await anyio.create_task_group().__aenter__()
+    try:
+        yield group
+    finally:
+        group.cancel_scope.cancel("the batch was left")
+        await group.__aexit__(None, None, None)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-import json
 import os
 import subprocess
 import sys
@@ -215,34 +214,6 @@ def test_what_matters(key, one, other):
     assert keys <= {key, "options"}, "and nothing else differs"
 
 
-def test_it_has_the_same_keys_always_and_is_json():
-    found = identity(
-        requirements=[
-            "a",
-            Requirement("b", short),
-            Requirement("c", short) | Requirement("d", short),
-        ],
-        action=ask,
-        format=Row,
-        options={"seed": 1, "stop": ["x"]},
-    )
-    assert list(found) == [
-        "strategy",
-        "requirements",
-        "model",
-        "options",
-        "format",
-        "prompt",
-        "input",
-    ]
-    assert json.loads(json.dumps(found)) == found
-    assert found["requirements"][1]["validator"].endswith("short")
-    assert found["model"] == {"provider": "scripted", "model": "m"}
-    assert found["options"] == {"seed": 1, "stop": ["x"]}
-    assert found["prompt"].endswith("ask")
-    assert "0x7f00deadbeef" not in str(identity(schedule=Hurried(1)))
-
-
 def test_a_model_of_another_shape_is_another_format():
     def made() -> type[BaseModel]:
         class Same(BaseModel):
@@ -266,17 +237,6 @@ def test_a_backend_that_does_not_say_who_it_is_is_known_by_its_class():
         async def generate(self, request: Any) -> Any: ...
 
     assert identity(backend=Mine())["model"]["provider"].endswith("Mine")
-
-
-@pytest.mark.parametrize("name", ["strategy", "requirements", "model", "options", "format"])
-def test_nobody_else_says_what_it_finds_out_itself(name):
-    with pytest.raises(ValueError, match=f"settings can't say {name}"):
-        identity(extra={name: "x"})
-
-
-def test_what_json_can_not_say_is_refused():
-    with pytest.raises(TypeError, match="settings holds what JSON can say"):
-        identity(extra={"mine": object()})
 
 
 # --- items ---------------------------------------------------------------------------------------

@@ -43,6 +43,14 @@ async def stored(path: Path, first: int = 0, count: int = 100):
         return await store.lookup(first, count)
 
 
+async def unfinished(path: Path) -> dict[str, Any]:
+    """Wait until it is written down that an item was begun."""
+    with anyio.fail_after(20):
+        while not (run := await run_of(path))["counts"]["unfinished"]:  # noqa: ASYNC110 (nobody tells of it)
+            await anyio.sleep(0.01)
+    return run
+
+
 # --- what comes back --------------------------------------------------------------------------
 
 
@@ -213,8 +221,7 @@ async def test_the_run_says_when_it_began_and_ended_and_what_came_of_it(path):
         store.begin(2, 1, "", "", None)
         await store.finish(2, 1, ValueError("x"))
         store.begin(3, 1, "", "", None)
-        await anyio.sleep(0.1)
-        running = await run_of(path)
+        running = await unfinished(path)
     assert running["format"] == "mellea_like.run"
     assert running["version"] == 1
     assert running["identity"] == IDENTITY
@@ -404,7 +411,7 @@ async def test_an_item_has_one_result_and_never_another(path):
         async with Journal(path).open(IDENTITY) as store:
             result = await write_item(store, 0)
             store.begin(1, 1, "", "", None)
-            await anyio.sleep(0.1)
+            await unfinished(path)
             store.begin(0, 2, "", "", None)
             with pytest.raises(JournalError, match="UNIQUE"):
                 await store.finish(0, 2, result)
@@ -424,13 +431,6 @@ async def test_a_journal_that_is_closed_takes_nothing(path):
         await store.finish(0, 1, result)
     with pytest.raises(JournalError, match="closed"):
         await store.lookup(0, 1)
-
-
-async def test_an_identity_that_is_no_plain_data_is_refused(path):
-    with pytest.raises(TypeError):
-        async with Journal(path).open({"model": object()}):
-            pass
-    assert not path.exists()
 
 
 @pytest.mark.parametrize(

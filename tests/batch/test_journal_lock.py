@@ -93,22 +93,6 @@ def test_the_lock_s_file_names_its_holder_and_goes_with_it(path, lock):
     JournalLock(path).release()
 
 
-def test_a_holder_that_has_not_signed_yet_is_another_process(path, lock):
-    held = JournalLock(path)
-    lock.write_bytes(b"")
-    with pytest.raises(JournalError, match="in use by another process"):
-        JournalLock(path)
-    held.release()
-
-
-def test_a_lock_s_file_that_is_another_one_by_now_is_left_alone(path, lock):
-    held = JournalLock(path)
-    lock.unlink()
-    lock.write_bytes(b"")
-    held.release()
-    assert lock.exists()
-
-
 @pytest.mark.parametrize("content", [b"my notes\n", b"\0" * 500, b"mellea_like journal"])
 def test_a_file_that_only_happens_to_be_there_is_left_alone(path, lock, content):
     lock.write_bytes(content)

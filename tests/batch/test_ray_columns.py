@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 from datetime import UTC, datetime
 
 import pyarrow as pa
 import pytest
-from pydantic import BaseModel
 
 from mellea_like.batch.item import ItemResult
 from mellea_like.batch.ray.shards import (
@@ -83,29 +81,8 @@ def test_types_do_not_depend_on_the_rows_so_that_blocks_fit_together():
     assert one.schema == two.schema == empty.schema
 
 
-def test_a_column_of_the_rows_keeps_its_name():
-    table = pa.table({"output": ["mine"], "result_output": ["mine, too"]})
-    row = with_results(table, [RowOutcome("theirs")]).to_pylist()[0]
-    assert (row["output"], row["result_output"], row["result_result_output"]) == (
-        "mine",
-        "mine, too",
-        "theirs",
-    )
-
-
 def test_an_item_without_a_result_has_its_error():
     outcome = outcome_of(ItemResult(0, {}, None, ValueError("no \ud800")), parsed=True)
     assert (outcome.status, outcome.error) == ("errored", "ValueError: no ?")
     assert outcome.output is outcome.value is None
     with_results(pa.table({"id": [1]}), [outcome])
-
-
-class Person(BaseModel):
-    name: str
-
-
-def test_what_was_parsed_is_json():
-    row = with_results(
-        pa.table({"id": [1]}), [RowOutcome(value=Person(name="é").model_dump_json())]
-    )
-    assert json.loads(row.to_pylist()[0]["value"]) == {"name": "é"}

@@ -115,13 +115,6 @@ async def test_a_result_is_handed_on_only_when_it_is_kept(virtual_clock):
         assert journal.finished == [item.id]
 
 
-async def test_at_most_so_many_are_neither_begun_nor_kept_as_run_at_a_time(virtual_clock):
-    journal = MemoryJournal(commit=3)
-    async with sample_many(strategy(), PROMPTS, concurrency=2, journal=journal):
-        await anyio.sleep(3.5)
-        assert sorted(journal.items) == [0, 1], "they are not kept yet"
-
-
 async def test_the_journal_has_each_items_row_label_and_slices(virtual_clock):
     journal = MemoryJournal()
     tries = strategy(Plan(lambda prompt: "no"), loop_budget=3)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import signal
 import subprocess
 import sys
@@ -204,12 +203,6 @@ async def test_nothing_is_sampled_for_a_journal_that_refuses_the_run(virtual_clo
         async with sample_many(strategy(backend), PROMPTS, concurrency=5, journal=journal):
             pytest.fail("it was entered")
     assert backend.asked == []
-
-
-async def test_the_process_s_garbage_collector_is_left_alone(virtual_clock):
-    before = gc.get_threshold()
-    async with sample_many(strategy(), PROMPTS, concurrency=5):
-        assert gc.get_threshold() == before
 
 
 class Messy(BaseSamplingStrategy):

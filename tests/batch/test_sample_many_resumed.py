@@ -8,13 +8,12 @@ from typing import Any
 import anyio
 import pytest
 from anyio.lowlevel import checkpoint
-from batch_kit import Plan, ids, results_of, strategy
-from journal_kit import until
+from batch_kit import ids, results_of, strategy
 from typed_values import Aliased, Computed, Doubling, Excluded, Login, Stamped, shown
 
 from mellea_like import Generation, Request, Requirement, Usage
 from mellea_like.backends import FunctionBackend
-from mellea_like.batch import Journal, read_items, read_run, sample_many
+from mellea_like.batch import read_items, read_run, sample_many
 from mellea_like.errors import InvalidRequest, JournalError, SamplingFailed
 
 pytestmark = pytest.mark.anyio
@@ -137,18 +136,6 @@ async def test_a_value_that_a_function_gave_comes_again_unless_its_text_hides_it
         await values(Login(user="a", password="b"), Login)
 
 
-@pytest.mark.parametrize("text", ["all", "best", "none"])
-async def test_values_come_again_whatever_the_journal_keeps_of_texts(tmp_path, text):
-    journal = Journal(tmp_path / "run.db", text=text)
-    backend = Quick({"x": "[1, 2]"})
-    typed = strategy(backend, requirements=[])
-    for replayed in (False, True):
-        (item,) = await results_of(typed, ["x"], concurrency=1, journal=journal, format=list[int])
-        assert item.replayed is replayed
-        assert item.value == [1, 2]
-        assert item.unwrap() == [1, 2]
-
-
 @pytest.mark.parametrize(
     ("changed", "named"),
     [
@@ -168,32 +155,3 @@ async def test_another_run_is_refused_with_what_differs(tmp_path, changed, named
     with pytest.raises(JournalError, match=named):
         await results_of(other, ["x"], concurrency=1, journal=path, **arguments)
     assert len(backend.asked) == 1
-
-
-async def test_another_source_is_refused(tmp_path):
-    path = tmp_path / "run.db"
-    await results_of(strategy(Quick()), PROMPTS, concurrency=16, journal=path)
-    with pytest.raises(JournalError, match="item 49 is not"):
-        await results_of(strategy(Quick()), [*PROMPTS[:49], "X"], concurrency=16, journal=path)
-    with pytest.raises(JournalError, match="ended after 40 items"):
-        await results_of(strategy(Quick()), PROMPTS[:40], concurrency=16, journal=path)
-    items = await results_of(strategy(Quick()), PROMPTS, concurrency=16, journal=path)
-    assert all(item.replayed for item in items)
-
-
-async def test_a_run_that_is_cancelled_leaves_a_journal_that_goes_on(tmp_path):
-    path, backend = tmp_path / "run.db", Plan({"hangs": 50, "fine": 0.001})
-    prompts = ["fine"] * 5 + ["hangs"] * 3
-    with anyio.CancelScope() as scope:
-        async with sample_many(strategy(backend), prompts, concurrency=4, journal=path) as results:
-            for _ in range(5):
-                await anext(results)
-            await until(lambda: backend.in_flight == 3)
-            scope.cancel()
-            await anext(results)
-    assert scope.cancelled_caught
-    backend.plan = lambda prompt: 0.001
-    items = await results_of(strategy(backend), prompts, concurrency=4, journal=path, ordered=True)
-    assert [item.replayed for item in items] == [True] * 5 + [False] * 3
-    assert [item.attempt for item in items] == [1] * 5 + [2] * 3
-    assert [item["attempts"] for item in await read(path)] == [1] * 5 + [2] * 3

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-import sys
-
 import pytest
 
 
 @pytest.fixture
-def figures(capsys):
-    """Write lines to the terminal, also where pytest keeps what tests print."""
+def figures(record_property):
+    """Have lines written when all tests have ended, also those of another process."""
 
     def write(*lines: str) -> None:
-        with capsys.disabled():
-            sys.stdout.write("\n" + "".join(f"{line}\n" for line in lines))
+        record_property("figures", "\n".join(lines))
 
     return write
+
+
+def pytest_terminal_summary(terminalreporter):
+    for report in terminalreporter.getreports("passed"):
+        for name, text in report.user_properties:
+            if name == "figures":
+                terminalreporter.write_line(text)

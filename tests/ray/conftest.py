@@ -11,12 +11,20 @@ from ray_namespace import run_in_namespace
 HERE = Path(__file__).parent
 
 
+@pytest.fixture(scope="session")
+def outcomes(tmp_path_factory):
+    """Play all scenes, on one cluster: most of what a scene takes is the start of a cluster."""
+    directory = tmp_path_factory.mktemp("scenes")
+    run_in_namespace([HERE / "scenes.py", directory], directory, 480)
+    return json.loads((directory / "outcome.json").read_text(encoding="utf-8"))
+
+
 @pytest.fixture
-def scene(tmp_path):
-    """Run a scene, and return what it says."""
+def scene(outcomes):
+    """Return what a scene says."""
 
-    def play(name, seconds=130):
-        run_in_namespace([HERE / "scenes.py", name, tmp_path], tmp_path, seconds)
-        return json.loads((tmp_path / "outcome.json").read_text(encoding="utf-8"))
+    def said(name):
+        assert "failed" not in outcomes[name], outcomes[name]["failed"]
+        return outcomes[name]
 
-    return play
+    return said

@@ -1,4 +1,4 @@
-"""What runs inside the namespace, on a real cluster of two nodes: ``scenes.py NAME DIRECTORY``.
+"""What runs inside the namespace, on one real cluster of two nodes: ``scenes.py DIRECTORY``.
 
 Each scene returns what happened; the tests judge it.
 """
@@ -11,15 +11,18 @@ import signal
 import sys
 import threading
 import time
+import traceback
 from collections import Counter
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from unittest import mock
 
 import ray
 import ray.data
 from ray.cluster_utils import Cluster
 
 from mellea_like.batch.ray import ClusterLimit, NoRoom, local_cluster, sample_dataset
+from mellea_like.batch.ray.cluster_limit import LimitKeeper
 
 MEMORY = 100 * 2**20
 SESSION = f"{os.environ['RAY_TMPDIR']}/ray"  # Where Ray notes the address of a cluster, too.
@@ -28,8 +31,8 @@ ONE_A_NODE = {"cpus_per_actor": 2.0}  # Of three; the third is for Ray Data's ow
 
 
 @contextmanager
-def two_nodes(cpus=2):
-    node = {"num_cpus": cpus, "object_store_memory": MEMORY, "node_ip_address": "127.0.0.1"}
+def two_nodes():
+    node = {"num_cpus": 3, "object_store_memory": MEMORY, "node_ip_address": "127.0.0.1"}
     head = {**node, "include_dashboard": False, "temp_dir": SESSION}
     cluster = Cluster(initialize_head=True, head_node_args=head)
     try:
@@ -110,101 +113,104 @@ def sampled(directory, rows, **more):
 
 
 def all_rows_in_time(directory):
-    with two_nodes(cpus=3):
-        journals = f"{directory}/journals"
-        dataset, log = sampled(directory, ROWS, journal_dir=journals, **ONE_A_NODE)
-        began = time.monotonic()
-        rows = dataset.take_all()
-        took = time.monotonic() - began
-        return seen(rows, log) | {"took": took, "ideal": ROWS * WORK / (ACTORS * CALLS)}
+    journals = f"{directory}/journals"
+    dataset, log = sampled(directory, ROWS, journal_dir=journals, **ONE_A_NODE)
+    began = time.monotonic()
+    rows = dataset.take_all()
+    took = time.monotonic() - began
+    return seen(rows, log) | {"took": took, "ideal": ROWS * WORK / (ACTORS * CALLS)}
 
 
 def a_worker_is_killed(directory):
-    with two_nodes(cpus=3):
-        journals = f"{directory}/journals"
-        dataset, log = sampled(directory, ROWS, journal_dir=journals, **ONE_A_NODE)
-        killed = {}
+    journals = f"{directory}/journals"
+    dataset, log = sampled(directory, ROWS, journal_dir=journals, **ONE_A_NODE)
+    killed = {}
 
-        def kill():
-            while len(noted(log)) < ROWS // 2:
-                time.sleep(0.05)
-            pid = noted(log)[-1][0]
-            os.kill(pid, signal.SIGKILL)
-            killed["pid"] = pid
+    def kill():
+        while len(noted(log)) < ROWS // 2:
+            time.sleep(0.05)
+        pid = noted(log)[-1][0]
+        os.kill(pid, signal.SIGKILL)
+        killed["pid"] = pid
 
-        killer = threading.Thread(target=kill)
-        began = time.monotonic()
-        killer.start()
-        rows = dataset.take_all()
-        took = time.monotonic() - began
-        killer.join()
-        result = seen(rows, log)
-        again = {prompt for prompt, times in result["calls"].items() if times > 1}
-        firsts = {}
-        for pid, _, prompt in noted(log):
-            firsts.setdefault(prompt, pid)
-        return result | {
-            "took": took,
-            "ideal": ROWS * WORK / (ACTORS * CALLS),
-            "again": len(again),
-            "again_of_others": sum(firsts[prompt] != killed["pid"] for prompt in again),
-        }
+    killer = threading.Thread(target=kill)
+    began = time.monotonic()
+    killer.start()
+    rows = dataset.take_all()
+    took = time.monotonic() - began
+    killer.join()
+    result = seen(rows, log)
+    again = {prompt for prompt, times in result["calls"].items() if times > 1}
+    firsts = {}
+    for pid, _, prompt in noted(log):
+        firsts.setdefault(prompt, pid)
+    return result | {
+        "took": took,
+        "ideal": ROWS * WORK / (ACTORS * CALLS),
+        "again": len(again),
+        "again_of_others": sum(firsts[prompt] != killed["pid"] for prompt in again),
+    }
 
 
 def a_limit_holds_for_the_cluster(directory):
     limit = ClusterLimit(requests_per_minute=2400, burst_seconds=0.25, requests=360)
-    with two_nodes():
-        dataset, log = sampled(directory, 400, actors=2, limits=limit, rows_per_shard=30)
-        rows = dataset.take_all()
-        times = sorted(at for _, at, _ in noted(log))
-        most = max(sum(at <= other < at + 4 for other in times) for at in times)
-        return seen(rows, log) | {"most_in_4_seconds": most, "took": times[-1] - times[0]}
+    dataset, log = sampled(directory, 400, actors=2, limits=limit, rows_per_shard=30)
+    rows = dataset.take_all()
+    times = sorted(at for _, at, _ in noted(log))
+    most = max(sum(at <= other < at + 4 for other in times) for at in times)
+    return seen(rows, log) | {"most_in_4_seconds": most, "took": times[-1] - times[0]}
 
 
 def the_limits_actor_is_killed(directory):
-    with two_nodes():
-        limit = ClusterLimit(requests=1000)
-        more = {"rows_per_shard": 30, "journal_dir": f"{directory}/journals"}
-        dataset, log = sampled(directory, 400, limits=limit, **more)
-        killed = {}
+    limit = ClusterLimit(requests=1000)
+    more = {"rows_per_shard": 30, "journal_dir": f"{directory}/journals"}
+    dataset, log = sampled(directory, 400, limits=limit, **more)
+    killed = {}
 
-        def kill():
-            while len(noted(log)) < 150:
-                time.sleep(0.05)
-            killed["at"] = time.time()
-            ray.kill(ray.get_actor(f"mellea-like-limit-{limit.name}"))
+    def kill():
+        while len(noted(log)) < 150:
+            time.sleep(0.05)
+        killed["at"] = time.time()
+        ray.kill(ray.get_actor(f"mellea-like-limit-{limit.name}"))
 
-        killer = threading.Thread(target=kill)
-        killer.start()
-        rows = dataset.take_all()
-        ended = time.time()
-        killer.join()
-        first = seen(rows, log)
-        again, _ = sampled(directory, 400, limits=ClusterLimit(requests=1000), **more)
-        return {
-            "first": first,
-            "last_call": max(at for _, at, _ in noted(log)) - killed["at"],
-            "ended": ended - killed["at"],
-            "errors": sorted({row["error"] for row in rows if row["error"]}),
-            "again": seen(again.take_all(), log),
-        }
+    killer = threading.Thread(target=kill)
+    killer.start()
+    rows = dataset.take_all()
+    ended = time.time()
+    killer.join()
+    first = seen(rows, log)
+    again, _ = sampled(directory, 400, limits=ClusterLimit(requests=1000), **more)
+    return {
+        "first": first,
+        "last_call": max(at for _, at, _ in noted(log)) - killed["at"],
+        "ended": ended - killed["at"],
+        "errors": sorted({row["error"] for row in rows if row["error"]}),
+        "again": seen(again.take_all(), log),
+    }
+
+
+class Impatient(LimitKeeper):
+    """Takes a worker for dead sooner than others do."""
+
+    silence = 20.0
 
 
 def a_worker_with_a_limit_is_killed(directory):
     limit = ClusterLimit(requests=300)
-    with two_nodes():
-        dataset, log = sampled(directory, 300, limits=limit, journal_dir=f"{directory}/journals")
+    journals = f"{directory}/journals"
+    with mock.patch("mellea_like.batch.ray.dataset.LimitKeeper", Impatient):
+        dataset, log = sampled(directory, 300, limits=limit, journal_dir=journals)
 
-        def kill():
-            while len(noted(log)) < 150:
-                time.sleep(0.05)
-            os.kill(noted(log)[-1][0], signal.SIGKILL)
+    def kill():
+        while len(noted(log)) < 150:
+            time.sleep(0.05)
+        os.kill(noted(log)[-1][0], signal.SIGKILL)
 
-        killer = threading.Thread(target=kill)
-        killer.start()
-        rows = dataset.take_all()
-        killer.join()
-        return seen(rows, log)
+    killer = threading.Thread(target=kill)
+    killer.start()
+    rows = dataset.take_all()
+    killer.join()
+    return seen(rows, log)
 
 
 def small_matters(directory):
@@ -216,63 +222,58 @@ def small_matters(directory):
         except kind as exc:
             said[name] = str(exc)
 
-    with two_nodes():
-        refused("too many", NoRoom, actors=4)
-        refused("key", ValueError, key="no such column")
-        refused("both", TypeError, action=str)
-        refused("arguments", TypeError, limits=ClusterLimit(requests=1), actors="2")
-        lock = threading.Lock()
-        refused("pickle", TypeError, requirements=[lock])
-        for name, factory, more in (
-            ("pickled factory", lambda: lock, {}),
-            ("no factory", "strategy", {}),
-            ("factory without limit", lambda: None, {"limits": ClusterLimit(requests=1)}),
-            ("factory with argument", lambda x: None, {}),
-        ):
-            try:
-                sample_dataset(ray.data.range(3), factory, prompt="{{ id }}", actors=1, **more)
-            except TypeError as exc:
-                said[name] = str(exc)
-
-        def broken():
-            raise LookupError("no model of that name")
-
+    refused("too many", NoRoom, actors=6)
+    refused("key", ValueError, key="no such column")
+    refused("both", TypeError, action=str)
+    refused("arguments", TypeError, limits=ClusterLimit(requests=1), actors="2")
+    lock = threading.Lock()
+    refused("pickle", TypeError, requirements=[lock])
+    for name, factory, more in (
+        ("pickled factory", lambda: lock, {}),
+        ("no factory", "strategy", {}),
+        ("factory without limit", lambda: None, {"limits": ClusterLimit(requests=1)}),
+        ("factory with argument", lambda x: None, {}),
+    ):
         try:
-            sample_dataset(ray.data.range(3), broken, prompt="{{ id }}", actors=1).take_all()
-        except ray.exceptions.RayError as exc:
-            said["factory fails"] = str(exc)
+            sample_dataset(ray.data.range(3), factory, prompt="{{ id }}", actors=1, **more)
+        except TypeError as exc:
+            said[name] = str(exc)
 
-        # The same rows again come from the journals; so they do in one large block.
-        journals = f"{directory}/small"
-        kept, log = sampled(directory, 50, actors=1, journal_dir=journals)
-        said["first"] = seen(kept.take_all(), log)
-        said["again"] = seen(kept.take_all(), log)
-        log = f"{directory}/equal"
-        journals = f"{directory}/equal-journals"
-        equal = ray.data.from_items([{"id": 7, "output": "mine"}] * 90, override_num_blocks=1)
-        rows = sample_dataset(
-            equal, maker(log, 0.01), prompt="{{ id }}", actors=2, journal_dir=journals
-        ).take_all()
-        said["equal"] = [len(rows), len(noted(log)), len(list(Path(journals).glob("*.db")))]
-        said["columns"] = list(rows[0])
-        empty, log = sampled(f"{directory}/none", 0, actors=1)
-        said["empty"] = len(empty.take_all())
+    def broken():
+        raise LookupError("no model of that name")
 
-        @ray.remote(num_cpus=2)
-        class Other:
-            def there(self):
-                return True
-
-        others = [Other.remote()]
-        ray.get(others[0].there.remote())
-        refused("taken", NoRoom, actors=2)
-        said["not checked"] = sampled(directory, 10, actors=2, check_cluster=False)[0] is not None
-        ray.kill(others[0])
-        dataset = ray.data.range(3)
     try:
-        sample_dataset(dataset, maker(log), prompt="{{ id }}")
-    except RuntimeError as exc:
-        said["no ray"] = str(exc)
+        sample_dataset(ray.data.range(3), broken, prompt="{{ id }}", actors=1).take_all()
+    except ray.exceptions.RayError as exc:
+        said["factory fails"] = str(exc)
+
+    # The same rows again come from the journals; so they do in one large block.
+    journals = f"{directory}/small"
+    kept, log = sampled(directory, 50, actors=1, journal_dir=journals)
+    said["first"] = seen(kept.take_all(), log)
+    said["again"] = seen(kept.take_all(), log)
+    log = f"{directory}/equal"
+    journals = f"{directory}/equal-journals"
+    equal = ray.data.from_items([{"id": 7, "output": "mine"}] * 90, override_num_blocks=1)
+    rows = sample_dataset(
+        equal, maker(log, 0.01), prompt="{{ id }}", actors=2, journal_dir=journals
+    ).take_all()
+    said["equal"] = [len(rows), len(noted(log)), len(list(Path(journals).glob("*.db")))]
+    said["columns"] = list(rows[0])
+    empty, log = sampled(f"{directory}/none", 0, actors=1)
+    said["empty"] = len(empty.take_all())
+
+    @ray.remote(num_cpus=2)
+    class Other:
+        def there(self):
+            return True
+
+    others = [Other.remote() for _ in range(2)]
+    ray.get([other.there.remote() for other in others])
+    refused("taken", NoRoom, actors=2)
+    said["not checked"] = sampled(directory, 10, actors=2, check_cluster=False)[0] is not None
+    for other in others:
+        ray.kill(other)
     return said
 
 
@@ -288,6 +289,10 @@ def a_local_cluster(directory):
         except RuntimeError as exc:
             said["twice"] = str(exc)
     said["initialised"] = ray.is_initialized()
+    try:
+        sample_dataset(dataset, maker(log), prompt="{{ id }}")
+    except RuntimeError as exc:
+        said["no ray"] = str(exc)
     return said
 
 
@@ -302,7 +307,31 @@ def listening():
     return sorted(found)
 
 
+ON_TWO_NODES = (
+    all_rows_in_time,
+    a_worker_is_killed,
+    a_limit_holds_for_the_cluster,
+    the_limits_actor_is_killed,
+    a_worker_with_a_limit_is_killed,
+    small_matters,
+)
+
+
+def played(scene, where):
+    directory = Path(where, scene.__name__)
+    directory.mkdir()
+    began = time.monotonic()
+    try:
+        outcome = scene(str(directory))
+    except Exception:  # noqa: BLE001 (the other scenes go on)
+        outcome = {"failed": traceback.format_exc()}
+    sys.stdout.write(f"{scene.__name__}: {time.monotonic() - began:.1f} s\n")
+    return outcome
+
+
 if __name__ == "__main__":
-    scene, where = sys.argv[1:]
-    outcome = globals()[scene](where)
-    Path(where, "outcome.json").write_text(json.dumps(outcome), encoding="utf-8")
+    where = sys.argv[1]
+    with two_nodes():
+        outcomes = {scene.__name__: played(scene, where) for scene in ON_TWO_NODES}
+    outcomes["a_local_cluster"] = played(a_local_cluster, where)
+    Path(where, "outcome.json").write_text(json.dumps(outcomes), encoding="utf-8")

@@ -48,10 +48,9 @@ class FakeActor:
                 raise KeeperGone(self._died)
         return answers[0]
 
-    async def alive(self, name, latest, under_way):
-        under_way = set(under_way)
+    async def alive(self, name):
         await self._to_it()
-        await self.keeper.alive(name, latest, under_way)
+        await self.keeper.alive(name)
 
     def settle(self, name, number, end):
         if not self.loses:

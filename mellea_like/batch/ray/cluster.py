@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import importlib
 import logging
-import math
 import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Generator, Sequence
+    from collections.abc import Generator
     from pathlib import Path
 
     from mellea_like.batch.ray.cluster_limit import Ask, ClusterLimit, LimitKeeper
@@ -56,17 +55,17 @@ def check_room(actors: int, cpus: float, patience: float = 10.0) -> None:
     until = time.monotonic() + patience
     while True:
         nodes = [node["Resources"].get("CPU", 0.0) for node in ray.nodes() if node["Alive"]]
-        missing = shortage(nodes, ray.available_resources().get("CPU", 0.0), actors, cpus)
+        total, free = sum(nodes), ray.available_resources().get("CPU", 0.0)
+        missing = shortage(total, free, actors, cpus)
         if missing is None:
             return
-        if shortage(nodes, sum(nodes), actors, cpus) or time.monotonic() > until:
+        if shortage(total, total, actors, cpus) or time.monotonic() > until:
             raise NoRoom(missing)
         time.sleep(0.1)
 
 
-def shortage(nodes: Sequence[float], available: float, actors: int, cpus: float) -> str | None:
-    """Say why nodes with so many CPUs have no room for actors and one task beside them, or None."""
-    total = sum(nodes)
+def shortage(total: float, free: float, actors: int, cpus: float) -> str | None:
+    """Say why so many CPUs have no room for actors and one task beside them, or None."""
     needed = actors * cpus + ONE_TASK
     wanted = f"{actors} actors of {cpus:g} CPU and the one CPU that Ray Data's own tasks need"
     if total + SLACK < needed:
@@ -75,31 +74,13 @@ def shortage(nodes: Sequence[float], available: float, actors: int, cpus: float)
             " forever; use fewer actors, a smaller cpus_per_actor (calls wait, they hardly"
             " compute), or a larger cluster"
         )
-    if cpus > 0:
-        places = [_fitting(node, cpus) for node in nodes]
-        lost = [
-            place - _fitting(node - ONE_TASK, cpus)
-            for node, place in zip(nodes, places, strict=True)
-            if node + SLACK >= ONE_TASK
-        ]
-        if not lost or sum(places) - min(lost) < actors:
-            sizes = ", ".join(f"{node:g}" for node in nodes)
-            return (
-                f"the cluster's nodes have {sizes} CPUs, and {wanted} don't fit on them, since an"
-                " actor or a task can't be split between nodes; use fewer actors or a smaller"
-                " cpus_per_actor"
-            )
-    if available + SLACK < needed:
+    if free + SLACK < needed:
         return (
-            f"of the cluster's {total:g} CPUs, only {available:g} are free, and {wanted} are"
+            f"of the cluster's {total:g} CPUs, only {free:g} are free, and {wanted} are"
             f" {needed:g}: others use the rest; wait for them, use fewer actors, or pass"
             " check_cluster=False if they will end"
         )
     return None
-
-
-def _fitting(node: float, cpus: float) -> int:
-    return math.floor((node + SLACK) / cpus)
 
 
 @contextmanager
@@ -155,14 +136,14 @@ class RayKeeper:
     def __init__(self, actor: Any) -> None:
         self._actor = actor
 
-    async def acquire(self, name: str, ask: Ask) -> str | Exception | None:
+    async def acquire(self, name: str, ask: Ask) -> Exception | None:
         """Wait until a request may be sent: None, else why not."""
-        answer: str | Exception | None = await self._answer(self._actor.acquire.remote(name, ask))
+        answer: Exception | None = await self._answer(self._actor.acquire.remote(name, ask))
         return answer
 
-    async def alive(self, name: str, latest: int, under_way: Collection[int]) -> None:
+    async def alive(self, name: str) -> None:
         """Show that the worker lives."""
-        await self._answer(self._actor.alive.remote(name, latest, tuple(under_way)))
+        await self._answer(self._actor.alive.remote(name))
 
     def settle(self, name: str, number: int, end: RequestEnd) -> None:
         """Say how a request ended, without waiting for an answer."""

@@ -6,7 +6,6 @@ other work passed 400 requests a second. Faster quotas would need batches.
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -16,7 +15,7 @@ from uuid import uuid4
 import anyio
 
 from mellea_like.batch.ray.cluster import KeeperGone
-from mellea_like.batch.task_scope import TaskScope
+from mellea_like.batch.task_scope import task_scope
 from mellea_like.core.backend import (
     BYTES_PER_TOKEN,
     TOKENS_PER_MESSAGE,
@@ -39,7 +38,7 @@ from mellea_like.limits.budget import Budget
 from mellea_like.limits.rate import RateLimiter
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Collection, Mapping
+    from collections.abc import AsyncGenerator, Mapping
 
     from mellea_like.batch.ray.cluster import RayKeeper
     from mellea_like.core.backend import Backend, RequestMeta
@@ -53,9 +52,6 @@ HEARTBEAT = 5.0
 
 SILENCE = 60.0
 """Seconds after which a worker that says nothing is taken for dead."""
-
-FORGOTTEN = "the worker was taken for dead while the request waited"
-"""The answer to a request whose worker lives after all: it is to ask again."""
 
 NOT_SENT = RequestEnd(Usage(), None, None)
 
@@ -183,7 +179,6 @@ class _Asked:
         self.waiting = anyio.CancelScope()
         self.permits: list[Permit] = []
         self.granted = False
-        self.ended_by = math.inf
 
     def end(self, end: RequestEnd) -> None:
         for permit in reversed(self.permits):
@@ -201,12 +196,14 @@ class _Worker:
 class LimitKeeper:
     """Holds a cluster's limits, and reserves in them what each worker's requests may cost."""
 
+    silence = SILENCE
+
     def __init__(self, limit: ClusterLimit) -> None:
         self._limits = limits_of(limit)
         self._assumed = limit.assume_output_tokens or 0
         self._workers: defaultdict[str, _Worker] = defaultdict(_Worker)
 
-    async def acquire(self, name: str, ask: Ask) -> str | Exception | None:
+    async def acquire(self, name: str, ask: Ask) -> Exception | None:
         """Wait until a worker's request may be sent: None, else why not."""
         worker = self._heard(name)
         asked = worker.asked[ask.number] = _Asked(ask)
@@ -222,7 +219,11 @@ class LimitKeeper:
             return exc.with_traceback(None)
         if asked.waiting.cancel_called:
             asked.end(NOT_SENT)
-            return FORGOTTEN
+            msg = (
+                "the actor that keeps the cluster's limit hadn't heard of this worker for"
+                f" {self.silence:g} s, and took it for dead"
+            )
+            return LimitExceeded(msg)
         asked.granted = True
         return None
 
@@ -232,20 +233,13 @@ class LimitKeeper:
         if asked is not None:
             asked.end(end)
 
-    async def alive(self, name: str, latest: int, under_way: Collection[int]) -> None:
-        """Take note that a worker lives, and what it has under way."""
-        worker, now = self._heard(name), anyio.current_time()
-        for number, asked in list(worker.asked.items()):
-            if number > latest or number in under_way:
-                continue
-            # It has ended. If nobody says so in a while, that message was lost.
-            asked.ended_by = min(asked.ended_by, now)
-            if now - asked.ended_by >= HEARTBEAT:
-                self._count(worker.asked.pop(number))
+    async def alive(self, name: str) -> None:
+        """Take note that a worker lives."""
+        self._heard(name)
 
     def _heard(self, name: str) -> _Worker:
         now = anyio.current_time()
-        for other in [o for o, known in self._workers.items() if now - known.heard > SILENCE]:
+        for other in [o for o, known in self._workers.items() if now - known.heard > self.silence]:
             for asked in self._workers.pop(other).asked.values():
                 self._count(asked)
         worker = self._workers[name]
@@ -270,7 +264,6 @@ class RemoteLimit:
         self._keeper = keeper
         self._name = uuid4().hex
         self._latest = 0
-        self._under_way: set[int] = set()
 
     async def acquire(self, request: Request, backend: Backend) -> _Permit:
         """Wait until a request may be sent."""
@@ -285,13 +278,9 @@ class RemoteLimit:
             meta,
             0.0 if meta.call_started is None else began - meta.call_started,
         )
-        self._under_way.add(number)
         try:
             answer = await self._keeper.acquire(self._name, ask)
-            while answer == FORGOTTEN:
-                answer = await self._keeper.acquire(self._name, ask)
         except KeeperGone as exc:
-            self._under_way.discard(number)
             msg = (
                 "the actor that keeps the cluster's limit is gone, so nothing more is sent"
                 f" ({exc}); run it again: with a journal_dir, only the rows that are left are"
@@ -301,27 +290,25 @@ class RemoteLimit:
         except BaseException as exc:
             self.settle(number, RequestEnd(Usage(), None, exc))
             raise
-        if isinstance(answer, Exception):
-            self._under_way.discard(number)
+        if answer is not None:
             raise answer
         return _Permit(self, number)
 
     def settle(self, number: int, end: RequestEnd) -> None:
         """Say how a request ended."""
-        self._under_way.discard(number)
         self._keeper.settle(self._name, number, _sendable(end))
 
     @asynccontextmanager
     async def in_use(self) -> AsyncGenerator[None]:
         """Show the limit's actor for a block that this worker lives."""
-        async with TaskScope() as tasks:
+        async with task_scope() as tasks:
             tasks.start_soon(self._show_life)
             yield
 
     async def _show_life(self) -> None:
         with suppress(KeeperGone):
             while True:
-                await self._keeper.alive(self._name, self._latest, self._under_way)
+                await self._keeper.alive(self._name)
                 await anyio.sleep(HEARTBEAT)
 
 

@@ -203,16 +203,14 @@ def _check_factory(make_strategy: Any, limits: Any) -> None:
 
 def _check_sendable(work: ShardWork, limits: ClusterLimit | None) -> None:
     cloudpickle: Any = importlib.import_module("ray.cloudpickle")
-    names = ("make_strategy", "action", "requirements", "format", "options")
-    for name, sent in (*((name, getattr(work, name)) for name in names), ("limits", limits)):
-        try:
-            cloudpickle.dumps(sent)
-        except Exception as exc:
-            msg = (
-                f"sample_dataset: {name} can't be sent to an actor ({type(exc).__name__}: {exc}):"
-                " what holds connections, locks or threads is to be made inside make_strategy"
-            )
-            raise TypeError(msg) from exc
+    try:
+        cloudpickle.dumps((work, limits))
+    except Exception as exc:
+        msg = (
+            f"sample_dataset: an argument can't be sent to an actor ({type(exc).__name__}: {exc}):"
+            " what holds connections, locks or threads is to be made inside make_strategy"
+        )
+        raise TypeError(msg) from exc
 
 
 def _check_column(dataset: Dataset, key: str) -> None:
