@@ -259,7 +259,7 @@ def _bytecode(code: CodeType) -> Json:
 def _constant(value: object) -> str:
     if isinstance(value, frozenset):
         return str(sorted(map(repr, cast("frozenset[object]", value))))
-    return repr(value)
+    return _ADDRESS.sub("", repr(value))
 
 
 def _values(around: Mapping[str, Any], seen: frozenset[Any]) -> Json:

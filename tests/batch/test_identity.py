@@ -344,14 +344,15 @@ def test_what_can_not_be_read_is_told_by_its_prompt():
 def test_a_digest_is_the_same_in_every_process(tmp_path):
     program = """
         from mellea_like.batch.identity import digest_of, identity_of
-        from mellea_like import RejectionSamplingStrategy, Instruction
+        from mellea_like import RejectionSamplingStrategy, Instruction, Requirement
         from mellea_like.backends import ScriptedBackend
         from mellea_like.sampling.schedules import BaseSchedule, Hedged, Staggered
         item = {"a": {"x", "y", "z"}, "b": [1, 2.5, None]}
         print(digest_of(item, Instruction("x")))
         backend = ScriptedBackend(["x"])
         s = RejectionSamplingStrategy(backend, concurrency_budget=2, schedule=Hedged())
-        print(identity_of(s, ["a"]))
+        known = Requirement("is known", lambda c: c.text in {"x", "y", "z"} or f"{c!r}")
+        print(identity_of(s, ["a", known]))
     """
     printed = {
         subprocess.run(

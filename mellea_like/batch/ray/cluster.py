@@ -23,7 +23,6 @@ __all__ = [
     "local_cluster",
     "open_limit_actor",
     "ray_module",
-    "shortage",
 ]
 
 ONE_TASK = 1.0
@@ -56,15 +55,15 @@ def check_room(actors: int, cpus: float, patience: float = 10.0) -> None:
     while True:
         nodes = [node["Resources"].get("CPU", 0.0) for node in ray.nodes() if node["Alive"]]
         total, free = sum(nodes), ray.available_resources().get("CPU", 0.0)
-        missing = shortage(total, free, actors, cpus)
+        missing = _shortage(total, free, actors, cpus)
         if missing is None:
             return
-        if shortage(total, total, actors, cpus) or time.monotonic() > until:
+        if _shortage(total, total, actors, cpus) or time.monotonic() > until:
             raise NoRoom(missing)
         time.sleep(0.1)
 
 
-def shortage(total: float, free: float, actors: int, cpus: float) -> str | None:
+def _shortage(total: float, free: float, actors: int, cpus: float) -> str | None:
     """Say why so many CPUs have no room for actors and one task beside them, or None."""
     needed = actors * cpus + ONE_TASK
     wanted = f"{actors} actors of {cpus:g} CPU and the one CPU that Ray Data's own tasks need"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import inspect
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from mellea_like.batch.ray.cluster import check_room, open_limit_actor, ray_module
 from mellea_like.batch.ray.cluster_limit import LimitKeeper
 from mellea_like.batch.ray.shards import POSITION, ShardSampler, ShardWork, prompt_maker
-from mellea_like.core.argument_checks import real_number, whole_number
+from mellea_like.core.argument_checks import real_number, takes, whole_number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -190,15 +189,12 @@ def _check_factory(make_strategy: Any, limits: Any) -> None:
             f" own: lambda: {type(make_strategy).__name__}(…)"
         )
         raise TypeError(msg)
-    given = () if limits is None else (limits,)
-    try:
-        inspect.signature(make_strategy).bind(*given)
-    except TypeError as exc:
-        takes = "one argument, the limit" if given else "no argument (there are no limits=)"
-        msg = f"make_strategy is called with {takes}: {exc}"
-        raise TypeError(msg) from exc
-    except ValueError:
-        return  # It does not say what it takes.
+    if not takes(make_strategy, 0 if limits is None else 1):
+        given = (
+            "no argument (there are no limits=)" if limits is None else "one argument, the limit"
+        )
+        msg = f"make_strategy is called with {given}, and does not take that: {make_strategy!r}"
+        raise TypeError(msg)
 
 
 def _check_sendable(work: ShardWork, limits: ClusterLimit | None) -> None:
