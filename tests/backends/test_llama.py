@@ -24,7 +24,7 @@ from mellea_like.core.backend import Options, Request
 from mellea_like.core.conversation import Message
 from mellea_like.core.format import parse_json
 from mellea_like.core.generation import Generation
-from mellea_like.errors import BackendError, BackendTimeout, BackendUnavailable, InvalidRequest
+from mellea_like.errors import BackendTimeout, BackendUnavailable, InvalidRequest
 
 pytest.importorskip("xllamacpp")
 
@@ -112,15 +112,6 @@ async def test_the_same_seed_gives_the_same_text(backend):
     assert len(set(once)) > 2
 
 
-@pytest.mark.anyio
-async def test_the_longest_reply_and_the_stop_text_are_kept(backend):
-    reply = await backend.generate(ask(options=Options(max_tokens=3, seed=1)))
-    assert reply.finish_reason == "length"
-    assert len(reply.text.split(" ")) == 3
-    reply = await backend.generate(ask(options=Options(stop="the", seed=1)))
-    assert "the" not in reply.text
-
-
 class Scene(BaseModel):
     title: str
     actors: list[str]
@@ -136,21 +127,6 @@ async def test_a_format_gives_json_that_parses(backend):
         scene = parse_json(Scene, (await backend.generate(request)).text)
         assert isinstance(scene, Scene)
         assert scene.title
-
-
-@pytest.mark.anyio
-async def test_sixteen_requests_at_a_time(backend, model):
-    replies = []
-
-    async def run(seed: int) -> None:
-        replies.append(await backend.generate(ask(options=Options(seed=seed))))
-
-    async with anyio.create_task_group() as tasks:
-        for seed in range(16):
-            tasks.start_soon(run, seed)
-    assert len(replies) == 16
-    assert all(model[1].allows(reply.text) for reply in replies)
-    assert all(reply.usage.unknown == 0 for reply in replies)
 
 
 @pytest.mark.anyio
@@ -210,19 +186,6 @@ async def test_cancelling_a_winners_siblings_frees_their_slots(slow):
     begun = time.monotonic()
     while await busy():
         assert time.monotonic() - begun < 0.25, "the slots were not freed within 250 ms"
-        await anyio.sleep(0.005)
-    await slow.aclose()
-
-
-@pytest.mark.alone
-@pytest.mark.anyio
-async def test_leaving_a_stream_frees_its_slot(slow):
-    async with slow.stream(ask()) as reply:
-        assert await anext(reply) == "w0"
-        assert await anyio.to_thread.run_sync(busy_slots, slow) == 1
-    begun = time.monotonic()
-    while await anyio.to_thread.run_sync(busy_slots, slow):
-        assert time.monotonic() - begun < 0.25
         await anyio.sleep(0.005)
     await slow.aclose()
 
@@ -323,17 +286,6 @@ time.sleep(60)
             os.kill(forked, signal.SIGKILL)
 
 
-def test_the_server_ends_with_a_script_that_never_leaves_the_block(model):
-    script = (
-        "from mellea_like.backends.llama import LlamaCppBackend\n"
-        f"backend = LlamaCppBackend({str(model[0])!r}).__enter__()\n"
-        "print(backend.pid, flush=True)\n"
-    )
-    command = [sys.executable, "-W", "ignore", "-c", script]
-    done = subprocess.run(command, stdout=subprocess.PIPE, timeout=30, check=True)
-    wait_for_end(int(done.stdout))
-
-
 def test_a_server_that_does_not_end_by_itself_is_killed(model):
     with LlamaCppBackend(model[0]) as backend:
         pid = backend.pid
@@ -350,13 +302,6 @@ async def test_a_server_that_dies_while_starting_is_told(model):
         while await anyio.to_thread.run_sync(process.address) is None:  # noqa: ASYNC110
             await anyio.sleep(0.005)
     await anyio.to_thread.run_sync(process.stop)
-
-
-@pytest.mark.anyio
-async def test_an_error_of_a_living_server_is_left_as_it_is(backend):
-    with pytest.raises(BackendError) as caught:
-        await backend.generate(ask("\ud800"))
-    assert "crashed" not in str(caught.value)
 
 
 # --- what is refused ----------------------------------------------------------------------------
@@ -383,12 +328,6 @@ async def test_a_file_that_is_no_model_gets_one_sentence(tmp_path, model):
                 pytest.fail("it started")
         assert not caught.value.retryable
         assert "\n" not in str(caught.value)
-
-
-def test_a_script_gets_the_same_sentence(tmp_path, model):
-    for path, message in files(tmp_path, model[0]):
-        with pytest.raises(BackendUnavailable, match=rf"\A{message}\Z"), LlamaCppBackend(path):
-            pytest.fail("it started")
 
 
 @pytest.mark.anyio

@@ -7,7 +7,7 @@ import gc
 
 import anyio
 import pytest
-from http_server import Answer, OpenAIServer
+from http_server import Answer, OpenAIServer, serving
 from leftovers import other_threads, running
 
 from mellea_like.backends.openai import OpenAIBackend
@@ -30,8 +30,7 @@ def ask() -> Request:
 
 @pytest.mark.parametrize("answer", HANGS, ids=["headers", "first word", "third word", "slow"])
 async def test_a_cancelled_request_is_closed_before_the_cancellation_goes_on(answer):
-    with OpenAIServer(answer) as server:
-        backend = OpenAIBackend("m", base_url=server.url, keep_alive=True)
+    async with serving(answer, keep_alive=True) as (server, backend):
         request = ask()
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(backend.generate, request)
@@ -41,28 +40,23 @@ async def test_a_cancelled_request_is_closed_before_the_cancellation_goes_on(ans
         assert request.meter.usage.unknown == 1
         await server.wait_until(lambda: server.disconnected == 1, 0.25)
         await server.wait_until(lambda: server.connections == 0, 0.25)
-        await backend.aclose()
 
 
 async def test_leaving_a_stream_early_closes_it():
-    with OpenAIServer(Answer("a b c", seconds=30)) as server:
-        backend = OpenAIBackend("m", base_url=server.url, keep_alive=True)
+    async with serving(Answer("a b c", seconds=30), keep_alive=True) as (server, backend):
         with anyio.move_on_after(1):
             async with backend.stream(ask()):
                 await server.wait_until(lambda: server.in_flight == 1)
         await server.wait_until(lambda: server.disconnected == 1, 0.25)
-        await backend.aclose()
 
 
 async def test_an_exception_in_the_block_closes_the_stream_and_goes_on():
-    with OpenAIServer(Answer("a b c", hang_after=2)) as server:
-        backend = OpenAIBackend("m", base_url=server.url, keep_alive=True)
+    async with serving(Answer("a b c", hang_after=2), keep_alive=True) as (server, backend):
         with pytest.raises(ZeroDivisionError):
             async with backend.stream(ask()) as reply:
                 await anext(reply)
                 raise ZeroDivisionError
         await server.wait_until(lambda: server.disconnected == 1, 0.25)
-        await backend.aclose()
 
 
 async def test_a_request_cancelled_at_any_step_leaves_nothing_behind():
@@ -105,8 +99,7 @@ async def _cancelled_after(steps: int, backend: OpenAIBackend) -> bool:
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_a_native_cancellation_of_asyncio_closes_the_request_too():
-    with OpenAIServer(Answer("a b c", hang_after=1)) as server:
-        backend = OpenAIBackend("m", base_url=server.url, keep_alive=True)
+    async with serving(Answer("a b c", hang_after=1), keep_alive=True) as (server, backend):
         task = asyncio.get_running_loop().create_task(backend.generate(ask()))
         await server.wait_until(lambda: server.in_flight == 1)
         await anyio.sleep(0.02)
@@ -114,7 +107,6 @@ async def test_a_native_cancellation_of_asyncio_closes_the_request_too():
         with pytest.raises(asyncio.CancelledError):
             await task
         await server.wait_until(lambda: server.disconnected == 1, 0.25)
-        await backend.aclose()
 
 
 @pytest.mark.alone

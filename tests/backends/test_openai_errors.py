@@ -14,7 +14,7 @@ import h11
 import httpx2
 import openai
 import pytest
-from http_server import Answer, OpenAIServer
+from http_server import Answer, OpenAIServer, serving
 
 from mellea_like.backends.openai import OpenAIBackend
 from mellea_like.backends.openai_connection import Translator, retry_after
@@ -164,34 +164,25 @@ async def failure(answer: Answer, **arguments) -> BackendError:
 
 @pytest.mark.anyio
 @pytest.mark.parametrize(
-    ("status", "kind", "retryable"),
+    ("status", "kind", "retryable", "code"),
     [
-        (400, InvalidRequest, False),
-        (401, AuthenticationFailed, False),
-        (403, AuthenticationFailed, False),
-        (404, InvalidRequest, False),
-        (408, BackendTimeout, True),
-        (409, InvalidRequest, True),
-        (413, InvalidRequest, False),
-        (422, InvalidRequest, False),
-        (429, RateLimited, True),
-        (500, BackendUnavailable, True),
-        (503, BackendUnavailable, True),
-        (529, BackendUnavailable, True),
+        (400, InvalidRequest, False, None),
+        (401, AuthenticationFailed, False, None),
+        (403, AuthenticationFailed, False, None),
+        (404, InvalidRequest, False, None),
+        (408, BackendTimeout, True, None),
+        (409, InvalidRequest, True, None),
+        (429, RateLimited, True, None),
+        (429, RateLimited, False, "insufficient_quota"),
+        (500, BackendUnavailable, True, None),
+        (503, BackendUnavailable, True, None),
     ],
 )
-async def test_each_status_has_its_error(status, kind, retryable):
-    error = await failure(Answer.error(status, "because", retry_after="7"))
+async def test_each_status_has_its_error(status, kind, retryable, code):
+    error = await failure(Answer.error(status, "because", retry_after="7", code=code))
     assert type(error) is kind
     assert (error.status, error.retryable, error.retry_after) == (status, retryable, 7.0)
     assert "because" in str(error)
-
-
-@pytest.mark.anyio
-async def test_a_used_up_quota_is_not_worth_a_retry():
-    error = await failure(Answer.error(429, "pay first", code="insufficient_quota"))
-    assert (type(error), error.retryable) == (RateLimited, False)
-    assert "quota" in str(error)
 
 
 @pytest.mark.anyio
@@ -221,10 +212,8 @@ async def test_a_redirect_is_followed_only_if_it_may(status):
         assert (type(error), error.status) == (InvalidRequest, status)
         assert other.accepted == 0
         if status != 301:  # After a 301 or 302, clients ask again with GET.
-            with OpenAIServer(moved) as server:
-                backend = OpenAIBackend("m", base_url=server.url, api_key=KEY)
+            async with serving(moved, api_key=KEY) as (_, backend):
                 assert (await backend.generate(ask())).text == "there"
-                await backend.aclose()
             assert "authorization" not in other.headers[-1]
 
 
@@ -290,13 +279,6 @@ async def test_a_body_that_does_not_decompress_is_an_error_too():
 
 
 @pytest.mark.anyio
-async def test_a_reply_without_an_end_is_malformed_and_its_start_is_shown():
-    error = await failure(Answer("a b c", finish_reason=None, usage=None, done=False))
-    assert type(error) is MalformedResponse
-    assert "a reply that breaks off" in str(error)
-
-
-@pytest.mark.anyio
 async def test_at_most_200_escaped_characters_of_a_body_are_shown():
     error = await failure(Answer(body=b"\x1b[31mA" * 5000))
     shown = str(error).partition("without a reply: ")[2]
@@ -340,10 +322,8 @@ async def test_silence_is_a_timeout():
 async def test_a_connection_that_breaks_after_the_end_takes_only_the_usage():
     finish = '{"choices": [{"index": 0, "delta": {"content": "a"}, "finish_reason": "stop"}]}'
     answer = Answer(events=(finish,), finish_reason=None, usage=None, done=False, cut_after=0)
-    with OpenAIServer(answer) as server:
-        backend = OpenAIBackend("m", base_url=server.url, keep_alive=True)
+    async with serving(answer, keep_alive=True) as (_, backend):
         generation = await backend.generate(ask())
-        await backend.aclose()
     assert generation.text == "a"
     assert generation.usage.unknown == 1
 

@@ -10,7 +10,7 @@ import httpx2
 import openai
 import pytest
 from anyio.lowlevel import current_token
-from http_server import Answer, OpenAIServer
+from http_server import Answer, serving
 
 from mellea_like.backends.openai import OpenAIBackend
 from mellea_like.core.backend import Request
@@ -31,15 +31,16 @@ def http_client(backend: OpenAIBackend) -> Any:
 
 @pytest.mark.parametrize("most", [1, 3])
 async def test_no_more_connections_are_open_than_the_user_allows(most):
-    with OpenAIServer(Answer(seconds=0.05)) as server:
-        backend = OpenAIBackend("m", base_url=server.url, keep_alive=True, max_connections=most)
+    async with serving(Answer(seconds=0.05), keep_alive=True, max_connections=most) as (
+        server,
+        backend,
+    ):
         async with anyio.create_task_group() as tasks:
             for _ in range(7):
                 tasks.start_soon(backend.generate, ask())
         assert server.started == 7
         assert server.max_in_flight == most
         assert server.accepted == most
-        await backend.aclose()
 
 
 def test_a_wrong_number_of_connections_is_refused():
@@ -56,13 +57,11 @@ def test_a_wrong_number_of_connections_is_refused():
 
 async def test_requests_go_through_httpx2_and_not_through_httpx():
     """httpx 0.28 with httpcore 1.0 leaks slots of its pool when requests are cancelled."""
-    with OpenAIServer() as server:
-        backend = OpenAIBackend("m", base_url=server.url)
+    async with serving() as (server, backend):
         await backend.generate(ask())
         client = http_client(backend)
         assert isinstance(client, httpx2.AsyncClient)
         assert isinstance(client._transport, httpx2.AsyncHTTPTransport)
         assert isinstance(client._transport._pool, httpcore2.AsyncConnectionPool)
-        await backend.aclose()
     (sent,) = server.headers
     assert sent["user-agent"].startswith("AsyncOpenAI/")

@@ -8,7 +8,7 @@ import anyio
 import httpx2
 import openai
 import pytest
-from http_server import Answer, OpenAIServer
+from http_server import Answer, OpenAIServer, serving
 
 from mellea_like import RejectionSamplingStrategy, Requirement, Usage
 from mellea_like.backends.openai import OpenAIBackend
@@ -30,10 +30,8 @@ def strategy(backend: OpenAIBackend, budget: Budget) -> RejectionSamplingStrateg
 
 async def test_what_waited_for_a_connection_in_vain_costs_nothing():
     budget = Budget(requests=100)
-    with OpenAIServer(Answer(wait=0.05, usage=(401, 4))) as server:
-        backend = OpenAIBackend("m", base_url=server.url, max_connections=1)
+    async with serving(Answer(wait=0.05, usage=(401, 4)), max_connections=1) as (server, backend):
         result = await strategy(backend, budget).sample(PROMPT, [FINE])
-        await backend.aclose()
     assert server.started == 1
     assert result.usage == Usage(1, 401, 4)
     assert budget.spent[:3] == (1, 401, 4)
@@ -46,10 +44,8 @@ async def test_losers_that_were_sent_have_the_estimate_of_their_prompt():
     def choose(number, body):
         return Answer(usage=(401, 4), until=lambda: server.started == 8) if number == 1 else SLOW
 
-    with OpenAIServer(choose=choose) as server:
-        backend = OpenAIBackend("m", base_url=server.url)
+    async with serving(choose=choose) as (server, backend):
         result = await strategy(backend, budget).sample(PROMPT, [FINE])
-        await backend.aclose()
     tokens = 401 + 7 * estimate_input_tokens(Request(result.best.messages))
     assert result.usage == Usage(8, tokens, 4, 7)
     assert budget.spent[:3] == (8, tokens, 4)
@@ -88,11 +84,9 @@ async def test_a_refused_connection_is_no_request():
 
 async def test_what_a_server_refuses_is_a_request_that_costs_no_tokens():
     request = Request((Message("user", PROMPT),))
-    with OpenAIServer(Answer.error(503)) as server:
-        backend = OpenAIBackend("m", base_url=server.url)
+    async with serving(Answer.error(503)) as (_, backend):
         with pytest.raises(BackendUnavailable):
             await backend.generate(request)
-        await backend.aclose()
     assert request.meter.usage == Usage(1, 0, 0, 1)
 
 

@@ -17,11 +17,14 @@ import asyncio
 import json
 import threading
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Self
 
 import anyio
+
+from mellea_like.backends.openai import OpenAIBackend
 
 
 @dataclass(frozen=True)
@@ -368,3 +371,14 @@ class _Connection(asyncio.Protocol):
             self.next_request()
         else:
             self.transport.close()
+
+
+@asynccontextmanager
+async def serving(
+    *answers: Answer, choose: Choose | None = None, **arguments: Any
+) -> AsyncGenerator[tuple[OpenAIServer, OpenAIBackend]]:
+    """Run a server, and a backend of it that is closed at the end."""
+    with OpenAIServer(*answers, choose=choose) as server:
+        backend = OpenAIBackend("m", base_url=server.url, **arguments)
+        yield server, backend
+        await backend.aclose()
