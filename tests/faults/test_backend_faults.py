@@ -14,11 +14,9 @@ from big_reply import event, flood
 from http_server import Answer, OpenAIServer, Send
 
 from mellea_like import RejectionSamplingStrategy, Requirement
-from mellea_like.backends.function import FunctionBackend
 from mellea_like.backends.openai import OpenAIBackend
 from mellea_like.core.backend import Request
 from mellea_like.core.conversation import Message
-from mellea_like.core.generation import Generation
 from mellea_like.core.slice import Outcome
 from mellea_like.errors import (
     BackendError,
@@ -172,31 +170,6 @@ async def test_a_cancellation_is_no_timeout():
         await backend.aclose()
 
 
-@pytest.mark.parametrize(
-    ("backend_limits", "strategy_limits"),
-    [({"timeout": 0.15}, {}), ({"total_timeout": 0.2}, {}), ({}, {"iteration_timeout": 0.2})],
-    ids=["idle", "total", "iteration"],
-)
-@pytest.mark.parametrize("hangs", [drip(ENDLESS), Answer(wait=3600)], ids=["drips", "hangs"])
-async def test_the_turn_is_errored_and_the_next_one_runs(hangs, backend_limits, strategy_limits):
-    if hangs.write is None and backend_limits:
-        backend_limits = {**backend_limits, "timeout": 0.15}
-    with OpenAIServer(hangs, Answer("good")) as server:
-        backend = OpenAIBackend("m", base_url=server.url, **backend_limits)
-        strategy = RejectionSamplingStrategy(
-            backend, loop_budget=9, concurrency_budget=1, retry=None, **strategy_limits
-        )
-        result = await strategy.sample("Say something.", [ANYTHING])
-        await server.wait_until(lambda: server.connections == 0)
-        await backend.aclose()
-    # On a busy machine the good reply may be late, too; it is sent again and again.
-    *late, passed = result.slices
-    assert late
-    assert {type(s.error) for s in late} == {BackendTimeout}
-    assert passed.outcome is Outcome.PASSED
-    assert result.usage.requests - result.usage.unknown == 1
-
-
 # --- a reply that can't be read ------------------------------------------------------------------
 
 WORD = event(content="half ")
@@ -217,16 +190,6 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("answer", BROKEN.values(), ids=BROKEN)
-async def test_a_reply_that_can_not_be_read_is_malformed_and_little_of_it_is_shown(answer):
-    error = await failure(answer)
-    assert type(error) is MalformedResponse
-    said = str(error)
-    assert said.isprintable()
-    assert len(said) < 350
-    assert said.count("31m") * 8 <= 200
-
-
-@pytest.mark.parametrize("answer", BROKEN.values(), ids=BROKEN)
 async def test_a_reply_that_can_not_be_read_never_passes_and_the_next_turn_runs(answer):
     with OpenAIServer(answer, Answer("good")) as server:
         backend = OpenAIBackend("m", base_url=server.url)
@@ -236,8 +199,14 @@ async def test_a_reply_that_can_not_be_read_never_passes_and_the_next_turn_runs(
     # Two requests: it was not tried again inside its iteration.
     assert server.started == 2
     assert [s.outcome for s in result.slices] == [Outcome.ERRORED, Outcome.PASSED]
-    assert type(result.slices[0].error) is MalformedResponse
-    assert result.errors == (result.slices[0].error,)
+    error = result.slices[0].error
+    assert type(error) is MalformedResponse
+    assert error.__context__ is None
+    # Little of it is shown.
+    assert str(error).isprintable()
+    assert len(str(error)) < 350
+    assert str(error).count("31m") * 8 <= 200
+    assert result.errors == (error,)
     assert result.value == "good"
 
 
@@ -276,11 +245,6 @@ async def test_thoughts_count_too():
     assert "1,000 characters" in str(await failure(thoughts, max_characters=1000))
 
 
-async def test_an_endless_reply_closes_its_request():
-    error = await failure(flood("text"), max_characters=10_000)
-    assert type(error) is MalformedResponse
-
-
 async def test_an_endless_error_keeps_its_status_and_closes_its_request():
     error = await failure(flood("error"))
     assert (type(error), error.status) == (BackendUnavailable, 500)
@@ -311,7 +275,7 @@ async def test_an_endless_list_of_models_is_given_up():
         ("trio", "error"),
     ],
 )
-def test_an_answer_of_a_gibibyte_takes_less_than_32_mebibytes(library, kind):
+def test_an_answer_of_256_mebibytes_takes_less_than_32(library, kind):
     support = Path(__file__).parents[1] / "support"
     done = subprocess.run(
         [sys.executable, support / "big_reply.py", library, kind],
@@ -323,44 +287,3 @@ def test_an_answer_of_a_gibibyte_takes_less_than_32_mebibytes(library, kind):
     answer = json.loads(done.stdout)
     assert answer["said"].startswith(("MalformedResponse", "BackendUnavailable"))
     assert answer["grown"] < 32
-
-
-# --- functions as backends -----------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("result", ["half a reply", Generation("half a reply")])
-async def test_a_function_that_raises_a_backend_error_is_a_backend_that_failed(result):
-    calls = 0
-
-    async def unreliable(request: Request) -> object:
-        nonlocal calls
-        calls += 1
-        if calls == 1:
-            msg = "half a reply"
-            raise MalformedResponse(msg)
-        return result
-
-    strategy = RejectionSamplingStrategy(
-        FunctionBackend(unreliable), loop_budget=2, concurrency_budget=1
-    )
-    sampled = await strategy.sample("Say something.", [ANYTHING])
-    assert [s.outcome for s in sampled.slices] == [Outcome.ERRORED, Outcome.PASSED]
-    assert calls == 2
-
-
-async def test_a_function_that_hangs_is_stopped_by_the_iterations_timeout(virtual_clock):
-    calls = 0
-
-    async def hangs_once(request: Request) -> str:
-        nonlocal calls
-        calls += 1
-        if calls == 1:
-            await anyio.sleep_forever()
-        return "good"
-
-    strategy = RejectionSamplingStrategy(
-        FunctionBackend(hangs_once), loop_budget=2, concurrency_budget=1, iteration_timeout=30
-    )
-    result = await strategy.sample("Say something.", [ANYTHING])
-    assert [s.outcome for s in result.slices] == [Outcome.ERRORED, Outcome.PASSED]
-    assert virtual_clock.now == 30

@@ -25,7 +25,6 @@ from mellea_like.core.validation import Verdict
 from mellea_like.errors import (
     BackendTimeout,
     BackendUnavailable,
-    LimitExceeded,
     RateLimited,
     SamplingTimeout,
 )
@@ -163,21 +162,6 @@ async def test_nested_budgets_and_retries_are_settled_whoever_leaves(leaves):
         assert scope.cancelled_caught == leaves
     sent = backend.statistics().started
     assert tenant.statistics().spent.requests == own.statistics().spent.requests == sent == 4
-
-
-@virtual
-@pytest.mark.anyio
-async def test_a_budget_that_ends_retries_and_the_error_before_it_can_both_be_read():
-    down = BackendUnavailable("down")
-    backend, budget = ScriptedBackend([down], cycle=True), Budget(requests=2)
-    async with aftermath(backend, budget) as after:
-        call = RejectionSamplingStrategy(backend, retry=Retry(5))
-        with pytest.raises(LimitExceeded) as caught:
-            await after.sample(call, "do", [yes], budget=budget)
-    assert caught.value.__cause__ is down
-    assert down.__cause__ is None
-    assert down.__context__ is None
-    assert any("not tried again: budget" in note for note in down.__notes__)
 
 
 # --- the same objects, again and elsewhere -------------------------------------------------------

@@ -188,31 +188,6 @@ async def test_a_429_beyond_the_cap_is_rate_limited_now_for_all_calls():
     assert server.started == 2  # The second call sent nothing at all.
 
 
-async def test_a_win_while_the_gate_is_closed_ends_the_waits():
-    def choose(number, body):
-        return Answer("won", wait=0.15) if number == 0 else busy(retry_after="60")
-
-    with Billing(choose=choose) as server:
-        backend = openai(server)
-        async with aftermath(backend, server) as after:
-            with anyio.fail_after(5):
-                call = strategy(backend, concurrency_budget=4)
-                result = await after.sample(call, "Say won.", [SAYS_WON])
-    assert result.unwrap() == "won"
-    assert result.count(Outcome.CANCELLED) == 3
-    assert result.usage.requests == server.started
-
-
-async def test_a_caller_who_leaves_while_the_gate_is_closed_leaves_nothing():
-    with Billing(busy(retry_after="60")) as server:
-        backend = openai(server)
-        async with aftermath(backend, server) as after:
-            with anyio.move_on_after(0.3) as scope:
-                await after.sample(strategy(backend), "Say won.", [SAYS_WON])
-            assert scope.cancelled_caught
-        assert all(s.outcome is Outcome.CANCELLED for s in after.slices)
-
-
 # --- a server that hangs -------------------------------------------------------------------------
 
 

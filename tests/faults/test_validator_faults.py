@@ -64,27 +64,6 @@ async def test_a_validator_that_raises_errors_its_turn_and_the_next_one_runs(kin
     assert isinstance(error.__cause__, LookupError)
 
 
-@virtual
-@pytest.mark.parametrize("kind", KINDS)
-async def test_a_validator_that_raises_may_count_as_a_failure(kind):
-    backend = by_iteration({1: "bad", 2: "yes"})
-    async with aftermath(backend) as after:
-        check = Requirement("check", on_error="fail", **kind)
-        result = await after.sample(strategy(backend), "do", [check])
-    assert outcomes(result) == {1: "failed", 2: "passed"}
-
-
-@virtual
-@pytest.mark.parametrize("kind", KINDS)
-async def test_a_validator_that_raises_may_end_the_call(kind):
-    backend = by_iteration({1: "bad"}, default=later(9, "yes"))
-    async with aftermath(backend) as after:
-        check = Requirement("check", on_error="raise", **kind)
-        with pytest.raises(LookupError, match="bug"):
-            await after.sample(strategy(backend, concurrency_budget=3), "do", [check])
-    assert [s.outcome for s in after.slices].count(Outcome.CANCELLED) == 2
-
-
 # --- it hangs ------------------------------------------------------------------------------------
 
 
@@ -147,25 +126,6 @@ async def test_a_thread_that_hangs_is_abandoned_and_counted(ends_by):
             await anyio.sleep(0.005)
 
 
-SCRIPT = """
-import sys, threading, anyio
-from mellea_like import RejectionSamplingStrategy, Requirement
-from mellea_like.backends.scripted import ScriptedBackend
-
-def hangs(candidate):
-    threading.Event().wait()
-
-async def main():
-    strategy = RejectionSamplingStrategy(ScriptedBackend(["a"]), loop_budget=1)
-    try:
-        await strategy.sample("do", [Requirement("hangs", hangs, timeout=0.05)])
-    except Exception as exc:
-        print(type(exc).__name__, flush=True)
-
-anyio.run(main, backend=sys.argv[1])
-"""
-
-
 # --- it blocks -----------------------------------------------------------------------------------
 
 
@@ -192,9 +152,6 @@ async def test_four_validators_that_block_for_three_tenths_of_a_second_stall_nob
     assert len(result.slices) == 4
     assert result.elapsed < 0.9  # side by side
     assert max(stalls) <= 0.1
-
-
-# --- it returns something else -------------------------------------------------------------------
 
 
 # --- the judge -----------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import math
 import weakref
@@ -17,7 +16,6 @@ from mellea_like.core.generation import Generation, Usage
 from mellea_like.errors import BackendUnavailable, RateLimited
 from mellea_like.limits import backoff_gate as module
 from mellea_like.limits.backoff_gate import (
-    JITTER,
     BackoffGate,
     gate_of,
 )
@@ -100,19 +98,6 @@ async def test_a_wait_beyond_the_deadline_is_not_begun(virtual_clock):
     assert request.meter.usage == Usage()
 
 
-async def test_a_server_that_is_gone_for_longer_than_the_cap_fails_all_now(virtual_clock):
-    gate = BackoffGate()
-    gate.close(120, told=3600)
-    await anyio.sleep(60)
-    with pytest.raises(RateLimited, match="max_retry_after=120") as caught:
-        await gate.wait(ask(), POLICY)
-    assert caught.value.retry_after == pytest.approx(3540)
-    assert virtual_clock.now == 60
-    await anyio.sleep(60)
-    await gate.wait(ask(), POLICY)
-    assert virtual_clock.now == 120
-
-
 async def test_a_request_that_may_wait_longer_obeys_the_server(virtual_clock):
     gate = BackoffGate()
     gate.close(120, told=3600)
@@ -145,20 +130,6 @@ async def test_a_waiter_that_is_cancelled_has_sent_nothing(virtual_clock):
     assert scope.cancelled_caught
     assert (request.meter.started, request.meter.usage) == (True, Usage())
     assert gate.statistics().waiting == 0
-
-
-def test_a_native_cancellation_of_a_waiter_leaves_as_such():
-    async def run():
-        gate = BackoffGate()
-        gate.close(10)
-        task = asyncio.create_task(gate.wait(ask(), POLICY))
-        await asyncio.sleep(5)
-        task.cancel("enough")
-        with pytest.raises(asyncio.CancelledError, match="enough"):
-            await task
-        assert anyio.current_time() == 5
-
-    run_virtual(run)
 
 
 @pytest.mark.parametrize("second", ["asyncio", "trio"])
@@ -219,21 +190,6 @@ async def test_when_one_is_told_to_wait_all_others_wait(virtual_clock, kind):
     await ten_more_after(1, RetryBackend(BackendWrapper(server)))
     assert len(server.came) == 12
     assert [came for came in server.came if came < 30] == [0]
-
-
-async def test_a_refusal_without_a_time_has_all_others_wait_too(virtual_clock):
-    server = Server(0.05, tell=False)
-    backend = RetryBackend(server, Retry(initial=8))
-    gate = gate_of(server)
-    async with anyio.create_task_group() as group:
-        group.start_soon(backend.generate, ask())
-        await anyio.sleep(0.11)
-        JITTER.seed(0)
-        opens = 0.1 + 8 * JITTER.random()
-        assert gate.closed
-        group.start_soon(backend.generate, ask())
-    assert len(server.came) == 3
-    assert min(server.came[1:]) >= opens - 1e-9
 
 
 async def test_a_5xx_without_a_time_is_nobody_elses_business(virtual_clock):

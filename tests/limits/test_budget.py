@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mellea_like.backends.function import FunctionBackend
 from mellea_like.backends.scripted import Reply, ScriptedBackend
 from mellea_like.core.backend import Options, Request
 from mellea_like.core.conversation import Message
@@ -233,14 +232,6 @@ async def test_siblings_together_make_no_more_requests_than_there_are(virtual_cl
 
 
 @pytest.mark.anyio
-async def test_without_a_limit_on_money_known_prices_still_count(virtual_clock):
-    budget = Budget(requests=9, prices=PRICES)
-    await LimitedBackend(backend(words(3)), budget).generate(asked())
-    await LimitedBackend(ScriptedBackend(["x"], model="other"), budget).generate(asked())
-    assert budget.spent == (2, 2, 4, 7)
-
-
-@pytest.mark.anyio
 async def test_money_adds_up_exactly():
     prices = {"scripted": Price(0.1, 0.2)}
     budget = Budget(money=1000 * 0.3e-6, prices=prices, assume_output_tokens=1)
@@ -276,38 +267,7 @@ async def test_a_backend_that_counts_nothing_is_charged_estimates():
     assert budget.statistics().unknown == 1
 
 
-@pytest.mark.anyio
-async def test_a_function_costs_a_request_and_no_tokens():
-    budget = Budget(output_tokens=5, assume_output_tokens=5)
-    target = LimitedBackend(FunctionBackend(lambda _: "many words", inline=True), budget)
-    for _ in range(3):
-        await target.generate(asked())
-    assert budget.spent == (3, 0, 0, 0)
-
-
 # --- faults -----------------------------------------------------------------------------------
-
-
-@pytest.mark.anyio
-async def test_a_request_that_fails_gives_back_its_reservation():
-    budget = Budget(output_tokens=50, assume_output_tokens=50)
-    target = LimitedBackend(backend(BackendUnavailable("down", status=503), delay=0), budget)
-    for _ in range(3):
-        with pytest.raises(BackendUnavailable):
-            await target.generate(asked())
-    assert budget.spent == (3, 3, 0, 0)
-    assert budget.statistics().unknown == 3
-    assert idle(budget)
-
-
-@pytest.mark.anyio
-async def test_a_cancelled_request_is_charged_what_is_known_of_it(virtual_clock):
-    budget = Budget(output_tokens=50, assume_output_tokens=20)
-    with anyio.move_on_after(0.5):
-        await LimitedBackend(backend(), budget).generate(asked())
-    assert budget.spent == (1, 1, 0, 0)
-    assert budget.statistics().unknown == 1
-    assert idle(budget)
 
 
 @pytest.mark.anyio
@@ -332,19 +292,6 @@ async def test_what_another_limit_keeps_from_being_sent_costs_nothing():
             await target.generate(asked())
     assert budget.spent.requests == 1
     assert idle(budget)
-
-
-@pytest.mark.anyio
-async def test_a_denial_further_out_leaves_nothing_reserved_further_in():
-    outer = Budget(requests=1, name="tenant")
-    middle = Budget(requests=5, name="batch", within=outer)
-    inner = Budget(requests=5, name="call", within=middle)
-    target = LimitedBackend(backend(delay=0), inner)
-    await target.generate(asked())
-    with pytest.raises(LimitExceeded, match="'tenant'"):
-        await target.generate(asked())
-    assert [b.spent.requests for b in inner.chain] == [1, 1, 1]
-    assert idle(inner)
 
 
 @pytest.mark.anyio
@@ -381,18 +328,6 @@ async def test_what_fits_only_when_others_turn_out_cheaper_waits_for_them(virtua
     ]
     assert budget.spent.output_tokens == 6
     assert idle(budget)
-
-
-@pytest.mark.anyio
-async def test_who_came_first_goes_first(virtual_clock):
-    budget = Budget(output_tokens=1000, assume_output_tokens=900)
-    target = LimitedBackend(backend(), budget)
-    asking = Asking()
-    async with anyio.create_task_group() as tasks:
-        for number in range(5):
-            tasks.start_soon(asking.send, number, target)
-            await anyio.sleep(0.01)
-    assert [name for name, _, _ in asking.ends] == [0, 1, 2, 3, 4]
 
 
 @pytest.mark.anyio
@@ -445,20 +380,6 @@ async def test_who_is_cancelled_just_as_it_is_granted_gives_it_back(cancelled_fi
         doomed.cancel()
     assert done == ["next"]
     assert idle(budget)
-
-
-@pytest.mark.anyio
-async def test_a_child_waits_for_what_its_sibling_has_reserved_of_their_parent(virtual_clock):
-    tenant = Budget(output_tokens=10, assume_output_tokens=8, name="tenant")
-    asking = Asking()
-    async with anyio.create_task_group() as tasks:
-        for name in ("a", "b"):
-            target = LimitedBackend(backend(), Budget(requests=5, name=name, within=tenant))
-            tasks.start_soon(asking.send, name, target)
-            await anyio.sleep(0.1)
-    assert asking.by_name == {"a": (1, "answered"), "b": (2, "answered")}
-    assert tenant.spent.output_tokens == 2
-    assert idle(tenant)
 
 
 # --- time -------------------------------------------------------------------------------------

@@ -40,14 +40,6 @@ async def test_no_more_than_the_limit_are_in_flight(virtual_clock):
     assert limiter.statistics()[:4] == (0, 0, 10, 3)
 
 
-async def test_backends_share_it(virtual_clock):
-    limiter, first, second = ConcurrencyLimiter(1), Slow(1.0), Slow(1.0)
-    async with anyio.create_task_group() as tasks:
-        for backend in (first, second, first):
-            tasks.start_soon(LimitedBackend(backend, limiter).generate, request())
-    assert virtual_clock.now == pytest.approx(3.0)
-
-
 async def test_the_first_attempt_of_each_call_goes_before_siblings(virtual_clock):
     backend, limiter = Slow(10.0), ConcurrencyLimiter(1)
     limited = LimitedBackend(backend, limiter)

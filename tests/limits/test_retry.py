@@ -5,14 +5,12 @@ from __future__ import annotations
 import asyncio
 import gc
 import math
-import time
 import weakref
 from contextlib import suppress
 from itertools import pairwise
 
 import anyio
 import pytest
-from anyio import CancelScope
 
 from mellea_like.backends.function import FunctionBackend
 from mellea_like.backends.scripted import Reply, ScriptedBackend
@@ -162,36 +160,12 @@ def test_a_policy_refuses_what_makes_no_sense(arguments, kind, says):
 pytestmark = pytest.mark.anyio
 
 
-async def test_503_then_good_passes_with_two_requests_counted(virtual_clock):
-    request = ask()
-    reply = await again(refuses(DOWN("503", status=503)), request)
-    assert reply.text == "good"
-    assert (request.meter.usage.requests, request.meter.usage.unknown) == (2, 1)
-    assert virtual_clock.now <= 0.5
-
-
 async def test_each_try_says_how_many_there_were_before(virtual_clock):
     backend = refuses(DOWN, DOWN)
     await again(backend, ask(iteration=7))
     assert [request.meta.retry for request in backend.requests] == [0, 1, 2]
     assert {request.meta.iteration for request in backend.requests} == {7}
     assert len({id(request.meter) for request in backend.requests}) == 3
-
-
-async def test_a_backend_without_a_meter_has_each_try_counted(virtual_clock):
-    class Plain:
-        def __init__(self):
-            self.tries = 0
-
-        async def generate(self, request):
-            self.tries += 1
-            if self.tries < 3:
-                raise DOWN("503")
-            return Generation("good", usage=Usage(1, 5, 6))
-
-    request = ask()
-    await again(Plain(), request)
-    assert request.meter.usage == Usage(3, 5, 6, unknown=2)
 
 
 async def test_what_was_not_sent_is_not_counted_as_sent(virtual_clock):
@@ -203,17 +177,6 @@ async def test_what_was_not_sent_is_not_counted_as_sent(virtual_clock):
     request = ask()
     await failure(Unsent(), request)
     assert request.meter.usage == Usage()
-
-
-@pytest.mark.parametrize(
-    "error", [InvalidRequest("400"), AuthenticationFailed("401"), MalformedResponse("half")]
-)
-async def test_a_permanent_error_is_raised_as_it_is(virtual_clock, error):
-    backend = refuses(error)
-    assert await failure(backend, ask()) is error
-    assert len(backend.requests) == 1
-    assert not hasattr(error, "__notes__")
-    assert virtual_clock.now == 0
 
 
 async def test_another_exception_than_the_backends_ends_the_tries(virtual_clock):
@@ -255,12 +218,6 @@ async def test_an_error_that_is_raised_again_and_again_is_noted_once(virtual_clo
     await failure(backend, ask())
     await failure(backend, ask())
     assert error.__notes__ == ["tried 3 times (attempts=3)"]
-
-
-async def test_nothing_is_tried_for_ever(virtual_clock):
-    backend = ScriptedBackend(lambda request: DOWN if len(backend.requests) % 2 else RateLimited)
-    await failure(backend, ask(), Retry(4, rate_limit_attempts=6))
-    assert len(backend.requests) == 7
 
 
 async def test_refusals_have_a_count_of_their_own(virtual_clock):
@@ -326,25 +283,6 @@ async def test_no_wait_is_begun_that_ends_after_the_deadline(virtual_clock):
     assert len(backend.requests) == 1
 
 
-async def test_a_wait_that_ends_within_the_deadline_is_waited(virtual_clock):
-    reply = await again(refuses(RateLimited("429", retry_after=30)), ask(deadline=31.1))
-    assert reply.text == "good"
-    assert 30 <= virtual_clock.now <= 31
-
-
-async def test_the_deadline_is_read_on_the_event_loops_clock(virtual_clock):
-    # Eleven days of virtual time pass, and nearly none on the wall: only the former counts.
-    await anyio.sleep_until(1e6)
-    begun = time.monotonic()
-    policy = Retry(10**6, initial=1000, maximum=1000)
-    error = await failure(
-        ScriptedBackend([DOWN], cycle=True), ask(deadline=virtual_clock.now + 5000), policy
-    )
-    assert 1e6 + 3000 < virtual_clock.now <= 1e6 + 5000
-    assert time.monotonic() - begun < 5
-    assert "the call's time is up" in error.__notes__[0]
-
-
 # --- cancellation --------------------------------------------------------------------------------
 
 
@@ -355,12 +293,6 @@ async def cancelled_after(backend, request, seconds, gate=None) -> float:
     return anyio.current_time()
 
 
-async def test_cancellation_during_the_wait_leaves_as_cancellation(virtual_clock):
-    backend = refuses(RateLimited("429", retry_after=60))
-    assert await cancelled_after(backend, ask(), 7) == 7
-    assert len(backend.requests) == 1
-
-
 async def test_cancellation_during_a_further_try_leaves_as_cancellation(virtual_clock):
     backend = ScriptedBackend([DOWN, Reply("late", delay=60), "good"])
     request = ask()
@@ -368,23 +300,6 @@ async def test_cancellation_during_a_further_try_leaves_as_cancellation(virtual_
     assert backend.statistics().cancelled == 1
     assert len(backend.requests) == 2
     assert (request.meter.usage.requests, request.meter.usage.unknown) == (2, 2)
-
-
-async def test_cancellation_by_the_scope_round_it_is_never_tried_again(virtual_clock):
-    tries = 0
-
-    async def stop_midway(request):
-        nonlocal tries
-        tries += 1
-        if tries == 1:
-            raise DOWN("503")
-        scope.cancel()
-        await anyio.sleep(1)
-
-    with CancelScope() as scope:
-        await again(FunctionBackend(stop_midway), ask())
-    assert scope.cancelled_caught
-    assert tries == 2
 
 
 @pytest.mark.parametrize("seconds", [7, 65])

@@ -59,8 +59,3 @@ def test_a_field_may_take_a_propertys_place():
 def test_a_schedule_with_slots_has_no_other_attributes(schedule):
     assert isinstance(schedule, BaseSchedule)
     assert not hasattr(schedule, "__dict__")
-
-
-def test_a_deadline_can_not_be_left_out():
-    with pytest.raises(TypeError, match=r"missing .* .seconds."):
-        Deadline()
