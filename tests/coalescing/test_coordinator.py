@@ -562,22 +562,6 @@ async def test_it_is_a_backend_that_does_not_stream():
     assert not hasattr(coordinator, "stream")
 
 
-async def test_its_numbers_add_up():
-    person = Person(lacking("t1", "t2"), delay=1)
-    async with SamplingCoordinator(person, max_batch=3, concurrency=1) as coordinator:
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(gather, coordinator, *asks(3))
-            await anyio.sleep(0.5)
-            tasks.start_soon(gather, coordinator, *[ask("t", deadline=9.0 + n) for n in range(5)])
-            await anyio.wait_all_tasks_blocked()
-            seen = coordinator.statistics()
-            assert (seen.waiting, seen.in_flight, seen.asked) == (5, 1, 8)
-        seen = coordinator.statistics()
-        assert (seen.answered, seen.missing, seen.expired) == (6, 2, 0)
-        assert seen.calls == 4
-        assert (seen.waiting, seen.in_flight) == (0, 0)
-
-
 @pytest.mark.parametrize(
     ("arguments", "error", "says"),
     [

@@ -103,22 +103,14 @@ async def test_a_missing_answer_costs_its_turn_only():
     assert [type(error) for error in result.errors] == [MissingAnswer, MissingAnswer]
 
 
-async def test_what_fails_is_not_tried_again_inside_an_iteration():
-    person = Person(BackendUnavailable("gone"))
-    async with SamplingCoordinator(person, idle=0.01) as coordinator:
-        strategy = RejectionSamplingStrategy(coordinator, loop_budget=1, concurrency_budget=3)
-        with pytest.raises(BackendUnavailable, match="gone"):
-            await strategy.sample("x", [good])
-    assert person.sizes == [3]
-
-
-async def test_a_permanent_error_ends_all_that_shared_it():
-    person = Person(AuthenticationFailed("no"))
+@pytest.mark.parametrize(("error", "rounds"), [(BackendUnavailable, 3), (AuthenticationFailed, 1)])
+async def test_what_fails_is_not_tried_again_inside_an_iteration(error, rounds):
+    person = Person(error("no"))
     async with SamplingCoordinator(person, idle=0.01) as coordinator:
         strategy = RejectionSamplingStrategy(coordinator, loop_budget=3, concurrency_budget=3)
-        with pytest.raises(AuthenticationFailed) as caught:
+        with pytest.raises(error, match="no") as caught:
             await strategy.sample("x", [good])
-    assert person.sizes == [3]
+    assert person.sizes == [3] * rounds  # A permanent one ends all that shared it.
     assert len(caught.value.__notes__) == 1
 
 

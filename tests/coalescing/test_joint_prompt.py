@@ -8,10 +8,7 @@ import pytest
 from joint_kit import ask
 
 from mellea_like.coalescing.coordinator.joint_prompt import (
-    BATCH_OVERHEAD,
-    TASK_OVERHEAD,
     joint_request,
-    tokens_of,
 )
 from mellea_like.core.backend import Options, Request, RequestMeta
 from mellea_like.core.conversation import Message
@@ -74,21 +71,6 @@ def test_a_text_in_a_task_can_not_end_the_task():
     assert [task["messages"][0]["content"] for task in tasks] == [nasty, "two"]
 
 
-@pytest.mark.parametrize(
-    ("tokens", "whole"),
-    [
-        ((None, None), None),
-        ((10, 20), 30 + 2 * TASK_OVERHEAD + BATCH_OVERHEAD),
-        ((1, 1), 2 + 2 * TASK_OVERHEAD + BATCH_OVERHEAD),
-    ],
-)
-def test_it_may_be_as_long_as_all_of_them_and_an_overhead(tokens, whole):
-    requests = [ask("a", max_tokens=each) for each in tokens]
-    assert joint(*requests).options.max_tokens == whole
-    if whole is not None:
-        assert whole == BATCH_OVERHEAD + sum(map(tokens_of, requests))
-
-
 def test_it_keeps_the_manner_and_has_neither_stop_texts_nor_a_seed():
     options = Options("m", 0.5, 0.9, 10, ("x",), 7, {"metadata": {"u": "v"}})
     made = joint(Request(ask("a").messages, options), Request(ask("b").messages, options))
@@ -115,12 +97,3 @@ def test_it_keeps_the_manner_and_has_neither_stop_texts_nor_a_seed():
 def test_it_comes_from_no_iteration_and_is_as_patient_as_the_most_patient(metas, expected):
     messages = ask("a").messages
     assert joint(*(Request(messages, meta=meta) for meta in metas)).meta == expected
-
-
-def test_a_second_round_says_so_and_has_a_meter_of_its_own():
-    one, two = ask("a"), ask("b")
-    made = joint(one, two, retry=1)
-    assert made.meta.retry == 1
-    made.meter.start()
-    assert not one.meter.started
-    assert not two.meter.started

@@ -8,8 +8,6 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from joint_kit import ask
 
 from mellea_like.coalescing.coordinator.joint_prompt import share_key
@@ -194,13 +192,6 @@ def test_who_goes_together(made, batches):
     assert made.due_at() == math.inf
 
 
-def test_one_that_is_too_long_hurries_nobody_else():
-    made = filled(filled(queue(tokens=9), "a1", tokens=5), "a2", tokens=10, now=1.0)
-    assert made.take(1.0) == ["a2"]
-    assert made.take(1.0) == []
-    assert made.due_at() == 5.0
-
-
 def test_what_is_left_over_has_a_window_of_its_own():
     made = filled(queue(), "a1", "a2")
     filled(made, "a3", "a4", now=3.0)
@@ -209,63 +200,9 @@ def test_what_is_left_over_has_a_window_of_its_own():
     assert made.due_at() == 8.0
 
 
-def test_what_left_is_not_waited_for():
-    made = filled(filled(queue(), "a1"), "b1", now=2.0)
-    made.remove("a1")
-    assert list(made) == ["b1"]
-    assert made.due_at() == 7.0
-    made.remove("b1")
-    assert (len(made), made.due_at()) == (0, math.inf)
-
-
 def test_the_room_of_what_left_is_free():
     made = filled(queue(tokens=9), "a1", "a2", tokens=5)
     made.remove("a1")
     assert made.due_at() == 5.0
     filled(made, "b1", tokens=4)
     assert made.take(5.0) == ["a2", "b1"]
-
-
-callers = st.sampled_from("abc")
-
-
-@given(
-    st.lists(
-        st.tuples(callers, st.sampled_from([None, "k", "l"]), st.integers(0, 12)), max_size=30
-    ),
-    st.integers(1, 5),
-    st.integers(1, 20),
-)
-def test_nothing_is_lost_and_nobody_is_overtaken_by_himself(items, most, tokens):
-    made: RequestQueue[int] = RequestQueue(Window(math.inf, 5.0, most), tokens)
-    for number, (caller, key, size) in enumerate(items):
-        made.add(number, key, caller, 0.0, tokens=size)
-    batches = []
-    while batch := made.take(5.0):
-        batches.append(batch)
-        assert len(batch) <= most
-        keys = {items[number][1] for number in batch}
-        assert len(keys) == 1
-        assert keys != {None} or len(batch) == 1
-        assert len(batch) == 1 or sum(items[number][2] for number in batch) <= tokens
-    gone = [number for batch in batches for number in batch]
-    assert sorted(gone) == list(range(len(items)))
-    for caller in "abc":
-        for key in (None, "k", "l"):
-            fitting = [
-                n
-                for n in gone
-                if items[n][:2] == (caller, key) and (key is None or items[n][2] <= tokens)
-            ]
-            assert fitting == sorted(fitting)
-
-
-@given(st.lists(callers, min_size=1, max_size=40), st.integers(1, 6))
-def test_without_caps_n_requests_take_as_few_batches_as_can_be(items, most):
-    made: RequestQueue[int] = RequestQueue(Window(math.inf, 5.0, most))
-    for number, caller in enumerate(items):
-        made.add(number, "k", caller, 0.0)
-    batches = 0
-    while made.take(5.0):
-        batches += 1
-    assert batches == math.ceil(len(items) / most)

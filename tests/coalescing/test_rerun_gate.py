@@ -128,21 +128,6 @@ async def test_pending_is_cleared_before_the_tick_begins(virtual_clock):
     assert pending == [0, 1, 0]
 
 
-async def test_a_tick_may_poke_its_own_gate(virtual_clock):
-    numbers = []
-
-    async def tick(tick):
-        numbers.append(tick.number)
-        await anyio.sleep(1)
-        if tick.number < 3:
-            gate.poke("there is more")
-
-    async with RerunGate(tick) as gate:
-        await gate.request("begin")
-        await anyio.sleep(10)
-    assert numbers == [1, 2, 3]
-
-
 async def test_ticks_that_never_wait_keep_nobody_waiting(virtual_clock):
     async def tick(tick):
         if tick.number < 1000:
@@ -164,25 +149,6 @@ async def test_a_tick_that_would_wait_for_its_own_end_is_told(virtual_clock):
     async with RerunGate(tick, name="mine") as gate:
         with pytest.raises(RuntimeError, match=r"the tick of mine can't wait .* use poke"):
             await gate.request()
-
-
-async def test_a_task_of_the_tick_may_request(virtual_clock):
-    tick_times = []
-
-    async def later():
-        await anyio.sleep(0.1)
-        await gate.request()
-
-    async def tick():
-        tick_times.append(anyio.current_time())
-        if len(tick_times) == 1:
-            outside.start_soon(later)
-        await anyio.sleep(1)
-
-    async with anyio.create_task_group() as outside, RerunGate(tick) as gate:
-        gate.poke()
-        await anyio.sleep(0.5)
-    assert tick_times == [0, 1]
 
 
 # --- ignore and restart -----------------------------------------------------------------------
