@@ -24,8 +24,8 @@ from mellea_like.errors import (
 )
 from mellea_like.limits import AdaptiveLimiter, ConcurrencyLimiter, gate_of
 from mellea_like.sampling.giving_up import PerRequirement
+from mellea_like.sampling.race import may_go_on
 from mellea_like.sampling.schedules import Deadline
-from mellea_like.sampling.subsample import may_go_on
 
 TICK = 1e-5
 

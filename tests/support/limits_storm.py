@@ -29,6 +29,7 @@ from mellea_like.errors import (
     MalformedResponse,
     RateLimited,
 )
+from mellea_like.sampling.race import may_go_on
 from mellea_like.sampling.schedules.base import (
     BaseSchedule,
     CallFacts,
@@ -36,7 +37,6 @@ from mellea_like.sampling.schedules.base import (
     Progress,
     SchedulePlan,
 )
-from mellea_like.sampling.subsample import may_go_on
 
 LotKind = Literal[
     "good",
