@@ -7,8 +7,6 @@ import socket
 import threading
 import time
 
-import httpx2
-import openai
 import pytest
 from gateway_kit import config_for, running, user
 from http_server import Answer, OpenAIServer
@@ -92,28 +90,6 @@ def test_a_caller_who_leaves_in_the_middle_of_keep_alive_comments_ends_it_too():
             seen += caller.recv(4096)
         caller.close()
         assert until(lambda: upstream.in_flight == 0) < 5
-
-
-def test_the_sdks_client_leaves_at_its_timeout(slow):
-    upstream, gateway = slow
-    client = gateway.client(timeout=httpx2.Timeout(5.0, read=0.3))
-    with client, pytest.raises(openai.APITimeoutError):
-        client.chat.completions.create(model="mine", messages=user())
-    assert until(lambda: upstream.in_flight == 0) < 5
-
-
-def test_the_sdks_stream_is_left_in_the_middle():
-    with (
-        OpenAIServer(Answer("word " * 3000)) as upstream,
-        running(config_for(upstream.url)) as gateway,
-        gateway.client() as client,
-    ):
-        stream = client.chat.completions.create(model="mine", messages=user(), stream=True)
-        next(iter(stream))
-        stream.close()
-        answer = client.chat.completions.create(model="mine", messages=user())
-        assert answer.choices[0].message.content
-        assert upstream.in_flight == 0
 
 
 def test_many_callers_who_leave_leave_nothing_behind(slow):

@@ -127,12 +127,14 @@ class Answered:
         headers: names in lower case.
         parts: the parts of the body, each with the time it was sent at.
         ended: whether the answer is whole.
+        reads: how many parts of the request's body were read.
     """
 
     status: int | None = None
     headers: dict[str, str] = field(default_factory=dict)
     parts: list[tuple[float, bytes]] = field(default_factory=list)
     ended: bool = False
+    reads: int = 0
 
     @property
     def body(self) -> bytes:
@@ -187,6 +189,8 @@ class Caller:
         method: str = "POST",
         leave: anyio.Event | None = None,
         headers: Mapping[str, str] | None = None,
+        parts: tuple[bytes, ...] | None = None,
+        pause: float = 0.0,
     ) -> Answered:
         """Send a request, and wait until the application returns.
 
@@ -196,9 +200,12 @@ class Caller:
             method: the method.
             leave: once set, the caller is gone.
             headers: further headers.
+            parts: the body as it is sent, in place of `body`.
+            pause: seconds before each part.
         """
-        content = b"" if body is None else json.dumps(body).encode()
-        fields = {"host": "127.0.0.1", "content-length": str(len(content)), **(headers or {})}
+        unread = list(parts or [b"" if body is None else json.dumps(body).encode()])
+        length = str(sum(map(len, unread)))
+        fields = {"host": "127.0.0.1", "content-length": length, **(headers or {})}
         if body is not None:
             fields["content-type"] = "application/json"
         scope = {
@@ -217,11 +224,13 @@ class Caller:
             "state": {},
         }
         answered = Answered()
-        unread = [{"type": "http.request", "body": content, "more_body": False}]
 
         async def receive() -> dict[str, Any]:
             if unread:
-                return unread.pop()
+                await anyio.sleep(pause)
+                answered.reads += 1
+                part = unread.pop(0)
+                return {"type": "http.request", "body": part, "more_body": bool(unread)}
             await (anyio.sleep_forever() if leave is None else leave.wait())
             return {"type": "http.disconnect"}
 
