@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 __all__ = ["code_of", "in_options", "logs", "problems_of", "rejected_early", "report", "sentence"]
 
-_IN_PYTHON = re.compile(r" \((?:max_retry_after|rate_limit_attempts|attempts)=[^)]*\)")
-
 
 def code_of(error: Exception) -> int:
     """Give the exit code with which an error ends the command."""
@@ -39,22 +37,17 @@ def sentence(error: Exception, *, debug: bool = False) -> str:
         first = error.__cause__
         because = "" if first is None else f"; the first error was: {one_line(str(first))}"
         return f"nothing passed: {in_options(message)}{because}"
-    if isinstance(error, BackendError):
-        return _refusal(error, message)
+    if isinstance(error, BackendError) and error.retry_after is not None:
+        told = isinstance(error, CircuitOpen) or "come back in" in message
+        message += "" if told else f"; come back in {error.retry_after:.6g} s"
+    if isinstance(error, BackendError):  # With how often it was asked.
+        notes: list[str] = getattr(error, "__notes__", [])
+        tries = [note for note in notes if note.startswith(("tried ", "refused "))]
+        return "; ".join([message, *tries])
     if isinstance(error, (Problem, MelleaError)):
         return message
     hint = "" if debug else " (--debug shows where)"
     return f"{type(error).__name__}: {one_line(message)}{hint}"
-
-
-def _refusal(error: BackendError, message: str) -> str:
-    """Say what a backend said, how often it was asked, and when to come back."""
-    told = isinstance(error, CircuitOpen) or "come back in" in message
-    if error.retry_after is not None and not told:
-        message += f"; come back in {error.retry_after:.6g} s"
-    notes: list[str] = getattr(error, "__notes__", [])
-    tries = [note for note in notes if note.startswith(("tried ", "refused "))]
-    return _IN_PYTHON.sub("", "; ".join([message, *tries]))
 
 
 def in_options(message: str) -> str:

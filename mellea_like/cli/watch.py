@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from mellea_like.coalescing.rerun.gate import RerunStatus
     from mellea_like.coalescing.rerun.watch import Changes
 
-__all__ = ["EPILOG", "HELP", "Runs", "WatchCommand", "WatchOptions", "how_it_ended", "run"]
+__all__ = ["EPILOG", "HELP", "Runs", "WatchCommand", "WatchOptions", "run"]
 
 HELP = """Run a command again when files change: once for many changes, one run at a time.
 
@@ -213,7 +213,9 @@ class Runs:
                 await self._end(process)
             raise
         self._process = None
-        return how_it_ended(status)
+        if status >= 0:
+            return f"exit status {status}"
+        return f"ended by signal {-status} ({signal.strsignal(-status)})"
 
     async def _end(self, process: Process) -> None:
         self._stopped = True
@@ -244,13 +246,3 @@ def _send(process: Process, name: str) -> None:
             os.killpg(process.pid, signal.Signals[name])
         else:
             process.kill()
-
-
-def how_it_ended(status: int) -> str:
-    """Say how a run ended."""
-    if status >= 0:
-        return f"exit status {status}"
-    try:
-        return f"ended by {signal.Signals(-status).name}"
-    except ValueError:
-        return f"ended by signal {-status}"

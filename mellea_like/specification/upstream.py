@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from contextlib import asynccontextmanager
 from importlib import import_module
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, cast
 
@@ -234,9 +235,7 @@ class PythonUpstream(_Upstream):
             raise ValueError(msg)
         module, _, path = self.backend.partition(":")
         try:
-            found: Any = import_module(module)
-            for part in path.split("."):
-                found = getattr(found, part)
+            found: Any = attrgetter(path)(import_module(module))
         except (ImportError, AttributeError) as exc:
             msg = (
                 f"{place}backend: {self.backend} can't be imported ({exc}): is its directory in"
@@ -270,9 +269,6 @@ def _check_kind(given: object) -> object:
             " nothing, is for trying things out"
         )
         raise ValueError(msg)
-    if section["kind"] == "local":
-        msg = "kind: local is now called markov"
-        raise ValueError(msg)
     return section
 
 
@@ -289,52 +285,50 @@ async def open_upstream(
     spec: UpstreamSpec, place: str = "", *, follow_redirects: bool = False
 ) -> AsyncGenerator[Backend]:
     """Open what generates, without its limits, and close it at the end."""
+    made: Any = await run_in_thread(_make, spec, place, follow_redirects)
     match spec:
         case OpenAIUpstream():
-            openai = await run_in_thread(_openai, spec, follow_redirects)
             try:
-                yield openai
+                yield made
             finally:
-                await openai.aclose()
+                await made.aclose()
         case LlamaUpstream():
-            async with await run_in_thread(_llama, spec) as llama:
-                yield llama
+            async with made:
+                yield made
+        case _:
+            yield made
+
+
+def _make(spec: UpstreamSpec, place: str, follow_redirects: bool) -> Any:  # noqa: FBT001 (for a thread)
+    match spec:
+        case OpenAIUpstream():
+            from mellea_like.backends.openai import OpenAIBackend  # noqa: PLC0415 (an extra)
+
+            # All is said here, so that no variable of the environment says anything else.
+            return OpenAIBackend(
+                spec.model,
+                base_url=spec.base_url or OFFICIAL_URL,
+                api_key=spec.key,
+                timeout=spec.timeout,
+                can_judge=spec.can_judge,
+                trust_env=spec.trust_env,
+                keep_alive=spec.keep_alive,
+                follow_redirects=follow_redirects,
+            )
+        case LlamaUpstream():
+            from mellea_like.backends.llama import LlamaCppBackend  # noqa: PLC0415 (an extra)
+
+            return LlamaCppBackend(
+                spec.gguf,
+                context_size=spec.context_size,
+                concurrency=spec.parallel,
+                threads=spec.threads,
+                timeout=spec.timeout,
+                can_judge=spec.can_judge,
+            )
         case MarkovUpstream():
-            yield await run_in_thread(_markov, spec)
+            from mellea_like.backends.markov import MarkovBackend  # noqa: PLC0415 (builds its model)
+
+            return MarkovBackend(spec.corpus) if spec.corpus else MarkovBackend()
         case PythonUpstream():
-            yield await run_in_thread(spec.make, place)
-
-
-def _openai(spec: OpenAIUpstream, follow_redirects: bool) -> Any:  # noqa: FBT001 (for a thread)
-    from mellea_like.backends.openai import OpenAIBackend  # noqa: PLC0415 (an extra)
-
-    # All is said here, so that no variable of the environment says anything else.
-    return OpenAIBackend(
-        spec.model,
-        base_url=spec.base_url or OFFICIAL_URL,
-        api_key=spec.key,
-        timeout=spec.timeout,
-        can_judge=spec.can_judge,
-        trust_env=spec.trust_env,
-        keep_alive=spec.keep_alive,
-        follow_redirects=follow_redirects,
-    )
-
-
-def _llama(spec: LlamaUpstream) -> Any:
-    from mellea_like.backends.llama import LlamaCppBackend  # noqa: PLC0415 (an extra)
-
-    return LlamaCppBackend(
-        spec.gguf,
-        context_size=spec.context_size,
-        concurrency=spec.parallel,
-        threads=spec.threads,
-        timeout=spec.timeout,
-        can_judge=spec.can_judge,
-    )
-
-
-def _markov(spec: MarkovUpstream) -> Backend:
-    from mellea_like.backends.markov import MarkovBackend  # noqa: PLC0415 (builds its model)
-
-    return MarkovBackend(spec.corpus) if spec.corpus else MarkovBackend()
+            return spec.make(place)

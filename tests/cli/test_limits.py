@@ -29,14 +29,6 @@ async def opened(**options):
         return found.make_strategy(), found.make_budget("this call")
 
 
-@pytest.mark.anyio
-@pytest.mark.allow_blocking
-async def test_without_options_there_are_two_retries_and_no_limit():
-    strategy, budget = await opened()
-    assert strategy.settings.retry.attempts == 3
-    assert (strategy.settings.give_up, budget) == (None, None)
-
-
 @pytest.mark.parametrize(
     ("retries", "attempts", "refusals"), [(1, 2, 10), (5, 6, 10), (20, 21, 21)]
 )
@@ -214,23 +206,6 @@ def test_a_reply_is_rejected_while_it_arrives(command):
     assert record["ledger"]["total"]["saved_tokens"] == 1
 
 
-def test_a_schema_rejects_early_too(command, tmp_path):
-    file = tmp_path / "s.json"
-    file.write_text('{"type": "object"}')
-    with OpenAIServer(Answer("Sure! Here it is", seconds=20.0)) as server:
-        code, out, err = command(
-            *("sample", "x", "--base-url", server.url, "--model", "m", "--early", "-q"),
-            *("--schema", str(file), "--concurrency", "1", "--loop", "1", "--explain"),
-        )
-    assert code == 1
-    assert out.strip() != "Sure! Here it is"
-    assert "The best failure, iteration 1 (rejected before its end), lacks:" in err
-    assert "… (rejected early)" in " ".join(err.split())
-
-
-# Budgets
-
-
 def test_a_spent_budget_ends_the_call_with_what_there_is(command):
     code, out, err = command(
         "sample", "Write.", *HARD, "--budget", "requests=3", "-q", "--backend=markov"
@@ -274,19 +249,6 @@ def test_json_says_which_budget_is_spent(command):
     assert record["usage"]["output_tokens"] <= 60
 
 
-def test_a_budget_too_small_for_one_reply_has_failed_and_says_so(command):
-    code, out, err = command(
-        *("sample", "Write.", "--budget", "cost=0.00001", "--price", "1,2", "--max-tokens", "50"),
-        *("-q", "--json", "--backend", "markov"),
-    )
-    assert code == 1
-    assert err.startswith("mellea-like: nothing passed: the budget of this call: 0 of 1e-05 money")
-    assert err.endswith("it needs a higher --budget cost, or a lower --max-tokens\n")
-    record = json.loads(out)
-    assert (record["success"], record["stop_reason"]) == (False, "budget")
-    assert len(err.splitlines()) == 1
-
-
 def test_a_budget_spent_on_errors_names_the_first(command):
     with OpenAIServer(Answer.error(503, "busy")) as server:
         code, _, err = command(
@@ -296,33 +258,6 @@ def test_a_budget_spent_on_errors_names_the_first(command):
     assert code == 1
     assert "1 of 1 requests are made" in err
     assert "; the first error was: http://127.0.0.1" in err
-
-
-def test_what_a_judge_costs_counts(command):
-    def choose(number, body):
-        judging = "response_format" in body
-        return Answer('{"passed": false, "reason": "no"}' if judging else "a red fox")
-
-    with OpenAIServer(choose=choose) as server:
-        code, _, err = command(
-            *(
-                "sample",
-                "x",
-                "--base-url",
-                server.url,
-                "--model",
-                "m",
-                "--require",
-                "is fine",
-                "-q",
-            ),
-            *("--budget", "requests=4", "--concurrency", "1"),
-            *("--budget", "cost=1", "--price", "1,2", "--max-tokens", "9"),
-        )
-    assert code == 1
-    assert len(server.requests) == 4
-    assert "4 of 4 requests" in err
-    assert [request.get("max_tokens") for request in server.requests] == [9, None, 9, None]
 
 
 def test_the_ledger_is_a_table_on_standard_error(command):
@@ -362,17 +297,6 @@ def test_a_passing_fault_is_tried_again(command):
         )
     assert (code, out) == (0, "fine\n")
     assert len(server.requests) == 2
-
-
-def test_without_retries_it_costs_its_turn(command):
-    with OpenAIServer(Answer.error(503, "busy"), Answer("fine")) as server:
-        code, _, err = command(
-            *("sample", "x", "--base-url", server.url, "--model", "m", "--concurrency", "1"),
-            *("--retries", "0"),
-        )
-    assert code == 0
-    assert "iteration 1 (subsample 0): errored" in err
-    assert "Passed: iteration 2" in err
 
 
 def test_how_often_it_was_tried_is_told(command):
@@ -436,19 +360,3 @@ def test_every_schedule_uses_all_turns_and_no_more(command, schedule):
     assert (code, record["stop_reason"]) == (1, "exhausted")
     assert sorted(piece["iteration"] for piece in record["slices"]) == list(range(1, 13))
     assert sum(line.startswith("iteration ") for line in err.splitlines()) == 12
-
-
-def test_a_staggered_sibling_that_is_not_needed_never_starts(command):
-    code, out, _ = command("sample", "Write.", "--schedule", "staggered:60", "--json", "-q")
-    assert code == 0
-    assert json.loads(out)["usage"]["requests"] == 1
-
-
-def test_a_deadline_ends_the_call(command):
-    with OpenAIServer(Answer("slow", seconds=30.0)) as server:
-        code, out, err = command(
-            *("sample", "x", "--base-url", server.url, "--model", "m", "-q"),
-            *("--schedule", "deadline:0.3"),
-        )
-    assert (code, out) == (1, "")
-    assert "Nothing passed: the time was up" in err

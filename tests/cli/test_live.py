@@ -7,7 +7,7 @@ import signal
 import time
 
 import pytest
-from command_line import Terminal, run
+from command_line import Terminal
 from http_server import Answer, OpenAIServer
 from rich.cells import cell_len
 from rich.console import Console
@@ -82,13 +82,6 @@ def test_a_row_does_not_go_back_to_an_iteration_that_is_over():
     assert "it has 2 words" in row.failed
 
 
-def test_a_cancelled_iteration_keeps_what_failed_before():
-    progress = Progress(loop=3, concurrency=1)
-    progress.on_slice(make_slice(1))
-    progress.on_slice(make_slice(2, Outcome.CANCELLED))
-    assert "it has 2 words" in progress.rows[0].failed
-
-
 def test_lines_name_the_iteration_its_outcome_and_why():
     lines = []
     progress = Progress(3, 1, lines.append)
@@ -154,16 +147,6 @@ def test_the_view_stays_inside_the_terminal(columns, lines):
     assert max(map(cell_len, console.file.getvalue().splitlines())) <= columns
     rows = drawn(progress, columns, lines).count("failed ")
     assert rows <= max(2, lines - 1)
-
-
-@pytest.mark.parametrize("columns", [20, 40, 80])
-def test_an_echoed_interrupt_has_room_in_the_last_line_of_the_view(columns):
-    console = Console(file=io.StringIO(), width=columns, height=7)
-    progress = Progress(loop=1000, concurrency=1000)
-    console.print(render(progress, console))
-    last = console.file.getvalue().splitlines()[-1]
-    assert last.startswith("0 of 1000000 done")
-    assert cell_len(last) <= columns - len("^C")
 
 
 def test_rows_at_work_are_shown_where_not_all_fit():
@@ -267,31 +250,6 @@ def test_on_a_terminal_the_result_is_made_harmless():
         code, _ = terminal.finish()
     assert code == 0
     assert terminal.seen == "a\\x1b[31mb \\x9b2Jc\r\n"
-
-
-def test_in_a_pipe_the_result_is_as_it_is():
-    with OpenAIServer(Answer("a\x1b[31mb\n")) as server:
-        done = run("sample", "x", "--base-url", server.url)
-    assert done.stdout == "a\x1b[31mb\n"
-    assert "\x1b" not in done.stderr
-
-
-def test_an_interrupt_reaches_what_waits_for_its_time():
-    with (
-        OpenAIServer(SLOW) as server,
-        Terminal(
-            *("sample", "x", "--base-url", server.url, "--rpm", "1", "--budget", "requests=9"),
-            *("--schedule", "staggered:0.01"),
-        ) as terminal,
-    ):
-        terminal.wait_for("generating")
-        _wait_until(lambda: server.in_flight == 1)
-        terminal.process.send_signal(signal.SIGINT)
-        ended = terminal.finish()
-        _wait_until(lambda: server.disconnected == 1)
-    assert ended == (130, "")
-    assert "Interrupted: " in terminal.plain
-    assert "Traceback" not in terminal.seen
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

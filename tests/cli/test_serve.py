@@ -128,33 +128,6 @@ def test_a_request_under_way_ends_before_it_stops(config):
     assert [answer.status_code for answer in answers] == [200]
 
 
-def test_one_that_takes_too_long_is_closed_with_its_upstreams_request(config):
-    with OpenAIServer(Answer("one two", seconds=60)) as upstream:
-        path = config(CONFIG.replace("URL", upstream.url))
-        with serving("-c", path, MY_KEY=KEY) as (process, url):
-            failed: list[Exception] = []
-
-            def call() -> None:
-                try:
-                    ask(url).raise_for_status()
-                except httpx2.HTTPError as exc:
-                    failed.append(exc)
-
-            thread = threading.Thread(target=call)
-            thread.start()
-            until = time.monotonic() + 20
-            while not upstream.in_flight:
-                assert time.monotonic() < until
-                time.sleep(0.005)
-            process.terminate()
-            thread.join(30)
-            assert process.wait(30) == 0
-            while upstream.in_flight:
-                assert time.monotonic() < until + 5
-                time.sleep(0.005)
-    assert len(failed) == 1
-
-
 @pytest.mark.parametrize("signals", [1, 2])
 def test_ctrl_c_says_what_it_waits_for_and_a_second_one_cuts_it_off(config, signals):
     with OpenAIServer(Answer("one two", seconds=60)) as upstream:
@@ -178,6 +151,9 @@ def test_ctrl_c_says_what_it_waits_for_and_a_second_one_cuts_it_off(config, sign
                 process.send_signal(signal.SIGINT)
             _, err = process.communicate(timeout=15)
             thread.join(30)
+        while upstream.in_flight:
+            assert time.monotonic() < until
+            time.sleep(0.005)
     seconds = 30 if signals > 1 else 1
     assert said == (
         f"Stopping: 1 request under way has up to {seconds} s; Ctrl-C again cuts it off.\n"
@@ -228,20 +204,6 @@ def test_what_can_not_be_used_is_said_in_a_sentence(config, run, text, arguments
 def test_a_mistake_in_the_configuration_is_bad_usage(config, run, text, said, check):
     done = run("serve", "-c", config(text), *check)
     assert (done.returncode, done.stdout) == (2, "")
-    assert said in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        ((), "Missing option '--config'"),
-        (("-c", "x", "--port", "70000"), "--port"),
-        (("-c", "x", "--prot", "70000"), "No such option"),
-    ],
-)
-def test_bad_usage_is_exit_code_2(run, arguments, said):
-    done = run("serve", *arguments)
-    assert done.returncode == 2
     assert said in done.stderr
 
 

@@ -93,18 +93,6 @@ def test_an_empty_instruction_is_bad_usage(command, instruction):
     assert err == "mellea-like: the instruction is empty: say what to generate, in quotes\n"
 
 
-def test_a_missing_instruction_is_bad_usage(command):
-    code, _, err = command("sample")
-    assert code == 2
-    assert "Missing argument 'INSTRUCTION'" in err
-
-
-def test_an_unknown_command_is_bad_usage(command):
-    code, _, err = command("sampel")
-    assert code == 2
-    assert "sampel" in err
-
-
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [

@@ -15,8 +15,6 @@ from pathlib import Path
 import pytest
 from command_line import start
 
-from mellea_like.cli.watch import how_it_ended
-
 pytestmark = [
     pytest.mark.alone,
     pytest.mark.skipif(not hasattr(os, "killpg"), reason="there are no process groups here"),
@@ -118,18 +116,6 @@ os.kill(os.getpid(), 9) if number else exit(3)
         "run 1 (start): exit status 3, TIME",
         "run 2 (new added): ended by SIGKILL, TIME",
     ]
-
-
-def test_postponed_it_waits_for_the_first_change_and_quiet_it_tells_nothing(tmp_path):
-    with Watch(tmp_path, "--postpone", "--quiet", "--status", command=SAY) as watch:
-        until = time.monotonic() + 30
-        while not watch.out and time.monotonic() < until:  # Nobody tells when it watches.
-            (tmp_path / "a").write_text(str(time.monotonic()), encoding="utf-8")
-            time.sleep(0.3)
-        assert watch.end() == 130
-    assert watch.out
-    assert [line for line in watch.err[:-1] if not line.startswith("status: ")] == []
-    assert "(start)" not in "".join(watch.err)
 
 
 def test_files_that_are_ignored_start_nothing(tmp_path):
@@ -285,14 +271,6 @@ def test_a_state_that_can_not_be_kept_is_told_in_a_sentence(tmp_path, command):
 
 
 @pytest.mark.parametrize(
-    ("status", "says"),
-    [(0, "exit status 0"), (77, "exit status 77"), (-15, "ended by SIGTERM"), (-99, "signal 99")],
-)
-def test_how_a_run_ended_is_said_in_words(status, says):
-    assert says in how_it_ended(status)
-
-
-@pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
         (["watch"], 2, "Missing argument 'PATHS'"),
@@ -313,14 +291,6 @@ def test_what_is_wrong_is_told_in_a_sentence(command, arguments, code, says):
     assert (got, out) == (code, "")
     assert says in err
     assert "Traceback" not in err
-
-
-def test_help_shows_how_it_is_used(command):
-    code, out, _ = command("watch", "--help")
-    assert code == 0
-    assert "-- COMMAND..." in out
-    for option in ("--quiet-seconds", "--max-wait", "--on-busy", "--ignore", "--grace"):
-        assert option in out
 
 
 def test_without_watchfiles_it_names_the_extra(tmp_path, command, monkeypatch):

@@ -117,10 +117,6 @@ OPENAI = "upstreams: {main: {kind: openai, base_url: 'http://127.0.0.1:9/v1', mo
             "upstreams: {main: {}}\nmodels: {m: {upstream: main}}\n",
             "upstreams.main: kind is missing: write kind: openai, llama or python;",
         ),
-        (
-            "upstreams: {main: {kind: local}}\nmodels: {m: {upstream: main}}\n",
-            "line 1: upstreams.main: kind: local is now called markov",
-        ),
         ("upstreams: {main: {kind: azure}}\nmodels: {m: {upstream: main}}\n", "'openai', 'llama'"),
         ("upstreams: {main: {kind: openai}}\nmodels: {m: {upstream: main}}\n", "model is missing"),
         (OPENAI + "modle: x}}\nmodels: {m: {upstream: main}}\n", "upstreams.main: there is no"),

@@ -6,8 +6,6 @@ import contextlib
 import time
 from typing import TYPE_CHECKING
 
-from rich.progress_bar import ProgressBar
-from rich.table import Table
 from rich.text import Text
 
 from mellea_like.batch.progress import Progress
@@ -24,10 +22,6 @@ if TYPE_CHECKING:
     from mellea_like.core.prices import Price
 
 __all__ = ["BatchView", "parts_of", "so_far", "status_line", "summary"]
-
-BAR = 24
-"""Columns of the bar at most, and those below which there is none."""
-LEAST_BAR = 8
 
 
 def _cost(usage: Usage, price: Price) -> str:
@@ -56,24 +50,11 @@ def parts_of(progress: Progress, price: Price | None, since: float = 0.0) -> lis
     return parts
 
 
-def status_line(parts: list[Text], columns: int, share: float | None = None) -> Table:
-    """Fit the parts into a line of a terminal, with a bar where there is room for one."""
-    kept = list(parts)
-    while len(kept) > 1 and _width(kept) > columns:
-        kept.pop()
-    line = Table.grid(padding=(0, 2, 0, 0))
-    text = Text("  ", no_wrap=True, overflow="ellipsis").join(kept)
-    text.truncate(max(1, columns), overflow="ellipsis")
-    room = min(BAR, columns - _width(kept) - 2)
-    if share is None or room < LEAST_BAR:
-        line.add_row(text)
-    else:
-        line.add_row(ProgressBar(1.0, share, width=room), text)
+def status_line(parts: list[Text], columns: int) -> Text:
+    """Fit the parts into a line of a terminal."""
+    line = Text("  ", no_wrap=True).join(parts)
+    line.truncate(max(1, columns), overflow="ellipsis")
     return line
-
-
-def _width(parts: list[Text]) -> int:
-    return sum(part.cell_len for part in parts) + 2 * (len(parts) - 1)
 
 
 class BatchView:
@@ -120,12 +101,10 @@ class BatchView:
         with contextlib.suppress(OSError):
             self._live.console.print(Text(one_line(line)), soft_wrap=True)
 
-    def render(self, console: Console) -> Table:
+    def render(self, console: Console) -> Text:
         """Draw the line of this moment, with room for the ^C of an interrupt."""
-        progress, since = self.progress, time.monotonic() - self._updated
-        share = None if not progress.total else min(1.0, progress.done / progress.total)
-        columns = console.width - len("^C")
-        return status_line(parts_of(progress, self._price, since), columns, share)
+        since = time.monotonic() - self._updated
+        return status_line(parts_of(self.progress, self._price, since), console.width - len("^C"))
 
 
 def summary(progress: Progress, price: Price | None, *, left_out: int = 0) -> str:
