@@ -114,7 +114,7 @@ os.kill(os.getpid(), 9) if number else exit(3)
         assert watch.end() == 130
     assert watch.told == [
         "run 1 (start): exit status 3, TIME",
-        "run 2 (new added): ended by SIGKILL, TIME",
+        "run 2 (new added): ended by signal 9 (Killed), TIME",
     ]
 
 
