@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 __all__ = ["code_of", "in_options", "logs", "problems_of", "rejected_early", "report", "sentence"]
 
 
+_IN_PYTHON = re.compile(r" \((?:max_retry_after|rate_limit_attempts|attempts)=[^)]*\)")
+
+
 def code_of(error: Exception) -> int:
     """Give the exit code with which an error ends the command."""
     if isinstance(error, Problem):
@@ -43,7 +46,7 @@ def sentence(error: Exception, *, debug: bool = False) -> str:
     if isinstance(error, BackendError):  # With how often it was asked.
         notes: list[str] = getattr(error, "__notes__", [])
         tries = [note for note in notes if note.startswith(("tried ", "refused "))]
-        return "; ".join([message, *tries])
+        return _IN_PYTHON.sub("", "; ".join([message, *tries]))
     if isinstance(error, (Problem, MelleaError)):
         return message
     hint = "" if debug else " (--debug shows where)"
