@@ -251,7 +251,6 @@ class _Check:
             if left:
                 msg = f"cancelled requests left tasks behind: {left}"
                 raise ConformanceError("cancellation", msg)
-            _check_nothing_in_flight(backend, "cancellation")
             await self.send(send, backend, self.request())
 
     async def cancelled(
@@ -306,7 +305,6 @@ class _Check:
         if not request.meter.started:
             msg = "a stream that was left after its first piece is not counted on the meter"
             raise ConformanceError("meter", msg)
-        _check_nothing_in_flight(backend, "stream")
 
     async def passes_exceptions(self, backend: StreamingBackend) -> None:
         mine = _CallersError()
@@ -422,12 +420,3 @@ def _check_meter(reply: Generation, request: Request) -> None:
     if reply.usage != request.meter.usage:
         msg = f"the meter says {request.meter.usage}, but the generation {reply.usage}"
         raise ConformanceError("meter", msg)
-
-
-def _check_nothing_in_flight(backend: Backend, rule: Rule) -> None:
-    """See that a backend that counts its requests has none left."""
-    statistics = getattr(backend, "statistics", None)
-    in_flight = getattr(statistics(), "in_flight", 0) if callable(statistics) else 0
-    if in_flight:
-        msg = f"{in_flight} requests are in flight still, after their callers have left"
-        raise ConformanceError(rule, msg)

@@ -65,7 +65,3 @@ class RecordingPlugin(Plugin):
         if isinstance(kind, HookType):
             return [payload for payload in self.payloads if payload.hook is kind]
         return [payload for payload in self.payloads if isinstance(payload, kind)]
-
-    def clear(self) -> None:
-        """Forget all payloads."""
-        self.payloads.clear()

@@ -366,20 +366,6 @@ async def test_a_task_left_behind_is_found(virtual_clock):
         tasks.cancel_scope.cancel()
 
 
-async def test_a_count_that_stays_is_found(virtual_clock):
-    class Counting(Good):
-        def statistics(self):
-            return self
-
-        async def generate(self, request):
-            self.in_flight += 1
-            reply = await super().generate(request)
-            self.in_flight -= 1
-            return reply
-
-    await broken(Counting(), "cancellation", "requests are in flight still")
-
-
 def streaming(*items: object, seconds: float = 0.0):
     class Streaming(Good):
         @asynccontextmanager
@@ -437,30 +423,6 @@ async def test_a_stream_that_hides_the_callers_exception_is_found(virtual_clock)
     await broken(Hiding(), "stream", "did not come out")
     swallow = False
     await broken(Hiding(), "stream", "came out as ValueError")
-
-
-async def test_a_stream_left_early_that_stays_in_flight_is_found(virtual_clock):
-    class Counting(Good):
-        def statistics(self):
-            return self
-
-        @asynccontextmanager
-        async def stream(self, request):
-            self.in_flight += 1
-            async with super().stream(request) as pieces:
-
-                async def counted():
-                    async for piece in pieces:
-                        yield piece
-                    self.in_flight -= 1
-
-                iterator = counted()
-                try:
-                    yield iterator
-                finally:
-                    await iterator.aclose()
-
-    await broken(Counting(), "stream", "in flight still")
 
 
 async def test_a_failing_request_that_does_not_fail_is_found(virtual_clock):
