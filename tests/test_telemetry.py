@@ -292,21 +292,6 @@ async def test_a_span_processor_that_raises_does_not_reach_the_caller(
     assert "telemetry could not" in caplog.text
 
 
-class Derived(RejectionSamplingStrategy):
-    """A user's own strategy."""
-
-
-async def test_a_subclass_gets_the_same_telemetry() -> None:
-    recorder = Recorder()
-    await Derived(ScriptedBackend(["yes"]), telemetry=recorder.telemetry).sample("x", [says_yes])
-    assert [span.name for span in recorder.spans] == [
-        "chat scripted",
-        "validation",
-        "iteration 1",
-        "sampling Derived",
-    ]
-
-
 async def test_without_providers_nothing_is_recorded() -> None:
     assert Telemetry().start_call("S", "id") is None
 

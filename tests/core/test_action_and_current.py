@@ -69,11 +69,6 @@ def test_a_repaired_instruction_says_what_was_wrong():
     )
 
 
-def test_a_plain_instruction_is_its_description():
-    hidden = Requirement("secret", check_only=True)
-    assert Instruction("Do it.", requirements=[hidden]).prompt == "Do it."
-
-
 def test_an_instruction_goes_behind_the_conversation_and_its_system_message_before():
     past = Context([Message("user", "hi"), Message("assistant", "hello")])
     assert Instruction("x").render(past) == (*past.messages, Message("user", "x"))

@@ -5,13 +5,13 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 import pytest
+from engine_kit import a_slice
 
-from mellea_like.core.conversation import Context, Instruction
 from mellea_like.core.generation import Generation, Usage
 from mellea_like.core.ledger import Ledger, LedgerTotal, ledger
 from mellea_like.core.prices import Price
 from mellea_like.core.result import SamplingResult, StopReason
-from mellea_like.core.slice import Outcome, Slice
+from mellea_like.core.slice import Outcome
 
 PRICES = {"m": Price(1, 2), "dear": Price(100, 100)}
 EUROS = {"m": Price(1, 2, "EUR")}
@@ -20,10 +20,7 @@ EUROS = {"m": Price(1, 2, "EUR")}
 def cut(outcome=Outcome.FAILED, usage=Usage(1, 10, 20), *, iteration=1, model="m", **reply):
     given = {"usage": usage, "model": model, "finish_reason": "stop", **reply}
     generation = None if model == "none came" else Generation("text", **given)
-    return Slice(
-        iteration, 1, 2, 1, Instruction("do it"), Context(), (), generation, (), (), outcome,
-        usage=usage,
-    )  # fmt: skip
+    return a_slice(iteration, outcome, subsample=1, depth=2, generation=generation, usage=usage)
 
 
 def no_reply(outcome=Outcome.CANCELLED, usage=Usage(1, 10, 5, 1)):

@@ -64,10 +64,6 @@ def test_a_price_out_of_its_range_is_refused(bad):
         Price(1, bad)
 
 
-def test_a_model_may_be_free():
-    assert cost(Usage(1, 10, 10), "m", {"m": Price(0, 0)}) == 0.0
-
-
 def test_a_checked_table_is_a_copy_that_does_not_change():
     given = dict(PRICES)
     table = checked_prices(given)

@@ -188,10 +188,6 @@ def test_requirement_decorates_a_validator():
     assert three_lines.stage is Stage.THREAD
 
 
-def test_a_decorated_requirement_keeps_its_given_name():
-    assert requirement("x", name="mine")(yes).name == "mine"
-
-
 def test_requirement_is_a_plain_constructor_too():
     assert requirement("a colour is mentioned").judged
     assert requirement("x", yes, inline=True).stage is Stage.INLINE
@@ -323,16 +319,6 @@ def test_a_stream_check_takes_the_text_and_its_newest_piece(stream):
 def test_a_wrong_stream_check_is_refused(stream, message):
     with pytest.raises(TypeError, match=f"requirement 'x': the stream check.*{message}"):
         Requirement("x", stream=stream)
-
-
-def test_a_stream_check_goes_with_the_decorator_too():
-    @requirement("short", stream=watches)
-    def short(candidate):
-        return len(candidate.text) < 10
-
-    assert short.stream is watches
-    assert requirement("short", yes, stream=watches).stream is watches
-    assert requirement("short", stream=watches).judged
 
 
 def test_a_combination_streams_if_any_part_does():

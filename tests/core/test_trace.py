@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import copy
 import json
+from dataclasses import replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
 
 import numpy as np
 import pytest
+from engine_kit import a_slice
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
@@ -20,7 +22,6 @@ from mellea_like import (
     Candidate,
     Context,
     Generation,
-    Instruction,
     Message,
     Outcome,
     RejectionSamplingStrategy,
@@ -62,18 +63,16 @@ def cut(outcome: Outcome = Outcome.FAILED, **fields) -> Slice:
         "subsample": 1,
         "depth": 0,
         "chain": 2,
-        "action": Instruction("do it"),
         "context": CONTEXT,
         "messages": (*CONTEXT.messages, ASKED),
         "generation": Generation("text", None, Usage(1, 5, 7), "m", "stop"),
         "requirements": (SHORT,),
         "verdicts": (ValidationResult(outcome is Outcome.PASSED, "why", 0.5),),
-        "outcome": outcome,
         "started_at": 0.25,
         "ended_at": 1.75,
         "usage": Usage(2, 5, 7, 1),
     }
-    return Slice(**{**given, **fields})
+    return replace(a_slice(), outcome=outcome, **{**given, **fields})
 
 
 def record(*slices: Slice, best: int | None = None) -> SamplingResult:
