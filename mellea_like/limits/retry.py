@@ -205,12 +205,10 @@ def gate_before(backend: Backend) -> BackoffGate | None:
 async def send_with_retries(
     send: Callable[[Request], Awaitable[T]],
     request: Request,
-    policy: Retry | None,
-    gate: BackoffGate | None,
+    policy: Retry,
+    gate: BackoffGate,
 ) -> T:
     """Send a request when its gate lets it through, and try again as `try_again` does."""
-    if gate is None:
-        return await send(request)
     try:
         return await gate.send(send, request, policy)
     except BackendError as exc:

@@ -176,6 +176,21 @@ async def test_a_429_that_does_not_say_how_long_is_waited_for_by_backoff(headers
     assert server.started >= 4
 
 
+async def test_a_win_while_the_gate_is_closed_ends_the_waits():
+    def choose(number, body):
+        return Answer("won", wait=0.15) if number == 0 else busy(retry_after="60")
+
+    with Billing(choose=choose) as server:
+        backend = openai(server)
+        async with aftermath(backend, server) as after:
+            with anyio.fail_after(5):
+                call = strategy(backend, concurrency_budget=4)
+                result = await after.sample(call, "Say won.", [SAYS_WON])
+    assert result.unwrap() == "won"
+    assert result.count(Outcome.CANCELLED) == 3
+    assert result.usage.requests == server.started
+
+
 async def test_a_429_beyond_the_cap_is_rate_limited_now_for_all_calls():
     with Billing(busy(retry_after="3600")) as server:
         backend = openai(server)

@@ -107,35 +107,6 @@ async def test_a_reply_that_ends_in_an_error_is_no_success():
     assert limiter.concurrency == 1
 
 
-async def test_an_idle_limiter_does_not_drift_up(virtual_clock):
-    limiter = AdaptiveLimiter(8)
-    limited = LimitedBackend(Slow(0.01), limiter)
-    for _ in range(100):
-        await limited.generate(request())
-    assert limiter.concurrency == 8
-
-
-async def test_cancelled_requests_neither_grow_nor_shrink_it(virtual_clock):
-    limiter = AdaptiveLimiter(2)
-    limited = LimitedBackend(Slow(10.0), limiter)
-    for _ in range(5):
-        with anyio.move_on_after(1.0):
-            async with anyio.create_task_group() as tasks:
-                for _ in range(4):
-                    tasks.start_soon(limited.generate, request())
-    assert (limiter.concurrency, *limiter.statistics()[:2]) == (2, 0, 0)
-
-
-async def test_it_doubles_in_the_time_of_a_request_while_it_is_full(virtual_clock):
-    backend, limiter = Slow(1.0), AdaptiveLimiter()
-    limited = LimitedBackend(backend, limiter)
-    with anyio.move_on_after(3.5):
-        async with anyio.create_task_group() as tasks:
-            for _ in range(500):
-                tasks.start_soon(limited.generate, request())
-    assert backend.max_in_flight == limiter.concurrency == 64
-
-
 # --- the pause after a 429 ------------------------------------------------------------------------
 
 

@@ -16,6 +16,7 @@ from mellea_like.core.generation import Generation, Usage
 from mellea_like.errors import BackendUnavailable, RateLimited
 from mellea_like.limits import backoff_gate as module
 from mellea_like.limits.backoff_gate import (
+    JITTER,
     BackoffGate,
     gate_of,
 )
@@ -190,6 +191,21 @@ async def test_when_one_is_told_to_wait_all_others_wait(virtual_clock, kind):
     await ten_more_after(1, RetryBackend(BackendWrapper(server)))
     assert len(server.came) == 12
     assert [came for came in server.came if came < 30] == [0]
+
+
+async def test_a_refusal_without_a_time_has_all_others_wait_too(virtual_clock):
+    server = Server(0.05, tell=False)
+    backend = RetryBackend(server, Retry(initial=8))
+    gate = gate_of(server)
+    async with anyio.create_task_group() as group:
+        group.start_soon(backend.generate, ask())
+        await anyio.sleep(0.11)
+        JITTER.seed(0)
+        opens = 0.1 + 8 * JITTER.random()
+        assert gate.closed
+        group.start_soon(backend.generate, ask())
+    assert len(server.came) == 3
+    assert min(server.came[1:]) >= opens - 1e-9
 
 
 async def test_a_5xx_without_a_time_is_nobody_elses_business(virtual_clock):

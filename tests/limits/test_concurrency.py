@@ -40,32 +40,6 @@ async def test_no_more_than_the_limit_are_in_flight(virtual_clock):
     assert limiter.statistics()[:4] == (0, 0, 10, 3)
 
 
-async def test_the_first_attempt_of_each_call_goes_before_siblings(virtual_clock):
-    backend, limiter = Slow(10.0), ConcurrencyLimiter(1)
-    limited = LimitedBackend(backend, limiter)
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(hold, limiter, 10.0)
-        await anyio.sleep(0.1)
-        for call, started in {"a": 2.0, "b": 1.0, "c": 3.0}.items():
-            for subsample in range(2):
-                tasks.start_soon(limited.generate, request(call, subsample, started))
-        for _ in range(6):
-            await anyio.sleep(0.1)
-            limiter.concurrency += 1
-    assert [r.meta.sampling_id for r in backend.came] == ["b", "a", "c"] * 2
-
-
-async def test_a_judge_overtakes_all(virtual_clock):
-    backend, limiter = Slow(1.0), ConcurrencyLimiter(1)
-    limited = LimitedBackend(backend, limiter)
-    async with anyio.create_task_group() as tasks:
-        for name in ("a", "b", "c"):
-            tasks.start_soon(limited.generate, request(name, 0, 1.0))
-        await anyio.sleep(0.5)
-        tasks.start_soon(limited.generate, request("c", 0, 1.0, "judge"))
-    assert [r.meta.purpose for r in backend.came] == ["generate", "judge", "generate", "generate"]
-
-
 async def test_a_higher_limit_takes_effect_at_once_and_a_lower_one_lets_requests_end(virtual_clock):
     backend, limiter = Slow(1.0), ConcurrencyLimiter(1)
     limited = LimitedBackend(backend, limiter)
@@ -189,18 +163,6 @@ async def test_granted_and_natively_cancelled_in_one_moment(granted_first, cance
     assert (await other).text == "good"  # It got the permit that the first could not use.
     assert idle(limiter)
     assert len(backend.came) == 1
-
-
-async def test_a_scope_and_its_outer_scope_cancelled_together(virtual_clock):
-    limiter = ConcurrencyLimiter(1)
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(hold, limiter, 1.0)
-        await anyio.sleep(0.1)
-        with anyio.CancelScope() as outer, anyio.move_on_after(0.5) as inner:
-            outer.deadline = inner.deadline
-            await limiter.acquire(request(), Slow())
-        assert outer.cancelled_caught or inner.cancelled_caught
-    assert idle(limiter)
 
 
 # --- event loops ----------------------------------------------------------------------------------

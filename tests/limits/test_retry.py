@@ -179,6 +179,17 @@ async def test_what_was_not_sent_is_not_counted_as_sent(virtual_clock):
     assert request.meter.usage == Usage()
 
 
+@pytest.mark.parametrize(
+    "error", [InvalidRequest("400"), AuthenticationFailed("401"), MalformedResponse("half")]
+)
+async def test_a_permanent_error_is_raised_as_it_is(virtual_clock, error):
+    backend = refuses(error)
+    assert await failure(backend, ask()) is error
+    assert len(backend.requests) == 1
+    assert not hasattr(error, "__notes__")
+    assert virtual_clock.now == 0
+
+
 async def test_another_exception_than_the_backends_ends_the_tries(virtual_clock):
     error = ZeroDivisionError()
     with pytest.raises(ZeroDivisionError) as caught:
