@@ -7,7 +7,6 @@ import random
 import re
 import threading
 from collections import Counter
-from contextlib import aclosing, asynccontextmanager
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,11 +19,10 @@ from mellea_like.errors import InvalidRequest
 from mellea_like.runtime.threads import run_in_thread
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Iterable
+    from collections.abc import Iterable
     from random import Random
 
     from mellea_like.core.backend import Request
-    from mellea_like.core.generation import RequestMeter
 
 __all__ = ["MarkovBackend"]
 
@@ -237,9 +235,6 @@ def _themes(text: str) -> frozenset[str]:
 
 # --- the backend ----------------------------------------------------------------------------------
 
-WORDS_A_STEP = 4
-"""Words of a stream between two checkpoints."""
-
 _training = threading.Lock()
 
 
@@ -302,25 +297,6 @@ class MarkovBackend:
             InvalidRequest: the request asks for a format, a verdict or another model.
             RuntimeError: this Python comes without its help pages, and there is no other corpus.
         """
-        text, reason, meter = await self._draw(request)
-        return self._whole(text, reason, meter)
-
-    @asynccontextmanager
-    async def stream(self, request: Request) -> AsyncGenerator[AsyncIterator[str | Generation]]:
-        """Draw a text and hand it over word by word; see `StreamingBackend.stream`."""
-        async with aclosing(self._pieces(request)) as pieces:
-            yield pieces
-
-    async def _pieces(self, request: Request) -> AsyncGenerator[str | Generation]:
-        text, reason, meter = await self._draw(request)
-        for number, piece in enumerate(word_pieces(text), 1):
-            if number % WORDS_A_STEP == 0:
-                await checkpoint()
-            meter.update(output_tokens=number)
-            yield piece
-        yield self._whole(text, reason, meter)
-
-    async def _draw(self, request: Request) -> tuple[str, str, RequestMeter]:
         self._check(request)
         meter = request.meter.start()
         meter.update(input_tokens=count_words(request.messages))
@@ -342,7 +318,10 @@ class MarkovBackend:
             text = "".join(pieces[: options.max_tokens]).rstrip()
             reason = "length"
         ends = [end for end in map(text.find, options.stop) if end >= 0]
-        return (text[: min(ends)], "stop", meter) if ends else (text, reason, meter)
+        if ends:
+            text, reason = text[: min(ends)], "stop"
+        meter.settle(input_tokens=meter.input_tokens, output_tokens=len(text.split()))
+        return Generation(text, usage=meter.usage, model=self.model, finish_reason=reason)
 
     def _check(self, request: Request) -> None:
         wanted = request.options.model
@@ -366,10 +345,6 @@ class MarkovBackend:
             own = self._text
             self._model = _of_help_pages() if own is None else TrigramModel(sentences_of(own))
             return self._model
-
-    def _whole(self, text: str, reason: str, meter: RequestMeter) -> Generation:
-        meter.settle(input_tokens=meter.input_tokens, output_tokens=len(text.split()))
-        return Generation(text, usage=meter.usage, model=self.model, finish_reason=reason)
 
     def __repr__(self) -> str:
         return f"<MarkovBackend {self.model}>"

@@ -128,8 +128,10 @@ def generation_of(result: object, usage: Usage) -> Generation:
     blocks: list[Any] = []
     wrong = ""
     if isinstance(result, types.CreateMessageResult | types.CreateMessageResultWithTools):
-        content: Any = result.content
-        blocks = content if isinstance(content, list) else [content]
+        if isinstance(result, types.CreateMessageResult):
+            blocks = [result.content]
+        else:
+            blocks = list(result.content_as_list)
         others = [block.type for block in blocks if not isinstance(block, types.TextContent)]
         if result.role != "assistant":
             wrong = f"a message of the {result.role} where the assistant's is wanted"
@@ -412,7 +414,7 @@ class SamplingRounds:
         state = context.request_state
         if state is None:
             call: _Work[T] = _Work(self._patience)
-            backend._rounds = call
+            backend._rounds = call  # pyright: ignore[reportPrivateUsage]
             self._tasks.start_soon(self._run_work, call, work, backend)
         else:
             known = self._waiting.pop(state, None)

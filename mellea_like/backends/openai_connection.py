@@ -97,9 +97,9 @@ class LoopClient:
             if self._client is not None:
                 return
             with anyio.CancelScope(shield=True):
-                client = self._client = await run_in_thread(make)
+                self._client = await run_in_thread(make)
             if close:
-                self.closing = _close_when_resumed(client)
+                self.closing = _close_when_resumed(self.client)
                 await anext(self.closing)  # Runs to its yield without waiting.
                 _suspended.setdefault(current_token().native_token, set()).add(self.closing)
 

@@ -13,7 +13,7 @@ from mellea_like.backends.markov import (
     prose_of,
     sentences_of,
 )
-from mellea_like.core.backend import Options, Request, RequestMeta, StreamingBackend
+from mellea_like.core.backend import Options, Request, RequestMeta
 from mellea_like.core.conversation import Message
 from mellea_like.core.generation import Usage
 from mellea_like.errors import InvalidRequest
@@ -127,26 +127,10 @@ class Answer(BaseModel):
 async def test_what_it_can_not_do_is_an_invalid_request(request_, message):
     with pytest.raises(InvalidRequest, match=message):
         await MarkovBackend().generate(request_)
-    with pytest.raises(InvalidRequest, match=message):
-        async with MarkovBackend().stream(request_) as pieces:
-            [piece async for piece in pieces]
     assert not request_.meter.started
 
 
 # --- streaming, cost, cancellation ------------------------------------------------------------
-
-
-async def test_a_stream_says_what_the_whole_says():
-    backend = MarkovBackend()
-    assert isinstance(backend, StreamingBackend)
-    for seed in range(20):
-        request = ask(seed=seed)
-        async with backend.stream(request) as pieces:
-            seen = [piece async for piece in pieces]
-        whole = await backend.generate(ask(seed=seed))
-        assert "".join(seen[:-1]) == seen[-1].text == whole.text
-        assert len(seen) > 2
-        assert seen[-1].usage == request.meter.usage == whole.usage
 
 
 async def test_words_are_counted_as_tokens():
@@ -154,22 +138,6 @@ async def test_words_are_counted_as_tokens():
     reply = await MarkovBackend().generate(request)
     assert reply.usage == request.meter.usage == Usage(1, 3, len(reply.text.split()))
     assert reply.model == "markov-trigram"
-
-
-async def test_a_stream_can_be_cancelled_on_its_way():
-    backend = MarkovBackend()
-    request = ask(seed=4)
-    seen = []
-    with anyio.CancelScope() as scope:
-        async with backend.stream(request) as pieces:
-            async for piece in pieces:
-                seen.append(piece)
-                if len(seen) == 2:
-                    scope.cancel()
-    assert scope.cancelled_caught
-    assert 2 <= len(seen) <= 6
-    assert request.meter.usage.unknown == 1
-    assert 2 <= request.meter.usage.output_tokens <= 6
 
 
 async def test_many_first_requests_learn_once():
