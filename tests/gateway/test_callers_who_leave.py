@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import socket
 import threading
 import time
 
 import pytest
 from gateway_kit import config_for, running, user
+from guard_kit import Caller, request, wait_until
 from http_server import Answer, OpenAIServer
 
 PROMISED = 0.1
-
-
-def until(condition, seconds: float = 20.0) -> float:
-    """Wait until something holds; return how long it took."""
-    began = time.monotonic()
-    while not condition():
-        assert time.monotonic() - began < seconds, f"not within {seconds} s"
-        time.sleep(0.001)
-    return time.monotonic() - began
 
 
 @pytest.fixture(scope="module")
@@ -33,15 +24,10 @@ def slow():
         yield upstream, gateway
 
 
-def ask(gateway, **fields) -> socket.socket:
+def ask(gateway, **fields) -> Caller:
     """Send a request by hand, so that nothing but the test decides when the caller leaves."""
-    body = json.dumps({"model": "mine", "messages": user(), **fields}).encode()
-    caller = socket.create_connection((gateway.host, gateway.port))
-    head = (
-        f"POST /v1/chat/completions HTTP/1.1\r\nHost: {gateway.host}\r\n"
-        f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
-    )
-    caller.sendall(head.encode() + body)
+    caller = Caller(gateway.port)
+    caller.send(request(body={"model": "mine", "messages": user(), **fields}))
     return caller
 
 
@@ -53,16 +39,16 @@ def test_the_upstreams_requests_end_within_100_ms(slow, stream, how):
     for _ in range(10):  # The machine may be busy; the promise is about the gateway.
         before = upstream.disconnected
         caller = ask(gateway, stream=stream)
-        until(lambda: upstream.in_flight == 4)
+        wait_until(lambda: upstream.in_flight == 4)
         time.sleep(0.02)
         if how == "reset":
             linger = (1).to_bytes(4, "little") + (0).to_bytes(4, "little")
-            caller.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+            caller.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
         if how == "pipelined":  # The next request came already.
-            caller.sendall(b"GET /v1/models HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+            caller.send(request("/v1/models"))
             time.sleep(0.02)
-        caller.close()
-        best = min(best, until(lambda: upstream.in_flight == 0))
+        caller.socket.close()
+        best = min(best, wait_until(lambda: upstream.in_flight == 0))
         assert upstream.disconnected == before + 4
         if best < PROMISED:
             break
@@ -72,11 +58,11 @@ def test_the_upstreams_requests_end_within_100_ms(slow, stream, how):
 def test_who_closes_one_half_of_the_connection_and_then_the_other_has_left(slow):
     upstream, gateway = slow
     with ask(gateway) as caller:
-        until(lambda: upstream.in_flight == 4)
-        caller.shutdown(socket.SHUT_WR)
+        wait_until(lambda: upstream.in_flight == 4)
+        caller.socket.shutdown(socket.SHUT_WR)
         time.sleep(0.1)
         assert upstream.in_flight == 4
-    assert until(lambda: upstream.in_flight == 0) < 3
+    assert wait_until(lambda: upstream.in_flight == 0) < 3
 
 
 def test_a_caller_who_leaves_in_the_middle_of_keep_alive_comments_ends_it_too():
@@ -87,9 +73,9 @@ def test_a_caller_who_leaves_in_the_middle_of_keep_alive_comments_ends_it_too():
         caller = ask(gateway, stream=True)
         seen = b""
         while seen.count(b": keep-alive") < 3:
-            seen += caller.recv(4096)
-        caller.close()
-        assert until(lambda: upstream.in_flight == 0) < 5
+            seen += caller.socket.recv(4096)
+        caller.socket.close()
+        assert wait_until(lambda: upstream.in_flight == 0) < 5
 
 
 def test_many_callers_who_leave_leave_nothing_behind(slow):
@@ -98,14 +84,14 @@ def test_many_callers_who_leave_leave_nothing_behind(slow):
     def come_and_go(number: int) -> None:
         caller = ask(gateway, stream=bool(number % 2))
         time.sleep(0.002 * number)
-        caller.close()
+        caller.socket.close()
 
     threads = [threading.Thread(target=come_and_go, args=(n,)) for n in range(12)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    until(lambda: upstream.in_flight == 0)
+    wait_until(lambda: upstream.in_flight == 0)
     with gateway.http() as http:
-        until(lambda: 'in_flight{key="anonymous"} 0.0' in http.get("/metrics").text)
-    until(lambda: upstream.connections == 0)
+        wait_until(lambda: 'in_flight{key="anonymous"} 0.0' in http.get("/metrics").text)
+    wait_until(lambda: upstream.connections == 0)

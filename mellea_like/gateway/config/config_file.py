@@ -83,7 +83,7 @@ class _File:
         """Return the file's content as plain data; nothing in it is run."""
         text = self._text()
         try:
-            loader = yaml.SafeLoader(text)
+            loader: Any = yaml.SafeLoader(text)
             node = loader.get_single_node()
             if node is not None:
                 self._visit(node, ())
