@@ -79,17 +79,6 @@ def test_all_passed_exits_with_0(batch, tmp_path):
     assert "5 rows: 5 passed; 5 requests, 55 tokens, cost $0.000075, " in err
 
 
-def test_quiet_says_nothing_where_all_is_well(batch):
-    assert batch("-q") == (0, "", "")
-
-
-def test_quiet_says_how_it_ended_where_not(batch):
-    code, _, err = batch("-q", "--check", "words<1", "--loop", "1")
-    assert code == 1
-    assert len(err.splitlines()) == 1
-    assert err.startswith("5 rows: 0 passed, 5 failed; ")
-
-
 def test_rows_are_sampled_at_a_time_and_may_come_in_order(batch, server, tmp_path):
     def choose(number, body):
         return Answer(f"re {asked(body)}", wait=0.3 if asked(body).endswith("0") else 0.0)
@@ -102,12 +91,6 @@ def test_rows_are_sampled_at_a_time_and_may_come_in_order(batch, server, tmp_pat
     assert batch("--force", parallel="5")[0] == 0
     lines = (tmp_path / "out.jsonl").read_text().splitlines()
     assert [json.loads(line)["id"] for line in lines][-1] == 0
-
-
-def test_the_first_rows_to_try_it_out(batch, server, tmp_path):
-    code, _, err = batch("--first", "2")
-    assert (code, len(server.requests)) == (0, 2)
-    assert "2 rows: 2 passed" in err
 
 
 def test_rows_that_did_not_pass_go_to_a_file_of_their_own(batch, tmp_path):
@@ -334,13 +317,6 @@ def test_a_row_without_an_error_in_between_is_enough(batch, server):
     )
     code, _, _ = batch("--max-errors", "2")
     assert (code, len(server.requests)) == (1, 5)
-
-
-def test_or_do_not(batch, server):
-    server._choose = lambda number, body: Answer.error(401, "no such key")
-    code, _, err = batch("--max-errors", "0")
-    assert (code, len(server.requests)) == (3, 5)
-    assert "5 rows: 0 passed, 5 ended in an error" in err
 
 
 def test_a_spent_budget_ends_the_run_and_a_resumed_one_has_its_own(batch, server, tmp_path):

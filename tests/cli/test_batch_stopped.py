@@ -135,49 +135,6 @@ def test_an_interrupted_resume_leaves_the_results_as_they_were(arguments, tmp_pa
     assert not part.exists()
 
 
-STUBBORN = """
-import sys
-
-import anyio
-
-from mellea_like.backends import MarkovBackend
-from mellea_like.cli.main import main
-
-async def generate(self, request):
-    print("asked", file=sys.stderr, flush=True)
-    with anyio.CancelScope(shield=True):
-        await anyio.sleep(30)
-
-MarkovBackend.generate = generate
-sys.exit(main(sys.argv[1:]))
-"""
-
-
-def test_a_second_interrupt_is_quicker(arguments, tmp_path):
-    command = [COMMAND[0], "-c", STUBBORN]
-    given = ("batch", str(tmp_path / "in.jsonl"), "-p", "Say {{ text }}")
-    more = (
-        "-o",
-        str(tmp_path / "out.jsonl"),
-        "--journal",
-        str(tmp_path / "run.db"),
-        "--backend",
-        "markov",
-    )
-    with Terminal(*given, *more, command=command) as terminal:
-        terminal.wait_for("asked")
-        terminal.process.send_signal(signal.SIGINT)
-        time.sleep(0.3)
-        assert terminal.process.poll() is None
-        began = time.monotonic()
-        terminal.process.send_signal(signal.SIGINT)
-        code, _ = terminal.finish()
-        assert time.monotonic() - began < 10
-    assert code == 130
-    assert "Interrupted after 0 of 30 rows." in terminal.plain
-    assert "Traceback" not in terminal.seen
-
-
 def test_two_processes_do_not_share_a_journal(arguments, command, tmp_path):
     out = tmp_path / "out.jsonl"
     with OpenAIServer(choose=half) as server, begun(*arguments(server)) as process:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 
@@ -116,26 +115,16 @@ def test_a_server_that_is_not_there_is_told_once_even_quietly(command, here):
     assert second.startswith("3 rows: 0 passed, 3 ended in an error; ")
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_directory_that_is_not_ours_is_named(command, here):
-    (here / "shut").mkdir(mode=0o500)
-    code, _, err = command("batch", *MARKOV, *BASE[:4], "shut/out.csv")
-    assert (code, "--output: shut/out.csv can't be written: Permission denied" in err) == (3, True)
-
-
 def test_results_may_go_nowhere(command, here):
     code, _, err = command("batch", *MARKOV, *BASE[:4], "/dev/null", "--check", "words>=1")
     assert (code, "3 rows: 3 passed" in err) == (0, True)
 
 
-def test_a_disk_that_is_full_stops_it(command, here):
-    code, _, err = command("batch", *MARKOV, *BASE[:4], "/dev/full")
-    assert code == 3
-    assert "mellea-like: can't write /dev/full: No space left on device\nStopped after " in err
-
-
-def test_the_help_names_the_formats_and_the_exit_codes(command):
+def test_the_help_names_the_formats_and_the_exit_codes(command, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
     code, out, _ = command("batch", "--help")
+    line = 'mellea-like batch reviews.jsonl --prompt "In one word: {{ text }}" \\'
+    assert line in [found.strip() for found in out.splitlines()]  # It does not wrap.
     words = " ".join(out.replace("│", " ").split())
     assert code == 0
     assert (
@@ -144,19 +133,6 @@ def test_the_help_names_the_formats_and_the_exit_codes(command):
     )
     assert "Exit codes: 0 all rows passed, 1 some did not" in words
     assert "130 interrupted, 143 told to end (SIGTERM)." in words
-
-
-def test_no_example_of_the_help_wraps_within_80_columns(here):
-    done = subprocess.run(
-        [sys.executable, "-m", "mellea_like.cli.main", "batch", "--help"],
-        env=environment(COLUMNS="80"),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=50,
-    )
-    line = 'mellea-like batch reviews.jsonl --prompt "In one word: {{ text }}" \\'
-    assert line in [found.strip() for found in done.stdout.splitlines()]
 
 
 def test_a_missing_package_is_a_sentence_that_names_the_extra(here):

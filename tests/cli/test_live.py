@@ -198,7 +198,7 @@ def test_a_small_terminal_does_not_break_the_view(size):
 
 @pytest.mark.parametrize(
     ("schedule", "size"),
-    [("hedged:0.5", (40, 10)), ("pooled", (80, 24)), ("staggered:0.2", (80, 24))],
+    [("hedged:0.5", (40, 10)), ("staggered:0.2", (80, 24))],
 )
 def test_the_view_copes_with_chains_that_open_late_and_borrow_turns(size, schedule):
     lag = Answer("one two three four", seconds=2.0)

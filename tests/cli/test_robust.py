@@ -63,9 +63,7 @@ def test_on_a_terminal_it_says_that_it_reads(command):
     ("package", "arguments", "extra"),
     [
         ("regex", ["--check", "regex:x"], "checks"),
-        ("jsonschema", ["--schema", "SCHEMA"], "checks"),
         ("openai", ["--base-url", "http://127.0.0.1:9/v1"], "openai"),
-        ("openai", ["--gguf", "SCHEMA"], "llama"),
         ("xllamacpp", ["--gguf", "SCHEMA"], "llama"),
     ],
 )
@@ -126,9 +124,7 @@ def shell(script, **env):
     "arguments",
     [
         "sample x -q --backend markov",
-        "sample x --backend markov -q --json",
         "--help",
-        "sample --help",
         "--version",
     ],
 )

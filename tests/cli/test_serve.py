@@ -207,12 +207,6 @@ def test_a_mistake_in_the_configuration_is_bad_usage(config, run, text, said, ch
     assert said in done.stderr
 
 
-def test_a_file_that_is_not_there_is_named(run, tmp_path):
-    done = run("serve", "-c", str(tmp_path / "no.yaml"))
-    assert done.returncode == 2
-    assert "no.yaml: can't be read: No such file or directory" in done.stderr
-
-
 def test_a_port_that_is_taken_is_named(config, run):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
