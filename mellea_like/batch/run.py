@@ -10,7 +10,6 @@ from mellea_like.batch.batch_run import BatchRun
 from mellea_like.batch.identity import identity_of
 from mellea_like.batch.item import Work
 from mellea_like.core.argument_checks import is_async, takes, whole_number
-from mellea_like.core.backend import Options
 from mellea_like.sampling.base import BaseSamplingStrategy
 from mellea_like.sampling.prepare import plan_call
 
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
 
     from mellea_like.batch.journal.journal import Journal
     from mellea_like.batch.progress import OnProgress
+    from mellea_like.core.backend import Options
     from mellea_like.core.conversation import Action, Instruction, Message
     from mellea_like.core.requirement import Requirement
     from mellea_like.limits.budget import Budget
@@ -205,19 +205,9 @@ def sample_many(
     ):
         msg = f"on_progress is a plain function of one Progress, not {on_progress!r}"
         raise TypeError(msg)
-    standing = strategy.settings
-    plan_call(  # Finds the mistakes that would be every item's, before the first one is sampled.
-        "an item",
-        requirements,
-        standing=standing.requirements,
-        context=None,
-        backend=standing.backend,
-        judge=standing.judge,
-        format=format,
-        options=Options.of(options, standing.options),
-        validation_context=None,
-        budgets=(standing.budget, budget),
-        judge_options=standing.judge_options,
+    # Finds the mistakes that would be every item's, before the first one is sampled.
+    plan_call(
+        strategy.settings, "an item", requirements, format=format, options=options, budget=budget
     )
     work = Work(strategy, tuple(requirements), action, format, options, budget)
     identity: Mapping[str, Any] = {}

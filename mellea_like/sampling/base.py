@@ -309,19 +309,16 @@ class BaseSamplingStrategy:
             Exception: the same, where the backend's first error is of another type; what a
                 validator raised whose ``on_error`` is ``"raise"``; and what `repair` raised.
         """
-        settings = self.__settings
         plan = plan_call(
+            self.__settings,
             action,
             requirements,
-            standing=settings.requirements,
             context=context,
-            backend=settings.backend if backend is None else backend,
-            judge=settings.judge,
+            backend=backend,
             format=format,
-            options=Options.of(options, settings.options),
+            options=options,
             validation_context=validation_context,
-            budgets=(settings.budget, budget),
-            judge_options=settings.judge_options,
+            budget=budget,
         )
         if on_slice is not None and not callable(on_slice):
             msg = f"on_slice is a function of one slice, not {on_slice!r}"

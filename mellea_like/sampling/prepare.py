@@ -139,23 +139,21 @@ class Plan:
 
 
 def plan_call(
+    settings: Settings,
     action: str | Action[Any],
     requirements: Sequence[Requirement | str],
     *,
-    standing: Sequence[Requirement | str],
-    context: Context | None,
-    backend: Backend | None,
-    judge: Backend | None,
-    format: Any,
-    options: Options | Mapping[str, Any] | None,
-    validation_context: Context | None,
-    budgets: Sequence[Budget | None],
-    judge_options: Options,
+    context: Context | None = None,
+    backend: Backend | None = None,
+    format: Any = None,
+    options: Options | Mapping[str, Any] | None = None,
+    validation_context: Context | None = None,
+    budget: Budget | None = None,
 ) -> Plan:
-    """Check the arguments of a call and complete them."""
+    """Check the arguments of a call, and complete them by the strategy's."""
     asked = as_action(action)
     merged = merge_requirements(
-        standing,
+        settings.requirements,
         check_requirements(getattr(asked, "requirements", ()), "the action's requirements"),
         check_requirements(requirements, "requirements"),
     )
@@ -167,25 +165,25 @@ def plan_call(
             raise TypeError(msg)
     if format is not None:
         check_format(format)
-    generator = as_backend(backend, "backend")
-    decider = generator if judge is None else as_backend(judge, "judge")
+    generator = as_backend(settings.backend if backend is None else backend, "backend")
+    judge = generator if settings.judge is None else settings.judge
     for requirement in merged:
-        check_judge(requirement, decider)
+        check_judge(requirement, judge)
     plan = Plan(
         action=asked,
         context=Context() if context is None else context,
         requirements=merged,
         backend=generator,
-        judge=decider,
+        judge=judge,
         format=format,
-        options=Options.of(options),
+        options=Options.of(options, settings.options),
         validation_context=validation_context,
-        budgets=tuple(check_budget(b) for b in budgets if b is not None),
+        budgets=tuple(check_budget(b) for b in (settings.budget, budget) if b is not None),
     )
-    for budget in plan.budgets:
-        budget.check(plan.options, plan.model)
+    for spent in plan.budgets:
+        spent.check(plan.options, plan.model)
         for requirement in merged:
-            _check_judges_budget(budget, requirement, decider, judge_options)
+            _check_judges_budget(spent, requirement, judge, settings.judge_options)
     return plan
 
 

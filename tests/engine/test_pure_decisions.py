@@ -10,8 +10,8 @@ from mellea_like import (
     HookError,
     Instruction,
     Message,
-    Options,
     Outcome,
+    RejectionSamplingStrategy,
     Requirement,
     RequirementError,
     SamplingFailed,
@@ -208,19 +208,8 @@ def test_a_timeout_names_the_call_and_comes_from_the_first_error():
 # --- preparation ------------------------------------------------------------------------------
 
 
-def plan(action="do", requirements=(), **changes):
-    arguments = {
-        "standing": (),
-        "context": None,
-        "backend": by_iteration({}),
-        "judge": None,
-        "format": None,
-        "options": None,
-        "validation_context": None,
-        "budgets": (),
-        "judge_options": Options(),
-    }
-    return plan_call(action, requirements, **{**arguments, **changes})
+def plan(action, requirements=()):
+    return plan_call(RejectionSamplingStrategy(by_iteration({})).settings, action, requirements)
 
 
 def test_an_instruction_that_has_all_requirements_stays_the_same_object():

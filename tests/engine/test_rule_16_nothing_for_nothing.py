@@ -20,19 +20,7 @@ pytestmark = pytest.mark.anyio
 
 
 def call_of(strategy, backend):
-    plan = plan_call(
-        "do",
-        [yes],
-        standing=(),
-        context=None,
-        backend=backend,
-        judge=None,
-        format=None,
-        options=None,
-        validation_context=None,
-        budgets=(),
-        judge_options=strategy.settings.judge_options,
-    )
+    plan = plan_call(strategy.settings, "do", [yes], backend=backend)
     return Call(strategy, plan, None).context
 
 
