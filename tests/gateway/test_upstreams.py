@@ -96,13 +96,19 @@ async def test_a_corpus_is_what_the_markov_text_is_made_of(tmp_path):
 
 @pytest.fixture
 def module(monkeypatch):
-    made = types.ModuleType("backends_of_a_test")
-    made.ready = FunctionBackend(lambda _: "ready", inline=True)
-    made.make = lambda: FunctionBackend(lambda _: "made", inline=True)
-    made.inner = types.SimpleNamespace(ready=made.ready)
-    made.number = 3
-    made.wrong = lambda: 3
-    monkeypatch.setitem(sys.modules, "backends_of_a_test", made)
+    module = types.ModuleType("backends_of_a_test")
+    module.made = []
+
+    def make() -> FunctionBackend:
+        module.made.append(FunctionBackend(lambda _: "made", inline=True))
+        return module.made[-1]
+
+    module.make = make
+    module.ready = FunctionBackend(lambda _: "ready", inline=True)
+    module.inner = types.SimpleNamespace(ready=module.ready)
+    module.number = 3
+    module.wrong = lambda: 3
+    monkeypatch.setitem(sys.modules, "backends_of_a_test", module)
 
 
 @pytest.mark.parametrize(
@@ -150,23 +156,12 @@ def test_a_backend_for_no_upstream_is_a_mistake():
         make_app(config_for(), backends={"mian": FunctionBackend(lambda _: "a")})
 
 
-async def test_upstreams_that_are_open_are_not_opened_again():
-    made = []
-
-    def make() -> FunctionBackend:
-        made.append(1)
-        return FunctionBackend(lambda _: "a", inline=True)
-
-    module = types.ModuleType("backends_made_once")
-    module.make = make
-    sys.modules["backends_made_once"] = module
-    try:
-        gateway = Gateway(config_for(upstream={"backend": "backends_made_once:make"}))
-        async with gateway.open(), gateway.open():
-            assert (await Caller(gateway.app).chat()).status == 200
-        assert len(made) == 1
-    finally:
-        del sys.modules["backends_made_once"]
+async def test_upstreams_that_are_open_are_not_opened_again(module):
+    made = sys.modules["backends_of_a_test"].made
+    gateway = Gateway(config_for(upstream={"backend": "backends_of_a_test:make"}))
+    async with gateway.open(), gateway.open():
+        assert (await Caller(gateway.app).chat()).status == 200
+    assert len(made) == 1
 
 
 async def test_a_lifespan_opens_the_upstreams():

@@ -48,28 +48,26 @@ class Keys:
         self, keys: Mapping[str, KeyConfig], environ: Mapping[str, str] | None = None
     ) -> None:
         environ = os.environ if environ is None else environ
-        self._digests = {name: _configured(name, key, environ) for name, key in keys.items()}
-        names: dict[bytes, str] = {}
-        for name, digest in self._digests.items():
-            if digest in names:
-                msg = f"the keys {names[digest]!r} and {name!r} have the same token"
+        self._owners: dict[bytes, str] = {}
+        for name, key in keys.items():
+            digest = _configured(name, key, environ)
+            if digest in self._owners:
+                msg = f"the keys {self._owners[digest]!r} and {name!r} have the same token"
                 raise ValueError(msg)
-            names[digest] = name
+            self._owners[digest] = name
 
     def __bool__(self) -> bool:
-        return bool(self._digests)
+        return bool(self._owners)
 
     def owner(self, headers: Iterable[tuple[bytes, bytes]]) -> str:
         """Find whose token a request carries; `ANONYMOUS` where no keys are configured."""
         # Compare equal-length digests, always with every key: constant time.
-        if not self._digests:
+        if not self._owners:
             return ANONYMOUS
         given = [value for name, value in headers if name == b"authorization"]
         scheme, _, token = given[0].partition(b" ") if len(given) == 1 else (b"", b"", b"")
         presented = _digest(token.strip())
-        found = [
-            name for name, digest in self._digests.items() if hmac.compare_digest(presented, digest)
-        ]
+        found = [self._owners[d] for d in self._owners if hmac.compare_digest(presented, d)]
         if scheme.lower() == b"bearer" and found:
             return found[0]
         if len(given) > 1:
