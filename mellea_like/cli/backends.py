@@ -23,20 +23,24 @@ from mellea_like.specification.upstream import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Iterable, Mapping
 
     from mellea_like.cli.draw_options import BackendName, DrawOptions
     from mellea_like.core.backend import Backend
     from mellea_like.core.prices import Price
-    from mellea_like.limits.base import Limit
     from mellea_like.limits.budget import Budget
     from mellea_like.sampling.base import BaseSamplingStrategy
 
-__all__ = ["Backends", "Opened"]
+__all__ = ["Backends"]
+
+LIMITS = ("price", "requests_per_minute", "tokens_per_minute")
 
 
 class Backends:
-    """What generates, and what judges; all that can be checked is checked before it is opened."""
+    """What generates, and what judges; all that can be checked is checked before it is opened.
+
+    The models, the budget and the strategy are known while it is open.
+    """
 
     def __init__(self, options: DrawOptions, *, default: BackendName | None = None) -> None:
         self._options = options
@@ -52,6 +56,9 @@ class Backends:
         self._check_options(self.kind)
         self._spec = self._read_spec(self.kind)
         self._judge = self._read_judge()
+        self._opened: list[Backend] = []
+        self.description = ""
+        self.models: list[str | None] = []
 
     @property
     def price(self) -> Price | None:
@@ -75,14 +82,14 @@ class Backends:
         return _type_of(schema)
 
     @asynccontextmanager
-    async def open(self) -> AsyncGenerator[Opened]:
+    async def open(self) -> AsyncGenerator[None]:
         """Open the backend and the judge, and close them at the end."""
         options = self._options
         if self.kind == "llama" and not options.quiet:
             warn(f"Starting a llama.cpp server for {options.gguf} ...")
         async with AsyncExitStack() as stack:
             try:
-                backend, *judges = [
+                opened = [
                     await stack.enter_async_context(open_upstream(spec, follow_redirects=True))
                     for spec in (self._spec, self._judge)
                     if spec is not None
@@ -94,9 +101,30 @@ class Backends:
                     raise
                 msg = f"--corpus: {exc}"
                 raise Problem(msg) from exc
-            yield Opened(self, options, self._spec.make_limits(), backend, *judges)
+            self.description = self._describe(opened[0])
+            self.models = [getattr(one, "model", None) for one in opened]
+            limits = self._spec.make_limits()
+            self._opened = [LimitedBackend(one, *limits) if limits else one for one in opened]
+            yield
 
-    def describe(self, backend: Any) -> str:
+    def make_budget(self, whose: str) -> Budget | None:
+        """Make the budget of ``this call`` or ``this run``; None for no limit."""
+        spec = self._options.spec
+        if spec.budget is not None and spec.budget.money is not None and None in self.models:
+            msg = (
+                "--budget cost needs to know the model beforehand: add --model NAME"
+                " (--judge-model NAME for a judge)"
+            )
+            raise Problem(msg, Exit.USAGE)
+        return spec.make_budget(self.prices(self.models), name=whose)
+
+    def make_strategy(self, **settings: Any) -> BaseSamplingStrategy:
+        """Make the strategy that was asked for."""
+        backend, *judges = self._opened
+        judge = judges[0] if judges else None
+        return self._options.spec.make_strategy(backend, judge=judge, **settings)
+
+    def _describe(self, backend: Any) -> str:
         """Say what generates."""
         match self._spec:
             case OpenAIUpstream():
@@ -134,11 +162,7 @@ class Backends:
 
     def _read_spec(self, kind: BackendName) -> OpenAIUpstream | LlamaUpstream | MarkovUpstream:
         options, names = self._options, option_names(type(self._options))
-        limits: dict[str, Any] = {
-            "price": options.price,
-            "requests_per_minute": options.requests_per_minute,
-            "tokens_per_minute": options.tokens_per_minute,
-        }
+        limits = {name: getattr(options, name) for name in LIMITS}
         match kind:
             case "openai":
                 return _openai(options.model, options.base_url, names, **limits)
@@ -213,39 +237,3 @@ def _type_of(schema: dict[str, Any]) -> type[Any]:
 
     check_format(Reply)
     return Reply
-
-
-class Opened:
-    """The open backend and the judge, and what is made of them."""
-
-    def __init__(
-        self,
-        backends: Backends,
-        options: DrawOptions,
-        limits: Sequence[Limit],
-        backend: Backend,
-        judge: Backend | None = None,
-    ) -> None:
-        self._spec = options.spec
-        both = [one for one in (backend, judge) if one is not None]
-        limited = [LimitedBackend(one, *limits) if limits else one for one in both]
-        self._backend, self._judge = limited[0], limited[1] if judge is not None else None
-        models: list[str | None] = [getattr(one, "model", None) for one in both]
-        self._models_known = None not in models
-        self.prices = backends.prices(models)
-        self.name = backends.describe(backend)
-
-    def make_budget(self, whose: str) -> Budget | None:
-        """Make the budget of ``this call`` or ``this run``; None for no limit."""
-        budget = self._spec.budget
-        if budget is not None and budget.money is not None and not self._models_known:
-            msg = (
-                "--budget cost needs to know the model beforehand: add --model NAME"
-                " (--judge-model NAME for a judge)"
-            )
-            raise Problem(msg, Exit.USAGE)
-        return self._spec.make_budget(self.prices, name=whose)
-
-    def make_strategy(self, **settings: Any) -> BaseSamplingStrategy:
-        """Make the strategy that was asked for."""
-        return self._spec.make_strategy(self._backend, judge=self._judge, **settings)

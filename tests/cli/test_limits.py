@@ -24,8 +24,8 @@ HARD = ["--check", "words<1"]
 
 async def opened(**options):
     """Make the strategy and the budget of options; both are open no more."""
-    given = DrawOptions(**options)
-    async with Backends(given, default="markov").open() as found:
+    found = Backends(DrawOptions(**options), default="markov")
+    async with found.open():
         return found.make_strategy(), found.make_budget("this call")
 
 

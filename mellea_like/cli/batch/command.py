@@ -31,7 +31,6 @@ from mellea_like.runtime.garbage_collector import relaxed_gc
 if TYPE_CHECKING:
     from mellea_like.batch.item import ItemResult
     from mellea_like.batch.rows.formats import Row
-    from mellea_like.cli.backends import Opened
     from mellea_like.cli.batch.options import BatchOptions
     from mellea_like.cli.signals import Ending
 
@@ -171,21 +170,21 @@ class _Batch:
 
     async def run(self) -> None:
         """Sample all rows and write what comes of them."""
-        options = self._options
-        async with self._backends.open() as opened:
+        options, backends = self._options, self._backends
+        async with backends.open():
             if not options.quiet:
-                warn(f"Backend: {opened.name}")
+                warn(f"Backend: {backends.description}")
             async with sample_many(
-                opened.make_strategy(),
+                backends.make_strategy(),
                 self._source.rows(),
                 concurrency=options.parallel,
                 action=self._template.fill,
                 requirements=self._requirements,
-                format=self._backends.reply_type,
+                format=backends.reply_type,
                 options=options.request_options,
-                budget=opened.make_budget("this run"),
+                budget=backends.make_budget("this run"),
                 ordered=options.ordered,
-                journal=self._journal(opened),
+                journal=self._journal(),
                 keep_errors=False,  # The backend's say nothing about the row.
                 on_progress=self._view.update,
                 settings=self._settings,
@@ -206,16 +205,13 @@ class _Batch:
                             kept = ended or (self._whole and output.rows > 0)
                             await output.close(keep=kept)
 
-    def _journal(self, opened: Opened) -> Journal | None:
-        path = self._options.journal
-        if path is None:
+    def _journal(self) -> Journal | None:
+        options, backends = self._options, self._backends
+        if options.journal is None:
             return None
-        return Journal(
-            path,
-            resume=self._options.resume,
-            text=self._options.journal_text,
-            prices=opened.prices,
-        )
+        prices = backends.prices(backends.models)
+        text, resume = options.journal_text, options.resume
+        return Journal(options.journal, resume=resume, text=text, prices=prices)
 
     async def _take(self, item: ItemResult[Any]) -> None:
         options = self._options

@@ -136,11 +136,14 @@ class RowSource:
         while True:
             self._reading = True
             with self._trouble():
-                row = await run_in_thread(next, self._rest, None)
+                row = await run_in_thread(self._next)
             self._reading = False
             if row is None:
                 return
             yield row
+
+    def _next(self) -> Row | None:
+        return next(self._rest, None)
 
     def _good(self, file: BufferedReader, *, told: bool = False) -> Iterator[Row]:
         def bad(row: BadRow) -> None:

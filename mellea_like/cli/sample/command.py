@@ -130,10 +130,11 @@ async def _sample(
     requirements: list[Requirement],
     progress: Progress,
 ) -> SamplingResult[Any]:
-    async with backends.open() as opened:
-        strategy = opened.make_strategy(budget=opened.make_budget("this call"), plugins=[progress])
+    async with backends.open():
+        budget = backends.make_budget("this call")
+        strategy = backends.make_strategy(budget=budget, plugins=[progress])
         if not options.quiet or backends.named is None:
-            warn(f"Backend: {opened.name}")
+            warn(f"Backend: {backends.description}")
         # Log records would run into a live view.
         shown = not (options.quiet or options.debug)
         view = live_view(lambda console: render(progress, console)) if shown else None
