@@ -222,7 +222,7 @@ class RerunGate(Component, Generic[T]):
 
     async def __aenter__(self) -> Self:
         if self._file is not None and self._tasks is None:
-            self._state = await anyio.to_thread.run_sync(_load, self._file)
+            self._state = await anyio.to_thread.run_sync(GateState.open, self._file)
         await super().__aenter__()
         last = self._state.last_tick
         since = math.inf if last is None else max(0.0, time.time() - last.timestamp())
@@ -253,7 +253,6 @@ class RerunGate(Component, Generic[T]):
             Exception: what the tick raised.
         """
         self._check_open()
-        _check_reason(reason)
         if deadline is not None:
             real_number("a request's deadline", deadline, least=-math.inf, most=math.inf)
         until = math.inf if deadline is None else deadline
@@ -285,7 +284,6 @@ class RerunGate(Component, Generic[T]):
             TypeError: the reason isn't a string.
         """
         self._check_open()
-        _check_reason(reason)
         return self._submit(reason, None)
 
     def status(self) -> RerunStatus:
@@ -312,6 +310,9 @@ class RerunGate(Component, Generic[T]):
 
     def _submit(self, reason: str, ticket: Ticket[T] | None) -> bool:
         """Take a submission in; tell whether that was possible."""
+        if not isinstance(reason, str):
+            msg = f"a reason is a string, not {reason!r}"
+            raise TypeError(msg)
         now = anyio.current_time()
         if self._current is not None:
             if self._on_busy == "ignore":
@@ -500,19 +501,3 @@ class RerunGate(Component, Generic[T]):
 
 def _count(submissions: Iterable[Submission[T]]) -> int:
     return sum(each.count for each in submissions)
-
-
-def _check_reason(reason: str) -> None:
-    if not isinstance(reason, str):
-        msg = f"a reason is a string, not {reason!r}"
-        raise TypeError(msg)
-
-
-def _load(file: Path) -> GateState:
-    try:
-        state = GateState.load(file)
-        state.save(file)
-    except OSError as error:
-        msg = f"a gate's state can't be kept in {file}: {error.strerror or error}"
-        raise CoalescingError(msg) from error
-    return state

@@ -31,6 +31,17 @@ class GateState(BaseModel):
     coalesced: int = Field(default=0, ge=0)
 
     @classmethod
+    def open(cls, path: Path) -> GateState:
+        """Read a state, and make sure that it can be written there."""
+        try:
+            state = cls.load(path)
+            state.save(path)
+        except OSError as error:
+            msg = f"a gate's state can't be kept in {path}: {error.strerror or error}"
+            raise CoalescingError(msg) from error
+        return state
+
+    @classmethod
     def load(cls, path: Path) -> GateState:
         """Read a state; where there is no file it is a fresh one, and a damaged one is an error."""
         try:
@@ -50,7 +61,7 @@ class GateState(BaseModel):
         target = path.resolve()
         number, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
         try:
-            with open(number, "w", encoding="utf-8") as file:  # noqa: PTH123 (it is open already)
+            with os.fdopen(number, "w", encoding="utf-8") as file:
                 file.write(self.model_dump_json(indent=2) + "\n")
                 file.flush()
                 os.fsync(number)
