@@ -123,9 +123,3 @@ def test_each_bar_says_what_happened():
     drawn = waterfall(trace_of(("failed", 1), ("passed", 1), best=1), "it", links=True)
     assert "<title>Iteration 1 failed, 0 s to 1 s: it says a word: it is missing</title>" in drawn
     assert "<title>Iteration 2 passed and won, 1 s to 2 s</title>" in drawn
-
-
-def test_bars_without_links_are_pictures():
-    drawn = waterfall(trace_of(("passed", 1)), "it", links=False)
-    assert "<a " not in drawn
-    assert 'role="img" aria-label="Iteration 1 passed and won, 0 s to 1 s"' in drawn

@@ -13,7 +13,7 @@ from report_kit import BEGUN, calls, item, run_of, trace_of
 
 from mellea_like.core.generation import Usage
 from mellea_like.report import figures_of
-from mellea_like.report.iterations import cut, fate_of, problems_of
+from mellea_like.report.iterations import cut, problems_of
 from mellea_like.report.statistics import (
     LISTED,
     MOST_NAMES,
@@ -121,10 +121,6 @@ def test_an_items_error_counts_once_though_its_iterations_had_it():
     assert figures(item(0, trace, other)).errors == {error["type"]: 1, "HookError": 1}
 
 
-def test_items_that_were_begun_again_are_counted():
-    assert figures(item(0, None, attempts=3), item(1, None)).repeated == 1
-
-
 # --- how many, how long, how much -------------------------------------------------------------
 
 
@@ -143,15 +139,6 @@ def test_attempts_are_the_iterations_that_ended_until_one_passed():
 def test_what_passed_later_or_was_cancelled_is_no_attempt(outcomes, best, number):
     slices = trace_of(*[(outcome, 1) for outcome in outcomes], best=best)["slices"]
     assert iterations_until(slices[best], slices) == number
-
-
-def test_time_is_that_of_finished_items():
-    made = figures(
-        item(0, None, elapsed=2.0),
-        item(1, None, elapsed=4.0, status="failed"),
-        item(2, None, elapsed=100.0, status="unfinished"),
-    )
-    assert list(made.latency.values) == [2.0, 4.0]
 
 
 def test_a_run_has_lasted_from_its_first_item_to_its_last():
@@ -173,17 +160,6 @@ def test_the_night_before_a_run_was_resumed_is_no_part_of_its_time():
     ]
     ended = (BEGUN + timedelta(seconds=night + 6)).isoformat()
     assert figures(*items, ended=ended).elapsed == pytest.approx(7.0 + 6.0)
-
-
-def test_intervals_cover_what_one_would_count_second_by_second():
-    intervals = Intervals()
-    for start, end in [(100, 101), (0, 5), (40, 60), (4, 8), (17, 18), (30.5, 30.5), (200, 200)]:
-        intervals.add(start, end)
-    # 0 to 18 and 30.5 to 60 have no gap of ten seconds; 100 to 101 stands alone, and so does 200.
-    assert intervals.total == pytest.approx(18 + 29.5 + 1 + 0)
-    assert len(intervals) == 4
-    intervals.add(8, 205)
-    assert (len(intervals), intervals.total) == (1, 205)
 
 
 @given(st.lists(st.tuples(st.integers(0, 300), st.integers(0, 40)), max_size=20))
@@ -274,11 +250,6 @@ def test_the_slowest_are_listed_slowest_first_and_earlier_first_among_equals():
     assert [i["id"] for i in slowest] == [1, 3, 0, *range(4, 4 + LISTED - 3)]
 
 
-def test_the_first_that_failed_are_listed():
-    items = [item(n, trace_of(("failed" if n % 2 else "passed", 1))) for n in range(100)]
-    assert [i["id"] for i in figures(*items).failed] == list(range(1, 2 * LISTED, 2))
-
-
 @given(st.lists(st.floats(0, 1e11), min_size=1, max_size=50), st.floats(0, 1))
 def test_a_quantile_is_the_least_value_that_so_many_do_not_exceed(values, share):
     found = Distribution()
@@ -360,9 +331,3 @@ def test_a_cut_trace_keeps_its_best():
     assert len(trace["slices"]) == 10
     assert cut(trace, 10) == (trace, 0)
     assert cut({**trace, "best_index": None}, 3)[0]["best_index"] is None
-
-
-def test_the_winner_is_told_by_what_it_is_and_not_by_what_it_is_like():
-    winner = trace_of(("passed", 1))["slices"][0]
-    assert fate_of(winner, winner) == "won"
-    assert fate_of(dict(winner), winner) == "late"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mellea_like.report.markup import Html, clip, html, joined, text_block, visible
+from mellea_like.report.markup import Html, clip, html, text_block, visible
 
 
 @pytest.mark.parametrize(
@@ -40,10 +40,6 @@ def test_what_is_filled_in_is_escaped_and_markup_is_not():
 
 def test_none_is_nothing_and_numbers_are_short():
     assert html('<td x="{}">{}{}{}</td>', 3.0, None, 1, 0.1 + 0.2) == '<td x="3">10.3</td>'
-
-
-def test_joined_pieces_are_escaped_one_by_one():
-    assert joined("<", Html("<br>"), None, 2) == "&lt;<br>2"
 
 
 @pytest.mark.parametrize(

@@ -76,10 +76,6 @@ def test_the_policy_allows_the_pages_own_style_and_script_and_nothing_else(which
     }
 
 
-def test_a_page_is_the_same_each_time(some):
-    assert run_report(run_of(some), some) == run_report(run_of(some), iter(some))
-
-
 # --- no text does anything --------------------------------------------------------------------
 
 
@@ -173,16 +169,6 @@ def test_a_call_that_passed_nothing_says_why(reason, detail, words):
     assert words in call_report(trace)
 
 
-def test_each_outcome_has_a_mark_and_a_pattern_besides_its_colour(call_page):
-    found = re.findall(r'<path d="([^"]+)" class="mark (\w+)"/></svg>', call_page)
-    marks = {outcome: strokes for strokes, outcome in found}
-    assert len({marks[o] for o in ("won", "failed", "errored", "cancelled")}) == 4
-    # The plain box, the striped and the hatched one; what is cancelled has a dashed edge.
-    assert 'fill="url(#it-failed)"' in call_page
-    assert 'fill="url(#it-errored)"' in call_page
-    assert re.search(r"\.box\.cancelled[^}]+stroke-dasharray", call_page)
-
-
 def test_a_title_can_be_given():
     assert "<title>Harbours &amp; more</title>" in call_report(
         trace_of(best=None), "Harbours & more"
@@ -251,11 +237,6 @@ def test_an_item_that_passed_says_after_how_many(failures, words):
     assert words in run_report(run_of(items), items)
 
 
-def test_an_item_whose_trace_is_not_kept_may_have_passed():
-    items = [item(0, None, status="passed")]
-    assert '<span class="why" dir="auto">passed</span>' in run_report(run_of(items), items)
-
-
 def test_what_was_run_is_written_for_people():
     items = [item(0, trace_of(("passed", 1)), attempts=2)]
     identity = {
@@ -273,17 +254,6 @@ def test_what_was_run_is_written_for_people():
     assert "<dt>options</dt>" not in page
     assert "<dt>format</dt>" not in page
     assert '<dt>begun again</dt><dd dir="auto">1 item</dd>' in page
-
-
-def test_what_json_has_other_words_for_is_written_in_them():
-    page = run_report(run_of([], identity={"options": {"stop": None, "n": 1, "echo": True}}), [])
-    assert ">stop: null, n: 1, echo: true</dd>" in page
-
-
-def test_a_reply_whose_text_was_not_kept_says_so():
-    trace = trace_of(("passed", 1))
-    trace["slices"][0]["text"] = ""
-    assert "Empty, or its text was not kept." in call_report(trace)
 
 
 # --- it stays small ---------------------------------------------------------------------------

@@ -40,10 +40,6 @@ def test_items_that_failed_are_named_in_a_line_each():
     ]
 
 
-def test_a_run_of_nothing_has_lines():
-    assert "No item is finished." in run_text(run_of([]), [])
-
-
 def test_what_is_no_run_is_a_value_error():
     with pytest.raises(ValueError, match="record of a run is damaged"):
         run_text({"prices": None}, [])
@@ -60,9 +56,3 @@ def test_a_calls_lines_say_how_it_ended_and_what_it_took():
         "    5.83 %  of the tokens in iterations that ended in an error",
         "1 iteration with BackendUnavailable",
     ]
-
-
-def test_a_call_that_failed_says_what_its_best_lacks():
-    lines = call_text(trace_of(("failed", 0))).splitlines()
-    assert "The best failure, iteration 1, lacks:" in lines
-    assert "  - it says a word: it is missing" in lines
