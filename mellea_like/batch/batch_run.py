@@ -12,8 +12,15 @@ import anyio
 from anyio.lowlevel import checkpoint
 
 from mellea_like.batch.identity import digest_of
-from mellea_like.batch.item import ItemResult, Job, budget_spent, first_failure, record_of
-from mellea_like.batch.journal.recorder import EarlierRun, ItemRecorder, replayed
+from mellea_like.batch.item import (
+    EarlierRun,
+    ItemRecorder,
+    ItemResult,
+    Job,
+    budget_spent,
+    record_of,
+    replayed,
+)
 from mellea_like.batch.progress import Progress, Reporter
 from mellea_like.batch.task_scope import task_scope
 from mellea_like.core.display import add_note
@@ -338,10 +345,14 @@ class BatchRun(Generic[T]):
             usage = Usage() if recorder is None else recorder.usage
         item = ItemResult(job.id, job.item, result, error, job.attempt, usage=usage)
         if self._fail_fast and not item.success:
-            self._abort(first_failure(item))
+            try:
+                item.unwrap()
+            except Exception as exc:  # noqa: BLE001 (what the iteration raises)
+                add_note(exc, f"this is item {item.id} of the batch, which fail_fast=True ended")
+                self._abort(exc)
             return
-        if recorder is not None and (error is None or self._keep_errors):
-            await recorder.finish(outcome)
+        if self._open_journal is not None and (error is None or self._keep_errors):
+            await self._open_journal.finish(job.id, job.attempt, outcome)
         self._finish(item)
 
     # --- how items end, and the batch ------------------------------------------------------------

@@ -9,8 +9,8 @@ import pytest
 from batch_kit import Counted, MemoryJournal, Plan, ids, into, results_of, strategy
 
 from mellea_like import Message, Usage
+from mellea_like.batch import item as item_module
 from mellea_like.batch import sample_many
-from mellea_like.batch.journal import recorder
 from mellea_like.errors import AuthenticationFailed, JournalError, LimitExceeded, SamplingFailed
 from mellea_like.limits import Budget
 
@@ -69,7 +69,7 @@ async def test_replays_keep_to_the_window(virtual_clock):
 async def test_items_are_looked_up_in_blocks_and_no_further_than_the_journal_goes(
     virtual_clock, monkeypatch
 ):
-    monkeypatch.setattr(recorder, "BLOCK", 5)
+    monkeypatch.setattr(item_module, "BLOCK", 5)
     journal = MemoryJournal()
     prompts = [str(n) for n in range(24)]
     await results_of(strategy(), prompts[:12], concurrency=10, journal=journal)

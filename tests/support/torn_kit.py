@@ -45,11 +45,11 @@ def log_of(path: Path) -> Path:
     return path.with_name(f"{path.name}-wal")
 
 
-def tear(written: Written, folder: Path, step: int) -> dict[int, int]:
+def tear(written: Written, folder: Path, step: int, first: int = 0) -> dict[int, int]:
     """Tear the log at every ``step``th byte; return how often so many results had survived."""
     seen: dict[int, int] = {}
     torn = folder / "torn.db"
-    for number, place in enumerate(range(0, len(written.log), step)):
+    for number, place in enumerate(range(first, len(written.log), step)):
         kind = KINDS[number % len(KINDS)]
         rest = len(written.log) - place
         tail = {"cut": b"", "zeros": bytes(rest), "garbage": random.Random(place).randbytes(rest)}
