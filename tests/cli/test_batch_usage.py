@@ -135,26 +135,6 @@ def test_the_help_names_the_formats_and_the_exit_codes(command, monkeypatch):
     assert "130 interrupted, 143 told to end (SIGTERM)." in words
 
 
-def test_a_missing_package_is_a_sentence_that_names_the_extra(here):
-    hide = "import sys; sys.modules['{}'] = None; from mellea_like.cli.main import main"
-    for package, source, extra in (
-        ("jinja2", "in.jsonl", "cli"),
-        ("pyarrow", "in.parquet", "arrow"),
-    ):
-        (here / "in.parquet").touch()
-        code = f"{hide.format(package)}; sys.exit(main(['batch', '{source}', *sys.argv[1:]]))"
-        done = subprocess.run(
-            [sys.executable, "-c", code, *BASE[1:], *MARKOV],
-            capture_output=True,
-            text=True,
-            env=environment(),
-            check=False,
-        )
-        assert (done.returncode, done.stdout) == (3, ""), done.stderr
-        assert done.stderr.endswith(f": pip install 'mellea-like[{extra}]'\n")
-        assert len(done.stderr.splitlines()) == 1
-
-
 def test_a_closed_standard_input_is_a_sentence(here):
     done = subprocess.run(
         ["bash", "-c", '"$@" <&-', "bash", sys.executable, "-m", "mellea_like.cli.main", "batch",

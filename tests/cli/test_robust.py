@@ -59,49 +59,45 @@ def test_on_a_terminal_it_says_that_it_reads(command):
     assert err.startswith("Reading the instruction from the terminal: end it with Ctrl-D.\n")
 
 
-@pytest.mark.parametrize(
-    ("package", "arguments", "extra"),
-    [
-        ("regex", ["--check", "regex:x"], "checks"),
-        ("openai", ["--base-url", "http://127.0.0.1:9/v1"], "openai"),
-        ("xllamacpp", ["--gguf", "SCHEMA"], "llama"),
-    ],
-)
-def test_a_missing_package_is_a_sentence_that_names_the_extra(tmp_path, package, arguments, extra):
-    file = tmp_path / "file"
-    file.write_text("{}")
-    given = [str(file) if argument == "SCHEMA" else argument for argument in arguments]
-    hide = f"import sys; sys.modules[{package!r}] = None; from mellea_like.cli.main import main"
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            f"{hide}; sys.exit(main(['sample', 'x', '-q', *sys.argv[1:]]))",
-            *given,
-        ],
+def without(package, *arguments):
+    """Run the command where a package isn't installed."""
+    code = f"import sys; sys.modules[{package!r}] = None; from mellea_like.cli.main import main"
+    return subprocess.run(
+        [sys.executable, "-c", f"{code}; sys.exit(main(sys.argv[1:]))", *arguments],
         capture_output=True,
         env=environment(),
         check=False,
         text=True,
     )
+
+
+BATCH = ("-p", "Say {{ text }}", "-o", "out.jsonl", "--backend", "markov")
+
+
+@pytest.mark.parametrize(
+    ("package", "arguments", "extra"),
+    [
+        ("typer", ["sample", "x"], "cli"),
+        ("rich", ["sample", "x"], "cli"),
+        ("regex", ["sample", "x", "--check", "regex:x"], "checks"),
+        ("openai", ["sample", "x", "-q", "--base-url", "http://127.0.0.1:9/v1"], "openai"),
+        ("xllamacpp", ["sample", "x", "-q", "--gguf", "FILE"], "llama"),
+        ("jinja2", ["batch", "FILE", *BATCH], "cli"),
+        ("pyarrow", ["batch", "FILE.parquet", *BATCH], "arrow"),
+        ("starlette", ["serve", "-c", "FILE"], "serve"),
+    ],
+)
+def test_a_missing_package_is_a_sentence_that_names_the_extra(tmp_path, package, arguments, extra):
+    for name in ("file", "file.parquet"):
+        (tmp_path / name).write_text("{}")
+    done = without(package, *(one.replace("FILE", f"{tmp_path}/file") for one in arguments))
     assert (done.returncode, done.stdout) == (3, "")
     assert f"pip install 'mellea-like[{extra}]'" in done.stderr
     assert len(done.stderr.splitlines()) == 1
 
 
 def test_an_error_that_nobody_foresaw_is_a_sentence_too():
-    hide = "import sys; sys.modules['pydoc_data'] = None; from mellea_like.cli.main import main"
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            f"{hide}; sys.exit(main(['sample', 'x', '-q', '--backend', 'markov']))",
-        ],
-        capture_output=True,
-        env=environment(),
-        check=False,
-        text=True,
-    )
+    done = without("pydoc_data", "sample", "x", "-q", "--backend", "markov")
     assert (done.returncode, done.stdout) == (3, "")
     assert done.stderr.startswith("mellea-like: RuntimeError: ")
     assert done.stderr.endswith(" (--debug shows where)\n")

@@ -6,14 +6,13 @@ import contextlib
 import re
 import signal
 import socket
-import subprocess
 import threading
 import time
 from typing import NamedTuple
 
 import httpx2
 import pytest
-from command_line import COMMAND, environment, start
+from command_line import environment, start
 from command_line import run as run_alone
 from http_server import Answer, OpenAIServer
 
@@ -223,21 +222,3 @@ def test_an_upstream_that_does_not_open_is_named(config, tmp_path):
     assert (done.returncode, done.stdout) == (3, "")
     assert "no.gguf" in done.stderr
     assert "Traceback" not in done.stderr
-
-
-def test_without_its_extra_it_says_what_to_install(config):
-    code = f"""
-import sys
-class Absent:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in {{"yaml", "starlette", "uvicorn", "prometheus_client"}}:
-            raise ModuleNotFoundError(name)
-sys.meta_path.insert(0, Absent())
-from mellea_like.cli.main import main
-sys.exit(main(["serve", "-c", {config(TOY)!r}]))
-"""
-    done = subprocess.run(
-        [COMMAND[0], "-c", code], capture_output=True, text=True, check=False, timeout=50
-    )
-    assert done.returncode == 3
-    assert "pip install 'mellea-like[serve]'" in done.stderr

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 
 import pytest
-from command_line import environment, run
+from command_line import run
 
 
 @pytest.mark.parametrize(
@@ -181,23 +179,6 @@ def test_help_has_examples_the_checks_and_the_exit_codes(command):
     assert '--check "words<=20" --check "contains:class"' in words
     assert "choice:a|b|c" in words
     assert "0 passed, 1 nothing passed, 2 bad usage" in words
-
-
-@pytest.mark.parametrize("package", ["typer", "rich"])
-def test_without_the_extra_one_sentence_names_it(package):
-    hidden = f"import sys; sys.modules[{package!r}] = None; from mellea_like.cli.main import main"
-    done = subprocess.run(
-        [sys.executable, "-c", f"{hidden}; sys.exit(main(['sample', 'x']))"],
-        capture_output=True,
-        env=environment(),
-        check=False,
-        text=True,
-    )
-    assert done.returncode == 3
-    assert done.stdout == ""
-    assert done.stderr == (
-        "mellea-like: the command line needs typer and rich: pip install 'mellea-like[cli]'\n"
-    )
 
 
 @pytest.mark.parametrize(
