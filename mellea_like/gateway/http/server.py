@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from mellea_like.gateway.config.gateway_config import ServerConfig
     from mellea_like.gateway.http.guard import App
 
-__all__ = ["connection_factory", "listen", "listening_address", "serve"]
+__all__ = ["listen", "serve"]
 
 BACKLOG = 512
 
