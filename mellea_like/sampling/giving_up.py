@@ -51,14 +51,13 @@ class PerRequirement:
         return Tally(self.threshold, self.confidence)
 
 
+@dataclass(slots=True)
 class _Count:
     """How often one requirement was met, and not."""
 
-    __slots__ = ("failed", "passed", "requirement")
-
-    def __init__(self, requirement: Requirement | None) -> None:
-        self.requirement = requirement  # Kept, so that no other gets its id.
-        self.passed = self.failed = 0
+    requirement: Requirement | None  # Kept, so that no other gets its id.
+    passed: int = 0
+    failed: int = 0
 
 
 class Tally:
@@ -95,8 +94,7 @@ class Tally:
         return hopeless
 
     def _hopeless(self, count: _Count) -> bool:
-        sure = _probability_under(self._threshold, count.passed, count.failed)
-        return sure > self._confidence
+        return _probability_under(self._threshold, count.passed, count.failed) > self._confidence
 
     @staticmethod
     def _sentence(what: str, count: _Count) -> str:

@@ -110,8 +110,9 @@ class BaseSchedule(ABC):
     taken as timing has it; no more iterations are in flight than ``concurrency_budget``, and the
     strategy's ``timeout`` holds.
 
-    A dataclass's field may take the place of a property. One without a default value is declared as
-    ``seconds: float = field()``: dataclasses would take the property for the default.
+    A dataclass's field may take the place of a property. One without a default value needs
+    ``slots=True``, and is declared as ``seconds: float = field()``: dataclasses would take the
+    property for the default.
     """
 
     __slots__ = ()
