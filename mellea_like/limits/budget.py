@@ -263,15 +263,16 @@ class Budget:
     @staticmethod
     async def _wait(claim: Claim, budgets: Sequence[Budget]) -> None:
         try:
-            while claim.queued_at is not None:
+            while True:
                 woken = anyio.Event()
                 claim.wake = woken.set
                 left = [left for b in budgets if (left := b._own_seconds_left()) is not None]
                 with anyio.move_on_after(min(left, default=None)):
                     await woken.wait()
-                if claim.queued_at is not None:
-                    for budget in budgets:
-                        budget._require_time()
+                if claim.queued_at is None:
+                    return
+                for budget in budgets:
+                    budget._require_time()
         except BaseException:
             claim.leave()
             raise
