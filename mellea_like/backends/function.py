@@ -105,7 +105,7 @@ class FunctionBackend:
         if meter.usage == before:
             _count(meter, generation.usage)
         if generation.usage.requests == 0:
-            generation = replace(generation, usage=_difference(meter.usage, before))
+            generation = replace(generation, usage=meter.usage - before)
         return generation
 
     async def _call(self, request: Request) -> object:
@@ -168,12 +168,3 @@ def _count(meter: Meter, usage: Usage) -> None:
         if number >= usage.unknown:
             request.settle(input_tokens=tokens[0], output_tokens=tokens[1])
         tokens = (0, 0)
-
-
-def _difference(after: Usage, before: Usage) -> Usage:
-    return Usage(
-        after.requests - before.requests,
-        after.input_tokens - before.input_tokens,
-        after.output_tokens - before.output_tokens,
-        after.unknown - before.unknown,
-    )

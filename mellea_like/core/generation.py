@@ -62,6 +62,14 @@ class Usage:
             self.unknown + other.unknown,
         )
 
+    def __sub__(self, other: Usage) -> Usage:
+        return Usage(
+            max(0, self.requests - other.requests),
+            max(0, self.input_tokens - other.input_tokens),
+            max(0, self.output_tokens - other.output_tokens),
+            max(0, self.unknown - other.unknown),
+        )
+
     def __str__(self) -> str:
         requests = "1 request" if self.requests == 1 else f"{self.requests} requests"
         known = f"{requests}, {self.input_tokens} + {self.output_tokens} tokens"

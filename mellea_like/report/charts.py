@@ -67,8 +67,10 @@ MOST_NAMES = 7
 """Columns whose names have room beside each other; of more, each second one is named."""
 
 
-def columns(counts: Sequence[tuple[str, int]], thing: str, along: str) -> Html:
-    """Draw a histogram: a column for each name."""
+def columns(counts: Sequence[tuple[str, int]], thing: str, along: str) -> Html | None:
+    """Draw a histogram: a column for each name; nothing where there is none."""
+    if not counts:
+        return None
     most = max(number for _, number in counts) or 1
     step = (RIGHT - LEFT) / max(len(counts), 4)
     each = 1 if len(counts) <= MOST_NAMES or len(counts[0][0]) < 3 else 2  # noqa: PLR2004 (letters)
@@ -120,6 +122,8 @@ STEPS = ((1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8), (1, 1.5, 2, 3, 5, 7), (1, 2, 5), 
 def sizes(found: Distribution, write: Callable[[float], str]) -> list[tuple[str, int]]:
     """Count values by their order of magnitude; a column has the name of its upper end."""
     high = found.most
+    if high <= 0:
+        return []
     low = max(found.quantile(0.0), high / 1e6)
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     ends: list[float] = []

@@ -259,7 +259,6 @@ def _content(figures: RunFigures, title: str | None) -> dict[str, Any]:
     failed = [room.item(item, "f", gist=True) for item in figures.failed]
     slowest = [room.item(item, "s") for item in figures.slowest]
     failures = figures.done - figures.passed
-    times = figures.latency
     return {
         "title": title or f"Run of {plural(figures.items, 'item')}",
         "about": about_run(figures),
@@ -269,21 +268,19 @@ def _content(figures: RunFigures, title: str | None) -> dict[str, Any]:
         **_tokens(figures),
         **_rates(figures),
         "until_note": until_words(figures),
-        "until_chart": columns(numbers(figures.until_passed), "item", "iterations until one passed")
-        if figures.until_passed.values
-        else None,
+        "until_chart": columns(
+            numbers(figures.until_passed), "item", "iterations until one passed"
+        ),
         "latency_note": latency_words(figures),
-        "latency_chart": columns(sizes(times, seconds), "item", "time per item, up to")
-        if times.most > 0
-        else None,
+        "latency_chart": columns(sizes(figures.latency, seconds), "item", "time per item, up to"),
         **_cost(figures),
         "errors": [
             (clip(kind, 200), count(n)) for kind, n in figures.errors.most_common(MOST_ERRORS)
         ],
         "errors_note": f"{plural(figures.errors.total(), 'error')} in iterations and items.",
         "failed": failed,
-        "failed_note": _first(len(failed), failures)
-        + " Open one to see what was asked, what came, and what was wrong with it.",
+        "failed_note": f"{plural(failures, 'item')}, the first {len(failed)} of which are listed."
+        " Open one to see what was asked, what came, and what was wrong with it.",
         "slowest": slowest,
         "slowest_note": f"The {plural(len(slowest), 'item')} that took longest."
         if len(slowest) > 1
@@ -357,15 +354,8 @@ def _cost(figures: RunFigures) -> dict[str, Any]:
         words += " Requests of unknown cost are missing from that."
     return {
         "cost_note": words,
-        "cost_chart": columns(sizes(costs, written), "item", "cost per item, up to")
-        if costs.most > 0
-        else None,
+        "cost_chart": columns(sizes(costs, written), "item", "cost per item, up to"),
     }
-
-
-def _first(shown: int, whole: int) -> str:
-    items = plural(whole, "item")
-    return f"{items}." if shown == whole else f"The first {shown} of {items}."
 
 
 class _Detail:

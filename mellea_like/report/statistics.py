@@ -193,7 +193,7 @@ class RunFigures:
         trace = item["trace"]
         recorded, money = self._trace(trace)
         self._item_error(item["error"], trace)
-        rest = _less(usage, recorded)
+        rest = usage - recorded
         self.fates["other"] += rest
         if self.prices is not None:
             money = money.plus(self.prices.cost(rest, None))
@@ -334,12 +334,3 @@ def why(item: Mapping[str, Any]) -> str:
     best = trace["best_index"]
     problems = [] if best is None else problems_of(trace["slices"][best])
     return "; ".join(problems) or f"stopped: {trace['stop_reason']}"
-
-
-def _less(all_of: Usage, part: Usage) -> Usage:
-    return Usage(
-        max(0, all_of.requests - part.requests),
-        max(0, all_of.input_tokens - part.input_tokens),
-        max(0, all_of.output_tokens - part.output_tokens),
-        max(0, all_of.unknown - part.unknown),
-    )
