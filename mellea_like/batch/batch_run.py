@@ -92,7 +92,7 @@ class BatchRun(Generic[T]):
             msg = f"items are an iterable or an async iterable, not {items!r}"
             raise TypeError(msg)
         self._work = work
-        self._items = items
+        self._items: Any = items
         self._total = len(items) if isinstance(items, Sized) else None
         self._concurrency = concurrency
         self._ordered = ordered

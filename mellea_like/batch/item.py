@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar, cast
 
 from mellea_like.batch.identity import differing_part, label_of, row_of
 from mellea_like.core.conversation import as_action
@@ -169,8 +169,10 @@ class Work(NamedTuple):
 
 def record_of(outcome: SamplingResult[Any] | Exception) -> SamplingResult[Any] | None:
     """Return the record of a call; None where it raised an error that carries none."""
-    record: Any = getattr(outcome, "result", None) if isinstance(outcome, Exception) else outcome
-    return record if isinstance(record, SamplingResult) else None
+    if not isinstance(outcome, Exception):
+        return outcome
+    record: Any = getattr(outcome, "result", None)
+    return cast("Any", record) if isinstance(record, SamplingResult) else None
 
 
 def budget_spent(outcome: SamplingResult[Any] | Exception) -> LimitExceeded | None:
