@@ -148,6 +148,8 @@ ID = re.compile(r"[0-9a-f-]{8,36}(/\d+)?")
 
 _lock = threading.Lock()
 _blocks = 0
+_plain: Callable[..., logging.LogRecord] = logging.LogRecord
+"""What makes records where no block runs."""
 
 
 @contextmanager
@@ -167,9 +169,6 @@ def redacted_logs() -> Generator[None]:
             _blocks -= 1
             if not _blocks:
                 logging.setLogRecordFactory(_plain)
-
-
-_plain: Callable[..., logging.LogRecord] = logging.LogRecord
 
 
 def _make_record(*given: Any, **more: Any) -> logging.LogRecord:
