@@ -181,7 +181,9 @@ def _make_record(*given: Any, **more: Any) -> logging.LogRecord:
         record.msg, record.args = HIDDEN, ()
     elif library:
         # What nobody caught, asyncio logs with the callback and what it was called with.
-        record.msg = str(record.msg).partition("\n")[0].partition("<")[0].rstrip()
+        first = str(record.msg).partition("\n")[0].partition("<")[0].rstrip()
+        if first != record.msg:
+            record.msg, record.args = first, ()
     if record.args and not isinstance(record.args, tuple):
         record.msg, record.args = HIDDEN, ()
     # The engine logs errors, and those of a check may quote what it checked. Those of upstreams
