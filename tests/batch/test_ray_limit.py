@@ -132,10 +132,9 @@ async def test_what_a_dead_worker_had_under_way_counts_as_spent_and_the_others_g
 
 
 async def test_a_worker_that_was_taken_for_dead_while_it_waited_is_told():
-    async with actor_of(requests=100, requests_per_minute=1) as actor:
+    async with actor_of(requests=100, requests_per_minute=0.1) as actor:
         waiting, other = Worker(actor, server := Server()), Worker(actor, Server())
         await other.send()
-        actor.keeper._limits[1].requests_per_minute = 0.1
         async with anyio.create_task_group() as tasks:
             with pytest.raises(LimitExceeded, match="hadn't heard of this worker for 60 s"):
                 # Outside a block, it shows no life.
