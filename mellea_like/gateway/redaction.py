@@ -19,7 +19,7 @@ from mellea_like.errors import BackendError, MelleaError
 from mellea_like.runtime.logs import logger as engine
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Sequence
 
     from mellea_like.core.backend import Backend, Request
     from mellea_like.core.generation import Generation
@@ -79,13 +79,16 @@ def redacted(error: Exception, name: str) -> Exception:
 
 
 @contextmanager
-def _in_our_words(name: str) -> Generator[None]:
+def _in_our_words(name: str, others: Sequence[Exception] = ()) -> Generator[None]:
     try:
         yield
     except StopAsyncIteration:
         raise
-    except Exception as exc:  # noqa: BLE001 (whatever it is, its text may be the upstream's)
-        raise redacted(exc, name) from None
+    except Exception as exc:
+        error = redacted(exc, name)
+        if error is exc or any(exc is other for other in others):
+            raise
+        raise error from None
 
 
 class RedactedBackend(BackendWrapper):
@@ -106,17 +109,15 @@ class RedactedBackend(BackendWrapper):
     ) -> AsyncGenerator[AsyncIterator[str | Generation], None]:
         reader: list[Exception] = []
         try:
-            with _in_our_words(self._name):
+            with _in_our_words(self._name, reader):
                 async with super()._stream(request) as inside:
                     try:
                         yield _RedactedPieces(inside, self._name)
                     except Exception as exc:
                         reader.append(exc)  # Also what the pieces raised: in our words by then.
                         raise
-        except Exception:
-            if reader:
-                raise reader.pop() from None
-            raise
+        finally:
+            reader.clear()  # Its errors refer to this frame.
 
 
 class _RedactedPieces:

@@ -162,9 +162,11 @@ async def test_an_upstream_s_error_keeps_its_class_and_numbers_but_not_its_text(
 @pytest.mark.anyio
 async def test_what_this_library_says_on_its_own_account_is_passed_on():
     error = LimitExceeded("a budget is spent")
+    error.__cause__ = KeyError("why")
     with pytest.raises(LimitExceeded) as caught:
         await RedactedBackend(Failing(error), "main").generate(REQUEST)
     assert caught.value is error
+    assert isinstance(error.__cause__, KeyError)
     assert redacted(error, "main") is error
 
 
