@@ -128,6 +128,20 @@ class Budget:
             prices.
     """
 
+    # No other attributes: ``budget.requests = 5`` would change nothing.
+    __slots__ = (
+        "__weakref__",
+        "_account",
+        "_loop",
+        "_started",
+        "_timeline",
+        "assume_output_tokens",
+        "chain",
+        "limits",
+        "name",
+        "prices",
+    )
+
     def __init__(
         self,
         *,
@@ -353,8 +367,10 @@ class Budget:
             msg = f"budget {self.name!r}: its {self.limits.seconds:g} seconds are over"
             raise LimitExceeded(msg)
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_loop": None}
+    def __getstate__(self) -> tuple[None, dict[str, Any]]:
+        state = {name: getattr(self, name) for name in Budget.__slots__ if name != "__weakref__"}
+        prices = None if self.prices is None else dict(self.prices)
+        return None, {**state, "prices": prices, "_loop": None}
 
     def _enter_loop(self) -> None:
         loop = current_token()

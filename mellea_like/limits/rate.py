@@ -78,10 +78,6 @@ class RateLimiter(QueuedLimit):
             always go from a full bucket.
         assume_output_tokens: tokens of a reply without ``options.max_tokens``, at least 1.
 
-    Attributes:
-        requests_per_minute: see above.
-        tokens_per_minute: see above.
-
     Raises:
         TypeError: something isn't a number.
         ValueError: a number is out of its range, or there is no limit.
@@ -101,10 +97,18 @@ class RateLimiter(QueuedLimit):
             raise ValueError(msg)
         burst = real_number("RateLimiter: burst_seconds", burst_seconds, over=0)
         self._assumed = whole_number("RateLimiter: assume_output_tokens", assume_output_tokens)
-        self.requests_per_minute = requests_per_minute
-        self.tokens_per_minute = tokens_per_minute
         self._requests = _bucket("requests_per_minute", requests_per_minute, burst)
         self._tokens = _bucket("tokens_per_minute", tokens_per_minute, burst)
+
+    @property
+    def requests_per_minute(self) -> float | None:
+        """How many requests may go in a minute; None for no limit."""
+        return None if self._requests is None else self._requests.per_minute
+
+    @property
+    def tokens_per_minute(self) -> float | None:
+        """How many tokens may be spent in a minute; None for no limit."""
+        return None if self._tokens is None else self._tokens.per_minute
 
     def _delay(self, now: float, permit: QueuedPermit) -> float:
         delay = self._pause_left(now)

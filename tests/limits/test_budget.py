@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import math
+import pickle
 from contextlib import aclosing
 
 import anyio
@@ -101,6 +102,15 @@ def test_a_budget_without_a_limit_is_refused_unless_it_is_within_another():
     with pytest.raises(ValueError, match="needs a limit"):
         Budget()
     assert Budget(within=Budget(requests=1)).limits.requests is None
+
+
+def test_limits_are_for_good_and_a_copy_has_them_too():
+    budget = Budget(requests=5, prices=PRICES, name="mine")
+    with pytest.raises(AttributeError):
+        budget.requests = 6
+    again = pickle.loads(pickle.dumps(Budget(money=2, within=budget)))
+    assert (again.limits.money, [b.name for b in again.chain]) == (2, ["budget", "mine"])
+    assert again.chain[1].limits == budget.limits
 
 
 def test_money_needs_prices():
