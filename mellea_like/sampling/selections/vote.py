@@ -1,0 +1,141 @@
+"""The answer that most draws give."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from math import comb
+from typing import TYPE_CHECKING, Any
+
+from mellea_like.core.decision import Decision
+from mellea_like.sampling.selections.base import BaseSelection, SelectionFacts, SelectionState
+from mellea_like.sampling.selections.best_of import check_n
+from mellea_like.sampling.selections.marks import Key, Scorer, keying, scoring, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Hashable
+
+    from mellea_like.core.validation import Candidate
+
+__all__ = ["Vote", "majority_confidence"]
+
+
+@dataclass(frozen=True, slots=True)
+class Vote(BaseSelection):
+    """The most frequent answer (self-consistency); of equally frequent ones the lowest rank.
+
+    Each draw that passes has one vote. The call ends as soon as the answer in front can't be
+    overtaken by the votes that are left, or is likely enough to stay in front.
+
+    Args:
+        key: takes a `Candidate` and returns what it votes for; None for its parsed value, or its
+            text without surrounding blanks. The winner is the first draw with that key.
+        n: how many votes to count at most.
+        confidence: how likely it must be that the first of the two leading answers is the more
+            frequent one: P(Beta(a + 1, b + 1) > 1/2), a and b being their votes (adaptive
+            consistency, arXiv 2305.11860); None for certainty.
+        weight: a scorer, whose score (not negative) is the weight of a draw's vote; then all n
+            votes are counted. None for one each.
+
+    Raises:
+        TypeError: ``key`` or ``weight`` is not callable.
+        ValueError: ``n`` is below 1, or ``confidence`` not between 0.5 and 1.
+    """
+
+    key: Key | None = None
+    n: int = 16
+    confidence: float | None = 0.95
+    weight: Scorer | None = None
+
+    def __post_init__(self) -> None:
+        for name, function in (("key", self.key), ("weight", self.weight)):
+            if function is not None and not callable(function):
+                msg = f"Vote({name}=...) is a function of a Candidate, not {function!r}"
+                raise TypeError(msg)
+        check_n(self.n, "Vote")
+        if self.confidence is not None and not 0.5 <= self.confidence < 1:  # noqa: PLR2004
+            msg = (
+                f"Vote(confidence=...) lies between 0.5 and 1, or is None for certainty, not"
+                f" {self.confidence!r}"
+            )
+            raise ValueError(msg)
+
+    @property
+    def mark(self) -> Callable[[Candidate], Any | Awaitable[Any]]:
+        """The key, and the weight of the vote."""
+        keyed = keying(self.key)
+        if self.weight is None:
+            return lambda candidate: (keyed(candidate), 1.0)
+        weighed = scoring(self.weight)
+
+        async def mark(candidate: Candidate) -> tuple[Hashable, float]:
+            weight, _ = await weighed(candidate)
+            if weight < 0:
+                msg = f"the weight of a vote is not negative, and this one is {weight:g}"
+                raise ValueError(msg)
+            return keyed(candidate), weight
+
+        return mark
+
+    def begin(self, facts: SelectionFacts) -> _State:
+        """Begin a call."""
+        return _State(self, facts)
+
+
+class _State(SelectionState):
+    def __init__(self, config: Vote, facts: SelectionFacts) -> None:
+        super().__init__("vote", facts, config.n)
+        self._config = config
+        self._votes = defaultdict[Any, float](float)
+
+    def enough(self) -> str:
+        key, weight = self.marks[-1]
+        self._votes[key] += weight
+        if (all_in := super().enough()) or self._config.weight is not None:
+            return all_in
+        counts = sorted(self._votes.values(), reverse=True)
+        first, second = int(counts[0]), int(counts[1]) if len(counts) > 1 else 0
+        left = min(self.wanted(), self.turns_left)
+        if first - second > left:
+            return f"{first} to {second} votes can't be overtaken by {left}"
+        confidence = self._config.confidence
+        if confidence is not None and majority_confidence(first, second) >= confidence:
+            return f"{first} to {second} votes: the majority, with {confidence:g} confidence"
+        return ""
+
+    def decide(self) -> Decision | None:
+        if not self.passed:
+            return None
+        first_of: dict[Any, int] = {}
+        for i in sorted(range(len(self.passed)), key=self.by_rank):
+            first_of.setdefault(self.marks[i][0], i)
+        order = sorted(self._votes, key=lambda k: (-self._votes[k], self.by_rank(first_of[k])))
+        total = sum(self._votes.values())
+        votes: dict[str, float] = {}
+        for key in order:
+            votes[shown(key)] = votes.get(shown(key), 0.0) + self._votes[key]
+        return Decision(
+            self.kind,
+            (self.passed[first_of[order[0]]].iteration,),
+            self.reason,
+            votes=votes,
+            share=self._votes[order[0]] / total if total else None,
+            abstentions=self.abstentions,
+        )
+
+
+def majority_confidence(first: int, second: int) -> float:
+    """Return how likely the leading answer is the more frequent of the two leading ones.
+
+    P(Beta(first + 1, second + 1) > 1/2), which is the chance that of first + second + 1 tosses of a
+    coin at most ``first`` are heads (arXiv 2305.11860, section 3).
+
+    Args:
+        first: the votes of the leading answer.
+        second: the votes of the next one.
+
+    Returns:
+        The probability, from 0 to 1.
+    """
+    tosses = first + second + 1
+    return sum(comb(tosses, heads) for heads in range(first + 1)) / 2**tosses
