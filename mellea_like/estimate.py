@@ -59,9 +59,7 @@ def pass_hat_k(draws: int, passes: int, k: int) -> float:
     return math.comb(passes, k) / math.comb(draws, k)
 
 
-def pass_rate_interval(
-    draws: int, passes: int, confidence: float = 0.95
-) -> tuple[float, float]:
+def pass_rate_interval(draws: int, passes: int, confidence: float = 0.95) -> tuple[float, float]:
     """Return where the pass rate of one item lies: Wilson's interval (1927).
 
     Args:
@@ -82,8 +80,8 @@ def pass_rate_interval(
     z = NormalDist().inv_cdf((1 + confidence) / 2)
     rate = passes / draws
     middle = (rate + z * z / (2 * draws)) / (1 + z * z / draws)
-    half = z / (1 + z * z / draws) * math.sqrt(
-        rate * (1 - rate) / draws + z * z / (4 * draws * draws)
+    half = (
+        z / (1 + z * z / draws) * math.sqrt(rate * (1 - rate) / draws + z * z / (4 * draws * draws))
     )
     # Rounding apart, the interval holds the rate itself.
     return max(0.0, min(middle - half, rate)), min(1.0, max(middle + half, rate))

@@ -58,8 +58,7 @@ def test_the_interval_holds_the_rate_itself(seen):
 def items(alpha: float, beta: float, hopeless: float, count: int) -> list[float]:
     chance = random.Random(7)
     return [
-        0.0 if chance.random() < hopeless else chance.betavariate(alpha, beta)
-        for _ in range(count)
+        0.0 if chance.random() < hopeless else chance.betavariate(alpha, beta) for _ in range(count)
     ]
 
 
@@ -102,7 +101,7 @@ def test_coverage_grows_with_the_draws_whatever_was_seen(drawn):
     fit = fit_pass_rates((draws, round(draws * share)) for draws, share in drawn)
     curve = [fit.coverage(k) for k in (1, 2, 4, 8, 100, 10_000)]
     assert curve == sorted(curve)
-    assert 0 <= curve[0]
+    assert curve[0] >= 0
     assert curve[-1] <= 1
     assert math.isfinite(fit.log_likelihood)
 

@@ -2,18 +2,37 @@
 
 from __future__ import annotations
 
+import inspect
+import math
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
-from mellea_like.core.decision import Decision
+from mellea_like.core.display import bounded
 from mellea_like.core.slice import Outcome, Slice
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Hashable
 
+    from mellea_like.core.decision import Decision
     from mellea_like.core.validation import Candidate
 
-__all__ = ["BaseSelection", "SelectionFacts", "SelectionState"]
+__all__ = [
+    "BaseSelection",
+    "Key",
+    "Scorer",
+    "SelectionFacts",
+    "SelectionState",
+    "check_n",
+    "keying",
+    "read_score",
+    "scoring",
+    "shown",
+]
+
+Scorer: TypeAlias = (
+    "Callable[[Candidate], float | tuple[float, str] | Awaitable[float | tuple[float, str]]]"
+)
+Key: TypeAlias = "Callable[[Candidate], Hashable]"
 
 
 class SelectionFacts(NamedTuple):
@@ -44,6 +63,7 @@ class SelectionState(ABC):
         self.turns_left = facts.turns
         self.passed: list[Slice] = []
         self.marks: list[Any] = []
+        self.answers: dict[tuple[int, int], float] = {}
         self.abstentions = 0
         self.reason = ""
 
@@ -90,6 +110,7 @@ class SelectionState(ABC):
             pair: the positions of the two in `passed`.
             points: what the first one won: 1.0, 0.5 (no preference) or 0.0.
         """
+        self.answers[pair] = points
 
     @abstractmethod
     def decide(self) -> Decision | None:
@@ -135,3 +156,69 @@ class BaseSelection(ABC):
         Returns:
             The state of this call's selection.
         """
+
+
+# What a selection wants to know of each candidate: its score, or its key
+
+
+def scoring(score: Scorer) -> Callable[[Candidate], Awaitable[tuple[float, str]]]:
+    """Return what marks a candidate with its score and the reason for it."""
+
+    async def mark(candidate: Candidate) -> tuple[float, str]:
+        answer: Any = score(candidate)
+        if inspect.isawaitable(answer):
+            answer = await answer
+        return read_score(answer)
+
+    return mark
+
+
+def read_score(answer: object) -> tuple[float, str]:
+    """Read what a scorer returned; a `TypeError` or `ValueError` says what is wrong with it."""
+    reason = ""
+    if isinstance(answer, tuple) and len(pair := cast("tuple[object, ...]", answer)) == 2:  # noqa: PLR2004
+        answer, said = pair
+        reason = said if isinstance(said, str) else bounded(repr(said))
+    if isinstance(answer, bool) or not hasattr(answer, "__float__"):
+        msg = f"a scorer returns a float, or (float, reason), not {answer!r}"
+        raise TypeError(msg)
+    score = float(cast("float", answer))
+    if math.isnan(score):
+        msg = "a scorer returned NaN, which is neither more nor less than another score"
+        raise ValueError(msg)
+    return score, reason
+
+
+def keying(key: Key | None) -> Callable[[Candidate], Hashable]:
+    """Return what marks a candidate with the key that it votes for, or differs by."""
+    if key is None:
+        return key_of
+    return lambda candidate: _hashable(key(candidate))
+
+
+def key_of(candidate: Candidate) -> Hashable:
+    """Return the key of a candidate where none is given: its parsed value, else its text."""
+    value = candidate.value
+    return value.strip() if isinstance(value, str) else _hashable(value)
+
+
+def _hashable(value: Any) -> Hashable:
+    """Return something equal for equal values that can be counted: JSON, where it is no key."""
+    try:
+        hash(value)
+    except TypeError:
+        dump = getattr(value, "model_dump_json", None)
+        return dump() if dump is not None else repr(value)
+    return cast("Hashable", value)
+
+
+def shown(key: Hashable) -> str:
+    """Return a key as the decision shows it."""
+    return bounded(key if isinstance(key, str) else repr(key))
+
+
+def check_n(n: object, what: str) -> None:
+    """Make sure that a number of draws can be."""
+    if n is not None and (isinstance(n, bool) or not isinstance(n, int) or n < 1):
+        msg = f"{what}(n=...) is an int of at least 1, not {n!r}"
+        raise ValueError(msg)

@@ -1,0 +1,320 @@
+"""The best of several: by a score, by likeness to the others, by a judge's comparisons."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from statistics import fmean, stdev
+from typing import TYPE_CHECKING, Any, Literal
+
+from mellea_like.core.decision import Comparison, Decision
+from mellea_like.sampling.selections.base import (
+    BaseSelection,
+    Scorer,
+    SelectionFacts,
+    SelectionState,
+    check_n,
+    read_score,
+    scoring,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from mellea_like.core.backend import Backend
+    from mellea_like.core.validation import Candidate
+
+__all__ = ["BestOf", "Consensus", "Tournament", "expected_improvement", "word_overlap"]
+
+FEWEST = 4
+"""Scores without which their spread is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class BestOf(BaseSelection):
+    """The highest score among those that pass; of equal ones the lowest rank.
+
+    Args:
+        score: takes a `Candidate` and returns a float, or ``(float, reason)``; sync or async, or
+            a scorer such as `judge_score(...)`. What it raises makes the slice an errored one.
+        n: how many are to pass; None for as many as there are turns.
+        threshold: a score that is good enough: the first to reach it ends the call.
+        stop: ``"expected-improvement"`` ends the call when a further draw no longer pays: when
+            the score it is expected to add to the best is less than ``cost``.
+        cost: what a draw costs, in units of the score; for ``stop``.
+
+    Raises:
+        TypeError: ``score`` is not callable.
+        ValueError: ``n`` is below 1, ``stop`` is unknown, or one of ``stop`` and ``cost`` is there
+            without the other.
+    """
+
+    score: Scorer
+    n: int | None = None
+    threshold: float | None = None
+    stop: Literal["expected-improvement"] | None = None
+    cost: float | None = None
+
+    def __post_init__(self) -> None:
+        if not callable(self.score):
+            msg = f"BestOf(score) takes a function of a Candidate, not {self.score!r}"
+            raise TypeError(msg)
+        check_n(self.n, "BestOf")
+        if self.stop not in (None, "expected-improvement"):
+            msg = f"BestOf(stop=...) is 'expected-improvement' or None, not {self.stop!r}"
+            raise ValueError(msg)
+        if (self.stop is None) is not (self.cost is None):
+            msg = (
+                "BestOf(stop='expected-improvement') needs cost=..., what a draw costs in units of"
+                " the score; and cost is for nothing else"
+            )
+            raise ValueError(msg)
+        if self.cost is not None and not 0 < self.cost < math.inf:
+            msg = f"BestOf(cost=...) is a positive number, not {self.cost!r}"
+            raise ValueError(msg)
+
+    @property
+    def mark(self) -> Callable[[Candidate], Any | Awaitable[Any]]:
+        """The score, with its reason."""
+        return scoring(self.score)
+
+    def begin(self, facts: SelectionFacts) -> _BestOfState:
+        """Begin a call."""
+        return _BestOfState(self, facts)
+
+
+class _BestOfState(SelectionState):
+    def __init__(self, config: BestOf, facts: SelectionFacts) -> None:
+        super().__init__("best-of", facts, config.n)
+        self._config = config
+
+    def enough(self) -> str:
+        config = self._config
+        scores = [score for score, _ in self.marks]
+        if config.threshold is not None and scores[-1] >= config.threshold:
+            return f"a score of {scores[-1]:g} reaches {config.threshold:g}"
+        if config.cost is not None and len(scores) >= FEWEST:
+            gain = expected_improvement(scores)
+            if gain < config.cost:
+                return f"a further draw would add {gain:.3g}, and costs {config.cost:g}"
+        return super().enough()
+
+    def decide(self) -> Decision | None:
+        if not self.passed:
+            return None
+        best = min(range(len(self.passed)), key=lambda i: (-self.marks[i][0], self.by_rank(i)))
+        iterations = [slice_.iteration for slice_ in self.passed]
+        return Decision(
+            self.kind,
+            (iterations[best],),
+            self.reason,
+            scores={it: score for it, (score, _) in zip(iterations, self.marks, strict=True)},
+            notes={it: why for it, (_, why) in zip(iterations, self.marks, strict=True) if why},
+            abstentions=self.abstentions,
+        )
+
+
+def expected_improvement(scores: Sequence[float]) -> float:
+    """Return by how much one further draw is expected to raise the best score.
+
+    Pandora's rule (Weitzman 1979; for draws of a model arXiv 2510.01394) draws on while
+    E[(v - best)+] exceeds the cost. The distribution of v is not known, so v is taken as normal
+    with the mean of the scores so far and the deviation of Student's t of as many degrees of
+    freedom as they leave: few scores make the tail wider, and the rule more patient.
+
+    Args:
+        scores: those so far, at least 4.
+
+    Returns:
+        The expected improvement, in units of the score.
+    """
+    n, best = len(scores), max(scores)
+    degrees = n - 1
+    spread = stdev(scores) * math.sqrt((1 + 1 / n) * degrees / (degrees - 2))
+    if spread == 0:
+        return 0.0
+    z = (best - fmean(scores)) / spread
+    density = math.exp(-z * z / 2) / math.sqrt(2 * math.pi)
+    return spread * (density - z * math.erfc(z / math.sqrt(2)) / 2)
+
+
+def word_overlap(one: Candidate, other: Candidate) -> float:
+    """Return how alike two texts are: 2 M / T, of T words of both M in matching blocks.
+
+    That is `difflib.SequenceMatcher.ratio` over words (Ratcliff and Obershelp 1988).
+
+    Args:
+        one: a candidate.
+        other: another.
+
+    Returns:
+        From 0.0, no word in common, to 1.0, the same words in the same order.
+    """
+    return SequenceMatcher(None, one.text.split(), other.text.split(), autojunk=False).ratio()
+
+
+@dataclass(frozen=True, slots=True)
+class Consensus(BaseSelection):
+    """The candidate most like all the others: minimum Bayes risk; peers call it MBRD.
+
+    For free text, where hardly two draws are equal and a vote has no majority. It compares each two
+    once, in the event loop: n (n - 1) / 2 calls of ``similarity``.
+
+    Args:
+        similarity: takes two `Candidate`s and returns a float, more for more alike; synchronous
+            and symmetric. None for `word_overlap`.
+        n: how many are to pass.
+
+    Raises:
+        TypeError: ``similarity`` is not callable.
+        ValueError: ``n`` is below 1.
+    """
+
+    similarity: Callable[[Candidate, Candidate], float] = word_overlap
+    n: int = 8
+
+    def __post_init__(self) -> None:
+        if not callable(self.similarity):
+            msg = f"Consensus(similarity) is a function of two Candidates, not {self.similarity!r}"
+            raise TypeError(msg)
+        check_n(self.n, "Consensus")
+
+    @property
+    def mark(self) -> Callable[[Candidate], Any]:
+        """The candidate itself."""
+        return lambda candidate: candidate
+
+    def begin(self, facts: SelectionFacts) -> _ConsensusState:
+        """Begin a call."""
+        return _ConsensusState(self, facts)
+
+
+class _ConsensusState(SelectionState):
+    def __init__(self, config: Consensus, facts: SelectionFacts) -> None:
+        super().__init__("consensus", facts, config.n)
+        self._similarity = config.similarity
+
+    def decide(self) -> Decision | None:
+        if not self.passed:
+            return None
+        n = len(self.passed)
+        sums = [0.0] * n
+        for i in range(n):
+            for j in range(i + 1, n):
+                alike, _ = read_score(self._similarity(self.marks[i], self.marks[j]))
+                sums[i] += alike
+                sums[j] += alike
+        best = min(range(n), key=lambda i: (-sums[i], self.by_rank(i)))
+        others = max(1, n - 1)
+        return Decision(
+            self.kind,
+            (self.passed[best].iteration,),
+            self.reason,
+            scores={s.iteration: sums[i] / others for i, s in enumerate(self.passed)},
+            abstentions=self.abstentions,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Tournament(BaseSelection):
+    """The candidate that wins when a judge model compares them two at a time.
+
+    When n have passed, each pair is shown to the judge in both orders, for a judge prefers what it
+    reads first, or last; where the orders disagree, each has half a win.
+
+    Args:
+        judge: the backend that compares; None for the strategy's judge.
+        n: how many are to pass.
+        criterion: what the better one is better in, in words.
+        rounds: ``"knockout"`` compares n - 1 pairs: who loses is out. ``"pivots"`` compares each
+            with ``pivots`` of them, the first to pass, and counts wins: dearer and steadier.
+        pivots: how many to compare with; for ``"pivots"``.
+
+    Raises:
+        TypeError: ``judge`` is no backend.
+        ValueError: ``n`` or ``pivots`` is below 1, or ``rounds`` is unknown.
+    """
+
+    judge: Backend | None = None
+    n: int = 8
+    criterion: str = "answers the request better"
+    rounds: Literal["knockout", "pivots"] = "knockout"
+    pivots: int = 2
+
+    def __post_init__(self) -> None:
+        if self.judge is not None and not hasattr(self.judge, "generate"):
+            msg = f"Tournament(judge) is a backend that compares, not {self.judge!r}"
+            raise TypeError(msg)
+        check_n(self.n, "Tournament")
+        if self.rounds not in ("knockout", "pivots"):
+            msg = f"Tournament(rounds=...) is 'knockout' or 'pivots', not {self.rounds!r}"
+            raise ValueError(msg)
+        if self.pivots < 1:
+            msg = f"Tournament(pivots=...) is an int of at least 1, not {self.pivots!r}"
+            raise ValueError(msg)
+
+    @property
+    def mark(self) -> Callable[[Candidate], Any]:
+        """The candidate itself."""
+        return lambda candidate: candidate
+
+    def begin(self, facts: SelectionFacts) -> _TournamentState:
+        """Begin a call."""
+        return _TournamentState(self, facts)
+
+
+class _TournamentState(SelectionState):
+    def __init__(self, config: Tournament, facts: SelectionFacts) -> None:
+        super().__init__("tournament", facts, config.n)
+        self._config = config
+        self._in: list[int] | None = None
+
+    def pairs(self) -> list[tuple[int, int]]:
+        if self._in is None:
+            self._in = sorted(range(len(self.passed)), key=self.by_rank)
+        wanted = self._knockout() if self._config.rounds == "knockout" else self._with_pivots()
+        return [pair for pair in wanted if pair not in self.answers]
+
+    def _knockout(self) -> list[tuple[int, int]]:
+        """Return the pairs of this round; those whose pair is decided go on to the next."""
+        standing = self._in or []
+        while len(standing) > 1:
+            pairs = list(zip(standing[::2], standing[1::2], strict=False))
+            if any(pair not in self.answers for pair in pairs):
+                return pairs
+            # Of an odd number, the last goes on without a comparison.
+            left_over = standing[len(standing) - len(standing) % 2 :]
+            won = [a if self.answers[a, b] >= 0.5 else b for a, b in pairs]  # noqa: PLR2004
+            self._in = standing = won + left_over
+        return []
+
+    def _with_pivots(self) -> list[tuple[int, int]]:
+        everyone = sorted(range(len(self.passed)), key=self.by_rank)
+        pivots = everyone[: self._config.pivots]
+        return [(pivot, other) for at, pivot in enumerate(pivots) for other in everyone[at + 1 :]]
+
+    def decide(self) -> Decision | None:
+        if not self.passed:
+            return None
+        everyone = range(len(self.passed))
+        wins, met = [0.0] * len(everyone), [0] * len(everyone)
+        for (a, b), points in self.answers.items():
+            wins[a] += points
+            wins[b] += 1 - points
+            met[a] += 1
+            met[b] += 1
+        share = [wins[i] / met[i] if met[i] else 0.5 for i in everyone]
+        if self._config.rounds == "knockout":
+            best = min(self._in or everyone, key=lambda i: (-wins[i], self.by_rank(i)))
+        else:
+            best = min(everyone, key=lambda i: (-share[i], self.by_rank(i)))
+        at = [slice_.iteration for slice_ in self.passed]
+        return Decision(
+            self.kind,
+            (at[best],),
+            self.reason,
+            scores={at[i]: share[i] for i in everyone if met[i]},
+            abstentions=self.abstentions,
+            comparisons=tuple(Comparison(at[a], at[b], p) for (a, b), p in self.answers.items()),
+        )
