@@ -147,7 +147,7 @@ def _strategy(strategy: BaseSamplingStrategy) -> Json:
     described: dict[str, Json] = {
         "loop_budget": settings.loop_budget,
         "concurrency_budget": settings.concurrency_budget,
-        "selection": settings.selection,
+        "selection": _shown(settings.selection),
         "validate_all": settings.validate_all,
         "schedule": _shown(settings.schedule),
         "give_up": _shown(settings.give_up),

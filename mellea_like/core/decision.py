@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mellea_like.core.generation import Usage
 
@@ -36,8 +36,7 @@ class Decision:
         kind: the selection: ``"best-of"``, ``"vote"``, ``"collect"``, ``"consensus"``,
             ``"tournament"``, or the name of your own.
         winners: the iterations chosen, the best first; one, but for ``"collect"``.
-        reason: why no further draw was needed; empty where the turns, the time or a budget ended
-            it.
+        reason: why there were no further draws.
         complete: whether there are as many winners as were asked for.
         scores: the score of each passing iteration, where there are scores.
         notes: why a score is what it is, where the scorer said so, by iteration.
@@ -46,6 +45,7 @@ class Decision:
         abstentions: draws that were judged and did not pass, or errored: they have no say.
         comparisons: what a judge compared.
         usage: what the comparisons cost; no slice has it.
+        errors: what went wrong in comparisons; such a pair is even.
     """
 
     kind: str
@@ -59,27 +59,4 @@ class Decision:
     abstentions: int = 0
     comparisons: tuple[Comparison, ...] = ()
     usage: Usage = Usage()
-
-    def to_dict(self) -> dict[str, Any]:
-        """Write it as plain data; what is empty is left out.
-
-        Returns:
-            What `json.dumps` takes.
-        """
-        plain: dict[str, Any] = {
-            "kind": self.kind,
-            "winners": list(self.winners),
-            "reason": self.reason,
-            "complete": self.complete,
-            "abstentions": self.abstentions,
-        }
-        if self.scores:
-            plain["scores"] = [[iteration, score] for iteration, score in self.scores.items()]
-        if self.notes:
-            plain["notes"] = [[iteration, note] for iteration, note in self.notes.items()]
-        if self.votes:
-            plain["votes"] = [[key, weight] for key, weight in self.votes.items()]
-            plain["share"] = self.share
-        if self.comparisons:
-            plain["comparisons"] = [[c.first, c.second, c.points] for c in self.comparisons]
-        return plain
+    errors: tuple[str, ...] = ()

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import TypeForm
 
+    from mellea_like.core.decision import Decision
     from mellea_like.core.ledger import Ledger
     from mellea_like.core.prices import Price
     from mellea_like.core.slice import Outcome, Slice
@@ -71,6 +72,8 @@ class SamplingResult(Generic[T]):
             for that was up.
         stop_detail: the stop reason in words, where there is more to say: which budget is spent,
             or which requirement is hopeless.
+        decision: what the selection decided and on what; None with ``"first"`` and ``"ordered"``,
+            and where no slice passed.
     """
 
     slices: tuple[Slice, ...]
@@ -81,11 +84,13 @@ class SamplingResult(Generic[T]):
     elapsed: float
     undelivered: int = 0
     stop_detail: str = ""
+    decision: Decision | None = None
 
     @property
     def success(self) -> bool:
-        """Whether a slice passed."""
-        return self.best_index is not None and self.slices[self.best_index].passed
+        """Whether a slice passed; with ``Collect(k)``, whether k did."""
+        passed = self.best_index is not None and self.slices[self.best_index].passed
+        return passed and (self.decision is None or self.decision.complete)
 
     def __bool__(self) -> bool:
         return self.success
@@ -107,6 +112,22 @@ class SamplingResult(Generic[T]):
     def value(self) -> T | None:
         """The winner's parsed value, which may be None; None too unless a slice passed."""
         return cast("T", self.best.value) if self.success else None
+
+    @property
+    def candidates(self) -> tuple[Slice, ...]:
+        """All slices that passed, in the order they ended: what the winner was chosen from."""
+        return tuple(s for s in self.slices if s.passed)
+
+    @property
+    def values(self) -> tuple[T, ...]:
+        """The values of all winners, the best first: k with ``Collect(k)``, else one.
+
+        Empty where no slice passed; where fewer than k did, theirs.
+        """
+        if self.decision is None:
+            return (cast("T", self.best.value),) if self.success else ()
+        chosen = {s.iteration: s for s in self.slices}
+        return tuple(cast("T", chosen[winner].value) for winner in self.decision.winners)
 
     def unwrap(self) -> T:
         """Return the winner's parsed value.
@@ -133,7 +154,8 @@ class SamplingResult(Generic[T]):
     @property
     def usage(self) -> Usage:
         """What all requests of the call cost, judges and losers included."""
-        return sum((s.usage for s in self.slices), Usage())
+        compared = Usage() if self.decision is None else self.decision.usage
+        return sum((s.usage for s in self.slices), compared)
 
     def count(self, outcome: Outcome) -> int:
         """Count the slices with one outcome.
@@ -219,6 +241,9 @@ class SamplingResult(Generic[T]):
         tried = f"none of {len(self.slices)} iterations passed (stopped: {self.stop_reason})"
         if self.best_index is None:
             return tried
+        if self.decision is not None:
+            few = f"{len(self.decision.winners)} of {len(self.slices)} iterations count, too few"
+            return f"{few} (stopped: {self.stop_reason})"
         lacks = bounded("; ".join(self.best.problems))
         return f"{tried}; the best, iteration {self.best.iteration}: {lacks}"
 

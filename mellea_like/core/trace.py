@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from mellea_like import errors
 from mellea_like.core.conversation import Context, Message
+from mellea_like.core.decision import Comparison, Decision
 from mellea_like.core.display import add_note, error_text, fields_shown, safe_repr
 from mellea_like.core.format import parse_json
 from mellea_like.core.generation import Generation, Usage
@@ -39,6 +40,7 @@ __all__ = [
     "RecordedAction",
     "RecordedError",
     "check_readable",
+    "decision_to_dict",
     "error_from_dict",
     "error_to_dict",
     "from_dict",
@@ -90,6 +92,7 @@ def to_dict(result: SamplingResult[Any]) -> dict[str, Any]:
         "usage": usage_to_dict(result.usage),
         "prompts": [[m.as_dict() for m in ms] for ms in prompts],
         "slices": slices,
+        "decision": None if result.decision is None else decision_to_dict(result.decision),
     }
 
 
@@ -149,6 +152,43 @@ def check_readable(reply: Generation, format: Any) -> None:
             " (a secret, an excluded field), and the reply's text does not say it either"
         )
         raise ValueError(msg)
+
+
+def decision_to_dict(decision: Decision) -> dict[str, Any]:
+    """Write what a selection decided as plain data."""
+    return {
+        "kind": decision.kind,
+        "winners": list(decision.winners),
+        "reason": decision.reason,
+        "complete": decision.complete,
+        "scores": [list(pair) for pair in decision.scores.items()],
+        "notes": [list(pair) for pair in decision.notes.items()],
+        "votes": [list(pair) for pair in decision.votes.items()],
+        "share": decision.share,
+        "abstentions": decision.abstentions,
+        "comparisons": [[c.first, c.second, c.points] for c in decision.comparisons],
+        "usage": usage_to_dict(decision.usage),
+        "errors": list(decision.errors),
+    }
+
+
+def _decision(plain: Mapping[str, Any] | None) -> Decision | None:
+    if plain is None:
+        return None
+    return Decision(
+        plain["kind"],
+        tuple(plain["winners"]),
+        plain["reason"],
+        plain["complete"],
+        dict(plain["scores"]),
+        dict(plain["notes"]),
+        dict(plain["votes"]),
+        plain["share"],
+        plain["abstentions"],
+        tuple(Comparison(*pair) for pair in plain["comparisons"]),
+        _usage(plain["usage"]),
+        tuple(plain["errors"]),
+    )
 
 
 def usage_to_dict(usage: Usage) -> dict[str, int]:
@@ -251,6 +291,7 @@ def _fields(data: Mapping[str, Any], format: Any) -> dict[str, Any]:
         "slices": slices,
         "best_index": None if best is None else _place(best, slices),
         "started": datetime.fromisoformat(data["started"]),
+        "decision": _decision(data.get("decision")),
     }
 
 

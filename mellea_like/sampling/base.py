@@ -17,6 +17,7 @@ from mellea_like.sampling.prepare import (
     check_requirements,
     check_retry,
     check_schedule,
+    check_selection,
     plan_call,
 )
 from mellea_like.sampling.selection import Selection, best_failure
@@ -79,6 +80,9 @@ class BaseSamplingStrategy:
         selection: which passing slice wins. ``"first"`` takes the first to arrive, which depends on
             timing and so is not deterministic. ``"ordered"`` takes the lowest (depth, subsample)
             whatever the timing: it waits for the slices of lower rank and cancels only the others.
+            An object waits for several that pass and chooses among them: ``BestOf(score, n=5)``,
+            ``Vote()``, ``Collect(3)``, ``Consensus()``, ``Tournament()``. Then the turns of all
+            subsamples are pooled, and no more draws are started than it could still need.
         options: how to generate, where a call leaves it open.
         judge_options: how judges generate; by default at temperature 0.
         iteration_timeout: the longest an iteration may take, in seconds; past it the iteration has
@@ -151,9 +155,7 @@ class BaseSamplingStrategy:
         ):
             if seconds is not None:
                 real_number(name, seconds, over=0, unit="seconds")
-        if selection not in ("first", "ordered"):
-            msg = f"selection is 'first' or 'ordered', not {selection!r}"
-            raise ValueError(msg)
+        check_selection(selection)
         if telemetry is not None and not isinstance(telemetry, Telemetry):
             msg = f"telemetry is a Telemetry, not {telemetry!r}"
             raise TypeError(msg)

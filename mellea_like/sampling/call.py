@@ -33,10 +33,13 @@ from mellea_like.telemetry.names import STOP_REASON
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from mellea_like.core.requirement import Requirement
     from mellea_like.core.slice import Slice
+    from mellea_like.core.validation import Candidate
     from mellea_like.sampling.base import BaseSamplingStrategy
     from mellea_like.sampling.prepare import Plan, Settings
     from mellea_like.sampling.scheduler import Scheduler
+    from mellea_like.sampling.selection import Selection
     from mellea_like.telemetry.call import CallTelemetry
 
 __all__ = ["Call"]
@@ -109,6 +112,7 @@ class Call:
             or HookType.VALIDATION_PRE_CHECK in hooks
             or HookType.VALIDATION_POST_CHECK in hooks,
             None if settings.give_up is None else settings.give_up.begin(),
+            self._marking(settings.selection),
             tuple(plan.action.render(plan.context)) if known else None,
             now,
             started,
@@ -211,12 +215,32 @@ class Call:
 
     async def _race(self, loop_budget: int) -> None:
         race = Race(self.context, loop_budget, self._delivery)
+        selection = self._settings.selection
+        if not isinstance(selection, str):
+            # Imported lazily: most programs don't need it.
+            from mellea_like.sampling.comparing import begun  # noqa: PLC0415
+
+            turns = loop_budget * self._settings.concurrency_budget
+            self._recorder.selection = begun(selection, self._plan, turns)
         scheduler = self._scheduler(loop_budget)
         # Where a draw can't fail, there is nothing to race.
         if scheduler is None and (self._settings.concurrency_budget == 1 or not self._can_fail()):
             await race.run_alone()
         else:
             await race.run(scheduler)
+        if self._recorder.selection is not None:
+            from mellea_like.sampling.comparing import compare  # noqa: PLC0415
+
+            await compare(self.context, self._recorder.selection)
+
+    @staticmethod
+    def _marking(selection: Selection) -> tuple[Requirement, Callable[[Candidate], Any]] | None:
+        """Return what the selection asks of each candidate that passes."""
+        if isinstance(selection, str):
+            return None
+        from mellea_like.sampling.comparing import marking  # noqa: PLC0415
+
+        return marking(selection)
 
     def _can_fail(self) -> bool:
         """Tell whether a draw may fail otherwise than by its backend, or by being cut off."""
@@ -231,20 +255,31 @@ class Call:
     def _scheduler(self, loop_budget: int) -> Scheduler | None:
         """Return what starts the iterations; None where all subsamples start at once."""
         schedule, width = self._settings.schedule, self._settings.concurrency_budget
-        if schedule is None:
+        selection = self._recorder.selection
+        if schedule is None and selection is None:
             return None
         # Imported lazily: most programs don't need it.
         from mellea_like.sampling.scheduler import Scheduler, TurnPool  # noqa: PLC0415
-        from mellea_like.sampling.schedules.base import CallFacts  # noqa: PLC0415
+        from mellea_like.sampling.schedules import CallFacts, Eager  # noqa: PLC0415
+
+        if schedule is None or (selection is not None and isinstance(schedule, Eager)):
+            schedule = Eager(pool=True)
 
         plan = self._plan
         facts = CallFacts(plan.action, plan.requirements, width, loop_budget, plan.model)
         planned = schedule.begin(facts)
         if planned is None:
             return None
-        pool = TurnPool(width, loop_budget, pooled=schedule.pooled)
-        most = width + schedule.extra
-        return Scheduler(planned, pool, most=most, clock=self._now, abort=self._recorder.abort)
+        # A chain ends with its pass; where more are wanted, others take the turns that it leaves.
+        pool = TurnPool(width, loop_budget, pooled=schedule.pooled or selection is not None)
+        return Scheduler(
+            planned,
+            pool,
+            most=width + schedule.extra,
+            wanted=None if selection is None else lambda: selection.wanted() + schedule.extra,
+            clock=self._now,
+            abort=self._recorder.abort,
+        )
 
     def _now(self) -> float:
         """Return the seconds since the call began."""
@@ -262,6 +297,7 @@ class Call:
             self._ended = conclude(
                 recorder.slices,
                 selection=self._settings.selection,
+                selected=recorder.selection,
                 select_from_failure=self._strategy.select_from_failure,
                 strategy=type(self._strategy).__name__,
                 fatal=recorder.fatal,
@@ -282,6 +318,7 @@ class Call:
             elapsed=self._now(),
             undelivered=self._undelivered,
             stop_detail=ending.stop_detail,
+            decision=ending.decision,
         )
 
     async def _close(self, cancelled: bool) -> None:  # noqa: FBT001

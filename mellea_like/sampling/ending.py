@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from operator import index
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from mellea_like.core.display import add_note
+from mellea_like.core.decision import Decision
+from mellea_like.core.display import add_note, error_text
 from mellea_like.core.result import StopReason
 from mellea_like.core.slice import Outcome, Slice
 from mellea_like.errors import HookError, SamplingFailed, SamplingTimeout
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
 
     from mellea_like.errors import MelleaError
     from mellea_like.sampling.selection import Selection
+    from mellea_like.sampling.selections.base import SelectionState
 
 __all__ = ["Ending", "Stop", "conclude"]
 
@@ -35,12 +38,14 @@ class Ending(NamedTuple):
     stop_reason: StopReason
     error: BaseException | None
     stop_detail: str = ""
+    decision: Decision | None = None
 
 
 def conclude(
     slices: Sequence[Slice],
     *,
     selection: Selection,
+    selected: SelectionState | None = None,
     select_from_failure: Callable[[Sequence[Slice]], int],
     strategy: str,
     sampling_id: str,
@@ -49,31 +54,52 @@ def conclude(
     stopped: Stop | None = None,
     cancelled: bool = False,
 ) -> Ending:
-    """Decide how a call ended; an exception in ``select_from_failure`` is its error."""
-    best = winner(slices, selection)
+    """Decide how a call ended; a bug in the selection or the strategy is its error."""
     bug: Exception | None = None
-    if best is None:
-        try:
+    decision: Decision | None = None
+    best = winner(slices, selection)
+    try:
+        if best is None:
             best = _best_failure(slices, select_from_failure, strategy)
-        except Exception as exc:  # noqa: BLE001 (a bug in the strategy: the call raises it)
-            bug = exc
+        elif selected is not None:
+            decision = _decision(selected, stopped, timed_out=timed_out)
+            chosen = decision.winners[0]
+            best = next(i for i, s in enumerate(slices) if s.iteration == chosen)
+    except Exception as exc:  # noqa: BLE001 (a bug in the selection or strategy: the call raises it)
+        bug = exc
     passed = best is not None and slices[best].passed
+    passed = passed and (decision is None or decision.complete)
     if fatal is not None:
         reason = StopReason.HOOK if isinstance(fatal, HookError) else StopReason.ERROR
-        return Ending(best, reason, fatal)
+        return Ending(best, reason, fatal, decision=decision)
     if cancelled:
-        return Ending(best, StopReason.PASSED if passed else StopReason.CANCELLED, None)
+        reason = StopReason.PASSED if passed else StopReason.CANCELLED
+        return Ending(best, reason, None, decision=decision)
     if bug is not None:
         return Ending(None, StopReason.ERROR, bug)
     if passed:
-        return Ending(best, StopReason.PASSED, None)
+        return Ending(best, StopReason.PASSED, None, decision=decision)
     errors = [s.error for s in slices if s.error is not None]
     if stopped is None and timed_out:
         stopped = Stop(StopReason.TIMEOUT, "", _late(sampling_id))
     if not slices and stopped is None:
         unasked = f"sampling {sampling_id}: the schedule let no iteration start"
         return Ending(None, StopReason.ERROR, SamplingFailed(unasked))
-    return _without_a_pass(best, stopped, errors, sampling_id)
+    return _without_a_pass(best, stopped, errors, sampling_id)._replace(decision=decision)
+
+
+def _decision(selected: SelectionState, stopped: Stop | None, *, timed_out: bool) -> Decision:
+    """Ask a selection among slices of which at least one has passed."""
+    decision = selected.decide()
+    if not isinstance(decision, Decision) or not decision.winners:
+        msg = f"the selection decided {decision!r}, not a Decision with a winner"
+        raise TypeError(msg)
+    reason = decision.reason
+    if not reason:
+        ended = "the time was up" if timed_out else "all turns are spent"
+        reason = ended if stopped is None else stopped.detail or ended
+    errors = tuple(error_text(error) for error in selected.errors)
+    return replace(decision, reason=reason, usage=selected.usage, errors=errors)
 
 
 def _without_a_pass(

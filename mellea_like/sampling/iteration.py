@@ -8,6 +8,7 @@ from __future__ import annotations
 from contextlib import nullcontext
 from dataclasses import replace
 from hashlib import blake2b
+from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import anyio
@@ -42,12 +43,17 @@ from mellea_like.errors import (
     RequirementError,
 )
 from mellea_like.hooks.types import HookType
-from mellea_like.requirements.checklist import Checklist, judge_messages, read_verdict
+from mellea_like.requirements.checklist import (
+    Checklist,
+    errored,
+    judge_messages,
+    read_verdict,
+)
 from mellea_like.runtime.event_loops import cancel_requested, split_cancellation
 from mellea_like.sampling.sender import EarlyRejection, Sender
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Sequence
+    from collections.abc import Callable, Coroutine, Sequence
 
     from mellea_like.core.conversation import Action, Context, Message
     from mellea_like.core.requirement import Requirement
@@ -130,6 +136,7 @@ class Iteration:
     reason = ""
     span: SpanScope | None = None
     tried: BackendError | None = None
+    mark: Any = None
 
     def __init__(
         self, call: CallContext, turn: Turn, chain: int, action: Action[Any], context: Context
@@ -187,7 +194,7 @@ class Iteration:
     def finish(self) -> Slice:
         """Record the iteration, in one step that nothing can interrupt; return the record."""
         slice_ = self._record()
-        self.call.recorder.record(slice_)
+        self.call.recorder.record(slice_, self.mark)
         if self.call.telemetry is not None:
             self.call.telemetry.ended(self.span, slice_)
         return slice_
@@ -265,6 +272,19 @@ class Iteration:
                     verdicts, candidate, self._ask_judge, call.check_all
                 )
             self._conclude(call.checklist.requirements, verdicts)
+        if call.marking is not None and self.outcome is _PASSED:
+            await self._mark(candidate, *call.marking)
+
+    async def _mark(
+        self, candidate: Candidate, requirement: Requirement, mark: Callable[[Candidate], Any]
+    ) -> None:
+        """Ask for a candidate's score or key; without one, this iteration has errored."""
+        try:
+            answer = mark(candidate)
+            self.mark = await answer if isawaitable(answer) else answer
+        except Exception as exc:  # noqa: BLE001 (a scorer's)
+            verdict = errored(requirement, exc)
+            self._conclude((*self.requirements, requirement), (*self.verdicts, verdict))
 
     def _read(self, generation: Generation) -> Candidate | None:
         """Parse a reply; None where it isn't a whole answer, or does not parse."""

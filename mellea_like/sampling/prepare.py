@@ -31,6 +31,7 @@ __all__ = [
     "check_requirements",
     "check_retry",
     "check_schedule",
+    "check_selection",
     "merge_requirements",
     "plan_call",
 ]
@@ -82,6 +83,21 @@ def check_retry(retry: object) -> None:
     if retry is not None and not isinstance(retry, Retry):
         msg = f"retry is a Retry, as in Retry(attempts=5), or None for no retries, not {retry!r}"
         raise TypeError(msg)
+
+
+def check_selection(selection: object) -> None:
+    """Make sure that a selection can be."""
+    if selection in ("first", "ordered"):
+        return
+    # Imported lazily: most programs don't need it.
+    from mellea_like.sampling.selections import BaseSelection  # noqa: PLC0415
+
+    if not isinstance(selection, BaseSelection):
+        msg = (
+            "selection is 'first', 'ordered' or an object such as BestOf(score) or Vote(), not"
+            f" {selection!r}"
+        )
+        raise (ValueError if isinstance(selection, str) else TypeError)(msg)
 
 
 def check_schedule(

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from mellea_like.core.conversation import Action, Context, Message
+    from mellea_like.core.requirement import Requirement
+    from mellea_like.core.validation import Candidate
     from mellea_like.errors import LimitExceeded
     from mellea_like.requirements.checklist import Checklist
     from mellea_like.sampling.events import Events
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from mellea_like.sampling.iteration import Turn
     from mellea_like.sampling.prepare import Plan, Settings
     from mellea_like.sampling.scheduler import Scheduler
+    from mellea_like.sampling.selections.base import SelectionState
     from mellea_like.sampling.sender import Sender
     from mellea_like.telemetry.call import CallTelemetry
 
@@ -68,6 +71,8 @@ class Recorder:
     deliver: Callable[[Slice], object] | None = None
     """What takes slices for hooks and the progress callback, until one has won."""
     scheduler: Scheduler | None = None
+    selection: SelectionState | None = None
+    """What hears each slice until the call is decided, where several have to pass."""
     all_ended: anyio.Event | None = None
     best_rank: tuple[int, int] | None = None
     """The rank of the best slice of an ordered call that has passed so far."""
@@ -83,29 +88,47 @@ class Recorder:
     @property
     def passed(self) -> bool:
         """Whether a slice has passed."""
-        return self.won or self.best_rank is not None
+        heard = self.selection is not None and bool(self.selection.passed)
+        return self.won or self.best_rank is not None or heard
 
     @property
     def usage(self) -> Usage:
         """What the slices recorded so far have cost."""
         return sum((slice_.usage for slice_ in self.slices), Usage())
 
-    def record(self, slice_: Slice) -> None:
+    def record(self, slice_: Slice, mark: Any = None) -> None:
         """Keep a finished slice, and decide what it stops: one synchronous step."""
         self.slices.append(slice_)
-        if slice_.outcome is _PASSED:
+        if self.selection is not None:
+            self._select(self.selection, slice_, mark)
+        elif slice_.outcome is _PASSED:
             if not self.ordered:
-                self.won = True
-                self.start_no_more()
-                if self.over is not None:
-                    # The race delivers from here on: it cancels the siblings before.
-                    self.deliver = None
-                    self.over.set()
+                self._win()
             elif self.best_rank is None or slice_.rank < self.best_rank:
                 self.best_rank = slice_.rank
                 self._cancel_higher_ranks(slice_.rank)
         if self.deliver is not None:
             self.deliver(slice_)
+
+    def _win(self) -> None:
+        """Note that the call is decided."""
+        self.won = True
+        self.start_no_more()
+        if self.over is not None:
+            # The race delivers from here on: it cancels the siblings before.
+            self.deliver = None
+            self.over.set()
+
+    def _select(self, selection: SelectionState, slice_: Slice, mark: Any) -> None:
+        """Let the selection hear a slice; what ends after the decision has no say in it."""
+        if not self.won:
+            try:
+                decided = selection.hear(slice_, mark)
+            except Exception as exc:  # noqa: BLE001 (a bug in the selection: the call raises it)
+                self.abort(exc, "the selection")
+            else:
+                if decided:
+                    self._win()
 
     # What stops a call
 
@@ -245,6 +268,8 @@ class CallContext(NamedTuple):
     validation_observed: bool
     """Whether a plugin or telemetry looks at validations."""
     tally: Tally | None
+    marking: tuple[Requirement, Callable[[Candidate], Any]] | None
+    """What the selection asks of each candidate that passes, and how a record names it."""
     messages: tuple[Message, ...] | None
     """What the plan's action asks in the plan's context, where that is known beforehand."""
     clock: Callable[[], float]

@@ -77,12 +77,14 @@ class Scheduler:
         pool: TurnPool,
         *,
         most: int,
+        wanted: Callable[[], int] | None = None,
         clock: Callable[[], float],
         abort: Callable[[BaseException, str], None],
     ) -> None:
         self._plan = plan
         self._pool = pool
         self._most = most
+        self._wanted = wanted
         self._clock = clock
         self._abort = abort
         self._running: dict[int, float] = {}
@@ -176,7 +178,8 @@ class Scheduler:
         except Exception as exc:  # noqa: BLE001 (a bug in the schedule: the call raises it)
             self._fail(exc)
             return
-        for _ in range(min(more, self._most - len(self._running))):
+        most = self._most if self._wanted is None else min(self._most, self._wanted())
+        for _ in range(min(more, most - len(self._running))):
             if not (self._go_on() or self._open_chain()):
                 break
         if not self._pool.left or (look_again is not None and look_again <= progress.now):

@@ -11,10 +11,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from mellea_like.core.slice import Slice
+    from mellea_like.sampling.selections.base import BaseSelection
 
 __all__ = ["Selection", "best_failure", "deepest_failure", "merit", "winner"]
 
-Selection: TypeAlias = Literal["first", "ordered"]
+Selection: TypeAlias = "Literal['first', 'ordered'] | BaseSelection"
+"""Which passing slice wins: the first recorded, the one of lowest rank, or as an object says."""
 
 
 _PASSED = ValidationStatus.PASSED
@@ -72,7 +74,7 @@ def winner(slices: Sequence[Slice], selection: Selection) -> int | None:
 
     Args:
         slices: all slices, in the order recorded.
-        selection: ``"first"``, the first recorded; ``"ordered"``, the lowest (depth, subsample).
+        selection: ``"ordered"``, the lowest (depth, subsample); else the first recorded.
 
     Returns:
         The winner's position, or None where no slice passed.
@@ -80,6 +82,6 @@ def winner(slices: Sequence[Slice], selection: Selection) -> int | None:
     passed = [i for i, slice_ in enumerate(slices) if slice_.outcome is Outcome.PASSED]
     if not passed:
         return None
-    if selection == "first":
+    if selection != "ordered":
         return passed[0]
     return min(passed, key=lambda i: slices[i].rank)

@@ -90,7 +90,7 @@ def test_seconds_are_a_number(name, value):
         ({"requirements": yes}, TypeError, "not a lone Requirement"),
         ({"requirements": [3]}, TypeError, "holds Requirement objects and texts, not 3"),
         ({"requirements": [""]}, ValueError, "holds an empty text"),
-        ({"selection": "best"}, ValueError, "selection is 'first' or 'ordered'"),
+        ({"selection": "best"}, ValueError, "selection is 'first', 'ordered' or an object"),
         ({"options": {"temprature": 1}}, ValueError, "unknown option temprature"),
         ({"options": {"temperature": "hot"}}, TypeError, "temperature is a number"),
         ({"judge_options": {"tokens": 1}}, ValueError, "unknown option tokens"),

@@ -62,7 +62,9 @@ def test_what_did_not_pass_is_an_abstention_but_for_the_cancelled():
 
 
 @pytest.mark.parametrize(
-    "selection", [BestOf(len), Vote(), Collect(2), Consensus(), Tournament()], ids=repr
+    "selection",
+    [BestOf(len), Vote(), Collect(2), Consensus(), Tournament()],
+    ids=lambda selection: type(selection).__name__,
 )
 def test_where_none_passed_there_is_no_decision(selection):
     state = begun(selection)

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 from abc import ABC, abstractmethod
+from functools import partial
+from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
 from mellea_like.core.display import bounded
+from mellea_like.core.generation import Usage
 from mellea_like.core.slice import Outcome, Slice
+from mellea_like.runtime.threads import run_in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Hashable
 
+    from mellea_like.core.backend import Backend
     from mellea_like.core.decision import Decision
     from mellea_like.core.validation import Candidate
 
@@ -49,7 +53,9 @@ class SelectionState(ABC):
     """A selection at work in one call: pure and synchronous.
 
     It hears each slice in the step that records it. `passed` and `marks` hold those that passed, in
-    the order recorded, and what `BaseSelection.mark` made of each.
+    the order recorded, and what `BaseSelection.mark` made of each. Where it wants comparisons, it
+    names the ``judge`` (None for the call's) and the ``criterion``; the engine adds to ``usage``
+    what they cost, and to ``errors`` what went wrong.
 
     Args:
         kind: the selection's name, for the decision.
@@ -66,6 +72,10 @@ class SelectionState(ABC):
         self.answers: dict[tuple[int, int], float] = {}
         self.abstentions = 0
         self.reason = ""
+        self.judge: Backend | None = None
+        self.criterion = ""
+        self.usage = Usage()
+        self.errors: list[Exception] = []
 
     def hear(self, slice_: Slice, mark: Any) -> bool:
         """Take note of a slice, and say whether the call is decided.
@@ -161,14 +171,19 @@ class BaseSelection(ABC):
 # What a selection wants to know of each candidate: its score, or its key
 
 
-def scoring(score: Scorer) -> Callable[[Candidate], Awaitable[tuple[float, str]]]:
+def scoring(
+    score: Scorer, *, inline: bool = False
+) -> Callable[[Candidate], Any | Awaitable[tuple[float, str]]]:
     """Return what marks a candidate with its score and the reason for it."""
+    if inline:
+        return lambda candidate: read_score(score(candidate))
+    if iscoroutinefunction(score) or iscoroutinefunction(type(score).__call__):
+        waited_for = cast("Callable[[Candidate], Awaitable[Any]]", score)
+    else:
+        waited_for = partial(run_in_thread, score)
 
     async def mark(candidate: Candidate) -> tuple[float, str]:
-        answer: Any = score(candidate)
-        if inspect.isawaitable(answer):
-            answer = await answer
-        return read_score(answer)
+        return read_score(await waited_for(candidate))
 
     return mark
 

@@ -43,6 +43,8 @@ class BestOf(BaseSelection):
         stop: ``"expected-improvement"`` ends the call when a further draw no longer pays: when
             the score it is expected to add to the best is less than ``cost``.
         cost: what a draw costs, in units of the score; for ``stop``.
+        inline: whether ``score`` is so quick that it may run in the event loop; otherwise one that
+            is no coroutine function runs in a worker thread.
 
     Raises:
         TypeError: ``score`` is not callable.
@@ -55,6 +57,7 @@ class BestOf(BaseSelection):
     threshold: float | None = None
     stop: Literal["expected-improvement"] | None = None
     cost: float | None = None
+    inline: bool = False
 
     def __post_init__(self) -> None:
         if not callable(self.score):
@@ -77,7 +80,7 @@ class BestOf(BaseSelection):
     @property
     def mark(self) -> Callable[[Candidate], Any | Awaitable[Any]]:
         """The score, with its reason."""
-        return scoring(self.score)
+        return scoring(self.score, inline=self.inline)
 
     def begin(self, facts: SelectionFacts) -> _BestOfState:
         """Begin a call."""
@@ -267,6 +270,7 @@ class Tournament(BaseSelection):
 class _TournamentState(SelectionState):
     def __init__(self, config: Tournament, facts: SelectionFacts) -> None:
         super().__init__("tournament", facts, config.n)
+        self.judge, self.criterion = config.judge, config.criterion
         self._config = config
         self._in: list[int] | None = None
 

@@ -1,0 +1,255 @@
+"""Selections in real calls: who wins, what is cancelled, what it cost, and what is recorded."""
+
+from __future__ import annotations
+
+import anyio
+import pytest
+from engine_kit import after, by_iteration, outcomes
+
+from mellea_like import (
+    Budget,
+    Generation,
+    Outcome,
+    RejectionSamplingStrategy,
+    Requirement,
+    RequirementError,
+    SamplingFailed,
+    SamplingResult,
+    StopReason,
+    Usage,
+)
+from mellea_like.backends.function import FunctionBackend
+from mellea_like.sampling.selections import BestOf, Collect, Consensus, Tournament, Vote
+
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
+
+yes = Requirement("starts with yes", lambda c: c.text.startswith("yes"), inline=True)
+
+
+def length(candidate):
+    return len(candidate.text)
+
+
+def strategy(backend, selection, width=4, loops=1, **more):
+    return RejectionSamplingStrategy(
+        backend, loop_budget=loops, concurrency_budget=width, selection=selection, **more
+    )
+
+
+async def test_the_best_of_n_wins_and_what_is_no_longer_needed_is_cancelled():
+    backend = by_iteration(
+        {1: after(1, "yes"), 2: after(2, "yes, a long one"), 3: after(9, "yes"), 4: after(9, "no")}
+    )
+    result = await strategy(backend, BestOf(length, inline=True, n=2), width=4).sample("do", [yes])
+    assert result.value == "yes, a long one"
+    assert result.elapsed == pytest.approx(2.0)
+    assert result.decision.kind == "best-of"
+    assert result.decision.winners == (2,)
+    assert result.decision.scores == {1: 3.0, 2: 15.0}
+    assert result.decision.reason == "2 passed"
+    assert [s.iteration for s in result.candidates] == [1, 2]
+    assert backend.statistics().started == 2  # No more were started than could be needed.
+
+
+async def test_another_draw_starts_where_one_failed():
+    backend = by_iteration({1: after(1, "no"), 2: after(5, "yes"), 3: after(1, "yes!")})
+    result = await strategy(backend, BestOf(length, inline=True, n=2), width=3).sample("do", [yes])
+    assert result.value == "yes!"
+    assert outcomes(result) == {1: Outcome.FAILED, 2: Outcome.PASSED, 3: Outcome.PASSED}
+    assert result.decision.abstentions == 1
+
+
+async def test_a_vote_is_over_when_it_cannot_be_overtaken_and_the_rest_is_cancelled():
+    replies = {n: after(n, "yes A") for n in (1, 2, 3)} | {n: after(60, "yes B") for n in (4, 5)}
+    backend = by_iteration(replies)
+    chosen = Vote(n=5, confidence=None)
+    result = await strategy(backend, chosen, width=5).sample("do", [yes])
+    assert result.value == "yes A"
+    assert result.elapsed == pytest.approx(3.0)
+    assert result.decision.votes == {"yes A": 3}
+    assert result.decision.share == 1.0
+    assert backend.statistics().cancelled == 2
+    assert result.count(Outcome.CANCELLED) == 2
+
+
+async def test_k_are_collected_by_few_subsamples_with_many_turns():
+    backend = by_iteration({n: after(1, f"yes {n}") for n in range(1, 9)})
+    result = await strategy(backend, Collect(5), width=2, loops=4).sample("do", [yes])
+    assert result.success
+    assert len(result.values) == 5
+    assert result.value == result.values[0]
+    assert backend.statistics().started == 5
+
+
+async def test_fewer_than_k_are_no_success_and_say_so():
+    backend = by_iteration({1: after(1, "yes"), 2: after(2, "no"), 3: after(2, "yes")})
+    result = await strategy(backend, Collect(3), width=3).sample("do", [yes])
+    assert not result.success
+    assert result.stop_reason is StopReason.EXHAUSTED
+    assert result.values == ("yes", "yes")
+    with pytest.raises(SamplingFailed, match="2 of 3 iterations count, too few"):
+        result.unwrap()
+
+
+@pytest.mark.parametrize(
+    "selection",
+    [BestOf(length, inline=True), Vote(), Collect(2), Consensus()],
+    ids=lambda s: type(s).__name__,
+)
+async def test_where_none_passes_the_best_failure_is_chosen_as_ever(selection):
+    backend = by_iteration({1: after(1, "no"), 2: after(1, "no")})
+    result = await strategy(backend, selection, width=2).sample("do", [yes])
+    assert not result.success
+    assert result.stop_reason is StopReason.EXHAUSTED
+    assert result.decision is None
+    assert result.best.outcome is Outcome.FAILED
+    assert result.values == ()
+
+
+async def test_the_time_ends_it_with_what_has_passed():
+    backend = by_iteration({1: after(1, "yes"), 2: after(2, "yes, two"), 3: after(60, "yes")})
+    timed = strategy(backend, BestOf(length, inline=True, n=3), width=3, timeout=5)
+    result = await timed.sample("do", [yes])
+    assert result.value == "yes, two"
+    assert result.decision.reason == "the time was up"
+
+
+async def test_a_budget_ends_it_with_what_has_passed():
+    backend = by_iteration({n: after(n, f"yes {n}") for n in range(1, 5)})
+    bounded = strategy(backend, BestOf(length, inline=True, n=4), width=1, loops=4)
+    result = await bounded.sample("do", [yes], budget=Budget(requests=2))
+    assert result.success
+    assert len(result.candidates) == 2
+    assert "budget" in result.decision.reason
+
+
+@pytest.mark.parametrize("kind", ["inline", "thread", "async"])
+async def test_scorers_are_sync_or_async_and_may_give_a_reason(kind):
+    async def awaited(candidate):
+        await anyio.sleep(1)
+        return length(candidate), "so long"
+
+    score = {
+        "inline": BestOf(lambda c: (length(c), "so long"), inline=True),
+        "thread": BestOf(lambda c: (length(c), "so long")),
+        "async": BestOf(awaited),
+    }[kind]
+    backend = by_iteration({1: "yes", 2: "yes!!"})
+    result = await strategy(backend, score, width=2).sample("do", [yes])
+    assert result.value == "yes!!"
+    assert result.decision.notes == {1: "so long", 2: "so long"}
+
+
+@pytest.mark.parametrize("answer", ["much", None, float("nan"), True])
+async def test_what_is_no_score_is_an_error_and_never_a_zero(answer):
+    backend = by_iteration({1: "yes", 2: "yes"})
+    chosen = BestOf(lambda _: answer)
+    with pytest.raises(RequirementError, match="BestOf"):
+        await strategy(backend, chosen, width=2).sample("do", [yes])
+
+
+async def test_a_scorer_that_raises_makes_its_slice_an_errored_one():
+    def score(candidate):
+        if "bad" in candidate.text:
+            raise RuntimeError("no such luck")
+        return 1.0
+
+    backend = by_iteration({1: after(1, "yes bad"), 2: after(2, "yes")})
+    result = await strategy(backend, BestOf(score), width=2).sample("do", [yes])
+    assert result.value == "yes"
+    assert outcomes(result) == {1: Outcome.ERRORED, 2: Outcome.PASSED}
+    assert "no such luck" in str(result.errors[0])
+    assert result.decision.abstentions == 1
+
+
+async def test_what_a_selection_raises_is_raised_by_the_call():
+    def alike(one, other):
+        raise ZeroDivisionError("alike")
+
+    backend = by_iteration({1: "yes", 2: "yes"})
+    with pytest.raises(ZeroDivisionError, match="alike"):
+        await strategy(backend, Consensus(alike, n=2), width=2).sample("do", [yes])
+
+
+def judge(prefer):
+    """A judge that prefers one of two texts, and counts."""
+    asked = []
+
+    async def generate(request):
+        await anyio.sleep(1)
+        question = request.messages[-1].content
+        a = question.split("<a>")[1].split("</a>")[0]
+        b = question.split("<b>")[1].split("</b>")[0]
+        asked.append((a, b))
+        return Generation(f'{{"better": "{prefer(a, b)}"}}', usage=Usage(1, 10, 5))
+
+    return FunctionBackend(generate), asked
+
+
+async def test_a_tournament_asks_in_both_orders_and_the_cost_is_counted():
+    comparing, asked = judge(lambda a, b: "a" if len(a) > len(b) else "b")
+    backend = by_iteration({n: after(1, "yes" + "!" * n) for n in (1, 2, 3, 4)})
+    chosen = Tournament(comparing, n=4, criterion="is longer")
+    result = await strategy(backend, chosen).sample("do", [yes])
+    assert result.value == "yes!!!!"
+    assert len(asked) == 6
+    assert {(b, a) for a, b in asked} == set(asked)
+    assert result.decision.usage == Usage(6, 60, 30)
+    assert result.usage.requests == 10
+    assert len(result.decision.comparisons) == 3
+
+
+async def test_a_judge_that_always_prefers_the_first_decides_nothing():
+    comparing, _ = judge(lambda a, b: "a")
+    backend = by_iteration({n: after(5 - n, f"yes {n}") for n in (1, 2, 3)})
+    result = await strategy(backend, Tournament(comparing, n=3), width=3).sample("do", [yes])
+    assert {c.points for c in result.decision.comparisons} == {0.5}
+    assert result.decision.winners == (1,)
+
+
+async def test_what_a_judge_says_otherwise_is_noted_and_leaves_the_two_even():
+    comparing, _ = judge(lambda a, b: "neither one, really")
+    backend = by_iteration({1: "yes", 2: "yes!"})
+    result = await strategy(backend, Tournament(comparing, n=2), width=2).sample("do", [yes])
+    assert result.success
+    assert len(result.decision.errors) == 2
+    assert "judge's reply is not" in result.decision.errors[0]
+
+
+async def test_leaving_during_comparisons_cancels_them():
+    ended = []
+
+    async def generate(request):
+        try:
+            await anyio.sleep_forever()
+        finally:
+            ended.append(request.meta.purpose)
+
+    backend = by_iteration({1: "yes", 2: "yes!"})
+    chosen = Tournament(FunctionBackend(generate), n=2)
+    with anyio.move_on_after(5) as scope:
+        await strategy(backend, chosen, width=2).sample("do", [yes])
+    assert scope.cancelled_caught
+    assert ended == ["judge", "judge"]
+
+
+async def test_a_record_keeps_the_decision():
+    backend = by_iteration({1: "yes", 2: "yes!"})
+    result = await strategy(backend, BestOf(lambda c: (length(c), "why")), width=2).sample("do")
+    again = SamplingResult.from_dict(result.to_dict())
+    assert again.decision == result.decision
+    assert again.values == result.values
+    assert again.success
+
+
+@pytest.mark.parametrize("selection", ["best", 5, BestOf, None], ids=str)
+async def test_what_is_no_selection_is_refused(selection):
+    with pytest.raises((TypeError, ValueError), match="such as BestOf"):
+        RejectionSamplingStrategy(by_iteration({}), selection=selection)
+
+
+async def test_too_few_turns_and_temperature_0_are_said(caplog):
+    backend = by_iteration({1: "yes", 2: "yes"})
+    await strategy(backend, Vote(n=5), width=2).sample("do", options={"temperature": 0})
+    assert "wants 5 draws that pass, and the call has 2 turns in all" in caplog.text
+    assert "at temperature 0 they are all alike" in caplog.text
