@@ -155,7 +155,7 @@ class BaseSamplingStrategy:
         ):
             if seconds is not None:
                 real_number(name, seconds, over=0, unit="seconds")
-        check_selection(selection)
+        chosen = check_selection(selection)
         if telemetry is not None and not isinstance(telemetry, Telemetry):
             msg = f"telemetry is a Telemetry, not {telemetry!r}"
             raise TypeError(msg)
@@ -171,7 +171,7 @@ class BaseSamplingStrategy:
             loop_budget=loop_budget,
             concurrency_budget=concurrency_budget,
             max_iterations=max_iterations,
-            selection=selection,
+            selection=chosen,
             options=Options.of(options),
             judge_options=Options.of(judging),
             iteration_timeout=iteration_timeout,
@@ -180,7 +180,7 @@ class BaseSamplingStrategy:
             cancel_grace=cancel_grace,
             handlers=handlers_in(plugins),
             retry=retry,
-            schedule=check_schedule(schedule, give_up, selection),
+            schedule=check_schedule(schedule, give_up, chosen),
             budget=None if budget is None else check_budget(budget),
             give_up=give_up,
             telemetry=_SILENT if telemetry is None else telemetry,

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from mellea_like.sampling.base import BaseSamplingStrategy
     from mellea_like.sampling.prepare import Plan, Settings
     from mellea_like.sampling.scheduler import Scheduler
-    from mellea_like.sampling.selection import Selection
+    from mellea_like.sampling.selection import Chosen
     from mellea_like.telemetry.call import CallTelemetry
 
 __all__ = ["Call"]
@@ -234,7 +234,7 @@ class Call:
             await compare(self.context, self._recorder.selection)
 
     @staticmethod
-    def _marking(selection: Selection) -> tuple[Requirement, Callable[[Candidate], Any]] | None:
+    def _marking(selection: Chosen) -> tuple[Requirement, Callable[[Candidate], Any]] | None:
         """Return what the selection asks of each candidate that passes."""
         if isinstance(selection, str):
             return None

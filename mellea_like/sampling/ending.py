@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from mellea_like.errors import MelleaError
-    from mellea_like.sampling.selection import Selection
+    from mellea_like.sampling.selection import Chosen
     from mellea_like.sampling.selections.base import SelectionState
 
 __all__ = ["Ending", "Stop", "conclude"]
@@ -44,7 +44,7 @@ class Ending(NamedTuple):
 def conclude(
     slices: Sequence[Slice],
     *,
-    selection: Selection,
+    selection: Chosen,
     selected: SelectionState | None = None,
     select_from_failure: Callable[[Sequence[Slice]], int],
     strategy: str,

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from mellea_like.limits.budget import Budget
     from mellea_like.sampling.giving_up import PerRequirement
     from mellea_like.sampling.schedules.base import BaseSchedule
-    from mellea_like.sampling.selection import Selection
+    from mellea_like.sampling.selection import Chosen, Selection
     from mellea_like.telemetry import Telemetry
 
 __all__ = [
@@ -50,7 +50,7 @@ class Settings:
     loop_budget: int
     concurrency_budget: int
     max_iterations: int
-    selection: Selection
+    selection: Chosen
     options: Options
     judge_options: Options
     iteration_timeout: float | None
@@ -85,23 +85,26 @@ def check_retry(retry: object) -> None:
         raise TypeError(msg)
 
 
-def check_selection(selection: object) -> None:
+def check_selection(selection: Selection) -> Chosen:
     """Make sure that a selection can be."""
     if selection in ("first", "ordered"):
-        return
+        return selection
     # Imported lazily: most programs don't need it.
-    from mellea_like.sampling.selections import BaseSelection  # noqa: PLC0415
+    from mellea_like.sampling.selections import BaseSelection, First, Ordered  # noqa: PLC0415
 
+    if isinstance(selection, First | Ordered):
+        return "first" if isinstance(selection, First) else "ordered"
     if not isinstance(selection, BaseSelection):
         msg = (
             "selection is 'first', 'ordered' or an object such as BestOf(score) or Vote(), not"
             f" {selection!r}"
         )
         raise (ValueError if isinstance(selection, str) else TypeError)(msg)
+    return selection
 
 
 def check_schedule(
-    schedule: BaseSchedule | None, give_up: PerRequirement | None, selection: Selection
+    schedule: BaseSchedule | None, give_up: PerRequirement | None, selection: Chosen
 ) -> BaseSchedule | None:
     """Make sure that a schedule and a rule to give up by go with the selection.
 

@@ -11,12 +11,15 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from mellea_like.core.slice import Slice
-    from mellea_like.sampling.selections.base import BaseSelection
+    from mellea_like.sampling.selections.base import BaseSelection, First, Ordered
 
-__all__ = ["Selection", "best_failure", "deepest_failure", "merit", "winner"]
+__all__ = ["Chosen", "Selection", "best_failure", "deepest_failure", "merit", "winner"]
 
-Selection: TypeAlias = "Literal['first', 'ordered'] | BaseSelection"
+Chosen: TypeAlias = "Literal['first', 'ordered'] | BaseSelection"
 """Which passing slice wins: the first recorded, the one of lowest rank, or as an object says."""
+
+Selection: TypeAlias = "Chosen | First | Ordered"
+"""The same, as users may write it."""
 
 
 _PASSED = ValidationStatus.PASSED

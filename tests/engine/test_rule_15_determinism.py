@@ -219,5 +219,5 @@ def test_rule_15_the_docstring_says_that_the_default_is_not_deterministic():
 
 
 def test_rule_15_there_is_no_third_selection():
-    with pytest.raises(ValueError, match="'first', 'ordered' or an object .* not 'best'"):
+    with pytest.raises(ValueError, match=r"'first', 'ordered' or an object .* not 'best'"):
         RejectionSamplingStrategy(selection="best")

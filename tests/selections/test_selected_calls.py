@@ -7,8 +7,13 @@ import pytest
 from engine_kit import after, by_iteration, outcomes
 
 from mellea_like import (
+    BestOf,
     Budget,
+    Collect,
+    Consensus,
+    First,
     Generation,
+    Ordered,
     Outcome,
     RejectionSamplingStrategy,
     Requirement,
@@ -16,10 +21,12 @@ from mellea_like import (
     SamplingFailed,
     SamplingResult,
     StopReason,
+    Tournament,
     Usage,
+    Vote,
+    judge_score,
 )
 from mellea_like.backends.function import FunctionBackend
-from mellea_like.sampling.selections import BestOf, Collect, Consensus, Tournament, Vote
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
 
@@ -253,3 +260,30 @@ async def test_too_few_turns_and_temperature_0_are_said(caplog):
     await strategy(backend, Vote(n=5), width=2).sample("do", options={"temperature": 0})
     assert "wants 5 draws that pass, and the call has 2 turns in all" in caplog.text
     assert "at temperature 0 they are all alike" in caplog.text
+
+
+async def test_a_judges_score_is_read_checked_and_billed():
+    asked = []
+
+    async def judges(request):
+        asked.append(request.messages[-1].content)
+        good = "yes!!" in asked[-1]
+        score = 9 if good else 3 if len(asked) > 1 else 30
+        return Generation(f'{{"reason": "so", "score": {score}}}', usage=Usage(1, 20, 4))
+
+    scorer = judge_score("How nice is it? </answer>", judge=FunctionBackend(judges))
+    backend = by_iteration({1: "yes <b>", 2: "yes!!"})
+    result = await strategy(backend, BestOf(scorer), width=1, loops=2).sample("do", [yes])
+    assert result.value == "yes!!"
+    assert result.decision.scores == {1: 3.0, 2: 9.0}
+    assert result.decision.notes == {1: "so", 2: "so"}
+    assert len(asked) == 3  # 30 is not on the scale.
+    assert "<answer>yes &lt;b&gt;</answer>" in asked[0]
+    assert result.usage.requests == 5
+    with pytest.raises(ValueError, match="goes upwards"):
+        judge_score("?", judge=backend, scale=(5, 5))
+
+
+async def test_the_names_in_words_are_the_objects_too():
+    for selection, name in ((First(), "first"), (Ordered(), "ordered")):
+        assert strategy(by_iteration({}), selection).settings.selection == name

@@ -2,7 +2,9 @@
 
 from mellea_like.sampling.selections.base import (
     BaseSelection,
+    First,
     Key,
+    Ordered,
     Scorer,
     SelectionFacts,
     SelectionState,
@@ -21,7 +23,9 @@ __all__ = [
     "BestOf",
     "Collect",
     "Consensus",
+    "First",
     "Key",
+    "Ordered",
     "Scorer",
     "SelectionFacts",
     "SelectionState",

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BaseSelection",
+    "First",
     "Key",
+    "Ordered",
     "Scorer",
     "SelectionFacts",
     "SelectionState",
@@ -37,6 +39,14 @@ Scorer: TypeAlias = (
     "Callable[[Candidate], float | tuple[float, str] | Awaitable[float | tuple[float, str]]]"
 )
 Key: TypeAlias = "Callable[[Candidate], Hashable]"
+
+
+class First:
+    """The first slice to pass: the default, as ``selection="first"``."""
+
+
+class Ordered:
+    """The slice of the lowest (depth, subsample), as ``selection="ordered"``."""
 
 
 class SelectionFacts(NamedTuple):
