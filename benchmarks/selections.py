@@ -1,0 +1,323 @@
+"""What selections save: recorded draws of real models, replayed through the real engine.
+
+    python benchmarks/selections.py                print the tables
+    python benchmarks/selections.py --check        and exit 1 where a number misses its target
+    python benchmarks/selections.py --only votes   one of: votes, first, coverage, stopping, overhead
+
+The draws are those of `benchmarks/data`, each task's in another order in each round, seeded. Time is
+virtual, but for the overhead: CPU time of calls whose backend answers at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import math
+import random
+import statistics
+import sys
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import anyio
+from anyio.lowlevel import checkpoint
+
+from mellea_like import (
+    BestOf,
+    Collect,
+    Consensus,
+    Generation,
+    Outcome,
+    RejectionSamplingStrategy,
+    Request,
+    Requirement,
+    SamplingResult,
+    Vote,
+)
+from mellea_like.estimate import fit_pass_rates
+from mellea_like.testing import run_virtual
+
+DATA = Path(__file__).parent / "data"
+TURNS = 16
+ROUNDS = 10
+
+missed: list[str] = []
+
+
+def expect(what: str, *, holds: bool) -> None:
+    """Note a target that is missed."""
+    if not holds:
+        missed.append(what)
+
+
+def answers() -> dict[str, list[tuple[str, int]]]:
+    """Return the answers of each task of GSM8K, with their tokens."""
+    tasks = defaultdict[str, list[tuple[str, int]]](list)
+    with (DATA / "gsm8k_qwen05b.csv").open(encoding="ascii") as file:
+        for row in csv.DictReader(file):
+            tasks[row["task"]].append((row["answer"], int(row["tokens"])))
+    return tasks
+
+
+def passes() -> list[list[bool]]:
+    """Return which draws of each task of HumanEval passed."""
+    with (DATA / "humaneval_codegen16b.csv").open(encoding="ascii") as file:
+        return [[draw == "1" for draw in row["passed"]] for row in csv.DictReader(file)]
+
+
+class Recorded:
+    """Answers with the draws of a task in a given order, a token in 20 ms."""
+
+    def __init__(self, draws: Sequence[tuple[str, int]]) -> None:
+        self._draws = draws
+
+    async def generate(self, request: Request) -> Generation:
+        answer, tokens = self._draws[(request.meta.iteration or 1) - 1]
+        await anyio.sleep(tokens * 0.02)
+        return Generation(answer)
+
+
+ANSWERED = Requirement("has an answer", lambda c: bool(c.text), inline=True)
+
+
+def calls(
+    tasks: Iterable[Sequence[tuple[str, int]]],
+    selection: Any,
+    concurrency: int,
+    turns: int = TURNS,
+) -> list[SamplingResult[Any]]:
+    """Replay a call for each task."""
+
+    async def run() -> list[SamplingResult[Any]]:
+        results: list[SamplingResult[Any]] = []
+        for draws in tasks:
+            strategy = RejectionSamplingStrategy(
+                Recorded(draws),
+                loop_budget=turns // concurrency,
+                concurrency_budget=concurrency,
+                selection=selection,
+            )
+            results.append(await strategy.sample("Solve it.", [ANSWERED]))
+        return results
+
+    return run_virtual(run)
+
+
+def shuffled(rounds: int) -> list[list[tuple[str, int]]]:
+    """Return each task's draws in another order in each round."""
+    return [
+        random.Random(f"{round_}/{task}").sample(draws, len(draws))
+        for round_ in range(rounds)
+        for task, draws in answers().items()
+    ]
+
+
+def majority(drawn: Sequence[str]) -> str | None:
+    """Return the most frequent answer, of equally frequent ones the first."""
+    counts = Counter(answer for answer in drawn if answer)
+    return max(counts, key=lambda a: (counts[a], -drawn.index(a))) if counts else None
+
+
+def doubling(drawn: Sequence[str]) -> int:
+    """Return how many draws 1, 2, 4, 8, 16 take until three quarters agree (its_hub's rule)."""
+    n = 2
+    while n < len(drawn):
+        counts = Counter(a for a in drawn[:n] if a)
+        if counts and max(counts.values()) >= 0.75 * n:
+            break
+        n *= 2
+    return n
+
+
+def windows(drawn: Sequence[str], size: int = 2) -> int:
+    """Return how many draws it takes until those of a window agree (ESC, arXiv 2401.10480)."""
+    for n in range(size, len(drawn) + 1, size):
+        window = drawn[n - size : n]
+        if window[0] and len(set(window)) == 1:
+            return n
+    return len(drawn)
+
+
+def votes(rounds: int) -> None:
+    """Votes: how many draws give the answer that all 16 give."""
+    tasks = shuffled(rounds)
+    texts = [[answer for answer, _ in draws] for draws in tasks]
+    print(f"\n## Votes: GSM8K, 100 tasks, 16 draws each, {rounds} orders\n")
+    print("| rule | at a time | draws | cancelled in flight | same answer as all 16 | seconds |")
+    print("|---|--:|--:|--:|--:|--:|")
+
+    def row(name: str, width: Any, used: list[int], cut: Any, found: list[Any], took: Any) -> None:
+        # Of equally frequent answers the one of lowest rank wins: the one at the least depth.
+        loops = 1 if width == "-" else TURNS // width
+        by_rank = sorted(range(TURNS), key=lambda turn: (turn % loops, turn // loops))
+        if width in ("-", 1):
+            by_rank.sort()
+        full = [majority([drawn[turn] for turn in by_rank]) for drawn in texts]
+        same = statistics.fmean(a == b for a, b in zip(found, full, strict=True))
+        mean = statistics.fmean(used)
+        print(f"| {name} | {width} | {mean:.2f} | {cut} | {100 * same:.1f} % | {took} |")
+        if width == 1 and name.startswith("Vote, 95 %"):
+            expect("votes at 95 %", holds=same >= 0.995 and mean <= 12.5)
+        if width == 1 and name.startswith("Vote, certain"):
+            expect("certain votes", holds=same == 1 and mean <= 14)
+
+    for name, rule in (("fixed 16", len), ("doubling, 75 %", doubling), ("window of 2", windows)):
+        used = [rule(drawn) for drawn in texts]
+        found = [majority(drawn[:n]) for drawn, n in zip(texts, used, strict=True)]
+        row(name, "-", used, "-", found, "-")
+    for name, confidence in (("Vote, 95 % sure", 0.95), ("Vote, certain", None)):
+        for width in (1, 4, 16):
+            results = calls(tasks, Vote(n=TURNS, confidence=confidence), width)
+            used = [len(r.slices) for r in results]
+            cut = statistics.fmean(r.count(Outcome.CANCELLED) for r in results)
+            took = statistics.fmean(r.elapsed for r in results)
+            row(name, width, used, f"{cut:.2f}", [r.value for r in results], f"{took:.1f}")
+
+
+def first(rounds: int) -> None:
+    """The first pass beside best of N fixed draws."""
+    tasks = passes()
+    print(f"\n## First pass: HumanEval, {len(tasks)} tasks, {rounds} orders\n")
+    print("| N | coverage of both | draws of N fixed | draws until the first pass | saved |")
+    print("|--:|--:|--:|--:|--:|")
+    for n, least in ((4, 0.18), (8, 0.28), (16, 0.37)):
+        orders = [
+            random.Random(f"{round_}/{i}").sample(drawn, n)
+            for round_ in range(rounds)
+            for i, drawn in enumerate(tasks)
+        ]
+        draws = [[("pass" if passed else "", 1) for passed in order] for order in orders]
+        results = calls(draws, "first", 1, n)
+        assert [r.success for r in results] == [any(order) for order in orders]
+        used, won = [len(r.slices) for r in results], [r.success for r in results]
+        saved = 1 - statistics.fmean(used) / n
+        found, mean = 100 * statistics.fmean(won), statistics.fmean(used)
+        print(f"| {n} | {found:.1f} % | {n} | {mean:.2f} | {100 * saved:.0f} % |")
+        expect(f"first pass at {n}", holds=saved >= least)
+
+
+def coverage(rounds: int) -> None:
+    """What 8 draws of each task say of the coverage with 100."""
+    tasks = passes()
+    truth = statistics.fmean(any(drawn) for drawn in tasks)
+    fitted, plugged = [], []
+    for round_ in range(4 * rounds):
+        chance = random.Random(round_)
+        seen = [(8, sum(chance.sample(drawn, 8))) for drawn in tasks]
+        fitted.append(abs(fit_pass_rates(seen).coverage(100) - truth))
+        plugged.append(abs(statistics.fmean(1 - (1 - c / n) ** 100 for n, c in seen) - truth))
+    error, naive = statistics.fmean(fitted), statistics.fmean(plugged)
+    print(f"\n## Coverage with 100 draws, predicted from 8 ({4 * rounds} choices of 8)\n")
+    print("| estimate | mean absolute error |\n|---|--:|")
+    print(f"| `fit_pass_rates(...).coverage(100)` | {error:.3f} |")
+    print(f"| 1 - (1 - c / n)^100 of each task | {naive:.3f} |")
+    expect("pass@100 from 8 draws", holds=error <= 0.04)
+
+
+SCORERS: dict[str, Callable[[random.Random], float]] = {
+    "normal, 0.7 ± 0.05": lambda chance: chance.gauss(0.7, 0.05),
+    "normal, 0.6 ± 0.15": lambda chance: chance.gauss(0.6, 0.15),
+    "beta(2, 2)": lambda chance: chance.betavariate(2, 2),
+    "beta(8, 2)": lambda chance: chance.betavariate(8, 2),
+}
+COSTS = (0.0008, 0.0012, 0.002, 0.0032)
+SCORED = 32
+
+
+def stopping(rounds: int) -> None:
+    """BestOf with the stopping rule beside n fixed draws."""
+    number = 20 * rounds
+    print(f"\n## BestOf: stopping where a draw no longer pays ({SCORED} turns, {number} calls)\n")
+    print("For each scorer the cost at which most is saved with 0.99 of the best of all turns.\n")
+    print("| scores | cost | draws | saved | mean best, of that of 32 |\n|---|--:|--:|--:|--:|")
+    for name, draw in SCORERS.items():
+        chances = [random.Random(f"{name}/{n}") for n in range(number)]
+        drawn = [[draw(chance) for _ in range(SCORED)] for chance in chances]
+        tasks = [[(repr(score), 1) for score in scores] for scores in drawn]
+        best = statistics.fmean(max(scores) for scores in drawn)
+        rows: list[tuple[float, float, float]] = []
+        for cost in COSTS:
+            rule = BestOf(
+                lambda c: float(c.text), stop="expected-improvement", cost=cost, inline=True
+            )
+            results = calls(tasks, rule, 1, SCORED)
+            kept = statistics.fmean(float(result.unwrap()) for result in results) / best
+            rows.append((cost, statistics.fmean(len(r.slices) for r in results), kept))
+        good = [row for row in rows if row[2] >= 0.99] or rows[:1]
+        cost, used, kept = min(good, key=lambda row: row[1])
+        saved = 1 - used / SCORED
+        print(f"| {name} | {cost} | {used:.1f} | {100 * saved:.0f} % | {kept:.3f} |")
+        expect(f"stopping, {name}", holds=saved >= 0.15 and kept >= 0.99)
+
+
+class Instant:
+    """Answers at once, each draw with its number."""
+
+    async def generate(self, request: Request) -> Generation:
+        await checkpoint()
+        return Generation(str(request.meta.iteration))
+
+
+K = 10
+LAST = Requirement("is the last", lambda c: c.text == str(K), inline=True)
+ANY = Requirement("is a reply", lambda c: bool(c.text), inline=True)
+
+
+def overhead(rounds: int) -> None:
+    """What a selection adds to an iteration of a call with 10 draws, beside `First`."""
+    selections: dict[str, tuple[Any, Requirement]] = {
+        "First()": ("first", LAST),
+        "BestOf(score, inline=True)": (BestOf(lambda c: len(c.text), inline=True), ANY),
+        "Vote(confidence=None)": (Vote(n=K, confidence=None), ANY),
+        "Collect(10)": (Collect(K), ANY),
+        "Consensus(similarity)": (Consensus(lambda a, b: float(a.text == b.text), n=K), ANY),
+    }
+    took = {name: math.inf for name in selections}
+
+    async def measure() -> None:
+        for _ in range(10 * rounds):
+            for name, (selection, requirement) in selections.items():
+                strategy = RejectionSamplingStrategy(
+                    Instant(), loop_budget=1, concurrency_budget=K, selection=selection
+                )
+                begun = time.process_time()
+                for _ in range(20):
+                    result = await strategy.sample("Say a number.", [requirement])
+                    assert len(result.slices) == K
+                took[name] = min(took[name], (time.process_time() - begun) / 20 / K * 1e6)
+
+    anyio.run(measure)
+    print(f"\n## Overhead: {K} draws at once, CPU time, the least of {10 * rounds} measurements\n")
+    print("| selection | µs an iteration | beside First() |\n|---|--:|--:|")
+    for name, micros in took.items():
+        print(f"| {name} | {micros:.1f} | {micros - took['First()']:+.1f} |")
+
+
+TABLES = {
+    "votes": votes,
+    "first": first,
+    "coverage": coverage,
+    "stopping": stopping,
+    "overhead": overhead,
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("--check", action="store_true", help="exit 1 where a number misses")
+    parser.add_argument("--only", choices=TABLES, help="one table alone")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="orders (default 10)")
+    arguments = parser.parse_args()
+    for name, table in TABLES.items():
+        if arguments.only in (None, name):
+            table(arguments.rounds)
+    for miss in missed:
+        print("missed:", miss)
+    return 1 if missed and arguments.check else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
