@@ -224,7 +224,8 @@ class Call:
             self._recorder.selection = begun(selection, self._plan, turns)
         scheduler = self._scheduler(loop_budget)
         # Where a draw can't fail, there is nothing to race.
-        if scheduler is None and (self._settings.concurrency_budget == 1 or not self._can_fail()):
+        may_fail = self._recorder.selection is not None or self._can_fail()
+        if scheduler is None and (self._settings.concurrency_budget == 1 or not may_fail):
             await race.run_alone()
         else:
             await race.run(scheduler)
@@ -256,7 +257,7 @@ class Call:
         """Return what starts the iterations; None where all subsamples start at once."""
         schedule, width = self._settings.schedule, self._settings.concurrency_budget
         selection = self._recorder.selection
-        if schedule is None and selection is None:
+        if schedule is None and (selection is None or selection.wanted() >= width * loop_budget):
             return None
         # Imported lazily: most programs don't need it.
         from mellea_like.sampling.scheduler import Scheduler, TurnPool  # noqa: PLC0415

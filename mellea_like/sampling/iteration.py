@@ -53,7 +53,7 @@ from mellea_like.runtime.event_loops import cancel_requested, split_cancellation
 from mellea_like.sampling.sender import EarlyRejection, Sender
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Sequence
+    from collections.abc import Coroutine, Sequence
 
     from mellea_like.core.conversation import Action, Context, Message
     from mellea_like.core.requirement import Requirement
@@ -273,18 +273,19 @@ class Iteration:
                 )
             self._conclude(call.checklist.requirements, verdicts)
         if call.marking is not None and self.outcome is _PASSED:
-            await self._mark(candidate, *call.marking)
+            requirement, mark = call.marking
+            try:
+                answer = mark(candidate)
+                # Most are pairs, and to ask whether they can be awaited costs a microsecond.
+                awaited = type(answer) is not tuple and isawaitable(answer)
+                self.mark = await answer if awaited else answer
+            except Exception as exc:  # noqa: BLE001 (a scorer's)
+                self._unmarked(requirement, exc)
 
-    async def _mark(
-        self, candidate: Candidate, requirement: Requirement, mark: Callable[[Candidate], Any]
-    ) -> None:
-        """Ask for a candidate's score or key; without one, this iteration has errored."""
-        try:
-            answer = mark(candidate)
-            self.mark = await answer if isawaitable(answer) else answer
-        except Exception as exc:  # noqa: BLE001 (a scorer's)
-            verdict = errored(requirement, exc)
-            self._conclude((*self.requirements, requirement), (*self.verdicts, verdict))
+    def _unmarked(self, requirement: Requirement, exc: Exception) -> None:
+        """Make this an errored iteration: the selection has no score or key of its candidate."""
+        verdict = errored(requirement, exc)
+        self._conclude((*self.requirements, requirement), (*self.verdicts, verdict))
 
     def _read(self, generation: Generation) -> Candidate | None:
         """Parse a reply; None where it isn't a whole answer, or does not parse."""

@@ -200,6 +200,8 @@ def scoring(
 
 def read_score(answer: object) -> tuple[float, str]:
     """Read what a scorer returned; a `TypeError` or `ValueError` says what is wrong with it."""
+    if type(answer) is float and answer == answer:  # noqa: PLR0124 (what most return; not a NaN)
+        return answer, ""
     reason = ""
     if isinstance(answer, tuple) and len(pair := cast("tuple[object, ...]", answer)) == 2:  # noqa: PLR2004
         answer, said = pair

@@ -93,12 +93,11 @@ class _BestOfState(SelectionState):
         self._config = config
 
     def enough(self) -> str:
-        config = self._config
-        scores = [score for score, _ in self.marks]
-        if config.threshold is not None and scores[-1] >= config.threshold:
-            return f"a score of {scores[-1]:g} reaches {config.threshold:g}"
-        if config.cost is not None and len(scores) >= FEWEST:
-            gain = expected_improvement(scores)
+        config, newest = self._config, self.marks[-1][0]
+        if config.threshold is not None and newest >= config.threshold:
+            return f"a score of {newest:g} reaches {config.threshold:g}"
+        if config.cost is not None and len(self.marks) >= FEWEST:
+            gain = expected_improvement([score for score, _ in self.marks])
             if gain < config.cost:
                 return f"a further draw would add {gain:.3g}, and costs {config.cost:g}"
         return super().enough()
