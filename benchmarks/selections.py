@@ -2,10 +2,10 @@
 
     python benchmarks/selections.py                print the tables
     python benchmarks/selections.py --check        and exit 1 where a number misses its target
-    python benchmarks/selections.py --only votes   one of: votes, first, coverage, stopping, overhead
+    python benchmarks/selections.py --only votes   or: first, coverage, stopping, overhead
 
-The draws are those of `benchmarks/data`, each task's in another order in each round, seeded. Time is
-virtual, but for the overhead: CPU time of calls whose backend answers at once.
+The draws are those of `benchmarks/data`, each task's in another order in each round, seeded. Time
+is virtual, but for the overhead: CPU time of calls whose backend answers at once.
 """
 
 from __future__ import annotations

@@ -33,13 +33,10 @@ from mellea_like.telemetry.names import STOP_REASON
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from mellea_like.core.requirement import Requirement
     from mellea_like.core.slice import Slice
-    from mellea_like.core.validation import Candidate
     from mellea_like.sampling.base import BaseSamplingStrategy
     from mellea_like.sampling.prepare import Plan, Settings
     from mellea_like.sampling.scheduler import Scheduler
-    from mellea_like.sampling.selection import Chosen
     from mellea_like.telemetry.call import CallTelemetry
 
 __all__ = ["Call"]
@@ -112,7 +109,7 @@ class Call:
             or HookType.VALIDATION_PRE_CHECK in hooks
             or HookType.VALIDATION_POST_CHECK in hooks,
             None if settings.give_up is None else settings.give_up.begin(),
-            self._marking(settings.selection),
+            None if isinstance(settings.selection, str) else settings.selection.mark,
             tuple(plan.action.render(plan.context)) if known else None,
             now,
             started,
@@ -233,15 +230,6 @@ class Call:
             from mellea_like.sampling.comparing import compare  # noqa: PLC0415
 
             await compare(self.context, self._recorder.selection)
-
-    @staticmethod
-    def _marking(selection: Chosen) -> tuple[Requirement, Callable[[Candidate], Any]] | None:
-        """Return what the selection asks of each candidate that passes."""
-        if isinstance(selection, str):
-            return None
-        from mellea_like.sampling.comparing import marking  # noqa: PLC0415
-
-        return marking(selection)
 
     def _can_fail(self) -> bool:
         """Tell whether a draw may fail otherwise than by its backend, or by being cut off."""

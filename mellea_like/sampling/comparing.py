@@ -6,6 +6,7 @@ Most calls have none, so this is imported where one has.
 from __future__ import annotations
 
 import json
+from functools import lru_cache
 from html import escape
 from typing import TYPE_CHECKING, Any
 
@@ -23,15 +24,12 @@ from mellea_like.sampling.selections.base import SelectionFacts
 from mellea_like.sampling.sender import Sender
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from mellea_like.core.slice import Slice
-    from mellea_like.core.validation import Candidate
     from mellea_like.sampling.prepare import Plan
     from mellea_like.sampling.recorder import CallContext
     from mellea_like.sampling.selections.base import BaseSelection, SelectionState
 
-__all__ = ["begun", "compare", "marking"]
+__all__ = ["begun", "compare", "unjudged"]
 
 SYSTEM = """\
 You compare two answers to the same request. The request stands between <conversation> and \
@@ -54,13 +52,10 @@ def begun(selection: BaseSelection, plan: Plan, turns: int) -> SelectionState:
     return selection.begin(SelectionFacts(turns))
 
 
-def marking(selection: BaseSelection) -> tuple[Requirement, Callable[[Candidate], Any]] | None:
-    """Return what is asked of each candidate that passes, and how a record names it."""
-    mark = selection.mark
-    if mark is None:
-        return None
-    name = type(selection).__name__
-    return Requirement(f"{name} can judge it", lambda _: True, name=name, inline=True), mark
+@lru_cache
+def unjudged(name: str) -> Requirement:
+    """Return how a record names what a selection could not judge."""
+    return Requirement(f"{name} can judge it", lambda _: True, name=name, inline=True)
 
 
 async def compare(call: CallContext, selection: SelectionState) -> None:

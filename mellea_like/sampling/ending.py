@@ -98,6 +98,8 @@ def _decision(selected: SelectionState, stopped: Stop | None, *, timed_out: bool
     if not reason:
         ended = "the time was up" if timed_out else "all turns are spent"
         reason = ended if stopped is None else stopped.detail or ended
+    elif not selected.usage.requests:
+        return decision
     errors = tuple(error_text(error) for error in selected.errors)
     return replace(decision, reason=reason, usage=selected.usage, errors=errors)
 

@@ -272,18 +272,21 @@ class Iteration:
                     verdicts, candidate, self._ask_judge, call.check_all
                 )
             self._conclude(call.checklist.requirements, verdicts)
-        if call.marking is not None and self.outcome is _PASSED:
-            requirement, mark = call.marking
+        if call.mark is not None and self.outcome is _PASSED:
             try:
-                answer = mark(candidate)
+                answer = call.mark(candidate)
                 # Most are pairs, and to ask whether they can be awaited costs a microsecond.
                 awaited = type(answer) is not tuple and isawaitable(answer)
                 self.mark = await answer if awaited else answer
             except Exception as exc:  # noqa: BLE001 (a scorer's)
-                self._unmarked(requirement, exc)
+                self._unmarked(exc)
 
-    def _unmarked(self, requirement: Requirement, exc: Exception) -> None:
+    def _unmarked(self, exc: Exception) -> None:
         """Make this an errored iteration: the selection has no score or key of its candidate."""
+        # Imported lazily: most programs don't need it.
+        from mellea_like.sampling.comparing import unjudged  # noqa: PLC0415
+
+        requirement = unjudged(type(self.call.settings.selection).__name__)
         verdict = errored(requirement, exc)
         self._conclude((*self.requirements, requirement), (*self.verdicts, verdict))
 

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from mellea_like.core.conversation import Action, Context, Message
-    from mellea_like.core.requirement import Requirement
     from mellea_like.core.validation import Candidate
     from mellea_like.errors import LimitExceeded
     from mellea_like.requirements.checklist import Checklist
@@ -268,8 +267,8 @@ class CallContext(NamedTuple):
     validation_observed: bool
     """Whether a plugin or telemetry looks at validations."""
     tally: Tally | None
-    marking: tuple[Requirement, Callable[[Candidate], Any]] | None
-    """What the selection asks of each candidate that passes, and how a record names it."""
+    mark: Callable[[Candidate], Any] | None
+    """What the selection asks of each candidate that passes."""
     messages: tuple[Message, ...] | None
     """What the plan's action asks in the plan's context, where that is known beforehand."""
     clock: Callable[[], float]
