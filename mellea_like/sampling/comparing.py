@@ -6,7 +6,6 @@ Most calls have none, so this is imported where one has.
 from __future__ import annotations
 
 import json
-from functools import lru_cache
 from html import escape
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +15,6 @@ from mellea_like.core.backend import Request, RequestMeta, checked_reply
 from mellea_like.core.conversation import Message
 from mellea_like.core.format import strip_fence
 from mellea_like.core.generation import Meter, cost_of
-from mellea_like.core.requirement import Requirement
 from mellea_like.errors import BackendError, LimitExceeded, MelleaError
 from mellea_like.runtime.logs import warn
 from mellea_like.sampling.iteration import derive_seed
@@ -29,7 +27,7 @@ if TYPE_CHECKING:
     from mellea_like.sampling.recorder import CallContext
     from mellea_like.sampling.selections.base import BaseSelection, SelectionState
 
-__all__ = ["begun", "compare", "unjudged"]
+__all__ = ["begun", "compare"]
 
 SYSTEM = """\
 You compare two answers to the same request. The request stands between <conversation> and \
@@ -44,18 +42,13 @@ Answer with one JSON object and nothing else: {"better": "a"}, {"better": "b"}, 
 
 def begun(selection: BaseSelection, plan: Plan, turns: int) -> SelectionState:
     """Begin a selection; say in the log what it can't work with."""
-    name, n = type(selection).__name__, selection.n
+    name, state = type(selection).__name__, selection.begin(SelectionFacts(turns))
+    n = state.asked
     if n is not None and n > turns:
         warn("%s wants %d draws that pass, and the call has %d turns in all", name, n, turns)
     if turns > 1 and n != 1 and plan.options.temperature == 0:
         warn("%s chooses among draws, and at temperature 0 they are all alike", name)
-    return selection.begin(SelectionFacts(turns))
-
-
-@lru_cache
-def unjudged(name: str) -> Requirement:
-    """Return how a record names what a selection could not judge."""
-    return Requirement(f"{name} can judge it", lambda _: True, name=name, inline=True)
+    return state
 
 
 async def compare(call: CallContext, selection: SelectionState) -> None:

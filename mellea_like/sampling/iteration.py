@@ -234,7 +234,7 @@ class Iteration:
             )
         self.error.__cause__ = exc
 
-    async def _attempt(self) -> None:
+    async def _attempt(self) -> None:  # noqa: C901 (the hot path: no calls for parts of it)
         call = self.call
         plan = call.plan
         messages = call.messages
@@ -274,17 +274,18 @@ class Iteration:
             self._conclude(call.checklist.requirements, verdicts)
         if call.mark is not None and self.outcome is _PASSED:
             try:
-                answer = call.mark(candidate)
+                answer: Any = call.mark(candidate)
                 # Most are pairs, and to ask whether they can be awaited costs a microsecond.
-                awaited = type(answer) is not tuple and isawaitable(answer)
-                self.mark = await answer if awaited else answer
+                if not isinstance(answer, tuple) and isawaitable(answer):
+                    answer = await answer
+                self.mark = answer
             except Exception as exc:  # noqa: BLE001 (a scorer's)
                 self._unmarked(exc)
 
     def _unmarked(self, exc: Exception) -> None:
         """Make this an errored iteration: the selection has no score or key of its candidate."""
         # Imported lazily: most programs don't need it.
-        from mellea_like.sampling.comparing import unjudged  # noqa: PLC0415
+        from mellea_like.sampling.selections.base import unjudged  # noqa: PLC0415
 
         requirement = unjudged(type(self.call.settings.selection).__name__)
         verdict = errored(requirement, exc)

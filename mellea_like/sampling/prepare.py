@@ -87,7 +87,7 @@ def check_retry(retry: object) -> None:
 
 def check_selection(selection: Selection) -> Chosen:
     """Make sure that a selection can be."""
-    if selection in ("first", "ordered"):
+    if isinstance(selection, str) and selection in ("first", "ordered"):
         return selection
     # Imported lazily: most programs don't need it.
     from mellea_like.sampling.selections import BaseSelection, First, Ordered  # noqa: PLC0415

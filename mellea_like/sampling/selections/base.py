@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from functools import partial
+from functools import lru_cache, partial
 from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
 from mellea_like.core.display import bounded
 from mellea_like.core.generation import Usage
+from mellea_like.core.requirement import Requirement
 from mellea_like.core.slice import Outcome, Slice
 from mellea_like.runtime.threads import run_in_thread
 
@@ -33,6 +34,7 @@ __all__ = [
     "read_score",
     "scoring",
     "shown",
+    "unjudged",
 ]
 
 Scorer: TypeAlias = (
@@ -75,6 +77,7 @@ class SelectionState(ABC):
 
     def __init__(self, kind: str, facts: SelectionFacts, n: int | None) -> None:
         self.kind = kind
+        self.asked = n
         self.most = facts.turns if n is None else min(n, facts.turns)
         self.turns_left = facts.turns
         self.passed: list[Slice] = []
@@ -161,11 +164,6 @@ class BaseSelection(ABC):
         """
         return None
 
-    @property
-    def n(self) -> int | None:
-        """How many draws are to pass at most, for the warning that there are too few turns."""
-        return None
-
     @abstractmethod
     def begin(self, facts: SelectionFacts) -> SelectionState:
         """Begin a call.
@@ -179,6 +177,12 @@ class BaseSelection(ABC):
 
 
 # What a selection wants to know of each candidate: its score, or its key
+
+
+@lru_cache
+def unjudged(name: str) -> Requirement:
+    """Return how a record names what a selection could not judge."""
+    return Requirement(f"{name} can judge it", lambda _: True, name=name, inline=True)
 
 
 def scoring(
@@ -202,14 +206,15 @@ def read_score(answer: object) -> tuple[float, str]:
     """Read what a scorer returned; a `TypeError` or `ValueError` says what is wrong with it."""
     if type(answer) is float and answer == answer:  # noqa: PLR0124 (what most return; not a NaN)
         return answer, ""
+    number: Any = answer
     reason = ""
     if isinstance(answer, tuple) and len(pair := cast("tuple[object, ...]", answer)) == 2:  # noqa: PLR2004
-        answer, said = pair
+        number, said = pair
         reason = said if isinstance(said, str) else bounded(repr(said))
-    if isinstance(answer, bool) or not hasattr(answer, "__float__"):
+    if isinstance(number, bool) or not hasattr(number, "__float__"):
         msg = f"a scorer returns a float, or (float, reason), not {answer!r}"
         raise TypeError(msg)
-    score = float(cast("float", answer))
+    score = float(number)
     if math.isnan(score):
         msg = "a scorer returned NaN, which is neither more nor less than another score"
         raise ValueError(msg)

@@ -181,11 +181,6 @@ class Collect(BaseSelection):
         """The key that draws differ by."""
         return None if self.distinct is None else keying(self.distinct)
 
-    @property
-    def n(self) -> int:
-        """How many are to pass: k."""
-        return self.k
-
     def begin(self, facts: SelectionFacts) -> _CollectState:
         """Begin a call."""
         return _CollectState(self, facts)
@@ -193,7 +188,7 @@ class Collect(BaseSelection):
 
 class _CollectState(SelectionState):
     def __init__(self, config: Collect, facts: SelectionFacts) -> None:
-        super().__init__("collect", facts, None)
+        super().__init__("collect", facts, config.k)
         self._config = config
         self._kept: list[Slice] = []
         self._seen: set[Any] = set()
