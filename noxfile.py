@@ -114,7 +114,8 @@ def storm(session: nox.Session) -> None:
 def kill(session: nox.Session) -> None:
     """Kill batch runs at random moments, a hundred times, and see that nothing is lost."""
     environment = Environment(session, "test")
-    environment.run("pytest", "-m", "kill", "--durations=5", ROOT / "tests" / "kill")
+    side_by_side = ("--numprocesses=auto", "-m", "kill", "--durations=5")
+    environment.run("pytest", *side_by_side, ROOT / "tests" / "kill")
 
 
 @nox.session
@@ -131,7 +132,8 @@ def browser(session: nox.Session) -> None:
     environment = Environment(session, "browser")
     environment.run("python", ROOT / "tools" / "ensure_chromium.py")
     session.env["ARTIFACTS"] = str(Path(session.cache_dir).absolute().parent / "artifacts")
-    environment.run("pytest", "-m", "browser", "--durations=5", ROOT / "tests" / "browser")
+    side_by_side = ("--numprocesses=2", "-m", "browser", "--durations=5")
+    environment.run("pytest", *side_by_side, ROOT / "tests" / "browser")
 
 
 @nox.session
