@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import cached_property
 from html import escape
 from typing import TYPE_CHECKING
 
@@ -48,17 +50,36 @@ def judge_score(
         TypeError: ``judge`` is no backend.
         ValueError: the scale is empty.
     """
-    low, high = scale
-    if not low < high:
-        msg = f"scale=(lowest, highest) goes upwards, not {scale!r}"
-        raise ValueError(msg)
-    number: type[BaseModel] = create_model(
-        "Score", reason=(str, ...), score=(float, Field(ge=low, le=high, allow_inf_nan=False))
-    )
-    asking = RejectionSamplingStrategy(judge, loop_budget=2, options={"temperature": 0.0})
-    system = Message("system", SYSTEM.format(low=low, high=high))
+    return _JudgeScore(rubric, judge, scale)
 
-    async def score(candidate: Candidate) -> tuple[float, str]:
+
+@dataclass(frozen=True)
+class _JudgeScore:
+    """A scorer; its fields tell it from others in a batch's journal."""
+
+    rubric: str
+    judge: Backend
+    scale: tuple[float, float]
+
+    def __post_init__(self) -> None:
+        if not self.scale[0] < self.scale[1]:
+            msg = f"scale=(lowest, highest) goes upwards, not {self.scale!r}"
+            raise ValueError(msg)
+        _ = self._asking  # A judge that is no backend is refused here.
+
+    @cached_property
+    def _asking(self) -> RejectionSamplingStrategy:
+        return RejectionSamplingStrategy(self.judge, loop_budget=2, options={"temperature": 0.0})
+
+    @cached_property
+    def _format(self) -> type[BaseModel]:
+        low, high = self.scale
+        number = Field(ge=low, le=high, allow_inf_nan=False)
+        made: type[BaseModel] = create_model("Score", reason=(str, ...), score=(float, number))
+        return made
+
+    async def __call__(self, candidate: Candidate) -> tuple[float, str]:
+        low, high = self.scale
         asked = candidate.action.render(candidate.context)
         conversation = "\n".join(
             f'<message role="{message.role}">{escape(message.content, quote=False)}</message>'
@@ -66,11 +87,11 @@ def judge_score(
         )
         question = (
             f"<conversation>\n{conversation}\n</conversation>\n\n"
-            f"<answer>{escape(candidate.text, quote=False)}</answer>\n\nScore: {rubric}"
+            f"<answer>{escape(candidate.text, quote=False)}</answer>\n\nScore: {self.rubric}"
         )
-        context = Context([system])
-        result = await asking.sample(Message("user", question), context=context, format=number)
+        context = Context([Message("system", SYSTEM.format(low=low, high=high))])
+        result = await self._asking.sample(
+            Message("user", question), context=context, format=self._format
+        )
         given = result.unwrap().model_dump()
         return given["score"], given["reason"]
-
-    return score

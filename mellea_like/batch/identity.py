@@ -22,7 +22,7 @@ from pathlib import PurePath
 from types import CodeType, FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
-from mellea_like.core.backend import Options, innermost
+from mellea_like.core.backend import Options, innermost, is_backend
 from mellea_like.core.conversation import Context, is_action
 from mellea_like.core.format import json_schema
 from mellea_like.core.requirement import Requirement
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from mellea_like.core.backend import Backend
     from mellea_like.core.conversation import Action
     from mellea_like.sampling.base import BaseSamplingStrategy
+    from mellea_like.sampling.selection import Chosen
 
 __all__ = ["differing_part", "digest_of", "identity_of", "label_of", "row_of"]
 
@@ -147,7 +148,7 @@ def _strategy(strategy: BaseSamplingStrategy) -> Json:
     described: dict[str, Json] = {
         "loop_budget": settings.loop_budget,
         "concurrency_budget": settings.concurrency_budget,
-        "selection": _shown(settings.selection),
+        "selection": _selection(settings.selection),
         "validate_all": settings.validate_all,
         "schedule": _shown(settings.schedule),
         "give_up": _shown(settings.give_up),
@@ -162,6 +163,40 @@ def _strategy(strategy: BaseSamplingStrategy) -> Json:
     }
 
 
+def _selection(selection: Chosen) -> Json:
+    """Say which selection it is: its numbers, and what its functions and judges are."""
+    if isinstance(selection, str) or not is_dataclass(selection):
+        return _shown(selection)
+    settings = {f.name: getattr(selection, f.name) for f in fields(selection) if f.repr}
+    return {
+        "class": _name(type(selection)),
+        "is": {name: _setting(value) for name, value in settings.items()},
+    }
+
+
+def _setting(value: object) -> Json:
+    if is_backend(value):
+        return dict(_model(value))
+    if not callable(value):
+        return _plain(value)
+    decided = _function(value)
+    if is_dataclass(value) and not isinstance(value, type):  # A scorer with settings of its own.
+        decided["is"] = {f.name: _setting(getattr(value, f.name)) for f in fields(value) if f.repr}
+    return decided
+
+
+def _function(function: Any, version: str | None = None) -> dict[str, Json]:
+    """Say which function it is: its name, and its code where that may change below the name."""
+    name = _name(function)
+    if version is not None:
+        return {"function": name, "version": version}
+    code = None if name.startswith("mellea_like.") else _code_of(function)
+    if code is None:  # Those of this library say all in words.
+        return {"function": name}
+    # Each version of Python compiles it in its own way.
+    return {"function": name, "code": f"{sys.implementation.cache_tag} {_digest(code)[:8]}"}
+
+
 def _requirement(requirement: Requirement | str) -> Json:
     if isinstance(requirement, str):
         return requirement
@@ -169,14 +204,8 @@ def _requirement(requirement: Requirement | str) -> Json:
         return {str(requirement.operator): [_requirement(part) for part in requirement.parts]}
     decided: dict[str, Json] = {"description": requirement.description}
     if requirement.validator is not None:
-        decided["validator"] = name = _name(requirement.validator)
-        if requirement.version is not None:
-            decided["version"] = requirement.version
-        elif not name.startswith("mellea_like."):  # Those of this library say all in words.
-            code = _code_of(requirement.validator)
-            if code is not None:
-                # Each version of Python compiles it in its own way.
-                decided["code"] = f"{sys.implementation.cache_tag} {_digest(code)[:8]}"
+        function = _function(requirement.validator, requirement.version)
+        decided |= {"validator": function.pop("function"), **function}
     if requirement.judge is not None:
         decided["judge"] = _model(requirement.judge)
     return decided

@@ -17,6 +17,8 @@ import pytest
 from pydantic import BaseModel
 
 from mellea_like import (
+    BestOf,
+    Collect,
     Context,
     Instruction,
     Message,
@@ -24,6 +26,9 @@ from mellea_like import (
     Options,
     RejectionSamplingStrategy,
     Requirement,
+    Tournament,
+    Vote,
+    judge_score,
 )
 from mellea_like.backends import ScriptedBackend
 from mellea_like.batch.identity import differing_part, digest_of, identity_of, label_of, row_of
@@ -39,6 +44,22 @@ def short(candidate: Any) -> bool:
 
 def brief(candidate: Any) -> bool:
     return len(candidate.text) < 10
+
+
+def text(candidate: Any) -> str:
+    return str(candidate.text)
+
+
+def lower(candidate: Any) -> str:
+    return str(candidate.text).lower()
+
+
+def by(factor: int, candidate: Any) -> float:
+    return factor * len(candidate.text)
+
+
+def longer(factor: int) -> Any:
+    return lambda candidate: by(factor, candidate)
 
 
 def ask(row: Any) -> str:
@@ -101,6 +122,11 @@ SAME: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         {"schedule": Staggered(0.5), "concurrency_budget": 2},
     ),
     (
+        "equal selections",
+        {"selection": Vote(key=text, weight=judge_score("Is it?", judge=scripted()))},
+        {"selection": Vote(key=text, weight=judge_score("Is it?", judge=scripted()))},
+    ),
+    (
         "settings in another order",
         {"extra": {"a": {"x": 1, "y": 2}, "b": 1}},
         {"extra": {"b": 1, "a": {"y": 2, "x": 1}}},
@@ -137,6 +163,29 @@ DIFFERENT: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("strategy", {}, {"loop_budget": 7}),
     ("strategy", {}, {"concurrency_budget": 7}),
     ("strategy", {}, {"selection": "ordered"}),
+    ("strategy", {}, {"selection": Vote()}),
+    ("strategy", {"selection": Vote()}, {"selection": Vote(n=5)}),
+    ("strategy", {"selection": Collect(2)}, {"selection": Collect(3)}),
+    ("strategy", {"selection": Vote(key=text)}, {"selection": Vote(key=lower)}),
+    ("strategy", {"selection": BestOf(longer(1))}, {"selection": BestOf(longer(2))}),
+    ("strategy", {"selection": BestOf(partial(by, 1))}, {"selection": BestOf(partial(by, 2))}),
+    (
+        "strategy",
+        {"selection": Tournament(scripted("m"))},
+        {"selection": Tournament(scripted("n"))},
+    ),
+    *(
+        (
+            "strategy",
+            {"selection": BestOf(judge_score("Is it?", judge=scripted("m")))},
+            {"selection": BestOf(other)},
+        )
+        for other in (
+            judge_score("Is it so?", judge=scripted("m")),
+            judge_score("Is it?", judge=scripted("n")),
+            judge_score("Is it?", judge=scripted("m"), scale=(0, 5)),
+        )
+    ),
     ("strategy", {}, {"validate_all": True}),
     (
         "strategy",
