@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from mellea_like import BaseSamplingStrategy, Instruction, MelleaError, Request
 from mellea_like.backends import ScriptedBackend
 from mellea_like.requirements.checks import contains, word_count
-from mellea_like.sampling.selection import best_failure
+from mellea_like.sampling.best_failure import best_failure
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

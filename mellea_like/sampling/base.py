@@ -9,6 +9,7 @@ from mellea_like.core.argument_checks import real_number, whole_number, yields
 from mellea_like.core.backend import Options
 from mellea_like.hooks.plugins import handlers_in
 from mellea_like.limits.retry import Retry
+from mellea_like.sampling.best_failure import best_failure
 from mellea_like.sampling.call import Call
 from mellea_like.sampling.prepare import (
     Settings,
@@ -20,7 +21,6 @@ from mellea_like.sampling.prepare import (
     check_selection,
     plan_call,
 )
-from mellea_like.sampling.selection import Selection, best_failure
 from mellea_like.sampling.sync import judges_of, run_once
 from mellea_like.telemetry import Telemetry
 
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from mellea_like.hooks.plugins import Pluggable
     from mellea_like.limits.budget import Budget
     from mellea_like.sampling.giving_up import PerRequirement
+    from mellea_like.sampling.prepare import Selection
     from mellea_like.sampling.schedules.base import BaseSchedule
 
 __all__ = ["BaseSamplingStrategy"]

@@ -11,16 +11,15 @@ from mellea_like.core.display import add_note, error_text
 from mellea_like.core.result import StopReason
 from mellea_like.core.slice import Outcome, Slice
 from mellea_like.errors import HookError, SamplingFailed, SamplingTimeout
-from mellea_like.sampling.selection import winner
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from mellea_like.errors import MelleaError
-    from mellea_like.sampling.selection import Chosen
+    from mellea_like.sampling.prepare import CheckedSelection
     from mellea_like.sampling.selections.base import SelectionState
 
-__all__ = ["Ending", "Stop", "conclude"]
+__all__ = ["Ending", "Stop", "conclude", "first_passed"]
 
 
 class Stop(NamedTuple):
@@ -44,7 +43,7 @@ class Ending(NamedTuple):
 def conclude(
     slices: Sequence[Slice],
     *,
-    selection: Chosen,
+    selection: CheckedSelection,
     selected: SelectionState | None = None,
     select_from_failure: Callable[[Sequence[Slice]], int],
     strategy: str,
@@ -57,7 +56,7 @@ def conclude(
     """Decide how a call ended; a bug in the selection or the strategy is its error."""
     bug: Exception | None = None
     decision: Decision | None = None
-    best = winner(slices, selection)
+    best = first_passed(slices, ordered=selection == "ordered")
     try:
         if best is None:
             best = _best_failure(slices, select_from_failure, strategy)
@@ -86,6 +85,14 @@ def conclude(
         unasked = f"sampling {sampling_id}: the schedule let no iteration start"
         return Ending(None, StopReason.ERROR, SamplingFailed(unasked))
     return _without_a_pass(best, stopped, errors, sampling_id)._replace(decision=decision)
+
+
+def first_passed(slices: Sequence[Slice], *, ordered: bool) -> int | None:
+    """Find the first slice that passed: the first recorded, or of the lowest rank if ordered."""
+    passed = [i for i, slice_ in enumerate(slices) if slice_.outcome is Outcome.PASSED]
+    if ordered:
+        passed.sort(key=lambda i: slices[i].rank)
+    return passed[0] if passed else None
 
 
 def _decision(selected: SelectionState, stopped: Stop | None, *, timed_out: bool) -> Decision:

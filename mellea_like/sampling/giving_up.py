@@ -1,21 +1,25 @@
-"""When further turns would not help."""
+"""When further turns would not help: hopeless requirements, permanent errors, repeated bugs."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from mellea_like.core.argument_checks import real_number
 from mellea_like.core.slice import Outcome
 from mellea_like.core.validation import ValidationStatus
+from mellea_like.errors import BackendError, MissingAnswer, RequirementError
+from mellea_like.requirements.checklist import line_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from mellea_like.core.requirement import Requirement
     from mellea_like.core.slice import Slice
 
-__all__ = ["PerRequirement", "Tally"]
+__all__ = ["FEWEST", "Bug", "PerRequirement", "Tally", "bug_of", "may_go_on", "times_seen"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,3 +121,68 @@ def _probability_under(threshold: float, passed: int, failed: int) -> float:
         math.exp(orders - math.lgamma(j + 1) - math.lgamma(n - j + 1) + j * low + (n - j) * high)
         for j in range(passed + 1)
     )
+
+
+# --- after an error
+
+
+def may_go_on(slice_: Slice) -> bool:
+    """Tell whether a subsample may use its next turn after a slice that did not pass.
+
+    It may not after a permanent error: an error of a backend that is not retryable, or any
+    exception that is neither a backend's nor a requirement's. What a verdict says went wrong is a
+    requirement's, but for a permanent error of the judge. An answer that is missing in a joint
+    reply costs its turn only.
+    """
+    error = slice_.error
+    if isinstance(error, RequirementError) and isinstance(error.__cause__, BackendError):
+        return error.__cause__.retryable
+    if error is None or slice_.verdicts or isinstance(error, RequirementError | MissingAnswer):
+        return True
+    return isinstance(error, BackendError) and error.retryable
+
+
+# --- the same bug in a validator, again and again
+
+_ERROR, _SKIPPED = ValidationStatus.ERRORED, ValidationStatus.SKIPPED
+
+FEWEST = 2
+"""A bug must show twice at least to be the same again."""
+
+
+class Bug(NamedTuple):
+    """What a requirement's validator raised, and at which line, as in ``rules.py:12``."""
+
+    requirement: Requirement
+    kind: type[BaseException]
+    line: str
+
+    def __str__(self) -> str:
+        return f"requirement {self.requirement.name!r} raises {self.kind.__name__} at {self.line}"
+
+
+def bug_of(slice_: Slice) -> Bug | None:
+    """Return the bug in a validator that a slice errored by; None for any other slice."""
+    for requirement, verdict in slice_.validations:
+        if (
+            verdict.status is ValidationStatus.ERRORED
+            and not requirement.judged
+            and verdict.error is not None
+        ):
+            cause = verdict.error.__cause__
+            line = "" if cause is None or isinstance(cause, BackendError) else line_of(cause)
+            return Bug(requirement, type(cause), line) if cause is not None and line else None
+    return None
+
+
+def times_seen(bug: Bug, slices: Sequence[Slice]) -> int:
+    """Count the slices that errored by a bug; 0 if its requirement ever came to a verdict."""
+    seen = 0
+    for slice_ in slices:
+        for requirement, verdict in slice_.validations:
+            if requirement is bug.requirement and verdict.status is not _SKIPPED:
+                if verdict.status is not _ERROR:
+                    return 0
+                other = bug_of(slice_)
+                seen += other is not None and other[1:] == bug[1:]
+    return seen

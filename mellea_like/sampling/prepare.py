@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from mellea_like.core.backend import Backend, Options, can_judge, is_backend
 from mellea_like.core.conversation import Action, Context, Instruction, as_action
@@ -19,11 +19,13 @@ if TYPE_CHECKING:
     from mellea_like.limits.budget import Budget
     from mellea_like.sampling.giving_up import PerRequirement
     from mellea_like.sampling.schedules.base import BaseSchedule
-    from mellea_like.sampling.selection import Chosen, Selection
+    from mellea_like.sampling.selections.base import BaseSelection, First, Ordered
     from mellea_like.telemetry import Telemetry
 
 __all__ = [
+    "CheckedSelection",
     "Plan",
+    "Selection",
     "Settings",
     "as_backend",
     "check_budget",
@@ -35,6 +37,12 @@ __all__ = [
     "merge_requirements",
     "plan_call",
 ]
+
+CheckedSelection: TypeAlias = "Literal['first', 'ordered'] | BaseSelection"
+"""Which passing slice wins: the first recorded, the one of lowest rank, or as an object says."""
+
+Selection: TypeAlias = "CheckedSelection | First | Ordered"
+"""The same, as users may write it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +58,7 @@ class Settings:
     loop_budget: int
     concurrency_budget: int
     max_iterations: int
-    selection: Chosen
+    selection: CheckedSelection
     options: Options
     judge_options: Options
     iteration_timeout: float | None
@@ -85,7 +93,7 @@ def check_retry(retry: object) -> None:
         raise TypeError(msg)
 
 
-def check_selection(selection: Selection) -> Chosen:
+def check_selection(selection: Selection) -> CheckedSelection:
     """Make sure that a selection can be."""
     if isinstance(selection, str) and selection in ("first", "ordered"):
         return selection
@@ -104,7 +112,7 @@ def check_selection(selection: Selection) -> Chosen:
 
 
 def check_schedule(
-    schedule: BaseSchedule | None, give_up: PerRequirement | None, selection: Chosen
+    schedule: BaseSchedule | None, give_up: PerRequirement | None, selection: CheckedSelection
 ) -> BaseSchedule | None:
     """Make sure that a schedule and a rule to give up by go with the selection.
 

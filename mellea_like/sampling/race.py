@@ -8,40 +8,31 @@ group: what must end the call goes to `Recorder.abort`, and is raised when all h
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import anyio
 
 from mellea_like.core.backend import ITERATION, SPENDS_ON
 from mellea_like.core.conversation import Context, is_action
 from mellea_like.core.slice import Outcome, Slice
-from mellea_like.core.validation import ValidationStatus
-from mellea_like.errors import BackendError, MissingAnswer, RequirementError
 from mellea_like.hooks.types import HookType
-from mellea_like.requirements.checklist import line_of
 from mellea_like.runtime.event_loops import cancel_requested, scope_cancelled, split_cancellation
 from mellea_like.runtime.logs import warn
 from mellea_like.runtime.stacks import stack_of
+from mellea_like.sampling.giving_up import FEWEST, bug_of, may_go_on, times_seen
 from mellea_like.sampling.iteration import Iteration, turn_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from anyio.abc import TaskGroup
 
     from mellea_like.core.conversation import Action
-    from mellea_like.core.requirement import Requirement
     from mellea_like.sampling.events import Delivery
     from mellea_like.sampling.recorder import CallContext
     from mellea_like.sampling.scheduler import Scheduler
 
-__all__ = ["Race", "bug_of", "may_go_on", "times_seen"]
+__all__ = ["Race"]
 
 _FAILED = Outcome.FAILED
-_ERROR, _SKIPPED = ValidationStatus.ERRORED, ValidationStatus.SKIPPED
-
-FEWEST = 2
-"""An error must come twice at least to be the same again."""
 
 
 class Race:
@@ -320,7 +311,7 @@ async def _run_chain(  # noqa: C901, PLR0912 (one loop, the hot one)
             return False
         elif not may_go_on(slice_):
             return True
-        elif slice_.verdicts and _always_so(call, slice_):
+        elif slice_.verdicts and _stop_at_repeated_bug(call, slice_):
             return False
     return False
 
@@ -340,38 +331,8 @@ def _repaired(call: CallContext, failed: list[Slice]) -> tuple[Action[Any], Cont
     raise TypeError(msg)
 
 
-def may_go_on(slice_: Slice) -> bool:
-    """Tell whether a subsample may use its next turn after a slice that did not pass.
-
-    It may not after a permanent error: an error of a backend that is not retryable, or any
-    exception that is neither a backend's nor a requirement's. What a verdict says went wrong is a
-    requirement's, but for a permanent error of the judge. An answer that is missing in a joint
-    reply costs its turn only.
-    """
-    error = slice_.error
-    if isinstance(error, RequirementError) and isinstance(error.__cause__, BackendError):
-        return error.__cause__.retryable
-    if error is None or slice_.verdicts or isinstance(error, RequirementError | MissingAnswer):
-        return True
-    return isinstance(error, BackendError) and error.retryable
-
-
-# The same bug in a validator, again and again
-
-
-class Bug(NamedTuple):
-    """What a requirement's validator raised, and at which line, as in ``rules.py:12``."""
-
-    requirement: Requirement
-    kind: type[BaseException]
-    line: str
-
-    def __str__(self) -> str:
-        return f"requirement {self.requirement.name!r} raises {self.kind.__name__} at {self.line}"
-
-
-def _always_so(call: CallContext, slice_: Slice) -> bool:
-    """Tell whether a validator has the same bug with every reply; then the call is stopped.
+def _stop_at_repeated_bug(call: CallContext, slice_: Slice) -> bool:
+    """Stop where a validator has the same bug with every reply; tell whether it has.
 
     An ordered call's subsample looks at its own slices only, and does not stop its siblings: what
     comes of them must not depend on timing.
@@ -388,26 +349,3 @@ def _always_so(call: CallContext, slice_: Slice) -> bool:
         return False
     recorder.hopeless(f"{bug}, with every reply ({times} so far)")
     return True
-
-
-def bug_of(slice_: Slice) -> Bug | None:
-    """Return the bug in a validator that a slice errored by; None for any other slice."""
-    for requirement, verdict in slice_.validations:
-        if verdict.status is _ERROR and not requirement.judged and verdict.error is not None:
-            cause = verdict.error.__cause__
-            line = "" if cause is None or isinstance(cause, BackendError) else line_of(cause)
-            return Bug(requirement, type(cause), line) if cause is not None and line else None
-    return None
-
-
-def times_seen(bug: Bug, slices: Sequence[Slice]) -> int:
-    """Count the slices that errored by a bug; 0 if its requirement ever came to a verdict."""
-    seen = 0
-    for slice_ in slices:
-        for requirement, verdict in slice_.validations:
-            if requirement is bug.requirement and verdict.status is not _SKIPPED:
-                if verdict.status is not _ERROR:
-                    return 0
-                other = bug_of(slice_)
-                seen += other is not None and other[1:] == bug[1:]
-    return seen

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from mellea_like.core.conversation import Instruction, Message
 from mellea_like.sampling.base import BaseSamplingStrategy
-from mellea_like.sampling.selection import deepest_failure
+from mellea_like.sampling.best_failure import deepest_failure
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

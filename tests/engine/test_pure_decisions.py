@@ -21,14 +21,14 @@ from mellea_like import (
 )
 from mellea_like.backends.function import FunctionBackend
 from mellea_like.errors import RateLimited
-from mellea_like.sampling.ending import conclude
+from mellea_like.sampling.best_failure import best_failure, deepest_failure, merit
+from mellea_like.sampling.ending import conclude, first_passed
 from mellea_like.sampling.iteration import turn_of
 from mellea_like.sampling.prepare import (
     check_judge,
     check_requirements,
     plan_call,
 )
-from mellea_like.sampling.selection import best_failure, deepest_failure, merit, winner
 
 P, F, E, C = Outcome.PASSED, Outcome.FAILED, Outcome.ERRORED, Outcome.CANCELLED
 light, heavy, plain = says("a", weight=0.5), says("b", weight=3), says("c")
@@ -108,10 +108,10 @@ def test_the_best_failure(slices, default, multi_turn):
         ([(2, 0, 1, P), (3, 1, 0, P)], 0, 1),  # depth counts before subsample
     ],
 )
-def test_the_winner(slices, first, ordered):
+def test_the_first_slice_to_pass(slices, first, ordered):
     made = [a_slice(i, o, subsample=s, depth=d) for i, s, d, o in slices]
-    assert winner(made, "first") == first
-    assert winner(made, "ordered") == ordered
+    assert first_passed(made, ordered=False) == first
+    assert first_passed(made, ordered=True) == ordered
 
 
 # --- ending -----------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from mellea_like.errors import (
     RateLimited,
     ShutdownError,
 )
-from mellea_like.sampling.race import may_go_on
+from mellea_like.sampling.giving_up import may_go_on
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
 

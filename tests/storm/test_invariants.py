@@ -38,7 +38,7 @@ from mellea_like.errors import (
     SamplingTimeout,
 )
 from mellea_like.hooks.types import HookMode, HookType
-from mellea_like.sampling.race import FEWEST, bug_of, may_go_on, times_seen
+from mellea_like.sampling.giving_up import FEWEST, bug_of, may_go_on, times_seen
 
 pytestmark = pytest.mark.timeout(3600)
 STORM = bool(os.environ.get("STORM"))

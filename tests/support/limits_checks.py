@@ -23,8 +23,7 @@ from mellea_like.errors import (
     SamplingTimeout,
 )
 from mellea_like.limits import AdaptiveLimiter, ConcurrencyLimiter, gate_of
-from mellea_like.sampling.giving_up import PerRequirement
-from mellea_like.sampling.race import may_go_on
+from mellea_like.sampling.giving_up import PerRequirement, may_go_on
 from mellea_like.sampling.schedules import Deadline
 
 TICK = 1e-5

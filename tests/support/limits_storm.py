@@ -29,7 +29,7 @@ from mellea_like.errors import (
     MalformedResponse,
     RateLimited,
 )
-from mellea_like.sampling.race import may_go_on
+from mellea_like.sampling.giving_up import may_go_on
 from mellea_like.sampling.schedules.base import (
     BaseSchedule,
     CallFacts,

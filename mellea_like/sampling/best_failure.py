@@ -1,26 +1,17 @@
-"""Which slice is the best: pure decisions."""
+"""Which failed slice came nearest to passing: pure decisions."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING
 
-from mellea_like.core.slice import Outcome
 from mellea_like.core.validation import ValidationStatus
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from mellea_like.core.slice import Slice
-    from mellea_like.sampling.selections.base import BaseSelection, First, Ordered
 
-__all__ = ["Chosen", "Selection", "best_failure", "deepest_failure", "merit", "winner"]
-
-Chosen: TypeAlias = "Literal['first', 'ordered'] | BaseSelection"
-"""Which passing slice wins: the first recorded, the one of lowest rank, or as an object says."""
-
-Selection: TypeAlias = "Chosen | First | Ordered"
-"""The same, as users may write it."""
-
+__all__ = ["best_failure", "deepest_failure", "merit"]
 
 _PASSED = ValidationStatus.PASSED
 
@@ -70,21 +61,3 @@ def deepest_failure(slices: Sequence[Slice]) -> int:
         range(len(slices)),
         key=lambda i: (*merit(slices[i]), slices[i].depth, -slices[i].iteration),
     )
-
-
-def winner(slices: Sequence[Slice], selection: Selection) -> int | None:
-    """Choose among the slices that passed.
-
-    Args:
-        slices: all slices, in the order recorded.
-        selection: ``"ordered"``, the lowest (depth, subsample); else the first recorded.
-
-    Returns:
-        The winner's position, or None where no slice passed.
-    """
-    passed = [i for i, slice_ in enumerate(slices) if slice_.outcome is Outcome.PASSED]
-    if not passed:
-        return None
-    if selection != "ordered":
-        return passed[0]
-    return min(passed, key=lambda i: slices[i].rank)
