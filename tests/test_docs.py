@@ -251,7 +251,7 @@ def test_every_file_on_the_map_of_the_code_is_there():
     folder, missing = "", []
     for path in re.findall(r"(?<![\w/])(?:[a-z_]+/)+(?:[a-z_]+\.py)?|[a-z_]+\.py", text):
         folder = path[: path.rindex("/") + 1] if "/" in path else folder
-        named = path if "/" in path else f"{folder}{path}"  # As in "batch/run.py, work.py".
+        named = path if "/" in path else f"{folder}{path}"  # As in "batch/api.py, work.py".
         if not any((root / named).exists() for root in (ROOT / "mellea_like", ROOT)):
             missing.append(named)
     assert not missing

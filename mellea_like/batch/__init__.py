@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 from mellea_like.runtime.lazy import lazy_exports
 
 if TYPE_CHECKING:
+    from mellea_like.batch.api import sample_many
     from mellea_like.batch.batch_run import BatchRun
     from mellea_like.batch.item import ItemResult
     from mellea_like.batch.journal.journal import Journal
     from mellea_like.batch.journal.reader import read_items, read_run
     from mellea_like.batch.progress import Progress
-    from mellea_like.batch.run import sample_many
 
 __all__ = [
     "BatchRun",
@@ -39,7 +39,7 @@ __getattr__, __dir__ = lazy_exports(
         "Progress": "mellea_like.batch.progress",
         "read_items": "mellea_like.batch.journal.reader",
         "read_run": "mellea_like.batch.journal.reader",
-        "sample_many": "mellea_like.batch.run",
+        "sample_many": "mellea_like.batch.api",
     },
     globals(),
 )

@@ -10,7 +10,7 @@ import typer
 from mellea_like.cli import report, serve, watch
 from mellea_like.cli.batch import options as batch
 from mellea_like.cli.exits import Problem
-from mellea_like.cli.options import add_command
+from mellea_like.cli.option_fields import add_command
 from mellea_like.cli.sample import command as sample
 
 if TYPE_CHECKING:

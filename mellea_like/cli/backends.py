@@ -11,8 +11,8 @@ from pydantic_core import core_schema
 
 from mellea_like.backends.openai_wire import OFFICIAL_URL
 from mellea_like.cli.exits import Exit, Problem
-from mellea_like.cli.options import option_names, read_section
-from mellea_like.cli.terminal import warn
+from mellea_like.cli.option_fields import option_names, read_section
+from mellea_like.cli.streams import warn
 from mellea_like.core.format import check_format
 from mellea_like.limits.base import LimitedBackend
 from mellea_like.specification.upstream import (

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from mellea_like.cli.exits import Exit, Problem
 from mellea_like.cli.signals import Ending, terminable
-from mellea_like.cli.terminal import ready_streams, silence, warn
+from mellea_like.cli.streams import ready_streams, silence, warn
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,8 +9,8 @@ from pathlib import Path  # noqa: TC003 (typer reads the annotations)
 from typing import TYPE_CHECKING, Any
 
 from mellea_like.cli.exits import Exit, Problem
-from mellea_like.cli.options import argument, option
-from mellea_like.cli.terminal import one_line, printable, replace_file, warn, write_output
+from mellea_like.cli.option_fields import argument, option
+from mellea_like.cli.streams import one_line, printable, replace_file, warn, write_output
 from mellea_like.core.result import SamplingResult
 from mellea_like.errors import JournalError
 from mellea_like.report.format import plural

@@ -9,8 +9,8 @@ from pathlib import Path  # noqa: TC003 (typer reads the annotations)
 from typing import TYPE_CHECKING, Any
 
 from mellea_like.cli.exits import Exit, Problem
-from mellea_like.cli.options import REQUIRED, option
-from mellea_like.cli.terminal import one_line, warn, write
+from mellea_like.cli.option_fields import REQUIRED, option
+from mellea_like.cli.streams import one_line, warn, write
 from mellea_like.errors import MelleaError
 from mellea_like.report.format import plural
 

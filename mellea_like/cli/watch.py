@@ -16,8 +16,8 @@ import anyio
 from typer.core import TyperCommand
 
 from mellea_like.cli.exits import Exit, Problem
-from mellea_like.cli.options import argument, option
-from mellea_like.cli.terminal import one_line, warn
+from mellea_like.cli.option_fields import argument, option
+from mellea_like.cli.streams import one_line, warn
 from mellea_like.errors import CoalescingError
 
 if TYPE_CHECKING:

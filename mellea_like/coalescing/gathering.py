@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-__all__ = ["Window", "due_at"]
+__all__ = ["GatheringWindow", "due_at"]
 
 
-class Window(NamedTuple):
+class GatheringWindow(NamedTuple):
     """How long to gather before what was gathered goes."""
 
     quiet: float
@@ -16,7 +16,7 @@ class Window(NamedTuple):
     max_items: int | None = None
 
 
-def due_at(window: Window, first: float, last: float, count: int) -> float:
+def due_at(window: GatheringWindow, first: float, last: float, count: int) -> float:
     """Decide when what was gathered goes."""
     if not count:
         return math.inf

@@ -14,7 +14,7 @@ import pytest
 from html_page import HtmlPage
 from report_kit import NASTY, nasty_trace, trace_of
 
-from mellea_like.cli.terminal import UNSAFE
+from mellea_like.cli.streams import UNSAFE
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from joint_kit import ask
 
 from mellea_like.coalescing.coordinator.joint_prompt import share_key
 from mellea_like.coalescing.coordinator.request_queue import RequestQueue
-from mellea_like.coalescing.gathering import Window
+from mellea_like.coalescing.gathering import GatheringWindow
 from mellea_like.core.backend import Request, RequestMeta
 from mellea_like.core.conversation import Message
 
@@ -123,7 +123,7 @@ def test_options_that_hold_themselves_never_share():
 
 
 def queue(*, window=5.0, idle=math.inf, items=3, tokens=math.inf) -> RequestQueue[str]:
-    return RequestQueue(Window(idle, window, items), tokens)
+    return RequestQueue(GatheringWindow(idle, window, items), tokens)
 
 
 def filled(

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from mellea_like.coalescing.chat.session import ChatPhase, Rules, Session, Submission
-from mellea_like.coalescing.gathering import Window
+from mellea_like.coalescing.gathering import GatheringWindow
 from mellea_like.coalescing.ticket import Ticket
 from mellea_like.errors import QueueFull
 
 NEVER, AT_ONCE = math.inf, -math.inf
-WINDOW = Window(quiet=0.5, max_wait=2.0)
+WINDOW = GatheringWindow(quiet=0.5, max_wait=2.0)
 
 
 async def reply(messages: list[Any]) -> int:

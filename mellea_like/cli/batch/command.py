@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
+from mellea_like.batch.api import sample_many
 from mellea_like.batch.journal.journal import Journal
 from mellea_like.batch.journal.reader import read_run
-from mellea_like.batch.run import sample_many
 from mellea_like.cli.backends import Backends
 from mellea_like.cli.batch.options import STANDARD
 from mellea_like.cli.batch.output import Output, ReaderLeft
@@ -22,7 +22,7 @@ from mellea_like.cli.batch.prompt import PromptTemplate
 from mellea_like.cli.batch.source import RowSource, digest_of
 from mellea_like.cli.errors import code_of, in_options, logs, problems_of, report, sentence
 from mellea_like.cli.exits import Exit, Problem
-from mellea_like.cli.terminal import is_terminal, warn
+from mellea_like.cli.streams import is_terminal, warn
 from mellea_like.core.format import strip_fence
 from mellea_like.core.trace import usage_to_dict
 from mellea_like.errors import JournalError, LimitExceeded

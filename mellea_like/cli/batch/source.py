@@ -14,7 +14,7 @@ from mellea_like.batch.rows.files import read_rows
 from mellea_like.batch.rows.formats import BadRow, Row, RowFormat, format_of
 from mellea_like.cli.batch.options import STANDARD
 from mellea_like.cli.exits import Exit, Problem
-from mellea_like.cli.terminal import is_terminal, one_line, warn
+from mellea_like.cli.streams import is_terminal, one_line, warn
 from mellea_like.runtime.threads import run_in_thread
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from mellea_like.cli.console import live_view, make_console
 from mellea_like.cli.draw_options import OUTPUT, DrawOptions
 from mellea_like.cli.errors import code_of, logs, report
 from mellea_like.cli.exits import Exit, Problem
-from mellea_like.cli.options import argument, option
+from mellea_like.cli.option_fields import argument, option
 from mellea_like.cli.sample.output import (
     as_record,
     slices_table,
@@ -27,7 +27,7 @@ from mellea_like.cli.sample.output import (
     write_text,
 )
 from mellea_like.cli.sample.progress import Progress, render
-from mellea_like.cli.terminal import is_terminal, one_line, replace_file, silence, warn
+from mellea_like.cli.streams import is_terminal, one_line, replace_file, silence, warn
 from mellea_like.core.trace import to_dict
 from mellea_like.errors import BackendError, LimitExceeded, MelleaError, SamplingTimeout
 from mellea_like.report.format import plural

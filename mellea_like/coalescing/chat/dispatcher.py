@@ -13,7 +13,7 @@ from anyio.lowlevel import cancel_shielded_checkpoint, checkpoint_if_cancelled
 from mellea_like.coalescing.chat.runs import ChatRun
 from mellea_like.coalescing.chat.session import ChatPhase, Rules, Session, Submission
 from mellea_like.coalescing.component import Component
-from mellea_like.coalescing.gathering import Window
+from mellea_like.coalescing.gathering import GatheringWindow
 from mellea_like.coalescing.ticket import Ticket
 from mellea_like.core.argument_checks import real_number, whole_number
 from mellea_like.errors import CoalescingError, Expired, QueueFull, ShutdownError, Stopped
@@ -133,7 +133,7 @@ class ChatDispatcher(Component, Generic[M, R]):
     ) -> None:
         super().__init__()
         self._rules = Rules(
-            Window(_seconds("quiet", quiet), _seconds("max_wait", max_wait)),
+            GatheringWindow(_seconds("quiet", quiet), _seconds("max_wait", max_wait)),
             whole_number("ChatDispatcher: max_pending", max_pending),
             _policy(on_busy),
             _seconds("stop_grace", stop_grace),

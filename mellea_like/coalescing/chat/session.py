@@ -12,7 +12,7 @@ from enum import StrEnum
 from itertools import takewhile
 from typing import TYPE_CHECKING, Generic, Literal, NamedTuple, TypeVar
 
-from mellea_like.coalescing.gathering import Window, due_at
+from mellea_like.coalescing.gathering import GatheringWindow, due_at
 from mellea_like.errors import QueueFull, Refused
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class ChatPhase(StrEnum):
 class Rules(NamedTuple):
     """What holds for every session of a dispatcher."""
 
-    window: Window
+    window: GatheringWindow
     max_pending: int = 100
     on_busy: Literal["queue", "interrupt", "reject"] = "queue"
     stop_grace: float = 5.0

@@ -21,7 +21,7 @@ from mellea_like.coalescing.coordinator.request_batch import (
     own_copy,
 )
 from mellea_like.coalescing.coordinator.request_queue import RequestQueue
-from mellea_like.coalescing.gathering import Window
+from mellea_like.coalescing.gathering import GatheringWindow
 from mellea_like.core.argument_checks import check_plain, real_number, whole_number
 from mellea_like.core.backend import BackendWrapper
 from mellea_like.core.display import error_text
@@ -157,7 +157,7 @@ class SamplingCoordinator(BackendWrapper, Component):
         for name, function in (("scope", scope), ("caller", caller), ("audit", audit)):
             check_plain(f"SamplingCoordinator: {name}", function)
         quiet = math.inf if idle is None else _seconds("idle", idle)
-        gather = Window(quiet, _seconds("window", window), _count("max_batch", max_batch))
+        gather = GatheringWindow(quiet, _seconds("window", window), _count("max_batch", max_batch))
         tokens = max(_count("max_joint_tokens", max_joint_tokens) - BATCH_OVERHEAD, 0)
         self._queue: RequestQueue[PendingRequest] = RequestQueue(gather, tokens)
         self._concurrency = _count("concurrency", concurrency)

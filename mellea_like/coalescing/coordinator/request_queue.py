@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from mellea_like.coalescing.gathering import Window, due_at
+from mellea_like.coalescing.gathering import GatheringWindow, due_at
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator
@@ -15,7 +15,7 @@ __all__ = ["RequestQueue"]
 
 T = TypeVar("T")
 
-AT_ONCE = Window(0.0, 0.0, 1)
+AT_ONCE = GatheringWindow(0.0, 0.0, 1)
 _ALONE = object()
 
 
@@ -24,7 +24,7 @@ class _KeyQueue(Generic[T]):
 
     __slots__ = ("arrivals", "callers", "last", "tokens", "window")
 
-    def __init__(self, window: Window) -> None:
+    def __init__(self, window: GatheringWindow) -> None:
         self.window = window
         self.arrivals: dict[T, float] = {}
         self.callers: dict[Hashable, dict[T, int]] = {}
@@ -72,7 +72,7 @@ class _KeyQueue(Generic[T]):
 class RequestQueue(Generic[T]):
     """Items that wait to be sent. Those of one key may go together, in one batch."""
 
-    def __init__(self, window: Window, max_tokens: float = math.inf) -> None:
+    def __init__(self, window: GatheringWindow, max_tokens: float = math.inf) -> None:
         self._window = window
         self._max_tokens = max_tokens
         self._queues: dict[Hashable, _KeyQueue[T]] = {}
