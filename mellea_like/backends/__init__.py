@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from mellea_like.backends.llama import LlamaCppBackend
     from mellea_like.backends.mcp import MCPSamplingBackend, SamplingRounds
     from mellea_like.backends.openai import OpenAIBackend
+    from mellea_like.backends.reward_model import RewardModel
 
 __all__ = [
     "FunctionBackend",
@@ -23,6 +24,7 @@ __all__ = [
     "MarkovBackend",
     "OpenAIBackend",
     "Reply",
+    "RewardModel",
     "SamplingRounds",
     "ScriptedBackend",
     "SimulatedBackend",
@@ -33,6 +35,7 @@ keep_installed(
     LlamaCppBackend="xllamacpp",
     MCPSamplingBackend="mcp",
     OpenAIBackend="openai",
+    RewardModel="openai",
     SamplingRounds="mcp",
 )
 
@@ -41,6 +44,7 @@ __getattr__, __dir__ = lazy_exports(
         "LlamaCppBackend": "mellea_like.backends.llama",
         "MCPSamplingBackend": "mellea_like.backends.mcp",
         "OpenAIBackend": "mellea_like.backends.openai",
+        "RewardModel": "mellea_like.backends.reward_model",
         "SamplingRounds": "mellea_like.backends.mcp",
     },
     globals(),

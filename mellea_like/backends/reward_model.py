@@ -1,0 +1,117 @@
+"""A scorer that asks the server of a reward model, a reranker or a classifier."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+import openai
+
+from mellea_like.backends.openai_connection import LoopClients, Translator
+
+if TYPE_CHECKING:
+    from mellea_like.core.validation import Candidate
+
+__all__ = ["RewardModel"]
+
+PATHS = {"score": "/score", "rerank": "/rerank", "classify": "/classify"}
+
+
+class RewardModel:
+    """A scorer for `BestOf` that asks a server how good an answer is.
+
+    It speaks the three protocols of vLLM's server; llama.cpp's server has the second one. Failed
+    requests are tried again by the SDK; an error that stays makes the candidate's slice an errored
+    one. A call that is decided or cancelled closes the request.
+
+    Args:
+        base_url: where the server is, as in ``http://localhost:8000/v1``; the path is added to it.
+        model: the model's name, where the server wants one.
+        kind: ``"score"`` asks ``/score`` for the likeness of prompt and answer, ``"rerank"`` asks
+            ``/rerank`` for the relevance of the answer to the prompt, ``"classify"`` asks
+            ``/classify`` for the probability of a class.
+        label: the class, by its place among the probabilities; for ``"classify"``. The default is
+            the last one.
+        api_key: sent as a bearer token; None for servers that want none.
+        timeout: seconds for one request.
+        max_retries: how often a request is tried again.
+
+    Raises:
+        ValueError: ``kind`` is unknown.
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        model: str | None = None,
+        kind: Literal["score", "rerank", "classify"] = "score",
+        label: int = -1,
+        api_key: str | None = None,
+        timeout: float = 60.0,
+        max_retries: int = 2,
+    ) -> None:
+        if kind not in PATHS:
+            msg = f"RewardModel(kind=...) is 'score', 'rerank' or 'classify', not {kind!r}"
+            raise ValueError(msg)
+        self._kind = kind
+        self._model = model
+        self._label = label
+        self._translator = Translator(base_url, model, timeout, [api_key or ""])
+        make = partial(_client, base_url, api_key, timeout, max_retries)
+        self._clients = LoopClients(make, close=True)
+
+    async def __call__(self, candidate: Candidate) -> float:
+        """Score one candidate.
+
+        Args:
+            candidate: what to score: its text as the answer to what its action asked.
+
+        Returns:
+            The score; of ``"classify"`` from 0 to 1, else as the model has it.
+
+        Raises:
+            BackendError: the server can't be reached, or gives no score.
+        """
+        asked = candidate.action.render(candidate.context)
+        prompt = "\n\n".join(message.content for message in asked)
+        bodies: dict[str, dict[str, Any]] = {
+            "score": {"text_1": prompt, "text_2": candidate.text},
+            "rerank": {"query": prompt, "documents": [candidate.text]},
+            "classify": {"input": f"{prompt}\n\n{candidate.text}"},
+        }
+        body = bodies[self._kind]
+        if self._model is not None:
+            body["model"] = self._model
+        try:
+            async with self._clients.hold() as held:
+                answer = await held.client.post(PATHS[self._kind], body=body, cast_to=object)
+        except Exception as exc:  # noqa: BLE001 (the SDK's; its text may echo the key)
+            raise self._translator.of(exc) from None
+        try:
+            return self._read(answer)
+        except (IndexError, KeyError, TypeError, ValueError):
+            said = f"no answer of {PATHS[self._kind]}"
+            raise self._translator.malformed(said, repr(answer)) from None
+
+    def _read(self, answer: Any) -> float:
+        if self._kind == "score":
+            return float(answer["data"][0]["score"])
+        if self._kind == "rerank":
+            return float(answer["results"][0]["relevance_score"])
+        return float(cast("list[float]", answer["data"][0]["probs"])[self._label])
+
+    async def aclose(self) -> None:
+        """Close the connections of the running event loop."""
+        await self._clients.aclose()
+
+
+def _client(
+    base_url: str, api_key: str | None, timeout: float, max_retries: int
+) -> openai.AsyncOpenAI:
+    client = openai.AsyncOpenAI(
+        api_key=api_key or "none", base_url=base_url, timeout=timeout, max_retries=max_retries
+    )
+    # The SDK would ask for it in a thread, and keep that thread, to tell the server.
+    client._platform = "Unknown"  # pyright: ignore[reportPrivateUsage]
+    return client

@@ -1,0 +1,124 @@
+"""`RewardModel` against a server on the loopback that speaks vLLM's three protocols."""
+
+from __future__ import annotations
+
+import json
+
+import anyio
+import pytest
+from http_server import OpenAIServer
+
+from mellea_like import BestOf, Generation, Message, RejectionSamplingStrategy
+from mellea_like.backends import RewardModel, ScriptedBackend
+from mellea_like.core.conversation import Context
+from mellea_like.core.validation import Candidate
+from mellea_like.errors import AuthenticationFailed, BackendUnavailable, MalformedResponse
+
+pytestmark = pytest.mark.anyio
+
+
+def by_length(text: str) -> float:
+    return len(text) / 100
+
+
+class RewardServer(OpenAIServer):
+    """Scores an answer by its length."""
+
+    def __init__(self, status: int = 200, body: bytes | None = None) -> None:
+        super().__init__()
+        self.status, self.body = status, body
+        self.asked: list[tuple[str, dict]] = []
+        self.left = 0
+
+    async def answer(self, method, path, body, send):
+        asked = json.loads(body)
+        self.asked.append((path, asked))
+        if self.body == b"wait":
+            try:
+                await anyio.sleep(30)
+            finally:
+                self.left += 1
+        if self.status != 200 or self.body is not None:
+            return send.whole(self.status, self.body or b'{"error": {"message": "no"}}')
+        if path.endswith("/score"):
+            reply = {"data": [{"index": 0, "score": by_length(asked["text_2"])}]}
+        elif path.endswith("/rerank"):
+            score = by_length(asked["documents"][0])
+            reply = {"results": [{"index": 0, "relevance_score": score}]}
+        else:
+            score = by_length(asked["input"].split("\n\n")[-1])
+            reply = {"data": [{"index": 0, "label": "good", "probs": [1 - score, score]}]}
+        return send.whole(200, json.dumps(reply).encode())
+
+
+def candidate(text: str) -> Candidate:
+    return Candidate(text, text, Generation(text), Context(), Message("user", "Say something."))
+
+
+@pytest.mark.parametrize("kind", ["score", "rerank", "classify"])
+async def test_the_best_by_each_protocol(kind):
+    with RewardServer() as server:
+        scorer = RewardModel(server.url, kind=kind, model="reward", api_key="secret-of-mine")
+        strategy = RejectionSamplingStrategy(
+            ScriptedBackend(["short", "a longer one", "long"]),
+            loop_budget=3,
+            selection=BestOf(scorer, n=3),
+        )
+        result = await strategy.sample("Say something.")
+        await scorer.aclose()
+    assert result.value == "a longer one"
+    assert result.decision.scores == {1: 0.05, 2: 0.12, 3: 0.04}
+    assert {path.rpartition("/")[2] for path, _ in server.asked} == {kind}
+    assert all(body["model"] == "reward" for _, body in server.asked)
+    assert "Say something." in json.dumps(server.asked[0][1])
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "error", "says"),
+    [
+        (401, None, AuthenticationFailed, "401"),
+        (503, None, BackendUnavailable, "503"),
+        (200, b'{"data": []}', MalformedResponse, "no answer of /score"),
+        (200, b'{"data": [{"score": "much"}]}', MalformedResponse, "no answer of /score"),
+        (200, b"<html>", MalformedResponse, "JSONDecodeError"),
+    ],
+)
+async def test_what_is_no_score_is_an_error(status, body, error, says):
+    with RewardServer(status, body) as server:
+        scorer = RewardModel(server.url, max_retries=0, api_key="secret-of-mine")
+        with pytest.raises(error, match=says) as raised:
+            await scorer(candidate("x"))
+        await scorer.aclose()
+    assert "secret-of-mine" not in str(raised.value)
+
+
+async def test_a_score_that_fails_makes_its_slice_an_errored_one():
+    with RewardServer(503) as server:
+        scorer = RewardModel(server.url, max_retries=0)
+        strategy = RejectionSamplingStrategy(
+            ScriptedBackend(["one", "two"]), loop_budget=2, selection=BestOf(scorer)
+        )
+        with pytest.raises(Exception, match="BestOf"):
+            await strategy.sample("Say something.")
+        await scorer.aclose()
+
+
+async def test_a_call_that_is_cancelled_closes_the_request():
+    with RewardServer(body=b"wait") as server:
+        scorer = RewardModel(server.url)
+        strategy = RejectionSamplingStrategy(
+            ScriptedBackend(["one"]), loop_budget=1, selection=BestOf(scorer), timeout=0.5
+        )
+        result = None
+        with anyio.move_on_after(20), pytest.raises(Exception, match="time"):
+            result = await strategy.sample("Say something.")
+        assert result is None
+        with anyio.fail_after(10):
+            while not server.left:  # noqa: ASYNC110 (another thread counts)
+                await anyio.sleep(0.01)
+        await scorer.aclose()
+
+
+def test_an_unknown_kind_is_refused():
+    with pytest.raises(ValueError, match="not 'reward'"):
+        RewardModel("http://localhost:1", kind="reward")
