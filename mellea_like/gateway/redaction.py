@@ -24,42 +24,44 @@ if TYPE_CHECKING:
     from mellea_like.core.backend import Backend, Request
     from mellea_like.core.generation import Generation
 
-__all__ = ["RedactedBackend", "redacted", "redacted_logs", "told"]
+__all__ = ["RedactedBackend", "disclosure_of", "redacted", "redacted_logs"]
 
 # --- what upstreams say --------------------------------------------------------------------------
 
 
-class Told(NamedTuple):
-    """What is told of an upstream's error: in words, and to the caller by status and code."""
+class Disclosure(NamedTuple):
+    """What may be said about an upstream's error: in words, and by a status and a code."""
 
     words: str
     status: int
     code: str
 
 
-TOLD: dict[type[BackendError], Told] = {
-    BackendError: Told("failed", 502, "upstream_failed"),
-    errors.RateLimited: Told("asks for fewer requests", 429, "upstream_rate_limit"),
-    errors.BackendTimeout: Told("did not answer in time", 504, "upstream_timeout"),
-    errors.CircuitOpen: Told(
+DISCLOSURES: dict[type[BackendError], Disclosure] = {
+    BackendError: Disclosure("failed", 502, "upstream_failed"),
+    errors.RateLimited: Disclosure("asks for fewer requests", 429, "upstream_rate_limit"),
+    errors.BackendTimeout: Disclosure("did not answer in time", 504, "upstream_timeout"),
+    errors.CircuitOpen: Disclosure(
         "has failed again and again, and is left alone for a while", 503, "upstream_unavailable"
     ),
-    errors.BackendUnavailable: Told("can't be reached, or broke off", 502, "upstream_failed"),
-    errors.AuthenticationFailed: Told(
+    errors.BackendUnavailable: Disclosure("can't be reached, or broke off", 502, "upstream_failed"),
+    errors.AuthenticationFailed: Disclosure(
         "does not accept the gateway's key", 502, "upstream_authentication"
     ),
-    errors.InvalidRequest: Told("refuses the gateway's request", 502, "upstream_refused"),
-    errors.MalformedResponse: Told("sent an answer that can't be read", 502, "upstream_failed"),
+    errors.InvalidRequest: Disclosure("refuses the gateway's request", 502, "upstream_refused"),
+    errors.MalformedResponse: Disclosure(
+        "sent an answer that can't be read", 502, "upstream_failed"
+    ),
 }
 
 
 def _kind(error: BackendError) -> type[BackendError]:
-    return next(kind for kind in type(error).__mro__ if kind in TOLD)
+    return next(kind for kind in type(error).__mro__ if kind in DISCLOSURES)
 
 
-def told(error: BackendError) -> Told:
-    """Look up what may be told of an upstream's error."""
-    return TOLD[_kind(error)]
+def disclosure_of(error: BackendError) -> Disclosure:
+    """Look up what may be said about an upstream's error."""
+    return DISCLOSURES[_kind(error)]
 
 
 def redacted(error: Exception, name: str) -> Exception:
@@ -71,7 +73,7 @@ def redacted(error: Exception, name: str) -> Exception:
         return BackendError(f"the upstream {name!r} failed with {type(error).__name__}")
     status = "" if error.status is None else f" (status {error.status})"
     return _kind(error)(
-        f"the upstream {name!r} {told(error).words}{status}",
+        f"the upstream {name!r} {disclosure_of(error).words}{status}",
         status=error.status,
         retryable=error.retryable,
         retry_after=error.retry_after,

@@ -24,7 +24,7 @@ from mellea_like.gateway.chat.caller_checks import TooCostly
 from mellea_like.gateway.chat.request import model_of, read_chat
 from mellea_like.gateway.chat.served_model import CALL
 from mellea_like.gateway.http.keys import admitted
-from mellea_like.gateway.redaction import told
+from mellea_like.gateway.redaction import disclosure_of
 from mellea_like.gateway.refusal import NO_RETRY, Refusal, budget_spent, retry_after, too_many
 from mellea_like.web import while_here
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from mellea_like.core.result import SamplingResult
     from mellea_like.gateway.chat.caller_checks import Workers
-    from mellea_like.gateway.chat.served_model import Draw, Plan, ServedModel
+    from mellea_like.gateway.chat.served_model import PlannedRequest, ReplyOutcome, ServedModel
     from mellea_like.gateway.http.guard import Receive, Scope, Send
     from mellea_like.gateway.http.metrics import Metrics
 
@@ -86,19 +86,21 @@ class ChatCompletions:
 
         await while_here(receive, answer)
 
-    async def _whole(self, name: str, plan: Plan, send: Send) -> None:
+    async def _whole(self, name: str, plan: PlannedRequest, send: Send) -> None:
         answer = Answer(name, plan, await self._sample(name, plan))
         body = json.dumps(answer.completion()).encode("ascii")
         fields = {"content-type": "application/json", "content-length": str(len(body))}
         await _start(send, {**fields, **answer.headers})
         await send({"type": "http.response.body", "body": body})
 
-    async def _stream(self, name: str, plan: Plan, send: Send, *, include_usage: bool) -> None:
+    async def _stream(
+        self, name: str, plan: PlannedRequest, send: Send, *, include_usage: bool
+    ) -> None:
         events = EventStream(send)
         async with events.kept_alive(self._keep_alive):
-            draws = await self._sample(name, plan)
+            outcomes = await self._sample(name, plan)
         try:
-            answer = Answer(name, plan, draws)
+            answer = Answer(name, plan, outcomes)
         except Refusal as refusal:
             if not events.begun:
                 raise
@@ -109,17 +111,17 @@ class ChatCompletions:
             await events.write(event_of(chunk))
         await events.write(b"data: [DONE]\n\n", more=False)
 
-    async def _sample(self, name: str, plan: Plan) -> Sequence[Draw]:
+    async def _sample(self, name: str, plan: PlannedRequest) -> Sequence[ReplyOutcome]:
         try:
-            draws = await plan.sample()
+            outcomes = await plan.sample()
         except BaseException:
             self._metrics.sampled(name, "cancelled")
             raise
-        for draw in draws:
-            result = draw.result
+        for outcome in outcomes:
+            result = outcome.result
             spent = (0, Usage()) if result is None else (len(result.slices), result.usage)
-            self._metrics.sampled(name, draw.outcome, *spent)
-        return draws
+            self._metrics.sampled(name, outcome.status, *spent)
+        return outcomes
 
 
 def unknown_model() -> Refusal:
@@ -188,13 +190,17 @@ class Answer:
     """The replies to one request, as OpenAI writes them."""
 
     # Raises a Refusal where there is none to show.
-    def __init__(self, model: str, plan: Plan, draws: Sequence[Draw]) -> None:
-        shown = [d for d in draws if d.passed or (plan.best and d.error is None)]
+    def __init__(self, model: str, plan: PlannedRequest, outcomes: Sequence[ReplyOutcome]) -> None:
+        shown = [
+            outcome
+            for outcome in outcomes
+            if outcome.passed or (plan.best and outcome.error is None)
+        ]
         if not shown:
-            raise refusal_of(draws, retried=plan.retried)
-        self._shown = [draw.result for draw in shown if draw.result is not None]
-        self._summary = _summary(draws)
-        self._usage = _usage(draws)
+            raise refusal_of(outcomes, retried=plan.retried)
+        self._shown = [outcome.result for outcome in shown if outcome.result is not None]
+        self._summary = _summary(outcomes)
+        self._usage = _usage(outcomes)
         self._frame = {
             "id": f"chatcmpl-{secrets.token_hex(12)}",
             "created": int(time.time()),
@@ -239,11 +245,11 @@ class Answer:
         return {"object": "chat.completion.chunk", **self._frame, "choices": [choice]}
 
 
-def _summary(draws: Sequence[Draw]) -> dict[str, Any]:
-    results = [draw.result for draw in draws if draw.result is not None]
-    usage = _spent(draws)
+def _summary(outcomes: Sequence[ReplyOutcome]) -> dict[str, Any]:
+    results = [outcome.result for outcome in outcomes if outcome.result is not None]
+    usage = _spent(outcomes)
     return {
-        "passed": all(draw.passed for draw in draws),
+        "passed": all(outcome.passed for outcome in outcomes),
         "sampling_id": results[0].sampling_id if results else None,
         "iterations": sum(len(result.slices) for result in results),
         "requests": usage.requests,
@@ -251,13 +257,15 @@ def _summary(draws: Sequence[Draw]) -> dict[str, Any]:
     }
 
 
-def _spent(draws: Sequence[Draw]) -> Usage:
+def _spent(outcomes: Sequence[ReplyOutcome]) -> Usage:
     # By those without a reply too.
-    return sum((draw.result.usage for draw in draws if draw.result is not None), Usage())
+    return sum(
+        (outcome.result.usage for outcome in outcomes if outcome.result is not None), Usage()
+    )
 
 
-def _usage(draws: Sequence[Draw]) -> dict[str, int]:
-    usage = _spent(draws)
+def _usage(outcomes: Sequence[ReplyOutcome]) -> dict[str, int]:
+    usage = _spent(outcomes)
     return {
         "prompt_tokens": usage.input_tokens,
         "completion_tokens": usage.output_tokens,
@@ -300,20 +308,24 @@ def _problems(result: SamplingResult[Any]) -> list[str]:
 # --- why there is no reply -----------------------------------------------------------------------
 
 
-def refusal_of(draws: Sequence[Draw], *, retried: bool) -> Refusal:
+def refusal_of(outcomes: Sequence[ReplyOutcome], *, retried: bool) -> Refusal:
     """Say why there is no reply: 422 where replies were judged, else what the first error says."""
-    judged = [d.result for d in draws if d.error is None and d.result is not None]
+    judged = [
+        outcome.result
+        for outcome in outcomes
+        if outcome.error is None and outcome.result is not None
+    ]
     if not judged:
-        error = next(draw.error for draw in draws if draw.error is not None)
+        error = next(outcome.error for outcome in outcomes if outcome.error is not None)
         return _of_error(error, retried=retried)
     result = judged[0]
     failure = {
-        **_summary(draws),
+        **_summary(outcomes),
         "problems": _problems(result),
         "best": {**_message(result), "finish_reason": _finish_reason(result)},
         "stop_reason": result.stop_reason.value,
         "stop_detail": result.stop_detail,
-        "usage": _usage(draws),
+        "usage": _usage(outcomes),
     }
     message = "no reply met all requirements: error.mellea_like says why, and has the best one"
     code = "nothing_passed"
@@ -344,7 +356,7 @@ def _of_error(error: Exception, *, retried: bool) -> Refusal:
 
 
 def _of_upstream(error: BackendError, *, retried: bool) -> Refusal:
-    words, status, code = told(error)
+    words, status, code = disclosure_of(error)
     message = f"the upstream {words}"
     if isinstance(error, RateLimited):
         refusal = too_many(f"{message}: try again later", error.retry_after or 1.0, code)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from mellea_like.limits.budget import Budget
     from mellea_like.sampling.base import BaseSamplingStrategy
 
-__all__ = ["CALL", "Draw", "Plan", "ServedModel", "warm_up"]
+__all__ = ["CALL", "PlannedRequest", "ReplyOutcome", "ServedModel", "warm_up"]
 
 CALL = "this call"
 """The name of a call's own budget, in errors."""
@@ -41,7 +41,7 @@ ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
 
 
 @dataclass(frozen=True, slots=True)
-class Draw:
+class ReplyOutcome:
     """How the sampling of one reply ended: with a result, or an error, which may have a record."""
 
     result: SamplingResult[Any] | None
@@ -53,13 +53,13 @@ class Draw:
         return self.error is None and self.result is not None and self.result.success
 
     @property
-    def outcome(self) -> str:
+    def status(self) -> str:
         """How it ended, in one word."""
         return "errored" if self.error is not None else "passed" if self.passed else "failed"
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class PlannedRequest:
     """A request, ready to be sampled."""
 
     strategy: BaseSamplingStrategy
@@ -75,23 +75,23 @@ class Plan:
     retried: bool
     """Whether a request that fails is sent again, by retries or as another draw."""
 
-    async def sample(self) -> list[Draw]:
+    async def sample(self) -> list[ReplyOutcome]:
         """Sample as many replies as are wanted, all at a time."""
         if self.n == 1:
-            return [await self._draw(self.options)]
-        draws: dict[int, Draw] = {}
+            return [await self._sample_reply(self.options)]
+        outcomes: dict[int, ReplyOutcome] = {}
 
         async def run(index: int) -> None:
             seed = self.options.seed
             options = replace(self.options, seed=None if seed is None else seed + index)
-            draws[index] = await self._draw(options)
+            outcomes[index] = await self._sample_reply(options)
 
         async with anyio.create_task_group() as tasks:
             for index in range(self.n):
                 tasks.start_soon(run, index)
-        return [draws[index] for index in range(self.n)]
+        return [outcomes[index] for index in range(self.n)]
 
-    async def _draw(self, options: Options) -> Draw:
+    async def _sample_reply(self, options: Options) -> ReplyOutcome:
         try:
             result = await self.strategy.sample(
                 self.action,
@@ -101,10 +101,10 @@ class Plan:
                 budget=self.budget,
             )
         except (HookError, LimitExceeded, SamplingFailed) as exc:
-            return Draw(exc.result, exc)
+            return ReplyOutcome(exc.result, exc)
         except Exception as exc:  # noqa: BLE001 (whatever it is, the caller gets an answer)
-            return Draw(None, exc)
-        return Draw(result)
+            return ReplyOutcome(None, exc)
+        return ReplyOutcome(result)
 
 
 def warm_up() -> None:
@@ -115,7 +115,7 @@ def warm_up() -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Told(Instruction):
+class _InformedMessage(Instruction):
     """A caller's last message, with what must hold below it."""
 
     name: str | None = None
@@ -137,7 +137,9 @@ class ServedModel:
         self._requirements = config.make_requirements(check_only=upstream.constrains)
         self._strategy = lru_cache(maxsize=32)(self._make_strategy)
 
-    async def plan(self, request: ChatRequest, caller: Admitted, workers: Workers) -> Plan:
+    async def plan(
+        self, request: ChatRequest, caller: Admitted, workers: Workers
+    ) -> PlannedRequest:
         """Make a request ready to be sampled, within what the model and its sender may."""
         config, asked, limits = self.config, request.mellea_like, caller.limits
         for name, given, most in (
@@ -156,9 +158,9 @@ class ServedModel:
         )
         timeout = _within("timeout", asked.timeout, config.timeout)
         bare = not self._requirements and not requirements
-        return Plan(
+        return PlannedRequest(
             strategy=self._strategy(loop, concurrency, timeout, bare),
-            action=_Told(last.content, name=last.name) if told else last,
+            action=_InformedMessage(last.content, name=last.name) if told else last,
             context=Context(before),
             requirements=requirements,
             options=self._options(request, limits.max_tokens),
