@@ -78,9 +78,9 @@ def parameters_of(thing: object) -> list[str]:
     return [name for name in names if name not in {"self", "args", "kwargs"}]
 
 
-def test_at_most_64_names_at_the_front_door():
+def test_at_most_66_names_at_the_front_door():
     # A program's own nouns, and what most programs take besides: limits, backends, batches, checks.
-    assert len(mellea_like.__all__) <= 64
+    assert len(mellea_like.__all__) <= 66
     assert len(set(mellea_like.__all__)) == len(mellea_like.__all__)
 
 

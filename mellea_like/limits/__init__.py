@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from mellea_like.limits.budget import Budget, BudgetLimits, Budgets, BudgetStatistics
     from mellea_like.limits.concurrency import AdaptiveLimiter, ConcurrencyLimiter
     from mellea_like.limits.fair_queue import LimiterStatistics
+    from mellea_like.limits.fallback import FallbackBackend
     from mellea_like.limits.rate import RateLimiter
     from mellea_like.limits.retry import Retry, RetryBackend
 
@@ -31,6 +32,7 @@ __all__ = [
     "BudgetStatistics",
     "Budgets",
     "ConcurrencyLimiter",
+    "FallbackBackend",
     "Limit",
     "LimitedBackend",
     "LimiterStatistics",
@@ -54,6 +56,7 @@ __getattr__, __dir__ = lazy_exports(
         "ConcurrencyLimiter": "mellea_like.limits.concurrency",
         "BackoffGate": "mellea_like.limits.backoff_gate",
         "BackoffGateStatistics": "mellea_like.limits.backoff_gate",
+        "FallbackBackend": "mellea_like.limits.fallback",
         "Limit": "mellea_like.limits.base",
         "LimitedBackend": "mellea_like.limits.base",
         "LimiterStatistics": "mellea_like.limits.fair_queue",

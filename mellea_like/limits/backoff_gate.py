@@ -131,6 +131,11 @@ class BackoffGate:
         """Whether the last requests failed, so that `answered` wants to know of an answer."""
         return self._breaker.failures > 0
 
+    @property
+    def down(self) -> bool:
+        """Whether the circuit breaker lets no request through now, not even as a probe."""
+        return self._breaker.stands_open(self._timeline.now())
+
     def statistics(self) -> BackoffGateStatistics:
         """Return a look at the gate."""
         return BackoffGateStatistics(self._waiting, self._breaker.failures, self._breaker.unsent)
@@ -296,12 +301,14 @@ class CircuitBreaker:
         """
         if self._next is None:
             return 0.0
-        if now < self._next - TICK:
-            return self._next - now
-        if self._probe is not None:
-            return math.inf
+        if self.stands_open(now):
+            return self._next - now if now < self._next - TICK else math.inf
         self._probe = request
         return 0.0
+
+    def stands_open(self, now: float) -> bool:
+        """Tell whether no request may be sent: it isn't time yet, or a probe is under way."""
+        return self._next is not None and (now < self._next - TICK or self._probe is not None)
 
     def failed(self, now: float, error: BackendError, most: int) -> bool:
         """Count a request that failed; tell whether that opened the breaker."""

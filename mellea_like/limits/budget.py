@@ -23,6 +23,7 @@ from mellea_like.limits.accounts import (
     in_money,
 )
 from mellea_like.limits.base import LimitedBackend
+from mellea_like.limits.fallback import FallbackBackend
 from mellea_like.runtime.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -427,14 +428,18 @@ def within_budgets(backend: Backend, budgets: Sequence[Budget]) -> Backend:
     """
     outside = Budgets(*budgets)
     inside: set[Budget] = set()
-    inner = backend
-    while isinstance(inner, BackendWrapper):
+    around = [backend]
+    while around:
+        inner: Any = around.pop()
         for limit in inner.limits if isinstance(inner, LimitedBackend) else ():
             if isinstance(limit, Budget):
                 inside.update(limit.chain)
             elif isinstance(limit, Budgets):
                 inside.update(limit.budgets)
-        inner = inner.inner
+        if isinstance(inner, BackendWrapper):
+            around.append(inner.inner)
+        elif isinstance(inner, FallbackBackend):
+            around += inner.backends
     outside.budgets = tuple(budget for budget in outside.budgets if budget not in inside)
     return LimitedBackend(backend, outside) if outside.budgets else backend
 

@@ -1,0 +1,220 @@
+"""Several backends, one behind the other: where one has an outage, the next is asked."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from mellea_like.core.backend import Options, can_coalesce, can_judge, checked_reply, is_backend
+from mellea_like.core.display import add_note, error_text
+from mellea_like.core.generation import Generation
+from mellea_like.errors import BackendError
+from mellea_like.limits.backoff_gate import PATIENT
+from mellea_like.limits.retry import Retry, RetryBackend, gate_before
+from mellea_like.runtime.logs import inform
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+    from contextlib import AbstractAsyncContextManager
+
+    from mellea_like.core.backend import Backend, Request
+    from mellea_like.core.generation import Meter
+    from mellea_like.limits.backoff_gate import BackoffGate
+
+__all__ = ["FallbackBackend"]
+
+T = TypeVar("T")
+
+
+class _Member(NamedTuple):
+    """One of the backends: as it was given, what retries around it, and the gate before it."""
+
+    backend: Backend
+    retrying: Any
+    gate: BackoffGate | None
+
+    def asked(self, request: Request) -> Request:
+        """Return the request as this backend gets it, with a meter of its own."""
+        return replace(request, meter=request.meter.attempt())
+
+    def signed(self, reply: Generation, whole: Meter) -> Generation:
+        """Return a reply with what it cost in all, and the model that it is from, if known."""
+        model = reply.model or getattr(self.backend, "model", None)
+        return replace(reply, model=model, usage=whole.usage)
+
+
+class FallbackBackend:
+    """Asks the first backend, and in its outages the next.
+
+    A request goes to the next backend when this one has no reply to it: its circuit breaker is
+    open, its error is permanent (a wrong key, an unknown model, a quota that is spent), or its
+    retries are spent. While the breaker is open, requests go to the next backend at once, but for a
+    probe now and then, whose answer brings them back. Nothing else decides: a reply that fails a
+    requirement, or was cut off, is a reply. Nor do limits: what `LimitExceeded` says is raised.
+
+    It retries by itself, each backend on its own, and strategies leave that to it. Each generation
+    says in its ``model`` who answered; a request costs what all that were asked for it cost.
+
+    It streams if all its backends do; a stream may go to the next one until its first piece is
+    there. It judges if all do. For telemetry and for the prices of a budget around it, it goes by
+    the model of the first; budgets and limiters of one backend go inside, around that one.
+
+    Args:
+        primary: the backend that is asked first.
+        *others: those that are asked in its place, in order, at least one.
+        retry: how often and how long each is tried before the next; ``Retry(1)`` goes on after the
+            first failure, and a small ``max_retry_after`` doesn't wait where a server asks for it.
+
+    Attributes:
+        backends: the backends, in order.
+        retries: True.
+
+    Raises:
+        TypeError: something isn't a backend or a `Retry`, or there is one backend only.
+    """
+
+    retries = True
+
+    def __init__(self, primary: Backend, *others: Backend, retry: Retry | None = None) -> None:
+        self.backends = (primary, *others)
+        policy = Retry() if retry is None else retry
+        for backend in self.backends:
+            if not is_backend(backend):
+                msg = f"FallbackBackend takes backends, with generate(request), not {backend!r}"
+                raise TypeError(msg)
+        if not others:
+            msg = "FallbackBackend takes two backends at least: the first, and what replaces it"
+            raise TypeError(msg)
+        self.can_judge = all(map(can_judge, self.backends))
+        self._members: list[_Member] = []
+        for backend in self.backends:
+            gate = gate_before(backend)
+            retrying = backend if gate is None else RetryBackend(backend, policy)
+            breaks = gate is not None and policy.trip_after is not None
+            self._members.append(_Member(backend, retrying, gate if breaks else None))
+
+    @property
+    def model(self) -> str | None:
+        """The first backend's model, for records."""
+        return getattr(self.backends[0], "model", None)
+
+    @property
+    def provider(self) -> str:
+        """The first backend's provider, for records."""
+        primary = self.backends[0]
+        return str(getattr(primary, "provider", type(primary).__name__))
+
+    @property
+    def can_coalesce(self) -> bool:
+        """Whether requests may be put together, with all of the backends."""
+        return all(map(can_coalesce, self.backends))
+
+    @property
+    def defaults(self) -> Options:
+        """What the first backend takes where a request's options leave something open."""
+        defaults: Options = getattr(self.backends[0], "defaults", Options())
+        return defaults
+
+    async def generate(self, request: Request) -> Generation:
+        """Answer one request by the first backend that has a reply.
+
+        Raises:
+            BackendError: none has: the first error that may pass by itself, or else the last.
+        """
+        whole = request.meter.attempt()
+
+        async def ask(member: _Member, asked: Request) -> Generation:
+            reply: Generation | None = None
+            try:
+                reply = checked_reply(member.backend, await member.retrying.generate(asked))
+            finally:
+                asked.meter.finish(reply)
+            return member.signed(reply, whole)
+
+        return await self._first_that_answers(ask, replace(request, meter=whole))
+
+    @property
+    def stream(
+        self,
+    ) -> Callable[[Request], AbstractAsyncContextManager[AsyncIterator[str | Generation]]]:
+        """Answer one request piece by piece; see `StreamingBackend.stream`.
+
+        Raises:
+            AttributeError: one of the backends does not stream.
+        """
+        for backend in self.backends:
+            if not hasattr(backend, "stream"):
+                msg = f"{type(backend).__name__} does not stream"
+                raise AttributeError(msg)
+        return self._stream
+
+    @asynccontextmanager
+    async def _stream(self, request: Request) -> AsyncGenerator[AsyncIterator[str | Generation]]:
+        whole = request.meter.attempt()
+        meters: list[Meter] = []
+        async with AsyncExitStack() as stack:
+            stack.callback(lambda: [meter.finish(None) for meter in meters])
+
+            async def begin(member: _Member, asked: Request) -> AsyncIterator[str | Generation]:
+                meters.append(asked.meter)
+                pieces = await stack.enter_async_context(member.retrying.stream(asked))
+                return await stack.enter_async_context(
+                    aclosing(_signed(member, pieces, asked.meter, whole))
+                )
+
+            yield await self._first_that_answers(begin, replace(request, meter=whole))
+
+    async def _first_that_answers(
+        self, ask: Callable[[_Member, Request], Awaitable[T]], request: Request
+    ) -> T:
+        *before, last = self._members
+        failed: list[BackendError] = []
+        try:
+            for member in before:
+                # An open breaker's probe is under way, or not yet due: no reason to wait here.
+                if member.gate is not None and member.gate.down:
+                    continue
+                # Those of a batch wait for the last backend only.
+                patient = PATIENT.set(False)
+                try:
+                    return await ask(member, member.asked(request))
+                except BackendError as exc:
+                    failed.append(exc)
+                finally:
+                    PATIENT.reset(patient)
+                inform("%s; the next backend is asked", error_text(failed[-1]))
+            try:
+                return await ask(last, last.asked(request))
+            except BackendError as exc:
+                failed.append(exc)
+            raise _worst(failed)
+        finally:
+            failed.clear()  # Break the cycle between frame and exceptions.
+
+    async def aclose(self) -> None:
+        """Close the idle connections of all the backends."""
+        for backend in self.backends:
+            close = getattr(backend, "aclose", None)
+            if close is not None:
+                await close()
+
+
+async def _signed(
+    member: _Member, pieces: AsyncIterator[str | Generation], meter: Meter, whole: Meter
+) -> AsyncGenerator[str | Generation]:
+    async for piece in pieces:
+        if isinstance(piece, Generation):
+            meter.finish(piece)
+            yield member.signed(piece, whole)
+        else:
+            yield piece
+
+
+def _worst(failed: list[BackendError]) -> BackendError:
+    """Choose the error to raise, and note the others on it."""
+    error = next((exc for exc in failed if exc.retryable), failed[-1])
+    for other in failed:
+        if other is not error:
+            add_note(error, f"another backend: {type(other).__name__}: {error_text(other)}")
+    return error

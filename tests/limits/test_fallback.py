@@ -1,0 +1,372 @@
+"""FallbackBackend: who answers in an outage, what that costs, and that nothing else decides."""
+
+from __future__ import annotations
+
+import socket
+from functools import partial
+
+import anyio
+import pytest
+from http_server import Answer, OpenAIServer
+
+from mellea_like import FallbackBackend, RejectionSamplingStrategy, Requirement, Verdict
+from mellea_like.backends.function import FunctionBackend
+from mellea_like.backends.openai import OpenAIBackend
+from mellea_like.backends.scripted import Reply, ScriptedBackend
+from mellea_like.batch import sample_many
+from mellea_like.core.backend import Request
+from mellea_like.core.conversation import Message
+from mellea_like.core.generation import Generation, Usage
+from mellea_like.errors import (
+    AuthenticationFailed,
+    BackendUnavailable,
+    CircuitOpen,
+    InvalidRequest,
+    LimitExceeded,
+    MalformedResponse,
+    RateLimited,
+)
+from mellea_like.limits import Budget, ConcurrencyLimiter, LimitedBackend, Retry, RetryBackend
+from mellea_like.limits.backoff_gate import gate_of
+from mellea_like.testing import check_backend, run_virtual
+
+DOWN = BackendUnavailable("503", status=503)
+ONCE = Retry(1, rate_limit_attempts=1)
+GOOD = Requirement("good", lambda candidate: candidate.text == "good", inline=True)
+
+
+def run(function, *arguments, library="asyncio"):
+    return run_virtual(partial(function, *arguments), backend=library)
+
+
+def ask() -> Request:
+    return Request((Message("user", "hello"),))
+
+
+def always(item) -> ScriptedBackend:
+    return ScriptedBackend(lambda request: item)
+
+
+class Named:
+    """A backend with a model's name, whose replies don't say it, and without a meter."""
+
+    def __init__(self, model, *items):
+        self.model = model
+        self.items = list(items)
+        self.asked = 0
+        self.closed = False
+
+    async def generate(self, request):
+        self.asked += 1
+        item = self.items.pop(0) if len(self.items) > 1 else self.items[0]
+        await anyio.lowlevel.checkpoint()
+        if isinstance(item, BaseException):
+            raise item
+        return Generation(item)
+
+    async def aclose(self):
+        self.closed = True
+
+
+@pytest.mark.parametrize(
+    ("error", "tries"),
+    [
+        (DOWN, 3),
+        (AuthenticationFailed("401", status=401), 1),
+        (InvalidRequest("no such model", status=404), 1),
+        (MalformedResponse("half a reply"), 1),
+        (RateLimited("quota", retryable=False), 1),
+        (RateLimited("429", retry_after=600.0), 1),
+        (BackendUnavailable("it gave up", retryable=False), 1),
+    ],
+    ids=lambda value: getattr(value, "args", [value])[0] if value else None,
+)
+@pytest.mark.parametrize("library", ["asyncio", "trio"])
+def test_the_next_backend_answers_where_this_one_has_no_reply(error, tries, library):
+    first, second = Named("a", error), Named("b", "hi")
+    request = ask()
+    reply = run(FallbackBackend(first, second).generate, request, library=library)
+    assert (reply.text, reply.model) == ("hi", "b")
+    assert (first.asked, second.asked) == (tries, 1)
+    assert request.meter.usage == Usage(requests=tries + 1, unknown=tries + 1)
+
+
+def test_the_first_backend_answers_while_it_can():
+    first, second = Named("a", DOWN, "hi"), Named("b", "never")
+    reply = run(FallbackBackend(first, second).generate, ask())
+    assert (reply.text, reply.model, second.asked) == ("hi", "a", 0)
+
+
+def test_a_failed_validation_does_not_decide():
+    first, second = Named("a", "bad"), Named("b", "good")
+    strategy = RejectionSamplingStrategy(FallbackBackend(first, second), loop_budget=4)
+    result = run(strategy.sample, "x", [GOOD])
+    assert not result.success
+    assert (first.asked, second.asked) == (4, 0)
+
+
+@pytest.mark.parametrize("library", ["asyncio", "trio"])
+def test_while_the_breaker_is_open_only_a_probe_goes_to_the_first(library):
+    async def main():
+        first, second = Named("a", DOWN), Named("b", "hi")
+        backend = FallbackBackend(first, second, retry=ONCE)
+        for _ in range(8):
+            await backend.generate(ask())
+        assert first.asked == 8
+        for _ in range(5):
+            await backend.generate(ask())
+        assert first.asked == 8
+        await anyio.sleep(1.0)
+        first.items = ["back"]
+        replies = [await backend.generate(ask()) for _ in range(3)]
+        assert [reply.model for reply in replies] == ["a"] * 3
+
+    run_virtual(main, backend=library)
+
+
+def test_requests_do_not_wait_for_a_probe_that_hangs():
+    async def main():
+        script = iter([*[DOWN] * 8, Reply("back", delay=30.0)])
+        first = ScriptedBackend(lambda request: next(script))
+        backend = FallbackBackend(first, Named("b", "hi"), retry=ONCE)
+        for _ in range(8):
+            await backend.generate(ask())
+        await anyio.sleep(1.0)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(backend.generate, ask())  # The probe.
+            await anyio.wait_all_tasks_blocked()
+            began = anyio.current_time()
+            assert (await backend.generate(ask())).text == "hi"
+            assert anyio.current_time() == began
+
+    run_virtual(main)
+
+
+def test_items_of_a_batch_do_not_wait_for_the_first_backend():
+    async def main():
+        first, second = Named("a", DOWN), Named("b", "good")
+        strategy = RejectionSamplingStrategy(FallbackBackend(first, second, retry=ONCE))
+        async with sample_many(strategy, ["x"] * 30, requirements=[GOOD], concurrency=4) as run:
+            items = [item async for item in run]
+        assert all(item.result.success for item in items)
+        assert first.asked < 12
+        return anyio.current_time()
+
+    async def timed():
+        began = anyio.current_time()
+        return await main() - began
+
+    assert run_virtual(timed) < 1.0
+
+
+def test_all_are_down():
+    async def main():
+        first, second = Named("a", DOWN), Named("b", AuthenticationFailed("401"))
+        backend = FallbackBackend(first, second, retry=ONCE)
+        # What may pass by itself is raised, so that the next turn is not lost; the rest are notes.
+        with pytest.raises(BackendUnavailable) as caught:
+            await backend.generate(ask())
+        assert caught.value.__notes__[-1] == "another backend: AuthenticationFailed: 401"
+        first.items = [InvalidRequest("400")]
+        with pytest.raises(AuthenticationFailed):
+            await backend.generate(ask())
+        first.items, second.items = [DOWN], [DOWN]
+        for _ in range(8):
+            with pytest.raises(BackendUnavailable):
+                await backend.generate(ask())
+        request = ask()
+        with pytest.raises(CircuitOpen):
+            await backend.generate(request)
+        assert request.meter.usage == Usage()
+
+    run_virtual(main)
+
+
+def test_other_errors_are_not_outages():
+    with pytest.raises(ZeroDivisionError):
+        run(FallbackBackend(Named("a", ZeroDivisionError()), Named("b", "x")).generate, ask())
+    spent = LimitedBackend(Named("a", "x"), Budget(requests=1))
+
+    async def main():
+        backend = FallbackBackend(spent, Named("b", "x"))
+        await backend.generate(ask())
+        with pytest.raises(LimitExceeded):
+            await backend.generate(ask())
+
+    run_virtual(main)
+
+
+def test_what_retries_by_itself_is_not_retried_twice():
+    first = Named("a", DOWN)
+    inner = FallbackBackend(RetryBackend(first, ONCE), Named("b", DOWN), retry=ONCE)
+    reply = run(FallbackBackend(inner, Named("c", "hi")).generate, ask())
+    assert (reply.model, first.asked) == ("c", 1)
+
+
+def test_the_engine_leaves_retries_to_it_and_counts_all_requests():
+    first, second = Named("a", DOWN), Named("b", "good")
+    strategy = RejectionSamplingStrategy(FallbackBackend(first, second), loop_budget=2)
+    result = run(strategy.sample, "x", [GOOD])
+    assert result.unwrap() == "good"
+    assert result.best.generation.model == "b"
+    assert (len(result.slices), first.asked, result.usage.requests) == (1, 3, 4)
+
+
+def test_a_budget_inside_is_not_charged_from_outside_as_well():
+    budget = Budget(requests=1)
+    backend = FallbackBackend(LimitedBackend(Named("a", "good"), budget), Named("b", "good"))
+    strategy = RejectionSamplingStrategy(backend, budget=budget)
+    assert run(strategy.sample, "x", [GOOD]).success
+
+
+def test_it_goes_by_what_its_backends_say():
+    plain = FunctionBackend(lambda request: "x", inline=True)
+    stream = always("x")
+    stream.can_judge = False
+    both = FallbackBackend(plain, stream)
+    assert not both.can_judge
+    assert not hasattr(both, "stream")
+    assert hasattr(FallbackBackend(stream, stream), "stream")
+    assert FallbackBackend(Named("a", "x"), plain).model == "a"
+    closing = Named("a", "x"), Named("b", "x")
+    run(FallbackBackend(*closing).aclose)
+    assert all(backend.closed for backend in closing)
+
+
+@pytest.mark.parametrize("arguments", [(), (object(),), (object,), (Named("a", "x"), "other")])
+def test_what_is_no_backend_is_refused(arguments):
+    with pytest.raises(TypeError, match="FallbackBackend takes"):
+        FallbackBackend(Named("a", "x"), *arguments)
+    with pytest.raises(TypeError, match="takes a Retry"):
+        FallbackBackend(Named("a", "x"), Named("b", "x"), retry=3)
+
+
+# --- streams
+
+
+async def pieces_of(backend, request):
+    async with backend.stream(request) as pieces:
+        return [piece async for piece in pieces]
+
+
+@pytest.mark.anyio
+async def test_a_stream_goes_to_the_next_backend_before_its_first_piece_only():
+    cut = Reply(BackendUnavailable("cut", retryable=False), chunks=["one "])
+    request = ask()
+    *pieces, last = await pieces_of(
+        FallbackBackend(always(AuthenticationFailed("401")), always("one two")), request
+    )
+    assert (pieces, last.text) == (["one ", "two"], "one two")
+    assert request.meter.usage.requests == 2
+    with pytest.raises(BackendUnavailable, match="cut"):
+        await pieces_of(FallbackBackend(always(cut), always("one two")), ask())
+
+
+@pytest.mark.anyio
+async def test_early_rejection_watches_the_stream_of_who_answers():
+    server_down, second = always(AuthenticationFailed("401")), always("bad bad bad bad")
+    never_bad = Requirement(
+        "not bad",
+        lambda candidate: "bad" not in candidate.text,
+        stream=lambda text, delta: Verdict.FAIL if "bad" in text else Verdict.UNKNOWN,
+        inline=True,
+    )
+    strategy = RejectionSamplingStrategy(FallbackBackend(server_down, second), loop_budget=1)
+    result = await strategy.sample("x", [never_bad])
+    assert result.slices[0].generation.finish_reason == "rejected"
+    assert second.statistics().cancelled == 1
+
+
+# --- real connections
+
+
+def dead_url() -> str:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        return f"http://127.0.0.1:{unused.getsockname()[1]}/v1"
+
+
+@pytest.mark.anyio
+async def test_over_http_it_keeps_every_promise():
+    def choose(number: int, body: dict) -> Answer:
+        if body["messages"][0]["content"] == "Fail.":
+            return Answer.error(400, "as asked")
+        return Answer("one two three", seconds=0.03)
+
+    with OpenAIServer(Answer.error(401)) as refusing, OpenAIServer(choose=choose) as server:
+        first = OpenAIBackend("small", base_url=refusing.url)
+        second = OpenAIBackend("big", base_url=server.url)
+        backend = FallbackBackend(first, second, retry=ONCE)
+        failing = Request((Message("user", "Fail."),))
+        rules = await check_backend(lambda: backend, failing_request=failing)
+        await backend.aclose()
+        await server.wait_until(lambda: server.connections == 0)
+    assert {"cancellation", "stream", "errors"} <= set(rules)
+
+
+@pytest.mark.anyio
+async def test_over_http_with_a_first_server_that_works():
+    with OpenAIServer(Answer("one two three", seconds=0.03)) as server:
+        first = OpenAIBackend("small", base_url=server.url)
+        second = OpenAIBackend("big", base_url=dead_url())
+        backend = FallbackBackend(first, second)
+        assert "cancellation" in await check_backend(lambda: backend)
+        reply = await backend.generate(ask())
+        assert reply.model == "small"
+        await backend.aclose()
+
+
+@pytest.mark.anyio
+async def test_an_outage_and_its_end_over_http():
+    health = {"up": False}
+
+    def choose(number: int, body: dict) -> Answer:
+        return Answer("good") if health["up"] else Answer.error(503)
+
+    with OpenAIServer(choose=choose) as flaky, OpenAIServer(Answer("good")) as steady:
+        first = OpenAIBackend("small", base_url=flaky.url)
+        backend = FallbackBackend(first, OpenAIBackend("big", base_url=steady.url), retry=ONCE)
+        strategy = RejectionSamplingStrategy(backend)
+        for _ in range(10):
+            assert (await strategy.sample("x", [GOOD])).best.generation.model == "big"
+        assert (flaky.started, steady.started) == (8, 10)
+        assert gate_of(first).down
+        health["up"] = True
+        with anyio.fail_after(10):
+            while (await strategy.sample("x", [GOOD])).best.generation.model == "big":  # noqa: ASYNC110 (the breaker's clock is the real one)
+                await anyio.sleep(0.1)
+        assert not gate_of(first).down
+        await backend.aclose()
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_a_cancelled_request_closes_the_connection_of_who_answers(streamed):
+    with OpenAIServer(Answer.error(401)) as refusing, OpenAIServer(Answer(hang_after=1)) as server:
+        first = OpenAIBackend("small", base_url=refusing.url)
+        limited = LimitedBackend(OpenAIBackend("big", base_url=server.url), ConcurrencyLimiter(1))
+        backend = FallbackBackend(first, limited)
+        request = ask()
+        with anyio.move_on_after(5) as scope:
+            async with anyio.create_task_group() as tasks:
+                send = pieces_of if streamed else FallbackBackend.generate
+                tasks.start_soon(send, backend, request)
+                await server.wait_until(lambda: server.in_flight == 1)
+                scope.cancel()
+        await server.wait_until(lambda: server.disconnected == 1)
+        assert request.meter.usage.requests == 2
+        await backend.aclose()
+
+
+@pytest.mark.anyio
+async def test_a_stream_that_is_left_early_closes_the_connection():
+    with OpenAIServer(Answer("one two three", hang_after=2)) as server:
+        backend = FallbackBackend(
+            OpenAIBackend("small", base_url=dead_url()),
+            OpenAIBackend("big", base_url=server.url),
+            retry=ONCE,
+        )
+        async with backend.stream(ask()) as pieces:
+            assert await anext(pieces)
+        await server.wait_until(lambda: server.disconnected == 1)
+        await backend.aclose()
