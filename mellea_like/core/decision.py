@@ -41,11 +41,13 @@ class Decision:
         scores: the score of each passing iteration, where there are scores.
         notes: why a score is what it is, where the scorer said so, by iteration.
         votes: the weight of each key that got a vote, most first.
+        ballots: which key each passing iteration voted for, where there are votes.
         share: the winner's share of all votes, from 0 to 1; None without votes.
         abstentions: draws that were judged and did not pass, or errored: they have no say.
         comparisons: what a judge compared.
         usage: what the comparisons cost; no slice has it.
         errors: what went wrong in comparisons; such a pair is even.
+        model: the model that compared, where its backend says so.
     """
 
     kind: str
@@ -55,8 +57,19 @@ class Decision:
     scores: Mapping[int, float] = field(default_factory=dict[int, float])
     notes: Mapping[int, str] = field(default_factory=dict[int, str])
     votes: Mapping[str, float] = field(default_factory=dict[str, float])
+    ballots: Mapping[int, str] = field(default_factory=dict[int, str])
     share: float | None = None
     abstentions: int = 0
     comparisons: tuple[Comparison, ...] = ()
     usage: Usage = Usage()
     errors: tuple[str, ...] = ()
+    model: str | None = None
+
+    @property
+    def heard(self) -> frozenset[int]:
+        """The iterations that had a say: those that won, had a score or a vote, or were compared.
+
+        The others failed, were cancelled, came too late, or equalled one that `Collect` had.
+        """
+        compared = (i for pair in self.comparisons for i in (pair.first, pair.second))
+        return frozenset((*self.winners, *self.scores, *self.ballots, *compared))

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from mellea_like.core.generation import REJECTED
+from mellea_like.core.generation import REJECTED, Usage
 from mellea_like.core.prices import cost, currency_of, price_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from mellea_like.core.generation import Generation, Usage
+    from mellea_like.core.decision import Decision
+    from mellea_like.core.generation import Generation
     from mellea_like.core.prices import Price
     from mellea_like.core.slice import Outcome, Slice
 
@@ -31,7 +32,10 @@ class LedgerRow(NamedTuple):
         requests: requests sent.
         input_tokens: tokens of prompts, as far as they are known.
         output_tokens: tokens of replies, as far as they are known.
-        wasted_tokens: both kinds together, unless the iteration is the winner; else 0.
+        wasted_tokens: both kinds together, unless the iteration won or had a say in who won; else
+            0. A draw that a selection gave a score or a vote, or had compared, was needed for its
+            decision; one that failed, came too late or was cancelled was not. ``Collect`` needs
+            those that it keeps. With ``"first"`` and ``"ordered"``, only the winner is not wasted.
         unknown: requests among them whose cost the server did not say.
         saved_tokens: for a reply that was rejected while it was still arriving, an estimate of the
             tokens that therefore were not generated: how many the complete replies of the call have
@@ -55,13 +59,13 @@ class LedgerRow(NamedTuple):
 
 
 class LedgerTotal(NamedTuple):
-    """The sums of a ledger's rows.
+    """The sums of a ledger's rows and of its comparisons; or those of the comparisons alone.
 
     Attributes:
         requests: requests sent.
         input_tokens: tokens of prompts.
         output_tokens: tokens of replies.
-        wasted_tokens: tokens of all iterations but the winner.
+        wasted_tokens: tokens of iterations that neither won nor had a say; see `LedgerRow`.
         unknown: requests whose cost the server did not say.
         saved_tokens: the estimate of what early rejection saved; None where a row has none.
         cost: what the tokens cost; None where that of a row is not known.
@@ -82,18 +86,31 @@ class Ledger:
 
     Args:
         rows: one for each iteration, in the order of the slices.
-        winner: the winning row's place in ``rows``; None where none won.
+        winners: the places in ``rows`` of those that won, the best first: k with ``Collect(k)``.
         currency: the code of the currency of the costs.
+        comparisons: what comparing candidates cost (a `Tournament`'s judge), which no row has; None
+            where nothing was compared. It is not wasted.
     """
 
     rows: tuple[LedgerRow, ...]
-    winner: int | None = None
+    winners: tuple[int, ...] = ()
     currency: str = "USD"
+    comparisons: LedgerTotal | None = None
+
+    @property
+    def winner(self) -> int | None:
+        """The best winner's place in ``rows``; None where none won."""
+        return self.winners[0] if self.winners else None
+
+    @property
+    def _parts(self) -> list[LedgerTotal]:
+        rows = [LedgerTotal(*row[4:]) for row in self.rows]
+        return rows if self.comparisons is None else [*rows, self.comparisons]
 
     @property
     def total(self) -> LedgerTotal:
-        """The sums of all rows."""
-        rows = self.rows
+        """The sums of all rows and of the comparisons: the call's usage."""
+        rows = self._parts
         return LedgerTotal(
             sum(row.requests for row in rows),
             sum(row.input_tokens for row in rows),
@@ -110,12 +127,14 @@ class Ledger:
         heads[-1] += f" {self.currency}"
         lines = [heads]
         for index, row in enumerate(self.rows):
-            mark = "*" if index == self.winner else ""
+            mark = "*" if index in self.winners else ""
             lines.append([f"{row.iteration}{mark}", row.outcome, *_cells(LedgerTotal(*row[4:]))])
+        if self.comparisons is not None:
+            lines.append(["comparisons", "", *_cells(self.comparisons)])
         lines.append(["total", "", *_cells(total)])
         # Without prices there is nothing to see in the last column.
         columns = list(zip(*lines, strict=True))
-        if all(row.cost is None for row in self.rows):
+        if all(part.cost is None for part in self._parts):
             columns.pop()
         return "\n".join(map("  ".join, zip(*map(_aligned, columns), strict=True)))
 
@@ -124,14 +143,26 @@ def ledger(
     slices: Sequence[Slice],
     winner: int | None,
     prices: Mapping[str, Price] | None = None,
+    decision: Decision | None = None,
 ) -> Ledger:
     """Say what the iterations of a call cost."""
     replies = [s.generation for s in slices if s.generation is not None]
     named = {reply.model for reply in replies}
     common = named.pop() if len(named) == 1 else None
     usual = _usual_length(replies)
+    winners: tuple[int, ...] = () if winner is None else (winner,)
+    used, compared = set(winners), None
+    if decision is not None:
+        place_of = {s.iteration: place for place, s in enumerate(slices)}
+        winners = tuple(place_of[won] for won in decision.winners)
+        used = {place_of[heard] for heard in decision.heard if heard in place_of}
+        if decision.comparisons or decision.usage != Usage():
+            spent = decision.usage
+            price = _cost(spent, decision.model, prices)
+            tokens = spent.input_tokens, spent.output_tokens
+            compared = LedgerTotal(spent.requests, *tokens, 0, spent.unknown, 0, price)
     rows: list[LedgerRow] = []
-    for index, slice_ in enumerate(slices):
+    for place, slice_ in enumerate(slices):
         usage, reply = slice_.usage, slice_.generation
         row = LedgerRow(
             slice_.iteration,
@@ -141,13 +172,13 @@ def ledger(
             usage.requests,
             usage.input_tokens,
             usage.output_tokens,
-            0 if index == winner else usage.total_tokens,
+            0 if place in used else usage.total_tokens,
             usage.unknown,
             _saved(slice_, usual),
             _cost(usage, common if reply is None else reply.model, prices),
         )
         rows.append(row)
-    return Ledger(tuple(rows), winner, currency_of(prices))
+    return Ledger(tuple(rows), winners, currency_of(prices), compared)
 
 
 def _usual_length(replies: Iterable[Generation]) -> float | None:

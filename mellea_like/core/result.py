@@ -119,15 +119,20 @@ class SamplingResult(Generic[T]):
         return tuple(s for s in self.slices if s.passed)
 
     @property
-    def values(self) -> tuple[T, ...]:
-        """The values of all winners, the best first: k with ``Collect(k)``, else one.
+    def winners(self) -> tuple[Slice, ...]:
+        """The slices that won, the best first: k with ``Collect(k)``, else one.
 
-        Empty where no slice passed; where fewer than k did, theirs.
+        Empty where no slice passed; where fewer than k did, those.
         """
         if self.decision is None:
-            return (cast("T", self.best.value),) if self.success else ()
+            return (self.best,) if self.success else ()
         chosen = {s.iteration: s for s in self.slices}
-        return tuple(cast("T", chosen[winner].value) for winner in self.decision.winners)
+        return tuple(chosen[winner] for winner in self.decision.winners)
+
+    @property
+    def values(self) -> tuple[T, ...]:
+        """The values of all `winners`."""
+        return tuple(cast("T", s.value) for s in self.winners)
 
     def unwrap(self) -> T:
         """Return the winner's parsed value.
@@ -169,7 +174,9 @@ class SamplingResult(Generic[T]):
         return sum(s.outcome is outcome for s in self.slices)
 
     def ledger(self, prices: Mapping[str, Price] | None = None) -> Ledger:
-        """Say what each iteration cost, and what of it was wasted.
+        """Say what each iteration cost, what of it was wasted, and what comparisons cost.
+
+        Its total is `usage`.
 
         Args:
             prices: the price of each model by its name; None leaves money out.
@@ -179,7 +186,8 @@ class SamplingResult(Generic[T]):
         """
         from mellea_like.core.ledger import ledger  # noqa: PLC0415 (few programs need it)
 
-        return ledger(self.slices, self.best_index if self.success else None, prices)
+        winner = self.best_index if self.success else None
+        return ledger(self.slices, winner, prices, self.decision)
 
     def to_dict(self) -> dict[str, Any]:
         """Write the record as plain data, for a file, a database or a report.
@@ -255,4 +263,6 @@ class SamplingResult(Generic[T]):
 
     def __repr__(self) -> str:
         how = "success" if self.success else f"no success ({self.stop_reason})"
+        if (decided := self.decision) is not None:
+            how += f", {decided.kind} chose {len(decided.winners)} of {len(self.candidates)}"
         return f"<SamplingResult: {how}, {len(self.slices)} slices, {self.usage}>"

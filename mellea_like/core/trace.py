@@ -154,21 +154,26 @@ def check_readable(reply: Generation, format: Any) -> None:
         raise ValueError(msg)
 
 
-def decision_to_dict(decision: Decision) -> dict[str, Any]:
-    """Write what a selection decided as plain data."""
+def decision_to_dict(decision: Decision, *, words: bool = True) -> dict[str, Any]:
+    """Write what a selection decided as plain data; or without the words of who lost a vote."""
+    names = {
+        key: key if words or not n else f"answer {n + 1}" for n, key in enumerate(decision.votes)
+    }
     return {
         "kind": decision.kind,
         "winners": list(decision.winners),
         "reason": decision.reason,
         "complete": decision.complete,
-        "scores": [list(pair) for pair in decision.scores.items()],
+        "scores": [[iteration, _in_json(score)] for iteration, score in decision.scores.items()],
         "notes": [list(pair) for pair in decision.notes.items()],
-        "votes": [list(pair) for pair in decision.votes.items()],
+        "votes": [[names[key], weight] for key, weight in decision.votes.items()],
+        "ballots": [[voter, names.get(key, "")] for voter, key in decision.ballots.items()],
         "share": decision.share,
         "abstentions": decision.abstentions,
         "comparisons": [[c.first, c.second, c.points] for c in decision.comparisons],
         "usage": usage_to_dict(decision.usage),
         "errors": list(decision.errors),
+        "model": decision.model,
     }
 
 
@@ -180,14 +185,16 @@ def _decision(plain: Mapping[str, Any] | None) -> Decision | None:
         tuple(plain["winners"]),
         plain["reason"],
         plain["complete"],
-        dict(plain["scores"]),
+        {iteration: float(score) for iteration, score in plain["scores"]},
         dict(plain["notes"]),
         dict(plain["votes"]),
+        dict(plain.get("ballots", ())),
         plain["share"],
         plain["abstentions"],
         tuple(Comparison(*pair) for pair in plain["comparisons"]),
         _usage(plain["usage"]),
         tuple(plain["errors"]),
+        plain.get("model"),
     )
 
 

@@ -107,6 +107,7 @@ async def _ask(
     request = Request(_question(selection.criterion, one, other), options, None, meta, meter)
     try:
         reply = checked_reply(sender.backend, await sender.send(request))
+        selection.model = reply.model or selection.model
         return _read(reply.text)
     except LimitExceeded:
         return 0.5  # The call was told to stop.

@@ -105,10 +105,15 @@ def _decision(selected: SelectionState, stopped: Stop | None, *, timed_out: bool
     if not reason:
         ended = "the time was up" if timed_out else "all turns are spent"
         reason = ended if stopped is None else stopped.detail or ended
-    elif not selected.usage.requests:
+    elif not selected.usage.requests and not selected.errors:
         return decision
-    errors = tuple(error_text(error) for error in selected.errors)
-    return replace(decision, reason=reason, usage=selected.usage, errors=errors)
+    return replace(
+        decision,
+        reason=reason,
+        usage=selected.usage,
+        errors=tuple(error_text(error) for error in selected.errors),
+        model=selected.model,
+    )
 
 
 def _without_a_pass(

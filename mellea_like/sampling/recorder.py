@@ -92,8 +92,9 @@ class Recorder:
 
     @property
     def usage(self) -> Usage:
-        """What the slices recorded so far have cost."""
-        return sum((slice_.usage for slice_ in self.slices), Usage())
+        """What the slices recorded so far have cost, and the comparisons."""
+        compared = Usage() if self.selection is None else self.selection.usage
+        return sum((slice_.usage for slice_ in self.slices), compared)
 
     def record(self, slice_: Slice, mark: Any = None) -> None:
         """Keep a finished slice, and decide what it stops: one synchronous step."""

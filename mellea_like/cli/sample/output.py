@@ -48,6 +48,7 @@ def as_record(result: SamplingResult[Any], ledger: Ledger, **about: str) -> dict
         "value": result.value,
         "ledger": {
             "rows": [row._asdict() for row in ledger.rows],
+            "comparisons": ledger.comparisons and ledger.comparisons._asdict(),
             "total": ledger.total._asdict(),
             "currency": ledger.currency,
         },

@@ -67,7 +67,7 @@ class SelectionState(ABC):
     It hears each slice in the step that records it. `passed` and `marks` hold those that passed, in
     the order recorded, and what `BaseSelection.mark` made of each. Where it wants comparisons, it
     names the ``judge`` (None for the call's) and the ``criterion``; the engine adds to ``usage``
-    what they cost, and to ``errors`` what went wrong.
+    what they cost, to ``errors`` what went wrong, and notes the judge's ``model``.
 
     Args:
         kind: the selection's name, for the decision.
@@ -89,6 +89,7 @@ class SelectionState(ABC):
         self.criterion = ""
         self.usage = Usage()
         self.errors: list[Exception] = []
+        self.model: str | None = None
 
     def hear(self, slice_: Slice, mark: Any) -> bool:
         """Take note of a slice, and say whether the call is decided.

@@ -128,6 +128,9 @@ class _VoteState(SelectionState):
             (self.passed[first_of[order[0]]].iteration,),
             self.reason,
             votes=votes,
+            ballots={
+                s.iteration: shown(key) for s, (key, _) in zip(self.passed, self.marks, strict=True)
+            },
             share=self._votes[order[0]] / total if total else None,
             abstentions=self.abstentions,
         )
