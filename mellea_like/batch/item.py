@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar, cast
 
@@ -90,6 +91,11 @@ class ItemResult(Generic[T]):
     def value(self) -> T | None:
         """The winner's parsed value; None unless a slice passed."""
         return self.result.value if self.success and self.result is not None else None
+
+    @property
+    def values(self) -> tuple[T, ...]:
+        """The values of all winners; see `SamplingResult.values`. Empty where the call raised."""
+        return () if self.error is not None or self.result is None else self.result.values
 
     def unwrap(self) -> T:
         """Return the winner's parsed value.
@@ -246,18 +252,15 @@ def replayed(
 
 
 def _parsed(result: SamplingResult[Any], action: Action[Any]) -> SamplingResult[Any]:
-    """Read the winner's text as the action reads it: JSON may not hold what it makes of it."""
-    index = result.best_index
-    reply = result.best.generation if result.success else None
-    if reply is None or not reply.parsed or index is None:
-        return result
-    try:
-        value = action.parse(reply.text)
-    except Exception:  # noqa: BLE001 (it read the reply once: this is not the same text)
-        return result
-    slices = list(result.slices)
-    slices[index] = replace(slices[index], generation=replace(reply, value=value))
-    return replace(result, slices=tuple(slices))
+    """Read the winners' texts as the action reads them: JSON may not hold what it makes of them."""
+    slices = {s.iteration: s for s in result.slices}
+    for winner in result.winners:
+        if (reply := winner.generation) is None or not reply.parsed:
+            continue
+        with suppress(Exception):  # It read the reply once: this is not the same text.
+            again = replace(reply, value=action.parse(reply.text))
+            slices[winner.iteration] = replace(winner, generation=again)
+    return replace(result, slices=tuple(slices.values()))
 
 
 class ItemRecorder:

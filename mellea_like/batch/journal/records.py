@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from mellea_like.batch.item import record_of
-from mellea_like.core.trace import error_to_dict
+from mellea_like.core.trace import decision_to_dict, error_to_dict
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -68,15 +68,18 @@ def result_rows(
     trace = result.to_dict()
     slices: list[dict[str, Any]] = trace.pop("slices")
     places = [[s["iteration"], s["context"], s["prompt"]] for s in slices]
-    best = result.best_index
     if text != "all":
-        # The winner's words are kept in any case: they are the result.
-        kept = best if best is not None and (text == "best" or result.success) else None
-        prompts: set[int] = set()
-        if kept is not None:
-            words = {name: slices[kept][name] for name in _SLICE_TEXTS if name in slices[kept]}
-            trace["words"] = {"index": kept, **words}
-            prompts = set(places[kept][1:]) if text == "best" else prompts
+        # The winners' words are kept in any case: they are the result.
+        best = () if text == "none" or result.best_index is None else (result.best,)
+        kept = {s.iteration for s in result.winners or best}
+        trace["words"] = [
+            {"index": at, **{name: s[name] for name in _SLICE_TEXTS if name in s}}
+            for at, s in enumerate(slices)
+            if s["iteration"] in kept
+        ]
+        prompts = {at for n, *both in places if n in kept and text == "best" for at in both}
+        if result.decision is not None:
+            trace["decision"] = decision_to_dict(result.decision, words=False)
         trace["prompts"] = [
             prompt if place in prompts else [] for place, prompt in enumerate(trace["prompts"])
         ]
@@ -116,16 +119,18 @@ def item_record(
         if trace is not None:
             bodies = {row[2]: row[-1] for row in slices if row[1] == attempt}
             record["trace"] = _trace(json.loads(trace), bodies)
+            if decision := record["trace"].get("decision"):  # No slice has what it cost.
+                record["usage"] = {n: x + decision["usage"][n] for n, x in record["usage"].items()}
     return record
 
 
 def _trace(trace: dict[str, Any], bodies: Mapping[int, str]) -> dict[str, Any]:
     places: list[list[int]] = trace.pop("places")
-    words: dict[str, Any] = trace.pop("words", {})
+    words: Any = trace.pop("words", [])  # Until there was Collect, a single one.
     slices: list[dict[str, Any]] = [
         {**json.loads(bodies[iteration]), "context": context, "prompt": prompt}
         for iteration, context, prompt in places
     ]
-    if words:
-        slices[words.pop("index")] |= words
+    for said in words if isinstance(words, list) else [words]:
+        slices[said.pop("index")] |= said
     return {**trace, "slices": slices}
