@@ -10,6 +10,7 @@ from pydantic_core import CoreSchema, core_schema
 
 from mellea_like.core.backend import Options, Purpose
 from mellea_like.core.conversation import Action, Context, Message
+from mellea_like.core.decision import Decision
 from mellea_like.core.generation import Generation, Usage
 from mellea_like.core.requirement import Requirement
 from mellea_like.core.result import StopReason
@@ -232,11 +233,12 @@ class SamplingLoopEndPayload(Payload):
 
     Attributes:
         slices: the record of each iteration that started.
-        success: whether a slice passed.
+        success: whether a slice passed; with ``Collect(k)``, whether k did.
         best: the winner, else the best failure; None where no slice was judged.
         error: what the call raises, or None.
         iterations_used: slices that finished validation.
         stop_reason: why the call ended.
+        decision: what the selection decided, as in the result; or None.
         started: when the call began (UTC).
         elapsed: how long it took, in seconds.
     """
@@ -249,6 +251,7 @@ class SamplingLoopEndPayload(Payload):
     error: Is[BaseException] | None
     iterations_used: int
     stop_reason: StopReason
+    decision: Is[Decision] | None
     started: datetime
     elapsed: float
 

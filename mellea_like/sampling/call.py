@@ -28,7 +28,7 @@ from mellea_like.sampling.events import Delivery, Events
 from mellea_like.sampling.race import Race
 from mellea_like.sampling.recorder import CallContext, Recorder
 from mellea_like.sampling.sender import Sender
-from mellea_like.telemetry.names import STOP_REASON
+from mellea_like.telemetry.names import DECISION_KIND, DECISION_REASON, STOP_REASON
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -145,8 +145,11 @@ class Call:
             try:
                 return await self._run()
             finally:
-                reason = StopReason.CANCELLED if self._ended is None else self._ended.stop_reason
+                ended = self._ended
+                reason = StopReason.CANCELLED if ended is None else ended.stop_reason
                 span.set({STOP_REASON: reason.value})
+                if ended is not None and (decided := ended.decision) is not None:
+                    span.set({DECISION_KIND: decided.kind, DECISION_REASON: decided.reason})
 
     async def _run(self) -> SamplingResult[Any]:
         if self._hooks or self._on_slice is not None:

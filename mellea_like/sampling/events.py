@@ -178,15 +178,17 @@ class Events:
     ) -> None:
         """Tell that a call has ended."""
         best = None if ending.best_index is None else slices[ending.best_index]
+        passed, decision = best is not None and best.passed, ending.decision
         payload = self._payload(
             HookType.SAMPLING_LOOP_END,
             None,
             slices=tuple(slices),
-            success=best is not None and best.passed,
+            success=passed and (decision is None or decision.complete),
             best=best,
             error=ending.error,
             iterations_used=sum(map(_finished_validation, slices)),
             stop_reason=ending.stop_reason,
+            decision=decision,
             started=started,
             elapsed=elapsed,
         )

@@ -1,0 +1,337 @@
+"""Where a decision goes: the ledger, the journal and what is resumed of it, hooks, spans."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import anyio
+import pytest
+from engine_kit import after, by_iteration
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from mellea_like import (
+    BestOf,
+    Collect,
+    Consensus,
+    Generation,
+    HookType,
+    RejectionSamplingStrategy,
+    Requirement,
+    SamplingResult,
+    Telemetry,
+    Tournament,
+    Usage,
+    Vote,
+)
+from mellea_like.backends.function import FunctionBackend
+from mellea_like.batch import Journal, read_items, sample_many
+from mellea_like.core.ledger import LedgerTotal
+from mellea_like.core.prices import Price
+from mellea_like.testing import RecordingPlugin
+
+pytestmark = pytest.mark.anyio
+virtual = pytest.mark.usefixtures("virtual_clock")
+
+yes = Requirement("starts with yes", lambda c: c.text.startswith("yes"), inline=True)
+
+
+def strategy(backend, selection, width=4, **more):
+    return RejectionSamplingStrategy(
+        backend,
+        **{"loop_budget": 1, "concurrency_budget": width, "selection": selection} | more,
+    )
+
+
+def longest(backend_model=None):
+    """A judge that prefers the longer text."""
+
+    async def compare(request):
+        question = request.messages[-1].content
+        a, b = (question.split(f"<{x}>")[1].split(f"</{x}>")[0] for x in "ab")
+        better = "a" if len(a) > len(b) else "b"
+        return Generation(f'{{"better": "{better}"}}', usage=Usage(1, 10, 5), model=backend_model)
+
+    return FunctionBackend(compare)
+
+
+def spoken(replies, model="small"):
+    """Replies by iteration: seconds to wait, and the text; ten tokens in, two out."""
+
+    async def reply(request):
+        wait, text = replies[request.meta.iteration]
+        await anyio.sleep(wait)
+        return Generation(text, usage=Usage(1, 10, 2), model=model)
+
+    return FunctionBackend(reply)
+
+
+async def tournament():
+    backend = spoken({n: (n, "yes" + "!" * n) for n in (1, 2, 3)})
+    return await strategy(backend, Tournament(longest("dear"), n=3), width=3).sample("do", [yes])
+
+
+# --- the ledger -------------------------------------------------------------------------------
+
+
+@virtual
+async def test_the_ledgers_total_is_the_results_usage_comparisons_included():
+    result = await tournament()
+    made = result.ledger({"small": Price(1, 1), "dear": Price(100, 100)})
+    assert made.comparisons == LedgerTotal(4, 40, 20, 0, 0, 0, pytest.approx(6000e-6))
+    total = made.total
+    spent = Usage(total.requests, total.input_tokens, total.output_tokens, total.unknown)
+    assert spent == result.usage == Usage(7, 70, 26)
+    assert total.cost == pytest.approx(6036e-6)
+    assert total.wasted_tokens == 0
+    lines = str(made).splitlines()
+    assert lines[-2].split()[:4] == ["comparisons", "4", "40", "20"]
+    assert [line.split()[0] for line in lines[1:-2]] == ["1", "2", "3*"]
+
+
+@virtual
+async def test_what_a_judge_of_unknown_name_costs_is_not_known():
+    backend = spoken({1: (1, "yes"), 2: (1, "yes!")})
+    result = await strategy(backend, Tournament(longest(), n=2), width=2).sample("do", [yes])
+    made = result.ledger({"small": Price(1, 1)})
+    assert made.comparisons is not None
+    assert (made.comparisons.cost, made.total.cost) == (None, None)
+    assert [row.cost for row in made.rows] == pytest.approx([12e-6, 12e-6])
+
+
+LATE = {1: (1, "yes a"), 2: (2, "yes bb"), 3: (3, "no"), 4: (9, "yes a")}
+
+
+@virtual
+@pytest.mark.parametrize(
+    ("selection", "winner", "wasted"),
+    [
+        ("first", 1, {2, 3, 4}),
+        # The losers were needed to know who wins.
+        (BestOf(lambda c: len(c.text), inline=True, n=2), 2, {3, 4}),
+        (Vote(n=4), 1, {3}),
+        (Consensus(n=2), 1, {3, 4}),
+        # The second of equal ones is of no use, and is what was waited for in vain.
+        (Collect(3, distinct=lambda c: c.text), 1, {3, 4}),
+    ],
+    ids=["first", "best", "vote", "consensus", "collect"],
+)
+async def test_only_what_had_no_say_is_wasted(selection, winner, wasted):
+    replies = {**LATE, 2: (2, "yes a")} if isinstance(selection, Vote) else LATE
+    result = await strategy(spoken(replies), selection).sample("do", [yes])
+    made = result.ledger()
+    assert made.winner is not None
+    assert made.rows[made.winner].iteration == winner
+    spent = {s.iteration: s.usage.total_tokens for s in result.slices}
+    unused = {i for i, tokens in spent.items() if i in wasted and tokens}
+    assert {row.iteration for row in made.rows if row.wasted_tokens} == unused
+    assert made.total.wasted_tokens == sum(spent[i] for i in unused)
+
+
+@virtual
+async def test_all_that_was_collected_is_marked():
+    result = await strategy(spoken(LATE), Collect(2)).sample("do", [yes])
+    made = result.ledger()
+    assert [made.rows[place].iteration for place in made.winners] == [1, 2]
+    assert [s.iteration for s in result.winners] == [1, 2]
+    marks = re.findall(r"^ +(\d\*?)  ", str(made), re.MULTILINE)
+    assert {mark for mark in marks if mark.endswith("*")} == {"1*", "2*"}
+
+
+@virtual
+async def test_comparisons_of_a_call_inside_a_call_are_on_the_outer_ones_bill():
+    async def compared(candidate):
+        inner = spoken({1: (1, "yes"), 2: (1, "yes!")})
+        chosen = Tournament(longest(), n=2)
+        return (await strategy(inner, chosen, width=2).sample("is it?")).success
+
+    check = Requirement("is preferred", compared)
+    result = await RejectionSamplingStrategy(spoken({1: (1, "yes")})).sample("do", [check])
+    assert result.usage.requests == 1 + 2 + 2
+
+
+# --- the record, and repr ---------------------------------------------------------------------
+
+
+@virtual
+async def test_repr_says_what_was_chosen_of_how_many():
+    best = await strategy(spoken(LATE), BestOf(lambda c: len(c.text), inline=True)).sample(
+        "", [yes]
+    )
+    assert repr(best).startswith("<SamplingResult: success, best-of chose 1 of 3, 4 slices, ")
+    few = await strategy(spoken(LATE), Collect(4)).sample("", [yes])
+    assert "no success (exhausted), collect chose 3 of 3, 4 slices" in repr(few)
+
+
+@virtual
+@pytest.mark.parametrize("score", [float("inf"), float("-inf"), -2.5])
+async def test_endless_scores_are_written_as_json_has_them(score):
+    backend = by_iteration({1: "yes"})
+    chosen = BestOf(lambda _: score, inline=True)
+    result = await strategy(backend, chosen, width=1).sample("do")
+    written = json.dumps(result.to_dict(), allow_nan=False)
+    assert SamplingResult.from_dict(json.loads(written)).decision == result.decision
+
+
+@virtual
+async def test_a_vote_says_who_voted_for_what():
+    replies = {1: (1, "yes a"), 2: (2, "yes b"), 3: (3, "yes b"), 4: (3, "no")}
+    result = await strategy(spoken(replies), Vote(n=4)).sample("do", [yes])
+    assert result.decision.ballots == {1: "yes a", 2: "yes b", 3: "yes b"}
+    assert result.decision.heard == {1, 2, 3}
+    again = SamplingResult.from_dict(json.loads(json.dumps(result.to_dict())))
+    assert again.decision == result.decision
+
+
+@virtual
+async def test_a_judge_that_errs_before_anything_was_sent_is_noted():
+    class Broken:
+        async def generate(self, request):
+            request.meter.sent_nothing()
+            msg = "no judge today"
+            raise ValueError(msg)
+
+    backend = by_iteration({1: "yes", 2: "yes!"})
+    result = await strategy(backend, Tournament(Broken(), n=2), width=2).sample("do", [yes])
+    assert len(result.decision.errors) == 2
+    assert "no judge today" in result.decision.errors[0]
+
+
+# --- the journal ------------------------------------------------------------------------------
+
+
+SELECTIONS = {
+    "best": BestOf(lambda c: (len(c.text), "so long"), inline=True),
+    "vote": Vote(n=4, confidence=None),
+    "collect": Collect(2),
+    "consensus": Consensus(n=3),
+}
+
+
+async def run(path, selection, text="all", replies=LATE, judge=None):
+    # One after another, since this is on the real clock.
+    quick = {n: (0, said) for n, (_, said) in replies.items()}
+    chosen = selection if judge is None else Tournament(judge, n=3)
+    many = sample_many(
+        strategy(spoken(quick), chosen, width=1, loop_budget=4),
+        ["do"],
+        requirements=[yes],
+        concurrency=1,
+        journal=Journal(path, text=text),
+    )
+    async with many as results:
+        return [item async for item in results]
+
+
+async def rows(path):
+    return await anyio.to_thread.run_sync(lambda: list(read_items(path)))
+
+
+@pytest.mark.parametrize("name", SELECTIONS)
+async def test_a_journal_gives_the_decision_back(tmp_path, name):
+    [first] = await run(tmp_path / "run.db", SELECTIONS[name])
+    [again] = await run(tmp_path / "run.db", SELECTIONS[name])
+    assert again.replayed
+    assert again.result.decision == first.result.decision
+    assert again.result.decision.kind.startswith(name)
+    assert again.values == first.values == first.result.values
+    [row] = await rows(tmp_path / "run.db")
+    assert SamplingResult.from_dict(row["trace"]).decision == first.result.decision
+
+
+@pytest.mark.parametrize("text", ["best", "none"])
+async def test_all_that_was_collected_is_kept_whatever_else_is_not(tmp_path, text):
+    path = tmp_path / "run.db"
+    replies = {1: (1, "yes a"), 2: (2, "no, never"), 3: (30, "yes c"), 4: (60, "yes d")}
+    [first] = await run(path, Collect(2), text, replies)
+    assert first.values == ("yes a", "yes c")
+    [again] = await run(path, Collect(2), text, replies)
+    assert again.values == first.values
+    assert "no, never" not in json.dumps(await rows(path))
+
+
+async def test_too_few_that_were_collected_are_kept_too(tmp_path):
+    path = tmp_path / "run.db"
+    [first] = await run(path, Collect(4), "none")
+    [again] = await run(path, Collect(4), "none")
+    assert again.status == first.status == "failed"
+    assert again.values == first.values == ("yes a", "yes bb", "yes a")
+
+
+@pytest.mark.parametrize("text", ["best", "none"])
+async def test_the_words_of_who_lost_a_vote_are_left_out(tmp_path, text):
+    path = tmp_path / "run.db"
+    [first] = await run(path, SELECTIONS["vote"], text)
+    assert first.result.decision.votes == {"yes a": 2, "yes bb": 1}
+    [again] = await run(path, SELECTIONS["vote"], text)
+    decision = again.result.decision
+    assert decision.votes == {"yes a": 2, "answer 2": 1}
+    assert set(decision.ballots.values()) == {"yes a", "answer 2"}
+    raw = b"".join(part.read_bytes() for part in path.parent.glob("run.db*"))
+    assert b"yes bb" not in raw
+
+
+async def test_what_comparisons_cost_is_in_the_usage_of_the_row(tmp_path):
+    path = tmp_path / "run.db"
+    [first] = await run(path, None, judge=longest("dear"))
+    assert first.result.decision.usage.requests == 4
+    [row] = await rows(path)
+    assert Usage(**row["usage"]) == first.usage == first.result.usage
+    [again] = await run(path, None, judge=longest("dear"))
+    assert again.replayed
+    assert again.usage == first.usage
+
+
+async def test_a_row_of_an_older_journal_is_read(tmp_path):
+    path = tmp_path / "run.db"
+    await run(path, "first", "none")
+
+    def age():
+        import sqlite3
+        from contextlib import closing
+
+        with closing(sqlite3.connect(path)) as connection, connection:
+            ((trace,),) = connection.execute("SELECT trace FROM results").fetchall()
+            old = json.loads(trace)
+            [old["words"]] = old["words"]
+            del old["decision"]
+            connection.execute("UPDATE results SET trace = ?", [json.dumps(old)])
+
+    await anyio.to_thread.run_sync(age)
+    [again] = await run(path, "first", "none")
+    assert again.replayed
+    assert again.value == "yes a"
+    assert again.result.decision is None
+
+
+# --- hooks and spans --------------------------------------------------------------------------
+
+
+@virtual
+async def test_the_last_hook_has_the_decision_and_success_is_that_of_the_result():
+    for selection in (Collect(2), Collect(4), "first"):
+        plugin = RecordingPlugin()
+        backend = by_iteration({1: after(1, "yes"), 2: after(2, "yes"), 3: "no", 4: "no"})
+        result = await strategy(backend, selection, plugins=[plugin]).sample("do", [yes])
+        [end] = plugin.of(HookType.SAMPLING_LOOP_END)
+        assert end.decision == result.decision
+        assert end.success is result.success
+
+
+@virtual
+@pytest.mark.parametrize("selection", [Collect(2), "first"], ids=["collect", "first"])
+async def test_the_calls_span_has_the_kind_of_the_decision_and_its_reason(selection):
+    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    backend = by_iteration({1: after(1, "yes"), 2: after(2, "yes")})
+    traced = strategy(backend, selection, width=2, telemetry=Telemetry(tracer_provider=provider))
+    await traced.sample("do", [yes])
+    [span] = [s for s in exporter.get_finished_spans() if s.name.startswith("sampling")]
+    said = {n: v for n, v in span.attributes.items() if "decision" in n}
+    assert said == (
+        {}
+        if selection == "first"
+        else {"mellea_like.decision.kind": "collect", "mellea_like.decision.reason": "2 passed"}
+    )
