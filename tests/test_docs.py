@@ -251,9 +251,11 @@ def test_every_file_on_the_map_of_the_code_is_there():
     folder, missing = "", []
     for path in re.findall(r"(?<![\w/])(?:[a-z_]+/)+(?:[a-z_]+\.py)?|[a-z_]+\.py", text):
         folder = path[: path.rindex("/") + 1] if "/" in path else folder
-        named = path if "/" in path else f"{folder}{path}"  # As in "batch/api.py, work.py".
-        if not any((root / named).exists() for root in (ROOT / "mellea_like", ROOT)):
-            missing.append(named)
+        # A bare name is beside the file before it, as in "batch/api.py, item.py", or at the top.
+        places = [path] if "/" in path else [f"{folder}{path}", path]
+        roots = (ROOT / "mellea_like", ROOT)
+        if not any((root / place).exists() for root in roots for place in places):
+            missing.append(path)
     assert not missing
 
 
