@@ -34,6 +34,9 @@ __all__ = ["Race"]
 
 _FAILED = Outcome.FAILED
 
+PATIENCE = 0.05
+"""Seconds for which a subsample with a bug waits for its siblings at least."""
+
 
 class Race:
     """The subsamples of one call at work.
@@ -311,7 +314,7 @@ async def _run_chain(  # noqa: C901, PLR0912 (one loop, the hot one)
             return False
         elif not may_go_on(slice_):
             return True
-        elif slice_.verdicts and _stop_at_repeated_bug(call, slice_):
+        elif slice_.verdicts and await _stop_at_repeated_bug(call, slice_):
             return False
     return False
 
@@ -331,11 +334,12 @@ def _repaired(call: CallContext, failed: list[Slice]) -> tuple[Action[Any], Cont
     raise TypeError(msg)
 
 
-def _stop_at_repeated_bug(call: CallContext, slice_: Slice) -> bool:
+async def _stop_at_repeated_bug(call: CallContext, slice_: Slice) -> bool:
     """Stop where a validator has the same bug with every reply; tell whether it has.
 
-    An ordered call's subsample looks at its own slices only, and does not stop its siblings: what
-    comes of them must not depend on timing.
+    Before its next draw, a subsample gives its siblings as long again as its last one took: if
+    theirs have the same bug, that draw is not paid for. An ordered call's subsample looks at its
+    own slices only, and does not stop its siblings: what comes of them must not depend on timing.
     """
     bug = bug_of(slice_)
     if bug is None:
@@ -345,7 +349,9 @@ def _stop_at_repeated_bug(call: CallContext, slice_: Slice) -> bool:
         own = [other for other in recorder.slices if other.chain == slice_.chain]
         return times_seen(bug, own) >= FEWEST
     times = times_seen(bug, recorder.slices)
-    if times < max(call.settings.concurrency_budget, FEWEST):
-        return False
-    recorder.hopeless(f"{bug}, with every reply ({times} so far)")
-    return True
+    if times >= max(call.settings.concurrency_budget, FEWEST):
+        recorder.hopeless(f"{bug}, with every reply ({times} so far)")
+        return True
+    if times and recorder.active > 1 and recorder.scheduler is None:
+        await anyio.sleep(max(slice_.duration, PATIENCE))
+    return False

@@ -114,10 +114,33 @@ async def test_the_same_bug_ends_the_call_after_as_many_slices_as_subsamples(
     strategy = RejectionSamplingStrategy(backend, loop_budget=9, concurrency_budget=subsamples)
     with pytest.raises(RequirementError, match="KeyError: 'no'") as caught:
         await strategy.sample("do", [Requirement("broken", **check)])
-    assert slices <= len(backend.requests) < 2 * max(subsamples, 2)
+    assert len(backend.requests) == slices
     notes = caught.value.__notes__
     assert f"{slices} iterations errored" in notes[0]
     assert notes[1] == f"raised at {__file__}:{BUG}"
+
+
+async def test_a_subsample_with_a_bug_waits_for_a_slower_sibling_as_long_as_its_own_draw_took():
+    backend = by_iteration({1: after(1, "no")}, default=after(1.9, "no"))
+    strategy = RejectionSamplingStrategy(backend, loop_budget=9, concurrency_budget=3)
+    with pytest.raises(RequirementError):
+        await strategy.sample("do", [Requirement("broken", broken, inline=True)])
+    assert len(backend.requests) == 3
+
+    seen = []
+
+    def different(candidate):
+        seen.append((candidate.text, anyio.current_time()))
+        return broken(candidate) if candidate.text == "x" else True
+
+    begun = anyio.current_time()
+    replies = {1: after(1, "x"), 2: after(1, "y")}
+    strategy = RejectionSamplingStrategy(
+        by_iteration(replies, default=after(9, "no")), loop_budget=3, concurrency_budget=2
+    )
+    result = await strategy.sample("do", [Requirement("d", different, inline=True)])
+    assert result.value == "y"
+    assert seen == [("x", pytest.approx(begun + 1)), ("y", pytest.approx(begun + 3))]
 
 
 async def test_it_stops_a_call_in_which_something_failed_before():
