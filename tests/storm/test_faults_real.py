@@ -19,7 +19,9 @@ from mellea_like.core.slice import Outcome
 from mellea_like.errors import AuthenticationFailed, BackendUnavailable
 from mellea_like.runtime.threads import thread_statistics
 
-SLOW = Answer(" ".join(["slow"] * 40), seconds=2.0)
+SLOW = Answer(" ".join(["slow"] * 40), seconds=20.0)
+SOON = 3.0
+"""Seconds that a busy machine may take for what is done at once; a slow reply takes far longer."""
 SAYS_WON = Requirement("says won", lambda candidate: candidate.text == "won", inline=True)
 
 
@@ -31,8 +33,11 @@ async def warm_up() -> None:
         await backend.aclose()
 
 
-async def an_early_win(*, keep_alive: bool) -> float:
-    """Win at 0.3 s against three replies of 2 s; check what is left, and tell how long it took."""
+@pytest.mark.anyio
+@pytest.mark.alone
+@pytest.mark.parametrize("keep_alive", [False, True])
+async def test_a_win_at_three_tenths_of_a_second_returns_at_once_and_closes_the_rest(keep_alive):
+    await warm_up()
 
     def choose(number, body):
         return Answer("won", seconds=0.3) if number == 2 else SLOW
@@ -41,35 +46,20 @@ async def an_early_win(*, keep_alive: bool) -> float:
         backend = OpenAIBackend("m", base_url=server.url, keep_alive=keep_alive)
         strategy = RejectionSamplingStrategy(backend, loop_budget=2, concurrency_budget=4)
         tasks, threads = running(), other_threads()
-        begun = anyio.current_time()
-        result = await strategy.sample("Say won.", [SAYS_WON])
-        elapsed = anyio.current_time() - begun
+        with anyio.fail_after(SOON):
+            result = await strategy.sample("Say won.", [SAYS_WON])
         assert running() <= tasks
         assert other_threads() <= threads
-        await server.wait_until(lambda: server.disconnected == 3, 0.25)
-        await server.wait_until(lambda: server.connections <= keep_alive, 0.25)
+        await server.wait_until(lambda: server.disconnected == 3, SOON)
+        await server.wait_until(lambda: server.connections <= keep_alive, SOON)
         assert server.started == 4
         assert server.finished == 1
         await backend.aclose()
-        await server.wait_until(lambda: server.connections == 0, 0.25)
+        await server.wait_until(lambda: server.connections == 0, SOON)
     assert result.unwrap() == "won"
     assert result.count(Outcome.CANCELLED) == 3
     assert result.usage.requests == 4
     assert result.usage.unknown == 3
-    return elapsed
-
-
-@pytest.mark.anyio
-@pytest.mark.alone
-@pytest.mark.parametrize("keep_alive", [False, True])
-async def test_a_win_at_three_tenths_of_two_seconds_returns_at_once_and_closes_the_rest(keep_alive):
-    await warm_up()
-    # What is left is checked each time; for the time, a busy machine has five tries.
-    for _ in range(5):
-        elapsed = await an_early_win(keep_alive=keep_alive)
-        if elapsed < 0.35:
-            break
-    assert elapsed < 0.35
 
 
 @pytest.mark.anyio
@@ -83,8 +73,8 @@ async def test_whoever_leaves_closes_every_request():
             await server.wait_until(lambda: server.in_flight == 4)
             tasks.cancel_scope.cancel()
         assert running() <= before
-        await server.wait_until(lambda: server.disconnected == 4, 0.25)
-        await server.wait_until(lambda: server.connections == 0, 0.25)
+        await server.wait_until(lambda: server.disconnected == 4, SOON)
+        await server.wait_until(lambda: server.connections == 0, SOON)
         await backend.aclose()
 
 
@@ -94,7 +84,7 @@ async def test_when_the_time_is_up_every_request_is_closed():
         backend = OpenAIBackend("m", base_url=server.url)
         strategy = RejectionSamplingStrategy(backend, concurrency_budget=3, timeout=0.4)
         result = await strategy.sample("Say won.", [SAYS_WON])
-        await server.wait_until(lambda: server.connections == 0, 0.25)
+        await server.wait_until(lambda: server.connections == 0, SOON)
         await backend.aclose()
     assert result.stop_reason == StopReason.TIMEOUT
     assert server.disconnected == 3
@@ -116,7 +106,7 @@ async def test_of_a_server_that_breaks_in_every_way_each_fault_is_told_and_a_win
             backend, loop_budget=4, concurrency_budget=2, retry=None
         )
         result = await strategy.sample("Say won.", [SAYS_WON])
-        await server.wait_until(lambda: server.connections == 0, 0.25)
+        await server.wait_until(lambda: server.connections == 0, SOON)
         await backend.aclose()
     assert result.unwrap() == "won"
     assert len(result.errors) == 4
