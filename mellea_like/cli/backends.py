@@ -159,6 +159,12 @@ class Backends:
                 " --judge-model NAME, use --backend openai or llama, or say it as a --check"
             )
             raise Problem(msg)
+        if options.spec.selection.judged and kind == "markov" and not judged:
+            msg = (
+                f"--select {options.select} needs a model that can judge, and the markov text"
+                " generator can't: add --judge-model NAME, or use --backend openai or llama"
+            )
+            raise Problem(msg, Exit.USAGE)
 
     def _read_spec(self, kind: BackendName) -> OpenAIUpstream | LlamaUpstream | MarkovUpstream:
         options, names = self._options, option_names(type(self._options))

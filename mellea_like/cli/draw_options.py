@@ -12,6 +12,7 @@ from mellea_like.cli.option_fields import option, option_names, read_section
 from mellea_like.core.requirement import Requirement
 from mellea_like.requirements.expressions import ALLOWED
 from mellea_like.sampling.schedules.expressions import SCHEDULES
+from mellea_like.specification.selection import KEYS, SCORES, SELECTIONS, parse_selection
 from mellea_like.specification.strategy import StrategyName, StrategySpec
 from mellea_like.specification.upstream import MOST_MONEY
 
@@ -28,6 +29,9 @@ OUTPUT = "What is shown"
 PANELS = (CHECKS, DRAWS, COSTS, BACKEND, OUTPUT)
 
 BackendName = Literal["markov", "openai", "llama"]
+
+LOOP = 5
+"""Draws in a row, where nothing says how many."""
 
 BUDGETS = {
     "requests": "requests",
@@ -62,7 +66,27 @@ class DrawOptions:
         metavar="NAME",
         panel=DRAWS,
     )
-    loop: int = option(5, "Draws in a row, at most.", metavar="N", panel=DRAWS)
+    select: str = option(
+        "first",
+        f"Which reply wins: {'  '.join(SELECTIONS)}. SCORE is one of {'  '.join(SCORES)},"
+        f" KEY one of {'  '.join(KEYS)}.",
+        metavar="WHO",
+        panel=DRAWS,
+    )
+    n: int | None = option(
+        None,
+        "How many replies are to pass before best, vote, consensus or tournament decides; by"
+        " default as many as there are draws, and up to 16 for vote, 8 for the last two.",
+        "--n",
+        metavar="N",
+        panel=DRAWS,
+    )
+    loop: int | None = option(
+        None,
+        f"Draws in a row, at most; by default {LOOP}, or as many as --n needs.",
+        metavar="N",
+        panel=DRAWS,
+    )
     concurrency: int = option(4, "Draws at a time.", metavar="K", panel=DRAWS)
     seed: int | None = option(
         None, "Makes draws repeatable where the model can.", metavar="S", panel=DRAWS
@@ -130,7 +154,7 @@ class DrawOptions:
     )
     judge_model: str | None = option(
         None,
-        "The model that judges --require; by default the one that generates.",
+        "The model that judges, for --require and --select; by default the one that generates.",
         metavar="MODEL",
         panel=BACKEND,
     )
@@ -146,12 +170,22 @@ class DrawOptions:
         given: dict[str, Any] = {
             name: getattr(self, name) for name in StrategySpec.model_fields if hasattr(self, name)
         }
+        given["loop"] = self._loop()
         given["json_schema"] = self.json_schema and str(self.json_schema)
         given["budget"] = parse_budget(self.budget) or None
         given["options"] = {"seed": self.seed, "max_tokens": self.max_tokens}
         spec = read_section(StrategySpec, given, option_names(type(self)))
         self._check_budget(given["budget"] or {})
         return spec
+
+    def _loop(self) -> int:
+        if self.loop is not None:
+            return self.loop
+        try:
+            wanted = parse_selection(self.select, self.n).n or 1
+        except ValueError:  # Reading the section says what is wrong.
+            wanted = 1
+        return max(LOOP, -(-wanted // max(1, self.concurrency)))
 
     def _check_budget(self, budget: Mapping[str, float]) -> None:
         if "money" in budget and self.price is None:

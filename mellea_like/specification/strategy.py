@@ -19,6 +19,7 @@ from mellea_like.sampling.strategies import (
     RepairTemplateStrategy,
 )
 from mellea_like.specification.section import Name, Positive, Section, Text, Whole
+from mellea_like.specification.selection import SelectionSpec, parse_selection
 from mellea_like.specification.upstream import beside
 
 if TYPE_CHECKING:
@@ -133,6 +134,15 @@ class StrategySpec(Section):
         loop: draws in a row, at most.
         concurrency: draws at a time.
         schedule: when draws start, as on the command line: ``eager``, ``staggered:0.5``, ...
+        select: which reply wins of those that pass, as on the command line: ``first``,
+            ``ordered``, ``best:SCORE``, ``vote``, ``vote:KEY``, ``collect:K``, ``consensus`` or
+            ``tournament``. A score is ``length``, ``words`` or ``json:PATH`` (a number in the
+            reply's JSON, as in ``json:offer.price``), each with a ``-`` before it for the lowest;
+            or ``judge`` or ``judge:RUBRIC``, the judge's from 1 to 10. A key is ``text``, ``lower``
+            or ``json:PATH``; without one it is the reply's value.
+        n: how many replies are to pass before ``best``, ``vote``, ``consensus`` or ``tournament``
+            decides; None for as many as there are draws, and with a vote 16 at most, with the last
+            two 8.
         checks: what must hold, as on the command line: ``words<=20``, ``contains:TEXT``, ...
         requirements: what must hold, in words; a model judges it.
         json_schema: the JSON Schema of replies, or the file that it stands in.
@@ -152,6 +162,8 @@ class StrategySpec(Section):
     loop: Whole = 3
     concurrency: Whole = 1
     schedule: Text = "eager"
+    select: Text = "first"
+    n: Whole | None = None
     checks: tuple[Text, ...] = ()
     requirements: tuple[Name, ...] = ()
     json_schema: dict[str, Any] | None = None
@@ -168,6 +180,19 @@ class StrategySpec(Section):
     @classmethod
     def _read_schedule(cls, given: str) -> str:
         parse_schedule(given)
+        return given
+
+    @field_validator("select", mode="after")
+    @classmethod
+    def _read_select(cls, given: str) -> str:
+        parse_selection(given)
+        return given
+
+    @field_validator("n", mode="after")
+    @classmethod
+    def _check_n(cls, given: int | None, info: ValidationInfo) -> int | None:
+        if "select" in info.data:
+            parse_selection(info.data["select"], given)
         return given
 
     @field_validator("checks", mode="after")
@@ -211,6 +236,30 @@ class StrategySpec(Section):
             raise ValueError(msg)
         return self
 
+    @model_validator(mode="after")
+    def _check_selection(self) -> StrategySpec:
+        wanted, draws = self.selection.n, self.loop * self.concurrency
+        if wanted is not None and wanted > draws:
+            msg = (
+                f"{self.select!r} wants {wanted} replies that pass, and loop"
+                f" {self.loop} times concurrency {self.concurrency} makes {draws}: write larger"
+                " numbers, or a smaller n"
+            )
+            raise ValueError(msg)
+        if self.selection.kind == "ordered":
+            timed = f"schedule {self.schedule}" if self.make_schedule().timing_dependent else ""
+            if culprit := timed or "give_up" * self.give_up:
+                msg = (
+                    f"'ordered' doesn't depend on timing, and {culprit} does: leave one of them out"
+                )
+                raise ValueError(msg)
+        return self
+
+    @property
+    def selection(self) -> SelectionSpec:
+        """What says which reply wins."""
+        return parse_selection(self.select, self.n)
+
     def _most(self) -> tuple[int, int]:
         return self.loop, self.concurrency
 
@@ -252,6 +301,9 @@ class StrategySpec(Section):
             "iteration_timeout": self.iteration_timeout,
             "retry": retry,
             "schedule": self.make_schedule(),
+            "selection": self.selection.make(
+                settings.get("judge") or backend, self.loop * self.concurrency
+            ),
             "give_up": PerRequirement() if self.give_up else None,
             "accept_incomplete": bool(self.accept_incomplete),
         }

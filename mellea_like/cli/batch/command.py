@@ -286,11 +286,17 @@ def _record_of(item: ItemResult[Any], *, as_value: bool = False) -> dict[str, An
     result = item.result
     best = None if result is None or result.best_index is None else result.best
     reasons = [] if item.success or best is None else problems_of(best)
+    output = None if best is None else _output(best.text, as_value=as_value)
+    if result is not None and result.decision is not None and result.decision.kind == "collect":
+        texts = {s.iteration: s.text for s in result.slices}
+        chosen = result.decision.winners
+        output = [_output(texts[winner], as_value=as_value) for winner in chosen]
+        reasons = [] if item.success else [f"only {len(chosen)} passed"]
     return {
         "id": item.id,
         "line": row.number,
         "input": dict(row),
-        "output": None if best is None else _output(best.text, as_value=as_value),
+        "output": output,
         "success": item.success,
         "status": item.status,
         "reasons": reasons,

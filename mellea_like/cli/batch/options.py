@@ -7,7 +7,7 @@ from pathlib import Path  # noqa: TC003 (typer reads the annotations)
 from typing import ClassVar, Literal
 
 from mellea_like.batch.journal.records import KeptText  # noqa: TC001 (typer reads the annotations)
-from mellea_like.cli.draw_options import DRAWS, PANELS, DrawOptions
+from mellea_like.cli.draw_options import DRAWS, LOOP, PANELS, DrawOptions
 from mellea_like.cli.exits import Exit, Problem
 from mellea_like.cli.option_fields import REQUIRED, argument, option
 
@@ -114,8 +114,12 @@ class BatchOptions(DrawOptions):
         min=0,
         panel=RUN,
     )
-    loop: int = option(
-        5, "Draws one after the other for one row, at most.", metavar="N", panel=DRAWS
+    loop: int | None = option(
+        None,
+        f"Draws one after the other for one row, at most; by default {LOOP}, or as many as --n"
+        " needs.",
+        metavar="N",
+        panel=DRAWS,
     )
     concurrency: int = option(
         1,

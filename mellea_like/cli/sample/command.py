@@ -54,6 +54,8 @@ mellea-like sample "Write a haiku." --model gpt-4.1-mini \\
 mellea-like sample "Write a haiku." --model gpt-4.1-mini \\
     --check lines==3 --early --max-tokens 100 \\
     --budget cost=0.01 --price 0.40,1.60 --ledger
+mellea-like sample "Is 221 prime? Yes or no." --model gpt-4.1-mini \\
+    --select vote:lower --n 9
 mellea-like sample - --gguf model.gguf --schema invoice.json < letter.txt
 """
 
@@ -88,7 +90,7 @@ class SampleOptions(DrawOptions):
 def run(options: SampleOptions, ending: Ending) -> int:
     """Run the command."""
     # What is above the bound is refused before anything is shown.
-    progress = Progress(options.loop, min(options.concurrency, MAX_ITERATIONS))
+    progress = Progress(1, min(options.concurrency, MAX_ITERATIONS))
 
     def last_words() -> str:
         calls = plural(progress.cancelled, "call")
@@ -106,6 +108,7 @@ def run(options: SampleOptions, ending: Ending) -> int:
 
 def _run(options: SampleOptions, progress: Progress, ending: Ending) -> int:
     requirements = options.make_requirements()
+    progress.loop = options.spec.loop
     backends = Backends(options, default="markov")
     if options.trace is not None:
         _check_trace(options.trace)
@@ -196,6 +199,10 @@ def _show(options: SampleOptions, backends: Backends, result: SamplingResult[Any
     if options.as_json:
         about = {"strategy": options.strategy, "backend": str(backends.kind)}
         write_record(as_record(result, ledger, **about))
+    elif result.decision is not None:
+        texts = {s.iteration: s.text for s in result.slices}
+        for winner in result.decision.winners:
+            write_text(texts[winner])
     elif result.best_index is not None:
         write_text(result.best.text)
     return Exit.PASSED if result.success else Exit.NOTHING_PASSED

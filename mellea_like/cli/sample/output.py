@@ -19,11 +19,15 @@ from mellea_like.report.format import money, plural, seconds
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from mellea_like.core.decision import Decision
     from mellea_like.core.ledger import Ledger
     from mellea_like.core.result import SamplingResult
     from mellea_like.core.slice import Slice
 
 __all__ = ["as_record", "slices_table", "summary", "why", "write_record", "write_text"]
+
+MOST_KEYS = 5
+"""Keys of a vote that are shown."""
 
 
 def write_text(text: str) -> None:
@@ -46,6 +50,7 @@ def as_record(result: SamplingResult[Any], ledger: Ledger, **about: str) -> dict
         "stop_detail": in_options(result.stop_detail),
         "text": None if result.best_index is None else result.best.text,
         "value": result.value,
+        "values": list(result.values),
         "ledger": {
             "rows": [row._asdict() for row in ledger.rows],
             "comparisons": ledger.comparisons and ledger.comparisons._asdict(),
@@ -55,18 +60,47 @@ def as_record(result: SamplingResult[Any], ledger: Ledger, **about: str) -> dict
     }
 
 
-def summary(result: SamplingResult[Any], ledger: Ledger) -> str:
-    """Say in a line how a call that passed went."""
-    return f"Passed: iteration {result.best.iteration}, {_cost(result, ledger)}."
+def summary(result: SamplingResult[Any], ledger: Ledger) -> list[str]:
+    """Say how a call that passed went, and what a selection decided."""
+    lines = [f"Passed: iteration {result.best.iteration}, {_cost(result, ledger)}."]
+    return lines if result.decision is None else [*lines, _decided(result.decision)]
+
+
+def _decided(decision: Decision) -> str:
+    """Say in a line who was chosen, and by what."""
+    won, *others = decision.winners
+    line = f"Decided by {decision.kind}: iteration {won}"
+    if others:
+        line = f"Decided by {decision.kind}: iterations {', '.join(map(str, decision.winners))}"
+    if won in decision.scores:
+        line += f", score {decision.scores[won]:.6g} of {len(decision.scores)}"
+        line += f" ({one_line(decision.notes[won], 200)})" if won in decision.notes else ""
+    if decision.votes:
+        line += f", votes {', '.join(_votes(decision))}"
+    if decision.comparisons:
+        line += f", {plural(len(decision.comparisons), 'comparison')}"
+    if decision.abstentions:
+        line += f", {plural(decision.abstentions, 'abstention')}"
+    if decision.errors:
+        line += f", {plural(len(decision.errors), 'error')}: {one_line(decision.errors[0], 200)}"
+    return f"{line}; {one_line(decision.reason)}."
+
+
+def _votes(decision: Decision) -> list[str]:
+    shown = [f"{one_line(key, 40)}: {n:g}" for key, n in decision.votes.items()]
+    return [*shown[:MOST_KEYS], "..."] if len(shown) > MOST_KEYS else shown
 
 
 def why(result: SamplingResult[Any], ledger: Ledger) -> list[str]:
-    """Say why nothing passed."""
+    """Say why nothing passed, or too few."""
     reason = {"timeout": "the time was up", "exhausted": "all turns are spent"}.get(
         result.stop_reason, f"stopped: {result.stop_reason}"
     )
     if result.stop_detail:
         reason = one_line(in_options(result.stop_detail))
+    if result.decision is not None:
+        few = f"Only {len(result.decision.winners)} passed"
+        return [f"{few}: {reason}; {_cost(result, ledger)}.", _decided(result.decision)]
     lines = [f"Nothing passed: {reason}; {_cost(result, ledger)}."]
     if result.best_index is None:
         return [*lines, "No reply was judged, so there is none to show."]

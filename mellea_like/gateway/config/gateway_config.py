@@ -217,6 +217,13 @@ class GatewayConfig(Section):
             if model.requirements and not self.upstreams[model.judge or model.upstream].judges:
                 what = "its upstream can't judge; write judge: NAME of one that can, or say it as"
                 _misplaced(name, "requirements", f"{what} checks")
+            judge = self.upstreams[model.judge or model.upstream]
+            if model.selection.judged and not judge.judges:
+                what = "its upstream can't judge; write judge: NAME of one that can"
+                _misplaced(name, "select", what)
+            if model.selection.kind == "collect":
+                what = "n of a request says how many choices it has: leave it out"
+                _misplaced(name, "select", what)
             if model.budget is not None and model.budget.money is not None:
                 self._check_money(name, model)
         return self

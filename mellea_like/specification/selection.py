@@ -1,0 +1,183 @@
+"""A grammar of selections for configuration: a name, and behind a colon what it goes by."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from mellea_like.core.format import strip_fence
+from mellea_like.sampling.selections import BestOf, Collect, Consensus, Tournament, Vote
+from mellea_like.scoring import judge_score
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+    from mellea_like.core.backend import Backend
+    from mellea_like.core.validation import Candidate
+    from mellea_like.sampling.selection import Selection
+
+__all__ = ["KEYS", "SCORES", "SELECTIONS", "SelectionSpec", "parse_selection"]
+
+_FORMS = {
+    "first": ("first", "first"),
+    "ordered": ("ordered", "ordered"),
+    "best": ("best:SCORE", "best:length"),
+    "vote": ("vote[:KEY]", "vote:lower"),
+    "collect": ("collect:K", "collect:3"),
+    "consensus": ("consensus", "consensus"),
+    "tournament": ("tournament", "tournament"),
+}
+"""How each is written, and an example."""
+
+SELECTIONS = tuple(written for written, _ in _FORMS.values())
+"""All forms, for help and error messages."""
+
+SCORES = ("length", "words", "json:PATH", "-length", "-words", "-json:PATH", "judge[:RUBRIC]")
+"""What ``best`` goes by; with a ``-`` the lowest wins."""
+
+KEYS = ("text", "lower", "json:PATH")
+"""What a ``vote`` is for."""
+
+RUBRIC = "How well does it answer the request?"
+
+_NEEDING = ("best", "collect")
+_COUNTED = ("best", "vote", "consensus", "tournament")
+_MOST_DIGITS = 4
+_BY_SCORE = re.compile(r"-?(length|words|json:[^.]+(\.[^.]+)*)|judge(:.+)?", re.DOTALL)
+_BY_KEY = re.compile(r"text|lower|json:[^.]+(\.[^.]+)*")
+
+
+@dataclass(frozen=True)
+class SelectionSpec:
+    """A selection that was read from an expression; `make` makes the real one.
+
+    Args:
+        kind: the word before the colon.
+        by: what stands behind it; empty where nothing does.
+        n: how many replies are to pass, with ``collect`` how many are kept; None where that is not
+            said.
+    """
+
+    kind: str
+    by: str = ""
+    n: int | None = None
+
+    @property
+    def judged(self) -> bool:
+        """Whether it asks a judge model."""
+        by_judge = self.kind == "best" and self.by.partition(":")[0] == "judge"
+        return by_judge or self.kind == "tournament"
+
+    def make(self, judge: Backend, turns: int) -> Selection:
+        """Make the selection of calls of so many turns; without an ``n``, it goes by the turns."""
+        n = None if self.n is None else min(self.n, turns)
+        match self.kind:
+            case "best" if self.judged:
+                rubric = self.by.partition(":")[2] or RUBRIC
+                return BestOf(judge_score(rubric, judge=judge), n)
+            case "best":
+                return BestOf(_Score(self.by), n, inline=True)
+            case "vote":
+                return Vote(_Key(self.by) if self.by else None, n or min(Vote().n, turns))
+            case "consensus":
+                return Consensus(n=n or min(Consensus().n, turns))
+            case "tournament":
+                return Tournament(n=n or min(Tournament().n, turns))
+            case "collect":
+                return Collect(n or 1)
+            case _:
+                return "ordered" if self.kind == "ordered" else "first"
+
+
+def parse_selection(text: str, n: int | None = None) -> SelectionSpec:
+    """Read a selection.
+
+    Args:
+        text: what the user wrote, such as ``best:length``; the word before the first colon in
+            capitals or not, with or without spaces around it.
+        n: how many replies are to pass, where that is said.
+
+    Returns:
+        What was read.
+
+    Raises:
+        ValueError: it isn't a selection, or it takes no ``n``; says what is wrong, and what to
+            write.
+    """
+    name, colon, rest = text.partition(":")
+    kind, by = name.strip().lower(), rest.strip()
+    if kind not in _FORMS:
+        close = difflib.get_close_matches(kind, _FORMS, n=1)
+        hint = f"; did you mean {_FORMS[close[0]][1]}?" if close else ""
+        allowed = "  ".join(SELECTIONS)
+        msg = f"select {text!r} is none of the known ones{hint}\nAllowed: {allowed}"
+        raise ValueError(msg)
+    form, example = _FORMS[kind]
+    if (colon and not by) or (by and ":" not in form) or (kind in _NEEDING and not by):
+        msg = f"select {text!r} isn't of the form {form}, as in {example}"
+        raise ValueError(msg)
+    if n is not None and kind not in _COUNTED:
+        what = ", which says so itself" if kind == "collect" else ""
+        msg = f"n goes with {', '.join(_COUNTED)}: not with {kind}{what}"
+        raise ValueError(msg)
+    goes_by = {"best": (_BY_SCORE, "scores", SCORES), "vote": (_BY_KEY, "keys", KEYS)}
+    if by and kind in goes_by:
+        pattern, what, forms = goes_by[kind]
+        if pattern.fullmatch(by) is None:
+            known = "  ".join(forms)
+            msg = f"select {text!r}: {by!r} is none of the known {what}\nAllowed: {known}"
+            raise ValueError(msg)
+    if kind == "collect":
+        if not (by.isascii() and by.isdecimal() and len(by) <= _MOST_DIGITS and int(by)):
+            msg = f"select {text!r}: a whole number belongs behind the colon, as in collect:3"
+            raise ValueError(msg)
+        return SelectionSpec(kind, by, int(by))
+    return SelectionSpec(kind, by, n)
+
+
+@dataclass(frozen=True)
+class _Score:
+    """A number that a text has by itself; its field tells it from others in a batch's journal."""
+
+    by: str
+
+    def __call__(self, candidate: Candidate) -> float:
+        name, _, path = self.by.removeprefix("-").partition(":")
+        sign = -1 if self.by.startswith("-") else 1
+        if name == "json":
+            number = _field(candidate.text, path)
+            if isinstance(number, bool) or not isinstance(number, int | float):
+                msg = f"{path} in the reply is no number"
+                raise ValueError(msg)
+            return sign * float(number)
+        text = candidate.text.strip()
+        return sign * float(len(text) if name == "length" else len(text.split()))
+
+
+@dataclass(frozen=True)
+class _Key:
+    """What a text votes for."""
+
+    by: str
+
+    def __call__(self, candidate: Candidate) -> Hashable:
+        name, _, path = self.by.partition(":")
+        if name == "json":
+            return json.dumps(_field(candidate.text, path), sort_keys=True)
+        text = candidate.text.strip()
+        return text.lower() if name == "lower" else text
+
+
+def _field(text: str, path: str) -> Any:
+    """Return what stands in a JSON text at a path of names and positions."""
+    try:
+        found: Any = json.loads(strip_fence(text))
+        for step in path.split("."):
+            found = found[int(step)] if isinstance(found, list) else found[step]
+    except (IndexError, KeyError, RecursionError, TypeError, ValueError):
+        msg = f"the reply is no JSON with {path} in it"
+        raise ValueError(msg) from None
+    return found

@@ -1,0 +1,197 @@
+"""``--select`` and ``--n``: which reply wins, and what is said of it."""
+
+from __future__ import annotations
+
+import json
+from itertools import count
+
+import pytest
+from http_server import Answer, OpenAIServer
+from rows_kit import records, write_rows
+
+from mellea_like.batch import read_run
+
+
+@pytest.fixture
+def sample(command):
+    """Run ``sample`` against a server, one draw at a time; gives also how often it was asked."""
+
+    def run(*arguments, replies, choose=None):
+        given = {"choose": choose} if choose else {}
+        with OpenAIServer(*map(Answer, replies), **given) as server:
+            call = ("sample", "x", "--base-url", server.url, "--model", "m", *arguments)
+            return *command(*call), len(server.requests)
+
+    return run
+
+
+ONE = ("--concurrency", "1")
+
+
+def test_the_best_wins_and_its_score_is_told(sample):
+    code, out, err, asked = sample(
+        "--select", "best:length", "--n", "3", *ONE, replies=["ab", "abcd", "abc", "abcdef"]
+    )
+    assert (code, out, asked) == (0, "abcd\n", 3)
+    assert err.splitlines()[-1] == ("Decided by best-of: iteration 2, score 4 of 3; 3 passed.")
+
+
+def test_a_vote_is_told_and_draws_that_failed_are_abstentions(sample):
+    code, out, err, asked = sample(
+        *("--select", "vote:lower", "--n", "3", "--check", "words<2", *ONE),
+        replies=["Yes", "not one word", "no", "yes"],
+    )
+    assert (code, out, asked) == (0, "Yes\n", 4)
+    assert err.splitlines()[-1] == (
+        "Decided by vote: iteration 1, votes yes: 2, no: 1, 1 abstention; 3 passed."
+    )
+
+
+def test_each_reply_that_is_collected_is_printed(sample):
+    code, out, err, asked = sample("--select", "collect:2", *ONE, replies=["a", "b", "c"])
+    assert (code, out, asked) == (0, "a\nb\n", 2)
+    assert err.splitlines()[-1] == "Decided by collect: iterations 1, 2; 2 passed."
+
+
+def test_fewer_than_are_to_be_collected_are_printed_and_no_success(sample):
+    code, out, err, _ = sample(
+        *("--select", "collect:2", "--check", "words<2", "--loop", "2", "-q", *ONE),
+        replies=["a b", "c"],
+    )
+    assert (code, out) == (1, "c\n")
+    assert err.startswith("Only 1 passed: all turns are spent; 2 iterations run")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "asked"),
+    [
+        (("--n", "7", *ONE), 7),
+        (("--n", "11", "--concurrency", "2"), 11),
+        (("--n", "3", "--loop", "3", *ONE), 3),
+        (("--loop", "2", *ONE), 2),
+        (ONE, 5),
+    ],
+)
+def test_there_are_as_many_turns_as_n_needs_unless_they_are_given(sample, arguments, asked):
+    code, *_, found = sample("--select", "best:words", *arguments, replies=["a"])
+    assert (code, found) == (0, asked)
+
+
+def test_json_has_the_decision_and_all_values(sample):
+    _, out, _, _ = sample("--select", "collect:2", "--json", *ONE, replies=["a", "b"])
+    record = json.loads(out)
+    assert record["values"] == ["a", "b"]
+    assert (record["decision"]["kind"], record["decision"]["winners"]) == ("collect", [1, 2])
+
+
+def judged():
+    """A server's choice: it draws reply 1, reply 2, and as a judge it prefers the latter."""
+    drawn = count(1)
+
+    def choose(_, body):
+        told = body["messages"][-1]["content"]
+        if "Score: How kind?" in told:
+            return Answer(json.dumps({"reason": "so kind", "score": 9 if "reply 2" in told else 3}))
+        if "<b>" in told:
+            return Answer(json.dumps({"better": "a" if "<a>reply 2" in told else "b"}))
+        return Answer(f"reply {next(drawn)}")
+
+    return choose
+
+
+@pytest.mark.parametrize(
+    ("select", "said"),
+    [
+        ("best:judge:How kind?", "score 9 of 2 (so kind); 2 passed."),
+        ("tournament", "score 1 of 2, 1 comparison; 2 passed."),
+    ],
+)
+def test_the_model_judges_where_no_other_one_is_named(sample, select, said):
+    code, out, err, asked = sample(
+        "--select", select, "--n", "2", *ONE, replies=[], choose=judged()
+    )
+    assert (code, out, asked) == (0, "reply 2\n", 4)
+    assert err.splitlines()[-1].endswith(said)
+    assert err.splitlines()[-2].startswith("Passed: iteration 2, 2 iterations run, 4 requests")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--select", "bst:length"], "--select 'bst:length' is none of the known ones; did you"),
+        (["--select", "best:size"], "--select 'best:size': 'size' is none of the known scores"),
+        (["--select", "vote", "--n", "0"], "--n takes 1 at least, not 0"),
+        (["--n", "3"], "--n goes with best, vote, consensus, tournament: not with first"),
+        (
+            ["--select", "vote", "--n", "9", "--loop", "2"],
+            "'vote' wants 9 replies that pass, and --loop 2 times --concurrency 4 makes 8",
+        ),
+        (["--select", "collect:9", "--loop", "2"], "'collect:9' wants 9 replies that pass"),
+        (["--select", "best:words", "--n", "1001"], "is more than 1000 iterations"),
+        (["--select", "ordered", "--schedule", "hedged"], "schedule hedged does: leave one"),
+        (["--select", "ordered", "--give-up"], "'ordered' doesn't depend on timing, and give_up"),
+        (["--select", "tournament"], "--select tournament needs a model that can judge"),
+        (["--select", "best:judge"], "--select best:judge needs a model that can judge"),
+    ],
+)
+def test_what_can_not_be_selected_is_bad_usage(command, arguments, sentence):
+    code, out, err = command("sample", "Write.", "--backend", "markov", *arguments)
+    assert (code, out) == (2, "")
+    assert err.startswith("mellea-like: ")
+    assert sentence in err
+
+
+@pytest.mark.parametrize("name", ["sample", "batch"])
+def test_the_help_has_all_forms(command, name):
+    _, out, _ = command(name, "--help")
+    words = " ".join(out.replace("│", " ").split())
+    assert "first ordered best:SCORE vote[:KEY] collect:K consensus tournament" in words
+    assert "length words json:PATH" in words
+    assert "as many as --n needs" in words
+
+
+# --- batches ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def batch(command, tmp_path):
+    write_rows(tmp_path / "in.jsonl", 2)
+
+    def run(*arguments, replies):
+        with OpenAIServer(*map(Answer, replies)) as server:
+            return command(
+                *("batch", str(tmp_path / "in.jsonl"), "-p", "{{ text }}", "--parallel", "1"),
+                *("-o", str(tmp_path / "out.jsonl"), "--base-url", server.url, "--model", "m"),
+                *("--journal", str(tmp_path / "run.db"), "--ordered", *arguments),
+            )
+
+    return run
+
+
+def test_each_row_of_a_batch_is_selected(batch, tmp_path):
+    code, *_ = batch("--select", "best:length", "--n", "2", replies=["a", "ab", "abcd", "abc"])
+    assert code == 0
+    assert [row["output"] for row in records(tmp_path / "out.jsonl")] == ["ab", "abcd"]
+
+
+def test_what_is_collected_for_a_row_is_a_list(batch, tmp_path):
+    code, *_ = batch(
+        *("--select", "collect:2", "--check", "words<2", "--loop", "2"),
+        replies=["a", "b", "c d", "e"],
+    )
+    assert code == 1
+    first, second = records(tmp_path / "out.jsonl")
+    assert (first["output"], first["success"], first["reasons"]) == (["a", "b"], True, [])
+    assert (second["output"], second["success"]) == (["e"], False)
+    assert second["reasons"] == ["only 1 passed"]
+
+
+def test_a_journal_is_of_one_selection(batch, tmp_path):
+    assert batch("--select", "vote:text", "--n", "2", replies=["a"])[0] == 0
+    for other in (("vote:lower", "--n", "2"), ("vote:text", "--n", "3")):
+        code, _, err = batch("--resume", "--force", "--select", *other, replies=["b"])
+        assert code == 3
+        assert "selection." in err
+    assert batch("--resume", "--force", "--select", "vote:text", "--n", "2", replies=["b"])[0] == 0
+    assert [row["output"] for row in records(tmp_path / "out.jsonl")] == ["a", "a"]
+    assert read_run(tmp_path / "run.db")["counts"]["passed"] == 2

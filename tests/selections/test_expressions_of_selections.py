@@ -1,0 +1,167 @@
+"""The grammar of selections in configuration."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from engine_kit import after, by_iteration
+
+from mellea_like import (
+    BestOf,
+    Collect,
+    Consensus,
+    Generation,
+    RejectionSamplingStrategy,
+    RequirementError,
+    Tournament,
+    Vote,
+)
+from mellea_like.backends import FunctionBackend, ScriptedBackend
+from mellea_like.batch.identity import identity_of
+from mellea_like.specification.selection import SELECTIONS, parse_selection
+
+JUDGE = ScriptedBackend(["x"])
+
+
+@pytest.mark.parametrize(
+    ("text", "n", "kind", "values"),
+    [
+        ("best:length", 4, BestOf, {"n": 4, "inline": True}),
+        ("best:-words", None, BestOf, {"n": None}),
+        (" BEST : json:offer.price", 20, BestOf, {"n": 6}),
+        ("best:judge: Is it: kind?", 2, BestOf, {"n": 2, "inline": False}),
+        ("vote", None, Vote, {"n": 6, "key": None}),
+        ("vote:lower", 5, Vote, {"n": 5}),
+        ("collect:3", None, Collect, {"k": 3}),
+        ("consensus", None, Consensus, {"n": 6}),
+        ("Consensus", 2, Consensus, {"n": 2}),
+        ("tournament", 4, Tournament, {"n": 4, "judge": None}),
+    ],
+)
+def test_a_selection_is_a_name_and_what_it_goes_by(text, n, kind, values):
+    selection = parse_selection(text, n).make(JUDGE, turns=6)
+    assert type(selection) is kind
+    assert {name: getattr(selection, name) for name in values} == values
+
+
+@pytest.mark.parametrize("text", ["first", "ordered", " Ordered "])
+def test_the_two_that_take_one_reply_are_words(text):
+    assert parse_selection(text).make(JUDGE, turns=6) == text.strip().lower()
+
+
+def test_without_an_n_as_many_are_chosen_from_as_python_takes_at_most():
+    sizes = [parse_selection(t).make(JUDGE, 100).n for t in ("vote", "consensus", "tournament")]
+    assert sizes == [16, 8, 8]
+
+
+@pytest.mark.parametrize(
+    ("text", "n", "sentence"),
+    [
+        ("bst:length", None, "is none of the known ones; did you mean best:length?\nAllowed: "),
+        ("", None, f"is none of the known ones\nAllowed: {'  '.join(SELECTIONS)}"),
+        ("best", None, "isn't of the form best:SCORE, as in best:length"),
+        ("best:", None, "isn't of the form best:SCORE, as in best:length"),
+        ("vote:", None, "isn't of the form vote[:KEY], as in vote:lower"),
+        ("first:2", None, "isn't of the form first, as in first"),
+        ("collect", None, "isn't of the form collect:K, as in collect:3"),
+        ("best:size", None, "'size' is none of the known scores\nAllowed: length  words"),
+        ("best:-judge", None, "'-judge' is none of the known scores"),
+        ("best:json:", None, "'json:' is none of the known scores"),
+        ("best:json:a..b", None, "'json:a..b' is none of the known scores"),
+        ("best:length:2", None, "'length:2' is none of the known scores"),
+        ("best:judge:", None, "'judge:' is none of the known scores"),
+        ("vote:upper", None, "'upper' is none of the known keys\nAllowed: text  lower  json:PATH"),
+        ("collect:x", None, "a whole number belongs behind the colon, as in collect:3"),
+        ("collect:0", None, "a whole number belongs behind the colon, as in collect:3"),
+        ("collect:3", 3, "n goes with best, vote, consensus, tournament: not with collect"),
+        ("ordered", 3, "n goes with best, vote, consensus, tournament: not with ordered"),
+    ],
+)
+def test_what_is_no_selection_is_a_sentence_that_says_what_to_write(text, n, sentence):
+    with pytest.raises(ValueError, match=r"^(select|n goes) ") as caught:
+        parse_selection(text, n)
+    assert sentence in str(caught.value)
+
+
+def test_whether_a_judge_is_asked_is_known_beforehand():
+    judged = ["best:judge", "best:judge:Is it kind?", "tournament"]
+    others = ["first", "vote:text", "best:length", "best:json:judge"]
+    assert all(parse_selection(text).judged for text in judged)
+    assert not any(parse_selection(text).judged for text in others)
+
+
+def test_selections_that_differ_make_runs_that_differ():
+    texts = ["best:words", "best:-words", "vote:text", "vote:lower", "best:judge", "best:judge:A?"]
+
+    def identity(text):
+        selection = parse_selection(text).make(JUDGE, 3)
+        return str(identity_of(RejectionSamplingStrategy(JUDGE, selection=selection)))
+
+    assert len({identity(text) for text in texts}) == len(texts)
+    assert identity("best:words") == identity("best:words")
+
+
+async def chosen(text, *replies, judge=None):
+    backend = by_iteration({i: after(i, reply) for i, reply in enumerate(replies, 1)})
+    selection = parse_selection(text).make(judge or JUDGE, len(replies))
+    strategy = RejectionSamplingStrategy(
+        backend, concurrency_budget=len(replies), loop_budget=1, selection=selection
+    )
+    return await strategy.sample("do")
+
+
+@pytest.mark.anyio
+@pytest.mark.usefixtures("virtual_clock")
+@pytest.mark.parametrize(
+    ("text", "replies", "winner", "seen"),
+    [
+        ("best:length", ["a b c", " abcdefg ", "ab"], 2, {1: 5.0, 2: 7.0, 3: 2.0}),
+        ("best:-words", ["a b", "abcdef", "a b c"], 2, {1: -2.0, 2: -1.0, 3: -3.0}),
+        ("best:json:a.1.b", ['{"a": [0, {"b": 2}]}', '```\n{"a": [0, {"b": 3.5}]}\n```'], 2, None),
+        ("best:-json:a", ['{"a": 2}', '{"a": -1}'], 2, {1: -2.0, 2: 1.0}),
+        ("vote:lower", ["No", "yes", "YES "], 2, {"yes": 2.0, "no": 1.0}),
+        ("vote:text", ["No", " yes", "YES", "No"], 1, {"No": 2.0, "yes": 1.0, "YES": 1.0}),
+        ("vote:json:a", ['{"a": 2}', '{"a": 1, "b": 0}', '{"a": 1}'], 2, {"1": 2.0, "2": 1.0}),
+    ],
+)
+async def test_scores_and_keys_in_a_call(text, replies, winner, seen):
+    result = await chosen(text, *replies)
+    assert result.decision.winners == (winner,)
+    if seen is not None:
+        assert (result.decision.scores or result.decision.votes) == seen
+
+
+@pytest.mark.anyio
+@pytest.mark.usefixtures("virtual_clock")
+@pytest.mark.parametrize(
+    ("text", "reply", "sentence"),
+    [
+        ("best:json:a", '{"a": true}', "a in the reply is no number"),
+        ("best:json:a", "[" * 100_000, "the reply is no JSON with a in it"),
+        ("vote:json:a.9", '{"a": [1]}', "the reply is no JSON with a.9 in it"),
+        ("vote:json:a.b", '{"a": "text"}', "the reply is no JSON with a.b in it"),
+        ("vote:json:x", "no JSON", "the reply is no JSON with x in it"),
+    ],
+)
+async def test_a_reply_without_the_field_has_errored(text, reply, sentence):
+    with pytest.raises(RequirementError, match=re.escape(sentence)):
+        await chosen(text, reply)
+
+
+@pytest.mark.anyio
+@pytest.mark.usefixtures("virtual_clock")
+async def test_a_rubric_is_what_the_judge_is_asked():
+    asked = []
+
+    async def judges(request):
+        asked.append(request.messages[-1].content)
+        score = 9 if "good" in asked[-1] else 2
+        return Generation(json.dumps({"reason": "so", "score": score}))
+
+    result = await chosen(
+        "best:judge:How polite: very?", "bad", "good", judge=FunctionBackend(judges)
+    )
+    assert result.value == "good"
+    assert all(question.endswith("Score: How polite: very?") for question in asked)
