@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from html import escape
 from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, Field, create_model
 
 from mellea_like.core.conversation import Context, Message
+from mellea_like.requirements.judge import block, conversation_block
 from mellea_like.sampling.strategies import RejectionSamplingStrategy
 
 if TYPE_CHECKING:
@@ -81,13 +81,9 @@ class _JudgeScore:
     async def __call__(self, candidate: Candidate) -> tuple[float, str]:
         low, high = self.scale
         asked = candidate.action.render(candidate.context)
-        conversation = "\n".join(
-            f'<message role="{message.role}">{escape(message.content, quote=False)}</message>'
-            for message in asked
-        )
         question = (
-            f"<conversation>\n{conversation}\n</conversation>\n\n"
-            f"<answer>{escape(candidate.text, quote=False)}</answer>\n\nScore: {self.rubric}"
+            f"{conversation_block(asked)}\n\n{block('answer', candidate.text)}\n\n"
+            f"Score: {self.rubric}"
         )
         context = Context([Message("system", SYSTEM.format(low=low, high=high))])
         result = await self._asking.sample(

@@ -43,12 +43,8 @@ from mellea_like.errors import (
     RequirementError,
 )
 from mellea_like.hooks.types import HookType
-from mellea_like.requirements.checklist import (
-    Checklist,
-    errored,
-    judge_messages,
-    read_verdict,
-)
+from mellea_like.requirements.checklist import Checklist, errored
+from mellea_like.requirements.judge import judge_messages, read_verdict
 from mellea_like.runtime.event_loops import cancel_requested, split_cancellation
 from mellea_like.sampling.sender import EarlyRejection, Sender
 

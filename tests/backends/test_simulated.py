@@ -13,7 +13,7 @@ from mellea_like.core.conversation import Message
 from mellea_like.core.generation import Generation, Usage
 from mellea_like.core.validation import Candidate, Verdict
 from mellea_like.errors import BackendError, BackendUnavailable, RateLimited
-from mellea_like.requirements.checklist import read_verdict
+from mellea_like.requirements.judge import read_verdict
 
 pytestmark = pytest.mark.anyio
 

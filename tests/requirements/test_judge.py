@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mellea_like import Context, Instruction, Message, Requirement
-from mellea_like.requirements.checklist import judge_messages, read_verdict
+from mellea_like.requirements.judge import judge_messages, read_verdict
 
 KIND = Requirement("be kind")
 
