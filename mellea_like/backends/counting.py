@@ -1,4 +1,4 @@
-"""Counts what a backend without a tokeniser does: its requests, and words for tokens."""
+"""Counts a backend's requests, and words in place of tokens where there is no tokeniser."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Flight", "RequestCounter", "RequestStatistics", "count_words", "word
 
 
 class RequestStatistics(NamedTuple):
-    """A look at a backend's requests: ``started = finished + failed + cancelled + in_flight``.
+    """A snapshot of a backend's requests: ``started = finished + failed + cancelled + in_flight``.
 
     Attributes:
         started: requests that arrived.

@@ -324,7 +324,7 @@ class LlamaCppBackend(OpenAIBackend):
 
 
 async def _whole(function: Callable[..., object], *arguments: object) -> object:
-    """Run a function in a thread to its end, also when the caller is cancelled."""
+    """Run a function in a thread to its end, even when the caller is cancelled."""
     result: object = None
     with anyio.CancelScope(shield=True):
         result = await run_in_thread(function, *arguments)
@@ -332,7 +332,7 @@ async def _whole(function: Callable[..., object], *arguments: object) -> object:
 
 
 async def _explained(exc: BackendError, process: ServerProcess) -> BackendError:
-    """Return the error itself, or what stands behind it if the server has crashed."""
+    """Return the error itself, or what caused it if the server has crashed."""
     if exc.status is not None or isinstance(exc, BackendTimeout):
         return exc
     with anyio.move_on_after(CRASH_SECONDS):

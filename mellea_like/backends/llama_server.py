@@ -51,7 +51,7 @@ def serve(config: dict[str, Any]) -> tuple[Any, str]:
 
 
 def _end_with_parent(parent: int) -> None:
-    """Return when standard input has ended; exit when the parent is another.
+    """Return when standard input has ended; exit when the process has another parent.
 
     The pipe alone is not enough: a process that was forked off the parent holds it open too.
     """

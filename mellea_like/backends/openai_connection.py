@@ -319,7 +319,7 @@ def _until(text: str, now: datetime) -> float | None:
 
 
 class Translator:
-    """Puts what went wrong into this library's words, without keys.
+    """Turns what went wrong into this library's errors, without keys.
 
     The errors it makes carry no cause: the SDK's hold the request with its headers, and their text
     is the server's, which may echo the key. What helps from them is in the message.

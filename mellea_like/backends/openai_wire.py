@@ -360,7 +360,7 @@ def digest(key: str) -> bytes:
 
 
 def split_url(url: str, source: str) -> SplitResult:
-    """Part a server's URL."""
+    """Split a server's URL into its parts."""
     # What is wrong with it is said without showing it: a key may stand in it.
     msg = f"{source} takes a URL that starts with http:// or https:// and names a host"
     try:

@@ -1,4 +1,4 @@
-"""How two runs of a batch differ, in few words. Pure."""
+"""How two runs of a batch differ, in a few words. Pure."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def _of_alike(was: Any, now: Any) -> list[Difference]:
-    """Tell what decides otherwise in two requirements of the same words."""
+    """Say how two requirements with the same wording decide differently."""
     found: list[Difference] = []
     for one, other in zip(_leaves(was), _leaves(now), strict=True):
         old, new = _object(one), _object(other)

@@ -17,8 +17,8 @@ __all__ = ["task_scope"]
 
 @asynccontextmanager
 async def task_scope() -> AsyncGenerator[TaskGroup]:
-    """Cancel a group's tasks when the block is left; what the block raises isn't said to it."""
-    # It would raise that again in a group.
+    """Cancel a group's tasks when the block is left; the group never sees what the block raises."""
+    # It would raise that again, wrapped in an exception group.
     group = await anyio.create_task_group().__aenter__()
     try:
         yield group

@@ -34,7 +34,7 @@ SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")
 
 
 class Ending:
-    """What the signals do that end a command; the command says what they leave behind.
+    """What the signals that end a command do; the command says what they leave behind.
 
     ``last_words`` gives the message with which it ends; ``at_once`` is called before the process
     ends at a second signal.

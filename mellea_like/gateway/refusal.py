@@ -1,4 +1,4 @@
-"""What the gateway answers when it doesn't do what was asked: OpenAI's shape of an error."""
+"""What the gateway answers when it doesn't do what was asked: an error in OpenAI's format."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Refusal(Exception):
 
 
 def refuse(param: str, message: str, code: str | None = None) -> NoReturn:
-    """Refuse a request with a wrong field: what belongs there."""
+    """Refuse a request with a wrong field; the message says what belongs there."""
     raise Refusal(400, f"{param}: {message}", param=param, code=code)
 
 

@@ -87,7 +87,7 @@ T = TypeVar("T")
 
 
 class BackoffGateStatistics(NamedTuple):
-    """A look at a backoff gate.
+    """A snapshot of a backoff gate.
 
     Attributes:
         waiting: requests that wait for it now.
@@ -137,7 +137,7 @@ class BackoffGate:
         return self._breaker.stands_open(self._timeline.now())
 
     def statistics(self) -> BackoffGateStatistics:
-        """Return a look at the gate."""
+        """Return a snapshot of the gate."""
         return BackoffGateStatistics(self._waiting, self._breaker.failures, self._breaker.unsent)
 
     async def send(

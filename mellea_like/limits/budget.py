@@ -59,7 +59,7 @@ class BudgetLimits(NamedTuple):
 
 
 class BudgetStatistics(NamedTuple):
-    """A look at a budget. What is spent through the budgets within it counts.
+    """A snapshot of a budget. What is spent through the budgets within it counts.
 
     Attributes:
         spent: what requests that have ended were charged.

@@ -261,7 +261,7 @@ class QueuedPermit(Entry):
 
 
 class LimiterStatistics(NamedTuple):
-    """A look at a limiter.
+    """A snapshot of a limiter.
 
     Attributes:
         in_flight: requests admitted that have not ended.

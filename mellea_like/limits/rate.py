@@ -20,7 +20,7 @@ MINUTE = 60.0
 
 
 class Bucket:
-    """A token bucket: it fills at an even rate up to its capacity, and who goes takes out of it.
+    """A token bucket: it fills at an even rate up to its capacity, and each request takes from it.
 
     Pure: the time is passed in. (J. Turner, "New directions in communications (or which way to the
     information age?)", 1986; RFC 2697 describes the same meter.) Unlike in those, it may be in

@@ -107,7 +107,7 @@ def native_cancel_requests() -> int:
 def split_cancellation(
     error: BaseException,
 ) -> tuple[BaseException | None, BaseException | None]:
-    """Part a cancellation from what failed while it was obeyed; trio raises both in one group."""
+    """Separate a cancellation from what failed while it was obeyed; trio raises both in a group."""
     if isinstance(error, BaseExceptionGroup):
         group = cast("BaseExceptionGroup[BaseException]", error)
         cancellation, rest = group.split(cancellations())

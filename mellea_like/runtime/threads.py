@@ -38,7 +38,7 @@ IDLE_SECONDS = 10.0
 
 
 class ThreadStatistics(NamedTuple):
-    """A look at the threads.
+    """A snapshot of the threads.
 
     Attributes:
         threads: threads alive.
@@ -170,7 +170,7 @@ async def run_in_thread(function: Callable[..., T], *args: object) -> T:
 
 
 def thread_statistics() -> ThreadStatistics:
-    """Return a look at the threads that run blocking functions.
+    """Return a snapshot of the threads that run blocking functions.
 
     Returns:
         The numbers of this moment.

@@ -1,4 +1,4 @@
-"""What a call's iterations go by, and what they report to: their records, and what stops more.
+"""What a call's iterations share: what is fixed for the call, its records, and what stops it.
 
 All of it changes in synchronous steps, so that no cancellation comes between them. The tasks are in
 `race`.

@@ -139,7 +139,7 @@ def is_there(path: Path) -> bool:
 
 
 def connect(path: Path, mode: str) -> sqlite3.Connection:
-    """Open the database, without a look at what it is.
+    """Open the database, without checking what it is.
 
     The mode is ``"ro"`` or ``"rw"``; ``"ro&immutable=1"`` reads the main file and nothing else.
     """

@@ -1,4 +1,4 @@
-"""A file that remembers what a batch run has done, so that a run that was killed goes on."""
+"""A file that remembers what a batch run has done, so that a run that was killed can resume."""
 
 from __future__ import annotations
 

@@ -321,7 +321,7 @@ class _Permit(NamedTuple):
 
 
 def _sendable(end: RequestEnd) -> RequestEnd:
-    """Return what limits go by, without what might not go from one process to another."""
+    """Return what the limits need to know, without what might not pickle."""
     error: BackendError | None = None
     if isinstance(end.error, RateLimited):
         error = RateLimited("refused", retry_after=end.error.retry_after)

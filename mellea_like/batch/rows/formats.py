@@ -117,7 +117,7 @@ def format_of(path: str | Path) -> RowFormat:
 
 
 def as_json(value: Any) -> str:
-    """Write a value as JSON in one line, whatever reads lines, and fit for a terminal."""
+    """Write a value as JSON on one line for any reader of lines, and safe for a terminal."""
     text = json.dumps(value, ensure_ascii=False, default=str)
     return _NOT_ESCAPED_BY_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
@@ -129,7 +129,7 @@ def flat_names(columns: Sequence[str] | None) -> list[str]:
 
 
 def free_names(taken: Sequence[str], wanted: Sequence[str]) -> list[str]:
-    """Name further columns so that none is called as another one."""
+    """Name further columns so that no two have the same name."""
     found: list[str] = []
     for field in wanted:
         name = field

@@ -1,4 +1,4 @@
-"""Telling what became of each request: one record for each, whatever batch it went with."""
+"""What became of each request: a record for each, whichever batch it went with."""
 
 from __future__ import annotations
 

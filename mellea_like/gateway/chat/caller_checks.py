@@ -60,7 +60,7 @@ NICENESS = 10
 
 
 class TooCostly(RequirementError):
-    """What a request's checks may take of the processor or of memory is spent."""
+    """A request's checks have used up the processor time or the memory that they may take."""
 
 
 class Workers:
@@ -142,7 +142,7 @@ def _end(process: _Process) -> None:
 
 
 class CallersChecks:
-    """The checks of one request, for all of its replies; they may take so much processor time."""
+    """The checks of one request, for all of its replies, within a limit of processor time."""
 
     def __init__(self, workers: Workers, key: str, seconds: float) -> None:
         self._workers = workers

@@ -155,7 +155,7 @@ class KeyConfig(KeyLimits):
 
 
 class ServerConfig(Section):
-    """Where the gateway listens, and what it puts up with.
+    """Where the gateway listens, and what it tolerates.
 
     Args:
         host: the address to listen on. Any other than the loopback needs a key.
