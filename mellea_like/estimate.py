@@ -10,14 +10,38 @@ uses it: a likelihood is the same whether the number of draws or the first pass 
 from __future__ import annotations
 
 import math
+import random
+from collections import Counter
 from dataclasses import dataclass
+from importlib import import_module
 from statistics import NormalDist
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
-__all__ = ["PassRateFit", "fit_pass_rates", "pass_at_k", "pass_hat_k", "pass_rate_interval"]
+    from mellea_like.draw_plan import DrawPlan, plan
+
+__all__ = [
+    "Coverage",
+    "CoverageCurve",
+    "DrawPlan",
+    "PassRateFit",
+    "coverage_curve",
+    "fit_pass_rates",
+    "pass_at_k",
+    "pass_hat_k",
+    "pass_rate_interval",
+    "plan",
+]
+
+
+def __getattr__(name: str) -> Any:
+    # A plan reads journals, which stand far above; who only counts draws needs none of that.
+    if name in {"DrawPlan", "plan"}:
+        return getattr(import_module("mellea_like.draw_plan"), name)
+    msg = f"module {__name__!r} has no attribute {name!r}"
+    raise AttributeError(msg)
 
 
 def pass_at_k(draws: int, passes: int, k: int) -> float:
@@ -77,8 +101,11 @@ def pass_rate_interval(draws: int, passes: int, confidence: float = 0.95) -> tup
     if not 0 < confidence < 1:
         msg = f"confidence lies between 0 and 1, not {confidence!r}"
         raise ValueError(msg)
+    return _wilson(passes / draws, draws, confidence)
+
+
+def _wilson(rate: float, draws: float, confidence: float = 0.95) -> tuple[float, float]:
     z = NormalDist().inv_cdf((1 + confidence) / 2)
-    rate = passes / draws
     middle = (rate + z * z / (2 * draws)) / (1 + z * z / draws)
     half = (
         z / (1 + z * z / draws) * math.sqrt(rate * (1 - rate) / draws + z * z / (4 * draws * draws))
@@ -161,16 +188,22 @@ def fit_pass_rates(seen: Iterable[tuple[int, int]]) -> PassRateFit:
     Raises:
         ValueError: nothing was drawn, or passes exceed draws.
     """
-    counts: dict[tuple[int, int], int] = {}
-    for draws, passes in seen:
-        if draws:
-            _check(draws, passes, 1)
-            counts[draws, passes] = counts.get((draws, passes), 0) + 1
+    counts = Counter((draws, passes) for draws, passes in seen if draws)
+    log_posterior = _log_posterior_of(counts)
+    best = _most_likely(log_posterior)
+    return PassRateFit(*_parameters(best), counts.total(), log_posterior(best))
+
+
+def _log_posterior_of(
+    counts: Mapping[tuple[int, int], int],
+) -> Callable[[Sequence[float]], float]:
+    for draws, passes in counts:
+        _check(draws, passes, 1)
     if not counts:
         msg = "there is nothing to fit: no item has a draw"
         raise ValueError(msg)
 
-    def log_likelihood(point: Sequence[float]) -> float:
+    def log_posterior(point: Sequence[float]) -> float:
         alpha, beta, hopeless = _parameters(point)
         base, total = _log_beta(alpha, beta), 0.0
         for (draws, passes), items in counts.items():
@@ -179,12 +212,12 @@ def fit_pass_rates(seen: Iterable[tuple[int, int]]) -> PassRateFit:
             total += items * (math.log(chance) if chance > 0 else log)
         return total + _log_prior(point)
 
-    best = max(
-        (_climb(log_likelihood, start) for start in ((0.0, 0.0, -2.0), (-1.0, 1.0, -4.0))),
-        key=log_likelihood,
-    )
-    alpha, beta, hopeless = _parameters(best)
-    return PassRateFit(alpha, beta, hopeless, sum(counts.values()), log_likelihood(best))
+    return log_posterior
+
+
+def _most_likely(log_posterior: Callable[[Sequence[float]], float]) -> Sequence[float]:
+    starts = ((0.0, 0.0, -2.0), (-1.0, 1.0, -4.0))
+    return max((_climb(log_posterior, start) for start in starts), key=log_posterior)
 
 
 def _parameters(point: Sequence[float]) -> tuple[float, float, float]:
@@ -214,3 +247,172 @@ def _climb(value: Callable[[Sequence[float]], float], start: Sequence[float]) ->
         if not moved:
             step /= 2
     return here
+
+
+# --- coverage by number of draws ------------------------------------------------------------------
+
+MOST_DRAWS = 1024
+"""How many draws of an item are looked at, at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """The share of items of which at least one of so many draws passes.
+
+    Args:
+        draws: how many draws each item gets.
+        share: of the items, from 0 to 1.
+        low: the lower end of its 95 % interval.
+        high: the upper end.
+    """
+
+    draws: int
+    share: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class CoverageCurve:
+    """Coverage by number of draws: as it was measured, and as the fit predicts it.
+
+    Args:
+        fit: the most likely spread of pass rates.
+        plausible: spreads drawn from the posterior of the fit, for intervals.
+        measured: the coverage with 1, 2, ... draws, as far as items had so many.
+    """
+
+    fit: PassRateFit
+    plausible: tuple[PassRateFit, ...]
+    measured: tuple[Coverage, ...]
+
+    def predicted(self, draws: int) -> Coverage:
+        """Predict the coverage, with the interval that holds it with a probability of 95 %.
+
+        Args:
+            draws: how many draws each item gets.
+
+        Returns:
+            The coverage. It is that of all items of this kind, not only of those that were seen.
+        """
+        share = self.fit.coverage(draws)
+        low, high = _middle(fit.coverage(draws) for fit in self.plausible)
+        return Coverage(draws, share, min(low, share), max(high, share))
+
+    @property
+    def hopeless(self) -> tuple[float, float]:
+        """Where the share of hopeless items lies with a probability of 95 %."""
+        low, high = _middle(fit.hopeless for fit in self.plausible)
+        return min(low, self.fit.hopeless), max(high, self.fit.hopeless)
+
+    def needed(self, target: float, *, surely: bool = False) -> int | None:
+        """Find the smallest number of draws with which the predicted coverage reaches a target.
+
+        Args:
+            target: the share of items, between 0 and 1.
+            surely: whether the lower end of the interval has to reach it.
+
+        Returns:
+            The number; None where 1024 draws are too few: the target is more than the share of
+            items that are not hopeless, or the rest pass so rarely.
+        """
+
+        def reached(draws: int) -> bool:
+            if surely:
+                return self.predicted(draws).low >= target
+            return self.fit.coverage(draws) >= target
+
+        too_few, enough = 0, MOST_DRAWS
+        if not reached(enough):
+            return None
+        while enough - too_few > 1:
+            middle = (too_few + enough) // 2
+            too_few, enough = (too_few, middle) if reached(middle) else (middle, enough)
+        return enough
+
+
+def coverage_curve(seen: Iterable[tuple[int, int, int | None]]) -> CoverageCurve:
+    """Measure the coverage by number of draws, and fit what predicts it.
+
+    The measured part is the product-limit estimate (Kaplan and Meier 1958) of the draws until the
+    first pass: an item that never passed says nothing about draws that it didn't get. Its interval
+    is Wilson's, for as many items as would give the estimate's variance (Greenwood 1926). Those of
+    the predicted part come from the posterior of the fit, sampled by stretch moves (Goodman and
+    Weare 2010) from a fixed seed.
+
+    Args:
+        seen: (draws, passes, the number of the first draw that passed or None) of each item;
+            items without draws are left out.
+
+    Returns:
+        The curve.
+
+    Raises:
+        ValueError: nothing was drawn, or passes exceed draws.
+    """
+    shown = Counter(item for item in seen if item[0])
+    counts: Counter[tuple[int, int]] = Counter()
+    for (draws, passes, _), items in shown.items():
+        counts[draws, passes] += items
+    log_posterior = _log_posterior_of(counts)
+    best = _most_likely(log_posterior)
+    fits = tuple(
+        PassRateFit(*_parameters(point), counts.total(), height)
+        for point, height in [(best, log_posterior(best)), *_stretched(log_posterior, best)]
+    )
+    return CoverageCurve(fits[0], fits[1:], tuple(_measured(shown)))
+
+
+def _measured(shown: Mapping[tuple[int, int, int | None], int]) -> Iterable[Coverage]:
+    passed: Counter[int] = Counter()
+    ended: Counter[int] = Counter()
+    for (draws, _, first), items in shown.items():
+        (ended if first is None else passed)[first or draws] += items
+    at_risk = known = passed.total() + ended.total()
+    left, variance = 1.0, 0.0  # The share not passed yet, and the relative variance of it.
+    for draws in range(1, min(max((*passed, *ended)), MOST_DRAWS) + 1):
+        now = passed[draws]
+        left *= 1 - now / at_risk
+        worth: float = known
+        if left and now:
+            variance += now / (at_risk * (at_risk - now))
+        if left and variance:
+            worth = (1 - left) / (left * variance)
+        low, high = _wilson(1 - left, worth)
+        yield Coverage(draws, 1 - left, low, high)
+        at_risk -= now + ended[draws]
+        known -= ended[draws]
+        if not at_risk:
+            return
+
+
+def _middle(values: Iterable[float]) -> tuple[float, float]:
+    """Return what 95 % of some values lie between."""
+    ordered = sorted(values)
+    outside = len(ordered) // 40
+    return ordered[outside], ordered[-1 - outside]
+
+
+WALKERS, ROUNDS = 16, 150
+
+
+def _stretched(
+    height_of: Callable[[Sequence[float]], float], start: Sequence[float]
+) -> Iterable[tuple[Sequence[float], float]]:
+    """Draw points from a log density."""
+    chance = random.Random(0)  # The same figures each time.
+    points: list[Sequence[float]] = [
+        [value + chance.gauss(0, 0.1) for value in start] for _ in range(WALKERS)
+    ]
+    heights = [height_of(point) for point in points]
+    for turn in range(ROUNDS):
+        for walker, point in enumerate(points):
+            other = points[(walker + chance.randrange(1, WALKERS)) % WALKERS]
+            stretch = (1 + chance.random()) ** 2 / 2
+            there = [b + stretch * (a - b) for a, b in zip(point, other, strict=True)]
+            height = height_of(there)
+            gain = (len(start) - 1) * math.log(stretch) + height - heights[walker]
+            if math.log(1 - chance.random()) < gain:
+                points[walker], heights[walker] = there, height
+        if turn >= ROUNDS // 3:
+            yield from zip(points, heights, strict=True)

@@ -13,14 +13,30 @@ from mellea_like.cli.draw_options import BUDGETS
 from mellea_like.cli.exits import Exit, Problem
 from mellea_like.cli.streams import one_line, warn
 from mellea_like.core.generation import REJECTED
-from mellea_like.errors import BackendError, CircuitOpen, LimitExceeded, MelleaError
+from mellea_like.errors import (
+    BackendError,
+    CircuitOpen,
+    JournalError,
+    LimitExceeded,
+    MelleaError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Generator
+    from pathlib import Path
 
     from mellea_like.core.slice import Slice
 
-__all__ = ["code_of", "in_options", "logs", "problems_of", "rejected_early", "report", "sentence"]
+__all__ = [
+    "code_of",
+    "in_options",
+    "logs",
+    "problems_of",
+    "reading",
+    "rejected_early",
+    "report",
+    "sentence",
+]
 
 
 _IN_PYTHON = re.compile(r" \((?:max_retry_after|rate_limit_attempts|attempts)=[^)]*\)")
@@ -87,6 +103,22 @@ def report(error: Exception, *, debug: bool) -> str:
         warn("".join(traceback.format_exception(error)).splitlines())
     warn(f"mellea-like: {message}".splitlines())
     return message
+
+
+@contextlib.contextmanager
+def reading(source: Path) -> Generator[None]:
+    """Say in a sentence why a journal or a trace can't be read."""
+    try:
+        yield
+    except (JournalError, ValueError) as exc:
+        said = one_line(str(exc))
+        msg = said if str(source) in said else f"{source}: {said}"
+        raise Problem(msg) from exc
+    except ImportError as exc:
+        raise Problem(str(exc)) from exc
+    except OSError as exc:
+        msg = f"{source} can't be read: {exc.strerror or exc}"
+        raise Problem(msg) from exc
 
 
 @contextlib.contextmanager

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path  # noqa: TC003 (typer reads the annotations)
 from typing import TYPE_CHECKING, Any
 
+from mellea_like.cli.errors import reading
 from mellea_like.cli.exits import Exit, Problem
 from mellea_like.cli.option_fields import argument, option
-from mellea_like.cli.streams import one_line, printable, replace_file, warn, write_output
+from mellea_like.cli.streams import printable, replace_file, warn, write_output
 from mellea_like.core.result import SamplingResult
-from mellea_like.errors import JournalError
 from mellea_like.report.format import plural
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def run(options: ReportOptions, _ending: Ending) -> int:
 
 def _made_of(source: Path, item: int | None, *, as_text: bool) -> tuple[str, str]:
     """Make the report, and say what it is about."""
-    try:
+    with reading(source):
         with source.open("rb") as file:
             begin = file.read(len(SQLITE))
             if begin == SQLITE:
@@ -83,15 +83,6 @@ def _made_of(source: Path, item: int | None, *, as_text: bool) -> tuple[str, str
                 raise Problem(msg, Exit.USAGE)
             raw = begin + file.read(MOST)
         return _of_trace(_read_trace(raw), as_text=as_text), "a call"
-    except (JournalError, ValueError) as exc:
-        said = one_line(str(exc))
-        msg = said if str(source) in said else f"{source}: {said}"
-        raise Problem(msg) from exc
-    except ImportError as exc:
-        raise Problem(str(exc)) from exc
-    except OSError as exc:
-        msg = f"{source} can't be read: {exc.strerror or exc}"
-        raise Problem(msg) from exc
 
 
 def _of_journal(path: Path, item: int | None, *, as_text: bool) -> tuple[str, str]:

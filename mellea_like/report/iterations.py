@@ -18,6 +18,7 @@ __all__ = [
     "cut",
     "damage",
     "fate_of",
+    "independent_draws",
     "prices_of",
     "problems_of",
     "usage_of",
@@ -83,6 +84,24 @@ def winner_of(trace: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """Find the slice that won."""
     best = trace["best_index"]
     return trace["slices"][best] if trace["success"] and best is not None else None
+
+
+def independent_draws(trace: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Choose the slices that are draws of one kind: judged, and asked as a chain's first ones were.
+
+    A repair isn't one, as it is sent something else, and the reply of another model isn't.
+    """
+    slices: list[Mapping[str, Any]] = trace["slices"]
+    firsts = [s for s in slices if s["depth"] == 0]
+    prompts = {s["prompt"] for s in firsts}
+    models = {s["model"] for s in firsts} - {None}
+    return [
+        s
+        for s in slices
+        if s["outcome"] in {"passed", "failed"}
+        and s["prompt"] in prompts
+        and (not models or s["model"] in models)
+    ]
 
 
 def cut(trace: Mapping[str, Any], most: int) -> tuple[Mapping[str, Any], int]:

@@ -1,0 +1,56 @@
+"""``mellea-like plan``: how many draws the next run needs, from what a run showed."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path  # noqa: TC003 (typer reads the annotations)
+from typing import TYPE_CHECKING
+
+from mellea_like.cli.errors import reading
+from mellea_like.cli.exits import Exit, Problem
+from mellea_like.cli.option_fields import argument, option
+from mellea_like.cli.streams import printable, write_output
+
+if TYPE_CHECKING:
+    from mellea_like.cli.signals import Ending
+
+__all__ = ["EPILOG", "HELP", "PlanOptions", "run"]
+
+HELP = """Say how many draws it takes until a share of the items has passed.
+
+Made of a journal of [bold]mellea-like batch[/bold], finished or not: the coverage by number of\
+ draws, what --loop and --concurrency to give, what that costs, the check that fails most often,\
+ and the items that are probably hopeless.
+
+[bold]Examples[/bold]
+
+\b
+mellea-like plan run.db
+mellea-like plan run.db --target 0.99 --json
+"""
+
+EPILOG = "Exit codes: 0 done, 2 bad usage, 3 the source is at fault or shows no draw."
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanOptions:
+    """The options of ``mellea-like plan``."""
+
+    source: Path = argument("RUN", "A journal.")
+    target: float = option(0.95, "The share of items of which something should pass.")
+    json: bool = option(False, "Print one JSON object.")
+
+
+def run(options: PlanOptions, _ending: Ending) -> int:
+    """Run the command."""
+    if not 0 < options.target < 1:
+        msg = f"--target lies between 0 and 1, not {options.target:g}"
+        raise Problem(msg, Exit.USAGE)
+    from mellea_like.draw_plan import plan  # noqa: PLC0415 (few commands need it)
+
+    with reading(options.source):
+        made = plan(options.source, options.target)
+    text = json.dumps(made.to_dict()) if options.json else printable(str(made))
+    write_output(f"{text}\n")
+    return Exit.PASSED

@@ -1,0 +1,468 @@
+"""`plan`: what a run says about the draws that the next one needs."""
+
+from __future__ import annotations
+
+import os
+import random
+from array import array
+from collections import Counter
+from dataclasses import asdict, dataclass, field
+from heapq import heapify, heappop, heappush
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from mellea_like.core.argument_checks import real_number
+from mellea_like.core.generation import Usage
+from mellea_like.core.prices import Price, checked_prices, currency_of
+from mellea_like.core.result import SamplingResult
+from mellea_like.estimate import MOST_DRAWS, coverage_curve
+from mellea_like.report.format import amount, count, money, percent, plural, seconds
+from mellea_like.report.iterations import (
+    Money,
+    Prices,
+    damage,
+    independent_draws,
+    prices_of,
+    usage_of,
+)
+from mellea_like.report.markup import clip
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from mellea_like.batch.journal.journal import Journal
+    from mellea_like.estimate import Coverage, CoverageCurve, PassRateFit
+
+__all__ = ["Bottleneck", "DrawPlan", "Split", "UnsolvedItem", "plan"]
+
+NO_ANSWER = "a whole answer of its format"
+"""Stands among the requirements for what makes a reply one that can be checked."""
+
+_LABEL = 100
+_LISTED = 10
+_SIMULATED = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """A number of draws as budgets of a strategy, and what an item is expected to take with them.
+
+    Args:
+        loop_budget: draws of a chain, one after another.
+        concurrency_budget: chains, all at once.
+        draws: draws that are begun until one has passed or all have failed; those that are
+            cancelled when another passes are counted whole, here and below.
+        requests: requests for them, judges' and retries included.
+        tokens: tokens of prompts and replies.
+        cost: what they cost in the plan's currency; None without prices.
+        seconds: how long it takes, as long as the measured draws took.
+    """
+
+    loop_budget: int
+    concurrency_budget: int
+    draws: float
+    requests: float
+    tokens: float
+    cost: float | None
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Bottleneck:
+    """The requirement that failed most often.
+
+    Args:
+        requirement: its description.
+        judged: how many replies it was decided for.
+        failed: how many of them failed it.
+        alone: how many of them met all others, and would have passed without it. Where checks stop
+            at the first failure, those that were skipped aren't known to be met.
+    """
+
+    requirement: str
+    judged: int
+    failed: int
+    alone: int
+
+
+@dataclass(frozen=True, slots=True)
+class UnsolvedItem:
+    """An item of which nothing passed.
+
+    Args:
+        id: its position in the run, from 0.
+        label: what it is about, shortened.
+        draws: how many draws of it failed.
+        hopeful: how likely it can pass at all, from 0 to 1 (`PassRateFit.still_hopeful`).
+    """
+
+    id: int
+    label: str
+    draws: int
+    hopeful: float
+
+
+@dataclass(frozen=True, slots=True)
+class DrawPlan:
+    """How many draws it takes, and what they cost. ``print`` shows it as a table.
+
+    Args:
+        target: the share of items of which something should pass.
+        items: how many items had a draw that was judged.
+        passed: how many of them passed, be it by a repair.
+        draws: how many draws the figures rest on.
+        left_out: iterations that are no such draws: repairs, errors, what was cancelled.
+        curve: the coverage by number of draws, measured and predicted.
+        needed: the smallest number of draws with which the predicted coverage reaches the target;
+            None where the hopeless items are too many for it, or 1024 draws too few.
+        needed_surely: the same for the lower end of the prediction's 95 % interval.
+        splits: ways to make so many draws, from one after another to all at once; empty where
+            ``needed`` is None.
+        suggestion: the one of them with the least product of requests and seconds: a per cent more
+            of the one for a per cent less of the other.
+        bottleneck: the requirement that failed most often; None where none did.
+        unsolved: items of which nothing passed, the least hopeful first.
+        complete: whether all that the draws cost is known; if not, tokens and cost are at least
+            those of the splits.
+        currency: of ``cost``.
+    """
+
+    target: float
+    items: int
+    passed: int
+    draws: int
+    left_out: int
+    curve: CoverageCurve
+    needed: int | None
+    needed_surely: int | None
+    splits: tuple[Split, ...]
+    suggestion: Split | None
+    bottleneck: Bottleneck | None
+    unsolved: tuple[UnsolvedItem, ...]
+    complete: bool = True
+    currency: str = "USD"
+
+    @property
+    def fit(self) -> PassRateFit:
+        """How pass rates are spread over items; ``fit.hopeless`` is the share of hopeless ones."""
+        return self.curve.fit
+
+    @property
+    def measured(self) -> tuple[Coverage, ...]:
+        """The coverage with 1, 2, ... draws, as far as it was measured."""
+        return self.curve.measured
+
+    @property
+    def predicted(self) -> tuple[Coverage, ...]:
+        """The coverage as the fit predicts it, further and further: 1, 2, 4, ... draws.
+
+        It goes to twice what was measured and what is needed, with ``needed`` itself among them.
+        """
+        reach = 2 * max(len(self.measured), self.needed or 0)
+        draws = {2**power for power in range(reach.bit_length() + 1) if 2**power <= reach}
+        draws |= set() if self.needed is None else {self.needed}
+        return tuple(map(self.curve.predicted, sorted(draws)))
+
+    @property
+    def hopeless(self) -> tuple[UnsolvedItem, ...]:
+        """The unsolved items that are more likely hopeless than not."""
+        return tuple(item for item in self.unsolved if item.hopeful < 0.5)  # noqa: PLR2004 (one half)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Write the plan as plain data.
+
+        Returns:
+            What `json.dumps` takes: the fields, with ``fit``, ``hopeless_interval``, ``measured``,
+            ``predicted`` and ``hopeless`` (ids) in place of ``curve``.
+        """
+        return {
+            "target": self.target,
+            "items": self.items,
+            "passed": self.passed,
+            "draws": self.draws,
+            "left_out": self.left_out,
+            "needed": self.needed,
+            "needed_surely": self.needed_surely,
+            "fit": asdict(self.fit),
+            "hopeless_interval": list(self.curve.hopeless),
+            "measured": [asdict(point) for point in self.measured],
+            "predicted": [asdict(point) for point in self.predicted],
+            "splits": [asdict(split) for split in self.splits],
+            "suggestion": None if self.suggestion is None else asdict(self.suggestion),
+            "bottleneck": None if self.bottleneck is None else asdict(self.bottleneck),
+            "unsolved": [asdict(item) for item in self.unsolved],
+            "hopeless": [item.id for item in self.hopeless],
+            "complete": self.complete,
+            "currency": self.currency,
+        }
+
+    def __str__(self) -> str:
+        return "\n".join([*self._head(), "", *self._coverage(), *self._costs(), *self._troubles()])
+
+    def _head(self) -> Iterator[str]:
+        low, high = self.curve.hopeless
+        beyond = percent(self.fit.hopeless, 1)
+        yield (
+            f"{plural(self.items, 'item')}, {plural(self.draws, 'draw')}:"
+            f" {count(self.passed)} passed ({percent(self.passed, self.items)})"
+        )
+        yield f"Hopeless by the fit: {beyond} of items ({_between(low, high)})"
+        wanted = percent(self.target, 1)
+        if self.needed is not None:
+            surely = self.needed_surely
+            safe = "no number is" if surely is None else f"{count(surely)} to be"
+            yield (
+                f"For {wanted} it takes {plural(self.needed, 'draw')} of each item"
+                f" ({safe} on the safe side)."
+            )
+        elif self.fit.hopeless > 1 - self.target:
+            yield f"{wanted} can't be reached by drawing more: {beyond} of items never pass."
+        else:
+            lack = percent(1 - self.fit.coverage(MOST_DRAWS), 1)
+            yield (
+                f"{wanted} takes more than {count(MOST_DRAWS)} draws of each item:"
+                f" {lack} of items pass very rarely or never."
+            )
+
+    def _coverage(self) -> Iterator[str]:
+        yield f"{'draws':>8}  {'coverage':>9}"
+        known = len(self.measured)
+        for point in self.predicted:
+            kind = "predicted" if point.draws > known else "measured"
+            at = point if point.draws > known else self.measured[point.draws - 1]
+            yield (f"{at.draws:>8}  {percent(at.share, 1):>9}  {kind}, {_between(at.low, at.high)}")
+
+    def _costs(self) -> Iterator[str]:
+        if not self.splits:
+            return
+        yield ""
+        yield "Expected for each item, by loop_budget x concurrency_budget:"
+        least = "" if self.complete else "≥ "
+        for split in self.splits:
+            budgets = f"{split.loop_budget} x {split.concurrency_budget}"
+            parts = [
+                f"{split.requests:.3g} requests",
+                f"{least}{amount(split.tokens)} tokens",
+                seconds(split.seconds),
+            ]
+            if split.cost is not None:
+                parts.append(money(split.cost, self.currency, at_least=not self.complete))
+            mark = "  <- suggested" if split is self.suggestion else ""
+            yield f"{budgets:>12}  {', '.join(parts)}{mark}"
+
+    def _troubles(self) -> Iterator[str]:
+        worst = self.bottleneck
+        if worst is not None:
+            yield ""
+            yield (
+                f"Fails most often: {clip(' '.join(worst.requirement.split()), _LABEL)}"
+                f" ({count(worst.failed)} of {count(worst.judged)},"
+                f" {count(worst.alone)} by it alone)"
+            )
+        if self.unsolved:
+            yield ""
+            yield (
+                f"Nothing passed of {plural(len(self.unsolved), 'item')},"
+                f" {count(len(self.hopeless))} of them more likely hopeless than not:"
+            )
+            for item in self.unsolved[:_LISTED]:
+                yield (
+                    f"  #{item.id} {item.label}: {plural(item.draws, 'draw')}, can pass with a"
+                    f" probability of {percent(item.hopeful, 1)}"
+                )
+
+
+def plan(
+    run: str | os.PathLike[str] | Journal | Iterable[SamplingResult[Any]],
+    target: float = 0.95,
+    *,
+    prices: Mapping[str, Price] | None = None,
+) -> DrawPlan:
+    """Say how many draws of each item reach a coverage, and what they cost, from what a run showed.
+
+    It is assumed that
+
+    - the items are a sample of those to come;
+    - draws of an item are independent, with a pass rate of its own. So a repair is no draw: what
+      counts is judged, and was sent the same as the first draw of its chain, to the same model.
+      With ``RejectionSamplingStrategy`` that is every judged iteration, with the strategies that
+      repair the first of each chain;
+    - how long a draw takes says nothing about whether it passes: what was cancelled because
+      another passed, or ended in an error, is left out;
+    - why an item's draws ended, at a pass or at a budget, had nothing to do with draws to come;
+    - an item is done when one draw passes, as with the selection ``"first"``.
+
+    Times and requests of the splits are those of items simulated by the fit (from a fixed seed),
+    their draws as long as measured ones; waiting for rate limits and retries is in these. They hold
+    while the server takes ``concurrency_budget`` times as many requests without getting slower.
+
+    It reads the whole journal before it returns; in async code, run it in a thread
+    (`anyio.to_thread.run_sync`).
+
+    Args:
+        run: a journal or its path, which may be in use, or results of calls.
+        target: the share of items of which something should pass, between 0 and 1.
+        prices: the price of each model by its name; those of the journal by default.
+
+    Returns:
+        The plan.
+
+    Raises:
+        TypeError: the run or the target is of the wrong type.
+        ValueError: the target is out of range, or no draw was judged.
+        JournalError: it isn't a journal, is of another format version, or is damaged.
+    """
+    real_number("plan: target", target)
+    if not 0 < target < 1:
+        msg = f"plan: target lies between 0 and 1, not {target!r}"
+        raise ValueError(msg)
+    table = checked_prices(prices)
+    found = _Findings(None if table is None else Prices(table))
+    found.read(run)
+    if not found.shown:
+        msg = "there is nothing to plan from: no draw was judged"
+        raise ValueError(msg)
+    curve = coverage_curve(found.shown)
+    needed = curve.needed(target)
+    splits = () if needed is None else tuple(found.splits(curve.fit, needed))
+    unsolved = (
+        UnsolvedItem(id, label, draws, curve.fit.still_hopeful(draws))
+        for id, label, draws in found.unsolved  # noqa: A001 (what it is called)
+    )
+    return DrawPlan(
+        target,
+        len(found.shown),
+        len(found.shown) - len(found.unsolved),
+        sum(draws for draws, _, _ in found.shown),
+        found.left_out,
+        curve,
+        needed,
+        curve.needed(target, surely=True),
+        splits,
+        min(splits, key=lambda s: (s.requests * s.seconds, s.requests), default=None),
+        found.bottleneck(),
+        tuple(sorted(unsolved, key=lambda item: (item.hopeful, item.id))),
+        found.money.complete and not found.usage.unknown,
+        currency_of(None if found.prices is None else found.prices.of),
+    )
+
+
+@dataclass(slots=True)
+class _Findings:
+    """What the items of a run have shown."""
+
+    prices: Prices | None
+    shown: list[tuple[int, int, int | None]] = field(
+        default_factory=list[tuple[int, int, "int | None"]]
+    )
+    unsolved: list[tuple[int, str, int]] = field(default_factory=list[tuple[int, str, int]])
+    durations: array[float] = field(default_factory=lambda: array("d"))
+    usage: Usage = Usage()
+    money: Money = field(default_factory=Money)
+    left_out: int = 0
+    judged: Counter[str] = field(default_factory=Counter[str])
+    failed: Counter[str] = field(default_factory=Counter[str])
+    alone: Counter[str] = field(default_factory=Counter[str])
+
+    def read(self, run: str | os.PathLike[str] | Journal | Iterable[SamplingResult[Any]]) -> None:
+        """Read all of a run."""
+        path: str | os.PathLike[str] | None = getattr(run, "path", None)
+        if isinstance(run, str | os.PathLike):
+            path = run
+        if path is None:
+            results = cast("Iterable[SamplingResult[Any]]", run)
+            for position, result in enumerate(results):
+                if not isinstance(result, SamplingResult):
+                    msg = f"plan takes a journal or results, not {type(result).__name__}"
+                    raise TypeError(msg)
+                self._add(position, "", result.to_dict())
+            return
+        from mellea_like.batch.journal.reader import read_items, read_run  # noqa: PLC0415 (results need none)
+
+        if self.prices is None:
+            self.prices = prices_of(read_run(Path(path), check=False))
+        for item in read_items(Path(path)):
+            if item["trace"] is not None:
+                with damage("record of a run"):
+                    self._add(item["id"], item["label"], item["trace"])
+
+    def _add(self, position: int, label: str, trace: Mapping[str, Any]) -> None:
+        """Count an item."""
+        draws = independent_draws(trace)
+        self.left_out += len(trace["slices"]) - len(draws)
+        for s in trace["slices"]:
+            self._judge(s)
+        for s in draws:
+            usage = usage_of(s["usage"])
+            self.usage += usage
+            self.durations.append(s["ended_at"] - s["started_at"])
+            if self.prices is not None:
+                self.money = self.money.plus(self.prices.cost(usage, s["model"]))
+        if not draws:
+            return
+        passes = [number for number, s in enumerate(draws, 1) if s["outcome"] == "passed"]
+        self.shown.append((len(draws), len(passes), passes[0] if passes else None))
+        if not any(s["outcome"] == "passed" for s in trace["slices"]):
+            about = " ".join((label or trace["slices"][0]["action"]["text"]).split())
+            self.unsolved.append((position, clip(about, _LABEL), len(draws)))
+
+    def _judge(self, s: Mapping[str, Any]) -> None:
+        if s["outcome"] not in {"passed", "failed"}:
+            return
+        verdicts = {v["description"]: v["status"] for v in s["validations"]}
+        verdicts[NO_ANSWER] = "failed" if s["reason"] else "passed"
+        for what, status in verdicts.items():
+            self.judged[what] += status in {"passed", "failed"}
+            self.failed[what] += status == "failed"
+        lacks = [what for what, status in verdicts.items() if status != "passed"]
+        if len(lacks) == 1:
+            self.alone[lacks[0]] += 1
+
+    def bottleneck(self) -> Bottleneck | None:
+        """Choose the requirement that failed most often, and of equals most often alone."""
+        worst = max(self.failed, key=lambda what: (self.failed[what], self.alone[what]), default="")
+        if not self.failed[worst]:
+            return None
+        return Bottleneck(worst, self.judged[worst], self.failed[worst], self.alone[worst])
+
+    def splits(self, fit: PassRateFit, needed: int) -> Iterator[Split]:
+        """Say what so many draws take, in a few ways from one after another to all at once."""
+        measured = len(self.durations)
+        widths = {min(2**power, needed) for power in range(needed.bit_length() + 1)}
+        # As few chains as do with that many turns.
+        for turns in sorted({-(-needed // width) for width in widths}, reverse=True):
+            chains = -(-needed // turns)
+            draws, time = _expected(fit, self.durations, chains, turns)
+            per_draw = draws / measured
+            cost = None if self.prices is None else self.money.known * per_draw
+            requests, tokens = self.usage.requests * per_draw, self.usage.total_tokens * per_draw
+            yield Split(turns, chains, draws, requests, tokens, cost, time)
+
+
+def _expected(
+    fit: PassRateFit, durations: array[float], chains: int, turns: int
+) -> tuple[float, float]:
+    """Simulate items: gives the mean number of draws that are begun, and the mean time."""
+    chance = random.Random(0)  # The same figures each time.
+    number = max(200, min(_SIMULATED, 100_000 // (chains * turns)))
+    begun, time = 0, 0.0
+    for _ in range(number):
+        hopeless = chance.random() < fit.hopeless
+        rate = 0.0 if hopeless else chance.betavariate(fit.alpha, fit.beta)
+        ends = [(chance.choice(durations), 1) for _ in range(chains)]
+        heapify(ends)
+        begun += chains
+        now = 0.0
+        while ends:
+            now, turn = heappop(ends)
+            if chance.random() < rate:
+                break
+            if turn < turns:
+                heappush(ends, (now + chance.choice(durations), turn + 1))
+                begun += 1
+        time += now
+    return begun / number, time / number
+
+
+def _between(low: float, high: float) -> str:
+    return f"{100 * low:.1f} to {100 * high:.1f} %"

@@ -1,0 +1,93 @@
+"""``mellea-like plan``: from a journal to how many draws it takes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+
+@pytest.fixture(scope="module")
+def journal(tmp_path_factory):
+    path = tmp_path_factory.mktemp("journal") / "run.db"
+    code = f"""
+import anyio
+from mellea_like import RejectionSamplingStrategy
+from mellea_like.backends import SimulatedBackend
+from mellea_like.backends.simulated import passes
+from mellea_like.batch import sample_many
+
+async def main():
+    backend = SimulatedBackend(seed=3, median=0.0, pass_rate=0.5)
+    strategy = RejectionSamplingStrategy(backend, requirements=[passes], loop_budget=3)
+    async with sample_many(
+        strategy, [f"\\x1b[2JHarbour {{n}}." for n in range(40)], concurrency=4,
+        journal={str(path)!r},
+    ) as results:
+        async for item in results:
+            pass
+
+anyio.run(main)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=50)
+    return path
+
+
+def test_it_says_how_many_draws_and_with_which_budgets(command, journal):
+    code, out, err = command("plan", str(journal), "--target", "0.9")
+    assert (code, err) == (0, "")
+    assert out.startswith("40 items, ")
+    assert "For 90 % it takes " in out
+    assert "<- suggested" in out
+    assert "Fails most often: the reply starts with the word 'passing' (" in out
+    assert "\x1b" not in out
+
+
+def test_as_json_it_is_what_python_gives(command, journal):
+    from mellea_like.estimate import plan
+
+    code, out, err = command("plan", str(journal), "--json")
+    assert (code, err) == (0, "")
+    made = plan(journal, 0.95)
+    assert json.loads(out) == json.loads(json.dumps(made.to_dict()))
+    assert "\x1b" not in out
+
+
+@pytest.mark.parametrize("target", ["0", "1", "95", "nan"])
+def test_a_target_out_of_range_is_bad_usage(command, journal, target):
+    code, out, err = command("plan", str(journal), "--target", target)
+    assert (code, out) == (2, "")
+    assert err == f"mellea-like: --target lies between 0 and 1, not {target}\n"
+
+
+def test_what_is_no_journal_is_an_error(command, tmp_path):
+    (tmp_path / "run.db").write_text("no")
+    for path in (tmp_path / "run.db", tmp_path / "gone.db", tmp_path):
+        code, out, err = command("plan", str(path))
+        assert (code, out) == (3, "")
+        assert err.startswith("mellea-like: ")
+        assert err.count(str(path)) == 1
+        assert len(err.splitlines()) == 1
+
+
+def test_a_run_without_a_draw_is_an_error(command, tmp_path):
+    path = tmp_path / "run.db"
+    code = f"""
+import anyio
+from mellea_like import FunctionBackend, RejectionSamplingStrategy
+from mellea_like.batch import sample_many
+
+async def main():
+    strategy = RejectionSamplingStrategy(FunctionBackend(lambda _: "no"))
+    async with sample_many(strategy, [], concurrency=1, journal={str(path)!r}) as results:
+        async for item in results:
+            pass
+
+anyio.run(main)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=50)
+    code, out, err = command("plan", str(path))
+    assert (code, out) == (3, "")
+    assert err == f"mellea-like: {path}: there is nothing to plan from: no draw was judged\n"
