@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from mellea_like.core.backend import Backend
     from mellea_like.core.validation import Candidate
-    from mellea_like.sampling.selection import Selection
+    from mellea_like.sampling.prepare import Selection
 
 __all__ = ["KEYS", "SCORES", "SELECTIONS", "SelectionSpec", "parse_selection"]
 
