@@ -26,7 +26,7 @@ MISSING = "LlamaCppBackend needs llama.cpp: pip install 'mellea-like[llama]'"
 try:
     from mellea_like.backends.openai import OpenAIBackend
     from mellea_like.backends.openai_connection import LoopClients
-    from mellea_like.backends.openai_wire import Secret
+    from mellea_like.backends.server_address import Secret
 except ImportError as _exc:  # It speaks to its server through the SDK.
     raise ImportError(MISSING) from _exc
 

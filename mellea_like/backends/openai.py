@@ -39,15 +39,17 @@ from mellea_like.backends.openai_connection import (
     tell_when_sent,
 )
 from mellea_like.backends.openai_wire import (
-    OFFICIAL_URL,
     EventDecoder,
     Reply,
     ReplyTooLongError,
-    Secret,
     ServerError,
+    request_body,
+)
+from mellea_like.backends.server_address import (
+    OFFICIAL_URL,
+    Secret,
     digest,
     is_here,
-    request_body,
     split_url,
     without_credentials,
 )

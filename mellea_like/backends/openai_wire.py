@@ -7,42 +7,31 @@ each request would leave a task behind on asyncio, and a ``ResourceWarning`` on 
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
-import os
 import re
 from io import StringIO
 from typing import TYPE_CHECKING, Any, cast
-from urllib.parse import urlsplit, urlunsplit
 
 from mellea_like.core.format import json_schema
 from mellea_like.core.generation import Generation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from urllib.parse import SplitResult
 
     from mellea_like.core.backend import Options, Request
     from mellea_like.core.generation import RequestMeter
 
 __all__ = [
-    "OFFICIAL_URL",
     "EventDecoder",
     "Reply",
     "ReplyTooLongError",
-    "Secret",
     "ServerError",
-    "digest",
     "excerpt",
-    "is_here",
     "request_body",
     "response_format",
-    "split_url",
-    "without_credentials",
 ]
 
-OFFICIAL_URL = "https://api.openai.com/v1"
 
 EXCERPT = 200
 """Characters of a server's answer that go into an error message."""
@@ -337,48 +326,3 @@ class ServerError(Exception):
         self.message = str(fields.get("message") or fields)
         self.code = fields.get("code")
         self.kind = str(fields.get("type") or "")
-
-
-_SALT = os.urandom(16)
-
-
-class Secret:
-    """Keeps a key out of every repr."""
-
-    __slots__ = ("value",)
-
-    def __init__(self, value: str) -> None:
-        self.value = value
-
-    def __repr__(self) -> str:
-        return "'***'"
-
-
-def digest(key: str) -> bytes:
-    """Return what tells a key from others, and means nothing outside this process."""
-    return hashlib.blake2b(key.encode(), key=_SALT, digest_size=16).digest()
-
-
-def split_url(url: str, source: str) -> SplitResult:
-    """Split a server's URL into its parts."""
-    # What is wrong with it is said without showing it: a key may stand in it.
-    msg = f"{source} takes a URL that starts with http:// or https:// and names a host"
-    try:
-        parts = urlsplit(url)
-        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        raise ValueError(msg) from None
-    if not usable:
-        raise ValueError(msg)
-    return parts
-
-
-def is_here(url: SplitResult) -> bool:
-    """Tell whether a server is on this machine."""
-    host = url.hostname or ""
-    return host in ("localhost", "::1") or host.startswith("127.")
-
-
-def without_credentials(url: SplitResult) -> str:
-    """Put a URL together without its user and password."""
-    return urlunsplit(url._replace(netloc=url.netloc.rpartition("@")[2]))

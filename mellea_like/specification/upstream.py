@@ -18,7 +18,7 @@ from pydantic import (
     model_validator,
 )
 
-from mellea_like.backends.openai_wire import OFFICIAL_URL, split_url
+from mellea_like.backends.server_address import OFFICIAL_URL, split_url
 from mellea_like.core.backend import Backend, is_backend
 from mellea_like.core.prices import Price
 from mellea_like.limits.concurrency import ConcurrencyLimiter

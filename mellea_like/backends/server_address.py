@@ -1,0 +1,55 @@
+"""A server's address and key: reading a URL, and keeping its key out of sight."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from urllib.parse import SplitResult, urlsplit, urlunsplit
+
+__all__ = ["OFFICIAL_URL", "Secret", "digest", "is_here", "split_url", "without_credentials"]
+
+OFFICIAL_URL = "https://api.openai.com/v1"
+
+_SALT = os.urandom(16)
+
+
+class Secret:
+    """Keeps a key out of every repr."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: str) -> None:
+        self.value = value
+
+    def __repr__(self) -> str:
+        return "'***'"
+
+
+def digest(key: str) -> bytes:
+    """Return what tells a key from others, and means nothing outside this process."""
+    return hashlib.blake2b(key.encode(), key=_SALT, digest_size=16).digest()
+
+
+def split_url(url: str, source: str) -> SplitResult:
+    """Split a server's URL into its parts."""
+    # What is wrong with it is said without showing it: a key may stand in it.
+    msg = f"{source} takes a URL that starts with http:// or https:// and names a host"
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        raise ValueError(msg) from None
+    if not usable:
+        raise ValueError(msg)
+    return parts
+
+
+def is_here(url: SplitResult) -> bool:
+    """Tell whether a server is on this machine."""
+    host = url.hostname or ""
+    return host in ("localhost", "::1") or host.startswith("127.")
+
+
+def without_credentials(url: SplitResult) -> str:
+    """Put a URL together without its user and password."""
+    return urlunsplit(url._replace(netloc=url.netloc.rpartition("@")[2]))
