@@ -25,6 +25,7 @@ from journal_kit import (
 
 from mellea_like.batch import Journal, read_items
 from mellea_like.batch.journal import journal as journal_module
+from mellea_like.batch.journal import writer as writer_module
 from mellea_like.batch.journal.writer import JournalFile
 from mellea_like.core.result import SamplingResult
 from mellea_like.errors import BackendUnavailable, JournalError, SamplingTimeout
@@ -45,7 +46,7 @@ async def stored(path: Path, first: int = 0, count: int = 100):
 
 async def unfinished(path: Path) -> dict[str, Any]:
     """Wait until it is written down that an item was begun."""
-    with anyio.fail_after(20):
+    with anyio.fail_after(50):
         while not (run := await run_of(path))["counts"]["unfinished"]:  # noqa: ASYNC110 (nobody tells of it)
             await anyio.sleep(0.01)
     return run
@@ -213,7 +214,9 @@ async def test_a_journal_that_is_there_is_refused_where_it_should_be_new(path):
     assert bytes_beside(path) == before
 
 
-async def test_the_run_says_when_it_began_and_ended_and_what_came_of_it(path):
+async def test_the_run_says_when_it_began_and_ended_and_what_came_of_it(path, monkeypatch):
+    times = [f"2026-01-01T00:00:0{second}+00:00" for second in range(3)]
+    monkeypatch.setattr(writer_module, "timestamp", iter(times).__next__)
     prices = {"m": Price(1.0, 2.0)}
     async with Journal(path, prices=prices).open(IDENTITY) as store:
         await write_item(store, 0)
@@ -229,10 +232,11 @@ async def test_the_run_says_when_it_began_and_ended_and_what_came_of_it(path):
     assert running["counts"] == {"passed": 1, "failed": 1, "errored": 1, "unfinished": 1}
     assert running["prices"] == {"m": [1.0, 2.0, "USD"]}
     over = await run_of(path)
-    assert over["ended"] > over["started"] == running["started"]
+    assert (running["started"], over["started"], over["ended"]) == (times[0], *times[:2])
     async with Journal(path).open(IDENTITY):
         assert (await run_of(path))["ended"] is None
-    assert (await run_of(path))["prices"] is None
+    again = await run_of(path)
+    assert (again["started"], again["ended"], again["prices"]) == (times[0], times[2], None)
 
 
 # --- reading ------------------------------------------------------------------------------------
