@@ -11,21 +11,34 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from mellea_like.core.backend import Request, RequestMeta, checked_reply
+from mellea_like.core.backend import (
+    ITERATION,
+    SPENDS_ON,
+    Options,
+    Request,
+    RequestMeta,
+    can_judge,
+    checked_reply,
+    innermost,
+)
 from mellea_like.core.conversation import Message
 from mellea_like.core.format import strip_fence
 from mellea_like.core.generation import Meter, cost_of
-from mellea_like.errors import BackendError, LimitExceeded, MelleaError
+from mellea_like.errors import BackendTimeout, HookError, LimitExceeded, SamplingTimeout
+from mellea_like.runtime.event_loops import cancel_requested, split_cancellation
 from mellea_like.runtime.logs import warn
 from mellea_like.sampling.iteration import derive_seed
-from mellea_like.sampling.selections.base import SelectionFacts
+from mellea_like.sampling.selections.base import SelectionFacts, SelectionState
 from mellea_like.sampling.sender import Sender
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from mellea_like.core.backend import Backend
     from mellea_like.core.slice import Slice
-    from mellea_like.sampling.prepare import Plan
+    from mellea_like.sampling.prepare import Plan, Settings
     from mellea_like.sampling.recorder import CallContext
-    from mellea_like.sampling.selections.base import BaseSelection, SelectionState
+    from mellea_like.sampling.selections.base import BaseSelection
 
 __all__ = ["begun", "compare"]
 
@@ -40,82 +53,188 @@ Answer with one JSON object and nothing else: {"better": "a"}, {"better": "b"}, 
 """
 
 
-def begun(selection: BaseSelection, plan: Plan, turns: int) -> SelectionState:
-    """Begin a selection; say in the log what it can't work with."""
+def begun(selection: BaseSelection, plan: Plan, settings: Settings, turns: int) -> SelectionState:
+    """Begin a selection; refuse or say in the log what it can't work with."""
     name, state = type(selection).__name__, selection.begin(SelectionFacts(turns))
+    if type(state).pairs is not SelectionState.pairs:
+        _check_judge(name, plan, settings, state.judge)
     n = state.asked
     if n is not None and n > turns:
-        warn("%s wants %d draws that pass, and the call has %d turns in all", name, n, turns)
-    if turns > 1 and n != 1 and plan.options.temperature == 0:
-        warn("%s chooses among draws, and at temperature 0 they are all alike", name)
+        what = f"{name} wants {n} draws that pass, and the call has {turns} turns in all"
+        _warn_once(settings, what)
+    if turns > 1 and n != 1 and _temperature(plan) == 0:
+        what = f"{name} chooses among draws, and at temperature 0 they are all alike"
+        _warn_once(settings, what)
     return state
+
+
+def _check_judge(name: str, plan: Plan, settings: Settings, own: Backend | None) -> None:
+    """Make sure, before the first draw, that a judge can compare them within the budgets."""
+    judge = plan.judge if own is None else own
+    if own is None and not can_judge(judge):
+        msg = (
+            f"{name} has a judge compare draws, and {type(judge).__name__} can't judge: give"
+            " judge=... a backend that can"
+        )
+        raise ValueError(msg)
+    options = settings.judge_options
+    for budget in plan.budgets:
+        try:
+            budget.check(options, options.model or getattr(judge, "model", None))
+        except ValueError as exc:
+            what = f"this is about the judge of {name}"
+            exc.add_note(f"{what}: its options are the strategy's judge_options")
+            raise
+
+
+def _temperature(plan: Plan) -> float | None:
+    given = plan.options.temperature
+    defaults = getattr(innermost(plan.backend), "defaults", None)
+    return defaults.temperature if given is None and isinstance(defaults, Options) else given
+
+
+def _warn_once(settings: Settings, message: str) -> None:
+    """Log what a strategy can't work with: once, however many calls there are."""
+    if message not in settings.warned:
+        settings.warned.add(message)
+        warn("%s", message)
 
 
 async def compare(call: CallContext, selection: SelectionState) -> None:
     """Ask a judge for the comparisons that a selection wants, in both orders, until it has them.
 
-    What they cost is in no slice. An error is noted, and leaves the two even.
+    What they cost is in no slice. A pair is even whose comparison went wrong. Where the time is up,
+    a budget is spent or a plugin fails, the winner is chosen on the comparisons that there are.
     """
     recorder = call.recorder
-    if recorder.fatal is not None or not (pairs := selection.pairs()):
+    if recorder.fatal is not None:
         return
-    judge = call.plan.judge if selection.judge is None else selection.judge
-    sender = Sender(judge, call.settings.retry, call.plan.budgets, call.events)
-    in_flight = anyio.Semaphore(call.settings.concurrency_budget)
-    points: dict[tuple[int, int], float] = {}
-
-    async def ask(pair: tuple[int, int], first: int, second: int) -> None:
-        async with in_flight:
-            if recorder.stopped is None:
-                won = await _ask(
-                    call, sender, selection, selection.passed[first], selection.passed[second]
-                )
-                points[pair] += won / 2 if first == pair[0] else (1 - won) / 2
-
-    with anyio.CancelScope() as scope:
-        if call.deadline is not None:
-            scope.deadline = call.deadline
-        while pairs and recorder.stopped is None:
-            points = dict.fromkeys(pairs, 0.0)
-            async with anyio.create_task_group() as tasks:
-                for a, b in pairs:
-                    tasks.start_soon(ask, (a, b), a, b)
-                    tasks.start_soon(ask, (a, b), b, a)
-            if recorder.stopped is None:
-                for pair in pairs:
-                    selection.compared(pair, points[pair])
-                pairs = selection.pairs()
-    recorder.timed_out = recorder.timed_out or scope.cancelled_caught
-
-
-async def _ask(
-    call: CallContext, sender: Sender, selection: SelectionState, one: Slice, other: Slice
-) -> float:
-    """Ask the judge of one pair in one order; return what the first one won."""
-    options, seed = call.settings.judge_options, call.plan.options.seed
-    if seed is not None:
-        options = options.with_seed(derive_seed(seed, one.iteration, f"against {other.iteration}"))
-    meter, reply = Meter(), None
-    meta = RequestMeta(
-        call.sampling_id,
-        one.iteration,
-        one.subsample,
-        call_started=call.started,
-        deadline=call.deadline,
-        purpose="judge",
-    )
-    request = Request(_question(selection.criterion, one, other), options, None, meta, meter)
     try:
-        reply = checked_reply(sender.backend, await sender.send(request))
+        if pairs := selection.pairs():
+            await _Comparisons(call, selection).run(pairs)
+    except Exception as exc:  # noqa: BLE001 (a bug in the selection: the call raises it)
+        recorder.fatal = exc
+
+
+class _Comparisons:
+    """The comparisons of one call."""
+
+    def __init__(self, call: CallContext, selection: SelectionState) -> None:
+        judge = call.plan.judge if selection.judge is None else selection.judge
+        self._call = call
+        self._selection = selection
+        self._sender = Sender(judge, call.settings.retry, call.plan.budgets, call.events)
+        self._won: dict[tuple[int, int], float] = {}
+        self._halted = False
+
+    async def run(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Compare, round after round."""
+        selection, recorder = self._selection, self._call.recorder
+        stopped = recorder.stopped
+        if recorder.timed_out:
+            self._halt(self._late())
+        elif stopped is not None and stopped.error is not None:
+            self._halt(stopped.error)
+        while pairs and not self._halted:
+            await self._compare(pairs)
+            pairs = () if self._halted or recorder.fatal is not None else selection.pairs()
+        if errors := selection.errors:
+            warn(
+                "%d comparisons went wrong, the first one: %s: %s",
+                len(errors),
+                type(errors[0]).__name__,
+                errors[0],
+                sampling_id=recorder.sampling_id,
+            )
+
+    async def _compare(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Compare pairs at a time, and tell the selection of those that were compared."""
+        async with anyio.create_task_group() as tasks:
+            self._call.recorder.scope = tasks.cancel_scope
+            if self._call.deadline is not None:
+                tasks.cancel_scope.deadline = self._call.deadline
+            orders = [order for a, b in pairs for order in ((a, b), (b, a))]
+            to_ask = iter(orders)
+            for _ in range(min(len(orders), self._call.settings.concurrency_budget)):
+                tasks.start_soon(self._ask, to_ask)
+        if tasks.cancel_scope.cancel_called:
+            self._halt(self._late())
+        won = self._won
+        for a, b in pairs:
+            if (a, b) in won and (b, a) in won:
+                self._selection.compared((a, b), (won[a, b] + 1 - won[b, a]) / 2)
+
+    def _halt(self, why: Exception) -> None:
+        """Start no further comparison."""
+        if not self._halted:
+            self._halted = True
+            self._selection.errors.append(why)
+
+    def _late(self) -> SamplingTimeout:
+        sampling_id = self._call.sampling_id
+        return SamplingTimeout(f"sampling {sampling_id}: the time was up before all was compared")
+
+    async def _ask(self, to_ask: Iterator[tuple[int, int]]) -> None:
+        """Ask the judge of pairs, each in one order; note what the first one won."""
+        passed = self._selection.passed
+        for a, b in to_ask:
+            try:
+                self._won[a, b] = await self._answer(passed[a], passed[b])
+            except BaseException as exc:  # noqa: BLE001 (it raises again what must leave)
+                self._failed(exc)
+                if not self._halted:
+                    self._won[a, b] = 0.5
+            if self._halted:
+                return
+
+    def _failed(self, exc: BaseException) -> None:
+        """Note what a comparison raised; a cancellation that was asked for is raised again."""
+        cancellation, error = split_cancellation(exc)
+        if cancellation is not None:
+            if cancel_requested():
+                raise cancellation
+            error = RuntimeError("the judge raised a cancellation that no one asked for")
+            error.__cause__ = exc
+        if not isinstance(error, Exception):
+            self._call.recorder.abort(exc, "the judge")
+        elif isinstance(error, HookError) or (
+            isinstance(error, LimitExceeded) and error.result is None
+        ):
+            self._halt(error)
+        else:
+            self._selection.errors.append(error)
+
+    async def _answer(self, one: Slice, other: Slice) -> float:
+        call, selection = self._call, self._selection
+        options, seed = call.settings.judge_options, call.plan.options.seed
+        if seed is not None:
+            purpose = f"against {other.iteration}"
+            options = options.with_seed(derive_seed(seed, one.iteration, purpose))
+        meter, reply = Meter(), None
+        meta = RequestMeta(
+            call.sampling_id,
+            one.iteration,
+            one.subsample,
+            call_started=call.started,
+            deadline=call.deadline,
+            purpose="judge",
+        )
+        # It is in a task, and so in a context, of its own.
+        ITERATION.set(meta)
+        SPENDS_ON.set(meter)
+        question = _question(selection.criterion, one, other)
+        seconds = call.settings.iteration_timeout
+        try:
+            with anyio.move_on_after(seconds):
+                request = Request(question, options, None, meta, meter)
+                reply = checked_reply(self._sender.backend, await self._sender.send(request))
+        finally:
+            selection.usage += cost_of(meter, reply)
+        if reply is None:
+            msg = f"comparing {one.iteration} and {other.iteration} took longer than {seconds:g} s"
+            raise BackendTimeout(msg)
         selection.model = reply.model or selection.model
         return _read(reply.text)
-    except LimitExceeded:
-        return 0.5  # The call was told to stop.
-    except (BackendError, MelleaError, ValueError) as exc:
-        selection.errors.append(exc)
-        return 0.5
-    finally:
-        selection.usage += cost_of(meter, reply)
 
 
 def _question(criterion: str, one: Slice, other: Slice) -> tuple[Message, ...]:

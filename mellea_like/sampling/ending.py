@@ -62,8 +62,7 @@ def conclude(
             best = _best_failure(slices, select_from_failure, strategy)
         elif selected is not None:
             decision = _decision(selected, stopped, timed_out=timed_out)
-            chosen = decision.winners[0]
-            best = next(i for i, s in enumerate(slices) if s.iteration == chosen)
+            best = _place_of_winner(decision, slices)
     except Exception as exc:  # noqa: BLE001 (a bug in the selection or strategy: the call raises it)
         bug = exc
     passed = best is not None and slices[best].passed
@@ -114,6 +113,14 @@ def _decision(selected: SelectionState, stopped: Stop | None, *, timed_out: bool
         errors=tuple(error_text(error) for error in selected.errors),
         model=selected.model,
     )
+
+
+def _place_of_winner(decision: Decision, slices: Sequence[Slice]) -> int:
+    places = {slice_.iteration: i for i, slice_ in enumerate(slices) if slice_.passed}
+    if unknown := [winner for winner in decision.winners if winner not in places]:
+        msg = f"the selection decided for iterations {unknown}, which have not passed"
+        raise ValueError(msg)
+    return places[decision.winners[0]]
 
 
 def _without_a_pass(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from mellea_like.core.backend import Backend, Options, can_judge, is_backend
@@ -72,6 +72,8 @@ class Settings:
     give_up: PerRequirement | None
     telemetry: Telemetry
     accept_incomplete: bool
+    warned: set[str] = field(default_factory=set[str], repr=False, compare=False)
+    """What was said in the log of this strategy, so as not to say it again with each call."""
 
     def check_loop_budget(self, loop_budget: object, what: str) -> None:
         """Make sure that a loop budget can be."""

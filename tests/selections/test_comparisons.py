@@ -1,0 +1,282 @@
+"""Comparisons by a judge: what goes wrong in them costs what it must, and never the call."""
+
+from __future__ import annotations
+
+import anyio
+import pytest
+from engine_kit import after, by_iteration
+
+from mellea_like import (
+    Blocked,
+    Budget,
+    Generation,
+    HookError,
+    Outcome,
+    Plugin,
+    RejectionSamplingStrategy,
+    Requirement,
+    StopReason,
+    Tournament,
+    Usage,
+    hook,
+)
+from mellea_like.backends.function import FunctionBackend
+from mellea_like.errors import AuthenticationFailed, BackendUnavailable
+from mellea_like.hooks.types import HookType
+from mellea_like.sampling.schedules import PerRequirement
+
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
+
+yes = Requirement("starts with yes", lambda c: c.text.startswith("yes"), inline=True)
+
+
+def strategy(backend, judge, width=4, loops=1, n=4, **more):
+    chosen = Tournament(judge, n=n, rounds=more.pop("rounds", "knockout"))
+    return RejectionSamplingStrategy(
+        backend, loop_budget=loops, concurrency_budget=width, selection=chosen, **more
+    )
+
+
+def judging(act=None, seconds=1.0):
+    """A judge that prefers the longer text; what ``act`` returns or raises comes before."""
+    asked = []
+
+    async def generate(request):
+        question = request.messages[-1].content
+        a, b = (question.split(f"<{x}>")[1].split(f"</{x}>")[0] for x in "ab")
+        asked.append((a, b))
+        number = len(asked)
+        await anyio.sleep(seconds)
+        if act is not None:
+            await act(request, number)
+        better = "a" if len(a) > len(b) else "b"
+        return Generation(f'{{"better": "{better}"}}', usage=Usage(1, 10, 5))
+
+    return FunctionBackend(generate), asked
+
+
+def four():
+    return by_iteration({i: after(1, "yes" + "!" * i) for i in range(1, 5)})
+
+
+def raising(error):
+    async def act(request, asked):
+        raise error
+
+    return act
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        KeyError("better"),
+        ZeroDivisionError("the judge's own bug"),
+        AuthenticationFailed("wrong key", status=401),
+        BackendUnavailable("overloaded"),
+        ExceptionGroup("the judge's own group", [OSError("one"), OSError("two")]),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+async def test_whatever_a_judge_raises_is_noted_and_leaves_the_two_even(error, caplog):
+    backend, asked = judging(raising(error))
+    result = await strategy(four(), backend, retry=None).sample("do", [yes])
+    assert result.stop_reason is StopReason.PASSED
+    assert result.decision.winners == (1,)  # All even: the lowest rank.
+    assert len(result.decision.errors) == len(asked) == 6
+    assert {c.points for c in result.decision.comparisons} == {0.5}
+    assert result.usage.requests == 4 + 6
+    assert "6 comparisons went wrong, the first one" in caplog.text
+
+
+async def test_a_cancellation_that_no_one_asked_for_is_an_error_of_the_judge():
+    async def act(request, asked):
+        raise anyio.get_cancelled_exc_class()() if on_asyncio() else BackendUnavailable("no")
+
+    backend, asked = judging(act)
+    result = await strategy(four(), backend, retry=None).sample("do", [yes])
+    assert result.success
+    assert len(result.decision.errors) == len(asked) == 6
+
+
+def on_asyncio():
+    return anyio.get_cancelled_exc_class().__name__ == "CancelledError"
+
+
+async def test_an_interrupt_in_a_judge_leaves_as_it_is():
+    class Interrupt(BaseException):
+        pass
+
+    backend, _ = judging(raising(Interrupt()))
+    with pytest.raises(Interrupt):
+        await strategy(four(), backend).sample("do", [yes])
+
+
+@pytest.mark.parametrize("rounds", ["knockout", "pivots"])
+async def test_the_time_ends_comparisons_and_what_was_compared_counts(rounds):
+    async def act(request, asked):
+        if asked > 4:
+            await anyio.sleep(60)
+
+    backend, _ = judging(act)
+    timed = strategy(four(), backend, timeout=5, rounds=rounds)
+    result = await timed.sample("do", [yes])
+    assert result.elapsed == pytest.approx(5)
+    assert result.stop_reason is StopReason.PASSED
+    assert result.decision.reason == "4 passed"
+    assert len(result.decision.comparisons) == 2
+    assert result.value == "yes!!" if rounds == "knockout" else "yes!!!"
+    assert "the time was up before all was compared" in result.decision.errors[0]
+
+
+async def test_where_the_time_was_up_before_there_are_no_comparisons():
+    backend, asked = judging()
+    draws = by_iteration({1: after(1, "yes"), 2: after(2, "yes!"), 3: after(60, "yes!!")})
+    result = await strategy(draws, backend, width=3, n=3, timeout=5).sample("do", [yes])
+    assert result.success
+    assert result.decision.reason == "the time was up"
+    assert asked == []
+    assert len(result.decision.errors) == 1
+
+
+async def test_a_comparison_takes_no_longer_than_an_iteration_may():
+    async def act(request, asked):
+        if asked == 1:
+            await anyio.sleep_forever()
+
+    backend, _ = judging(act)
+    result = await strategy(four(), backend, iteration_timeout=3).sample("do", [yes])
+    assert result.value == "yes!!!!"
+    assert result.decision.errors == ("comparing 1 and 2 took longer than 3 s",)
+
+
+@pytest.mark.parametrize("requests", [4, 6, 8])
+async def test_a_budget_ends_comparisons_and_says_so_once(requests):
+    backend, asked = judging()
+    spending = Budget(requests=requests)
+    result = await strategy(four(), backend).sample("do", [yes], budget=spending)
+    assert result.stop_reason is StopReason.PASSED
+    assert result.usage.requests == requests == 4 + len(asked)
+    assert len(result.decision.comparisons) == (requests - 4) // 2
+    assert len(result.decision.errors) == 1
+    assert "budget" in result.decision.errors[0]
+
+
+async def test_what_a_budget_ended_is_not_compared():
+    backend, asked = judging()
+    bounded = strategy(four(), backend, width=1, loops=4)
+    result = await bounded.sample("do", [yes], budget=Budget(requests=3))
+    assert len(result.candidates) == 3
+    assert result.value == "yes!"
+    assert asked == []
+    assert "budget" in result.decision.reason
+
+
+async def test_what_is_hopeless_is_compared_with_what_has_passed():
+    backend, asked = judging()
+    draws = by_iteration({1: "yes", 2: "yes!!"})
+    hopeless = strategy(
+        draws, backend, width=1, loops=12, n=3, give_up=PerRequirement(threshold=0.5)
+    )
+    result = await hopeless.sample("do", [yes])
+    assert result.value == "yes!!"
+    assert len(asked) == 2
+    assert "2 of 8 replies" in result.decision.reason
+
+
+class Stern(Plugin):
+    """Refuses to have anything compared."""
+
+    @hook(HookType.GENERATION_PRE_CALL)
+    async def before(self, payload):
+        if payload.purpose == "judge":
+            raise Blocked("no judges today")
+
+
+async def test_a_plugin_that_blocks_comparisons_ends_them(caplog):
+    backend, asked = judging()
+    result = await strategy(four(), backend, plugins=[Stern()]).sample("do", [yes])
+    assert result.success
+    assert asked == []
+    assert "no judges today" in result.decision.errors[0]
+    assert not isinstance(result.decision.errors[0], HookError)
+
+
+async def test_hooks_hear_of_comparisons_and_of_the_decision():
+    heard = []
+
+    class Listener(Plugin):
+        @hook(HookType.GENERATION_POST_CALL)
+        async def after(self, payload):
+            heard.append((payload.purpose, payload.iteration))
+
+        @hook(HookType.SAMPLING_LOOP_END)
+        async def end(self, payload):
+            heard.append(payload)
+
+    backend, _ = judging()
+    result = await strategy(four(), backend, plugins=[Listener()]).sample("do", [yes])
+    *requests, end = heard
+    assert [purpose for purpose, _ in requests] == ["generate"] * 4 + ["judge"] * 6
+    assert end.success
+    assert end.decision == result.decision
+    assert end.best.iteration == 4
+
+
+async def test_a_call_inside_a_judge_is_on_its_bill():
+    inner = RejectionSamplingStrategy(by_iteration({1: '{"better": "b"}'}))
+
+    async def generate(request):
+        return (await inner.sample("which?")).best.text
+
+    outer_backend = by_iteration({1: "yes", 2: "yes!"})
+    outer = strategy(outer_backend, FunctionBackend(generate), width=2, n=2)
+    result = await outer.sample("do", [yes])
+    assert result.decision.usage.requests == 2
+    assert result.usage.requests == 4
+
+
+async def test_the_comparisons_of_a_call_inside_are_on_the_bill_of_the_one_around_it():
+    backend, _ = judging()
+    inner = strategy(four(), backend)
+
+    async def generate(request):
+        return (await inner.sample("do", [yes])).value
+
+    result = await RejectionSamplingStrategy(FunctionBackend(generate)).sample("do", [yes])
+    assert result.usage.requests == 4 + 6
+
+
+async def test_who_cannot_judge_is_refused_before_the_first_draw():
+    async def generate(request):
+        raise AssertionError("it is asked")
+
+    backend = FunctionBackend(generate)
+    with pytest.raises(ValueError, match="FunctionBackend can't judge: give judge="):
+        await strategy(backend, None).sample("do", [yes])
+
+
+async def test_a_budget_that_cannot_tell_what_a_judge_costs_is_refused_before_the_first_draw():
+    backend, _ = judging()
+    draws = four()
+    bounded = strategy(draws, backend, options={"max_tokens": 10})
+    with pytest.raises(ValueError, match="max_tokens") as caught:
+        await bounded.sample("do", [yes], budget=Budget(output_tokens=10_000))
+    assert "the judge of Tournament" in caught.value.__notes__[0]
+    assert draws.statistics().started == 0
+
+
+async def test_no_more_comparisons_are_in_flight_than_iterations_may_be():
+    at_once = [0, 0]
+
+    async def generate(request):
+        at_once[0] += 1
+        at_once[1] = max(at_once)
+        await anyio.sleep(1)
+        at_once[0] -= 1
+        return '{"better": "a"}'
+
+    backend = FunctionBackend(generate)
+    wide = strategy(four(), backend, width=2, loops=2, rounds="pivots")
+    result = await wide.sample("do", [yes])
+    assert at_once == [0, 2]
+    assert result.count(Outcome.PASSED) == 4
