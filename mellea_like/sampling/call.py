@@ -221,7 +221,7 @@ class Call:
             from mellea_like.sampling.comparing import begun  # noqa: PLC0415
 
             turns = loop_budget * self._settings.concurrency_budget
-            self._recorder.selection = begun(selection, self._plan, turns)
+            self._recorder.selection = begun(selection, self._plan, self._settings, turns)
         scheduler = self._scheduler(loop_budget)
         # Where a draw can't fail, there is nothing to race.
         may_fail = self._recorder.selection is not None or self._can_fail()
@@ -262,13 +262,14 @@ class Call:
         planned = schedule.begin(facts)
         if planned is None:
             return None
-        # A chain ends with its pass; where more are wanted, others take the turns that it leaves.
+        # Where several are to pass, any subsample may take the turns that another does not come to.
         pool = TurnPool(width, loop_budget, pooled=schedule.pooled or selection is not None)
         return Scheduler(
             planned,
             pool,
-            most=width + schedule.extra,
-            wanted=None if selection is None else lambda: selection.wanted() + schedule.extra,
+            most=width,
+            extra=schedule.extra,
+            wanted=None if selection is None else selection.wanted,
             clock=self._now,
             abort=self._recorder.abort,
         )

@@ -81,7 +81,7 @@ class Tally:
             self._usable.failed += 1
             if self._hopeless(self._usable):
                 return self._sentence("a reply was usable", self._usable)
-        elif slice_.verdicts:
+        elif slice_.verdicts or slice_.passed:
             self._usable.passed += 1
         hopeless = None
         for requirement, verdict in zip(slice_.requirements, slice_.verdicts, strict=False):
@@ -176,9 +176,14 @@ def bug_of(slice_: Slice) -> Bug | None:
 
 
 def times_seen(bug: Bug, slices: Sequence[Slice]) -> int:
-    """Count the slices that errored by a bug; 0 if its requirement ever came to a verdict."""
+    """Count the slices that errored by a bug; 0 if its requirement ever came to a verdict.
+
+    What a selection could not judge came to one where a slice passed.
+    """
     seen = 0
     for slice_ in slices:
+        if slice_.passed:
+            return 0
         for requirement, verdict in slice_.validations:
             if requirement is bug.requirement and verdict.status is not _SKIPPED:
                 if verdict.status is not _ERROR:

@@ -305,9 +305,11 @@ async def _run_chain(  # noqa: C901, PLR0912 (one loop, the hot one)
             if call.tally is not None and (why := call.tally.add(slice_)):
                 recorder.hopeless(why)
         elif slice_.passed:
-            if recorder.selection is None or scheduler is not None:
+            if recorder.selection is None:
                 return False
-            # All turns are wanted: the next one is a draw of its own.
+            if call.tally is not None:
+                call.tally.add(slice_)
+            # More are wanted: the next one is a draw of its own.
             action, context, failed = call.plan.action, call.plan.context, []
         elif cancel_requested():  # A backend may turn a cancellation into an error.
             recorder.cut_short = True

@@ -77,20 +77,22 @@ class Scheduler:
         pool: TurnPool,
         *,
         most: int,
+        extra: int = 0,
         wanted: Callable[[], int] | None = None,
         clock: Callable[[], float],
         abort: Callable[[BaseException, str], None],
     ) -> None:
         self._plan = plan
         self._pool = pool
-        self._most = most
+        self._most = most + extra
+        self._extra = extra
         self._wanted = wanted
         self._clock = clock
         self._abort = abort
         self._running: dict[int, float] = {}
         self._granted: dict[int, Turn | None] = {}
         self._waiting: list[_Waiting] = []
-        self._opened = self._started = self._failed = self._broken = 0
+        self._opened = self._started = self._failed = self._passed = self._broken = 0
         self._look_again: float | None = None
         self._changed: anyio.Event | None = None
         self._open: Callable[[int], None] | None = None
@@ -118,8 +120,8 @@ class Scheduler:
     def recorded(self, slice_: Slice) -> None:
         """Take note of an iteration that has ended: part of the step that records it."""
         self._running.pop(slice_.chain, None)
-        if slice_.outcome is Outcome.FAILED:
-            self._failed += 1
+        self._failed += slice_.outcome is Outcome.FAILED
+        self._passed += slice_.outcome is Outcome.PASSED
         try:
             self._plan.observe(slice_)
         except Exception as exc:  # noqa: BLE001 (a bug in the schedule: the call raises it)
@@ -163,6 +165,11 @@ class Scheduler:
         """Start as many iterations as the schedule wants now."""
         if self._over or self._open is None:
             return
+        try:
+            wanted = None if self._wanted is None else self._wanted()
+        except Exception as exc:  # noqa: BLE001 (a bug in the selection: the call raises it)
+            self._fail(exc, "the selection")
+            return
         progress = Progress(
             self._clock(),
             tuple(self._running.values()),
@@ -172,13 +179,15 @@ class Scheduler:
             self._broken,
             self._pool.left,
             len(self._waiting),
+            self._passed,
+            wanted,
         )
         try:
             more, look_again = _checked(self._plan.decide(progress))
         except Exception as exc:  # noqa: BLE001 (a bug in the schedule: the call raises it)
             self._fail(exc)
             return
-        most = self._most if self._wanted is None else min(self._most, self._wanted())
+        most = self._most if wanted is None else min(self._most, wanted + self._extra)
         for _ in range(min(more, most - len(self._running))):
             if not (self._go_on() or self._open_chain()):
                 break
@@ -231,8 +240,8 @@ class Scheduler:
             waiting.ready.set()
         self._waiting.clear()
 
-    def _fail(self, error: Exception) -> None:
-        self._abort(error, "the schedule")
+    def _fail(self, error: Exception, source: str = "the schedule") -> None:
+        self._abort(error, source)
         self.stop()
 
     def _wake(self) -> None:

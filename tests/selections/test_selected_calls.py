@@ -13,6 +13,7 @@ from mellea_like import (
     Consensus,
     First,
     Generation,
+    Options,
     Ordered,
     Outcome,
     RejectionSamplingStrategy,
@@ -24,9 +25,14 @@ from mellea_like import (
     Tournament,
     Usage,
     Vote,
+    hook,
     judge_score,
 )
 from mellea_like.backends.function import FunctionBackend
+from mellea_like.core.decision import Decision
+from mellea_like.hooks.types import HookType
+from mellea_like.sampling.schedules import Hedged, PerRequirement, Staggered
+from mellea_like.sampling.selections import BaseSelection, SelectionState
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
 
@@ -147,7 +153,7 @@ async def test_scorers_are_sync_or_async_and_may_give_a_reason(kind):
     assert result.decision.notes == {1: "so long", 2: "so long"}
 
 
-@pytest.mark.parametrize("answer", ["much", None, float("nan"), True])
+@pytest.mark.parametrize("answer", ["much", None, float("nan"), float("inf"), True])
 async def test_what_is_no_score_is_an_error_and_never_a_zero(answer):
     backend = by_iteration({1: "yes", 2: "yes"})
     chosen = BestOf(lambda _: answer)
@@ -287,3 +293,112 @@ async def test_a_judges_score_is_read_checked_and_billed():
 async def test_the_names_in_words_are_the_objects_too():
     for selection, name in ((First(), "first"), (Ordered(), "ordered")):
         assert strategy(by_iteration({}), selection).settings.selection == name
+
+
+async def test_what_a_strategy_cannot_work_with_is_said_once(caplog):
+    chosen = strategy(by_iteration({}, "yes"), Vote(n=5), width=2, options={"temperature": 0})
+    for _ in range(20):
+        await chosen.sample("do", [yes])
+    assert caplog.text.count("wants 5 draws") == 1
+    assert caplog.text.count("at temperature 0") == 1
+
+
+async def test_a_temperature_of_the_backend_is_one_too(caplog):
+    class Cold:
+        defaults = Options(temperature=0.0)
+
+        async def generate(self, request):
+            return Generation("yes")
+
+    await strategy(Cold(), Vote(n=2), width=2).sample("do")
+    assert "at temperature 0" in caplog.text
+    caplog.clear()
+    await strategy(Cold(), Vote(n=2), width=2).sample("do", options={"temperature": 1})
+    assert caplog.text == ""
+
+
+async def test_a_scorer_that_raises_for_some_does_not_end_the_call():
+    def score(candidate):
+        if "bad" in candidate.text:
+            raise RuntimeError("no such luck")
+        return 1.0
+
+    replies = {1: "yes", 2: "yes bad", 3: "yes bad", 4: "yes bad", 5: "yes"}
+    backend = by_iteration({n: after(1, reply) for n, reply in replies.items()})
+    chosen = strategy(backend, BestOf(score, n=2, inline=True), width=1, loops=5)
+    result = await chosen.sample("do", [yes])
+    assert [s.iteration for s in result.candidates] == [1, 5]
+    backend = by_iteration({}, "yes bad")
+    with pytest.raises(RequirementError, match="no such luck"):
+        await strategy(backend, BestOf(score, inline=True), width=1, loops=5).sample("do", [yes])
+    assert backend.statistics().started == 2  # The same with every reply.
+
+
+async def test_passes_count_against_giving_up():
+    backend = by_iteration(dict.fromkeys(range(1, 9), "yes"))
+    chosen = strategy(backend, Collect(9), width=1, loops=60, give_up=PerRequirement(0.3))
+    result = await chosen.sample("do", [yes])
+    assert result.stop_reason is StopReason.HOPELESS
+    assert len(result.slices) > 8 + 6  # What it takes where none has passed.
+    assert "in 8 of" in result.stop_detail
+
+
+@pytest.mark.parametrize("seconds", [0, 1])
+async def test_a_schedule_of_few_chains_goes_on_after_they_passed(seconds):
+    backend = by_iteration({n: after(seconds, f"yes {n}") for n in range(1, 9)})
+    staggered = strategy(backend, Collect(6), width=2, loops=4, schedule=Staggered(0.5))
+    result = await staggered.sample("do", [yes])
+    assert result.success
+    assert backend.statistics().started == 6
+
+
+async def test_nothing_is_hedged_that_is_not_slow():
+    backend = by_iteration({n: after(1, f"yes {n}") for n in range(1, 9)})
+    schedule = Hedged(extra=2)
+    chosen = strategy(backend, Collect(2), width=4, loops=2, schedule=schedule)
+    for calls in range(1, 6):
+        assert (await chosen.sample("do", [yes])).success
+        assert backend.statistics().started == 2 * calls
+    slow = by_iteration({1: after(60, "yes 1")}, after(0.5, "yes"))
+    result = await chosen.sample("do", [yes], backend=slow)
+    assert result.elapsed == pytest.approx(1.5)  # One more beside the slow one.
+    assert slow.statistics().started == 3
+
+
+async def test_an_end_that_is_no_success_is_told_as_none():
+    ends = []
+
+    @hook(HookType.SAMPLING_LOOP_END)
+    async def end(payload):
+        ends.append(payload)
+
+    backend = by_iteration({1: "yes", 2: "no"})
+    result = await strategy(backend, Collect(2), width=2, plugins=[end]).sample("do", [yes])
+    assert not result.success
+    assert not ends[0].success
+    assert ends[0].decision == result.decision
+
+
+class Wrong(BaseSelection):
+    """Decides for what has not passed."""
+
+    def begin(self, facts):
+        class State(SelectionState):
+            def decide(self):
+                return Decision("wrong", (99,))
+
+        return State("wrong", facts, None)
+
+
+async def test_a_winner_that_has_not_passed_is_refused():
+    with pytest.raises(ValueError, match=r"decided for iterations \[99\], which have not passed"):
+        await strategy(by_iteration({}, "yes"), Wrong(), width=2).sample("do", [yes])
+
+
+async def test_a_score_may_be_awaited_whatever_returns_it():
+    async def later(text):
+        return float(len(text))
+
+    backend = by_iteration({1: "yes", 2: "yes!!"})
+    result = await strategy(backend, BestOf(lambda c: later(c.text)), width=2).sample("do", [yes])
+    assert result.value == "yes!!"

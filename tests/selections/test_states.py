@@ -23,6 +23,7 @@ from mellea_like.sampling.selections import (
     expected_improvement,
     majority_confidence,
 )
+from mellea_like.sampling.selections.base import keying
 
 P, F, E, C = Outcome.PASSED, Outcome.FAILED, Outcome.ERRORED, Outcome.CANCELLED
 
@@ -161,6 +162,19 @@ def test_the_confidence_is_the_tail_of_a_beta_distribution(votes):
     assert majority_confidence(first, second) == pytest.approx(beta_tail(first + 1, second + 1))
 
 
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"a": 1, "b": [2]}, {"b": [2], "a": 1}),
+        ([{"a": 1, "b": 2}], [{"b": 2, "a": 1}]),
+    ],
+)
+def test_equal_values_have_equal_keys_in_whatever_order_they_were_written(one, other):
+    value = keying(lambda c: c)
+    assert value(one) == value(other)
+    assert value(one) != value([other])
+
+
 def test_weighted_votes_are_all_counted():
     state = begun(Vote(n=3, weight=len))
     assert hear_all(state, [("a", 0.2), ("a", 0.3), ("b", 0.6)]) == 3
@@ -234,6 +248,10 @@ def test_pivots_find_the_strongest_in_n_games_each(strength):
 # --- what cannot be -----------------------------------------------------------------------------
 
 
+async def later(*candidates):
+    return 1.0
+
+
 @pytest.mark.parametrize(
     ("make", "says"),
     [
@@ -244,7 +262,7 @@ def test_pivots_find_the_strongest_in_n_games_each(strength):
         (lambda: BestOf(len, stop="expected-improvement"), "needs cost="),
         (lambda: BestOf(len, cost=0.1), "cost is for nothing else"),
         (lambda: BestOf(len, stop="expected-improvement", cost=-1), "a positive number, not -1"),
-        (lambda: Vote("key"), "is a function of a Candidate, not 'key'"),
+        (lambda: Vote("key"), "function of a Candidate, not 'key'"),
         (lambda: Vote(n=-2), "not -2"),
         (lambda: Vote(confidence=95), "lies between 0.5 and 1"),
         (lambda: Collect(0), "Collect"),
@@ -253,6 +271,14 @@ def test_pivots_find_the_strongest_in_n_games_each(strength):
         (lambda: Tournament("gpt"), "a backend that compares, not 'gpt'"),
         (lambda: Tournament(rounds="swiss"), "not 'swiss'"),
         (lambda: Tournament(pivots=0), "not 0"),
+        (lambda: Tournament(pivots=1.5), "not 1.5"),
+        (lambda: BestOf(later, inline=True), "takes no async score"),
+        (lambda: BestOf(len, threshold=float("nan")), "threshold is finite"),
+        (lambda: BestOf(len, threshold="high"), "threshold is a number"),
+        (lambda: Vote(later), "is a synchronous function"),
+        (lambda: Collect(2, distinct=later), "is a synchronous function"),
+        (lambda: Consensus(later), "is a synchronous function"),
+        (lambda: Tournament(type), "a backend that compares"),
     ],
 )
 def test_what_cannot_be_is_refused_with_a_sentence(make, says):

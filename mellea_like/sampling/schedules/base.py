@@ -50,6 +50,10 @@ class Progress(NamedTuple):
         turns: how many turns are left.
         waiting: how many chains wait to go on with a repair. A chain that has no turn left has
             ended, and does not wait.
+        passed: how many of the iterations passed: none, unless a selection wants several.
+        wanted: how many more passing iterations a selection could need; the engine lets no more
+            run than that and the schedule's `BaseSchedule.extra`. None where the first pass ends
+            the call.
     """
 
     now: float
@@ -60,6 +64,8 @@ class Progress(NamedTuple):
     broken: int
     turns: int
     waiting: int = 0
+    passed: int = 0
+    wanted: int | None = None
 
 
 class Go(NamedTuple):

@@ -181,6 +181,8 @@ class _Hedging(SchedulePlan):
     def decide(self, progress: Progress) -> Go:
         """Fill up to the width, less the chains that permanent errors have ended."""
         width = max(0, self.width - progress.broken)
+        if progress.wanted is not None:
+            width = min(width, progress.wanted)
         running = progress.running
         usual = self.schedule.latency.quantile(self.schedule.quantile, self.model)
         if usual is None:
@@ -261,9 +263,12 @@ class _Adapting(SchedulePlan):
 
     def decide(self, progress: Progress) -> Go:
         """Fill up to the width, less the chains that permanent errors have ended."""
-        pass_rate = self.belief.after_failures(progress.failed).mean
+        pass_rate = _learnt(self.belief, progress).mean
+        # To wait for w of them costs w / (k p).
+        wanted = progress.wanted or 1
         width = min(
-            width_for(pass_rate, self.schedule.price, self.most), self.most - progress.broken
+            width_for(pass_rate / wanted, self.schedule.price, self.most),
+            self.most - progress.broken,
         )
         return Go(max(0, width - len(progress.running)))
 
@@ -335,8 +340,11 @@ class _Hurrying(SchedulePlan):
         left = schedule.seconds - now
         if left <= 0:
             return Go(0)
-        belief = self.belief.after_failures(progress.failed)
-        needed = belief.draws_for(schedule.risk, len(running) + progress.turns)
+        belief = _learnt(self.belief, progress)
+        possible = len(running) + progress.turns
+        needed = belief.draws_for(schedule.risk, possible)
+        # Of several that are wanted, all but the last are taken to come at the mean rate.
+        needed = min(possible, needed + math.ceil(((progress.wanted or 1) - 1) / belief.mean))
         round_ = schedule.latency.quantile(0.5, self.model)
         rounds = _rounds(left, round_, needed)
         # Each iteration in flight will be followed by others; an overdue one should end soon.
@@ -354,6 +362,12 @@ class _Hurrying(SchedulePlan):
         """Learn whether a draw passed, and how long it took."""
         self.schedule.rates.learn(self.key, slice_)
         self.schedule.latency.learn(slice_, self.model)
+
+
+def _learnt(belief: Beta, progress: Progress) -> Beta:
+    """Return what is believed of a pass rate after a call's draws so far."""
+    belief = belief._replace(a=belief.a + progress.passed)
+    return belief.after_failures(progress.failed)
 
 
 def _rounds(seconds: float, round_: float | None, most: int) -> int:

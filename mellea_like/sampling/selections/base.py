@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import math
 from abc import ABC, abstractmethod
-from functools import lru_cache, partial
-from inspect import iscoroutinefunction
+from functools import lru_cache
+from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
+from mellea_like.core.argument_checks import is_async
 from mellea_like.core.display import bounded
 from mellea_like.core.generation import Usage
 from mellea_like.core.requirement import Requirement
@@ -29,6 +31,7 @@ __all__ = [
     "Scorer",
     "SelectionFacts",
     "SelectionState",
+    "check_key",
     "check_n",
     "keying",
     "read_score",
@@ -192,20 +195,18 @@ def scoring(
     """Return what marks a candidate with its score and the reason for it."""
     if inline:
         return lambda candidate: read_score(score(candidate))
-    if iscoroutinefunction(score) or iscoroutinefunction(type(score).__call__):
-        waited_for = cast("Callable[[Candidate], Awaitable[Any]]", score)
-    else:
-        waited_for = partial(run_in_thread, score)
+    threaded = not is_async(score)
 
     async def mark(candidate: Candidate) -> tuple[float, str]:
-        return read_score(await waited_for(candidate))
+        answer: Any = await run_in_thread(score, candidate) if threaded else score(candidate)
+        return read_score(await answer if isawaitable(answer) else answer)
 
     return mark
 
 
 def read_score(answer: object) -> tuple[float, str]:
     """Read what a scorer returned; a `TypeError` or `ValueError` says what is wrong with it."""
-    if type(answer) is float and answer == answer:  # noqa: PLR0124 (what most return; not a NaN)
+    if type(answer) is float and math.isfinite(answer):  # What most return.
         return answer, ""
     number: Any = answer
     reason = ""
@@ -216,10 +217,17 @@ def read_score(answer: object) -> tuple[float, str]:
         msg = f"a scorer returns a float, or (float, reason), not {answer!r}"
         raise TypeError(msg)
     score = float(number)
-    if math.isnan(score):
-        msg = "a scorer returned NaN, which is neither more nor less than another score"
+    if not math.isfinite(score):
+        msg = f"a scorer returned {score}, which can't be compared with other scores"
         raise ValueError(msg)
     return score, reason
+
+
+def check_key(key: Key | None, what: str) -> None:
+    """Make sure that a function gives a key when it is called."""
+    if key is not None and (not callable(key) or is_async(key)):
+        msg = f"{what} is a synchronous function of a Candidate, not {key!r}"
+        raise TypeError(msg)
 
 
 def keying(key: Key | None) -> Callable[[Candidate], Hashable]:
@@ -240,8 +248,10 @@ def _hashable(value: Any) -> Hashable:
     try:
         hash(value)
     except TypeError:
-        dump = getattr(value, "model_dump_json", None)
-        return dump() if dump is not None else repr(value)
+        # Imported lazily: most keys are texts and numbers.
+        from pydantic_core import to_jsonable_python  # noqa: PLC0415
+
+        return json.dumps(to_jsonable_python(value, fallback=repr), sort_keys=True)
     return cast("Hashable", value)
 
 

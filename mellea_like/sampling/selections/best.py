@@ -8,6 +8,8 @@ from difflib import SequenceMatcher
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any, Literal
 
+from mellea_like.core.argument_checks import is_async, real_number, whole_number
+from mellea_like.core.backend import is_backend
 from mellea_like.core.decision import Comparison, Decision
 from mellea_like.sampling.selections.base import (
     BaseSelection,
@@ -47,9 +49,9 @@ class BestOf(BaseSelection):
             is no coroutine function runs in a worker thread.
 
     Raises:
-        TypeError: ``score`` is not callable.
-        ValueError: ``n`` is below 1, ``stop`` is unknown, or one of ``stop`` and ``cost`` is there
-            without the other.
+        TypeError: ``score`` is not callable, or async and ``inline``.
+        ValueError: ``n`` is below 1, ``threshold`` is not finite, ``stop`` is unknown, or one of
+            ``stop`` and ``cost`` is there without the other.
     """
 
     score: Scorer
@@ -63,6 +65,11 @@ class BestOf(BaseSelection):
         if not callable(self.score):
             msg = f"BestOf(score) takes a function of a Candidate, not {self.score!r}"
             raise TypeError(msg)
+        if self.inline and is_async(self.score):
+            msg = f"BestOf(inline=True) takes no async score, which is awaited: {self.score!r}"
+            raise TypeError(msg)
+        if self.threshold is not None:
+            real_number("BestOf: threshold", self.threshold)
         check_n(self.n, "BestOf")
         if self.stop not in (None, "expected-improvement"):
             msg = f"BestOf(stop=...) is 'expected-improvement' or None, not {self.stop!r}"
@@ -169,7 +176,7 @@ class Consensus(BaseSelection):
         n: how many are to pass.
 
     Raises:
-        TypeError: ``similarity`` is not callable.
+        TypeError: ``similarity`` is not callable, or async.
         ValueError: ``n`` is below 1.
     """
 
@@ -177,8 +184,9 @@ class Consensus(BaseSelection):
     n: int = 8
 
     def __post_init__(self) -> None:
-        if not callable(self.similarity):
-            msg = f"Consensus(similarity) is a function of two Candidates, not {self.similarity!r}"
+        if not callable(self.similarity) or is_async(self.similarity):
+            what = "Consensus(similarity) is a synchronous function of two Candidates"
+            msg = f"{what}, not {self.similarity!r}"
             raise TypeError(msg)
         check_n(self.n, "Consensus")
 
@@ -234,7 +242,7 @@ class Tournament(BaseSelection):
         pivots: how many to compare with; for ``"pivots"``.
 
     Raises:
-        TypeError: ``judge`` is no backend.
+        TypeError: ``judge`` is no backend, or ``pivots`` not an int.
         ValueError: ``n`` or ``pivots`` is below 1, or ``rounds`` is unknown.
     """
 
@@ -245,16 +253,14 @@ class Tournament(BaseSelection):
     pivots: int = 2
 
     def __post_init__(self) -> None:
-        if self.judge is not None and not hasattr(self.judge, "generate"):
+        if self.judge is not None and not is_backend(self.judge):
             msg = f"Tournament(judge) is a backend that compares, not {self.judge!r}"
             raise TypeError(msg)
         check_n(self.n, "Tournament")
         if self.rounds not in ("knockout", "pivots"):
             msg = f"Tournament(rounds=...) is 'knockout' or 'pivots', not {self.rounds!r}"
             raise ValueError(msg)
-        if self.pivots < 1:
-            msg = f"Tournament(pivots=...) is an int of at least 1, not {self.pivots!r}"
-            raise ValueError(msg)
+        whole_number("Tournament: pivots", self.pivots)
 
     @property
     def mark(self) -> Callable[[Candidate], Any]:

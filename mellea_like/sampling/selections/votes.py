@@ -14,6 +14,7 @@ from mellea_like.sampling.selections.base import (
     Scorer,
     SelectionFacts,
     SelectionState,
+    check_key,
     check_n,
     keying,
     scoring,
@@ -47,7 +48,7 @@ class Vote(BaseSelection):
             votes are counted. None for one each.
 
     Raises:
-        TypeError: ``key`` or ``weight`` is not callable.
+        TypeError: ``key`` or ``weight`` is not callable, or ``key`` is async.
         ValueError: ``n`` is below 1, or ``confidence`` not between 0.5 and 1.
     """
 
@@ -57,10 +58,10 @@ class Vote(BaseSelection):
     weight: Scorer | None = None
 
     def __post_init__(self) -> None:
-        for name, function in (("key", self.key), ("weight", self.weight)):
-            if function is not None and not callable(function):
-                msg = f"Vote({name}=...) is a function of a Candidate, not {function!r}"
-                raise TypeError(msg)
+        check_key(self.key, "Vote(key=...)")
+        if self.weight is not None and not callable(self.weight):
+            msg = f"Vote(weight=...) is a function of a Candidate, not {self.weight!r}"
+            raise TypeError(msg)
         check_n(self.n, "Vote")
         if self.confidence is not None and not 0.5 <= self.confidence < 1:  # noqa: PLR2004
             msg = (
@@ -166,7 +167,7 @@ class Collect(BaseSelection):
             first counts. None where equal ones count, too.
 
     Raises:
-        TypeError: ``distinct`` is not callable.
+        TypeError: ``distinct`` is not callable, or async.
         ValueError: ``k`` is below 1.
     """
 
@@ -175,9 +176,7 @@ class Collect(BaseSelection):
 
     def __post_init__(self) -> None:
         check_n(self.k, "Collect")
-        if self.distinct is not None and not callable(self.distinct):
-            msg = f"Collect(distinct=...) is a function of a Candidate, not {self.distinct!r}"
-            raise TypeError(msg)
+        check_key(self.distinct, "Collect(distinct=...)")
 
     @property
     def mark(self) -> Callable[[Candidate], Any | Awaitable[Any]] | None:
