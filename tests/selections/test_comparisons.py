@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import anyio
 import pytest
 from engine_kit import after, by_iteration
@@ -146,7 +148,8 @@ async def test_a_comparison_takes_no_longer_than_an_iteration_may():
     backend, _ = judging(act)
     result = await strategy(four(), backend, iteration_timeout=3).sample("do", [yes])
     assert result.value == "yes!!!!"
-    assert result.decision.errors == ("comparing 1 and 2 took longer than 3 s",)
+    (error,) = result.decision.errors
+    assert re.fullmatch(r"comparing \d and \d took longer than 3 s", error)
 
 
 @pytest.mark.parametrize("requests", [4, 6, 8])

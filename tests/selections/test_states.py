@@ -108,6 +108,13 @@ def test_it_draws_on_while_a_draw_pays():
     assert hear_all(cheap, marks) == len(scores)
 
 
+def test_endless_scores_do_not_hinder_the_stopping_rule():
+    state = begun(BestOf(len, stop="expected-improvement", cost=0.1))
+    scores = [float("-inf"), 0.50, 0.52, float("inf"), 0.48, 0.51, 0.50]
+    assert hear_all(state, [(s, "") for s in scores]) == 6
+    assert state.decide().winners == (4,)
+
+
 def test_the_expected_improvement_is_that_of_draws_from_the_normal_it_takes():
     scores = [1.0, 2.0, 4.0, 3.0, 2.5]
     chance, n = random.Random(3), len(scores)

@@ -206,7 +206,7 @@ def scoring(
 
 def read_score(answer: object) -> tuple[float, str]:
     """Read what a scorer returned; a `TypeError` or `ValueError` says what is wrong with it."""
-    if type(answer) is float and math.isfinite(answer):  # What most return.
+    if type(answer) is float and answer == answer:  # noqa: PLR0124 (what most return; not a NaN)
         return answer, ""
     number: Any = answer
     reason = ""
@@ -217,8 +217,8 @@ def read_score(answer: object) -> tuple[float, str]:
         msg = f"a scorer returns a float, or (float, reason), not {answer!r}"
         raise TypeError(msg)
     score = float(number)
-    if not math.isfinite(score):
-        msg = f"a scorer returned {score}, which can't be compared with other scores"
+    if math.isnan(score):
+        msg = "a scorer returned NaN, which is neither more nor less than another score"
         raise ValueError(msg)
     return score, reason
 

@@ -103,8 +103,10 @@ class _BestOfState(SelectionState):
         config, newest = self._config, self.marks[-1][0]
         if config.threshold is not None and newest >= config.threshold:
             return f"a score of {newest:g} reaches {config.threshold:g}"
-        if config.cost is not None and len(self.marks) >= FEWEST:
-            gain = expected_improvement([score for score, _ in self.marks])
+        if config.cost is not None:
+            # An endless score says nothing of the spread of the others.
+            scores = [score for score, _ in self.marks if math.isfinite(score)]
+            gain = expected_improvement(scores) if len(scores) >= FEWEST else math.inf
             if gain < config.cost:
                 return f"a further draw would add {gain:.3g}, and costs {config.cost:g}"
         return super().enough()
