@@ -40,6 +40,7 @@ __all__ = [
     "RecordedAction",
     "RecordedError",
     "check_readable",
+    "decision_from_dict",
     "decision_to_dict",
     "error_from_dict",
     "error_to_dict",
@@ -177,7 +178,8 @@ def decision_to_dict(decision: Decision, *, words: bool = True) -> dict[str, Any
     }
 
 
-def _decision(plain: Mapping[str, Any] | None) -> Decision | None:
+def decision_from_dict(plain: Mapping[str, Any] | None) -> Decision | None:
+    """Read what a selection decided; None where there was none."""
     if plain is None:
         return None
     return Decision(
@@ -298,7 +300,7 @@ def _fields(data: Mapping[str, Any], format: Any) -> dict[str, Any]:
         "slices": slices,
         "best_index": None if best is None else _place(best, slices),
         "started": datetime.fromisoformat(data["started"]),
-        "decision": _decision(data.get("decision")),
+        "decision": decision_from_dict(data.get("decision")),
     }
 
 

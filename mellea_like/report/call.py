@@ -13,18 +13,18 @@ from mellea_like.report.iterations import (
     FATES,
     cut,
     damage,
-    fate_of,
+    fates_in,
     problems_of,
     usage_of,
-    winner_of,
+    winners_of,
 )
-from mellea_like.report.markup import clip, text_block
+from mellea_like.report.markup import clip, joined, text_block
 from mellea_like.report.page import SCOPE, environment, page
-from mellea_like.report.panels import FULL, conversation, panels
+from mellea_like.report.panels import FULL, conversation, decided, panels
 from mellea_like.report.waterfall import waterfall
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 __all__ = ["call_report", "call_text", "headline", "stopped"]
 
@@ -42,10 +42,14 @@ _STOPPED = {
 
 def stopped(trace: Mapping[str, Any]) -> str:
     """Say how a call ended."""
-    winner = winner_of(trace)
-    if winner is not None:
-        return f"Passed: iteration {winner['iteration']} won"
+    won = [str(s["iteration"]) for s in winners_of(trace)]
+    if len(won) == 1:
+        return f"Passed: iteration {won[0]} won"
+    if won:
+        return f"Passed: iterations {', '.join(won[:-1])} and {won[-1]} won"
     words = _STOPPED.get(trace["stop_reason"], f"Stopped: {trace['stop_reason']}")
+    if trace.get("decision") is not None:
+        words = words.replace("Nothing", "Too few")
     return f"{words} ({trace['stop_detail']})" if trace["stop_detail"] else words
 
 
@@ -72,10 +76,9 @@ def outcomes_of(trace: Mapping[str, Any]) -> list[tuple[str, int]]:
 
 def fates_of(trace: Mapping[str, Any]) -> dict[str, int]:
     """Say where the tokens of a call went."""
-    winner = winner_of(trace)
     went: dict[str, int] = dict.fromkeys(FATES, 0)
-    for s in trace["slices"]:
-        went[fate_of(s, winner)] += usage_of(s["usage"]).total_tokens
+    for fate, usage in fates_in(trace):
+        went[fate] += usage.total_tokens
     return went
 
 
@@ -89,6 +92,8 @@ def call_text(trace: Mapping[str, Any]) -> str:
         The lines. What prints them has to make them fit for a terminal.
     """
     lines = [f"{stopped(trace)}."]
+    if (decision := trace.get("decision")) is not None:
+        lines.append(f"Decided by {decision['kind']}: {decision['reason']}")
     lines.append(", ".join(f"{value} {name}" for name, value in headline(trace)))
     lines.append(", ".join(f"{number} {outcome}" for outcome, number in outcomes_of(trace)))
     went = fates_of(trace)
@@ -99,7 +104,7 @@ def call_text(trace: Mapping[str, Any]) -> str:
         if number
     ]
     best = trace["best_index"]
-    if not trace["success"] and best is not None:
+    if not trace["success"] and best is not None and decision is None:
         slice_ = trace["slices"][best]
         lines.append(f"The best failure, iteration {slice_['iteration']}, lacks:")
         lines += [f"  - {' '.join(problem.split())}" for problem in problems_of(slice_)]
@@ -108,7 +113,7 @@ def call_text(trace: Mapping[str, Any]) -> str:
     return "\n".join(line for line in lines if line)
 
 
-_MESSAGE = 20_000
+_MESSAGE, _RESULTS = 20_000, 100
 
 
 def call_report(trace: Mapping[str, Any], title: str | None = None) -> str:
@@ -130,7 +135,8 @@ def call_report(trace: Mapping[str, Any], title: str | None = None) -> str:
 
 
 def _call_report(trace: Mapping[str, Any], title: str | None) -> str:
-    winner = winner_of(trace)
+    winners = winners_of(trace)
+    lost = any(s["outcome"] == "passed" and s not in winners for s in trace["slices"])
     went = [(fate, FATES[fate], number) for fate, number in fates_of(trace).items()]
     drawn, _ = cut(trace, FULL.panels)
     slices: list[Mapping[str, Any]] = trace["slices"]
@@ -138,17 +144,19 @@ def _call_report(trace: Mapping[str, Any], title: str | None) -> str:
     return page(
         "call",
         title=title or _title(trace),
-        sign=swatch("won" if winner is not None else "failed"),
+        sign=swatch("won" if winners else "failed"),
         stopped=clip(stopped(trace), 300),
         about=f"{moment(trace['started'])} · sampling {clip(trace['sampling_id'], 64)}",
         tiles=[{"name": name, "value": value, "more": ""} for name, value in headline(trace)],
         waterfall=waterfall(drawn, SCOPE, links=True),
-        waterfall_note=_note(trace, winner),
+        waterfall_note=_note(trace, winners),
         legend=[
             (swatch("won"), "passed, won"),
+            *([(swatch("heard"), "passed")] if lost else []),
             *((swatch(outcome), outcome) for outcome in ("failed", "errored", "cancelled")),
         ],
-        winner=None if winner is None else text_block(winner["text"] or "", _MESSAGE),
+        decided=decided(trace),
+        winner=joined(*(text_block(s["text"] or "", _MESSAGE) for s in winners[:_RESULTS])),
         outcomes=breakdown([(name, name, n) for name, n in outcomes_of(trace)], SCOPE),
         tokens=breakdown(went, SCOPE),
         panels=panels(trace, SCOPE, FULL),
@@ -163,9 +171,13 @@ def _title(trace: Mapping[str, Any]) -> str:
     return clip(" ".join(text[:1000].split()), 120) or f"Sampling {trace['sampling_id']}"
 
 
-def _note(trace: Mapping[str, Any], winner: Mapping[str, Any] | None) -> str:
-    if winner is None:
-        return f"No iteration passed in {seconds(trace['elapsed'])}."
+def _note(trace: Mapping[str, Any], winners: Sequence[Mapping[str, Any]]) -> str:
+    if not winners:
+        few = "No iteration" if trace.get("decision") is None else "Too few iterations"
+        return f"{few} passed in {seconds(trace['elapsed'])}."
     cancelled = any(s["outcome"] == "cancelled" for s in trace["slices"])
     rest = ", and what still ran was cancelled" if cancelled else ""
-    return f"Iteration {winner['iteration']} passed after {seconds(winner['ended_at'])}{rest}."
+    if trace.get("decision") is not None:
+        return f"Decided after {seconds(trace['elapsed'])}{rest}."
+    after = seconds(winners[0]["ended_at"])
+    return f"Iteration {winners[0]['iteration']} passed after {after}{rest}."

@@ -47,11 +47,12 @@ def breakdown(parts: Iterable[tuple[str, str, int]], scope: str) -> Breakdown:
     return Breakdown(bar, rows)
 
 
-def rate_bar(share: float) -> Html:
-    """Draw a share as a bar in its track; the figure stands beside it."""
-    bar = html('<rect width="{}%" height="8" rx="4" class="fill"/>', f"{100 * share:.5g}")
+def rate_bar(share: float, begin: float = 0.0) -> Html:
+    """Draw a share as a bar in its track, or a part that begins later; the figure stands beside."""
+    place = html('x="{}%" width="{}%"', f"{100 * begin:.5g}", f"{100 * share:.5g}")
+    bar = html('<rect {} height="8" rx="4" class="fill"/>', place)
     return html(
-        '<svg width="100%" height="8" aria-hidden="true">'
+        '<svg class="rate" width="100%" height="8" aria-hidden="true">'
         '<rect width="100%" height="8" rx="4" class="track"/>{}</svg>',
         bar if share else None,
     )

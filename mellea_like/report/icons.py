@@ -16,8 +16,10 @@ _STROKES = {
 }
 _AS = {
     "won": "passed",
+    "heard": "passed",
     "late": "passed",
     "rejected": "failed",
+    "compared": "unfinished",
     "other": "unfinished",
 }
 """What a sign is the same as."""

@@ -8,29 +8,36 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mellea_like.core.generation import Usage
 from mellea_like.core.prices import Price, cost, currency_of, price_for
+from mellea_like.core.trace import decision_from_dict
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
+
+    from mellea_like.core.decision import Decision
 
 __all__ = [
     "FATES",
     "Money",
     "cut",
     "damage",
-    "fate_of",
+    "decision_of",
+    "fates_in",
     "independent_draws",
     "prices_of",
     "problems_of",
     "usage_of",
     "winner_of",
+    "winners_of",
 ]
 
 FATES: dict[str, str] = {
     "won": "in the replies that won",
+    "heard": "in replies that passed and had a say, and did not win",
     "late": "in replies that passed, after another had won",
     "rejected": "in replies that failed",
     "cancelled": "in iterations that were cancelled",
     "errored": "in iterations that ended in an error",
+    "compared": "in comparisons of replies that passed",
     "other": "in requests whose iteration is not recorded",
 }
 """Where tokens go, each in words."""
@@ -104,6 +111,19 @@ def independent_draws(trace: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     ]
 
 
+def decision_of(trace: Mapping[str, Any]) -> Decision | None:
+    """Read what a selection decided, if there was one."""
+    return decision_from_dict(trace.get("decision"))
+
+
+def winners_of(trace: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Find the slices that won, the best first: several where several were wanted."""
+    if (decision := trace.get("decision")) is None or not trace["success"]:
+        return [] if (winner := winner_of(trace)) is None else [winner]
+    found = {s["iteration"]: s for s in trace["slices"]}
+    return [found[iteration] for iteration in decision["winners"] if iteration in found]
+
+
 def cut(trace: Mapping[str, Any], most: int) -> tuple[Mapping[str, Any], int]:
     """Leave out what there is no room for."""
     slices: list[Mapping[str, Any]] = trace["slices"]
@@ -115,12 +135,17 @@ def cut(trace: Mapping[str, Any], most: int) -> tuple[Mapping[str, Any], int]:
     return {**trace, "slices": kept, "best_index": best}, len(slices) - most
 
 
-def fate_of(slice_: Mapping[str, Any], winner: Mapping[str, Any] | None) -> str:
-    """Say where the tokens of an iteration went."""
-    if slice_ is winner:
-        return "won"
+def fates_in(trace: Mapping[str, Any]) -> list[tuple[str, Usage]]:
+    """Say where the tokens of each iteration went, and those of comparisons."""
+    decision, won = decision_of(trace), (s["iteration"] for s in winners_of(trace))
+    heard = () if decision is None else decision.heard
     fates = {"passed": "late", "failed": "rejected", "errored": "errored"}
-    return fates.get(slice_["outcome"], "cancelled")
+    special = dict.fromkeys(heard, "heard") | dict.fromkeys(won, "won")
+    found = [
+        (special.get(s["iteration"]) or fates.get(s["outcome"], "cancelled"), usage_of(s["usage"]))
+        for s in trace["slices"]
+    ]
+    return found if decision is None else [*found, ("compared", decision.usage)]
 
 
 def problems_of(slice_: Mapping[str, Any]) -> list[str]:

@@ -10,7 +10,7 @@ from mellea_like.report.icons import patterns, swatch
 from mellea_like.report.iterations import cut
 from mellea_like.report.markup import Html, html
 from mellea_like.report.page import style
-from mellea_like.report.panels import Capacity, panels
+from mellea_like.report.panels import Capacity, decided, panels
 from mellea_like.report.waterfall import waterfall
 
 if TYPE_CHECKING:
@@ -30,12 +30,13 @@ def cell(trace: Mapping[str, Any]) -> Html:
     facts = " · ".join(f"{value} {name}" for name, value in headline(trace))
     return html(
         '<div class="mlr mlr-cell"><style>{}</style>{}'
-        "<header>{}<strong>{}</strong><span>{}</span></header>{}{}</div>",
+        "<header>{}<strong>{}</strong><span>{}</span></header>{}{}{}</div>",
         Html(style("trace")),
         patterns(scope),
         swatch("won" if trace["success"] else "failed"),
         stopped(trace),
         facts,
         waterfall(drawn, scope, links=False),
+        decided(trace),
         panels(trace, scope, ROOM),
     )

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from mellea_like.report.format import count, plural, seconds
+from mellea_like.report.charts import rate_bar
+from mellea_like.report.format import count, percent, plural, seconds
 from mellea_like.report.icons import swatch
-from mellea_like.report.iterations import cut, problems_of, usage_of, winner_of
+from mellea_like.report.iterations import cut, decision_of, problems_of, usage_of, winners_of
 from mellea_like.report.markup import Html, clip, html, joined, text_block
 from mellea_like.report.waterfall import anchor
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["FULL", "Capacity", "block", "conversation", "panels"]
+__all__ = ["FULL", "Capacity", "block", "conversation", "decided", "panels"]
 
 
 class Capacity(NamedTuple):
@@ -35,15 +37,70 @@ def panels(trace: Mapping[str, Any], scope: str, room: Capacity) -> Html:
     """Write what is known of each iteration, in the order they ended; each opens by itself."""
     drawn, left_out = cut(trace, room.panels)
     shown: Sequence[Mapping[str, Any]] = drawn["slices"]
-    winner = winner_of(drawn)
+    winners = winners_of(drawn)
     common = shown[0]["prompt"] if shown else None
     # A text of average length has room; what the short ones leave is not handed on.
     limit = min(room.text, max(room.texts // max(len(shown), 1), 200))
     made = [
-        _panel(s, trace, scope, limit, won=s is winner, same=s["prompt"] == common) for s in shown
+        _panel(s, trace, scope, limit, won=s in winners, same=s["prompt"] == common) for s in shown
     ]
     more = html('<p class="note">{} not shown.</p>', plural(left_out, "more iteration"))
     return html('<div class="panels">{}{}</div>', joined(*made), more if left_out else None)
+
+
+_BY = {
+    "best-of": "Chosen by score",
+    "vote": "Chosen by vote",
+    "collect": "Collected",
+    "consensus": "Chosen by likeness to the others",
+    "tournament": "Chosen by a judge, two at a time",
+}
+MOST_BARS = 20
+
+
+def decided(trace: Mapping[str, Any]) -> Html | None:
+    """Show what a selection decided and why: scores or votes as bars, the winner marked."""
+    if (decision := decision_of(trace)) is None:
+        return None
+    won, votes, scores = decision.winners, decision.votes, decision.scores
+    pairs, tokens = len(decision.comparisons), count(decision.usage.total_tokens)
+    facts = [
+        _BY.get(decision.kind, clip(decision.kind, _REASON)),
+        clip(decision.reason, _REASON),
+        votes and f"{percent(decision.share or 0.0, 1.0)} of the votes",
+        decision.abstentions and f"{plural(decision.abstentions, 'draw')} did not pass",
+        pairs and f"{plural(pairs, 'pair')} compared in both orders, {tokens} tokens",
+        decision.errors and f"{plural(len(decision.errors), 'error')}: {decision.errors[0][:200]}",
+    ]
+    bars = [(key, n, "", not place) for place, (key, n) in enumerate(votes.items())] or [
+        (f"Iteration {i}", scores[i], decision.notes.get(i, ""), i in won)
+        for i in sorted(scores, key=lambda i: (-scores[i], i not in won))
+    ]
+    finite = [0.0, *(value for _, value, _, _ in bars if math.isfinite(value))]
+    low, high = min(finite), max(finite)
+    reach = high - low or 1.0
+    rows: list[Html] = []
+    for name, value, note, wins in bars[:MOST_BARS]:
+        drawn = min(max(value, low), high)
+        row = html(
+            '<li class="{}"><span>{}</span><span class="name" dir="auto">{}</span>'
+            '<span><strong>{}</strong>{}</span>{}<span class="note" dir="auto">{}</span></li>',
+            "won" if wins else "lost",
+            swatch("won") if wins else None,
+            clip(name, _REASON),
+            f"{value:.3g}",
+            " won" if wins else None,
+            rate_bar(abs(drawn) / reach, (min(drawn, 0.0) - low) / reach),
+            clip(note, _REASON),
+        )
+        rows.append(row)
+    more = html('<p class="note">{} more not shown.</p>', count(len(bars) - MOST_BARS))
+    return html(
+        '<p class="note" dir="auto">{}</p>{}{}',
+        " · ".join(str(fact) for fact in facts if fact),
+        html('<ul class="decided">{}</ul>', joined(*rows)) if rows else None,
+        more if len(bars) > MOST_BARS else None,
+    )
 
 
 def conversation(messages: Sequence[Mapping[str, str]], limit: int) -> Html:

@@ -12,7 +12,7 @@ from mellea_like.report.icons import swatch
 from mellea_like.report.iterations import FATES, cut, damage, problems_of, winner_of
 from mellea_like.report.markup import Html, clip, html, joined, text_block
 from mellea_like.report.page import SCOPE, environment, page
-from mellea_like.report.panels import Capacity, block, conversation, panels
+from mellea_like.report.panels import Capacity, block, conversation, decided, panels
 from mellea_like.report.statistics import figures_of, iterations_until, why, wilson
 from mellea_like.report.waterfall import waterfall
 
@@ -387,9 +387,8 @@ class _Detail:
         trace = item["trace"]
         drawn, _ = cut(trace, ROOM.panels)
         # The patterns are the page's, the panels the item's own.
-        picture = joined(
-            waterfall(drawn, scope, links=True, patterns=SCOPE), panels(trace, scope, ROOM)
-        )
+        over_time = waterfall(drawn, scope, links=True, patterns=SCOPE)
+        picture = joined(over_time, decided(trace), panels(trace, scope, ROOM))
         size = len(picture.encode())
         if size > self._left:
             return None
@@ -423,7 +422,7 @@ def _how(item: Mapping[str, Any]) -> str:
     if item["status"] != "passed":
         return clip(why(item), _WHY)
     trace: Mapping[str, Any] | None = item["trace"]
-    if trace is None or (winner := winner_of(trace)) is None:
+    if trace is None or winner_of(trace) is None:
         return "passed"
-    number = iterations_until(winner, trace["slices"])
+    number = iterations_until(trace)
     return "passed at once" if number == 1 else f"passed after {number} iterations"

@@ -15,7 +15,8 @@ from mellea_like.core.generation import Usage
 from mellea_like.report.iterations import (
     FATES,
     Money,
-    fate_of,
+    decision_of,
+    fates_in,
     prices_of,
     problems_of,
     usage_of,
@@ -224,7 +225,6 @@ class RunFigures:
         for s in slices:
             usage = usage_of(s["usage"])
             recorded += usage
-            self.fates[fate_of(s, winner)] += usage
             self.outcomes[s["outcome"]] += 1
             if self.prices is not None:
                 money = money.plus(self.prices.cost(usage, s["model"] or common))
@@ -232,8 +232,14 @@ class RunFigures:
                 self._verdict(v)
             if s["error"] is not None and s["outcome"] == "errored":
                 self._error(s["error"]["type"])
+        for fate, usage in fates_in(trace):
+            self.fates[fate] += usage
+        if (decision := decision_of(trace)) is not None:
+            recorded += decision.usage
+            if self.prices is not None:
+                money = money.plus(self.prices.cost(decision.usage, decision.model))
         if winner is not None:
-            self.until_passed.add(iterations_until(winner, slices))
+            self.until_passed.add(iterations_until(trace))
         return recorded, money
 
     def _verdict(self, v: Mapping[str, Any]) -> None:
@@ -298,8 +304,13 @@ class RunFigures:
         return sorted(judged, key=lambda pair: pair[1].counts["passed"] / pair[1].judged)
 
 
-def iterations_until(winner: Mapping[str, Any], slices: Iterable[Mapping[str, Any]]) -> int:
-    """Count the iterations that had ended by themselves when one passed, that one included."""
+def iterations_until(trace: Mapping[str, Any]) -> int:
+    """Count the iterations of a success that had ended by themselves when one passed, with it."""
+    slices: list[Mapping[str, Any]] = trace["slices"]
+    place: int = trace["best_index"]
+    if trace.get("decision") is not None:  # The winner may be a later one.
+        place = next(at for at, s in enumerate(slices) if s["outcome"] == "passed")
+    winner = slices[place]
     ended: float = winner["ended_at"]
     before = [s for s in slices if s["outcome"] != "cancelled" and s["ended_at"] <= ended]
     return sum(s is not winner for s in before) + 1
@@ -333,4 +344,5 @@ def why(item: Mapping[str, Any]) -> str:
         return detail
     best = trace["best_index"]
     problems = [] if best is None else problems_of(trace["slices"][best])
-    return "; ".join(problems) or f"stopped: {trace['stop_reason']}"
+    few = trace.get("decision") is not None
+    return "; ".join(problems) or ("too few passed" if few else f"stopped: {trace['stop_reason']}")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from mellea_like.report.charts import ticks
 from mellea_like.report.format import plural, seconds
 from mellea_like.report.icons import box, mark
-from mellea_like.report.iterations import problems_of, winner_of
+from mellea_like.report.iterations import problems_of, winners_of
 from mellea_like.report.markup import Html, clip, html, joined
 
 if TYPE_CHECKING:
@@ -43,13 +43,13 @@ def waterfall(
     slices: Sequence[Mapping[str, Any]] = trace["slices"]
     chains = sorted({s["chain"] for s in slices})
     reach = span_of(trace)
-    winner = winner_of(trace)
+    winners = winners_of(trace)
     of_chain: dict[int, list[Mapping[str, Any]]] = {chain: [] for chain in chains[:MOST_ROWS]}
     for s in slices:
         if s["chain"] in of_chain:
             of_chain[s["chain"]].append(s)
     paint = _Paint(reach, scope if links else None, patterns or scope)
-    rows = [_row(chain, some, winner, paint) for chain, some in of_chain.items()]
+    rows = [_row(chain, some, winners, paint) for chain, some in of_chain.items()]
     left_out = len(chains) - MOST_ROWS
     note = html('<p class="note">{} not drawn.</p>', plural(left_out, "more subsample"))
     return html(
@@ -88,14 +88,14 @@ def iteration_in_words(slice_: Mapping[str, Any], *, won: bool) -> str:
 def _row(
     chain: int,
     slices: Sequence[Mapping[str, Any]],
-    winner: Mapping[str, Any] | None,
+    winners: Sequence[Mapping[str, Any]],
     paint: _Paint,
 ) -> Html:
     reach = paint.reach
     lines = [_line(at, reach, "grid") for at in ticks(reach, _TICKS)]
-    if winner is not None:
-        lines.append(_line(winner["ended_at"], reach, "won"))
-    bars = [_bar(s, paint, won=s is winner) for s in sorted(slices, key=lambda s: s["started_at"])]
+    if winners:  # The last one to pass, where there are several.
+        lines.append(_line(max(s["ended_at"] for s in winners), reach, "won"))
+    bars = [_bar(s, paint, won=s in winners) for s in sorted(slices, key=lambda s: s["started_at"])]
     return html(
         '<div class="wf-row"><div class="wf-name" aria-hidden="true">{0}</div>'
         '<svg class="wf-track" width="100%" height="{1}" role="group" aria-label="subsample {0}">'

@@ -7,7 +7,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
-from report_kit import NASTY, calls, many, nasty_run, nasty_trace, run_of, trace_of
+from report_kit import NASTY, calls, decision, many, nasty_run, nasty_trace, run_of, trace_of
 
 from mellea_like.report import call_report, run_report
 from mellea_like.report.notebook import cell
@@ -38,17 +38,27 @@ def trace():
     return made | {"elapsed": 3.0}
 
 
+def decided():
+    made = trace_of(("passed", 3), ("failed", 2), ("passed", 4), ("passed", 5), best=2)
+    for place, slice_ in enumerate(made["slices"]):
+        slice_ |= {"chain": place, "started_at": 0.5 * place}
+    notes = {1: "curt", 3: "it says please, twice", 4: "w" * 200}
+    scores = {1: -1.5, 3: 8.0, 4: 2.0}
+    return made | {"decision": decision(3, scores=scores, notes=notes, abstentions=1)}
+
+
 @pytest.fixture(scope="module")
 def pages(some, trace):
     return {
         "run": run_report(run_of(some), some),
         "call": call_report(trace),
+        "decided": call_report(decided()),
         "nasty-run": run_report(*nasty_run(ALL_NASTY)),
         "nasty-call": call_report(nasty_trace(ALL_NASTY)),
     }
 
 
-PAGES = ("run", "call", "nasty-run", "nasty-call")
+PAGES = ("run", "call", "decided", "nasty-run", "nasty-call")
 
 
 def open_all(page):
@@ -143,6 +153,20 @@ def test_outcomes_differ_by_more_than_their_colour(opened, trace):
     marks, rest = zip(*((mark, rest) for mark, *rest in by_outcome.values()), strict=True)
     assert len(set(marks)) == 4
     assert len(set(map(tuple, rest))) == 4
+
+
+def test_a_winner_differs_from_what_passed_beside_it(opened, pages):
+    page = opened(pages["decided"])
+    fills = page.locator("a.bar").evaluate_all(
+        """(bars) => bars.map((bar) => [
+          [...bar.classList].at(-1), getComputedStyle(bar.querySelector(".box")).fill])"""
+    )
+    by_outcome = dict(fills)
+    assert by_outcome["won"] != by_outcome["passed"]
+    bars = page.locator(".decided .fill").evaluate_all(
+        "(bars) => bars.map((bar) => getComputedStyle(bar).fill)"
+    )
+    assert bars[0] != bars[1] == bars[2]
 
 
 @pytest.mark.parametrize("name", ["run", "call"])

@@ -9,9 +9,10 @@ from datetime import timedelta
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from report_kit import BEGUN, calls, item, run_of, trace_of
+from report_kit import BEGUN, calls, decision, item, run_of, trace_of
 
 from mellea_like.core.generation import Usage
+from mellea_like.core.trace import usage_to_dict
 from mellea_like.report import figures_of
 from mellea_like.report.iterations import cut, problems_of
 from mellea_like.report.statistics import (
@@ -137,8 +138,11 @@ def test_attempts_are_the_iterations_that_ended_until_one_passed():
     [(["passed", "passed"], 0, 1), (["cancelled", "failed", "passed"], 2, 2)],
 )
 def test_what_passed_later_or_was_cancelled_is_no_attempt(outcomes, best, number):
-    slices = trace_of(*[(outcome, 1) for outcome in outcomes], best=best)["slices"]
-    assert iterations_until(slices[best], slices) == number
+    trace = trace_of(*[(outcome, 1) for outcome in outcomes], best=best)
+    assert iterations_until(trace) == number
+    if outcomes[0] == "passed":  # The best of those that passed may be a later one.
+        chosen = trace | {"decision": decision(2), "best_index": 1}
+        assert iterations_until(chosen) == number
 
 
 def test_a_run_has_lasted_from_its_first_item_to_its_last():
@@ -331,3 +335,22 @@ def test_a_cut_trace_keeps_its_best():
     assert len(trace["slices"]) == 10
     assert cut(trace, 10) == (trace, 0)
     assert cut({**trace, "best_index": None}, 3)[0]["best_index"] is None
+
+
+def test_losers_that_had_a_say_and_comparisons_have_a_share_of_their_own():
+    trace = trace_of(("passed", 10), ("passed", 20), ("passed", 40), ("failed", 80), best=1)
+    spent = Usage(2, 5, 5)
+    trace["decision"] = decision(2, scores={1: 0.0, 2: 1.0}, usage=spent, model="m")
+    trace["usage"] = usage_to_dict(Usage(**trace["usage"]) + spent)
+    made = figures(item(0, trace), prices={"m": [1.0, 1.0]})
+    found = {fate: u.output_tokens for fate, u in made.fates.items() if u.requests}
+    assert found == {"won": 20, "heard": 10, "late": 40, "rejected": 80, "compared": 5}
+    assert made.money == (pytest.approx((154 + 10) / 1e6), True)
+
+
+def test_too_few_passes_are_why_an_item_failed():
+    trace = trace_of(("passed", 1), ("failed", 1)) | {"success": False, "stop_reason": "exhausted"}
+    trace["decision"] = decision(1, kind="collect", complete=False)
+    made = figures(item(0, trace))
+    assert why(made.failed[0]) == "too few passed"
+    assert {fate for fate, u in made.fates.items() if u.requests} == {"heard", "rejected"}

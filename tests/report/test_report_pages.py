@@ -8,11 +8,12 @@ from hashlib import sha256
 
 import pytest
 from html_page import HtmlPage
-from report_kit import NASTY, calls, item, many, nasty_run, nasty_trace, run_of, trace_of
+from report_kit import NASTY, calls, decision, item, many, nasty_run, nasty_trace, run_of, trace_of
 
-from mellea_like.report import call_report, run_report
+from mellea_like.report import call_report, call_text, run_report
 from mellea_like.report.markup import visible
-from mellea_like.report.panels import FULL
+from mellea_like.report.notebook import cell
+from mellea_like.report.panels import FULL, MOST_BARS
 from mellea_like.report.waterfall import MOST_ROWS
 
 
@@ -318,3 +319,86 @@ def test_a_damaged_trace_is_a_value_error(damage):
 def test_a_damaged_run_is_a_value_error():
     with pytest.raises(ValueError, match="record of a run is damaged: it lacks 'identity'"):
         run_report({}, [])
+
+
+# --- what a selection decided -------------------------------------------------------------------
+
+
+def decided(page):
+    return page[page.index('id="h-decided"') : page.index('id="h-outcomes"')]
+
+
+def test_without_a_selection_nothing_is_said_of_a_decision(call_page):
+    assert "h-decided" not in call_page
+
+
+def test_scores_are_bars_the_winner_first_and_marked_with_their_reasons():
+    trace = trace_of(("passed", 1), ("failed", 1), ("passed", 1), ("passed", 1), best=2)
+    scores, notes = {1: 2.0, 3: 8.0, 4: -2.0}, {3: "it is <b>polite</b>"}
+    trace["decision"] = decision(3, scores=scores, notes=notes, abstentions=1)
+    shown = decided(call_report(trace))
+    rows = re.findall(
+        r'<li class="(\w+)">.*?>Iteration (\d)<.*?<strong>(.*?)</strong>(.*?)<', shown
+    )
+    assert rows == [("won", "3", "8", " won"), ("lost", "1", "2", ""), ("lost", "4", "-2", "")]
+    bars = re.findall(r'x="([\d.]+)%" width="([\d.]+)%"', shown)
+    assert bars == [("20", "80"), ("20", "20"), ("0", "20")]
+    assert "Chosen by score · they passed · 1 draw did not pass" in shown
+    assert "it is &lt;b&gt;polite&lt;/b&gt;" in shown
+
+
+def test_votes_are_bars_with_the_winners_share():
+    trace = trace_of(("passed", 1), ("passed", 1), ("passed", 1))
+    trace["decision"] = decision(1, kind="vote", votes={"7": 2.0, "8": 1.0}, share=2 / 3)
+    shown = decided(call_report(trace))
+    rows = re.findall(r'<li class="(\w+)">.*?dir="auto">(.*?)<.*?<strong>(.*?)</strong>', shown)
+    assert rows == [("won", "7", "2"), ("lost", "8", "1")]
+    assert "Chosen by vote · they passed · 66.7 % of the votes" in shown
+
+
+def test_what_is_beyond_all_bounds_fills_its_track():
+    trace = trace_of(("passed", 1), ("passed", 1), ("passed", 1))
+    trace["decision"] = decision(1, scores={1: float("inf"), 2: 4.0, 3: float("-inf")})
+    shown = decided(call_report(trace))
+    assert re.findall(r'x="(\d+)%" width="(\d+)%"', shown) == [("0", "100"), ("0", "100")]
+    assert re.findall("<strong>(.*?)</strong>", shown) == ["inf", "4", "-inf"]
+
+
+def test_of_very_many_scores_the_best_are_drawn():
+    trace = trace_of(*[("passed", 1)] * 50)
+    trace["decision"] = decision(1, scores={n: -float(n) for n in range(1, 51)})
+    shown = decided(call_report(trace))
+    assert shown.count("<li") == MOST_BARS
+    assert "30 more not shown." in shown
+
+
+def test_all_that_was_collected_has_won():
+    trace = trace_of(("passed", 1), ("failed", 1), ("passed", 1), ("passed", 1))
+    trace["decision"] = decision(1, 3, kind="collect")
+    page = call_report(trace)
+    assert re.findall(r'<a class="bar \w+ (\w+)"', page) == ["won", "failed", "won", "passed"]
+    assert "Passed: iterations 1 and 3 won" in page
+    assert 'class="sign" aria-hidden="true"><rect class="box heard"' in page  # In the legend.
+    result = page[page.index('id="h-result"') : page.index('id="h-outcomes"')]
+    assert re.findall("<pre.*?>(.*?)</pre>", result) == ["reply 1", "reply 3"]
+
+
+def test_too_few_that_passed_are_not_nothing():
+    trace = trace_of(("passed", 1), ("failed", 1)) | {"success": False, "stop_reason": "exhausted"}
+    trace["decision"] = decision(1, kind="collect", complete=False)
+    page = call_report(trace)
+    assert "Too few passed: all turns are spent" in page
+    assert "Too few iterations passed in 2 s." in page
+    assert 'id="h-result"' not in page
+    assert call_text(trace).splitlines()[:2] == [
+        "Too few passed: all turns are spent.",
+        "Decided by collect: they passed",
+    ]
+
+
+def test_the_notebook_and_an_items_call_show_it_too():
+    trace = trace_of(("passed", 1), ("passed", 1)) | {"success": False}
+    trace["decision"] = decision(1, 2, kind="mine", scores={1: 2.0, 2: 1.0}, complete=False)
+    items = [item(0, trace)]
+    for shown in (cell(trace), run_report(run_of(items), items)):
+        assert shown.count('<ul class="decided">') == 1

@@ -11,6 +11,8 @@ import anyio
 from mellea_like import Message, RepairTemplateStrategy, Requirement
 from mellea_like.backends import SimulatedBackend
 from mellea_like.backends.simulated import passes
+from mellea_like.core.decision import Decision
+from mellea_like.core.trace import decision_to_dict
 from mellea_like.errors import BackendError
 from mellea_like.testing import run_virtual
 
@@ -175,6 +177,11 @@ def trace_of(*iterations: tuple[str, int], best: int | None = 0) -> dict[str, An
     }
 
 
+def decision(*won: int, kind: str = "best-of", **more: Any) -> dict[str, Any]:
+    """What a selection decided, as a call's record has it."""
+    return decision_to_dict(Decision(kind, won, more.pop("reason", "they passed"), **more))
+
+
 def usage(tokens: int, requests: int = 1) -> dict[str, int]:
     return {
         "requests": requests,
@@ -219,6 +226,9 @@ def nasty_trace(text: str) -> dict[str, Any]:
             verdict |= {"name": text, "description": text, "reason": text, "score": 0.5}
     trace["prompts"] = [[], [{"role": "user", "content": text}, {"role": text, "content": text}]]
     trace["slices"][0]["prompt"] = 0
+    trace["decision"] = decision(
+        3, kind=text, reason=text, votes={text: 2.0}, share=1.0, errors=(text,)
+    )
     return {**trace, "stop_detail": text, "sampling_id": text}
 
 

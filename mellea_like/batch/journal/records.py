@@ -131,6 +131,7 @@ def _trace(trace: dict[str, Any], bodies: Mapping[int, str]) -> dict[str, Any]:
         {**json.loads(bodies[iteration]), "context": context, "prompt": prompt}
         for iteration, context, prompt in places
     ]
-    for said in words if isinstance(words, list) else [words]:
+    said: dict[str, Any]
+    for said in [words] if "index" in words else words:
         slices[said.pop("index")] |= said
     return {**trace, "slices": slices}
