@@ -218,10 +218,10 @@ class Call:
         selection = self._settings.selection
         if not isinstance(selection, str):
             # Imported lazily: most programs don't need it.
-            from mellea_like.sampling.comparing import begun  # noqa: PLC0415
+            from mellea_like.sampling.comparing import begin_selection  # noqa: PLC0415
 
             turns = loop_budget * self._settings.concurrency_budget
-            self._recorder.selection = begun(selection, self._plan, self._settings, turns)
+            self._recorder.selection = begin_selection(selection, self._plan, self._settings, turns)
         scheduler = self._scheduler(loop_budget)
         # Where a draw can't fail, there is nothing to race.
         may_fail = self._recorder.selection is not None or self._can_fail()

@@ -1,4 +1,4 @@
-"""What a selection needs of the engine: scores and keys of candidates, and a judge's comparisons.
+"""A selection at work in a call: how it begins, and the comparisons that it wants of a judge.
 
 Most calls have none, so this is imported where one has.
 """
@@ -6,7 +6,6 @@ Most calls have none, so this is imported where one has.
 from __future__ import annotations
 
 import json
-from html import escape
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -25,6 +24,7 @@ from mellea_like.core.conversation import Message
 from mellea_like.core.format import strip_fence
 from mellea_like.core.generation import Meter, cost_of
 from mellea_like.errors import BackendTimeout, HookError, LimitExceeded, SamplingTimeout
+from mellea_like.requirements.judge import block, conversation_block
 from mellea_like.runtime.event_loops import cancel_requested, split_cancellation
 from mellea_like.runtime.logs import warn
 from mellea_like.sampling.iteration import derive_seed
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from mellea_like.sampling.recorder import CallContext
     from mellea_like.sampling.selections.base import BaseSelection
 
-__all__ = ["begun", "compare"]
+__all__ = ["begin_selection", "compare"]
 
 SYSTEM = """\
 You compare two answers to the same request. The request stands between <conversation> and \
@@ -53,7 +53,9 @@ Answer with one JSON object and nothing else: {"better": "a"}, {"better": "b"}, 
 """
 
 
-def begun(selection: BaseSelection, plan: Plan, settings: Settings, turns: int) -> SelectionState:
+def begin_selection(
+    selection: BaseSelection, plan: Plan, settings: Settings, turns: int
+) -> SelectionState:
     """Begin a selection; refuse or say in the log what it can't work with."""
     name, state = type(selection).__name__, selection.begin(SelectionFacts(turns))
     if type(state).pairs is not SelectionState.pairs:
@@ -238,14 +240,9 @@ class _Comparisons:
 
 
 def _question(criterion: str, one: Slice, other: Slice) -> tuple[Message, ...]:
-    conversation = "\n".join(
-        f'<message role="{message.role}">{escape(message.content, quote=False)}</message>'
-        for message in one.messages
-    )
     question = (
-        f"<conversation>\n{conversation}\n</conversation>\n\n"
-        f"<a>{escape(one.text, quote=False)}</a>\n\n<b>{escape(other.text, quote=False)}</b>\n\n"
-        f"Which one {criterion}?"
+        f"{conversation_block(one.messages)}\n\n"
+        f"{block('a', one.text)}\n\n{block('b', other.text)}\n\nWhich one {criterion}?"
     )
     return Message("system", SYSTEM), Message("user", question)
 
