@@ -49,6 +49,7 @@ if TYPE_CHECKING:
         Retry,
     )
     from mellea_like.requirements import checks
+    from mellea_like.sampling.escalate import Escalate, Stage
     from mellea_like.sampling.selections import (
         BestOf,
         Collect,
@@ -75,6 +76,7 @@ __all__ = [
     "ConcurrencyLimiter",
     "Consensus",
     "Context",
+    "Escalate",
     "FallbackBackend",
     "First",
     "FunctionBackend",
@@ -109,6 +111,7 @@ __all__ = [
     "SamplingResult",
     "SamplingTimeout",
     "Slice",
+    "Stage",
     "StopReason",
     "SyncSampler",
     "Telemetry",
@@ -138,6 +141,7 @@ __getattr__, __dir__ = lazy_exports(
         "Collect": "mellea_like.sampling.selections",
         "ConcurrencyLimiter": "mellea_like.limits",
         "Consensus": "mellea_like.sampling.selections",
+        "Escalate": "mellea_like.sampling.escalate",
         "FallbackBackend": "mellea_like.limits",
         "First": "mellea_like.sampling.selections",
         "FunctionBackend": "mellea_like.backends",
@@ -150,6 +154,7 @@ __getattr__, __dir__ = lazy_exports(
         "RerunGate": "mellea_like.coalescing",
         "Retry": "mellea_like.limits",
         "SamplingCoordinator": "mellea_like.coalescing",
+        "Stage": "mellea_like.sampling.escalate",
         "Tournament": "mellea_like.sampling.selections",
         "Vote": "mellea_like.sampling.selections",
         "checks": "mellea_like.requirements.checks",

@@ -334,6 +334,8 @@ def _plain_parts(value: Any) -> Json:
         return _requirement(value)
     if isinstance(value, type):
         return _name(cast("Any", value))
+    if is_backend(value):  # A stage's.
+        return _model(value)
     if hasattr(value, "model_dump"):  # A pydantic model.
         return _plain(value.model_dump(mode="json"))
     return _fields(value) if is_dataclass(value) else {OPAQUE: _name(type(value))}

@@ -9,7 +9,7 @@ from mellea_like.core.generation import REJECTED, Usage
 from mellea_like.core.prices import cost, currency_of, price_for
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from mellea_like.core.decision import Decision
     from mellea_like.core.generation import Generation
@@ -43,6 +43,8 @@ class LedgerRow(NamedTuple):
             to compare with, and 0 where nothing was rejected early.
         cost: what the tokens cost, in the currency of the prices; None where that is not known.
             With requests of unknown cost it is a lower bound, and printed with a ``≥``.
+        model: the model that generated, as its reply says; where there is none, as the replies of
+            the same depth say. None where that is not known.
     """
 
     iteration: int
@@ -56,6 +58,7 @@ class LedgerRow(NamedTuple):
     unknown: int
     saved_tokens: int | None
     cost: float | None
+    model: str | None = None
 
 
 class LedgerTotal(NamedTuple):
@@ -104,22 +107,19 @@ class Ledger:
 
     @property
     def _parts(self) -> list[LedgerTotal]:
-        rows = [LedgerTotal(*row[4:]) for row in self.rows]
+        rows = [LedgerTotal(*row[4:11]) for row in self.rows]
         return rows if self.comparisons is None else [*rows, self.comparisons]
 
     @property
     def total(self) -> LedgerTotal:
         """The sums of all rows and of the comparisons: the call's usage."""
-        rows = self._parts
-        return LedgerTotal(
-            sum(row.requests for row in rows),
-            sum(row.input_tokens for row in rows),
-            sum(row.output_tokens for row in rows),
-            sum(row.wasted_tokens for row in rows),
-            sum(row.unknown for row in rows),
-            _sum((row.saved_tokens for row in rows), 0),
-            _sum((row.cost for row in rows), 0.0),
-        )
+        return _total(self._parts)
+
+    @property
+    def by_model(self) -> dict[str | None, LedgerTotal]:
+        """The sums of each model's rows, in the order in which the models come first."""
+        models = dict.fromkeys(row.model for row in self.rows)
+        return {m: _total([row for row in self.rows if row.model == m]) for m in models}
 
     def __str__(self) -> str:
         total = self.total
@@ -128,7 +128,10 @@ class Ledger:
         lines = [heads]
         for index, row in enumerate(self.rows):
             mark = "*" if index in self.winners else ""
-            lines.append([f"{row.iteration}{mark}", row.outcome, *_cells(LedgerTotal(*row[4:]))])
+            lines.append([f"{row.iteration}{mark}", row.outcome, *_cells(LedgerTotal(*row[4:11]))])
+        by_model = self.by_model
+        if len(by_model) > 1:
+            lines += [[model or "?", "", *_cells(cost)] for model, cost in by_model.items()]
         if self.comparisons is not None:
             lines.append(["comparisons", "", *_cells(self.comparisons)])
         lines.append(["total", "", *_cells(total)])
@@ -147,8 +150,7 @@ def ledger(
 ) -> Ledger:
     """Say what the iterations of a call cost."""
     replies = [s.generation for s in slices if s.generation is not None]
-    named = {reply.model for reply in replies}
-    common = named.pop() if len(named) == 1 else None
+    model_at = _models(slices)
     usual = _usual_length(replies)
     winners: tuple[int, ...] = () if winner is None else (winner,)
     used, compared = set(winners), None
@@ -164,6 +166,7 @@ def ledger(
     rows: list[LedgerRow] = []
     for place, slice_ in enumerate(slices):
         usage, reply = slice_.usage, slice_.generation
+        model = model_at(slice_.depth) if reply is None else reply.model
         row = LedgerRow(
             slice_.iteration,
             slice_.subsample,
@@ -175,10 +178,37 @@ def ledger(
             0 if place in used else usage.total_tokens,
             usage.unknown,
             _saved(slice_, usual),
-            _cost(usage, common if reply is None else reply.model, prices),
+            _cost(usage, model, prices),
+            model,
         )
         rows.append(row)
     return Ledger(tuple(rows), winners, currency_of(prices), compared)
+
+
+def _models(slices: Sequence[Slice]) -> Callable[[int], str | None]:
+    """Return what tells which model was asked at a depth: the one that all replies there name.
+
+    Where there are none, it is the one that all replies of the call name.
+    """
+    named: dict[int | None, set[str | None]] = {}
+    for slice_ in slices:
+        if slice_.generation is not None:
+            for place in (slice_.depth, None):
+                named.setdefault(place, set()).add(slice_.generation.model)
+    one = {place: next(iter(models)) for place, models in named.items() if len(models) == 1}
+    return lambda depth: one.get(depth if depth in named else None)
+
+
+def _total(rows: Sequence[LedgerRow | LedgerTotal]) -> LedgerTotal:
+    return LedgerTotal(
+        sum(row.requests for row in rows),
+        sum(row.input_tokens for row in rows),
+        sum(row.output_tokens for row in rows),
+        sum(row.wasted_tokens for row in rows),
+        sum(row.unknown for row in rows),
+        _sum((row.saved_tokens for row in rows), 0),
+        _sum((row.cost for row in rows), 0.0),
+    )
 
 
 def _usual_length(replies: Iterable[Generation]) -> float | None:

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from mellea_like.core.slice import Slice
     from mellea_like.hooks.plugins import Pluggable
     from mellea_like.limits.budget import Budget
+    from mellea_like.sampling.escalate import Stage
     from mellea_like.sampling.giving_up import PerRequirement
     from mellea_like.sampling.prepare import Selection
     from mellea_like.sampling.schedules.base import BaseSchedule
@@ -121,6 +122,7 @@ class BaseSamplingStrategy:
     """
 
     needs_all_reasons: ClassVar[bool] = False
+    _stages: tuple[Stage, ...] = ()
 
     def __init__(
         self,
@@ -186,6 +188,7 @@ class BaseSamplingStrategy:
             give_up=give_up,
             telemetry=_SILENT if telemetry is None else telemetry,
             accept_incomplete=accept_incomplete,
+            stages=self._stages,
         )
         self.__settings.check_loop_budget(loop_budget, "loop_budget is set")
 
@@ -401,10 +404,8 @@ class BaseSamplingStrategy:
         if isinstance(requirements, Iterator):
             requirements = tuple(requirements)  # They are looked at twice.
         backends = [
-            settings.backend,
-            settings.judge,
+            *settings.backends,
             arguments.get("backend"),
-            *judges_of(settings.requirements),
             *judges_of(getattr(action, "requirements", ())),
             *judges_of(requirements),
         ]

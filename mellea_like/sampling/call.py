@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -86,14 +87,11 @@ class Call:
         telemetry = settings.telemetry.start_call(name, sampling_id)
         recorder = Recorder(sampling_id, ordered=settings.selection == "ordered")
         events = Events(hooks, telemetry, name, recorder)
-        watched = any(r.streams for r in plan.requirements) and hasattr(plan.backend, "stream")
-        checked_early = plan.requirements if watched else ()
         every = settings.validate_all
-        # A user's `render` may depend on anything; for these two classes it can run once, now.
-        known = type(plan.action) in (Instruction, Message)
+        sender, checklist, watched, messages = _asking(plan, settings, events)
         now = clock()
         started = now()
-        return CallContext(
+        call = CallContext(
             sampling_id,
             plan,
             settings,
@@ -101,8 +99,8 @@ class Call:
             recorder,
             events,
             telemetry,
-            Sender(plan.backend, settings.retry, plan.budgets, events, checked_early),
-            Checklist(plan.requirements),
+            sender,
+            checklist,
             self._strategy.needs_all_reasons if every is None else every,
             watched,
             telemetry is not None
@@ -110,11 +108,12 @@ class Call:
             or HookType.VALIDATION_POST_CHECK in hooks,
             None if settings.give_up is None else settings.give_up.begin(),
             None if isinstance(settings.selection, str) else settings.selection.mark,
-            tuple(plan.action.render(plan.context)) if known else None,
+            messages,
             now,
             started,
             self._deadline(started, sampling_id),
         )
+        return call._replace(stages=_stages(call)) if plan.stages else call
 
     def _deadline(self, started: float, sampling_id: str) -> float | None:
         """Return when the call's time is up: by its timeout, its schedule or a budget."""
@@ -348,3 +347,36 @@ class Call:
 
     def _warn(self, message: str, *what: object) -> None:
         warn(message, *what, sampling_id=self._recorder.sampling_id)
+
+
+def _asking(
+    plan: Plan, settings: Settings, events: Events
+) -> tuple[Sender, Checklist, bool, tuple[Message, ...] | None]:
+    """Return what sends a plan's requests and checks the replies; see `CallContext`."""
+    watched = any(r.streams for r in plan.requirements) and hasattr(plan.backend, "stream")
+    checked_early = plan.requirements if watched else ()
+    # A user's `render` may depend on anything; for these two classes it can run once, now.
+    known = type(plan.action) in (Instruction, Message)
+    return (
+        Sender(plan.backend, settings.retry, plan.budgets, events, checked_early),
+        Checklist(plan.requirements),
+        watched,
+        tuple(plan.action.render(plan.context)) if known else None,
+    )
+
+
+def _stages(call: CallContext) -> tuple[CallContext, ...]:
+    """Return what the turns of each depth go by."""
+    by_depth: list[CallContext] = []
+    for stage, plan in zip(call.settings.stages, call.plan.stages, strict=True):
+        sender, checklist, watched, messages = _asking(plan, call.settings, call.events)
+        context = call._replace(
+            plan=plan,
+            repair=partial(stage.repair, plan),
+            sender=sender,
+            checklist=checklist,
+            watched=watched,
+            messages=messages,
+        )
+        by_depth += [context] * stage.turns
+    return tuple(by_depth)

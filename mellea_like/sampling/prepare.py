@@ -11,12 +11,14 @@ from mellea_like.core.format import check_format
 from mellea_like.core.requirement import Requirement
 from mellea_like.errors import RequirementError
 from mellea_like.limits.retry import Retry
+from mellea_like.sampling.sync import judges_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from mellea_like.hooks.plugins import Handler
     from mellea_like.limits.budget import Budget
+    from mellea_like.sampling.escalate import Stage
     from mellea_like.sampling.giving_up import PerRequirement
     from mellea_like.sampling.schedules.base import BaseSchedule
     from mellea_like.sampling.selections.base import BaseSelection, First, Ordered
@@ -74,6 +76,26 @@ class Settings:
     accept_incomplete: bool
     warned: set[str] = field(default_factory=set[str], repr=False, compare=False)
     """What was said in the log of this strategy, so as not to say it again with each call."""
+    stages: tuple[Stage, ...] = ()
+
+    @property
+    def backends(self) -> list[Any]:
+        """All backends and judges that calls may use; None among them where there is none."""
+        judges = judges_of(self.requirements)
+        for stage in self.stages:
+            judges += [stage.backend, stage.judge, *judges_of(stage.requirements)]
+        return [self.backend, self.judge, *judges]
+
+    def at(self, stage: Stage) -> Settings:
+        """Return what holds in a stage of an escalation."""
+        return replace(
+            self,
+            backend=stage.backend,
+            judge=self.judge if stage.judge is None else stage.judge,
+            requirements=(*self.requirements, *stage.requirements),
+            options=Options.of(stage.options, self.options),
+            stages=(),
+        )
 
     def check_loop_budget(self, loop_budget: object, what: str) -> None:
         """Make sure that a loop budget can be."""
@@ -160,6 +182,7 @@ class Plan:
     options: Options
     validation_context: Context | None
     budgets: tuple[Budget, ...] = ()
+    stages: tuple[Plan, ...] = ()
 
     @property
     def model(self) -> str | None:
@@ -180,6 +203,25 @@ def plan_call(
     budget: Budget | None = None,
 ) -> Plan:
     """Check the arguments of a call, and complete them by the strategy's."""
+    if settings.stages:
+        if backend is not None:
+            msg = "a call of Escalate takes no backend: its stages name theirs"
+            raise ValueError(msg)
+        requirements = check_requirements(requirements, "requirements")
+        plans = [
+            plan_call(
+                settings.at(stage),
+                action,
+                requirements,
+                context=context,
+                format=format,
+                options=options,
+                validation_context=validation_context,
+                budget=budget,
+            )
+            for stage in settings.stages
+        ]
+        return replace(plans[0], stages=tuple(plans))
     asked = as_action(action)
     merged = merge_requirements(
         settings.requirements,

@@ -258,11 +258,12 @@ async def produce(call: CallContext, loop_budget: int, chain: int, last: int) ->
         del call, recorder
 
 
-async def _run_chain(  # noqa: C901, PLR0912 (one loop, the hot one)
+async def _run_chain(  # noqa: C901, PLR0912, PLR0915 (one loop, the hot one)
     call: CallContext, loop_budget: int, chain: int
 ) -> bool:
     """Run the iterations of a chain; tell whether a permanent error ended it."""
-    recorder, scheduler = call.recorder, call.recorder.scheduler
+    recorder, scheduler, stages = call.recorder, call.recorder.scheduler, call.stages
+    broken: CallContext | None = None
     action, context = call.plan.action, call.plan.context
     failed: list[Slice] = []
     to_repair: Slice | None = None
@@ -273,6 +274,14 @@ async def _run_chain(  # noqa: C901, PLR0912 (one loop, the hot one)
             turn = granted
         else:
             return False
+        if stages:
+            before, call = call, stages[min(turn.depth, len(stages) - 1)]
+            if call is broken and scheduler is None:
+                continue  # A permanent error would come again; the next stage's turns are left.
+            if call is not before and to_repair is None:
+                # The turn before has errored, or there was none; what failed earlier is carried on.
+                action, context = call.plan.action, call.plan.context
+                to_repair = failed.pop() if failed else None
         if to_repair is not None and not recorder.stopping:
             # The backend ignored its cancellation, and no task waits that would notice.
             if recorder.over is None and cancel_requested():
@@ -315,7 +324,9 @@ async def _run_chain(  # noqa: C901, PLR0912 (one loop, the hot one)
             recorder.cut_short = True
             return False
         elif not may_go_on(slice_):
-            return True
+            if not stages or call is stages[-1]:
+                return True
+            broken = call
         elif slice_.verdicts and await _stop_at_repeated_bug(call, slice_):
             return False
     return False

@@ -275,3 +275,5 @@ class CallContext(NamedTuple):
     clock: Callable[[], float]
     started: float
     deadline: float | None
+    stages: tuple[CallContext, ...] = ()
+    """Of an escalation: what the turns of each depth go by."""

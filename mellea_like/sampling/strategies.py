@@ -15,7 +15,12 @@ if TYPE_CHECKING:
     from mellea_like.core.conversation import Action, Context
     from mellea_like.core.slice import Slice
 
-__all__ = ["MultiTurnStrategy", "RejectionSamplingStrategy", "RepairTemplateStrategy"]
+__all__ = [
+    "MultiTurnStrategy",
+    "RejectionSamplingStrategy",
+    "RepairTemplateStrategy",
+    "followed_up",
+]
 
 T = TypeVar("T")
 
@@ -51,19 +56,27 @@ class MultiTurnStrategy(BaseSamplingStrategy):
 
     def repair(self, history: Sequence[Slice]) -> tuple[Action[Any], Context]:
         """Answer the last reply with what was wrong with it."""
-        problems = "\n".join(f"- {problem}" for problem in history[-1].problems)
-        wanted = "That was not accepted. Put this right, and give the whole answer again:"
-        message = Message("user", f"{wanted}\n{problems}")
-        first = history[0].action
-        # The reply to an instruction or a message is its text, as the reply to this message is;
-        # a subclass of theirs may read it in another way.
-        plain = type(first) in {Instruction, Message}
-        action = message if plain else _FollowUp(message, first)
-        return action, history[-1].context_after
+        return followed_up(history[0].action, history[-1])
 
     def select_from_failure(self, slices: Sequence[Slice]) -> int:
         """Choose the deepest of the slices that came nearest, for it was repaired most."""
         return deepest_failure(slices)
+
+
+def followed_up(
+    first: Action[Any], last: Slice, required: Sequence[str] = ()
+) -> tuple[Action[Any], Context]:
+    """Go on in the conversation of a failed slice, with what was wrong and what is required now."""
+    problems = "\n".join(f"- {problem}" for problem in last.problems)
+    wanted = "That was not accepted. Put this right, and give the whole answer again:"
+    text = f"{wanted}\n{problems}"
+    if required:
+        text += "\n\nIt is also required:\n" + "\n".join(f"- {what}" for what in required)
+    message = Message("user", text)
+    # The reply to an instruction or a message is its text, as the reply to this message is; a
+    # subclass of theirs may read it in another way.
+    plain = type(first) in {Instruction, Message}
+    return message if plain else _FollowUp(message, first), last.context_after
 
 
 @dataclass(frozen=True, slots=True)

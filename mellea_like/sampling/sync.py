@@ -62,9 +62,7 @@ class SyncSampler:
     def __init__(self, strategy: BaseSamplingStrategy) -> None:
         settings = strategy.settings
         self._strategy = strategy
-        self._thread = _LoopThread(
-            [settings.backend, settings.judge, *judges_of(settings.requirements)]
-        )
+        self._thread = _LoopThread(settings.backends)
 
     @overload
     def sample(

@@ -17,14 +17,16 @@ PRICES = {"m": Price(1, 2), "dear": Price(100, 100)}
 EUROS = {"m": Price(1, 2, "EUR")}
 
 
-def cut(outcome=Outcome.FAILED, usage=Usage(1, 10, 20), *, iteration=1, model="m", **reply):
+def cut(
+    outcome=Outcome.FAILED, usage=Usage(1, 10, 20), *, iteration=1, depth=2, model="m", **reply
+):
     given = {"usage": usage, "model": model, "finish_reason": "stop", **reply}
     generation = None if model == "none came" else Generation("text", **given)
-    return a_slice(iteration, outcome, subsample=1, depth=2, generation=generation, usage=usage)
+    return a_slice(iteration, outcome, subsample=1, depth=depth, generation=generation, usage=usage)
 
 
-def no_reply(outcome=Outcome.CANCELLED, usage=Usage(1, 10, 5, 1)):
-    return cut(outcome, usage, model="none came")
+def no_reply(outcome=Outcome.CANCELLED, usage=Usage(1, 10, 5, 1), **fields):
+    return cut(outcome, usage, model="none came", **fields)
 
 
 def rejected(output: int, **fields):
@@ -48,6 +50,7 @@ def test_a_row_says_whose_turn_it_was_how_it_ended_and_what_it_cost():
         "unknown": 2,
         "saved_tokens": 0,
         "cost": None,
+        "model": "m",
     }
 
 
@@ -172,3 +175,26 @@ def test_a_cost_that_may_be_more_says_so_in_print():
     assert "≥" not in first
     assert "≥0.000020" in second
     assert "≥0.000070" in total
+
+
+# --- which model ------------------------------------------------------------------------------
+
+
+def test_the_model_of_a_slice_without_a_reply_is_that_of_its_depth():
+    slices = [
+        cut(model="small", depth=0),
+        no_reply(depth=0),
+        cut(model="big", depth=1),
+        no_reply(depth=1),
+        no_reply(depth=2),
+    ]
+    prices = {"small": Price(1, 1), "big": Price(10, 10)}
+    made = ledger(slices, None, prices)
+    assert [row.model for row in made.rows] == ["small", "small", "big", "big", None]
+    assert made.by_model["small"].requests == 2
+    assert made.by_model["big"].cost == pytest.approx(450e-6)
+    assert made.by_model[None].cost is None
+
+
+def test_a_ledger_of_one_model_has_no_sum_of_its_own():
+    assert len(str(ledger([cut(), no_reply()], None)).splitlines()) == 4

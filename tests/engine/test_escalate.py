@@ -1,0 +1,363 @@
+"""Escalation: whose turn it is, what the next model sees, and what that leaves in the records."""
+
+from __future__ import annotations
+
+import anyio
+import pytest
+from engine_kit import says, yes
+
+from mellea_like import (
+    Budget,
+    Escalate,
+    Instruction,
+    Message,
+    MultiTurnStrategy,
+    Options,
+    PluginSet,
+    Price,
+    Requirement,
+    Stage,
+    SyncSampler,
+    Verdict,
+    hook,
+)
+from mellea_like.backends.scripted import Reply, ScriptedBackend
+from mellea_like.batch.identity import identity_of
+from mellea_like.core.generation import Generation, Usage
+from mellea_like.errors import (
+    AuthenticationFailed,
+    BackendUnavailable,
+    RequirementError,
+    SamplingFailed,
+)
+from mellea_like.requirements import checks
+from mellea_like.sampling.schedules import Hedged, PerRequirement, Staggered
+from mellea_like.sampling.selections import BestOf
+
+pytestmark = pytest.mark.anyio
+
+VERDICT = '{"passed": %s, "reason": "so"}'
+
+
+class Model(ScriptedBackend):
+    """A scripted backend with a name."""
+
+    def __init__(self, model, replies, **arguments):
+        super().__init__(
+            (lambda request: replies) if isinstance(replies, str) else replies, **arguments
+        )
+        self.model = model
+
+    @property
+    def prompts(self):
+        return [[message.content for message in r.messages] for r in self.requests]
+
+
+def models(result) -> list[str | None]:
+    return [s.generation and s.generation.model for s in result.slices]
+
+
+async def test_each_subsample_goes_on_with_the_next_stage_when_its_turns_are_spent():
+    small, big = Model("small", "no"), Model("big", "yes")
+    strategy = Escalate([Stage(small, turns=3), Stage(big)], selection="ordered")
+    result = await strategy.sample("Say yes.", [yes])
+    assert result.unwrap() == "yes"
+    assert models(result) == ["small"] * 3 + ["big"]
+    assert [s.depth for s in result.slices] == [0, 1, 2, 3]
+    assert small.prompts == [small.prompts[0]] * 3 == big.prompts * 3
+    assert strategy.settings.loop_budget == 4
+
+
+async def test_the_bigger_model_is_not_asked_where_the_small_one_does():
+    small, big = Model("small", ["no", "yes"]), Model("big", "yes")
+    result = await Escalate([Stage(small, turns=3), Stage(big)]).sample("Say yes.", [yes])
+    assert (models(result), big.requests) == (["small", "small"], [])
+
+
+async def test_subsamples_escalate_each_on_its_own():
+    small, big = Model("small", "no"), Model("big", "no")
+    strategy = Escalate([Stage(small, turns=2), Stage(big, turns=3)], concurrency_budget=4)
+    result = await strategy.sample("Say yes.", [yes])
+    assert not result.success
+    assert len(result.slices) == 20
+    for s in result.slices:
+        assert s.generation.model == ("small" if s.depth < 2 else "big")
+    assert result.best.generation.model == "big"
+
+
+async def test_losers_of_all_stages_are_cancelled():
+    small = ScriptedBackend(lambda r: Reply("no", delay=(0, 0, 60)[r.meta.subsample]))
+    big = ScriptedBackend(lambda r: Reply("yes", delay=(0.05, 60, 60)[r.meta.subsample]))
+    strategy = Escalate([Stage(small), Stage(big, turns=5)], concurrency_budget=3)
+    result = await strategy.sample("Say yes.", [yes])
+    assert result.success
+    assert [s.outcome for s in result.slices].count("cancelled") == 2
+    assert small.statistics().cancelled == big.statistics().cancelled == 1
+    assert small.statistics().in_flight == big.statistics().in_flight == 0
+
+
+# --- what is carried
+
+
+async def test_carry_best_shows_the_best_failure_and_why_it_failed():
+    both = [yes, says("please")]
+    small, big = Model("small", ["no", "please", "nope"]), Model("big", "yes please")
+    strategy = Escalate([Stage(small, turns=3), Stage(big, carry="best")])
+    result = await strategy.sample(Instruction("Ask.", system="Be brief."), both)
+    assert result.unwrap() == "yes please"
+    system, prompt = big.prompts[0]
+    assert system == "Be brief."
+    assert prompt == (
+        "Ask.\n\nRequirements:\n- say yes\n- say please\n\n"
+        "An earlier attempt:\nplease\n\nIt was rejected. Put this right:\n- say yes: it lacks yes"
+    )
+    # The strategy finds all reasons, as its stages hand them on.
+    assert [v.status for v in result.slices[0].verdicts] == ["failed", "failed"]
+
+
+async def test_carry_chat_goes_on_in_the_whole_conversation():
+    small, big = Model("small", ["one", "two"]), Model("big", "yes")
+    strategy = Escalate([Stage(small, turns=2, carry="chat"), Stage(big, carry="chat")])
+    assert (await strategy.sample(Message("user", "Say yes."), [yes])).success
+    wrong = (
+        "That was not accepted. Put this right, and give the whole answer again:\n"
+        "- say yes: it lacks yes"
+    )
+    assert big.prompts == [["Say yes.", "one", wrong, "two", wrong]]
+
+
+async def test_carry_chat_asks_what_multi_turn_asks():
+    ours, theirs = Model("m", ["one", "two", "yes"]), Model("m", ["one", "two", "yes"])
+    await Escalate([Stage(ours, turns=3, carry="chat")]).sample("Say yes.", [yes])
+    await MultiTurnStrategy(theirs, loop_budget=3).sample("Say yes.", [yes])
+    assert ours.prompts == theirs.prompts
+
+
+async def test_what_failed_is_carried_past_an_error():
+    down = BackendUnavailable("down")
+    small, big = Model("small", ["almost", down]), Model("big", [down, "yes"])
+    stages = [Stage(small, turns=2), Stage(big, turns=2, carry="best")]
+    result = await Escalate(stages, retry=None).sample("Say yes.", [yes])
+    assert result.success
+    assert len(big.prompts) == 2
+    for (prompt,) in big.prompts:
+        assert "An earlier attempt:\nalmost" in prompt
+
+
+async def test_where_nothing_failed_the_next_stage_is_asked_the_plain_request():
+    small, big = Model("small", [BackendUnavailable("down")]), Model("big", "yes")
+    stages = [Stage(small), Stage(big, carry="best", requirements=[says("yes")])]
+    assert (await Escalate(stages, retry=None).sample("Go.")).success
+    assert big.prompts == [["Go.\n\nRequirements:\n- say yes"]]
+
+
+async def test_a_typed_value_is_read_from_what_the_bigger_model_says():
+    for carry in ("nothing", "best", "chat"):
+        small, big = Model("small", "one"), Model("big", "17")
+        strategy = Escalate([Stage(small), Stage(big, carry=carry)])
+        assert (await strategy.sample("A number.", format=int)).value == 17
+
+
+# --- what a stage has of its own
+
+
+async def test_a_stage_has_options_requirements_and_a_judge_of_its_own():
+    judge, other = Model("judge", VERDICT % "true"), Model("other", VERDICT % "false")
+    small = Model("small", "no")
+    big = Model("big", "yes")
+    strategy = Escalate(
+        [
+            Stage(small, options={"temperature": 1.0}, requirements=["be kind"], judge=other),
+            Stage(big, requirements=[says("yes")], options=Options(max_tokens=9)),
+        ],
+        options={"temperature": 0.5, "max_tokens": 5},
+        judge=judge,
+        requirements=["be short"],
+    )
+    result = await strategy.sample("Go.", options={"top_p": 0.5}, context=None)
+    assert result.success
+    assert (small.requests[0].options.temperature, small.requests[0].options.max_tokens) == (1.0, 5)
+    assert (big.requests[0].options.temperature, big.requests[0].options.max_tokens) == (0.5, 9)
+    assert {r.options.top_p for r in small.requests + big.requests} == {0.5}
+    assert "be kind" in small.prompts[0][0]
+    assert "be kind" not in big.prompts[0][0]
+    assert "say yes" in big.prompts[0][0]
+    assert len(other.requests) > 0 < len(judge.requests)
+    assert [r.description for r in result.best.requirements] == ["be short", "say yes"]
+
+
+async def test_new_requirements_are_told_in_a_chat():
+    small, big = Model("small", "no"), Model("big", "yes please")
+    stages = [Stage(small), Stage(big, carry="chat", requirements=[says("please")])]
+    assert (await Escalate(stages).sample("Say yes.", [yes])).success
+    assert big.prompts[0][-1].endswith("It is also required:\n- say please")
+
+
+async def test_a_stage_that_streams_rejects_early():
+    small, big = ScriptedBackend(lambda request: "bad bad bad"), Model("big", "good")
+    good = Requirement(
+        "good",
+        lambda candidate: "bad" not in candidate.text,
+        stream=lambda text, delta: Verdict.FAIL if "bad" in text else Verdict.UNKNOWN,
+        inline=True,
+    )
+    result = await Escalate([Stage(small), Stage(big)]).sample("x", [good])
+    assert result.success
+    assert result.slices[0].generation.finish_reason == "rejected"
+
+
+# --- errors
+
+
+async def test_a_permanent_error_ends_the_stage_and_not_the_subsample():
+    small, big = Model("small", [AuthenticationFailed("401")]), Model("big", "yes")
+    result = await Escalate([Stage(small, turns=3), Stage(big)]).sample("Say yes.", [yes])
+    assert result.success
+    assert [str(s.outcome) for s in result.slices] == ["errored", "passed"]
+    assert [s.iteration for s in result.slices] == [1, 4]
+    big = Model("big", [AuthenticationFailed("401")])
+    with pytest.raises(AuthenticationFailed):
+        await Escalate([Stage(big, turns=3)]).sample("Say yes.", [yes])
+    assert len(big.requests) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"give_up": PerRequirement()}, "give_up would end"),
+        ({"selection": BestOf(len)}, "different models"),
+    ],
+)
+async def test_what_does_not_go_with_escalation_is_refused(arguments, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        Escalate([Stage(Model("m", "x"))], **arguments)
+
+
+async def test_wrong_stages_are_refused():
+    model = Model("m", "x")
+    for stages in ([], [model], [Stage(model), "x"]):
+        with pytest.raises(TypeError, match="takes a list of stages"):
+            Escalate(stages)
+    with pytest.raises(ValueError, match="turns"):
+        Stage(model, turns=0)
+    with pytest.raises(ValueError, match="carry"):
+        Stage(model, carry="all")
+    with pytest.raises(TypeError, match="backend"):
+        Stage("m")
+    with pytest.raises(TypeError, match="judge"):
+        Stage(model, judge="m")
+    with pytest.raises(ValueError, match="option"):
+        Stage(model, options={"heat": 1})
+    with pytest.raises(TypeError, match="takes a list"):
+        Stage(model, requirements="x")
+    with pytest.raises(ValueError, match="stages name theirs"):
+        await Escalate([Stage(model)]).sample("x", backend=model)
+
+
+async def test_mistakes_in_any_stage_are_found_before_the_first_request():
+    small, big = Model("small", "no"), Model("big", "yes")
+    big.can_judge = False
+    strategy = Escalate([Stage(small), Stage(big, requirements=["be kind"])])
+    with pytest.raises(RequirementError, match="can't judge"):
+        await strategy.sample("x")
+    budget = Budget(money=1.0, prices={"small": Price(1, 1)})
+    strategy = Escalate([Stage(small), Stage(big)], options={"max_tokens": 5}, budget=budget)
+    with pytest.raises(ValueError, match="'big'"):
+        await strategy.sample("x")
+    assert not small.requests
+
+
+# --- with the rest of the engine
+
+
+@pytest.mark.parametrize(
+    "schedule", [Staggered(0.01), Hedged(0.01)], ids=lambda schedule: type(schedule).__name__
+)
+async def test_with_a_schedule_the_depth_of_the_turn_says_the_stage(schedule):
+    small, big = Model("small", "no"), Model("big", "no")
+    stages = [Stage(small, turns=2), Stage(big, carry="best")]
+    result = await Escalate(stages, concurrency_budget=2, schedule=schedule).sample("x", [yes])
+    assert len(result.slices) == 6
+    for s in result.slices:
+        assert s.generation.model == ("small" if s.depth < 2 else "big")
+
+
+async def test_a_permanent_error_with_a_schedule():
+    small = ScriptedBackend(lambda request: AuthenticationFailed("401"))
+    stages = [Stage(small, turns=2), Stage(Model("big", "yes"))]
+    strategy = Escalate(stages, concurrency_budget=2, schedule=Staggered(0.01))
+    assert (await strategy.sample("x", [yes])).success
+
+
+async def test_a_plugin_may_change_the_number_of_turns():
+    @hook("sampling_loop_start")
+    async def longer(payload, ctx=None):
+        return payload.model_copy(update={"loop_budget": 4})
+
+    small, big = Model("small", "no"), Model("big", "no")
+    strategy = Escalate([Stage(small), Stage(big)], plugins=[PluginSet("p", [longer])])
+    result = await strategy.sample("x", [yes])
+    assert models(result) == ["small", "big", "big", "big"]
+
+
+async def test_the_ledger_has_a_row_for_each_turn_and_a_sum_for_each_model():
+    def priced(model, text):
+        return Generation(text, usage=Usage(1, 10, 20), model=model)
+
+    small = ScriptedBackend([priced("small", "no")], cycle=True)
+    big = ScriptedBackend([priced("big", "yes")], cycle=True)
+    prices = {"small": Price(1, 1), "big": Price(10, 10)}
+    result = await Escalate([Stage(small, turns=2), Stage(big)]).sample("x", [yes])
+    ledger = result.ledger(prices)
+    assert [row.model for row in ledger.rows] == ["small", "small", "big"]
+    assert ledger.by_model["small"].requests == 2
+    assert ledger.by_model["big"].cost == pytest.approx(30e-6 * 10)
+    assert ledger.total.cost == pytest.approx(30e-6 * 12)
+    shown = [line.split()[0] for line in str(ledger).splitlines()]
+    assert shown == ["iteration", "1", "2", "3*", "small", "big", "total"]
+
+
+async def test_sync_calls_close_the_connections_of_all_stages():
+    closed: list[str] = []
+
+    class Closing(Model):
+        async def aclose(self):
+            closed.append(self.model)
+
+    stages = [
+        Stage(Closing("small", "no"), judge=Closing("judge", "x")),
+        Stage(Closing("big", "yes")),
+    ]
+    strategy = Escalate(stages)
+    assert await anyio.to_thread.run_sync(strategy.sample_sync, "x", [yes])
+    assert sorted(closed) == ["big", "judge", "small"]
+
+    def threaded():
+        with SyncSampler(strategy) as sampler:
+            return sampler.sample("x", [yes]).unwrap()
+
+    assert await anyio.to_thread.run_sync(threaded) == "yes"
+    assert sorted(closed) == ["big", "big", "judge", "judge", "small", "small"]
+
+
+async def test_a_journal_tells_escalations_apart():
+    def identity(*stages):
+        return identity_of(Escalate(stages))
+
+    small, big = Model("small", "x"), Model("big", "x")
+    one = identity(Stage(small, turns=2), Stage(big))
+    assert one == identity(Stage(small, turns=2), Stage(big))
+    assert "0x" not in str(one)
+    for other in (
+        identity(Stage(small, turns=2), Stage(big, carry="best")),
+        identity(Stage(small, turns=2), Stage(Model("huge", "x"))),
+        identity(Stage(small), Stage(big, turns=2)),
+        identity(Stage(small, turns=2), Stage(big, requirements=[checks.word_count(at_least=2)])),
+    ):
+        assert one != other
+
+
+async def test_nothing_passes():
+    strategy = Escalate([Stage(Model("small", "no")), Stage(Model("big", "no"))])
+    with pytest.raises(SamplingFailed):
+        (await strategy.sample("x", [yes])).unwrap()
