@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 import re
 from functools import partial
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
@@ -30,6 +31,9 @@ __all__ = ["LONGEST_LINE", "begins_results", "read_rows", "row_writer"]
 
 LONGEST_LINE = 16 * 2**20
 """Bytes of a line; no model takes as much, and some files never end."""
+
+LONGEST_NAME = 100
+"""Characters of a name that an error quotes."""
 
 PIECE = 2**20
 """How much of a line that is too long is read at a time."""
@@ -107,7 +111,12 @@ def _jsonl(file: BinaryIO) -> Generator[Row | BadRow]:
 
 def _object(line: bytes, number: int) -> dict[str, Any]:
     try:
-        found: Any = json.loads(line.decode("utf-8"), parse_constant=_not_a_number)
+        found: Any = json.loads(
+            line.decode("utf-8"),
+            parse_constant=_number,
+            parse_float=_number,
+            object_pairs_hook=partial(_without_duplicates, number),
+        )
         if b"\\u" in line:
             json.dumps(found, ensure_ascii=False).encode("utf-8")  # Half a character can't be sent.
         if isinstance(found, dict):
@@ -121,14 +130,29 @@ def _object(line: bytes, number: int) -> dict[str, Any]:
         wrong = f"isn't JSON: {exc.msg} at column {exc.colno}"
     except RecursionError:
         wrong = "is nested too deeply"
+    except BadRow:
+        raise
     except ValueError as exc:  # Digits without end, or a number such as NaN.
         wrong = f"isn't JSON: {exc}"
     msg = f"line {number} {wrong}"
     raise BadRow(msg, number)
 
 
-def _not_a_number(text: str) -> float:
-    msg = f"{text} isn't a number that JSON knows"
+def _without_duplicates(line: int, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        msg = f"line {line} has {json.dumps(twice[:LONGEST_NAME])} twice in one object: keep one"
+        raise BadRow(msg, line)
+    return found
+
+
+def _number(text: str) -> float:
+    number = float(text) if text[-1].isdigit() else math.nan
+    if math.isfinite(number):
+        return number
+    msg = f"{text[:20]} isn't a number that JSON knows"
     raise ValueError(msg)
 
 
