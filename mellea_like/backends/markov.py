@@ -7,6 +7,7 @@ import random
 import re
 import threading
 from collections import Counter
+from contextlib import aclosing, asynccontextmanager
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,10 +20,11 @@ from mellea_like.errors import InvalidRequest
 from mellea_like.runtime.threads import run_in_thread
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import AsyncGenerator, AsyncIterator, Iterable
     from random import Random
 
     from mellea_like.core.backend import Request
+    from mellea_like.core.generation import RequestMeter
 
 __all__ = ["MarkovBackend"]
 
@@ -235,6 +237,9 @@ def _themes(text: str) -> frozenset[str]:
 
 # --- the backend ----------------------------------------------------------------------------------
 
+WORDS_A_STEP = 4
+"""Words of a stream between two checkpoints."""
+
 _training = threading.Lock()
 
 
@@ -297,6 +302,25 @@ class MarkovBackend:
             InvalidRequest: the request asks for a format, a verdict or another model.
             RuntimeError: this Python comes without its help pages, and there is no other corpus.
         """
+        text, reason, meter = await self._draw(request)
+        return self._whole(text, reason, meter)
+
+    @asynccontextmanager
+    async def stream(self, request: Request) -> AsyncGenerator[AsyncIterator[str | Generation]]:
+        """Draw a text and hand it over word by word; see `StreamingBackend.stream`."""
+        async with aclosing(self._pieces(request)) as pieces:
+            yield pieces
+
+    async def _pieces(self, request: Request) -> AsyncGenerator[str | Generation]:
+        text, reason, meter = await self._draw(request)
+        for number, piece in enumerate(word_pieces(text), 1):
+            if number % WORDS_A_STEP == 0:
+                await checkpoint()
+            meter.update(output_tokens=number)
+            yield piece
+        yield self._whole(text, reason, meter)
+
+    async def _draw(self, request: Request) -> tuple[str, str, RequestMeter]:
         self._check(request)
         meter = request.meter.start()
         meter.update(input_tokens=count_words(request.messages))
@@ -318,8 +342,9 @@ class MarkovBackend:
             text = "".join(pieces[: options.max_tokens]).rstrip()
             reason = "length"
         ends = [end for end in map(text.find, options.stop) if end >= 0]
-        if ends:
-            text, reason = text[: min(ends)], "stop"
+        return (text[: min(ends)], "stop", meter) if ends else (text, reason, meter)
+
+    def _whole(self, text: str, reason: str, meter: RequestMeter) -> Generation:
         meter.settle(input_tokens=meter.input_tokens, output_tokens=len(text.split()))
         return Generation(text, usage=meter.usage, model=self.model, finish_reason=reason)
 

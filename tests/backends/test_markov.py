@@ -8,15 +8,17 @@ import anyio
 import pytest
 from pydantic import BaseModel
 
+from mellea_like import RejectionSamplingStrategy
 from mellea_like.backends.markov import (
     MarkovBackend,
     prose_of,
     sentences_of,
 )
-from mellea_like.core.backend import Options, Request, RequestMeta
+from mellea_like.core.backend import Options, Request, RequestMeta, StreamingBackend
 from mellea_like.core.conversation import Message
-from mellea_like.core.generation import Usage
+from mellea_like.core.generation import REJECTED, Usage
 from mellea_like.errors import InvalidRequest
+from mellea_like.requirements.checks import word_count
 
 pytestmark = pytest.mark.anyio
 
@@ -131,6 +133,28 @@ async def test_what_it_can_not_do_is_an_invalid_request(request_, message):
 
 
 # --- streaming, cost, cancellation ------------------------------------------------------------
+
+
+async def test_a_stream_says_what_the_whole_says():
+    backend = MarkovBackend()
+    assert isinstance(backend, StreamingBackend)
+    for seed in range(20):
+        request = ask(seed=seed)
+        async with backend.stream(request) as pieces:
+            seen = [piece async for piece in pieces]
+        whole = await backend.generate(ask(seed=seed))
+        assert "".join(seen[:-1]) == seen[-1].text == whole.text
+        assert len(seen) > 2
+        assert seen[-1].usage == request.meter.usage == whole.usage
+
+
+async def test_a_check_can_reject_what_it_is_writing():
+    strategy = RejectionSamplingStrategy(MarkovBackend(), loop_budget=1)
+    result = await strategy.sample("Write.", [word_count(at_most=1, early=True)])
+    [rejected] = result.slices
+    assert rejected.generation.finish_reason == REJECTED
+    assert len(rejected.text.split()) == 2
+    assert rejected.usage.output_tokens == 2
 
 
 async def test_words_are_counted_as_tokens():
