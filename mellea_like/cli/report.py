@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from dataclasses import dataclass
-from pathlib import Path  # noqa: TC003 (typer reads the annotations)
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from mellea_like.cli.errors import reading
 from mellea_like.cli.exits import Exit, Problem
@@ -42,6 +43,9 @@ SQLITE = b"SQLite format 3\0"
 MOST = 64 * 2**20
 """Bytes of a trace: no call has as many, and some files never end."""
 
+STANDARD = Path("-")
+"""Standard input or output."""
+
 OURS = b"<!-- A report made by mellea-like -->"
 
 
@@ -49,8 +53,12 @@ OURS = b"<!-- A report made by mellea-like -->"
 class ReportOptions:
     """The options of ``mellea-like report``."""
 
-    source: Path = argument("SOURCE", "A journal, or a call's trace as JSON.")
-    output: Path | None = option(None, "The HTML file to write.", "--output", "-o", metavar="FILE")
+    source: Path = argument(
+        "SOURCE", "A journal, or a call's trace as JSON; - reads one from standard input."
+    )
+    output: Path | None = option(
+        None, "The HTML file to write; - for standard output.", "--output", "-o", metavar="FILE"
+    )
     item: int | None = option(
         None, "Only this item of a journal: its call in full.", metavar="N", min=0
     )
@@ -59,11 +67,14 @@ class ReportOptions:
 def run(options: ReportOptions, _ending: Ending) -> int:
     """Run the command."""
     output = options.output
-    if output is not None:
+    if output is not None and output != STANDARD:
         _check_output(output, options.source)
     made, about = _made_of(options.source, options.item, as_text=output is None)
     if output is None:
         write_output(printable(f"{made}\n"))
+        return Exit.PASSED
+    if output == STANDARD:
+        write_output(made)
         return Exit.PASSED
     _save(made, output)
     size = max(1, round(len(made.encode("utf-8")) / 1000))
@@ -73,16 +84,27 @@ def run(options: ReportOptions, _ending: Ending) -> int:
 
 def _made_of(source: Path, item: int | None, *, as_text: bool) -> tuple[str, str]:
     """Make the report, and say what it is about."""
-    with reading(source):
-        with source.open("rb") as file:
-            begin = file.read(len(SQLITE))
-            if begin == SQLITE:
-                return _of_journal(source, item, as_text=as_text)
-            if item is not None:
-                msg = f"--item is for journals, and {source} is none"
-                raise Problem(msg, Exit.USAGE)
-            raw = begin + file.read(MOST)
+    with reading(source), _open(source) as file:
+        begin = file.read(len(SQLITE))
+        if begin == SQLITE and source == STANDARD:
+            msg = "a journal can't be read from standard input: name its file"
+            raise Problem(msg, Exit.USAGE)
+        if begin == SQLITE:
+            return _of_journal(source, item, as_text=as_text)
+        if item is not None:
+            msg = f"--item is for journals, and {source} is none"
+            raise Problem(msg, Exit.USAGE)
+        raw = begin + file.read(MOST)
         return _of_trace(_read_trace(raw), as_text=as_text), "a call"
+
+
+def _open(source: Path) -> BinaryIO:
+    if source != STANDARD:
+        return source.open("rb")
+    if sys.stdin is None:  # pyright: ignore[reportUnnecessaryComparison]
+        msg = "standard input can't be read: it is closed; name a file"
+        raise Problem(msg, Exit.USAGE)
+    return sys.stdin.buffer
 
 
 def _of_journal(path: Path, item: int | None, *, as_text: bool) -> tuple[str, str]:

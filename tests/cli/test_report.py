@@ -55,6 +55,25 @@ def test_no_text_of_a_model_reaches_the_terminal_unescaped(command, tmp_path, te
     assert not UNSAFE.search(out)
 
 
+def test_dashes_are_standard_input_and_output(trace, tmp_path):
+    def run(*arguments, stdin=trace):
+        command = [sys.executable, "-m", "mellea_like.cli.main", "report", *arguments]
+        with stdin.open("rb") as file:
+            return subprocess.run(
+                command, stdin=file, capture_output=True, cwd=tmp_path, timeout=60, check=False
+            )
+
+    assert run("-").stdout.startswith(b"Passed: iteration 2 won.")
+    page = run("-", "-o", "-")
+    assert (page.returncode, page.stderr) == (0, b"")
+    assert page.stdout.startswith(b"<!doctype html>")
+    assert not (tmp_path / "-").exists()
+    database = tmp_path / "run.db"
+    database.write_bytes(b"SQLite format 3\0")
+    refused = run("-", stdin=database)
+    assert (refused.returncode, b"a journal can't be read from" in refused.stderr) == (2, True)
+
+
 # --- from a journal ---------------------------------------------------------------------------
 
 
