@@ -183,6 +183,10 @@ class Backends:
         options = self._options
         if options.judge_model is None and options.judge_base_url is None:
             return None
+        if not options.requirements and (options.judge_model or options.judge_base_url):
+            given = "--judge-model" if options.judge_model else "--judge-base-url"
+            msg = f"{given} names a judge that has nothing to decide: add --require TEXT"
+            raise Problem(msg, Exit.USAGE)
         at, url = "--judge-base-url", options.judge_base_url
         if url is None:
             at, url = "--base-url", options.base_url

@@ -109,7 +109,11 @@ def read_section(section: type[S], given: Mapping[str, Any], names: Mapping[str,
         option = names.get(place, "")
         for name, written in names.items():
             message = re.sub(rf"\b{name} (?=\d|takes)", f"{written} ", message)
-        if option and message.startswith("takes"):
+        if place == "json_schema":
+            message = message.removeprefix("json_schema: ")
+            file = str(error["input"])
+            message = f"{option}: {message}" if file in message else f"{option}: {file}: {message}"
+        elif option and message.startswith("takes"):
             value: object = error["input"]
             shown = one_line(repr(value) if isinstance(value, str) else f"{value:g}", 80)
             message = f"{option} {message}, not {shown}"

@@ -379,19 +379,19 @@ def test_what_the_journal_has_is_not_asked_again_and_the_results_are_made_anew(
 @pytest.mark.parametrize(
     ("what", "more"),
     [
-        ("prompt was", {"prompt": "Tell {{ text }}"}),
-        ("requirements", ["--check", "words<=9"]),
-        ("loop_budget", ["--loop", "3"]),
-        ("seed", ["--seed", "3"]),
-        ("schema", ["--schema", "SCHEMA"]),
-        ("input was", {}),
+        ("--prompt was", {"prompt": "Tell {{ text }}"}),
+        ('--check, --require: "has at most 9 words"', ["--check", "words<=9"]),
+        ("--loop was 5 and is 3", ["--loop", "3"]),
+        ("--seed: 3 is new", ["--seed", "3"]),
+        ("--schema: ", ["--schema", "SCHEMA"]),
+        ("INPUT was", {}),
     ],
 )
 def test_another_run_is_refused_and_says_what_differs(batch, server, tmp_path, what, more):
     journal, out = ("--journal", str(tmp_path / "run.db")), tmp_path / "out.jsonl"
     assert batch(*journal)[0] == 0
     before = out.read_bytes()
-    if what == "input was":
+    if what == "INPUT was":
         write_rows(tmp_path / "in.jsonl", 6)
     (tmp_path / "schema.json").write_text("{}")
     arguments = more if isinstance(more, list) else []

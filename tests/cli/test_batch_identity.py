@@ -34,7 +34,7 @@ def test_another_corpus_is_refused_and_the_same_under_another_name_is_not(batch,
     before = (tmp_path / "out.jsonl").read_bytes()
     code, _, err = batch()
     assert code == 3
-    assert 'belongs to another run: corpus was ["28 bytes, sha256 ' in err
+    assert 'belongs to another run: --corpus was ["28 bytes, sha256 ' in err
     assert (tmp_path / "out.jsonl").read_bytes() == before
     file.write_text(text)
     more = tmp_path / "more.txt"

@@ -69,7 +69,7 @@ MARKOV = ("--backend", "markov")
         ((*BASE, "--failed", "there.jsonl"), 3, "--failed: there.jsonl is there already"),
         ((*BASE[:4], "sub"), 2, "--output: sub does not end in one of .jsonl"),
         ((*BASE[:4], "dir.csv"), 3, "--output: dir.csv is a directory: name a file"),
-        ((*BASE[:4], "no/out.csv"), 3, "--output: can't write into the directory "),
+        ((*BASE[:4], "no/out.csv"), 3, "--output: there is no directory "),
         ((*BASE[:4], "out.xlsx"), 2, "--output: out.xlsx does not end in one of .jsonl"),
         ((*BASE[:4], "out.parquet"), 2, "a crash would lose all: add --journal FILE"),
         ((*BASE, "--journal", "there.jsonl"), 3, "it isn't a journal, nor any SQLite"),

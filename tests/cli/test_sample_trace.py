@@ -52,7 +52,7 @@ def test_and_one_that_ended_in_an_error(command, tmp_path):
 @pytest.mark.parametrize(
     ("place", "sentence"),
     [
-        ("no/t.json", "--trace: can't write into the directory no"),
+        ("no/t.json", "--trace: there is no directory no"),
         (".", "--trace: . isn't a file"),
         ("/dev/null", "--trace: /dev/null isn't a file"),
     ],

@@ -49,6 +49,7 @@ from command_line import run
         ),
         (["--timeout", "inf"], "takes a finite number (leave it out for no limit), not inf"),
         (["--model", " "], "--model takes a text that isn't empty, not"),
+        (["--judge-model", "m"], "--judge-model names a judge that has nothing to decide: add"),
         (["--judge-model", ""], "--judge-model takes a text that isn't empty, not"),
         (
             ["--judge-base-url", "localhost", "--require", "is kind"],
@@ -102,6 +103,7 @@ def test_an_empty_instruction_is_bad_usage(command, instruction):
         (["--corpus", "/dev/zero"], "--corpus: there is no file /dev/zero"),
         (["--gguf", "/dev/zero"], "--gguf: there is no file /dev/zero"),
         (["--schema", "/dev/zero"], "--schema: there is no file /dev/zero"),
+        (["--trace", "/missing/t.json"], "--trace: there is no directory /missing"),
         (["--model", "m"], "no API key for https://api.openai.com/v1: set OPENAI_API_KEY\n"),
         (["--model", "m", "--base-url", "http://127.0.0.1:9/v1"], "can't reach http://127.0.0.1:9"),
     ],
@@ -129,7 +131,9 @@ def test_a_schema_that_is_none_exits_with_3_and_a_sentence(command, tmp_path, co
     file.write_bytes(content)
     code, out, err = command("sample", "Write.", "--schema", str(file))
     assert (code, out) == (3, "")
+    assert f"--schema: {file}" in err
     assert sentence in err
+    assert "json_schema" not in err
 
 
 def test_a_corpus_that_is_no_text_exits_with_3_and_a_sentence(command, tmp_path):

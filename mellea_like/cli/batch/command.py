@@ -12,16 +12,18 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from mellea_like.batch.api import sample_many
+from mellea_like.batch.differences import Difference
 from mellea_like.batch.journal.journal import Journal
 from mellea_like.batch.journal.reader import read_run
 from mellea_like.cli.backends import Backends
-from mellea_like.cli.batch.options import STANDARD
+from mellea_like.cli.batch.options import STANDARD, BatchOptions
 from mellea_like.cli.batch.output import Output, ReaderLeft
 from mellea_like.cli.batch.progress import BatchView, so_far, summary
 from mellea_like.cli.batch.prompt import PromptTemplate
 from mellea_like.cli.batch.source import RowSource, digest_of
 from mellea_like.cli.errors import code_of, in_options, logs, problems_of, report, sentence
 from mellea_like.cli.exits import Exit, Problem
+from mellea_like.cli.option_fields import option_names
 from mellea_like.cli.streams import is_terminal, warn
 from mellea_like.core.format import strip_fence
 from mellea_like.core.trace import usage_to_dict
@@ -31,10 +33,20 @@ from mellea_like.runtime.garbage_collector import relaxed_gc
 if TYPE_CHECKING:
     from mellea_like.batch.item import ItemResult
     from mellea_like.batch.rows.formats import Row
-    from mellea_like.cli.batch.options import BatchOptions
     from mellea_like.cli.signals import Ending
 
 __all__ = ["run_batch"]
+
+OPTIONS = {
+    "loop_budget": "--loop",
+    "concurrency_budget": "--concurrency",
+    "provider": "--backend",
+    "requirements": "--check, --require",
+    "judge": "--judge-model",
+    "format": "--schema",
+    "input": "INPUT",
+}
+"""Parts of a run that the library calls otherwise than the options do."""
 
 MOST_ERRORS_TOLD = 5
 """How many different errors are told one by one."""
@@ -61,7 +73,7 @@ def run_batch(options: BatchOptions, ending: Ending) -> int:
         except Exception as error:  # noqa: BLE001 (said in a sentence; shown with --debug)
             # Whether a journal's run can be resumed, and how, is what its error says.
             resumable = not isinstance(error, JournalError)
-            report(error, debug=debug)
+            report(_with_options(error), debug=debug)
             code = code_of(error)
         if batch is not None and batch.begun:
             warn(f"Stopped{batch.so_far(resumable=resumable)}")
@@ -322,3 +334,19 @@ def _output(text: str, *, as_value: bool) -> Any:
 
 def _no_number(text: str) -> Any:
     raise ValueError(text)
+
+
+def _with_options(error: Exception) -> Exception:
+    """Say in options how the run differs from the one that its journal has."""
+    if not isinstance(error, JournalError) or not error.differences:
+        return error
+    message = str(error)
+    options = option_names(BatchOptions) | OPTIONS
+    for one in error.differences:
+        name = one[0].removeprefix("options.")
+        if name in options:
+            told = Difference(*one)
+            message = message.replace(str(told), str(told._replace(name=options[name])))
+    worded = JournalError(message, error.differences)
+    worded.__cause__ = error
+    return worded

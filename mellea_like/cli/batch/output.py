@@ -64,6 +64,9 @@ class Output:
                 " with --force"
             )
             raise Problem(msg)
+        if not self.path.parent.is_dir():
+            msg = f"{option}: there is no directory {self.path.parent}"
+            raise Problem(msg)
         if not os.access(self.path.parent, os.W_OK):
             msg = f"{option}: can't write into the directory {self.path.parent}"
             raise Problem(msg)

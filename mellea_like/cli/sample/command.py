@@ -234,6 +234,9 @@ def _check_trace(path: Path) -> None:
     if os.path.exists(path) and not os.path.isfile(path):  # noqa: PTH110, PTH113 (never raise)
         msg = f"--trace: {path} isn't a file"
         raise Problem(msg)
+    if not os.path.isdir(path.parent):  # noqa: PTH112 (never raises)
+        msg = f"--trace: there is no directory {path.parent}"
+        raise Problem(msg)
     if not os.access(path.parent, os.W_OK):
         msg = f"--trace: can't write into the directory {path.parent}"
         raise Problem(msg)
