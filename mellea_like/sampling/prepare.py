@@ -98,7 +98,7 @@ class Settings:
         )
 
     def check_loop_budget(self, loop_budget: object, what: str) -> None:
-        """Make sure that a loop budget can be."""
+        """Make sure that a loop budget is possible."""
         if isinstance(loop_budget, bool) or not isinstance(loop_budget, int) or loop_budget < 1:
             msg = f"{what} to {loop_budget!r}: it is an int of at least 1"
             raise ValueError(msg)
@@ -118,7 +118,7 @@ def check_retry(retry: object) -> None:
 
 
 def check_selection(selection: Selection) -> CheckedSelection:
-    """Make sure that a selection can be."""
+    """Make sure that an argument is a selection, and normalise it."""
     if isinstance(selection, str) and selection in ("first", "ordered"):
         return selection
     # Imported lazily: most programs don't need it.
