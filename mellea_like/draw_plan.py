@@ -22,6 +22,7 @@ from mellea_like.report.iterations import (
     Prices,
     damage,
     independent_draws,
+    passes_of,
     prices_of,
     usage_of,
 )
@@ -400,8 +401,7 @@ class _Findings:
                 self.money = self.money.plus(self.prices.cost(usage, s["model"]))
         if not draws:
             return
-        passes = [number for number, s in enumerate(draws, 1) if s["outcome"] == "passed"]
-        self.shown.append((len(draws), len(passes), passes[0] if passes else None))
+        self.shown.append(passes_of(draws))
         if not any(s["outcome"] == "passed" for s in trace["slices"]):
             about = " ".join((label or trace["slices"][0]["action"]["text"]).split())
             self.unsolved.append((position, clip(about, _LABEL), len(draws)))

@@ -13,9 +13,19 @@ from mellea_like.report.markup import Html, html, joined
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from mellea_like.estimate import Coverage
     from mellea_like.report.statistics import Distribution
 
-__all__ = ["Breakdown", "breakdown", "columns", "numbers", "rate_bar", "sizes", "ticks"]
+__all__ = [
+    "Breakdown",
+    "breakdown",
+    "columns",
+    "coverage_chart",
+    "numbers",
+    "rate_bar",
+    "sizes",
+    "ticks",
+]
 
 # --- parts of a whole -----------------------------------------------------------------------------
 
@@ -147,6 +157,65 @@ def _text(x: float, y: float, words: str, kind: str = "") -> Html:
         f"{y:.5g}",
         html(' class="{}"', kind) if kind else None,
         words,
+    )
+
+
+# --- curves ---------------------------------------------------------------------------------------
+
+SIDE = 44
+"""Room for the names of the shares."""
+
+
+def coverage_chart(measured: Sequence[Coverage], predicted: Sequence[Coverage]) -> Html:
+    """Draw the coverage by number of draws: what was measured, and what is predicted beyond it.
+
+    Both are with their intervals; the axis of the draws is logarithmic.
+    """
+    reach = math.log2(max(predicted[-1].draws, 2))
+
+    def place(draws: int, share: float) -> str:
+        x = SIDE + (RIGHT - SIDE) * math.log2(draws) / reach
+        return f"{x:.5g},{BOTTOM - (BOTTOM - TOP) * share:.5g}"
+
+    def line(points: Sequence[Coverage], kind: str) -> Html:
+        upper = [place(p.draws, p.high) for p in points]
+        lower = [place(p.draws, p.low) for p in reversed(points)]
+        return html(
+            '<polygon points="{}" class="band {}"/><polyline points="{}" class="curve {}"/>',
+            " ".join(upper + lower),
+            kind,
+            " ".join(place(p.draws, p.share) for p in points),
+            kind,
+        )
+
+    known = measured[-1].draws
+    beyond = [p for p in predicted if p.draws >= known]
+    parts: list[Html] = []
+    for share in (0.0, 0.5, 1.0):
+        y = BOTTOM - (BOTTOM - TOP) * share
+        parts.append(
+            html('<line x1="{}" x2="{}" y1="{}" y2="{}" class="grid"/>', SIDE, RIGHT, y, y)
+        )
+        parts.append(_text(SIDE / 2, y + 4, percent(share, 1)))
+    for power in range(0, int(reach) + 1, 1 + int(reach) // MOST_NAMES):
+        x = SIDE + (RIGHT - SIDE) * power / reach
+        parts.append(_text(x, BOTTOM + 16, str(2**power)))
+    parts += [line(measured, "measured"), line(beyond, "predicted")]
+    shown = [(p, "measured") for p in measured if p.draws & (p.draws - 1) == 0]
+    shown += [(p, "predicted") for p in beyond if p.draws > known]
+    said = "; ".join(
+        f"{plural(p.draws, 'draw')}: {percent(p.share, 1)}, {kind}, {percent(p.low, 1)} to"
+        f" {percent(p.high, 1)}"
+        for p, kind in shown
+    )
+    return html(
+        '<svg class="chart" viewBox="0 0 {0} {1}" role="img" aria-label="{2}"><title>{2}</title>'
+        "{3}{4}</svg>",
+        WIDTH,
+        HEIGHT,
+        f"Coverage by draws. {said}.",
+        joined(*parts),
+        _text((SIDE + RIGHT) / 2, HEIGHT - 6, "draws of each item"),
     )
 
 

@@ -11,7 +11,7 @@ from mellea_like.core.prices import Price, cost, currency_of, price_for
 from mellea_like.core.trace import decision_from_dict
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping
+    from collections.abc import Generator, Mapping, Sequence
 
     from mellea_like.core.decision import Decision
 
@@ -23,6 +23,7 @@ __all__ = [
     "decision_of",
     "fates_in",
     "independent_draws",
+    "passes_of",
     "prices_of",
     "problems_of",
     "usage_of",
@@ -122,6 +123,12 @@ def winners_of(trace: Mapping[str, Any]) -> list[Mapping[str, Any]]:
         return [] if (winner := winner_of(trace)) is None else [winner]
     found = {s["iteration"]: s for s in trace["slices"]}
     return [found[iteration] for iteration in decision["winners"] if iteration in found]
+
+
+def passes_of(draws: Sequence[Mapping[str, Any]]) -> tuple[int, int, int | None]:
+    """Count an item's draws and passes, and say which draw was the first to pass."""
+    passed = [number for number, s in enumerate(draws, 1) if s["outcome"] == "passed"]
+    return len(draws), len(passed), passed[0] if passed else None
 
 
 def cut(trace: Mapping[str, Any], most: int) -> tuple[Mapping[str, Any], int]:

@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any, cast
 
 from mellea_like.core.prices import with_currency
-from mellea_like.report.charts import breakdown, columns, numbers, rate_bar, sizes
+from mellea_like.report.charts import breakdown, columns, coverage_chart, numbers, rate_bar, sizes
 from mellea_like.report.format import amount, count, moment, money, percent, plural, seconds
 from mellea_like.report.icons import swatch
 from mellea_like.report.iterations import FATES, cut, damage, problems_of, winner_of
@@ -271,6 +271,7 @@ def _content(figures: RunFigures, title: str | None) -> dict[str, Any]:
         "until_chart": columns(
             numbers(figures.until_passed), "item", "iterations until one passed"
         ),
+        **_coverage(figures),
         "latency_note": latency_words(figures),
         "latency_chart": columns(sizes(figures.latency, seconds), "item", "time per item, up to"),
         **_cost(figures),
@@ -308,6 +309,35 @@ def _tokens(figures: RunFigures) -> dict[str, Any]:
         "tokens_note": note,
         "tokens_parts": breakdown(went, SCOPE),
     }
+
+
+def _coverage(figures: RunFigures) -> dict[str, Any]:
+    curve = figures.coverage
+    if curve is None:
+        return {"coverage_note": "No draw was judged.", "coverage_chart": None}
+    last = curve.measured[-1]
+    reach = 4 * last.draws
+    predicted = [curve.predicted(k) for k in _steps(last.draws, reach)]
+    far, (low, high) = predicted[-1], curve.hopeless
+    note = (
+        f"Measured up to {plural(last.draws, 'draw')}: {percent(last.share, 1)} of the items."
+        f" Predicted for {count(reach)} (dashed): {percent(far.share, 1)},"
+        f" 95 % interval {100 * far.low:.1f} to {100 * far.high:.1f}."
+        f" By the fit, {percent(curve.fit.hopeless, 1)} ({100 * low:.1f} to {100 * high:.1f})"
+        " never pass. Repairs are not counted as draws."
+    )
+    return {
+        "coverage_note": note,
+        "coverage_chart": coverage_chart(curve.measured, predicted),
+    }
+
+
+def _steps(first: int, last: int) -> list[int]:
+    """Choose numbers from one to another, each about a fifth more than the one before."""
+    steps = [first]
+    while steps[-1] < last:
+        steps.append(min(last, max(steps[-1] + 1, round(steps[-1] * 1.2))))
+    return steps
 
 
 def _rates(figures: RunFigures) -> dict[str, Any]:

@@ -12,11 +12,14 @@ from heapq import heappush, heappushpop
 from typing import TYPE_CHECKING, Any
 
 from mellea_like.core.generation import Usage
+from mellea_like.estimate import coverage_curve
 from mellea_like.report.iterations import (
     FATES,
     Money,
     decision_of,
     fates_in,
+    independent_draws,
+    passes_of,
     prices_of,
     problems_of,
     usage_of,
@@ -26,6 +29,7 @@ from mellea_like.report.iterations import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from mellea_like.estimate import CoverageCurve
 
 __all__ = [
     "LISTED",
@@ -174,6 +178,8 @@ class RunFigures:
         self.errors: Counter[str] = Counter()
         self.until_passed = Distribution()
         self.outcomes: Counter[str] = Counter()
+        self.shown: Counter[tuple[int, int, int | None]] = Counter()
+        """Draws, passes and the first draw that passed: how many items showed that."""
         self.latency = Distribution()
         self.costs = Distribution()
         self._intervals = Intervals()
@@ -220,6 +226,7 @@ class RunFigures:
             return recorded, money
         slices: list[Mapping[str, Any]] = trace["slices"]
         winner = winner_of(trace)
+        self.shown[passes_of(independent_draws(trace))] += 1
         models = {s["model"] for s in slices if s["model"] is not None}
         common = models.pop() if len(models) == 1 else None
         for s in slices:
@@ -296,6 +303,13 @@ class RunFigures:
         if self.run["started"] is None or not self._intervals:
             return None
         return self._intervals.total
+
+    @property
+    def coverage(self) -> CoverageCurve | None:
+        """The share of items that pass by the number of draws; None where none was judged."""
+        if not any(draws for draws, _, _ in self.shown):
+            return None
+        return coverage_curve(self.shown.elements())
 
     @property
     def by_requirement(self) -> list[tuple[str, Tally]]:

@@ -118,6 +118,7 @@ def test_a_page_about_a_run_says_how_it_went(some, run_page):
         "Pass rate by requirement",
         "the reply says 'alpha'",
         "Attempts to success",
+        "Coverage by number of draws",
         "Time per item",
         "Cost per item",
         "BackendUnavailable",
