@@ -176,7 +176,7 @@ def _field(text: str, path: str) -> Any:
     try:
         found: Any = json.loads(strip_fence(text))
         for step in path.split("."):
-            found = found[int(step)] if isinstance(found, list) else found[step]
+            found = found[int(step) if type(found) is list else step]
     except (IndexError, KeyError, RecursionError, TypeError, ValueError):
         msg = f"the reply is no JSON with {path} in it"
         raise ValueError(msg) from None

@@ -165,7 +165,38 @@ async def test_several_replies_are_sampled_at_a_time_and_all_have_passed():
     assert {choice["message"]["content"] for choice in body["choices"]} == {"a", "b", "g"}
     assert body["mellea_like"]["iterations"] == 5
     ids = {choice["mellea_like"]["sampling_id"] for choice in body["choices"]}
-    assert len(ids) == 3
+    assert len(ids) == 1, "one call has collected them"
+    assert len({choice["mellea_like"]["iteration"] for choice in body["choices"]}) == 3
+
+
+async def test_several_replies_are_one_call_that_ends_when_there_are_enough(virtual_clock):
+    replies = [Reply("a b c", delay=1), *(Reply("a", delay=d) for d in (2, 3, 60, 60))]
+    backend = ScriptedBackend(replies)
+    async with calling(backend, checks=["words<=2"], loop=2, concurrency=2) as caller:
+        body = (await caller.chat(n=2)).json
+    assert len(body["choices"]) == 2
+    assert virtual_clock.now == pytest.approx(3)
+    statistics = backend.statistics()
+    assert statistics.max_in_flight == 4  # So many at a time for each reply.
+    assert (statistics.finished, statistics.in_flight) == (3, 0)
+    assert statistics.cancelled == statistics.started - 3
+
+
+async def test_with_best_the_best_failures_fill_up_what_several_replies_lack():
+    backend = Recording("a b c", "a", "a b c d", "b c d")
+    config = {"checks": ["words<=3", "words<=2"], "loop": 1, "when_nothing_passed": "best"}
+    async with calling(backend, **config) as caller:
+        answer = await caller.chat(n=4)
+    assert answer.headers["x-mellea-like-passed"] == "false"
+    choices = answer.json["choices"]
+    assert [choice["message"]["content"] for choice in choices] == [
+        "a",
+        "a b c",
+        "b c d",
+        "a b c d",
+    ]
+    assert [choice["mellea_like"]["passed"] for choice in choices] == [True, False, False, False]
+    assert ["problems" in choice["mellea_like"] for choice in choices] == [False, True, True, True]
 
 
 async def test_of_several_replies_those_come_that_passed():
@@ -186,6 +217,55 @@ async def test_seeds_differ_between_replies_and_not_between_requests():
     seeds = [request.options.seed for request in backend.requests]
     assert len(set(seeds)) == 2
     assert sorted(seeds[:2]) == sorted(seeds[2:])
+
+
+# --- selections ---------------------------------------------------------------------------------
+
+
+async def test_the_model_says_which_reply_wins():
+    backend = Recording("a b", "a b c d", "a", "a b c")
+    async with calling(backend, select="best:-words", n=3, concurrency=4) as caller:
+        body = (await caller.chat()).json
+        assert body["choices"][0]["message"]["content"] == "a"
+        assert body["mellea_like"]["iterations"] == 3
+        # A request may ask for fewer draws than the model chooses among.
+        few = (await caller.chat(mellea_like={"loop": 1, "concurrency": 2})).json
+        assert few["mellea_like"]["iterations"] == 2
+
+
+async def test_several_replies_of_a_model_with_a_selection_are_selected_each():
+    backend = Recording("yes", "no", "Yes")
+    async with calling(backend, select="vote:lower", n=3, loop=3) as caller:
+        body = (await caller.chat(n=2)).json
+    assert len(body["choices"]) == 2
+    assert len({choice["mellea_like"]["sampling_id"] for choice in body["choices"]}) == 2
+
+
+@pytest.mark.parametrize(("select", "requests"), [("tournament", 4), ("best:judge:Kind?", 4)])
+async def test_what_a_judge_takes_to_select_is_in_the_usage(select, requests):
+    def answers(request):
+        told = request.messages[-1].content
+        text = "kind" if len(backend.requests) > 1 else "rude"
+        if "<b>" in told:
+            text = json.dumps({"better": "a" if "<a>kind" in told else "b"})
+        elif "Score: Kind?" in told:
+            text = json.dumps({"reason": "", "score": 9 if "kind</answer>" in told else 1})
+        return Generation(text, usage=Usage(1, 10, 1))
+
+    backend = FunctionBackend(answers, inline=True)
+    backend.requests = []
+    inner = backend.generate
+
+    async def generate(request):
+        backend.requests.append(request)
+        return await inner(request)
+
+    backend.generate = generate
+    async with calling(backend, select=select, n=2, loop=2) as caller:
+        body = (await caller.chat()).json
+    assert body["choices"][0]["message"]["content"] == "kind"
+    assert body["mellea_like"]["requests"] == requests
+    assert body["usage"]["total_tokens"] == requests * 11
 
 
 # --- what is sent to the upstream ---------------------------------------------------------------

@@ -402,3 +402,16 @@ async def test_a_score_may_be_awaited_whatever_returns_it():
     backend = by_iteration({1: "yes", 2: "yes!!"})
     result = await strategy(backend, BestOf(lambda c: later(c.text)), width=2).sample("do", [yes])
     assert result.value == "yes!!"
+
+
+async def test_collecting_may_draw_ahead_and_cancels_what_is_left():
+    replies = {1: after(1, "no"), 2: after(2, "yes"), 3: after(3, "yes!"), 4: after(60, "yes?")}
+    backend = by_iteration(replies | {5: after(60, "yes?")})
+    result = await strategy(backend, Collect(2, ahead=2), width=5).sample("do", [yes])
+    assert result.values == ("yes", "yes!")
+    assert result.elapsed == pytest.approx(3.0)
+    # Four for two that are wanted, a fifth where one failed, and none when only one is wanted.
+    assert backend.statistics().started == 5
+    assert backend.statistics().cancelled == 2
+    with pytest.raises(ValueError, match=r"Collect\(ahead=...\) is an int of at least 1"):
+        Collect(2, ahead=0)

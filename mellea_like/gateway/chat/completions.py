@@ -31,9 +31,14 @@ from mellea_like.web import while_here
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 
-    from mellea_like.core.result import SamplingResult
+    from mellea_like.core.slice import Slice
     from mellea_like.gateway.chat.caller_checks import Workers
-    from mellea_like.gateway.chat.served_model import PlannedRequest, ReplyOutcome, ServedModel
+    from mellea_like.gateway.chat.served_model import (
+        Choice,
+        PlannedRequest,
+        ReplyOutcome,
+        ServedModel,
+    )
     from mellea_like.gateway.http.guard import Receive, Scope, Send
     from mellea_like.gateway.http.metrics import Metrics
 
@@ -191,14 +196,12 @@ class Answer:
 
     # Raises a Refusal where there is none to show.
     def __init__(self, model: str, plan: PlannedRequest, outcomes: Sequence[ReplyOutcome]) -> None:
-        shown = [
-            outcome
-            for outcome in outcomes
-            if outcome.passed or (plan.best and outcome.error is None)
+        most = plan.n if plan.collects else 1
+        self._shown = [
+            choice for outcome in outcomes for choice in outcome.choices(most, failures=plan.best)
         ]
-        if not shown:
+        if not self._shown:
             raise refusal_of(outcomes, retried=plan.retried)
-        self._shown = [outcome.result for outcome in shown if outcome.result is not None]
         self._summary = _summary(outcomes)
         self._usage = _usage(outcomes)
         self._frame = {
@@ -213,25 +216,25 @@ class Answer:
         choices = [
             {
                 "index": index,
-                "message": {"role": "assistant", **_message(result)},
+                "message": {"role": "assistant", **_message(choice.reply)},
                 "logprobs": None,
-                "finish_reason": _finish_reason(result),
-                "mellea_like": _told(result),
+                "finish_reason": _finish_reason(choice.reply),
+                "mellea_like": _told(choice),
             }
-            for index, result in enumerate(self._shown)
+            for index, choice in enumerate(self._shown)
         ]
         told = {"usage": self._usage, "mellea_like": self._summary}
         return {"object": "chat.completion", **self._frame, "choices": choices, **told}
 
     def chunks(self, *, include_usage: bool) -> Iterator[dict[str, Any]]:
         """Write the chunks of a streamed completion."""
-        for index, result in enumerate(self._shown):
+        for index, choice in enumerate(self._shown):
             yield self._chunk(index, {"role": "assistant", "content": ""})
-            delta = {kind: text for kind, text in _message(result).items() if text}
+            delta = {kind: text for kind, text in _message(choice.reply).items() if text}
             if delta:
                 yield self._chunk(index, delta)
-            last = self._chunk(index, {}, _finish_reason(result))
-            last["choices"][0]["mellea_like"] = _told(result)
+            last = self._chunk(index, {}, _finish_reason(choice.reply))
+            last["choices"][0]["mellea_like"] = _told(choice)
             if index == len(self._shown) - 1:
                 last["mellea_like"] = self._summary
             yield last
@@ -273,36 +276,35 @@ def _usage(outcomes: Sequence[ReplyOutcome]) -> dict[str, int]:
     }
 
 
-def _told(result: SamplingResult[Any]) -> dict[str, Any]:
+def _told(choice: Choice) -> dict[str, Any]:
+    result, reply = choice
     shown: dict[str, Any] = {
-        "passed": result.success,
+        "passed": reply.passed,
         "sampling_id": result.sampling_id,
         "iterations": len(result.slices),
-        "iteration": result.best.iteration,
+        "iteration": reply.iteration,
         "stop_reason": result.stop_reason.value,
     }
-    return shown if result.success else {**shown, "problems": _problems(result)}
+    return shown if reply.passed else {**shown, "problems": _problems(reply)}
 
 
-def _message(result: SamplingResult[Any]) -> dict[str, str | None]:
-    text = result.best.text
-    refused = _reason(result) == REFUSED
+def _message(reply: Slice) -> dict[str, str | None]:
+    text, refused = reply.text, _reason(reply) == REFUSED
     return {"content": None, "refusal": text} if refused else {"content": text, "refusal": None}
 
 
-def _finish_reason(result: SamplingResult[Any]) -> str:
-    reason = _reason(result)
+def _finish_reason(reply: Slice) -> str:
+    reason = _reason(reply)
     return reason if reason in FINISHED else "stop"
 
 
-def _reason(result: SamplingResult[Any]) -> str:
-    generation = result.best.generation
-    assert generation is not None  # noqa: S101 (what was judged was generated)
-    return generation.finish_reason or "stop"
+def _reason(reply: Slice) -> str:
+    assert reply.generation is not None  # noqa: S101 (what was judged was generated)
+    return reply.generation.finish_reason or "stop"
 
 
-def _problems(result: SamplingResult[Any]) -> list[str]:
-    return list(result.best.problems[:MOST_PROBLEMS])
+def _problems(reply: Slice) -> list[str]:
+    return list(reply.problems[:MOST_PROBLEMS])
 
 
 # --- why there is no reply -----------------------------------------------------------------------
@@ -321,8 +323,8 @@ def refusal_of(outcomes: Sequence[ReplyOutcome], *, retried: bool) -> Refusal:
     result = judged[0]
     failure = {
         **_summary(outcomes),
-        "problems": _problems(result),
-        "best": {**_message(result), "finish_reason": _finish_reason(result)},
+        "problems": _problems(result.best),
+        "best": {**_message(result.best), "finish_reason": _finish_reason(result.best)},
         "stop_reason": result.stop_reason.value,
         "stop_detail": result.stop_detail,
         "usage": _usage(outcomes),

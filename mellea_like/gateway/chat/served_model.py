@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import anyio
 
 from mellea_like.core.backend import Options
 from mellea_like.core.conversation import Context, Instruction
 from mellea_like.core.generation import Generation
+from mellea_like.core.slice import Outcome
 from mellea_like.core.validation import Candidate
 from mellea_like.errors import HookError, LimitExceeded, SamplingFailed
 from mellea_like.gateway.chat.caller_checks import CallersChecks
 from mellea_like.gateway.refusal import refuse
 from mellea_like.requirements.checks import json_schema
+from mellea_like.sampling.best_failure import merit
+from mellea_like.sampling.selections import Collect
+from mellea_like.specification.strategy import MAX_ITERATIONS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,6 +28,7 @@ if TYPE_CHECKING:
     from mellea_like.core.prices import Price
     from mellea_like.core.requirement import Requirement
     from mellea_like.core.result import SamplingResult
+    from mellea_like.core.slice import Slice
     from mellea_like.gateway.chat.caller_checks import Workers
     from mellea_like.gateway.chat.request import ChatRequest
     from mellea_like.gateway.config.gateway_config import ModelConfig
@@ -32,7 +37,7 @@ if TYPE_CHECKING:
     from mellea_like.limits.budget import Budget
     from mellea_like.sampling.base import BaseSamplingStrategy
 
-__all__ = ["CALL", "PlannedRequest", "ReplyOutcome", "ServedModel", "warm_up"]
+__all__ = ["CALL", "Choice", "PlannedRequest", "ReplyOutcome", "ServedModel", "warm_up"]
 
 CALL = "this call"
 """The name of a call's own budget, in errors."""
@@ -40,22 +45,45 @@ CALL = "this call"
 ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
 
 
+class Choice(NamedTuple):
+    """A reply, and the call that it comes from."""
+
+    result: SamplingResult[Any]
+    reply: Slice
+
+
 @dataclass(frozen=True, slots=True)
 class ReplyOutcome:
-    """How the sampling of one reply ended: with a result, or an error, which may have a record."""
+    """How a call ended: with a result, or an error, which may have a record."""
 
     result: SamplingResult[Any] | None
     error: Exception | None = None
 
     @property
     def passed(self) -> bool:
-        """Whether a slice passed."""
+        """Whether there are as many replies that passed as were asked for."""
         return self.error is None and self.result is not None and self.result.success
 
     @property
     def status(self) -> str:
         """How it ended, in one word."""
         return "errored" if self.error is not None else "passed" if self.passed else "failed"
+
+    def choices(self, most: int, *, failures: bool) -> list[Choice]:
+        """Return the replies that won, and the best failures after them where those count too."""
+        result = self.result
+        if self.error is not None or result is None:
+            return []
+        chosen: list[Slice] = [result.best] if result.success else []
+        if result.decision is not None:
+            passed = {slice_.iteration: slice_ for slice_ in result.slices}
+            chosen = [passed[winner] for winner in result.decision.winners]
+        if failures and len(chosen) < most:
+            failed = [s for s in result.slices if s.outcome is Outcome.FAILED]
+            # The strategy's choice first.
+            failed.sort(key=lambda s: (s is result.best, *merit(s)), reverse=True)
+            chosen += failed[: most - len(chosen)]
+        return [Choice(result, slice_) for slice_ in chosen]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +98,8 @@ class PlannedRequest:
     options: Options
     budget: Budget | None
     n: int
+    collects: bool
+    """Whether one call collects all n replies; else there is a call for each."""
     best: bool
     """Whether the best failure is an answer where nothing passed."""
     retried: bool
@@ -77,7 +107,7 @@ class PlannedRequest:
 
     async def sample(self) -> list[ReplyOutcome]:
         """Sample as many replies as are wanted, all at a time."""
-        if self.n == 1:
+        if self.n == 1 or self.collects:
             return [await self._sample_reply(self.options)]
         outcomes: dict[int, ReplyOutcome] = {}
 
@@ -158,14 +188,17 @@ class ServedModel:
         )
         timeout = _within("timeout", asked.timeout, config.timeout)
         bare = not self._requirements and not requirements
+        collects = request.n > 1 and config.selection.kind == "first"
+        collected = request.n if collects else None
         return PlannedRequest(
-            strategy=self._strategy(loop, concurrency, timeout, bare),
+            strategy=self._strategy(loop, concurrency, timeout, bare, collected),
             action=_InformedMessage(last.content, name=last.name) if told else last,
             context=Context(before),
             requirements=requirements,
             options=self._options(request, limits.max_tokens),
             budget=config.make_budget(self._prices(), name=CALL, within=caller.budget),
             n=request.n,
+            collects=collects,
             best=(asked.when_nothing_passed or config.when_nothing_passed) == "best",
             retried=loop * concurrency * (config.retries + 1) > 1,
         )
@@ -176,18 +209,28 @@ class ServedModel:
         concurrency: int,
         timeout: float,
         bare: bool,  # noqa: FBT001 (cached by position)
+        collected: int | None,
     ) -> BaseSamplingStrategy:
         config = self.config.model_copy(
             update={"loop": loop, "concurrency": concurrency, "timeout": timeout}
         )
         # Where nothing must hold, a reply that was cut off is one, as with any other server.
         incomplete = bare if config.accept_incomplete is None else config.accept_incomplete
+        # One call has the turns of all n, and ends when n have passed.
+        several: dict[str, Any] = {}
+        if collected is not None:
+            several = {
+                "concurrency_budget": collected * concurrency,
+                "max_iterations": collected * MAX_ITERATIONS,
+                "selection": Collect(collected, ahead=concurrency),
+            }
         return config.make_strategy(
             self._upstream.backend,
             judge=self._judge.backend,
             requirements=self._requirements,
             schedule=self._schedule,
             accept_incomplete=incomplete,
+            **several,
         )
 
     async def _further_requirements(

@@ -165,18 +165,24 @@ class Collect(BaseSelection):
         k: how many.
         distinct: takes a `Candidate` and returns a key: of the draws with equal keys only the
             first counts. None where equal ones count, too.
+        ahead: how many draws may be under way for each that is still wanted; more than 1 is
+            quicker where draws fail, and costs more: those left at the end are cancelled.
 
     Raises:
         TypeError: ``distinct`` is not callable, or async.
-        ValueError: ``k`` is below 1.
+        ValueError: ``k`` or ``ahead`` is below 1.
     """
 
     k: int
     distinct: Key | None = None
+    ahead: int = 1
 
     def __post_init__(self) -> None:
         check_n(self.k, "Collect")
         check_key(self.distinct, "Collect(distinct=...)")
+        if self.ahead < 1:
+            msg = f"Collect(ahead=...) is an int of at least 1, not {self.ahead!r}"
+            raise ValueError(msg)
 
     @property
     def mark(self) -> Callable[[Candidate], Any | Awaitable[Any]] | None:
@@ -196,7 +202,7 @@ class _CollectState(SelectionState):
         self._seen: set[Any] = set()
 
     def wanted(self) -> int:
-        return self._config.k - len(self._kept)
+        return (self._config.k - len(self._kept)) * self._config.ahead
 
     def enough(self) -> str:
         if self._config.distinct is None or self.marks[-1] not in self._seen:
