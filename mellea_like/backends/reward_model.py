@@ -5,7 +5,11 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-import openai
+try:
+    import openai
+except ImportError as exc:  # pragma: no cover
+    msg = "RewardModel needs the official SDK: pip install 'mellea-like[openai]'"
+    raise ImportError(msg) from exc
 
 from mellea_like.backends.openai_connection import LoopClients, Translator
 
