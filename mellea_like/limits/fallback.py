@@ -125,12 +125,12 @@ class FallbackBackend:
         whole = request.meter.attempt()
 
         async def ask(member: _Member, asked: Request) -> Generation:
-            reply: Generation | None = None
             try:
                 reply = checked_reply(member.backend, await member.retrying.generate(asked))
-            finally:
                 asked.meter.finish(reply)
-            return member.signed(reply, whole)
+                return member.signed(reply, whole)
+            finally:
+                asked.meter.finish(None)
 
         return await self._first_that_answers(ask, replace(request, meter=whole))
 

@@ -262,7 +262,8 @@ async def _run_chain(  # noqa: C901, PLR0912, PLR0915 (one loop, the hot one)
     call: CallContext, loop_budget: int, chain: int
 ) -> bool:
     """Run the iterations of a chain; tell whether a permanent error ended it."""
-    recorder, scheduler, stages = call.recorder, call.recorder.scheduler, call.stages
+    recorder, scheduler = call.recorder, call.recorder.scheduler
+    stages: tuple[CallContext, ...] = call.stages
     broken: CallContext | None = None
     action, context = call.plan.action, call.plan.context
     failed: list[Slice] = []
@@ -275,7 +276,8 @@ async def _run_chain(  # noqa: C901, PLR0912, PLR0915 (one loop, the hot one)
         else:
             return False
         if stages:
-            before, call = call, stages[min(turn.depth, len(stages) - 1)]
+            before: CallContext = call
+            call = stages[min(turn.depth, len(stages) - 1)]
             if call is broken and scheduler is None:
                 continue  # A permanent error would come again; the next stage's turns are left.
             if call is not before and to_repair is None:
