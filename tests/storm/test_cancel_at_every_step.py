@@ -29,13 +29,17 @@ from storm_cancel import (
 from storm_run import Scene
 
 from mellea_like import (
+    BestOf,
+    Collect,
     MultiTurnStrategy,
     RejectionSamplingStrategy,
     RepairTemplateStrategy,
     Requirement,
+    Tournament,
 )
 from mellea_like.errors import AuthenticationFailed, Blocked, HookError, SamplingTimeout
 from mellea_like.hooks.types import HookMode, HookType
+from mellea_like.sampling.schedules import Staggered
 from mellea_like.testing.virtual_clock import run_virtual
 
 
@@ -180,6 +184,42 @@ def a_failure_is_repaired() -> Scene:
 @scene
 def a_conversation_goes_on() -> Scene:
     return make({}, "exhausted", strategy=MultiTurnStrategy, default=BAD, concurrency=2)
+
+
+@scene
+def several_are_wanted() -> Scene:
+    plan = {1: BAD, 3: Draw("good", 1), 5: Draw("transient", 1)}
+    return make(plan, "passed", selection=BestOf(_worth, n=3), default=Draw("good", 2),
+                pooled=True, loop=3)  # fmt: skip
+
+
+@scene
+def several_are_wanted_by_a_schedule() -> Scene:
+    return make({1: BAD}, "passed", selection=Collect(4), default=Draw("good", 1), pooled=True,
+                schedule=Staggered(0.75), concurrency=2, loop=3)  # fmt: skip
+
+
+@scene
+def what_has_passed_is_compared() -> Scene:
+    return make({1: BAD}, "passed", selection=Tournament(n=4), default=Draw("good", 1), pooled=True,
+                judge=Rig(), iteration_timeout=5)  # fmt: skip
+
+
+@scene
+def comparisons_on_which_no_one_looks() -> Scene:
+    return make({}, "passed", selection=Tournament(n=3, rounds="pivots"), default=Draw("good", 1),
+                pooled=True, silent=True)  # fmt: skip
+
+
+@scene
+def the_time_is_up_during_comparisons() -> Scene:
+    return make({}, "passed", selection=Tournament(n=4), default=Draw("good", 1), pooled=True,
+                rig=Rig(verdict=Draw("messy", 1)), timeout=4.5)  # fmt: skip
+
+
+async def _worth(candidate: Any) -> float:
+    await anyio.sleep(0.25)
+    return 1.0
 
 
 async def _short(payload: Any) -> None:

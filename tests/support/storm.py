@@ -101,9 +101,11 @@ class Rig:
         iteration, purpose = request.meta.iteration, request.meta.purpose
         assert iteration is not None
         judging = purpose == "judge"
+        comparing = judging and "You compare" in request.messages[0].content
         draw = self.verdict if judging else self.plan.get(iteration, self.default)
         meter = request.meter.start()
-        self.seen.append(Seen(iteration, purpose, anyio.current_time()))
+        asked = "compare" if comparing else purpose
+        self.seen.append(Seen(iteration, asked, anyio.current_time()))
         self.in_flight += 1
         self.drawing += not judging
         self.max_drawing = max(self.max_drawing, self.drawing)
@@ -113,6 +115,8 @@ class Rig:
                 raise _again(draw)
             if draw.kind in {"good", "bad", "garbled", "messy"}:
                 meter.settle(input_tokens=1, output_tokens=1)
+                if comparing:
+                    return Generation('{"better": "b"}')
                 if judging:
                     passed = "true" if draw.kind == "good" else "false"
                     return Generation(f'{{"passed": {passed}, "reason": "so it is"}}')
@@ -264,10 +268,12 @@ def check_record(
     hooked: bool = False,
     pooled: bool = False,
     extra: int = 0,
+    several: bool = False,
 ) -> None:
     """Hold the record of a call that has ended against rules 1, 2, 5, 6 and 17.
 
-    Where turns are ``pooled``, any chain may take those of any subsample.
+    Where turns are ``pooled``, any chain may take those of any subsample; where ``several`` draws
+    are to pass, a chain goes on after a pass.
     """
     ids = [slice_.iteration for slice_ in slices]
     assert len(set(ids)) == len(ids), f"an iteration stands twice: {ids}"
@@ -291,10 +297,12 @@ def check_record(
             continue  # Two began at one instant: their order is not known.
         for earlier, later in itertools.pairwise(chain):
             assert earlier.ended_at <= later.started_at
-            assert earlier.outcome in {Outcome.FAILED, Outcome.ERRORED}, "it went on after its end"
+            on = {Outcome.FAILED, Outcome.ERRORED, *([Outcome.PASSED] if several else [])}
+            assert earlier.outcome in on, "it went on after its end"
             if isinstance(earlier.error, Foreign | AuthenticationFailed | ExceptionGroup):
                 raise AssertionError("it went on after a permanent error")
-    assert sum(s.usage.requests for s in slices) == len(rig.seen)
+    of_slices = [seen for seen in rig.seen if seen.purpose != "compare"]
+    assert sum(s.usage.requests for s in slices) == len(of_slices)
 
 
 def check_slice(slice_: Slice, rig: Rig, *, hooked: bool) -> None:

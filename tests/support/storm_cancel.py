@@ -90,6 +90,7 @@ def make(
         pooled,
         extra,
         [*limits, *([] if budget is None else [budget])],
+        not isinstance(settings.get("selection", ""), str),
     )
 
 
@@ -122,6 +123,7 @@ def check_run(name: str, played: Scene, ran: Ran, mode: str = "scope") -> None:
             hooked=True,
             pooled=played.pooled,
             extra=played.extra,
+            several=played.several,
         )
         if ran.cancelled:
             going = [s for s in slices if s.generation is None and s.error is None]

@@ -33,6 +33,8 @@ class Scene:
     extra: int = 0
     limits: Sequence[Any] = ()
     """What must be at rest when the call has ended."""
+    several: bool = False
+    """Whether several draws are to pass."""
 
 
 @dataclass

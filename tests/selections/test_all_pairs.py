@@ -1,0 +1,353 @@
+"""Every selection with everything else that a call can have: each pair works, by one oracle."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import math
+from collections import Counter
+
+import anyio
+import pytest
+from engine_kit import Busy
+
+from mellea_like import (
+    BestOf,
+    Budget,
+    Collect,
+    Consensus,
+    Generation,
+    MultiTurnStrategy,
+    Outcome,
+    RejectionSamplingStrategy,
+    RepairTemplateStrategy,
+    Requirement,
+    Retry,
+    StopReason,
+    SyncSampler,
+    Tournament,
+    Usage,
+    Verdict,
+    Vote,
+    hook,
+    sample_many,
+)
+from mellea_like.backends.function import FunctionBackend
+from mellea_like.errors import BackendUnavailable
+from mellea_like.hooks.types import HookType
+from mellea_like.sampling.schedules import (
+    Adaptive,
+    Deadline,
+    Eager,
+    Hedged,
+    PerRequirement,
+    Staggered,
+)
+
+WIDTH, LOOPS = 3, 5
+N = 4
+
+yes = Requirement("starts with yes", lambda c: c.text.startswith("yes"), inline=True)
+hasty = Requirement(
+    "does not begin with no",
+    lambda c: not c.text.startswith("no"),
+    inline=True,
+    stream=lambda text, _: Verdict.FAIL if text.startswith("no") else Verdict.UNKNOWN,
+)
+longer = Requirement("is long", lambda c: len(c.text) > 6, inline=True)
+
+
+def text_of(iteration):
+    """What an iteration draws: a third fails, and the lengths of the others differ."""
+    bad = iteration % 3 == 2
+    return "no" if bad else f"yes {iteration % 4} " + "x" * (iteration * 7 % 16)
+
+
+def seconds_of(iteration):
+    return 1 + iteration * 5 % 7 / 4
+
+
+class Draws(Busy):
+    """Answers by the iteration's id; the fourth fails at first, and the sixth always."""
+
+    model = "draws"
+
+    def __init__(self):
+        super().__init__(self.answer)
+
+    async def answer(self, request):
+        iteration = request.meta.iteration
+        await anyio.sleep(seconds_of(iteration))
+        if iteration == 6 or (iteration == 4 and not request.meta.retry):
+            raise BackendUnavailable("overloaded")
+        return Generation(text_of(iteration), usage=Usage(1, 3, 2))
+
+
+class Pieces(Draws):
+    """The same, in two pieces."""
+
+    @contextlib.asynccontextmanager
+    async def stream(self, request):
+        async with contextlib.aclosing(self.pieces(request)) as pieces:
+            yield pieces
+
+    async def pieces(self, request):
+        self.started += 1
+        self.in_flight += 1
+        self.most = max(self.most, self.in_flight)
+        try:
+            reply = await self.answer(request)
+            yield reply.text[:2]
+            await anyio.sleep(0.5)
+            yield reply.text[2:]
+            yield reply
+        finally:
+            self.in_flight -= 1
+
+
+def judge():
+    async def generate(request):
+        await anyio.sleep(0.5)
+        question = request.messages[-1].content
+        a, b = (question.split(f"<{x}>")[1].split(f"</{x}>")[0] for x in "ab")
+        better = "a" if len(a) > len(b) else "b" if len(b) > len(a) else "neither"
+        return Generation(f'{{"better": "{better}"}}', usage=Usage(1, 5, 5))
+
+    return Busy(generate)
+
+
+def key(candidate):
+    return candidate.text.split()[1]
+
+
+def score(candidate):
+    return float(len(candidate.text))
+
+
+def alike(one, other):
+    return -abs(len(one.text) - len(other.text))
+
+
+SELECTIONS = {
+    "best": lambda: BestOf(score, n=N, inline=True),
+    "threshold": lambda: BestOf(score, n=N, threshold=15, inline=True),
+    "all": lambda: BestOf(score, inline=True),
+    "vote": lambda: Vote(key, n=N, confidence=None),
+    "collect": lambda: Collect(N),
+    "distinct": lambda: Collect(3, distinct=key),
+    "consensus": lambda: Consensus(alike, n=N),
+    "tournament": lambda: Tournament(judge(), n=N),
+}
+
+
+def keys_of(slices):
+    return [s.text.split()[1] for s in slices]
+
+
+def enough(name, passed):
+    """Whether so many passing slices decide the call, as a plain reading of the docs has it."""
+    if name == "threshold" and passed and len(passed[-1].text) >= 15:
+        return True
+    if name == "distinct":
+        return len(set(keys_of(passed))) == 3
+    if name == "all":
+        return len(passed) == WIDTH * LOOPS
+    if name == "vote":
+        first, second = ([c for _, c in Counter(keys_of(passed)).most_common(2)] + [0, 0])[:2]
+        return len(passed) == N or first - second > N - len(passed)
+    return len(passed) == N
+
+
+def winners(name, passed):
+    """Which iterations win, the best first."""
+    by_rank = sorted(passed, key=lambda s: s.rank)
+    if name == "collect":
+        return tuple(s.iteration for s in passed)
+    if name == "distinct":
+        firsts = {k: s for s, k in reversed(list(zip(passed, keys_of(passed), strict=True)))}
+        return tuple(s.iteration for s in passed if firsts[s.text.split()[1]] is s)
+    if name == "vote":
+        counts = Counter(keys_of(passed))
+        return (max(by_rank, key=lambda s: counts[s.text.split()[1]]).iteration,)
+    if name == "consensus":
+        return (max(by_rank, key=lambda s: sum(alike(s, o) for o in passed)).iteration,)
+    return (max(by_rank, key=lambda s: len(s.text)).iteration,)
+
+
+def check(name, result, *, requests, extra=0, compared=True, grace=1e-6):
+    """Hold a result against the oracle, and its record against what was asked."""
+    slices = result.slices
+    ids = [s.iteration for s in slices]
+    assert len(set(ids)) == len(ids) <= WIDTH * LOOPS
+    assert result.usage.requests == requests
+    heard, decided = [], None
+    for slice_ in slices:
+        if slice_.passed and decided is None:
+            heard.append(slice_)
+            if enough(name, heard):
+                decided = slice_
+    if decided is not None:
+        late = slices[slices.index(decided) + 1 :]
+        assert all(s.started_at <= decided.ended_at for s in slices)
+        assert all(s.ended_at <= decided.ended_at + grace for s in late)
+        assert result.stop_reason is StopReason.PASSED
+    if name not in {"distinct", "all"}:
+        for slice_ in slices:
+            now = slice_.started_at
+            running = sum(s.started_at <= now < s.ended_at for s in slices)
+            passed = sum(s.passed and s.ended_at <= now for s in heard)
+            assert running <= max(0, N - passed) + extra, "started though it could not be needed"
+    if not heard:
+        assert result.decision is None
+        return
+    decision = result.decision
+    assert decision.reason
+    assert decision.complete == (decided is not None or name not in {"collect", "distinct"})
+    assert result.success == decision.complete
+    if compared or name != "tournament":
+        assert decision.winners == winners(name, heard)
+    assert result.best.iteration == decision.winners[0]
+    errors = {Outcome.FAILED, Outcome.ERRORED}
+    before = slices if decided is None else slices[: slices.index(decided)]
+    assert decision.abstentions == sum(s.outcome in errors for s in before)
+
+
+async def played(name, *, draws=None, strategy=RejectionSamplingStrategy, extra=0, **more):
+    """Sample, check, and return the result."""
+    selection = SELECTIONS[name]()
+    backend = Draws() if draws is None else draws
+    budget, requirements = more.pop("budget", None), more.pop("requirements", [yes])
+    compared = more.pop("compared", True)
+    before = len(anyio.get_running_tasks())
+    chosen = strategy(
+        backend,
+        loop_budget=LOOPS,
+        concurrency_budget=WIDTH,
+        selection=selection,
+        retry=more.pop("retry", None),
+        **more,
+    )
+    result = await chosen.sample("do", requirements, budget=budget)
+    assert len(anyio.get_running_tasks()) == before
+    assert backend.in_flight == 0
+    assert backend.most <= WIDTH + extra
+    asked = backend.started
+    if name == "tournament":
+        assert selection.judge.in_flight == 0
+        asked += selection.judge.started
+    check(name, result, requests=asked, extra=extra, compared=compared)
+    return result
+
+
+def objecting():
+    @hook(HookType.VALIDATION_POST_CHECK)
+    async def object_to_threes(payload):
+        if payload.passed and payload.candidate.text.startswith("yes 3"):
+            return payload.model_copy(update={"passed": False, "reason": "no threes"})
+        return None
+
+    return object_to_threes
+
+
+SURROUNDINGS = {
+    "nothing": dict,
+    "eager": lambda: {"schedule": Eager()},
+    "pooled": lambda: {"schedule": Eager(pool=True)},
+    "staggered": lambda: {"schedule": Staggered(0.75)},
+    "hedged": lambda: {"schedule": Hedged(extra=2), "extra": 2},
+    "adaptive": lambda: {"schedule": Adaptive()},
+    "deadline": lambda: {"schedule": Deadline(60)},
+    "a deadline that is short": lambda: {"schedule": Deadline(3), "compared": False},
+    "give up": lambda: {"give_up": PerRequirement(0.9, 0.6)},
+    "a timeout": lambda: {"timeout": 3.1, "compared": False},
+    "an iteration timeout": lambda: {"iteration_timeout": 2.0},
+    "a budget of requests": lambda: {"budget": Budget(requests=5), "compared": False},
+    "a budget of time": lambda: {"budget": Budget(seconds=3.1), "compared": False},
+    "repairs": lambda: {"strategy": RepairTemplateStrategy},
+    "a conversation": lambda: {"strategy": MultiTurnStrategy},
+    "repairs, staggered": lambda: {
+        "strategy": RepairTemplateStrategy,
+        "schedule": Staggered(0.75),
+    },
+    "all checks": lambda: {"validate_all": True, "requirements": [yes, longer]},
+    "early rejection": lambda: {"draws": Pieces(), "requirements": [hasty, yes]},
+    "hooks that decide": lambda: {"plugins": [objecting()]},
+    "retries": lambda: {"retry": Retry(attempts=2, initial=0.1)},
+}
+
+
+@pytest.mark.anyio
+@pytest.mark.usefixtures("virtual_clock")
+@pytest.mark.parametrize("around", SURROUNDINGS)
+@pytest.mark.parametrize("name", SELECTIONS)
+async def test_every_selection_works_with(name, around):
+    result = await played(name, **SURROUNDINGS[around]())
+    if around in {"nothing", "eager", "pooled", "staggered", "hedged", "adaptive", "deadline"}:
+        assert result.success
+
+
+@pytest.mark.anyio
+@pytest.mark.usefixtures("virtual_clock")
+@pytest.mark.parametrize("name", SELECTIONS)
+async def test_a_schedule_that_has_learnt_goes_on_until_enough_have_passed(name):
+    for schedule in (Adaptive(), Hedged(extra=1), Deadline(60)):
+        extra = schedule.extra
+        results = [await played(name, schedule=schedule, extra=extra) for _ in range(6)]
+        assert all(results)
+
+
+def test_a_selection_and_ordered_are_one_or_the_other():
+    with pytest.raises(ValueError, match="such as BestOf"):
+        RejectionSamplingStrategy(Draws(), selection="ordered,best")
+
+
+class Instant(Draws):
+    """The same, without waiting."""
+
+    async def answer(self, request):
+        await anyio.lowlevel.checkpoint()
+        return Generation(text_of(request.meta.iteration), usage=Usage(1, 3, 2))
+
+
+@pytest.mark.parametrize("name", SELECTIONS)
+def test_every_selection_works_for_threads(name):
+    chosen = RejectionSamplingStrategy(
+        Instant(), loop_budget=LOOPS, concurrency_budget=WIDTH, selection=SELECTIONS[name]()
+    )
+    results = [chosen.sample_sync("do", [yes])]
+    with SyncSampler(chosen) as sampler:
+        results.append(sampler.sample("do", [yes]))
+    for result in results:
+        check(name, result, requests=result.usage.requests, grace=math.inf)
+        assert result.success
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("name", SELECTIONS)
+async def test_every_selection_works_in_batches(name, tmp_path):
+    backend = Instant()
+    chosen = RejectionSamplingStrategy(
+        backend, loop_budget=LOOPS, concurrency_budget=WIDTH, selection=SELECTIONS[name]()
+    )
+    items, journal = ["one", "two", "three"], tmp_path / "run.db"
+    seen = []
+    for _ in range(2):  # The second time, all is in the journal.
+        async with sample_many(
+            chosen, items, requirements=[yes], journal=journal, concurrency=2
+        ) as results:
+            seen.append([item.result async for item in results])
+    for result in itertools.chain(*seen):
+        assert result.success
+        check(name, result, requests=result.usage.requests, grace=math.inf)
+    winners_of = [sorted(r.decision.winners for r in run) for run in seen]
+    assert winners_of[0] == winners_of[1]
+
+
+@pytest.mark.anyio
+async def test_a_judge_of_a_function_that_is_async_judges_too():
+    async def generate(request):
+        return '{"better": "neither"}'
+
+    selection = Tournament(FunctionBackend(generate), n=2)
+    chosen = RejectionSamplingStrategy(Instant(), concurrency_budget=2, selection=selection)
+    assert (await chosen.sample("do", [yes])).success
