@@ -25,7 +25,11 @@ from mellea_like.core.format import strip_fence
 from mellea_like.core.generation import Meter, cost_of
 from mellea_like.errors import BackendTimeout, HookError, LimitExceeded, SamplingTimeout
 from mellea_like.requirements.judge import block, conversation_block
-from mellea_like.runtime.event_loops import cancel_requested, split_cancellation
+from mellea_like.runtime.event_loops import (
+    cancel_requested,
+    scope_cancelled,
+    split_cancellation,
+)
 from mellea_like.runtime.logs import warn
 from mellea_like.sampling.iteration import derive_seed
 from mellea_like.sampling.selections.base import SelectionFacts, SelectionState
@@ -33,6 +37,8 @@ from mellea_like.sampling.sender import Sender
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    from anyio.abc import TaskGroup
 
     from mellea_like.core.backend import Backend
     from mellea_like.core.slice import Slice
@@ -128,6 +134,9 @@ class _Comparisons:
         self._sender = Sender(judge, call.settings.retry, call.plan.budgets, call.events)
         self._won: dict[tuple[int, int], float] = {}
         self._halted = False
+        self._at_work = 0
+        self._asked = anyio.Event()
+        self._left: BaseException | None = None
 
     async def run(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Compare, round after round."""
@@ -151,6 +160,7 @@ class _Comparisons:
 
     async def _compare(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Compare pairs at a time, and tell the selection of those that were compared."""
+        self._asked = anyio.Event()
         async with anyio.create_task_group() as tasks:
             self._call.recorder.scope = tasks.cancel_scope
             if self._call.deadline is not None:
@@ -158,13 +168,48 @@ class _Comparisons:
             orders = [order for a, b in pairs for order in ((a, b), (b, a))]
             to_ask = iter(orders)
             for _ in range(min(len(orders), self._call.settings.concurrency_budget)):
-                tasks.start_soon(self._ask, to_ask)
+                tasks.start_soon(self._work, to_ask)
+            await self._all_ended(tasks)
+        if self._left is not None:
+            # Where the time ran out as well, anyio (4.16) takes a native one for its own.
+            raise self._left
         if tasks.cancel_scope.cancel_called:
             self._halt(self._late())
         won = self._won
         for a, b in pairs:
             if (a, b) in won and (b, a) in won:
                 self._selection.compared((a, b), (won[a, b] + 1 - won[b, a]) / 2)
+
+    async def _all_ended(self, tasks: TaskGroup) -> None:
+        """Wait until all was asked; keep a native cancellation that comes meanwhile."""
+        try:
+            await self._asked.wait()
+        except anyio.get_cancelled_exc_class() as exc:
+            self._note_native(exc)
+            tasks.cancel_scope.cancel()
+            with anyio.CancelScope(shield=True):
+                self._asked = anyio.Event()
+                if self._at_work:
+                    try:
+                        await self._asked.wait()
+                    except anyio.get_cancelled_exc_class() as again:
+                        self._note_native(again)
+                        raise
+            raise
+
+    def _note_native(self, cancellation: BaseException) -> None:
+        if not scope_cancelled():
+            self._left = type(cancellation)(*cancellation.args)
+
+    async def _work(self, to_ask: Iterator[tuple[int, int]]) -> None:
+        """Ask as long as there is something to ask; the last to end says so."""
+        self._at_work += 1
+        try:
+            await self._ask(to_ask)
+        finally:
+            self._at_work -= 1
+            if not self._at_work:
+                self._asked.set()
 
     def _halt(self, why: Exception) -> None:
         """Start no further comparison."""
