@@ -243,24 +243,19 @@ async def test_several_replies_of_a_model_with_a_selection_are_selected_each():
 
 @pytest.mark.parametrize(("select", "requests"), [("tournament", 4), ("best:judge:Kind?", 4)])
 async def test_what_a_judge_takes_to_select_is_in_the_usage(select, requests):
+    drawn = iter(["rude", "kind"])
+
     def answers(request):
         told = request.messages[-1].content
-        text = "kind" if len(backend.requests) > 1 else "rude"
         if "<b>" in told:
             text = json.dumps({"better": "a" if "<a>kind" in told else "b"})
         elif "Score: Kind?" in told:
             text = json.dumps({"reason": "", "score": 9 if "kind</answer>" in told else 1})
+        else:
+            text = next(drawn)
         return Generation(text, usage=Usage(1, 10, 1))
 
-    backend = FunctionBackend(answers, inline=True)
-    backend.requests = []
-    inner = backend.generate
-
-    async def generate(request):
-        backend.requests.append(request)
-        return await inner(request)
-
-    backend.generate = generate
+    backend = FunctionBackend(answers, inline=True, can_judge=True)
     async with calling(backend, select=select, n=2, loop=2) as caller:
         body = (await caller.chat()).json
     assert body["choices"][0]["message"]["content"] == "kind"
