@@ -36,7 +36,9 @@ def judge_score(
     """Make a scorer that asks a judge model for a number.
 
     The reply is JSON that is checked; one that isn't a score on the scale is asked for once more,
-    and then the candidate's slice has errored. What the judge costs is in that slice's usage.
+    and then the candidate's slice has errored. What the judge costs is in that slice's usage. The
+    call's budgets don't count it: to bound it, give the judge a limit of its own, as in
+    ``LimitedBackend(judge, Budget(requests=100))``.
 
     Args:
         rubric: what to score, in words: "How polite is the reply? 10: a butler's".
