@@ -5,11 +5,14 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
+import os
 from collections import Counter
 
 import anyio
 import pytest
 from engine_kit import Busy
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from mellea_like import (
     BestOf,
@@ -43,6 +46,7 @@ from mellea_like.sampling.schedules import (
     PerRequirement,
     Staggered,
 )
+from mellea_like.testing import run_virtual
 
 WIDTH, LOOPS = 3, 5
 N = 4
@@ -299,6 +303,56 @@ async def test_a_schedule_that_has_learnt_goes_on_until_enough_have_passed(name)
 def test_a_selection_and_ordered_are_one_or_the_other():
     with pytest.raises(ValueError, match="such as BestOf"):
         RejectionSamplingStrategy(Draws(), selection="ordered,best")
+
+
+class Scripted(Draws):
+    """Answers each iteration as a script says."""
+
+    def __init__(self, script):
+        super().__init__()
+        self.script = script
+
+    async def answer(self, request):
+        text, seconds = self.script[request.meta.iteration - 1]
+        await anyio.sleep(seconds)
+        if text == "error":
+            raise BackendUnavailable("overloaded")
+        return Generation(text, usage=Usage(1, 3, 2))
+
+
+TEXTS = st.sampled_from(["no", "error", *(f"yes {k} {'x' * n}" for k in "012" for n in (0, 5, 15))])
+# No two draws end at one instant, which leaves it to the loop who is first.
+SCRIPTS = st.tuples(
+    st.lists(TEXTS, min_size=WIDTH * LOOPS, max_size=WIDTH * LOOPS),
+    st.permutations([1.0 + 0.0137 * i**2 for i in range(WIDTH * LOOPS)]),
+).map(lambda script: list(zip(*script, strict=True)))
+SCHEDULES = st.sampled_from(
+    ["nothing", "pooled", "staggered", "hedged", "adaptive", "deadline", "repairs", "give up"]
+)
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+@settings(
+    max_examples=500 if os.environ.get("STORM") else 60,
+    derandomize=not os.environ.get("STORM"),
+    deadline=None,
+)
+@given(SCRIPTS, st.sampled_from(sorted(SELECTIONS)), SCHEDULES)
+def test_whatever_comes_the_winner_and_the_requests_are_what_the_oracle_says(
+    backend, script, name, around
+):
+    async def main():
+        try:
+            result = await played(name, draws=Scripted(script), **SURROUNDINGS[around]())
+        except BackendUnavailable:
+            assert not any(text.startswith("yes") for text, _ in script)
+            return
+        passed = result.candidates
+        if not any(enough(name, passed[:n]) for n in range(1, len(passed) + 1)):
+            spent = len(result.slices) == WIDTH * LOOPS
+            assert spent or result.stop_reason is StopReason.HOPELESS or around == "give up"
+
+    run_virtual(main, backend=backend)
 
 
 class Instant(Draws):
