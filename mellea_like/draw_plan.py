@@ -9,7 +9,7 @@ from collections import Counter
 from dataclasses import asdict, dataclass, field
 from heapq import heapify, heappop, heappush
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from mellea_like.core.argument_checks import real_number
 from mellea_like.core.generation import Usage
@@ -42,6 +42,9 @@ NO_ANSWER = "a whole answer of its format"
 _LABEL = 100
 _LISTED = 10
 _SIMULATED = 2000
+
+_Lengths: TypeAlias = "tuple[list[float], list[float]]"
+"""What draws took, and the sums of their weights up to each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,8 +297,9 @@ def plan(
     - an item is done when one draw passes, as with the selection ``"first"``.
 
     Times and requests of the splits are those of items simulated by the fit (from a fixed seed),
-    their draws as long as measured ones; waiting for rate limits and retries is in these. They hold
-    while the server takes ``concurrency_budget`` times as many requests without getting slower.
+    their draws as long as measured ones (what was cancelled would have taken longer, and counts as
+    that); waiting for rate limits and retries is in these. They hold while the server takes
+    ``concurrency_budget`` times as many requests without getting slower.
 
     It reads the whole journal before it returns; in async code, run it in a thread
     (`anyio.to_thread.run_sync`).
@@ -358,6 +362,7 @@ class _Findings:
     )
     unsolved: list[tuple[int, str, int]] = field(default_factory=list[tuple[int, str, int]])
     durations: array[float] = field(default_factory=lambda: array("d"))
+    cancelled: array[float] = field(default_factory=lambda: array("d"))
     usage: Usage = Usage()
     money: Money = field(default_factory=Money)
     left_out: int = 0
@@ -393,6 +398,8 @@ class _Findings:
         self.left_out += len(trace["slices"]) - len(draws)
         for s in trace["slices"]:
             self._judge(s)
+            if s["outcome"] == "cancelled":
+                self.cancelled.append(s["ended_at"] - s["started_at"])
         for s in draws:
             usage = usage_of(s["usage"])
             self.usage += usage
@@ -428,28 +435,41 @@ class _Findings:
     def splits(self, fit: PassRateFit, needed: int) -> Iterator[Split]:
         """Say what so many draws take, in a few ways from one after another to all at once."""
         measured = len(self.durations)
+        lengths = _lengths(self.durations, self.cancelled)
         widths = {min(2**power, needed) for power in range(needed.bit_length() + 1)}
         # As few chains as do with that many turns.
         for turns in sorted({-(-needed // width) for width in widths}, reverse=True):
             chains = -(-needed // turns)
-            draws, time = _expected(fit, self.durations, chains, turns)
+            draws, time = _expected(fit, lengths, chains, turns)
             per_draw = draws / measured
             cost = None if self.prices is None else self.money.known * per_draw
             requests, tokens = self.usage.requests * per_draw, self.usage.total_tokens * per_draw
             yield Split(turns, chains, draws, requests, tokens, cost, time)
 
 
-def _expected(
-    fit: PassRateFit, durations: array[float], chains: int, turns: int
-) -> tuple[float, float]:
+def _lengths(ended: Iterable[float], cancelled: Iterable[float]) -> _Lengths:
+    """Weigh what draws took (Kaplan and Meier); a cancelled one would have taken longer."""
+    lengths, cut = sorted(ended), sorted(cancelled)
+    sums: list[float] = []
+    shorter, weighed = 0, 0.0
+    for place, length in enumerate(lengths):
+        while shorter < len(cut) and cut[shorter] < length:
+            shorter += 1
+        weighed += (1 - weighed) / (len(lengths) - place + len(cut) - shorter)
+        sums.append(weighed)
+    return lengths, sums
+
+
+def _expected(fit: PassRateFit, lengths: _Lengths, chains: int, turns: int) -> tuple[float, float]:
     """Simulate items: gives the mean number of draws that are begun, and the mean time."""
     chance = random.Random(0)  # The same figures each time.
     number = max(200, min(_SIMULATED, 100_000 // (chains * turns)))
+    values, sums = lengths
     begun, time = 0, 0.0
     for _ in range(number):
         hopeless = chance.random() < fit.hopeless
         rate = 0.0 if hopeless else chance.betavariate(fit.alpha, fit.beta)
-        ends = [(chance.choice(durations), 1) for _ in range(chains)]
+        ends = [(length, 1) for length in chance.choices(values, cum_weights=sums, k=chains)]
         heapify(ends)
         begun += chains
         now = 0.0
@@ -458,7 +478,8 @@ def _expected(
             if chance.random() < rate:
                 break
             if turn < turns:
-                heappush(ends, (now + chance.choice(durations), turn + 1))
+                (length,) = chance.choices(values, cum_weights=sums)
+                heappush(ends, (now + length, turn + 1))
                 begun += 1
         time += now
     return begun / number, time / number

@@ -141,6 +141,19 @@ def test_a_plan_says_how_many_what_it_costs_and_what_is_wrong():
     assert made.complete
 
 
+def test_what_was_cancelled_would_have_taken_longer():
+    def call(passed, cancelled):
+        trace = trace_of(("passed", 4), *[("cancelled", 1)] * (cancelled > 0), best=0)
+        for s, ended in zip(trace["slices"], (passed, cancelled), strict=False):
+            s |= {"started_at": 0.0, "ended_at": float(ended)}
+        return SamplingResult.from_dict(trace)
+
+    made = plan([call(1, 1), call(1, 1), call(9, 0)], 0.5)
+    # Two of five that were under way ended after 1 s; what is known of the others is one of 9 s.
+    assert made.needed == 1
+    assert made.splits[0].seconds == pytest.approx(0.4 * 1 + 0.6 * 9, rel=0.06)
+
+
 def test_it_can_be_printed_and_written_down():
     made = plan(results(*[passed_at_once] * 12, *[passed_second] * 6, never), 0.8)
     said = str(made)
