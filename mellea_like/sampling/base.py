@@ -88,7 +88,8 @@ class BaseSamplingStrategy:
         options: how to generate, where a call leaves it open.
         judge_options: how judges generate; by default at temperature 0.
         iteration_timeout: the longest an iteration may take, in seconds; past it the iteration has
-            errored and its subsample goes on.
+            errored and its subsample goes on. A comparison by a judge may take as long; past it the
+            two are even.
         timeout: the longest a call may take, in seconds; past it the call returns what there is,
             with the stop reason ``"timeout"``.
         validate_all: check every requirement even after one has failed; by default what the class
@@ -293,7 +294,7 @@ class BaseSamplingStrategy:
             validation_context: what validators and judges see as the conversation, instead of the
                 one that the draw was generated in.
             on_slice: called with each slice, in the order they end; sync or async. An exception in
-                it ends the call and is raised, unless a slice has passed; then it is logged.
+                it ends the call and is raised, unless the call is decided; then it is logged.
             budget: what this call may cost, besides the strategy's budget. When it is spent, no
                 further turn starts, and the call returns what there is, with the stop reason
                 ``"budget"``.
