@@ -44,6 +44,10 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(msg)
 
 
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
 def pass_at_k(draws: int, passes: int, k: int) -> float:
     """Estimate how likely at least one of k draws passes.
 
