@@ -42,36 +42,36 @@ class Bound(NamedTuple):
 
 LINES = {
     "gateway": Bound(2900, 3300),
-    "cli": Bound(2600, 3400),
-    "specification": Bound(600, 700),
+    "cli": Bound(2600, 3500),
+    "specification": Bound(600, 940),
     "coalescing": Bound(3600, 3500),
-    "batch": Bound(3000, 3400),
+    "batch": Bound(3000, 3470),
     "batch/ray": Bound(900, 1070),
-    "sampling": Bound(4200, 5300),
-    "sampling/selections": Bound(900, 1000),
-    "limits": Bound(2300, 2480),
-    "backends": Bound(3200, 3600),
-    "report": Bound(1900, 2050),
-    "requirements": Bound(2100, 2280),
-    "core": Bound(2600, 3400),
+    "sampling": Bound(4200, 5450),
+    "sampling/selections": Bound(900, 900),
+    "limits": Bound(2300, 2720),
+    "backends": Bound(3200, 3620),
+    "report": Bound(1900, 2200),
+    "requirements": Bound(2100, 2300),
+    "core": Bound(2600, 3420),
     "hooks": Bound(900, 900),
     "telemetry": Bound(500, 500),
     "runtime": Bound(600, 600),
     "testing": Bound(800, 820),
-    "the rest": Bound(600, 900),
+    "the rest": Bound(600, 1240),
 }
 """Lines of a package; ``core`` has ``errors.py`` with it."""
 
 FIGURES = {
-    "all lines": Bound(32_000, 39_000),
-    "all code": Bound(18_500, 26_500),
-    "lines of tests": Bound(45_000, 57_500),
+    "all lines": Bound(32_000, 40_400),
+    "all code": Bound(18_500, 27_200),
+    "lines of tests": Bound(45_000, 58_800),
     "modules with one importer": Bound(40, 42),
     "circles at import": Bound(0, 0),
     "circles with lazy imports": Bound(0, 0),
-    "a draw": Bound(20, 27),
-    "a row of a batch": Bound(45, 38),
-    "a request to the gateway": Bound(30, 35),
+    "a draw": Bound(20, 26),
+    "a row of a batch": Bound(45, 36),
+    "a request to the gateway": Bound(30, 34),
 }
 
 
