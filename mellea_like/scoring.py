@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, Field, create_model
 
+from mellea_like.core.backend import BUDGETS
 from mellea_like.core.conversation import Context, Message
+from mellea_like.limits.budget import within_budgets
 from mellea_like.requirements.judge import block, conversation_block
 from mellea_like.sampling.strategies import RejectionSamplingStrategy
 
@@ -36,9 +38,8 @@ def judge_score(
     """Make a scorer that asks a judge model for a number.
 
     The reply is JSON that is checked; one that isn't a score on the scale is asked for once more,
-    and then the candidate's slice has errored. What the judge costs is in that slice's usage. The
-    call's budgets don't count it: to bound it, give the judge a limit of its own, as in
-    ``LimitedBackend(judge, Budget(requests=100))``.
+    and then the candidate's slice has errored. What the judge costs is in that slice's usage, and
+    has to fit into the call's budgets.
 
     Args:
         rubric: what to score, in words: "How polite is the reply? 10: a butler's".
@@ -88,8 +89,10 @@ class _JudgeScore:
             f"Score: {self.rubric}"
         )
         context = Context([Message("system", SYSTEM.format(low=low, high=high))])
+        budgets = BUDGETS.get()
+        judge = within_budgets(self.judge, budgets) if budgets else self.judge
         result = await self._asking.sample(
-            Message("user", question), context=context, format=self._format
+            Message("user", question), context=context, format=self._format, backend=judge
         )
         given = result.unwrap().model_dump()
         return given["score"], given["reason"]

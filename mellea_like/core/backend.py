@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from mellea_like.core.conversation import Message
 
 __all__ = [
+    "BUDGETS",
     "ITERATION",
     "SPENDS_ON",
     "Backend",
@@ -403,6 +404,9 @@ ITERATION: ContextVar[RequestMeta | None] = ContextVar("mellea_like_iteration", 
 
 SPENDS_ON: ContextVar[Meter | None] = ContextVar("mellea_like_spends_on", default=None)
 """The meter of the request or slice under way: what a call inside it costs is part of its cost."""
+
+BUDGETS: ContextVar[tuple[Any, ...]] = ContextVar("mellea_like_budgets", default=())
+"""The budgets of the call under way, while a selection's scorer looks at a candidate of it."""
 
 
 def current_iteration() -> int | None:

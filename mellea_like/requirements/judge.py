@@ -16,7 +16,13 @@ if TYPE_CHECKING:
     from mellea_like.core.requirement import Requirement
     from mellea_like.core.validation import Candidate
 
-__all__ = ["block", "conversation_block", "judge_messages", "read_verdict"]
+__all__ = [
+    "block",
+    "conversation_block",
+    "judge_messages",
+    "read_verdict",
+    "without_duplicates",
+]
 
 SYSTEM = """\
 You decide whether a text meets one requirement. The text stands between <text> and </text>, \
@@ -59,7 +65,7 @@ def judge_messages(
 def read_verdict(text: str) -> ValidationResult:
     """Read a judge's reply; one Markdown fence around it is tolerated, and nothing else."""
     try:
-        verdict = json.loads(strip_fence(text), object_pairs_hook=_without_duplicates)
+        verdict = json.loads(strip_fence(text), object_pairs_hook=without_duplicates)
     except (ValueError, RecursionError):
         verdict = None
     if (
@@ -76,7 +82,8 @@ def read_verdict(text: str) -> ValidationResult:
     return ValidationResult(verdict["passed"], verdict["reason"])
 
 
-def _without_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
+def without_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """Make an object of a judge's reply; a name that stands twice is an error."""
     names = [name for name, _ in pairs]
     if len(set(names)) != len(names):
         msg = "a name stands twice"

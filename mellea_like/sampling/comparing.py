@@ -24,7 +24,7 @@ from mellea_like.core.conversation import Message
 from mellea_like.core.format import strip_fence
 from mellea_like.core.generation import Meter, cost_of
 from mellea_like.errors import BackendTimeout, HookError, LimitExceeded, SamplingTimeout
-from mellea_like.requirements.judge import block, conversation_block
+from mellea_like.requirements.judge import block, conversation_block, without_duplicates
 from mellea_like.runtime.event_loops import (
     cancel_requested,
     scope_cancelled,
@@ -295,7 +295,7 @@ def _question(criterion: str, one: Slice, other: Slice) -> tuple[Message, ...]:
 def _read(text: str) -> float:
     """Read a judge's reply; one Markdown fence around it is tolerated, and nothing else."""
     try:
-        answer: Any = json.loads(strip_fence(text))
+        answer: Any = json.loads(strip_fence(text), object_pairs_hook=without_duplicates)
         return {"a": 1.0, "b": 0.0, "neither": 0.5}[answer["better"].lower()]
     except (AttributeError, KeyError, RecursionError, TypeError, ValueError):
         msg = f'the judge\'s reply is not {{"better": "a", "b" or "neither"}}: {text[:200]!a}'

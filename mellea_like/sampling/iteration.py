@@ -15,6 +15,7 @@ import anyio
 from anyio.lowlevel import checkpoint_if_cancelled
 
 from mellea_like.core.backend import (
+    BUDGETS,
     ITERATION,
     SPENDS_ON,
     Options,
@@ -273,7 +274,11 @@ class Iteration:
                 answer: Any = call.mark(candidate)
                 # Most are pairs, and to ask whether they can be awaited costs a microsecond.
                 if not isinstance(answer, tuple) and isawaitable(answer):
-                    answer = await answer
+                    within = BUDGETS.set(plan.budgets)
+                    try:
+                        answer = await answer
+                    finally:
+                        BUDGETS.reset(within)
                 self.mark = answer
             except Exception as exc:  # noqa: BLE001 (a scorer's)
                 self._unmarked(exc)

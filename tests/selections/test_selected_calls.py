@@ -415,3 +415,30 @@ async def test_collecting_may_draw_ahead_and_cancels_what_is_left():
     assert backend.statistics().cancelled == 2
     with pytest.raises(ValueError, match=r"Collect\(ahead=...\) is an int of at least 1"):
         Collect(2, ahead=0)
+
+
+@pytest.mark.parametrize("width", [1, 2])
+async def test_what_a_judge_scores_has_to_fit_into_the_budgets(width):
+    asked = []
+
+    async def judges(request):
+        asked.append(request)
+        await anyio.sleep(1)
+        return Generation('{"reason": "so", "score": 5}', usage=Usage(1, 20, 4))
+
+    scorer = judge_score("How nice is it?", judge=FunctionBackend(judges))
+    backend = by_iteration({n: after(1, "yes") for n in range(1, 9)})
+    budget = Budget(requests=3)
+    several = strategy(backend, BestOf(scorer), width=width, loops=8 // width)
+    result = await several.sample("do", [yes], budget=budget)
+    assert result.success
+    assert len(asked) + backend.statistics().started == 3
+    assert budget.spent.requests == result.usage.requests == 3
+
+
+async def test_a_judge_that_names_the_better_one_twice_has_named_none():
+    comparing, _ = judge(lambda a, b: 'a", "better": "b')
+    backend = by_iteration({1: "yes", 2: "yes!"})
+    result = await strategy(backend, Tournament(comparing, n=2), width=2).sample("do", [yes])
+    assert result.decision.winners == (1,)
+    assert len(result.decision.errors) == 2
