@@ -47,18 +47,18 @@ LINES = {
     "coalescing": Bound(3600, 3500),
     "batch": Bound(3000, 3470),
     "batch/ray": Bound(900, 1070),
-    "sampling": Bound(4200, 5450),
-    "sampling/selections": Bound(900, 900),
+    "sampling": Bound(4200, 5460),
+    "sampling/selections": Bound(900, 920),
     "limits": Bound(2300, 2720),
     "backends": Bound(3200, 3620),
     "report": Bound(1900, 2200),
-    "requirements": Bound(2100, 2300),
-    "core": Bound(2600, 3420),
+    "requirements": Bound(2100, 2310),
+    "core": Bound(2600, 3430),
     "hooks": Bound(900, 900),
     "telemetry": Bound(500, 500),
     "runtime": Bound(600, 600),
     "testing": Bound(800, 820),
-    "the rest": Bound(600, 1240),
+    "the rest": Bound(600, 1260),
 }
 """Lines of a package; ``core`` has ``errors.py`` with it."""
 
@@ -66,12 +66,12 @@ FIGURES = {
     "all lines": Bound(32_000, 40_400),
     "all code": Bound(18_500, 27_200),
     "lines of tests": Bound(45_000, 58_800),
-    "modules with one importer": Bound(40, 42),
+    "modules with one importer": Bound(40, 43),
     "circles at import": Bound(0, 0),
     "circles with lazy imports": Bound(0, 0),
     "a draw": Bound(20, 26),
     "a row of a batch": Bound(45, 36),
-    "a request to the gateway": Bound(30, 34),
+    "a request to the gateway": Bound(30, 35),
 }
 
 

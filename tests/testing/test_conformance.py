@@ -108,7 +108,7 @@ async def test_the_local_backend_conforms():
     checked = await check_backend(
         lambda: MarkovBackend(text="One two three. Four five six."), failing_request=BAD_MODEL
     )
-    assert checked == (*BASIC, "errors")
+    assert checked == (*BASIC, "stream", "errors")
 
 
 # --- bad ones, one for each way to break a rule -----------------------------------------------

@@ -97,15 +97,24 @@ class _VoteState(SelectionState):
         super().__init__("vote", facts, config.n)
         self._config = config
         self._votes = defaultdict[Any, float](float)
+        self._ahead: Any = None
+        self._first = self._second = 0
 
     def enough(self) -> str:
         key, weight = self.marks[-1]
         self._votes[key] += weight
-        if (all_in := super().enough()) or self._config.weight is not None:
-            return all_in
-        counts = sorted(self._votes.values(), reverse=True)
-        first, second = int(counts[0]), int(counts[1]) if len(counts) > 1 else 0
-        left = min(self.wanted(), self.turns_left)
+        wanted = self.wanted()
+        if not wanted or self._config.weight is not None:
+            return super().enough()
+        votes = int(self._votes[key])
+        if key == self._ahead:
+            self._first = votes
+        elif votes > self._first:
+            self._ahead, self._first, self._second = key, votes, self._first
+        else:
+            self._second = max(self._second, votes)
+        first, second = self._first, self._second
+        left = min(wanted, self.turns_left)
         if first - second > left:
             return f"{first} to {second} votes can't be overtaken by {left}"
         confidence = self._config.confidence
