@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from mellea_like.core.backend import Backend
     from mellea_like.core.validation import StreamCheck, Validator
 
-__all__ = ["OnError", "Operator", "Requirement", "Stage", "requirement"]
+__all__ = ["CheckStage", "OnError", "Operator", "Requirement", "requirement"]
 
 OnError = Literal["error", "fail", "raise"]
 Operator = Literal["and", "or", "not"]
@@ -40,7 +40,7 @@ class RequirementSettings(TypedDict, total=False):
     version: str | None
 
 
-class Stage(IntEnum):
+class CheckStage(IntEnum):
     """When a requirement is checked: the cheap ones first."""
 
     INLINE = 0
@@ -103,7 +103,7 @@ class Requirement:
     parts: tuple[Requirement, ...]
     operator: Operator | None
     origin: Callable[[], Requirement] | None
-    stage: Stage
+    stage: CheckStage
 
     def __init__(
         self,
@@ -323,10 +323,10 @@ def _check_stream(description: str, stream: object) -> None:
         raise TypeError(msg) from exc
 
 
-def _stage_of(validator: Validator | None, *, inline: bool) -> Stage:
+def _stage_of(validator: Validator | None, *, inline: bool) -> CheckStage:
     if validator is None or is_async(validator):
-        return Stage.AWAITED
-    return Stage.INLINE if inline else Stage.THREAD
+        return CheckStage.AWAITED
+    return CheckStage.INLINE if inline else CheckStage.THREAD
 
 
 def _name_of(validator: Validator | None) -> str | None:

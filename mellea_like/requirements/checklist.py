@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 import anyio
 
 from mellea_like.core.display import add_note, error_text
-from mellea_like.core.requirement import Requirement, Stage
+from mellea_like.core.requirement import CheckStage, Requirement
 from mellea_like.core.validation import ValidationResult, ValidationStatus
 from mellea_like.errors import BadVerdict, RequirementError
 from mellea_like.runtime.event_loops import cancel_requested, cancellations, split_cancellation
@@ -34,7 +34,7 @@ __all__ = [
 Judge: TypeAlias = "Callable[[Requirement, Candidate], Awaitable[ValidationResult]]"
 """Decides a requirement that has no validator."""
 
-_INLINE, _THREAD = Stage.INLINE, Stage.THREAD
+_INLINE, _THREAD = CheckStage.INLINE, CheckStage.THREAD
 _PASS = ValidationStatus.PASSED
 _SKIPPED = ValidationResult.skipped("an earlier requirement was not met")
 _UNASKED: object = object()
@@ -236,7 +236,7 @@ async def _until_certain(
     if whole.operator != "or":
         return tuple(await Checklist(whole.parts).check(candidate, judge))
     results = [_SKIPPED] * len(whole.parts)
-    for stage in Stage:
+    for stage in CheckStage:
         members = [i for i, part in enumerate(whole.parts) if part.stage is stage]
         verdicts = await Checklist([whole.parts[i] for i in members]).check(candidate, judge)
         for i, verdict in zip(members, verdicts, strict=True):

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from mellea_like.backends.scripted import ScriptedBackend
-from mellea_like.core.requirement import Requirement, Stage, requirement
+from mellea_like.core.requirement import CheckStage, Requirement, requirement
 from mellea_like.core.validation import ValidationResult, ValidationStatus, Verdict
 
 
@@ -122,15 +122,15 @@ def test_a_wrong_argument_is_refused(arguments, error, message):
 @pytest.mark.parametrize(
     ("validator", "inline", "stage"),
     [
-        (yes, False, Stage.THREAD),
-        (yes, True, Stage.INLINE),
-        (Checker(), False, Stage.THREAD),
-        (functools.partial(yes), False, Stage.THREAD),
-        (later, False, Stage.AWAITED),
-        (AsyncChecker(), False, Stage.AWAITED),
-        (functools.partial(functools.partial(later)), False, Stage.AWAITED),
-        (functools.partial(AsyncChecker()), False, Stage.AWAITED),
-        (None, False, Stage.AWAITED),
+        (yes, False, CheckStage.THREAD),
+        (yes, True, CheckStage.INLINE),
+        (Checker(), False, CheckStage.THREAD),
+        (functools.partial(yes), False, CheckStage.THREAD),
+        (later, False, CheckStage.AWAITED),
+        (AsyncChecker(), False, CheckStage.AWAITED),
+        (functools.partial(functools.partial(later)), False, CheckStage.AWAITED),
+        (functools.partial(AsyncChecker()), False, CheckStage.AWAITED),
+        (None, False, CheckStage.AWAITED),
     ],
 )
 def test_cheap_requirements_are_checked_first(validator, inline, stage):
@@ -185,12 +185,12 @@ def test_requirement_decorates_a_validator():
     assert three_lines.validator(None) is False
     assert (three_lines.weight, three_lines.timeout) == (2.0, 3)
     assert (three_lines.on_error, three_lines.check_only) == ("fail", True)
-    assert three_lines.stage is Stage.THREAD
+    assert three_lines.stage is CheckStage.THREAD
 
 
 def test_requirement_is_a_plain_constructor_too():
     assert requirement("a colour is mentioned").judged
-    assert requirement("x", yes, inline=True).stage is Stage.INLINE
+    assert requirement("x", yes, inline=True).stage is CheckStage.INLINE
 
 
 def test_a_decorator_without_parentheses_is_explained():
@@ -228,10 +228,10 @@ def test_a_double_negation_is_kept():
 
 def test_a_combination_is_checked_when_its_slowest_part_is():
     inline, thread, awaited = requirement("i", yes, inline=True), requirement("t", yes), judged("j")
-    assert (inline & inline).stage is Stage.INLINE
-    assert (inline | thread).stage is Stage.THREAD
-    assert (inline & awaited).stage is Stage.AWAITED
-    assert (~thread).stage is Stage.THREAD
+    assert (inline & inline).stage is CheckStage.INLINE
+    assert (inline | thread).stage is CheckStage.THREAD
+    assert (inline & awaited).stage is CheckStage.AWAITED
+    assert (~thread).stage is CheckStage.THREAD
 
 
 def test_a_combination_is_judged_if_any_part_is():

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mellea_like import Requirement
-from mellea_like.core.requirement import Stage
+from mellea_like.core.requirement import CheckStage
 from mellea_like.requirements.checks import char_count, line_count, sentence_count, word_count
 from mellea_like.requirements.checks_counts import sentences_of
 
@@ -62,7 +62,7 @@ def test_limits_are_inclusive(make):
 def test_counts_run_inline_and_are_named_after_their_function(make):
     check = make(exactly=1)
     assert isinstance(check, Requirement)
-    assert check.stage is Stage.INLINE
+    assert check.stage is CheckStage.INLINE
     assert check.name == make.__name__
 
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from mellea_like.core.requirement import Stage
+from mellea_like.core.requirement import CheckStage
 from mellea_like.errors import RequirementError
 from mellea_like.requirements.checks import (
     is_json,
@@ -78,7 +78,7 @@ def test_whatever_python_writes_as_json_passes(value):
 
 def test_json_of_a_schema_passes():
     check = json_schema(PRICES)
-    assert check.stage is Stage.INLINE
+    assert check.stage is CheckStage.INLINE
     assert verdict(check, '```\n{"items": [{"price": 1.5}]}\n```').passed
 
 

@@ -9,7 +9,7 @@ from checks_kit import verdict
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mellea_like.core.requirement import Stage
+from mellea_like.core.requirement import CheckStage
 from mellea_like.errors import RequirementError
 from mellea_like.requirements.checks import (
     casing,
@@ -87,7 +87,7 @@ def test_a_wrong_start_or_end_is_shown():
 )
 def test_descriptions_are_phrases_for_the_model(check, description):
     assert check.description == description
-    assert check.stage is Stage.INLINE
+    assert check.stage is CheckStage.INLINE
 
 
 @pytest.mark.parametrize("make", TEXT_CHECKS)

@@ -67,10 +67,10 @@ class SelectionFacts(NamedTuple):
 class SelectionState(ABC):
     """A selection at work in one call: pure and synchronous.
 
-    It hears each slice in the step that records it. `passed` and `marks` hold those that passed, in
-    the order recorded, and what `BaseSelection.mark` made of each. Where it wants comparisons, it
-    names the ``judge`` (None for the call's) and the ``criterion``; the engine adds to ``usage``
-    what they cost, to ``errors`` what went wrong, and notes the judge's ``model``.
+    It hears each slice in the step that records it. ``passed`` and ``marks`` hold those that
+    passed, in the order recorded, and what `BaseSelection.mark` made of each. Where it wants
+    comparisons, it names the ``judge`` (None for the call's) and the ``criterion``; the engine adds
+    to ``usage`` what they cost, to ``errors`` what went wrong, and notes the judge's ``model``.
 
     Args:
         kind: the selection's name, for the decision.
@@ -125,8 +125,8 @@ class SelectionState(ABC):
         """Return which passed slices a judge must compare before the winner is known.
 
         Returns:
-            Pairs of positions in `passed`, asked for again until there are none: the engine asks
-            the judge of each in both orders, and hands the answers to `compared`.
+            Pairs of positions in ``passed``, asked for again until there are none: the engine asks
+            the judge of each in both orders, and hands the answers to ``compared``.
         """
         return []
 
@@ -134,7 +134,7 @@ class SelectionState(ABC):
         """Take note of a comparison.
 
         Args:
-            pair: the positions of the two in `passed`.
+            pair: the positions of the two in ``passed``.
             points: what the first one won: 1.0, 0.5 (no preference) or 0.0.
         """
         self.answers[pair] = points

@@ -173,7 +173,7 @@ class Consensus(BaseSelection):
     once, in the event loop: n (n - 1) / 2 calls of ``similarity``.
 
     Args:
-        similarity: takes two `Candidate`s and returns a float, more for more alike; synchronous
+        similarity: takes two of `Candidate` and returns a float, more for more alike; synchronous
             and symmetric. None for `word_overlap`.
         n: how many are to pass.
 
