@@ -115,7 +115,8 @@ async def test_concurrent_subsamples_keep_their_own_parents(virtual_clock: objec
 
 async def test_the_request_span_follows_the_genai_conventions() -> None:
     recorder = Recorder()
-    reply = Generation("yes", usage=Usage(1, 12, 3), model="m-2026", finish_reason="stop")
+    usage = Usage(1, 12, 3, cached_input_tokens=8, reasoning_tokens=2)
+    reply = Generation("yes", usage=usage, model="m-2026", finish_reason="stop")
     options = Options(temperature=0.5, top_p=0.9, max_tokens=7, stop=("\n",), model="m")
     strategy = RejectionSamplingStrategy(
         ScriptedBackend([reply]), options=options, telemetry=recorder.telemetry
@@ -135,6 +136,8 @@ async def test_the_request_span_follows_the_genai_conventions() -> None:
         "gen_ai.response.finish_reasons": ("stop",),
         "gen_ai.usage.input_tokens": 12,
         "gen_ai.usage.output_tokens": 3,
+        "gen_ai.usage.cache_read.input_tokens": 8,
+        "gen_ai.usage.reasoning.output_tokens": 2,
         "mellea_like.purpose": "generate",
     }
     assert expected.items() <= dict(chat.attributes).items()

@@ -161,10 +161,15 @@ def _text_of(value: object) -> str:
 
 def _count(meter: Meter, usage: Usage) -> None:
     """Put a usage on the meter: at least one request, the tokens on the first of them."""
-    tokens = (usage.input_tokens, usage.output_tokens)
+    tokens = replace(usage, requests=0, unknown=0, cache_hits=0)
     for number in range(max(usage.requests, 1)):
         request = meter.start()
-        request.update(input_tokens=tokens[0], output_tokens=tokens[1])
+        request.update(input_tokens=tokens.input_tokens, output_tokens=tokens.output_tokens)
         if number >= usage.unknown:
-            request.settle(input_tokens=tokens[0], output_tokens=tokens[1])
-        tokens = (0, 0)
+            request.settle(
+                input_tokens=tokens.input_tokens,
+                output_tokens=tokens.output_tokens,
+                cached_input_tokens=tokens.cached_input_tokens,
+                reasoning_tokens=tokens.reasoning_tokens,
+            )
+        tokens = _NOTHING

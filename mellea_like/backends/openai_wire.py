@@ -302,8 +302,22 @@ class Reply:
         # Some servers send a running count with every chunk; the one at the end is final.
         if self._finish_reason is None:
             self._meter.update(input_tokens=sent, output_tokens=received)
-        else:
-            self._meter.settle(input_tokens=sent, output_tokens=received)
+            return
+        self._meter.settle(
+            input_tokens=sent,
+            output_tokens=received,
+            cached_input_tokens=_part(counts, "prompt_tokens_details", "cached_tokens", sent),
+            reasoning_tokens=_part(
+                counts, "completion_tokens_details", "reasoning_tokens", received
+            ),
+        )
+
+
+def _part(counts: dict[str, Any], details: str, name: str, whole: int) -> int:
+    """Read how many of some tokens are of a kind; 0 where that isn't said, or can't be."""
+    said: Any = counts.get(details)
+    part = cast("dict[str, Any]", said).get(name) if isinstance(said, dict) else None
+    return part if type(part) is int and 0 <= part <= whole else 0
 
 
 def _text(value: Any) -> str:

@@ -199,7 +199,12 @@ class ScriptedBackend:
         elif usage.unknown:
             meter.update(input_tokens=usage.input_tokens, output_tokens=usage.output_tokens)
         else:
-            meter.settle(input_tokens=usage.input_tokens, output_tokens=usage.output_tokens)
+            meter.settle(
+                input_tokens=usage.input_tokens,
+                output_tokens=usage.output_tokens,
+                cached_input_tokens=usage.cached_input_tokens,
+                reasoning_tokens=usage.reasoning_tokens,
+            )
         self._counter["output_tokens"] += content.usage.output_tokens - counted
         flight.outcome = "finished"
         return content

@@ -10,7 +10,7 @@ from mellea_like.batch.identity import differing_part, label_of, row_of
 from mellea_like.core.conversation import as_action
 from mellea_like.core.generation import Usage
 from mellea_like.core.result import SamplingResult, StopReason
-from mellea_like.core.trace import check_readable, error_from_dict
+from mellea_like.core.trace import check_readable, error_from_dict, usage_from_dict
 from mellea_like.errors import JournalError, LimitExceeded, MelleaError
 from mellea_like.limits.backoff_gate import PATIENT
 from mellea_like.runtime.event_loops import cancel_requested, split_cancellation
@@ -242,7 +242,7 @@ def replayed(
         trace, raised = record["trace"], record["error"]
         result = None if trace is None else SamplingResult[Any].from_dict(trace, format)
         error = None if raised is None else error_from_dict(raised)
-        usage = Usage(**record["usage"])
+        usage = usage_from_dict(record["usage"])
     except (KeyError, TypeError, ValueError) as exc:
         msg = f"the journal's record of item {stored.id} can't be read: {exc}"
         raise JournalError(msg) from exc

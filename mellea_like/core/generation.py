@@ -10,6 +10,8 @@ from mellea_like.core.display import bounded, fields_shown
 __all__ = [
     "INCOMPLETE",
     "REJECTED",
+    "USAGE",
+    "USAGE_DETAILS",
     "Cost",
     "Generation",
     "Meter",
@@ -32,7 +34,7 @@ INCOMPLETE = CUT | CALLS | {"content_filter", "refusal"}
 """The finish reasons of what may be no whole answer: `why_incomplete` tells."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Usage:
     """What a number of requests cost. Usages add with ``+``.
 
@@ -42,12 +44,20 @@ class Usage:
         output_tokens: tokens of the replies, as far as they are known.
         unknown: requests among them whose cost the server did not say (cancelled or broken ones,
             servers that keep no count); their tokens so far are estimates or missing.
+        cached_input_tokens: those of the input tokens that the server took from its prompt cache.
+        reasoning_tokens: those of the output tokens that the model thought with, and that are no
+            part of its replies.
+        cache_hits: replies that came from a `CachedBackend`'s file. They are no requests, and cost
+            nothing.
     """
 
     requests: int = 0
     input_tokens: int = 0
     output_tokens: int = 0
     unknown: int = 0
+    cached_input_tokens: int = 0
+    reasoning_tokens: int = 0
+    cache_hits: int = 0
 
     @property
     def total_tokens(self) -> int:
@@ -60,6 +70,9 @@ class Usage:
             self.input_tokens + other.input_tokens,
             self.output_tokens + other.output_tokens,
             self.unknown + other.unknown,
+            self.cached_input_tokens + other.cached_input_tokens,
+            self.reasoning_tokens + other.reasoning_tokens,
+            self.cache_hits + other.cache_hits,
         )
 
     def __sub__(self, other: Usage) -> Usage:
@@ -68,12 +81,38 @@ class Usage:
             max(0, self.input_tokens - other.input_tokens),
             max(0, self.output_tokens - other.output_tokens),
             max(0, self.unknown - other.unknown),
+            max(0, self.cached_input_tokens - other.cached_input_tokens),
+            max(0, self.reasoning_tokens - other.reasoning_tokens),
+            max(0, self.cache_hits - other.cache_hits),
         )
+
+    def __repr__(self) -> str:
+        shown = {name: getattr(self, name) for name in USAGE}
+        shown |= {name: n for name in USAGE_DETAILS if (n := getattr(self, name))}
+        return f"Usage({', '.join(f'{name}={n}' for name, n in shown.items())})"
 
     def __str__(self) -> str:
         requests = "1 request" if self.requests == 1 else f"{self.requests} requests"
+        if self.cache_hits:
+            requests += f" and {self.cache_hits} from the cache"
+        details = [
+            f"{n} {what}"
+            for n, what in (
+                (self.unknown, "of unknown cost"),
+                (self.cached_input_tokens, "input tokens cached"),
+                (self.reasoning_tokens, "output tokens of reasoning"),
+            )
+            if n
+        ]
         known = f"{requests}, {self.input_tokens} + {self.output_tokens} tokens"
-        return f"{known} ({self.unknown} of unknown cost)" if self.unknown else known
+        return f"{known} ({', '.join(details)})" if details else known
+
+
+USAGE = ("requests", "input_tokens", "output_tokens", "unknown")
+"""The fields that each record of a usage has."""
+
+USAGE_DETAILS = ("cached_input_tokens", "reasoning_tokens", "cache_hits")
+"""The fields that it has where they aren't 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,11 +181,19 @@ class Cost(Protocol):
 class RequestMeter:
     """The running count of one request; a backend updates it as it learns more."""
 
-    __slots__ = ("input_tokens", "output_tokens", "settled")
+    __slots__ = (
+        "cached_input_tokens",
+        "input_tokens",
+        "output_tokens",
+        "reasoning_tokens",
+        "settled",
+    )
 
     def __init__(self) -> None:
         self.input_tokens = 0
         self.output_tokens = 0
+        self.cached_input_tokens = 0
+        self.reasoning_tokens = 0
         self.settled = False
 
     def update(self, *, input_tokens: int | None = None, output_tokens: int | None = None) -> None:
@@ -161,21 +208,39 @@ class RequestMeter:
         if output_tokens is not None:
             self.output_tokens = output_tokens
 
-    def settle(self, *, input_tokens: int, output_tokens: int) -> None:
+    def settle(
+        self,
+        *,
+        input_tokens: int,
+        output_tokens: int,
+        cached_input_tokens: int = 0,
+        reasoning_tokens: int = 0,
+    ) -> None:
         """Say the request's final cost; it is then known.
 
         Args:
             input_tokens: tokens of the prompt.
             output_tokens: tokens of the reply.
+            cached_input_tokens: those of the prompt that the server had in its cache.
+            reasoning_tokens: those of the reply that the model thought with.
         """
         self.input_tokens = input_tokens
         self.output_tokens = output_tokens
+        self.cached_input_tokens = cached_input_tokens
+        self.reasoning_tokens = reasoning_tokens
         self.settled = True
 
     @property
     def usage(self) -> Usage:
         """The request's cost as known by now."""
-        return Usage(1, self.input_tokens, self.output_tokens, 0 if self.settled else 1)
+        return Usage(
+            1,
+            self.input_tokens,
+            self.output_tokens,
+            0 if self.settled else 1,
+            self.cached_input_tokens,
+            self.reasoning_tokens,
+        )
 
 
 class Meter:
@@ -260,6 +325,6 @@ def cost_of(meter: Meter, reply: Generation | None) -> Usage:
     """Return what a request cost, of a backend that keeps the meter and of one that does not."""
     if meter.started:
         return meter.usage
-    if reply is None or not reply.usage.requests:
+    if reply is None or not (reply.usage.requests or reply.usage.cache_hits):
         return Usage(requests=1, unknown=1)
     return reply.usage

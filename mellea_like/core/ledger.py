@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from mellea_like.core.generation import REJECTED, Usage
+from mellea_like.core.generation import REJECTED, USAGE_DETAILS, Usage
 from mellea_like.core.prices import cost, currency_of, price_for
 
 if TYPE_CHECKING:
@@ -45,6 +45,9 @@ class LedgerRow(NamedTuple):
             With requests of unknown cost it is a lower bound, and printed with a ``≥``.
         model: the model that generated, as its reply says; where there is none, as the replies of
             the same depth say. None where that is not known.
+        cached_input_tokens: those of the input tokens that came from the server's prompt cache.
+        reasoning_tokens: those of the output tokens that the model thought with.
+        cache_hits: replies that came from a `CachedBackend`'s file.
     """
 
     iteration: int
@@ -59,6 +62,9 @@ class LedgerRow(NamedTuple):
     saved_tokens: int | None
     cost: float | None
     model: str | None = None
+    cached_input_tokens: int = 0
+    reasoning_tokens: int = 0
+    cache_hits: int = 0
 
 
 class LedgerTotal(NamedTuple):
@@ -72,6 +78,9 @@ class LedgerTotal(NamedTuple):
         unknown: requests whose cost the server did not say.
         saved_tokens: the estimate of what early rejection saved; None where a row has none.
         cost: what the tokens cost; None where that of a row is not known.
+        cached_input_tokens: those of the input tokens that came from the server's prompt cache.
+        reasoning_tokens: those of the output tokens that the model thought with.
+        cache_hits: replies that came from a `CachedBackend`'s file.
     """
 
     requests: int
@@ -81,6 +90,9 @@ class LedgerTotal(NamedTuple):
     unknown: int
     saved_tokens: int | None
     cost: float | None
+    cached_input_tokens: int = 0
+    reasoning_tokens: int = 0
+    cache_hits: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +119,7 @@ class Ledger:
 
     @property
     def _parts(self) -> list[LedgerTotal]:
-        rows = [LedgerTotal(*row[4:11]) for row in self.rows]
+        rows = [_alone(row) for row in self.rows]
         return rows if self.comparisons is None else [*rows, self.comparisons]
 
     @property
@@ -123,22 +135,26 @@ class Ledger:
 
     def __str__(self) -> str:
         total = self.total
-        heads = ["iteration", "outcome", *(name.removesuffix("_tokens") for name in total._fields)]
-        heads[-1] += f" {self.currency}"
-        lines = [heads]
+        # What no row has is left out: prices, and details that few servers tell.
+        shown = [
+            *LedgerTotal._fields[:6],
+            *(name for name in USAGE_DETAILS if getattr(total, name)),
+        ]
+        if any(part.cost is not None for part in self._parts):
+            shown.append("cost")
+        heads = [n.removesuffix("_tokens").replace("_", " ") for n in shown]
+        heads = [f"cost {self.currency}" if name == "cost" else name for name in heads]
+        lines = [["iteration", "outcome", *heads]]
         for index, row in enumerate(self.rows):
             mark = "*" if index in self.winners else ""
-            lines.append([f"{row.iteration}{mark}", row.outcome, *_cells(LedgerTotal(*row[4:11]))])
+            lines.append([f"{row.iteration}{mark}", row.outcome, *_cells(row, shown)])
         by_model = self.by_model
         if len(by_model) > 1:
-            lines += [[model or "?", "", *_cells(cost)] for model, cost in by_model.items()]
+            lines += [[model or "?", "", *_cells(cost, shown)] for model, cost in by_model.items()]
         if self.comparisons is not None:
-            lines.append(["comparisons", "", *_cells(self.comparisons)])
-        lines.append(["total", "", *_cells(total)])
-        # Without prices there is nothing to see in the last column.
+            lines.append(["comparisons", "", *_cells(self.comparisons, shown)])
+        lines.append(["total", "", *_cells(total, shown)])
         columns = list(zip(*lines, strict=True))
-        if all(part.cost is None for part in self._parts):
-            columns.pop()
         return "\n".join(map("  ".join, zip(*map(_aligned, columns), strict=True)))
 
 
@@ -162,7 +178,8 @@ def ledger(
             spent = decision.usage
             price = _cost(spent, decision.model, prices)
             tokens = spent.input_tokens, spent.output_tokens
-            compared = LedgerTotal(spent.requests, *tokens, 0, spent.unknown, 0, price)
+            details = (getattr(spent, name) for name in USAGE_DETAILS)
+            compared = LedgerTotal(spent.requests, *tokens, 0, spent.unknown, 0, price, *details)
     rows: list[LedgerRow] = []
     for place, slice_ in enumerate(slices):
         usage, reply = slice_.usage, slice_.generation
@@ -180,6 +197,7 @@ def ledger(
             _saved(slice_, usual),
             _cost(usage, model, prices),
             model,
+            *(getattr(usage, name) for name in USAGE_DETAILS),
         )
         rows.append(row)
     return Ledger(tuple(rows), winners, currency_of(prices), compared)
@@ -208,7 +226,12 @@ def _total(rows: Sequence[LedgerRow | LedgerTotal]) -> LedgerTotal:
         sum(row.unknown for row in rows),
         _sum((row.saved_tokens for row in rows), 0),
         _sum((row.cost for row in rows), 0.0),
+        *(sum(getattr(row, name) for row in rows) for name in USAGE_DETAILS),
     )
+
+
+def _alone(row: LedgerRow) -> LedgerTotal:
+    return LedgerTotal(*(getattr(row, name) for name in LedgerTotal._fields))
 
 
 def _usual_length(replies: Iterable[Generation]) -> float | None:
@@ -246,9 +269,10 @@ def _sum(values: Iterable[N | None], start: N) -> N | None:
     return start
 
 
-def _cells(total: LedgerTotal) -> list[str]:
-    cells = ["?" if v is None else str(v) if isinstance(v, int) else f"{v:.6f}" for v in total]
-    if total.unknown and total.cost is not None:
+def _cells(part: LedgerRow | LedgerTotal, shown: Sequence[str]) -> list[str]:
+    values: list[float | None] = [getattr(part, name) for name in shown]
+    cells = ["?" if v is None else str(v) if isinstance(v, int) else f"{v:.6f}" for v in values]
+    if part.unknown and part.cost is not None:
         cells[-1] = f"≥{cells[-1]}"
     return cells
 

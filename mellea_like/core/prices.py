@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mellea_like.core.argument_checks import real_number
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from mellea_like.core.generation import Usage
 
 __all__ = ["Price", "checked_prices", "cost", "currency_of", "price_for", "with_currency"]
@@ -31,6 +33,8 @@ class Price:
         output: for a million tokens of replies.
         currency: the code of the currency (ISO 4217), three capitals. Nothing is converted, so all
             prices of a table are in the same one.
+        cached_input: for a million of those tokens of prompts that the server took from its prompt
+            cache; None where they cost as much as others.
 
     Raises:
         TypeError: a price isn't a number.
@@ -40,13 +44,41 @@ class Price:
     input: float
     output: float
     currency: str = "USD"
+    cached_input: float | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
-        for name, price in (("input", self.input), ("output", self.output)):
-            real_number(f"a price's {name}, in money per million tokens,", price, least=0)
+        for name in ("input", "output", "cached_input"):
+            price: object = getattr(self, name)
+            if price is not None or name != "cached_input":
+                real_number(f"a price's {name}, in money per million tokens,", price, least=0)
         if not re.fullmatch("[A-Z]{3}", str(self.currency)):
             msg = f"a price's currency is its code, as in 'USD' or 'EUR', not {self.currency!r}"
             raise ValueError(msg)
+
+    def cost(self, usage: Usage) -> float:
+        """Return what requests cost, as far as their tokens are known.
+
+        Args:
+            usage: their usage.
+
+        Returns:
+            Money, in the currency of the price.
+        """
+        spent = usage.input_tokens * self.input + usage.output_tokens * self.output
+        if self.cached_input is not None:
+            spent += usage.cached_input_tokens * (self.cached_input - self.input)
+        return spent / PER
+
+    def as_list(self) -> list[float | str | None]:
+        """Return the price as plain data, which `from_list` reads."""
+        written: list[float | str | None] = [self.input, self.output, self.currency]
+        return written if self.cached_input is None else [*written, self.cached_input]
+
+    @classmethod
+    def from_list(cls, written: Sequence[Any]) -> Price:
+        """Read a price that `as_list` has written."""
+        *price, cached = (*written, None) if len(written) < len(fields(cls)) else written
+        return cls(*price, cached_input=cached)
 
 
 def checked_prices(prices: Mapping[str, Price] | None) -> Mapping[str, Price] | None:
@@ -94,4 +126,4 @@ def cost(usage: Usage, model: str | None, prices: Mapping[str, Price]) -> float:
         whose = "a model of unknown name" if model is None else f"the model {model!r}"
         msg = f"there is no price for {whose}: the prices are for {', '.join(prices) or 'none'}"
         raise ValueError(msg)
-    return (usage.input_tokens * price.input + usage.output_tokens * price.output) / PER
+    return price.cost(usage)

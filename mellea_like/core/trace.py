@@ -21,7 +21,7 @@ from mellea_like.core.conversation import Context, Message
 from mellea_like.core.decision import Comparison, Decision
 from mellea_like.core.display import add_note, error_text, fields_shown, safe_repr
 from mellea_like.core.format import parse_json
-from mellea_like.core.generation import Generation, Usage
+from mellea_like.core.generation import USAGE, USAGE_DETAILS, Generation, Usage
 from mellea_like.core.requirement import Requirement
 from mellea_like.core.slice import Outcome, Slice
 from mellea_like.core.validation import ValidationResult, ValidationStatus
@@ -64,8 +64,6 @@ Json: TypeAlias = "dict[str, Json] | list[Json] | str | float | bool | None"
 T = TypeVar("T")
 
 _AS_WRITTEN = ("stop_reason", "sampling_id", "elapsed", "undelivered", "stop_detail")
-
-USAGE = ("requests", "input_tokens", "output_tokens", "unknown")
 
 
 def to_dict(result: SamplingResult[Any]) -> dict[str, Any]:
@@ -194,15 +192,25 @@ def decision_from_dict(plain: Mapping[str, Any] | None) -> Decision | None:
         plain["share"],
         plain["abstentions"],
         tuple(Comparison(*pair) for pair in plain["comparisons"]),
-        _usage(plain["usage"]),
+        usage_from_dict(plain["usage"]),
         tuple(plain["errors"]),
         plain.get("model"),
     )
 
 
 def usage_to_dict(usage: Usage) -> dict[str, int]:
-    """Write a usage as plain data."""
-    return {name: int(getattr(usage, name)) for name in USAGE}  # A backend's may be numpy's.
+    """Write a usage as plain data; its details where they aren't 0."""
+    written = {name: int(getattr(usage, name)) for name in USAGE}  # A backend's may be numpy's.
+    for name in USAGE_DETAILS:
+        if n := int(getattr(usage, name)):
+            written[name] = n
+    return written
+
+
+def usage_from_dict(written: Mapping[str, int]) -> Usage:
+    """Read a usage; earlier versions wrote no details."""
+    details = (written.get(name, 0) for name in USAGE_DETAILS)
+    return Usage(*(written[name] for name in USAGE), *details)
 
 
 def _action(action: Action[Any]) -> dict[str, str]:
@@ -291,7 +299,7 @@ def _fields(data: Mapping[str, Any], format: Any) -> dict[str, Any]:
             reason=s["reason"],
             started_at=s["started_at"],
             ended_at=s["ended_at"],
-            usage=_usage(s["usage"]),
+            usage=usage_from_dict(s["usage"]),
         )
         for s in data["slices"]
     )
@@ -310,7 +318,7 @@ def _generation(s: Mapping[str, Any], format: Any) -> Generation | None:
     value = s.get("value")
     if "value" in s and format is not None:
         value = _value(format, s["text"], value)
-    usage = _usage(s["generation_usage"])
+    usage = usage_from_dict(s["generation_usage"])
     parsed = s.get("parsed", "value" in s)
     return Generation(s["text"], value, usage, s["model"], s["finish_reason"], parsed=parsed)
 
@@ -329,10 +337,6 @@ def _place(index: Any, among: Sequence[object]) -> int:
         msg = f"{index!r} isn't a place in a list of {len(among)}"
         raise ValueError(msg)
     return index
-
-
-def _usage(written: Mapping[str, int]) -> Usage:
-    return Usage(*(written[name] for name in USAGE))
 
 
 # --- in place of what can't be written down ---------------------------------------------------

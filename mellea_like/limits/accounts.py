@@ -35,8 +35,8 @@ __all__ = [
 MONEY = 10**15
 """Money is counted in whole parts of its unit, so that sums and differences are exact."""
 
-Rate: TypeAlias = "tuple[int, int]"
-"""What a token of the prompt and one of the reply cost, in those parts."""
+Rate: TypeAlias = "tuple[int, int, int]"
+"""What a token of the prompt, one of the reply, and one of a cached prompt cost, in those parts."""
 
 Limits: TypeAlias = tuple[float, float, float, float]
 
@@ -186,9 +186,10 @@ class Account:
                 claim.wake()
 
 
-def amounts(requests: int, sent: int, received: int, rate: Rate) -> Amounts:
+def amounts(requests: int, sent: int, received: int, rate: Rate, cached: int = 0) -> Amounts:
     """Return amounts with what the tokens cost, as accounts count it."""
-    return Amounts(requests, sent, received, sent * rate[0] + received * rate[1])
+    money = (sent - cached) * rate[0] + received * rate[1] + cached * rate[2]
+    return Amounts(requests, sent, received, money)
 
 
 def in_money(counted: Amounts) -> Amounts:

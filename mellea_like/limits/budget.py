@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 from math import inf
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import anyio
 from anyio.lowlevel import EventLoopToken, current_token
@@ -329,8 +329,10 @@ class Budget:
             )
             raise ValueError(msg)
         if price is None:
-            return bound or 0, (0, 0)
-        return bound or 0, (_per_token(price.input), _per_token(price.output))
+            return bound or 0, (0, 0, 0)
+        cached = price.input if price.cached_input is None else price.cached_input
+        of_each = (price.input, price.output, cached)
+        return bound or 0, cast("Rate", tuple(map(_per_token, of_each)))
 
     def _refusal(self, lacking: str, wanted: Amounts) -> LimitExceeded:
         """Say why a request is denied."""
@@ -397,8 +399,10 @@ class _Reservation:
 
     def release(self, end: RequestEnd) -> None:
         requests, unknown = end.usage.requests, end.usage.unknown
-        tokens = charged_tokens(end, self._sent)
-        self._claim.settle([amounts(requests, *tokens, rate) for rate in self._rates], unknown)
+        sent, received = charged_tokens(end, self._sent)
+        cached = min(sent, end.usage.cached_input_tokens)
+        charged = [amounts(requests, sent, received, rate, cached) for rate in self._rates]
+        self._claim.settle(charged, unknown)
 
 
 class Budgets:

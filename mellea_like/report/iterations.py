@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mellea_like.core.generation import Usage
 from mellea_like.core.prices import Price, cost, currency_of, price_for
-from mellea_like.core.trace import decision_from_dict
+from mellea_like.core.trace import decision_from_dict, usage_from_dict
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping, Sequence
+    from collections.abc import Callable, Generator, Mapping, Sequence
 
     from mellea_like.core.decision import Decision
 
@@ -26,6 +26,7 @@ __all__ = [
     "passes_of",
     "prices_of",
     "problems_of",
+    "tokens_of",
     "usage_of",
     "winner_of",
     "winners_of",
@@ -80,12 +81,21 @@ def prices_of(run: Mapping[str, Any]) -> Prices | None:
     written: Mapping[str, Any] | None = run.get("prices")
     if not written:
         return None
-    return Prices({model: Price(*pair) for model, pair in written.items()})
+    return Prices({model: Price.from_list(price) for model, price in written.items()})
 
 
 def usage_of(written: Mapping[str, int] | None) -> Usage:
     """Read a usage."""
-    return Usage() if written is None else Usage(**written)
+    return Usage() if written is None else usage_from_dict(written)
+
+
+def tokens_of(usage: Usage, written: Callable[[float], str]) -> tuple[str, str]:
+    """Write the tokens in and out, with those that were cached or thought where there are any."""
+    cached, thought = usage.cached_input_tokens, usage.reasoning_tokens
+    return (
+        f"{written(usage.input_tokens)} tokens in" + f" ({written(cached)} cached)" * bool(cached),
+        f"{written(usage.output_tokens)} out" + f" ({written(thought)} reasoning)" * bool(thought),
+    )
 
 
 def winner_of(trace: Mapping[str, Any]) -> Mapping[str, Any] | None:

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from mellea_like.report.charts import rate_bar
 from mellea_like.report.format import count, percent, plural, seconds
 from mellea_like.report.icons import swatch
-from mellea_like.report.iterations import cut, decision_of, problems_of, usage_of, winners_of
+from mellea_like.report.iterations import (
+    cut,
+    decision_of,
+    problems_of,
+    tokens_of,
+    usage_of,
+    winners_of,
+)
 from mellea_like.report.markup import Html, clip, html, joined, text_block
 from mellea_like.report.waterfall import anchor
 
@@ -200,8 +207,9 @@ def _facts(slice_: Mapping[str, Any]) -> Html:
     facts = [
         f"subsample {slice_['subsample']}{chain}, depth {slice_['depth']}",
         f"{seconds(slice_['started_at'])} to {seconds(slice_['ended_at'])}",
-        f"{count(usage.input_tokens)} tokens in, {count(usage.output_tokens)} out",
+        ", ".join(tokens_of(usage, count)),
         f"{plural(usage.requests, 'request')}{unknown}",
+        usage.cache_hits and f"{count(usage.cache_hits)} from the cache",
         slice_["model"],
         slice_["finish_reason"] and f"ended by {slice_['finish_reason']}",
     ]

@@ -9,7 +9,14 @@ from mellea_like.core.prices import with_currency
 from mellea_like.report.charts import breakdown, columns, coverage_chart, numbers, rate_bar, sizes
 from mellea_like.report.format import amount, count, moment, money, percent, plural, seconds
 from mellea_like.report.icons import swatch
-from mellea_like.report.iterations import FATES, cut, damage, problems_of, winner_of
+from mellea_like.report.iterations import (
+    FATES,
+    cut,
+    damage,
+    problems_of,
+    tokens_of,
+    winner_of,
+)
 from mellea_like.report.markup import Html, clip, html, joined, text_block
 from mellea_like.report.page import SCOPE, environment, page
 from mellea_like.report.panels import Capacity, block, conversation, decided, panels
@@ -82,10 +89,11 @@ def headline(figures: RunFigures) -> list[tuple[str, str, str]]:
             f"95 % interval {100 * low:.1f} to {100 * high:.1f}" if done else "",
         ),
         ("requests", count(usage.requests), per_item),
+        *(("from the cache", count(hits), "no requests") for hits in [usage.cache_hits] if hits),
         (
             "tokens",
             bound + amount(usage.total_tokens),
-            f"{amount(usage.input_tokens)} in, {amount(usage.output_tokens)} out",
+            ", ".join(tokens_of(usage, amount)).replace(" tokens", "", 1),
         ),
         cost,
         ("time", "–" if elapsed is None else seconds(elapsed), rate),
@@ -135,7 +143,10 @@ def _written(price: Price) -> str:
     sent, received = (
         with_currency(f"{amount:g}", price.currency) for amount in (price.input, price.output)
     )
-    return f"{sent} in, {received} out, per million tokens"
+    cached = ""
+    if price.cached_input is not None:
+        cached = f" ({with_currency(f'{price.cached_input:g}', price.currency)} cached)"
+    return f"{sent} in{cached}, {received} out, per million tokens"
 
 
 def run_text(run: Mapping[str, Any], items: Iterable[Mapping[str, Any]]) -> str:

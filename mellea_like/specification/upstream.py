@@ -58,21 +58,26 @@ def beside(info: ValidationInfo, path: str | Path) -> Path:
 
 
 def _read_price(given: object) -> object:
-    """Read two amounts and perhaps a currency: a list, or a text with commas."""
+    """Read two or three amounts and perhaps a currency: a list, or a text with commas."""
     if given is None or isinstance(given, Price):
         return given
     if isinstance(given, str):
         given = given.split(",")
     parts = list(cast("Sequence[Any]", given)) if isinstance(given, (list, tuple)) else []
     try:
-        sent, received, *currency = parts
-        if len(currency) > 1 or max(float(sent), float(received)) > MOST_MONEY:
+        sent, received, *rest = parts
+        cached = None
+        if rest and not (isinstance(rest[0], str) and rest[0].strip().isalpha()):
+            cached = float(rest.pop(0))
+        if len(rest) > 1 or max(float(sent), float(received), cached or 0.0) > MOST_MONEY:
             raise ValueError
-        return Price(float(sent), float(received), *(c.strip().upper() for c in currency))
+        currency = (c.strip().upper() for c in rest)
+        return Price(float(sent), float(received), *currency, cached_input=cached)
     except (AttributeError, TypeError, ValueError):
         msg = (
             "takes two amounts of at least 0, of money per million tokens of prompts and of"
-            " replies, and perhaps the currency's code: 0.15,0.60 or 0.15,0.60,EUR"
+            " replies, perhaps a third, of cached prompts, and perhaps the currency's code:"
+            " 0.15,0.60 or 0.15,0.60,0.075 or 0.15,0.60,EUR"
         )
         raise ValueError(msg) from None
 
@@ -84,8 +89,8 @@ class _Upstream(Section):
         concurrency: requests in flight at most, those of judges included; None for no limit.
         requests_per_minute: requests a minute at most; None for no limit.
         tokens_per_minute: tokens a minute at most, prompts and replies; None for no limit.
-        price: money for a million tokens of prompts, and of replies, for budgets of money; a
-            currency's code may follow.
+        price: money for a million tokens of prompts, and of replies, for budgets of money; that of
+            cached prompts and a currency's code may follow.
     """
 
     concurrency: Whole | None = None

@@ -91,7 +91,17 @@ class CallTelemetry:
         error: BaseException | None,
     ) -> None:
         """Record what a request cost, whether or not it was answered."""
-        span.set({names.INPUT_TOKENS: usage.input_tokens, names.OUTPUT_TOKENS: usage.output_tokens})
+        spent: dict[str, AttributeValue] = {
+            names.INPUT_TOKENS: usage.input_tokens,
+            names.OUTPUT_TOKENS: usage.output_tokens,
+        }
+        if usage.cached_input_tokens:
+            spent[names.CACHED_INPUT_TOKENS] = usage.cached_input_tokens
+        if usage.reasoning_tokens:
+            spent[names.REASONING_TOKENS] = usage.reasoning_tokens
+        if usage.cache_hits:
+            spent[names.CACHE_HIT] = True
+        span.set(spent)
         if self._instruments is None:
             return
         attributes = _metric_attributes(backend, request)

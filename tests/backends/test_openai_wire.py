@@ -227,6 +227,29 @@ def test_a_running_count_is_an_estimate_until_the_reply_has_ended():
 
 
 @pytest.mark.parametrize(
+    ("cached", "thought", "usage"),
+    [
+        (4, 2, Usage(1, 5, 3, 0, 4, 2)),
+        (None, None, Usage(1, 5, 3)),
+        (6, 4, Usage(1, 5, 3)),  # More than there are of all.
+        (True, -1, Usage(1, 5, 3)),
+    ],
+)
+def test_cached_and_reasoning_tokens_are_read_where_they_make_sense(cached, thought, usage):
+    meter = Meter()
+    reply = Reply(meter.start())
+    reply.read(chunk(finish_reason="stop"))
+    counted = {
+        "prompt_tokens": 5,
+        "completion_tokens": 3,
+        "prompt_tokens_details": None if cached is None else {"cached_tokens": cached},
+        "completion_tokens_details": {"reasoning_tokens": thought, "audio_tokens": 0},
+    }
+    reply.read(json.dumps({"choices": [], "usage": counted}))
+    assert meter.usage == usage
+
+
+@pytest.mark.parametrize(
     "usage", [{"prompt_tokens": -1, "completion_tokens": 2}, {"prompt_tokens": True}, [], "x", 5]
 )
 def test_a_usage_that_makes_no_sense_is_left_out(usage):

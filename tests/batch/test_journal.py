@@ -23,15 +23,23 @@ from journal_kit import (
     write_run,
 )
 
-from mellea_like.batch import Journal, read_items
+from mellea_like import Budget, RejectionSamplingStrategy
+from mellea_like.backends import FunctionBackend
+from mellea_like.batch import Journal, Progress, read_items
 from mellea_like.batch.journal import journal as journal_module
 from mellea_like.batch.journal import writer as writer_module
 from mellea_like.batch.journal.writer import JournalFile
+from mellea_like.cli.batch.progress import summary
+from mellea_like.core.generation import Generation, Usage
 from mellea_like.core.result import SamplingResult
+from mellea_like.core.trace import usage_from_dict
 from mellea_like.errors import BackendUnavailable, JournalError, SamplingTimeout
 from mellea_like.limits import Price
+from mellea_like.report.run import run_report, run_text
 
 pytestmark = pytest.mark.anyio
+
+PRICE = Price(1, 2, cached_input=0.25)
 
 
 @pytest.fixture
@@ -133,6 +141,28 @@ async def test_texts_that_utf_8_lacks_and_zeros_and_endless_numbers_come_back(pa
     assert record["data"] == {nasty: [10**30]}
     assert record["label"] == nasty.replace("\ud800", "\\ud800")
     assert (await run_of(path))["identity"]["prompt"] == nasty
+
+
+async def test_cached_and_reasoning_tokens_come_back_and_are_reported(path):
+    reply = Generation("yes", usage=Usage(1, 500, 40, 0, 384, 32), model="m")
+    backend = FunctionBackend(lambda request: reply)
+    budget = Budget(money=1, prices={"m": PRICE}, assume_output_tokens=100)
+    strategy = RejectionSamplingStrategy(backend, options={"model": "m"}, budget=budget)
+    result = await strategy.sample("Agree.")
+    async with Journal(path, prices={"m": PRICE}).open(IDENTITY) as store:
+        store.begin(0, 1, "digest", "item 0", None)
+        await store.finish(0, 1, result)
+    assert SamplingResult.from_dict(plain(result)).usage == reply.usage == result.usage
+    [record] = await items_of(path)
+    assert usage_from_dict(record["usage"]) == reply.usage
+    cost = pytest.approx(PRICE.cost(reply.usage))
+    assert budget.statistics().spent.money == result.ledger({"m": PRICE}).total.cost == cost
+    text = run_text(await run_of(path), [record])
+    assert "500 in (384 cached), 40 out (32 reasoning)" in text
+    page = await to_thread.run_sync(run_report, await run_of(path), [record])
+    assert "$1 in ($0.25 cached), $2 out" in page
+    progress = Progress(done=1, passed=1, usage=result.usage)
+    assert "540 tokens (384 cached, 32 reasoning), cost $" in summary(progress, PRICE)
 
 
 async def test_a_server_that_counts_beyond_all_numbers_does_no_harm(path):

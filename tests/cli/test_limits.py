@@ -91,7 +91,20 @@ def test_what_is_no_budget_is_a_sentence_that_says_what_to_write(given):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "1", "1,2,3", "-1,2", "a,b", "nan,1", "1,inf", "1,1e300", "1,2,$"]
+    ("text", "price"),
+    [
+        ("1,2", Price(1, 2)),
+        ("1,2, eur", Price(1, 2, "EUR")),
+        ("1,2,0.5", Price(1, 2, cached_input=0.5)),
+        ("1,2,0,EUR", Price(1, 2, "EUR", cached_input=0)),
+    ],
+)
+def test_a_price_may_have_one_of_cached_input_and_a_currency(text, price):
+    assert Backends(DrawOptions(price=text), default="markov").price == price
+
+
+@pytest.mark.parametrize(
+    "text", ["", "1", "1,2,3,4", "1,2,-3", "-1,2", "a,b", "nan,1", "1,inf", "1,1e300", "1,2,$"]
 )
 def test_what_is_no_price_is_a_sentence_that_says_what_to_write(text):
     with pytest.raises(Problem, match=r"^--price takes two amounts .* 0.15,0.60,EUR, not '"):

@@ -80,6 +80,18 @@ def test_who_leaves_bears_what_is_known_and_the_others_the_rest():
     assert cost.usages() == [Usage(0, 10), Usage(1, 10, 5), Usage(0, 10, 4)]
 
 
+def test_cached_and_reasoning_tokens_are_split_as_the_tokens_are_that_they_are_of():
+    meter = Meter()
+    parts = SharedCost(meter, [3, 1]).parts()
+    meter.start().settle(
+        input_tokens=100, output_tokens=30, cached_input_tokens=98, reasoning_tokens=20
+    )
+    usages = [part.usage for part in parts]
+    assert sum(usages, Usage()) == meter.usage
+    assert [usage.cached_input_tokens for usage in usages] == [74, 24]
+    assert [usage.reasoning_tokens for usage in usages] == [10, 10]
+
+
 def test_where_the_server_counts_less_than_was_thought_the_parts_still_sum_to_it():
     meter = Meter()
     running = meter.start()

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from mellea_like.core.generation import Meter, Usage
 
 numbers = st.integers(0, 1000)
-usages = st.builds(Usage, numbers, numbers, numbers, numbers)
+usages = st.builds(Usage, *[numbers] * 7)
 
 
 @given(usages, usages, usages)
@@ -16,12 +16,18 @@ def test_usages_add_like_numbers(a, b, c):
     assert a + b == b + a
     assert (a + b) + c == a + (b + c)
     assert a + Usage() == a
+    assert (a + b) - b == a
     assert (a + b).total_tokens == a.total_tokens + b.total_tokens
 
 
 def test_a_usage_reads_well():
     assert str(Usage(2, 10, 5)) == "2 requests, 10 + 5 tokens"
     assert str(Usage(2, 10, 5, unknown=1)) == "2 requests, 10 + 5 tokens (1 of unknown cost)"
+    details = "(8 input tokens cached, 3 output tokens of reasoning)"
+    assert str(Usage(1, 10, 5, 0, 8, 3)) == f"1 request, 10 + 5 tokens {details}"
+    assert str(Usage(cache_hits=2)) == "0 requests and 2 from the cache, 0 + 0 tokens"
+    assert repr(Usage(1, 2, 3)) == "Usage(requests=1, input_tokens=2, output_tokens=3, unknown=0)"
+    assert repr(Usage(reasoning_tokens=6)).endswith("unknown=0, reasoning_tokens=6)")
 
 
 def test_a_request_is_of_unknown_cost_until_it_is_settled():

@@ -41,6 +41,16 @@ def test_a_price_is_for_a_million_tokens():
     assert cost(Usage(), "m", PRICES) == 0.0
 
 
+def test_cached_input_has_a_price_of_its_own_where_it_is_given():
+    usage = Usage(1, 1_000_000, 0, cached_input_tokens=600_000)
+    assert Price(2, 8, cached_input=0.5).cost(usage) == pytest.approx(0.4 * 2 + 0.6 * 0.5)
+    assert Price(2, 8).cost(usage) == 2.0
+    for price in (Price(2, 8), Price(2, 8, "EUR", cached_input=0)):
+        assert Price.from_list(price.as_list()) == price
+    with pytest.raises(ValueError, match="cached_input"):
+        Price(2, 8, cached_input=-1)
+
+
 def test_an_unknown_price_is_an_error_that_names_the_model_and_the_table():
     with pytest.raises(ValueError, match=r"the model 'x'.*m, m-2026-02-01"):
         cost(Usage(), "x", PRICES)

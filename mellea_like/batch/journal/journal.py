@@ -113,7 +113,7 @@ class Journal:
         """
         prices = None
         if self._prices is not None:
-            prices = {model: [p.input, p.output, p.currency] for model, p in self._prices.items()}
+            prices = {model: price.as_list() for model, price in self._prices.items()}
         notes = {"text": self._text, "prices": prices}
         opened = partial(JournalFile, self._path, identity, resume=self._resume, notes=notes)
         return OpenJournal(self._path, self._text, opened)

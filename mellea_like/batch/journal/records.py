@@ -6,7 +6,13 @@ import json
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from mellea_like.batch.item import record_of
-from mellea_like.core.trace import decision_to_dict, error_to_dict
+from mellea_like.core.generation import USAGE, USAGE_DETAILS
+from mellea_like.core.trace import (
+    decision_to_dict,
+    error_to_dict,
+    usage_from_dict,
+    usage_to_dict,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -18,8 +24,6 @@ __all__ = ["KeptText", "Row", "item_record", "result_rows", "slice_row", "to_jso
 
 KeptText: TypeAlias = Literal["all", "best", "none"]
 Row: TypeAlias = "tuple[Any, ...]"
-
-USAGE = ("requests", "input_tokens", "output_tokens", "unknown")
 
 MOST_TOKENS = 2**48
 """What is counted of a slice's tokens at most: a server may say anything, and sums must fit."""
@@ -109,7 +113,7 @@ def item_record(
         "error": None,
         "started": attempts[-1][2] if attempts else None,
         "elapsed": 0.0,
-        "usage": {name: sum(row[3 + at] for row in slices) for at, name in enumerate(USAGE)},
+        "usage": _usage(slices),
         "trace": None,
     }
     if result is not None:
@@ -120,8 +124,21 @@ def item_record(
             bodies = {row[2]: row[-1] for row in slices if row[1] == attempt}
             record["trace"] = _trace(json.loads(trace), bodies)
             if decision := record["trace"].get("decision"):  # No slice has what it cost.
-                record["usage"] = {n: x + decision["usage"][n] for n, x in record["usage"].items()}
+                compared = usage_from_dict(decision["usage"])
+                record["usage"] = usage_to_dict(usage_from_dict(record["usage"]) + compared)
     return record
+
+
+def _usage(slices: Sequence[Row]) -> dict[str, int]:
+    """Sum what an item's slices have cost; few have details, which stand in their bodies alone."""
+    usage = {name: sum(row[3 + at] for row in slices) for at, name in enumerate(USAGE)}
+    for *_, body in slices:
+        if any(f'"{name}":' in body for name in USAGE_DETAILS):
+            written = json.loads(body)["usage"]
+            for name in USAGE_DETAILS:
+                if n := written.get(name):
+                    usage[name] = usage.get(name, 0) + n
+    return usage
 
 
 def _trace(trace: dict[str, Any], bodies: Mapping[int, str]) -> dict[str, Any]:

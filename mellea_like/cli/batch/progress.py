@@ -25,8 +25,7 @@ __all__ = ["BatchView", "parts_of", "so_far", "status_line", "summary"]
 
 
 def _cost(usage: Usage, price: Price) -> str:
-    total = (usage.input_tokens * price.input + usage.output_tokens * price.output) / 1e6
-    return f"cost {money(total, price.currency, at_least=bool(usage.unknown))}"
+    return f"cost {money(price.cost(usage), price.currency, at_least=bool(usage.unknown))}"
 
 
 def parts_of(progress: Progress, price: Price | None, since: float = 0.0) -> list[Text]:
@@ -116,6 +115,14 @@ def summary(progress: Progress, price: Price | None, *, left_out: int = 0) -> st
         counts.append(f"{progress.errored:,} ended in an error")
     usage = progress.usage
     spent = [plural(usage.requests, "request"), f"{amount(usage.total_tokens)} tokens"]
+    details = (
+        (usage.cached_input_tokens, "cached"),
+        (usage.reasoning_tokens, "reasoning"),
+    )
+    if told := ", ".join(f"{amount(n)} {what}" for n, what in details if n):
+        spent[-1] += f" ({told})"
+    if usage.cache_hits:
+        spent.insert(1, f"{usage.cache_hits:,} from the cache")
     if price is not None:
         spent.append(_cost(usage, price))
     clauses = [

@@ -433,4 +433,11 @@ class SharedCost:
         )
         for index, *numbers in shares:
             parts[index] = Usage(*numbers)
+        if total.cached_input_tokens or total.reasoning_tokens:
+            cached = split(total.cached_input_tokens, [part.input_tokens for part in parts])
+            thought = split(total.reasoning_tokens, [part.output_tokens for part in parts])
+            parts = [
+                replace(part, cached_input_tokens=c, reasoning_tokens=r)
+                for part, c, r in zip(parts, cached, thought, strict=True)
+            ]
         return parts

@@ -267,13 +267,18 @@ def _spent(outcomes: Sequence[ReplyOutcome]) -> Usage:
     )
 
 
-def _usage(outcomes: Sequence[ReplyOutcome]) -> dict[str, int]:
+def _usage(outcomes: Sequence[ReplyOutcome]) -> dict[str, Any]:
     usage = _spent(outcomes)
-    return {
+    written: dict[str, Any] = {
         "prompt_tokens": usage.input_tokens,
         "completion_tokens": usage.output_tokens,
         "total_tokens": usage.total_tokens,
     }
+    if cached := usage.cached_input_tokens:
+        written["prompt_tokens_details"] = {"cached_tokens": cached}
+    if thought := usage.reasoning_tokens:
+        written["completion_tokens_details"] = {"reasoning_tokens": thought}
+    return written
 
 
 def _told(choice: Choice) -> dict[str, Any]:
