@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
+import re
 from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING
+from functools import cached_property, partial
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, Field, create_model
 
-from mellea_like.core.backend import BUDGETS
+from mellea_like.core.backend import BUDGETS, Options
 from mellea_like.core.conversation import Context, Message
+from mellea_like.errors import InvalidRequest
 from mellea_like.limits.budget import within_budgets
 from mellea_like.requirements.judge import block, conversation_block
 from mellea_like.sampling.strategies import RejectionSamplingStrategy
@@ -18,6 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from mellea_like.core.backend import Backend
+    from mellea_like.core.generation import Generation
+    from mellea_like.core.result import SamplingResult
     from mellea_like.core.validation import Candidate
 
 __all__ = ["judge_score"]
@@ -31,6 +37,12 @@ Answer with one JSON object and nothing else: {{"reason": "one sentence", "score
 {low:g} to {high:g}, more for better}}.\
 """
 
+ASK_LOGPROBS = Options(extra={"logprobs": True, "top_logprobs": 20})
+"""The most alternatives that OpenAI's protocol allows."""
+
+_SCORE = re.compile(r'(?<!\\)"score"\s*:\s*')
+_DIGITS = re.compile(r"[-.\d]+")
+
 
 def judge_score(
     rubric: str, *, judge: Backend, scale: tuple[float, float] = (1, 10)
@@ -40,6 +52,12 @@ def judge_score(
     The reply is JSON that is checked; one that isn't a score on the scale is asked for once more,
     and then the candidate's slice has errored. What the judge costs is in that slice's usage, and
     has to fit into the call's budgets.
+
+    The judge is asked for the log-probabilities of its tokens. Where it gives them, the score is
+    the mean of the numbers that it might have written, each with its probability (G-Eval,
+    arXiv 2303.16634): 7.3 rather than 7, so that fewer candidates are equal. What may be the
+    beginning of a longer number, as 1 on a scale to 10, counts only where the judge wrote it. A
+    judge that refuses to give them is asked without, from then on.
 
     Args:
         rubric: what to score, in words: "How polite is the reply? 10: a butler's".
@@ -91,8 +109,85 @@ class _JudgeScore:
         context = Context([Message("system", SYSTEM.format(low=low, high=high))])
         budgets = BUDGETS.get()
         judge = within_budgets(self.judge, budgets) if budgets else self.judge
-        result = await self._asking.sample(
-            Message("user", question), context=context, format=self._format, backend=judge
-        )
+        result = await self._ask(Message("user", question), context, judge)
         given = result.unwrap().model_dump()
-        return given["score"], given["reason"]
+        score = given["score"]
+        if (reply := result.best.generation) is not None:
+            score = expected_score(reply, score, low, high)
+        return score, given["reason"]
+
+    @cached_property
+    def _refused(self) -> list[InvalidRequest]:
+        """What the judge said when it refused to give log-probabilities."""
+        return []
+
+    async def _ask(
+        self, question: Message, context: Context, judge: Backend
+    ) -> SamplingResult[Any]:
+        ask = partial(
+            self._asking.sample, question, context=context, format=self._format, backend=judge
+        )
+        if self._refused:
+            return await ask()
+        try:
+            return await ask(options=ASK_LOGPROBS)
+        except InvalidRequest as exc:
+            result = await ask()
+            self._refused.append(exc)
+            return result
+
+
+def expected_score(reply: Generation, said: float, low: float, high: float) -> float:
+    """Return the mean of the scores that a judge might have written; what it said if unknown."""
+    tokens = reply.logprobs
+    found = list(_SCORE.finditer("".join(token.text for token in tokens)))
+    if not found:
+        return said
+    ahead = found[-1].end()  # Characters before the number.
+    values, shares = [said], [0.0]
+    written, so_far = "", 1.0
+    for token in tokens:
+        lead, rest = token.text[:ahead].strip(), token.text[ahead:]
+        ahead -= len(token.text) - len(rest)
+        if not rest:
+            continue
+        for other, logprob in token.alternatives:
+            instead = other if written else other.strip()
+            if other != token.text and instead.startswith(lead):
+                after = instead[len(lead) :]
+                value = _score_of(written, after if written else after.lstrip(), low, high)
+                if value is not None:
+                    values.append(value)
+                    shares.append(so_far * math.exp(logprob))
+        so_far *= math.exp(token.logprob)
+        digits = _digits(rest)
+        written += digits
+        if len(digits) < len(rest):
+            break
+    shares[0] = so_far
+    if _as_float(written) != said or not so_far:
+        return said
+    return fmean(values, weights=shares)
+
+
+def _score_of(written: str, rest: str, low: float, high: float) -> float | None:
+    """Return the score that another token makes of what was written; None where it makes none."""
+    digits = _digits(rest)
+    number = written + digits
+    score = _as_float(number)
+    if score is None or not low <= score <= high:
+        return None
+    longer = digits == rest and "." not in number and score != 0
+    return None if longer and low <= 10 * score <= high else score
+
+
+def _digits(text: str) -> str:
+    found = _DIGITS.match(text)
+    return found[0] if found else ""
+
+
+def _as_float(number: str) -> float | None:
+    try:
+        return float(number)
+    except ValueError:  # Nothing yet, a sign, a point.
+        return None

@@ -14,7 +14,7 @@ from io import StringIO
 from typing import TYPE_CHECKING, Any, cast
 
 from mellea_like.core.format import json_schema
-from mellea_like.core.generation import Generation
+from mellea_like.core.generation import Generation, TokenLogprob
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -200,6 +200,7 @@ class Reply:
         self._text = StringIO()
         self._model = model
         self._finish_reason: str | None = None
+        self._logprobs: list[TokenLogprob] = []
         self.done = False
         self.began = False
 
@@ -211,7 +212,12 @@ class Reply:
     def generation(self) -> Generation:
         """Return the reply as far as it was read."""
         return Generation(
-            self._text.getvalue(), None, self._meter.usage, self._model, self._finish_reason
+            self._text.getvalue(),
+            None,
+            self._meter.usage,
+            self._model,
+            self._finish_reason,
+            logprobs=tuple(self._logprobs),
         )
 
     def read(self, data: str) -> str:
@@ -245,6 +251,9 @@ class Reply:
             self._count(len(piece) + (len(thought) if isinstance(thought, str) else 0))
             self._text.write(piece)
         self._refused = self._refused or bool(refusal)
+        if known := choice.get("logprobs"):
+            entries = known.get("content") or ()
+            self._logprobs += (_token(entry) for entry in entries if "logprob" in entry)
         for call in delta.get("tool_calls") or ():
             self._read_call(call.get("index", len(self._calls)), call, call["function"])
         if delta.get("function_call"):
@@ -325,6 +334,12 @@ def _text(value: Any) -> str:
         return value or ""
     msg = f"a text is {type(value).__name__}"
     raise TypeError(msg)
+
+
+def _token(entry: Mapping[str, Any]) -> TokenLogprob:
+    top = entry.get("top_logprobs") or ()
+    alternatives = tuple((_text(other["token"]), float(other["logprob"])) for other in top)
+    return TokenLogprob(_text(entry["token"]), float(entry["logprob"]), alternatives)
 
 
 class ReplyTooLongError(Exception):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from statistics import fmean
+from typing import Any, NamedTuple, Protocol
 
 from mellea_like.core.display import bounded, fields_shown
 
@@ -16,6 +17,7 @@ __all__ = [
     "Generation",
     "Meter",
     "RequestMeter",
+    "TokenLogprob",
     "Usage",
     "cost_of",
     "why_incomplete",
@@ -115,6 +117,21 @@ USAGE_DETAILS = ("cached_input_tokens", "reasoning_tokens", "cache_hits")
 """The fields that it has where they aren't 0."""
 
 
+class TokenLogprob(NamedTuple):
+    """A token of a reply, with its log-probability.
+
+    Attributes:
+        text: the token's text.
+        logprob: the natural logarithm of its probability after all that stands before it.
+        alternatives: the likeliest tokens in its place with theirs, as many as were asked for; it
+            may be among them.
+    """
+
+    text: str
+    logprob: float
+    alternatives: tuple[tuple[str, float], ...] = ()
+
+
 @dataclass(frozen=True, slots=True)
 class Generation:
     """One model output.
@@ -128,6 +145,8 @@ class Generation:
             ``"content_filter"``, ``"refusal"`` or ``"tool_calls"``; None where it is not known.
         parsed: whether the value was read from the text, by a ``format`` or an action's ``parse``:
             None is a value then.
+        logprobs: its tokens, where the request asked for log-probabilities and the server gives
+            them: ``Options(extra={"logprobs": True})``. Records do not keep them.
     """
 
     text: str
@@ -136,6 +155,7 @@ class Generation:
     model: str | None = None
     finish_reason: str | None = None
     parsed: bool = field(default=False, repr=False)
+    logprobs: tuple[TokenLogprob, ...] = field(default=(), repr=False)
 
     __repr__ = fields_shown
 
@@ -143,6 +163,11 @@ class Generation:
     def has_value(self) -> bool:
         """Whether there is a value besides the text."""
         return self.parsed or self.value is not None
+
+    @property
+    def mean_logprob(self) -> float | None:
+        """The mean log-probability of its tokens; None where they are not known."""
+        return fmean(token.logprob for token in self.logprobs) if self.logprobs else None
 
 
 def why_incomplete(reply: Generation, *, tools: bool = False) -> str:

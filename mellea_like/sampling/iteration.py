@@ -318,6 +318,7 @@ class Iteration:
                 generation.model,
                 generation.finish_reason,
                 parsed=True,
+                logprobs=generation.logprobs,
             )
         seen = self.context if plan.validation_context is None else plan.validation_context
         draft: Any = _CandidateDraft()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -19,6 +20,7 @@ from leftovers import children
 from pydantic import BaseModel
 from tiny_gguf import build_bigram_gguf
 
+from mellea_like import BestOf, RejectionSamplingStrategy, judge_score
 from mellea_like.backends.llama import LlamaCppBackend, ServerProcess
 from mellea_like.core.backend import Options, Request
 from mellea_like.core.conversation import Message
@@ -101,6 +103,33 @@ async def test_usage_is_what_the_server_counts(backend):
     assert reply.usage == request.meter.usage
     assert (reply.usage.requests, reply.usage.unknown, reply.usage.input_tokens) == (1, 0, 10)
     assert reply.usage.output_tokens == len(reply.text.split(" ")) + 1
+
+
+@pytest.mark.anyio
+async def test_log_probabilities_come_with_the_tokens_they_are_asked_for(backend, model):
+    options = Options(seed=3, extra={"logprobs": True, "top_logprobs": 2})
+    reply = await backend.generate(ask(options=options))
+    said = "".join(token.text for token in reply.logprobs)
+    assert said.removesuffix("<end>") == reply.text
+    follows = model[1].follows[None]
+    first = reply.logprobs[0]
+    assert first.logprob == pytest.approx(math.log(follows[first.text] / follows.total()), abs=1e-3)
+    assert first.text in dict(first.alternatives)
+    assert len(first.alternatives) == 2
+    assert -3 < reply.mean_logprob < 0
+    assert (await backend.generate(ask())).mean_logprob is None
+
+
+@pytest.mark.anyio
+async def test_a_judges_score_is_the_mean_of_those_that_it_might_have_written(backend):
+    # To the model, all digits are equally likely.
+    strategy = RejectionSamplingStrategy(
+        backend,
+        concurrency_budget=1,
+        selection=BestOf(judge_score("How nice?", judge=backend, scale=(0, 9)), n=1),
+    )
+    result = await strategy.sample("Say something.")
+    assert result.decision.scores == {1: pytest.approx(4.5, abs=1e-4)}
 
 
 @pytest.mark.anyio

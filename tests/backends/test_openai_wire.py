@@ -14,7 +14,7 @@ from pydantic import BaseModel, Field
 
 from mellea_like.backends.openai_wire import EventDecoder, Reply, excerpt, response_format
 from mellea_like.core.format import json_schema
-from mellea_like.core.generation import Meter, Usage
+from mellea_like.core.generation import Meter, TokenLogprob, Usage
 
 # --- schemas -----------------------------------------------------------------------------------
 
@@ -224,6 +224,17 @@ def test_a_running_count_is_an_estimate_until_the_reply_has_ended():
     assert meter.usage == Usage(1, 3, 1, 1)
     reply.read(json.dumps({"choices": [], "usage": {**counted, "completion_tokens": 2}}))
     assert meter.usage == Usage(1, 3, 2, 0)
+
+
+def test_log_probabilities_are_read_where_they_are_those_of_the_protocol():
+    known = {"token": "a", "logprob": -0.5, "top_logprobs": [{"token": "b", "logprob": -1}]}
+    reply = Reply(Meter().start())
+    reply.read(chunk(delta={"content": "a"}, logprobs={"content": [known]}))
+    reply.read(chunk(delta={"content": "b"}, logprobs={"content": [{"token": "b", "prob": 0.1}]}))
+    reply.read(chunk(delta={"content": "c"}, logprobs={"content": None}))
+    assert reply.generation().logprobs == (TokenLogprob("a", -0.5, (("b", -1.0),)),)
+    with pytest.raises(ValueError, match="isn't a chunk"):
+        reply.read(chunk(logprobs={"content": [{"logprob": -1}]}))
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
-from math import comb
-from typing import TYPE_CHECKING, Any
+from math import comb, exp
+from typing import TYPE_CHECKING, Any, Literal
 
 from mellea_like.core.decision import Decision
 from mellea_like.sampling.selections.base import (
@@ -45,7 +45,10 @@ class Vote(BaseSelection):
             frequent one: P(Beta(a + 1, b + 1) > 1/2), a and b being their votes (adaptive
             consistency, arXiv 2305.11860); None for certainty.
         weight: a scorer, whose score (not negative) is the weight of a draw's vote; then all n
-            votes are counted. None for one each.
+            votes are counted. ``"logprob"`` weighs each by the geometric mean of its tokens'
+            probabilities, from 0 to 1 (Wang et al. 2022, arXiv 2203.11171, section 3.1), for which
+            the draws have to be asked for: ``options={"extra": {"logprobs": True}}``. None for one
+            each.
 
     Raises:
         TypeError: ``key`` or ``weight`` is not callable, or ``key`` is async.
@@ -55,12 +58,14 @@ class Vote(BaseSelection):
     key: Key | None = None
     n: int = 16
     confidence: float | None = 0.95
-    weight: Scorer | None = None
+    weight: Scorer | Literal["logprob"] | None = None
 
     def __post_init__(self) -> None:
         check_key(self.key, "Vote(key=...)")
-        if self.weight is not None and not callable(self.weight):
-            msg = f"Vote(weight=...) is a function of a Candidate, not {self.weight!r}"
+        if self.weight not in (None, "logprob") and not callable(self.weight):
+            msg = (
+                f"Vote(weight=...) is a function of a Candidate, or 'logprob', not {self.weight!r}"
+            )
             raise TypeError(msg)
         check_n(self.n, "Vote")
         if self.confidence is not None and not 0.5 <= self.confidence < 1:  # noqa: PLR2004
@@ -76,6 +81,8 @@ class Vote(BaseSelection):
         keyed = keying(self.key)
         if self.weight is None:
             return lambda candidate: (keyed(candidate), 1.0)
+        if self.weight == "logprob":
+            return lambda candidate: (keyed(candidate), _likelihood(candidate))
         weighed = scoring(self.weight)
 
         async def mark(candidate: Candidate) -> tuple[Hashable, float]:
@@ -144,6 +151,19 @@ class _VoteState(SelectionState):
             share=self._votes[order[0]] / total if total else None,
             abstentions=self.abstentions,
         )
+
+
+def _likelihood(candidate: Candidate) -> float:
+    """Return the geometric mean of the probabilities of a draw's tokens."""
+    mean = candidate.generation.mean_logprob
+    if mean is None:
+        msg = (
+            "Vote(weight='logprob') needs the log-probabilities of a draw's tokens, and this reply"
+            " has none: ask for them with options={'extra': {'logprobs': True}}, of a backend that"
+            " gives them, such as OpenAIBackend"
+        )
+        raise ValueError(msg)
+    return exp(mean)
 
 
 def majority_confidence(first: int, second: int) -> float:
