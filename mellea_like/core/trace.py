@@ -47,6 +47,7 @@ __all__ = [
     "from_dict",
     "picklable",
     "recorded_requirement",
+    "slice_from_dict",
     "slice_to_dict",
     "to_dict",
     "usage_to_dict",
@@ -276,30 +277,18 @@ def _fields(data: Mapping[str, Any], format: Any) -> dict[str, Any]:
     contexts = [Context(messages) for messages in prompts]
     requirements: dict[tuple[str, str, float], Requirement] = {}
 
-    def requirement(v: Mapping[str, Any]) -> Requirement:
-        key = (v["name"], v["description"], v["weight"])
+    def requirement(*key: Any) -> Requirement:
         if key not in requirements:
             requirements[key] = recorded_requirement(*key)
         return requirements[key]
 
     slices = tuple(
-        Slice(
-            iteration=s["iteration"],
-            subsample=s["subsample"],
-            depth=s["depth"],
-            chain=s["chain"],
-            action=RecordedAction(s["action"]["type"], s["action"]["text"]),
-            context=contexts[_place(s["context"], prompts)],
-            messages=prompts[_place(s["prompt"], prompts)],
-            generation=_generation(s, format),
-            requirements=tuple(map(requirement, s["validations"])),
-            verdicts=tuple(map(_verdict, s["validations"])),
-            outcome=Outcome(s["outcome"]),
-            error=_error(s["error"]),
-            reason=s["reason"],
-            started_at=s["started_at"],
-            ended_at=s["ended_at"],
-            usage=usage_from_dict(s["usage"]),
+        slice_from_dict(
+            s,
+            format,
+            contexts[_place(s["context"], prompts)],
+            prompts[_place(s["prompt"], prompts)],
+            requirement,
         )
         for s in data["slices"]
     )
@@ -310,6 +299,35 @@ def _fields(data: Mapping[str, Any], format: Any) -> dict[str, Any]:
         "started": datetime.fromisoformat(data["started"]),
         "decision": decision_from_dict(data.get("decision")),
     }
+
+
+def slice_from_dict(
+    s: Mapping[str, Any],
+    format: Any,
+    context: Context,
+    messages: tuple[Message, ...],
+    requirement: Callable[[str, str, float], Requirement],
+) -> Slice:
+    """Read the record of an iteration; its conversation stands elsewhere."""
+    of = ("name", "description", "weight")
+    return Slice(
+        iteration=s["iteration"],
+        subsample=s["subsample"],
+        depth=s["depth"],
+        chain=s["chain"],
+        action=RecordedAction(s["action"]["type"], s["action"]["text"]),
+        context=context,
+        messages=messages,
+        generation=_generation(s, format),
+        requirements=tuple(requirement(*(v[name] for name in of)) for v in s["validations"]),
+        verdicts=tuple(map(_verdict, s["validations"])),
+        outcome=Outcome(s["outcome"]),
+        error=_error(s["error"]),
+        reason=s["reason"],
+        started_at=s["started_at"],
+        ended_at=s["ended_at"],
+        usage=usage_from_dict(s["usage"]),
+    )
 
 
 def _generation(s: Mapping[str, Any], format: Any) -> Generation | None:

@@ -7,7 +7,7 @@ The subsamples' work is in `race`, what plugins are told of it in `events`, and 
 from __future__ import annotations
 
 import os
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +32,7 @@ from mellea_like.sampling.sender import Sender
 from mellea_like.telemetry.names import DECISION_KIND, DECISION_REASON, STOP_REASON
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
     from mellea_like.core.slice import Slice
     from mellea_like.sampling.base import BaseSamplingStrategy
@@ -51,7 +51,12 @@ _TEXT = (Instruction.parse, Message.parse)
 
 
 class Call:
-    """One call; made, run once, and forgotten."""
+    """One call; made, run once, and forgotten.
+
+    One that goes on has the slices of its ``earlier`` turns. With ``draws``, it is paused after so
+    many more: then its result is what there is so far. Both are for a call of one subsample
+    that has neither a schedule nor a selection object.
+    """
 
     # Class-level defaults: most calls never change these, so pending calls use less memory.
     _begun = False
@@ -65,15 +70,21 @@ class Call:
         strategy: BaseSamplingStrategy,
         plan: Plan,
         on_slice: Callable[[Slice], Awaitable[None] | None] | None,
+        earlier: Sequence[Slice] = (),
+        draws: int | None = None,
     ) -> None:
         self._strategy = strategy
         self._settings = strategy.settings
         self._plan = plan
         self._on_slice = on_slice
+        self._before = earlier[-1].ended_at if earlier else 0.0
         self.context = self._context(self._settings, plan)
         self._recorder = self.context.recorder
+        self._recorder.draws_left = draws
+        if earlier:
+            self._recorder.earlier = {slice_.iteration: slice_ for slice_ in earlier}
         self._hooks = self.context.events.hooks
-        self._started_utc = datetime.now(UTC)
+        self._started_utc = datetime.now(UTC) - timedelta(seconds=self._before)
         self._inside = SPENDS_ON.get()
         if self._inside is not None:
             self._inside.add(self._recorder)
@@ -90,7 +101,7 @@ class Call:
         every = settings.validate_all
         sender, checklist, watched, messages = _asking(plan, settings, events)
         now = clock()
-        started = now()
+        started = now() - self._before
         call = CallContext(
             sampling_id,
             plan,
@@ -125,14 +136,20 @@ class Call:
             deadline = due if deadline is None else min(deadline, due)
         for budget in self._plan.budgets:
             left = budget.seconds_left()
-            if left is not None and (deadline is None or started + left < deadline):
-                deadline = started + left
+            up = None if left is None else started + self._before + left
+            if up is not None and (deadline is None or up < deadline):
+                deadline = up
                 spent = (
                     f"sampling {sampling_id}: the time of budget {budget.name!r} is up"
                     f" ({left:.6g} s were left when the call began)"
                 )
                 self._due = Stop(StopReason.BUDGET, spent, LimitExceeded(spent))
         return deadline
+
+    @property
+    def paused(self) -> bool:
+        """Whether the call made the draws that it was to make, and would go on."""
+        return self._recorder.paused and self._recorder.fatal is None
 
     async def run(self) -> SamplingResult[Any]:
         """Run the call; see `BaseSamplingStrategy.sample` for what it raises."""
@@ -160,7 +177,7 @@ class Call:
         ending = self._conclude()
         if self._hooks.interrupt is not None:
             raise self._hooks.interrupt
-        if ending.error is not None:
+        if ending.error is not None and not self.paused:
             # An error that comes from a call inside this one has a record already.
             error = ending.error
             if (

@@ -284,6 +284,10 @@ async def _run_chain(  # noqa: C901, PLR0912, PLR0915 (one loop, the hot one)
                 # The turn before has errored, or there was none; what failed earlier is carried on.
                 action, context = call.plan.action, call.plan.context
                 to_repair = failed.pop() if failed else None
+        earlier = None if recorder.earlier is None else recorder.earlier.get(turn.iteration)
+        if recorder.draws_left == 0 and earlier is None:
+            recorder.paused = not recorder.stopping
+            break
         if to_repair is not None and not recorder.stopping:
             # The backend ignored its cancellation, and no task waits that would notice.
             if recorder.over is None and cancel_requested():
@@ -291,7 +295,7 @@ async def _run_chain(  # noqa: C901, PLR0912, PLR0915 (one loop, the hot one)
                 return False
             failed.append(to_repair)
             action, context = _repaired(call, failed)
-            if HookType.SAMPLING_REPAIR in call.events.hooks:
+            if earlier is None and HookType.SAMPLING_REPAIR in call.events.hooks:
                 await call.events.fire(
                     HookType.SAMPLING_REPAIR,
                     to_repair,
@@ -302,6 +306,21 @@ async def _run_chain(  # noqa: C901, PLR0912, PLR0915 (one loop, the hot one)
             to_repair = None
         if recorder.stopping or (recorder.ordered and not recorder.may_start(turn)):
             return False
+        if earlier is not None:
+            # Imported lazily: most programs don't need it.
+            from mellea_like.sampling.replay import replayed  # noqa: PLC0415
+
+            slice_ = replayed(earlier, call, action, context)
+            recorder.slices.append(slice_)
+            if slice_.outcome is _FAILED:
+                to_repair = slice_
+                if call.tally is not None:
+                    call.tally.add(slice_)
+            elif not may_go_on(slice_):
+                broken = call
+            continue
+        if recorder.draws_left is not None:
+            recorder.draws_left -= 1
         iteration = Iteration(call, turn, chain, action, context)
         try:
             await iteration.attempt()

@@ -21,7 +21,7 @@ from mellea_like.runtime.logs import warn
 from mellea_like.sampling.ending import Stop
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from mellea_like.core.conversation import Action, Context, Message
     from mellea_like.core.validation import Candidate
@@ -73,6 +73,12 @@ class Recorder:
     selection: SelectionState | None = None
     """What hears each slice until the call is decided, where several have to pass."""
     all_ended: anyio.Event | None = None
+    earlier: Mapping[int, Slice] | None = None
+    """The slices of a call that goes on, by their iterations: its first turns are replayed."""
+    draws_left: int | None = None
+    """How many draws may start until the call is paused, where it is run in rounds."""
+    paused = False
+    """Whether those draws are made, and there was another turn."""
     best_rank: tuple[int, int] | None = None
     """The rank of the best slice of an ordered call that has passed so far."""
     _too_late: BaseException | None = None
@@ -228,7 +234,8 @@ class Recorder:
         """Log the errors, those that differ in numbers only as one with their count."""
         kinds: dict[object, list[Slice]] = {}
         for slice_ in self.slices:
-            if (error := slice_.error) is not None:
+            earlier = self.earlier is not None and slice_.iteration in self.earlier
+            if (error := slice_.error) is not None and not earlier:
                 text = NUMBER.sub("0", bounded(error_text(error)))
                 kind = (type(error), getattr(error, "status", None), text)
                 kinds.setdefault(kind, []).append(slice_)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["Journal", "OpenJournal"]
 
 _INSERT_ITEM = "INSERT OR IGNORE INTO items VALUES (?, ?, ?, ?)"
-_INSERT_ATTEMPT = "INSERT INTO attempts VALUES (?, ?, ?)"
+_INSERT_ATTEMPT = "INSERT OR IGNORE INTO attempts VALUES (?, ?, ?)"
 _INSERT_SLICE = "INSERT INTO slices VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 _INSERT_RESULT = "INSERT INTO results VALUES (?, ?, ?, ?, ?, ?)"
 
@@ -100,6 +100,11 @@ class Journal:
         """Where the journal is."""
         return self._path
 
+    @property
+    def text(self) -> KeptText:
+        """Whose words are kept."""
+        return self._text
+
     def open(self, identity: Mapping[str, Any]) -> OpenJournal:
         """Open it for a run, as `sample_many` does: to be entered with ``async with``.
 
@@ -159,6 +164,7 @@ class OpenJournal:
         self._ready = anyio.Event()
         self._work = anyio.Event()
         self._queued = _Queued()
+        self._writing: _Queued | None = None
         self._thread = anyio.CapacityLimiter(1)
         self._tasks = await anyio.create_task_group().__aenter__()
         self._tasks.start_soon(self._live, name=f"journal {self._path.name}")
@@ -202,17 +208,31 @@ class OpenJournal:
             return ()
         return await to_thread.run_sync(file.read, item_id, count, limiter=self._thread)
 
-    def begin(self, item_id: int, attempt: int, digest: str, label: str, data: Any) -> None:
+    async def unfinished(self, item_id: int, count: int) -> Sequence[StoredItem]:
+        """Return what is known now of the first items without a result, from an id on, in order."""
+        read = self._usable().read_unfinished
+        return await to_thread.run_sync(read, item_id, count, limiter=self._thread)
+
+    def begin(
+        self,
+        item_id: int,
+        attempt: int,
+        digest: str,
+        label: str,
+        data: Any,
+        known: Iterable[int] = (),
+    ) -> None:
         """Note that an item is being sampled, with its row of the input; never waits.
 
-        An attempt is one more than were stored.
+        An attempt is one more than were stored, or one that goes on: then the iterations ``known``
+        are in the journal already.
         """
         self._usable()
         row = None if data is None else to_json(data)
         label = label.encode("utf-8", "backslashreplace").decode()
         self._put(_INSERT_ITEM, [(item_id, digest, label, row)])
         self._put(_INSERT_ATTEMPT, [(item_id, attempt, timestamp())])
-        self._running[item_id, attempt] = anyio.current_time(), set()
+        self._running[item_id, attempt] = anyio.current_time(), set(known)
 
     def slice(self, item_id: int, attempt: int, slice_: Slice) -> None:
         """Note how an iteration of an attempt ended; never waits."""
@@ -237,7 +257,17 @@ class OpenJournal:
         slices, row = result_rows(item_id, attempt, outcome, elapsed, known, self._text)
         self._put(_INSERT_SLICE, slices)
         self._put(_INSERT_RESULT, [row])
-        queued = self._queued
+        await self._committed(self._queued)
+
+    async def pause(self, item_id: int, attempt: int) -> None:
+        """Leave an attempt for now; return when what is known of it is on the disk."""
+        self._usable()
+        del self._running[item_id, attempt]
+        last = self._queued if self._queued.size else self._writing
+        if last is not None:
+            await self._committed(last)
+
+    async def _committed(self, queued: _Queued) -> None:
         queued.due.set()
         await queued.done.wait()
         if queued.error is not None:
@@ -290,7 +320,8 @@ class OpenJournal:
                 return
             with anyio.move_on_after(LINGER):
                 await self._queued.due.wait()
-            queued, self._queued = self._queued, _Queued()
+            self._writing = queued = self._queued
+            self._queued = _Queued()
             try:
                 await to_thread.run_sync(file.commit, queued.rows, limiter=self._thread)
             except Exception as exc:  # noqa: BLE001 (told to everyone who waits)
@@ -302,4 +333,5 @@ class OpenJournal:
                     waiting.error = failed
                     waiting.done.set()
                 return
+            self._writing = None
             queued.done.set()

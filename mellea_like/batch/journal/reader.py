@@ -22,7 +22,14 @@ if TYPE_CHECKING:
 
     from mellea_like.batch.journal.records import Row
 
-__all__ = ["StoredItem", "read_block", "read_items", "read_run", "run_facts"]
+__all__ = [
+    "StoredItem",
+    "read_block",
+    "read_items",
+    "read_run",
+    "read_unfinished",
+    "run_facts",
+]
 
 BLOCK = 100
 """How many items are read at a time."""
@@ -37,13 +44,24 @@ _ATTEMPTS = "SELECT * FROM attempts WHERE item BETWEEN ? AND ? ORDER BY item, at
 _SLICES = "SELECT * FROM slices WHERE item BETWEEN ? AND ? ORDER BY item, attempt, iteration"
 
 
+_UNFINISHED = (
+    "SELECT id, digest, (SELECT max(attempt) FROM attempts WHERE item = id) FROM items"
+    " WHERE id >= ? AND NOT EXISTS (SELECT 1 FROM results WHERE item = id) ORDER BY id LIMIT ?"
+)
+_SLICES_OF_ITEM = "SELECT attempt, body FROM slices WHERE item = ? ORDER BY attempt, iteration"
+
+
 class StoredItem(NamedTuple):
-    """What a journal knows of an item; of a finished one also what `read_items` gives."""
+    """What a journal knows of an item; of a finished one also what `read_items` gives.
+
+    Of an unfinished one it has the ``slices``: their attempts and their records, oldest first.
+    """
 
     id: int
     digest: str
     attempts: int
     result: dict[str, Any] | None
+    slices: tuple[tuple[int, dict[str, Any]], ...] = ()
 
 
 def read_run(path: str | Path, *, check: bool = True) -> dict[str, Any]:
@@ -137,6 +155,32 @@ def read_block(
         ]
     except (KeyError, TypeError, ValueError) as exc:
         raise damaged(path, f"items {span[0]} to {span[1]} lack a part ({exc!r})") from exc
+
+
+def read_unfinished(
+    connection: sqlite3.Connection, path: Path, first: int, end: int, count: int
+) -> list[StoredItem]:
+    """Read the first items without a result whose ids are in a range, as of one moment."""
+    with journal_errors(path), _snapshot(connection):
+        rows = connection.execute(_UNFINISHED, (first, count)).fetchall()
+        found = [
+            (row, connection.execute(_SLICES_OF_ITEM, row[:1]).fetchall())
+            for row in rows
+            if row[0] < end
+        ]
+    try:
+        return [
+            StoredItem(
+                item,
+                digest,
+                attempts or 0,
+                None,
+                tuple((n, json.loads(body)) for n, body in slices),
+            )
+            for (item, digest, attempts), slices in found
+        ]
+    except ValueError as exc:
+        raise damaged(path, f"a slice of items {first} to {end} can't be read ({exc!r})") from exc
 
 
 def run_facts(connection: sqlite3.Connection, path: Path) -> dict[str, Any]:

@@ -121,7 +121,8 @@ def item_record(
         record |= {"status": status, "elapsed": elapsed}
         record["error"] = None if error is None else json.loads(error)
         if trace is not None:
-            bodies = {row[2]: row[-1] for row in slices if row[1] == attempt}
+            # An attempt may go on where one before it stood; the same iteration's later row counts.
+            bodies = {row[2]: row[-1] for row in slices if row[1] <= attempt}
             record["trace"] = _trace(json.loads(trace), bodies)
             if decision := record["trace"].get("decision"):  # No slice has what it cost.
                 compared = usage_from_dict(decision["usage"])

@@ -23,7 +23,12 @@ from mellea_like.batch.journal.database import (
     make_durable,
     opened,
 )
-from mellea_like.batch.journal.reader import StoredItem, read_block, run_facts
+from mellea_like.batch.journal.reader import (
+    StoredItem,
+    read_block,
+    read_unfinished,
+    run_facts,
+)
 from mellea_like.batch.journal.records import to_json
 from mellea_like.errors import JournalError
 
@@ -212,18 +217,20 @@ class JournalFile:
 
     def read(self, first: int, count: int) -> list[StoredItem]:
         """Read items that were begun before."""
-        which = (first, first + count, count)
+        end = first + count
         with self._using:
-            block = read_block(self._connection, self._path, which)
+            block = read_block(self._connection, self._path, (first, end, count))
+            unfinished = read_unfinished(self._connection, self._path, first, end, count)
+        known = {stored.id: stored for stored in unfinished}
         return [
-            StoredItem(
-                record["id"],
-                digest,
-                record["attempts"],
-                None if record["status"] == "unfinished" else record,
-            )
+            known.get(record["id"]) or StoredItem(record["id"], digest, record["attempts"], record)
             for digest, record in block
         ]
+
+    def read_unfinished(self, first: int, count: int) -> list[StoredItem]:
+        """Read the first items without a result from an id on, as of now."""
+        with self._using:
+            return read_unfinished(self._connection, self._path, first, sys.maxsize, count)
 
     def close(self, *, ended: bool) -> None:
         """Let go of the journal, and note whether the run has ended."""

@@ -1,0 +1,125 @@
+"""Items that wait for their next draw, and going on with what a journal has of one.
+
+A call of one subsample is a fold over its slices, since `repair` is pure. So an item can be left
+after any draw, and gone on with from the records of its slices.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from mellea_like.core.conversation import Context
+from mellea_like.core.slice import Outcome
+from mellea_like.core.trace import recorded_requirement, slice_from_dict
+from mellea_like.errors import JournalError
+
+if TYPE_CHECKING:
+    from mellea_like.batch.journal.journal import OpenJournal
+    from mellea_like.batch.journal.reader import StoredItem
+    from mellea_like.core.slice import Slice
+    from mellea_like.sampling.prepare import Settings
+
+__all__ = ["Waiting", "WaitingItem", "earlier_draws", "why_not_in_rounds"]
+
+BLOCK = 64
+"""How many waiting items are read from a journal together."""
+
+_FAILED = Outcome.FAILED.value
+
+
+def why_not_in_rounds(settings: Settings) -> str | None:
+    """Say why a call can't be left and gone on with between its draws; None where it can."""
+    if settings.concurrency_budget > 1:
+        return (
+            f"concurrency_budget is {settings.concurrency_budget}, several draws for one item at a"
+            " time: leave it at 1, and have more items at a time"
+        )
+    if not isinstance(settings.selection, str):
+        return f"{settings.selection!r} is a selection of several draws that pass: leave it out"
+    if settings.schedule is not None:
+        return f"{settings.schedule!r} decides when draws start: leave it out"
+    return None
+
+
+class WaitingItem(NamedTuple):
+    """An item that waits for its next draw: its attempt, and its slices so far."""
+
+    id: int
+    digest: str
+    attempt: int
+    slices: tuple[Slice, ...]
+
+
+def earlier_draws(stored: StoredItem, format: Any) -> WaitingItem:
+    """Return an unfinished item as one that waits: what is to be drawn again is left out.
+
+    That is what was cancelled, or had no verdict at the end; and all, where words are missing that
+    a repair could need.
+    """
+    rows: list[tuple[int, dict[str, Any]]] = []
+    for attempt, body in stored.slices:
+        # A later attempt went on somewhere, or began anew: what was there before is void.
+        while rows and rows[-1][1]["iteration"] >= body["iteration"]:
+            rows.pop()
+        rows.append((attempt, body))
+    while rows and rows[-1][1]["outcome"] != _FAILED:
+        rows.pop()
+    if any(body["text"] is None for _, body in rows if body["outcome"] == _FAILED):
+        rows.clear()
+    taken = {id(body) for _, body in rows}
+    # The rows of an iteration differ by their attempt.
+    void = any(n == stored.attempts and id(body) not in taken for n, body in stored.slices)
+    nothing = Context()
+    try:
+        slices = tuple(
+            slice_from_dict(body, format, nothing, (), recorded_requirement) for _, body in rows
+        )
+    except (KeyError, TypeError, ValueError) as exc:
+        msg = f"the journal's record of item {stored.id} can't be read: {exc!r}"
+        raise JournalError(msg) from exc
+    attempt = stored.attempts + (void or not slices)
+    return WaitingItem(stored.id, stored.digest, attempt, slices)
+
+
+class Waiting:
+    """The items that wait for their next draw: in the journal, or in memory where there is none."""
+
+    def __init__(self, journal: OpenJournal | None, format: Any) -> None:
+        self.count = 0
+        self._journal = journal
+        self._format = format
+        self._here: dict[int, WaitingItem] = {}
+        self._block: dict[int, WaitingItem] = {}
+        self._looked_up = -1
+
+    async def add(self, item: WaitingItem) -> None:
+        """Have an item wait; return when it is on the disk, where there is a journal."""
+        if self._journal is None:
+            self._here[item.id] = item
+        else:
+            await self._journal.pause(item.id, item.attempt)
+        self.count += 1
+
+    def begin_round(self) -> None:
+        """Begin to look at all items once more."""
+        self._looked_up = -1
+        self._block.clear()
+
+    async def find(self, item_id: int, draws: int) -> WaitingItem | None:
+        """Return an item if it waits and has so many draws; to be asked in the order of items."""
+        if self._journal is None:
+            item = self._here.get(item_id)
+        else:
+            if item_id > self._looked_up:
+                await self._look_up(self._journal, item_id)
+            item = self._block.get(item_id)
+        if item is None or len(item.slices) != draws:
+            return None
+        self._here.pop(item_id, None)
+        self.count -= 1
+        return item
+
+    async def _look_up(self, journal: OpenJournal, item_id: int) -> None:
+        found = await journal.unfinished(item_id, BLOCK)
+        self._block = {stored.id: earlier_draws(stored, self._format) for stored in found}
+        self._looked_up = found[-1].id if len(found) == BLOCK else 2**63

@@ -1,0 +1,147 @@
+"""A call that is left after each draw, and goes on from the records of its slices."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from engine_kit import by_iteration, says, yes
+
+from mellea_like import (
+    Context,
+    Escalate,
+    Instruction,
+    Message,
+    MultiTurnStrategy,
+    PluginSet,
+    RejectionSamplingStrategy,
+    RepairTemplateStrategy,
+    Stage,
+    hook,
+)
+from mellea_like.core.trace import recorded_requirement, slice_from_dict, slice_to_dict
+from mellea_like.errors import AuthenticationFailed, BackendUnavailable, LimitExceeded
+from mellea_like.hooks import HookType
+from mellea_like.limits import Budget
+from mellea_like.sampling.call import Call
+from mellea_like.sampling.prepare import plan_call
+from mellea_like.sampling.schedules import PerRequirement
+
+pytestmark = pytest.mark.anyio
+
+
+class Growing(RejectionSamplingStrategy):
+    """Its repair looks at all that the actions and conversations of its history have."""
+
+    def repair(self, history):
+        *_, last = history
+        said = [m.content for m in last.messages]
+        action = Instruction(f"{last.action.description} again, after {len(said)} {last.value!r}")
+        return action, Context([*last.context.messages, Message("user", last.problems[0])])
+
+
+def written_and_read(slice_):
+    body = json.loads(json.dumps(slice_to_dict(slice_)))
+    return slice_from_dict(body, None, Context(), (), recorded_requirement)
+
+
+async def in_rounds(strategy, action, requirements=(), *, budget=None):
+    """Run a call a draw at a time; each round knows of those before by their records."""
+    earlier, seen = (), []
+    while True:
+        plan = plan_call(strategy.settings, action, requirements, budget=budget)
+        call = Call(strategy, plan, seen.append, earlier, draws=1)
+        result = await call.run()
+        assert len(result.slices) <= len(earlier) + 1
+        if not call.paused:
+            return result, seen
+        earlier = tuple(map(written_and_read, result.slices))
+
+
+def same(s):
+    return (
+        *(s.iteration, s.depth, s.action, s.context.messages, s.messages, s.text, s.value),
+        *(s.requirements, s.outcome, s.problems, type(s.error), s.usage, s.duration),
+    )
+
+
+LAST = {4: "yes and no"}
+DOWN = {1: "no", 2: BackendUnavailable("away"), 3: "no no", **LAST}
+STRATEGIES = {
+    "rejection": RejectionSamplingStrategy,
+    "repair": RepairTemplateStrategy,
+    "multi-turn": MultiTurnStrategy,
+    "one's own": Growing,
+}
+
+
+@pytest.mark.parametrize("replies", [LAST, DOWN, {}], ids=["passes", "was away", "fails"])
+@pytest.mark.parametrize("kind", STRATEGIES.values(), ids=STRATEGIES)
+async def test_a_call_in_rounds_is_the_same_as_a_call_at_once(kind, replies, virtual_clock):
+    def strategy():
+        return kind(by_iteration(replies), loop_budget=4, requirements=[yes], retry=None)
+
+    asked = Instruction("say it", requirements=[says("and")])
+    whole = await strategy().sample(asked)
+    result, seen = await in_rounds(strategy(), asked)
+    assert list(map(same, result.slices)) == list(map(same, whole.slices))
+    assert (result.success, result.best_index, result.stop_reason) == (
+        *(whole.success, whole.best_index, whole.stop_reason),
+    )
+    assert result.elapsed == pytest.approx(whole.elapsed)
+    assert [s.iteration for s in seen] == [1, 2, 3, 4], "each is told of once"
+
+
+async def test_an_escalation_in_rounds_goes_through_its_stages(virtual_clock):
+    def escalate():
+        small = by_iteration({1: "no", 2: AuthenticationFailed("no key")})
+        stages = [Stage(small, turns=3), Stage(by_iteration({5: "yes"}), turns=2, carry="best")]
+        return Escalate(stages, requirements=[yes], retry=None)
+
+    whole = await escalate().sample("say it")
+    result, _ = await in_rounds(escalate(), "say it")
+    assert [s.iteration for s in whole.slices] == [1, 2, 4, 5]
+    assert list(map(same, result.slices)) == list(map(same, whole.slices))
+
+
+async def test_a_call_in_rounds_gives_up_raises_and_runs_out_as_a_call_at_once(virtual_clock):
+    give_up = {"give_up": PerRequirement(), "loop_budget": 20}
+    strategy = RejectionSamplingStrategy(by_iteration({}), requirements=[yes], **give_up)
+    result, _ = await in_rounds(strategy, "say it")
+    assert (len(result.slices), result.stop_reason) == (6, "hopeless")
+
+    away = RejectionSamplingStrategy(
+        by_iteration({}, BackendUnavailable("away")), requirements=[yes], retry=None
+    )
+    with pytest.raises(BackendUnavailable, match="away"):
+        await in_rounds(away, "say it")
+
+    budget = Budget(requests=2)
+    result, _ = await in_rounds(
+        RejectionSamplingStrategy(by_iteration({}), requirements=[yes], loop_budget=4),
+        "say it",
+        budget=budget,
+    )
+    assert result.stop_reason == "budget"
+    assert result.usage.requests == 2
+    with pytest.raises(LimitExceeded):
+        await in_rounds(strategy, "say it", budget=budget)
+
+
+async def test_plugins_hear_of_each_draw_and_repair_once(virtual_clock):
+    heard = []
+
+    @hook(HookType.SAMPLING_REPAIR)
+    async def on_repair(payload):
+        heard.append(("repair", payload.failed.iteration))
+
+    @hook(HookType.SAMPLING_ITERATION)
+    async def on_iteration(payload):
+        heard.append(("slice", payload.slice.iteration))
+
+    ears = PluginSet("ears", [on_repair, on_iteration])
+    strategy = RejectionSamplingStrategy(
+        by_iteration({3: "yes"}), requirements=[yes], loop_budget=3, plugins=[ears]
+    )
+    await in_rounds(strategy, "say it")
+    assert sorted(heard) == [("repair", 1), ("repair", 2), ("slice", 1), ("slice", 2), ("slice", 3)]
