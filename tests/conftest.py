@@ -44,6 +44,13 @@ settings.load_profile(
 )
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers():
+    """One more than there are cores: many tests wait, for a process or a clock."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return (cores or 1) + 1
+
+
 # --- a call that blocks the event loop fails the test -----------------------------------------
 
 _watched_threads: set[int] = set()

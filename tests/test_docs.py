@@ -16,26 +16,21 @@ something, on a machine without keys: their options exist, and something comes o
 
 from __future__ import annotations
 
-import ast
-import contextlib
 import doctest
-import inspect
-import io
-import os
 import re
 import shlex
 import subprocess
 import sys
 import types
-from dataclasses import dataclass
-from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import anyio
+import docs_pages
 import nbformat
 import pytest
+from command_line import environment, run
+from docs_pages import Block, blocks_of, compiled
 from nbclient import NotebookClient
 
 if TYPE_CHECKING:
@@ -48,107 +43,22 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
 PAGES = [page for page in PAGES if "_build" not in page.parts]
 TUTORIAL = [page for page in PAGES if re.fullmatch(r"\d\d-.*", page.stem)]
 
-FENCE = re.compile(r"^(?P<indent> *)(?P<ticks>`{3,})(?P<info>[^`]*)$")
-MARKER = re.compile(r"^ *<!-- *(?P<text>.*?) *-->$")
-ALMOST_PYTHON = re.compile(r"\bpy(thon3?|con)?\b|\bipython\b", re.IGNORECASE)
-
-
-@dataclass
-class Block:
-    """A fenced block: its language, its text, the comment above it, and where its text starts."""
-
-    language: str
-    text: str
-    marker: str
-    line: int
-
-    @property
-    def needs(self) -> str:
-        kind, _, reason = self.marker.partition(":")
-        return reason.strip() if kind == "needs" else ""
-
-    @property
-    def prints(self) -> bool:
-        return self.language == "text" and self.marker == "prints"
-
-
-def blocks_of(page: Path) -> list[Block]:
-    blocks: list[Block] = []
-    opened = None
-    marker = ""
-    for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1):
-        fence = FENCE.match(line)
-        if opened is not None:
-            if fence and not fence["info"].strip() and len(fence["ticks"]) >= len(opened["ticks"]):
-                opened = None
-            else:
-                blocks[-1].text += line.removeprefix(opened["indent"]) + "\n"
-        elif fence:
-            opened = fence
-            blocks.append(Block(fence["info"].strip(), "", marker, number + 1))
-            marker = ""
-        elif line.strip():
-            comment = MARKER.match(line)
-            marker = comment["text"] if comment else ""
-    assert opened is None, f"{page}: the last fence is not closed"
-    return blocks
-
-
-def compiled(block: Block, page: Path) -> types.CodeType:
-    tree = ast.parse(block.text, str(page))
-    ast.increment_lineno(tree, block.line - 1)
-    return compile(tree, str(page), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
-
-
-def run_page(page: Path) -> None:
-    """Run all examples of one page; used in a process of its own."""
-    module = types.ModuleType("__main__")
-    sys.modules["__main__"] = module
-    checker = doctest.OutputChecker()
-    printed = None
-    for block in blocks_of(page):
-        if block.prints:
-            assert printed is not None, f"{page}:{block.line}: no example prints this"
-            if not checker.check_output(block.text, printed, doctest.ELLIPSIS):
-                message = f"{page}:{block.line}: says\n{block.text}\nbut it prints\n{printed}"
-                raise AssertionError(message)
-            printed = None
-        elif block.language == "python":
-            code = compiled(block, page)
-            if block.needs:
-                printed = None
-                continue
-            with contextlib.redirect_stdout(io.StringIO()) as stdout:
-                result = eval(code, module.__dict__)
-                if inspect.iscoroutine(result):
-                    anyio.run(partial(_wait_for, result))
-            printed = stdout.getvalue()
-
-
-async def _wait_for(coroutine: types.CoroutineType[object, None, None]) -> None:
-    await coroutine
-
 
 def run_in_process(page: Path, directory: Path) -> subprocess.CompletedProcess[str]:
-    return run_python([__file__, str(page)], directory)
+    return run(str(page), script=docs_pages.__file__, cwd=directory)
 
 
 def run_python(arguments: list[str], directory: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-W", "error", *arguments],
         cwd=directory,
-        env=without_keys(),
+        env=environment(),
         capture_output=True,
         text=True,
         check=False,
         stdin=subprocess.DEVNULL,
         timeout=50,
     )
-
-
-def without_keys() -> dict[str, str]:
-    secret = ("OPENAI_", "OTEL_", "MELLEA_")
-    return {name: text for name, text in os.environ.items() if not name.startswith(secret)}
 
 
 def has_examples(page: Path) -> bool:
@@ -209,7 +119,7 @@ def test_the_seven_pages_of_the_tutorial_run_as_notebooks(tmp_path):
                     cells.append(nbformat.v4.new_code_cell(block.text))
     place = {"metadata": {"path": str(tmp_path)}}
     client = NotebookClient(nbformat.v4.new_notebook(cells=cells), timeout=50, resources=place)
-    client.execute(env=without_keys())
+    client.execute(env=environment())
     checker = doctest.OutputChecker()
     for cell, block in prints:
         printed = "".join(output.text for output in cell.outputs if output.get("name") == "stdout")
@@ -217,10 +127,13 @@ def test_the_seven_pages_of_the_tutorial_run_as_notebooks(tmp_path):
         assert checker.check_output(block.text, printed, doctest.ELLIPSIS), message
 
 
-@each(PAGES)
-def test_no_python_block_hides_under_another_name(page):
+ALMOST_PYTHON = re.compile(r"\bpy(thon3?|con)?\b|\bipython\b", re.IGNORECASE)
+
+
+def test_no_python_block_hides_under_another_name():
     hidden = [
         f"{page.name}:{block.line}: {block.language}"
+        for page in PAGES
         for block in blocks_of(page)
         if block.language != "python" and ALMOST_PYTHON.search(block.language)
     ]
@@ -299,7 +212,7 @@ COMMANDS = [
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_commands_of_a_page_run(command, tmp_path):
-    done = run_python(["-m", "mellea_like.cli.main", *command[1:]], tmp_path)
+    done = run(*command[1:], cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()
 
@@ -366,7 +279,3 @@ def test_an_error_points_to_the_line_of_the_page(tmp_path):
     page = tmp_path / "page.md"
     page.write_text("Text.\n\n```python\nx = 1\nx.nonsense\n```\n", encoding="utf-8")
     assert f'File "{page}", line 5' in run_in_process(page, tmp_path).stderr
-
-
-if __name__ == "__main__":
-    run_page(Path(sys.argv[1]))

@@ -7,13 +7,11 @@ something has a test file of its own, which gives it that: ``tests/test_example_
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from command_line import run
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 SCRIPTS = sorted(EXAMPLES.glob("*.py"))
@@ -21,21 +19,6 @@ SCRIPTS = sorted(EXAMPLES.glob("*.py"))
 
 def comments(script: Path, kind: str) -> list[str]:
     return re.findall(rf"^# {kind}: (.+)$", script.read_text(encoding="utf-8"), re.MULTILINE)
-
-
-def run(script: Path, directory: Path, **more: str) -> subprocess.CompletedProcess[str]:
-    secret = ("OPENAI_", "OTEL_", "MELLEA_")
-    environ = {name: text for name, text in os.environ.items() if not name.startswith(secret)}
-    return subprocess.run(
-        [sys.executable, "-W", "error", script],
-        cwd=directory,
-        env=environ | more,
-        capture_output=True,
-        text=True,
-        check=False,
-        input="".join(f"{line}\n" for line in comments(script, "types")),
-        timeout=50,
-    )
 
 
 def unmet(expected: list[str], printed: str) -> list[str]:
@@ -53,7 +36,8 @@ ALONE = [script for script in SCRIPTS if not comments(script, "needs")]
 
 @pytest.mark.parametrize("script", [pytest.param(path, id=path.stem) for path in ALONE])
 def test_example_runs_and_prints_what_it_promises(script, tmp_path):
-    done = run(script, tmp_path)
+    typed = "".join(f"{line}\n" for line in comments(script, "types"))
+    done = run(script=str(script), stdin=typed, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert not unmet(comments(script, "expect"), done.stdout), done.stdout
 

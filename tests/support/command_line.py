@@ -26,7 +26,16 @@ MOVES = re.compile(r"\r|\x1b\[[0-9;]*[ABHJK]")
 
 def environment(**more: str) -> dict[str, str]:
     """The process's environment without what would choose another backend or another width."""
-    unwanted = ("OPENAI_", "COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "TERM")
+    unwanted = (
+        "OPENAI_",
+        "OTEL_",
+        "MELLEA_",
+        "COLUMNS",
+        "LINES",
+        "NO_COLOR",
+        "FORCE_COLOR",
+        "TERM",
+    )
     kept = {name: value for name, value in os.environ.items() if not name.startswith(unwanted)}
     return {**kept, "TERM": "xterm-256color", **more}
 
@@ -39,15 +48,17 @@ def start(
     env: dict[str, str] | None = None,
     cwd: Any = None,
     text: bool = False,
+    script: str | None = None,
 ) -> Any:
-    """Start the command in a process and a session of its own.
+    """Start the command, or a script, in a process and a session of its own.
 
     Where coverage is measured, it is one that a test's own process has started.
     """
     given = environment() if env is None else env
     if any(name.startswith("COV") for name in os.environ):
+        command = COMMAND if script is None else (sys.executable, "-W", "error", script)
         return subprocess.Popen(
-            [*COMMAND, *arguments],
+            [*command, *arguments],
             stdin=stdin,
             stdout=stdout,
             stderr=stderr,
@@ -63,18 +74,24 @@ def start(
         )
         place = None if cwd is None else str(cwd)
         streams = {"stdin": stdin, "stdout": stdout, "stderr": stderr}
-        return Forked(list(arguments), **streams, env=given, cwd=place, text=text)
+        more = {"env": given, "cwd": place, "text": text, "script": script}
+        return Forked(list(arguments), **streams, **more)
 
 
 def run(
-    *arguments: str, stdin: bytes | str = b"", cwd: Any = None, **env: str
+    *arguments: str,
+    stdin: bytes | str = b"",
+    cwd: Any = None,
+    script: str | None = None,
+    **env: str,
 ) -> subprocess.CompletedProcess[str]:
-    """Run the command with pipes to its end."""
-    process = start(*arguments, stdin=subprocess.PIPE, env=environment(**env), cwd=cwd)
+    """Run the command, or a script, with pipes to its end."""
+    given = {"env": environment(**env), "cwd": cwd, "script": script}
+    process = start(*arguments, stdin=subprocess.PIPE, **given)
     data = stdin.encode() if isinstance(stdin, str) else stdin
     out, err = process.communicate(data, timeout=50)
     return subprocess.CompletedProcess(
-        [*COMMAND, *arguments], process.returncode, out.decode(), err.decode()
+        [script or "mellea-like", *arguments], process.returncode, out.decode(), err.decode()
     )
 
 

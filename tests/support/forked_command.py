@@ -1,4 +1,4 @@
-"""The command in a process of its own that need not import it: one that has is forked.
+"""The command, or a script, in a process that need not import the package: one that has is forked.
 
 A start takes some 20 ms of processor time instead of 600. What a test says of the process holds: it
 has its own session, environment, directory, streams and signals, and ends as any Python does.
@@ -13,6 +13,7 @@ import gc
 import importlib
 import json
 import os
+import runpy
 import select
 import signal
 import socket
@@ -20,6 +21,8 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
+import warnings
 from pathlib import Path
 
 MOST = 2**20
@@ -27,9 +30,12 @@ MOST = 2**20
 
 
 class Forked:
-    """A process that another one forked, with what tests use of `subprocess.Popen`."""
+    """A process that another one forked, with what tests use of `subprocess.Popen`.
 
-    def __init__(self, arguments, *, stdin, stdout, stderr, env, cwd=None, text=False):
+    It runs the command, or a script as ``python -W error`` does.
+    """
+
+    def __init__(self, arguments, *, stdin, stdout, stderr, env, cwd=None, text=False, script=None):
         ends, kept = [], []
         self.stdin = self.stdout = self.stderr = None
         for name, wanted in (("stdin", stdin), ("stdout", stdout), ("stderr", stderr)):
@@ -44,6 +50,7 @@ class Forked:
                 ends.append(wanted if isinstance(wanted, int) else wanted.fileno())
         self._status, theirs = os.pipe()
         request = {"arguments": arguments, "env": env, "cwd": cwd or str(Path.cwd())}
+        request["script"] = script
         forker = _forker()
         socket.send_fds(forker, [json.dumps(request).encode()], [*ends, theirs])
         self.pid = int(forker.recv(20))
@@ -135,7 +142,7 @@ def _stop(process, ours):
 
 
 def serve(requests):
-    """Fork at each request, and tell how each child ended; return in the children."""
+    """Fork at each request, and tell how each child ended; return the request in the child."""
     wake, ended = os.pipe()
     os.set_blocking(ended, False)
     signal.set_wakeup_fd(ended, warn_on_full_buffer=False)
@@ -164,8 +171,9 @@ def serve(requests):
             requests.close()
             for end in (wake, ended, ends[3], *statuses.values()):
                 os.close(end)
-            _become(json.loads(data), ends[:3])
-            return
+            request = json.loads(data)
+            _become(request, ends[:3])
+            return request
         statuses[pid] = ends[3]
         for end in ends[:3]:
             os.close(end)
@@ -185,7 +193,24 @@ def _become(request, ends):
     sys.stderr = open(  # noqa: SIM115
         2, "w", encoding="utf-8", errors="backslashreplace", buffering=1, closefd=False
     )
-    sys.argv[:] = ["mellea-like", *request["arguments"]]
+    sys.argv[:] = [request["script"] or "mellea-like", *request["arguments"]]
+
+
+def _run_script(path):
+    """Run a script; return its exit code."""
+    warnings.simplefilter("error")
+    sys.path[0] = str(Path(path).parent)
+    try:
+        runpy.run_path(path, run_name="__main__")
+    except SystemExit as exc:
+        if isinstance(exc.code, str):
+            sys.stderr.write(f"{exc.code}\n")
+            return 1
+        return exc.code or 0
+    except BaseException:  # noqa: BLE001 (as the interpreter does)
+        traceback.print_exc()
+        return 1
+    return 0
 
 
 def _exit(code):
@@ -204,6 +229,7 @@ if __name__ == "__main__":
     # What a start would import, and what the first call of each takes time for.
     for name in (
         "anyio._backends._asyncio",
+        "anyio._backends._trio",
         "mellea_like.backends.openai",
         "mellea_like.cli.batch.command",
         "mellea_like.coalescing.rerun.watch",
@@ -224,7 +250,9 @@ if __name__ == "__main__":
     MarkovBackend()
     typer.main.get_command(app)
     gc.freeze()
-    serve(socket.socket(fileno=int(sys.argv[1])))
+    wanted = serve(socket.socket(fileno=int(sys.argv[1])))
+    if wanted["script"]:
+        _exit(_run_script(wanted["script"]))
     from _mellea_like_entry import main
 
     _exit(main())

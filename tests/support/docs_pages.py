@@ -1,0 +1,100 @@
+"""The fenced blocks of a page of documentation, and what runs them: ``docs_pages.py PAGE``."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import doctest
+import inspect
+import io
+import re
+import sys
+import types
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import anyio
+
+FENCE = re.compile(r"^(?P<indent> *)(?P<ticks>`{3,})(?P<info>[^`]*)$")
+MARKER = re.compile(r"^ *<!-- *(?P<text>.*?) *-->$")
+
+
+@dataclass
+class Block:
+    """A fenced block: its language, its text, the comment above it, and where its text starts."""
+
+    language: str
+    text: str
+    marker: str
+    line: int
+
+    @property
+    def needs(self) -> str:
+        kind, _, reason = self.marker.partition(":")
+        return reason.strip() if kind == "needs" else ""
+
+    @property
+    def prints(self) -> bool:
+        return self.language == "text" and self.marker == "prints"
+
+
+def blocks_of(page: Path) -> list[Block]:
+    blocks: list[Block] = []
+    opened = None
+    marker = ""
+    for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1):
+        fence = FENCE.match(line)
+        if opened is not None:
+            if fence and not fence["info"].strip() and len(fence["ticks"]) >= len(opened["ticks"]):
+                opened = None
+            else:
+                blocks[-1].text += line.removeprefix(opened["indent"]) + "\n"
+        elif fence:
+            opened = fence
+            blocks.append(Block(fence["info"].strip(), "", marker, number + 1))
+            marker = ""
+        elif line.strip():
+            comment = MARKER.match(line)
+            marker = comment["text"] if comment else ""
+    assert opened is None, f"{page}: the last fence is not closed"
+    return blocks
+
+
+def compiled(block: Block, page: Path) -> types.CodeType:
+    tree = ast.parse(block.text, str(page))
+    ast.increment_lineno(tree, block.line - 1)
+    return compile(tree, str(page), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+
+
+def run_page(page: Path) -> None:
+    """Run all examples of one page, in a process of its own."""
+    module = types.ModuleType("__main__")
+    sys.modules["__main__"] = module
+    checker = doctest.OutputChecker()
+    printed = None
+    for block in blocks_of(page):
+        if block.prints:
+            assert printed is not None, f"{page}:{block.line}: no example prints this"
+            if not checker.check_output(block.text, printed, doctest.ELLIPSIS):
+                message = f"{page}:{block.line}: says\n{block.text}\nbut it prints\n{printed}"
+                raise AssertionError(message)
+            printed = None
+        elif block.language == "python":
+            code = compiled(block, page)
+            if block.needs:
+                printed = None
+                continue
+            with contextlib.redirect_stdout(io.StringIO()) as stdout:
+                result = eval(code, module.__dict__)
+                if inspect.iscoroutine(result):
+                    anyio.run(partial(_wait_for, result))
+            printed = stdout.getvalue()
+
+
+async def _wait_for(coroutine: types.CoroutineType[object, None, None]) -> None:
+    await coroutine
+
+
+if __name__ == "__main__":
+    run_page(Path(sys.argv[1]))
