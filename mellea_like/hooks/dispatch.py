@@ -202,6 +202,8 @@ def _identity(handler: Handler) -> int:
 async def _run(handler: Handler, payload: Payload) -> Any:
     """Run one handler within its time; a cancellation that no one asked for is its failure."""
     try:
+        if not handler.may_wait:
+            return await handler.function(payload)
         with anyio.move_on_after(handler.timeout) as scope:
             return await handler.function(payload)
     except anyio.get_cancelled_exc_class() as exc:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dis
 import inspect
 import math
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
+from types import CodeType
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from mellea_like.core.argument_checks import real_number, whole_number
@@ -53,6 +55,8 @@ class Handler:
     mode: HookMode
     priority: int
     timeout: float
+    may_wait: bool
+    """Whether it has an ``await``; without one, nothing can cut it short."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,10 +283,19 @@ def _bound(
     from mellea_like.hooks.payloads import build  # noqa: PLC0415 (only plugins need pydantic)
 
     build(mark.hook for mark in marks)
+    may_wait = _may_wait(function)
     return tuple(
-        Handler(plugin, mark.hook, function, mark.mode, mark.priority, mark.timeout)
+        Handler(plugin, mark.hook, function, mark.mode, mark.priority, mark.timeout, may_wait)
         for mark in marks
     )
+
+
+def _may_wait(function: object) -> bool:
+    """Tell whether an async function may be suspended: its bytecode yields at each ``await``."""
+    code = getattr(function, "__code__", None)
+    if not isinstance(code, CodeType) or not code.co_flags & inspect.CO_COROUTINE:
+        return True
+    return any(step.opname == "YIELD_VALUE" for step in dis.get_instructions(code))
 
 
 E = TypeVar("E", HookType, HookMode)

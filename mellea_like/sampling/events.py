@@ -55,7 +55,7 @@ __all__ = ["Delivery", "Events", "ObservedBackend"]
 class Events:
     """What one call tells its plugins. Each method is called only where a plugin listens."""
 
-    __slots__ = ("hooks", "recorder", "strategy", "telemetry")
+    __slots__ = ("_payloads", "hooks", "recorder", "strategy", "telemetry")
 
     def __init__(
         self, hooks: HookRun, telemetry: CallTelemetry | None, strategy: str, recorder: Recorder
@@ -64,6 +64,11 @@ class Events:
         self.telemetry = telemetry
         self.strategy = strategy
         self.recorder = recorder
+        self._payloads: dict[HookType, type[Payload]] = {}
+        if hooks:
+            from mellea_like.hooks.payloads import PAYLOADS  # noqa: PLC0415
+
+            self._payloads = PAYLOADS
 
     async def fire(
         self,
@@ -82,9 +87,7 @@ class Events:
     def _payload(
         self, hook: HookType, at: RequestMeta | Slice | Turn | None, **fields: Any
     ) -> Payload:
-        from mellea_like.hooks.payloads import PAYLOADS  # noqa: PLC0415
-
-        return PAYLOADS[hook](
+        return self._payloads[hook](
             sampling_id=self.recorder.sampling_id,
             strategy=self.strategy,
             iteration=None if at is None else at.iteration,
