@@ -187,11 +187,13 @@ def why_incomplete(reply: Generation, *, tools: bool = False) -> str:
     return ""
 
 
-@dataclass(frozen=True, slots=True)
 class _Known:
     """The cost of requests that nobody counted one by one."""
 
-    usage: Usage
+    __slots__ = ("usage",)
+
+    def __init__(self, usage: Usage) -> None:
+        self.usage = usage
 
 
 class Cost(Protocol):
@@ -310,9 +312,10 @@ class Meter:
         Returns:
             What the try cost, as `cost_of` says.
         """
-        usage = cost_of(self, reply)
-        if self._requests is None:
-            self._requests = [_Known(usage)]
+        if self._requests is not None:
+            return self.usage
+        usage = _stated(reply)
+        self._requests = [_Known(usage)]
         return usage
 
     def add(self, cost: Cost) -> None:
@@ -348,8 +351,11 @@ class Meter:
 
 def cost_of(meter: Meter, reply: Generation | None) -> Usage:
     """Return what a request cost, of a backend that keeps the meter and of one that does not."""
-    if meter.started:
-        return meter.usage
+    return meter.usage if meter.started else _stated(reply)
+
+
+def _stated(reply: Generation | None) -> Usage:
+    """Return what a reply says that it cost: one request at least, or a hit of a cache."""
     if reply is None or not (reply.usage.requests or reply.usage.cache_hits):
         return Usage(requests=1, unknown=1)
     return reply.usage

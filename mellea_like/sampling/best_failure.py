@@ -27,9 +27,9 @@ def merit(failed: Slice) -> tuple[float, float]:
     """
     met = total = 0.0
     scored = 0
-    for requirement, result in zip(failed.requirements, failed.verdicts, strict=True):
+    for i, result in enumerate(failed.verdicts):
         if result.status is _PASSED:
-            met += requirement.weight
+            met += failed.requirements[i].weight
         if result.score is not None:
             total += result.score
             scored += 1
@@ -45,7 +45,10 @@ def best_failure(slices: Sequence[Slice]) -> int:
     Returns:
         The position of the best.
     """
-    return max(range(len(slices)), key=lambda i: (*merit(slices[i]), -slices[i].iteration))
+    merits = [merit(failed) for failed in slices]
+    most = max(merits)
+    nearest = [i for i, its_merit in enumerate(merits) if its_merit == most]
+    return min(nearest, key=lambda i: slices[i].iteration)
 
 
 def deepest_failure(slices: Sequence[Slice]) -> int:

@@ -117,6 +117,7 @@ class Call:
             telemetry is not None
             or HookType.VALIDATION_PRE_CHECK in hooks
             or HookType.VALIDATION_POST_CHECK in hooks,
+            HookType.SAMPLING_REPAIR in hooks,
             None if settings.give_up is None else settings.give_up.begin(),
             None if isinstance(settings.selection, str) else settings.selection.mark,
             messages,

@@ -295,7 +295,7 @@ async def _run_chain(  # noqa: C901, PLR0912, PLR0915 (one loop, the hot one)
                 return False
             failed.append(to_repair)
             action, context = _repaired(call, failed)
-            if earlier is None and HookType.SAMPLING_REPAIR in call.events.hooks:
+            if earlier is None and call.repair_observed:
                 await call.events.fire(
                     HookType.SAMPLING_REPAIR,
                     to_repair,

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 __all__ = ["CallContext", "Recorder"]
 
 _PASSED = Outcome.PASSED
+_NOTHING = nullcontext()
 
 NUMBER = re.compile(r"\d+")
 """What tells errors apart that are otherwise alike: ids, times."""
@@ -207,7 +208,7 @@ class Recorder:
     def scope_of(self, chain: int) -> AbstractContextManager[object]:
         """Return what cancels one subsample alone."""
         if not self.ordered:
-            return nullcontext()
+            return _NOTHING
         return self._chain_scopes.setdefault(chain, anyio.CancelScope())
 
     def was_cancelled(self, chain: int) -> bool:
@@ -274,6 +275,8 @@ class CallContext(NamedTuple):
     """Whether incremental checks look at replies."""
     validation_observed: bool
     """Whether a plugin or telemetry looks at validations."""
+    repair_observed: bool
+    """Whether a plugin looks at repairs."""
     tally: Tally | None
     mark: Callable[[Candidate], Any] | None
     """What the selection asks of each candidate that passes."""
