@@ -51,6 +51,13 @@ def pytest_xdist_auto_num_workers():
     return (cores or 1) + 1
 
 
+def pytest_ignore_collect(collection_path, config):
+    """Where only tests that run alone are wanted, import only the files that have some."""
+    if config.option.markexpr.startswith("alone") and collection_path.name.startswith("test_"):
+        return "mark.alone" not in collection_path.read_text(encoding="utf-8") or None
+    return None
+
+
 # --- a call that blocks the event loop fails the test -----------------------------------------
 
 _watched_threads: set[int] = set()

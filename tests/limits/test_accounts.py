@@ -169,7 +169,6 @@ def test_denied_for_the_outer_account_while_queued_at_the_inner_one():
     assert (standing(second), sums(inner), sums(outer)) == ("denied", (0, 0, 0), (0, 0, 0))
 
 
-@pytest.mark.alone
 def test_a_long_queue_costs_each_ending_little():
     account = tokens(1000)
     running = [ask(100, account) for _ in range(10)]

@@ -117,8 +117,8 @@ async def probe(backend: OpenAIBackend) -> int:
 @pytest.mark.parametrize(
     ("seconds", "keep_alive"),
     [
-        pytest.param(1, True, marks=pytest.mark.alone),
-        pytest.param(1, False, marks=pytest.mark.alone),
+        (1, True),
+        (1, False),
         pytest.param(10, True, marks=pytest.mark.storm),
     ],
 )

@@ -34,7 +34,6 @@ async def warm_up() -> None:
 
 
 @pytest.mark.anyio
-@pytest.mark.alone
 @pytest.mark.parametrize("keep_alive", [False, True])
 async def test_a_win_at_three_tenths_of_a_second_returns_at_once_and_closes_the_rest(keep_alive):
     await warm_up()
@@ -80,9 +79,10 @@ async def test_whoever_leaves_closes_every_request():
 
 @pytest.mark.anyio
 async def test_when_the_time_is_up_every_request_is_closed():
+    await warm_up()
     with OpenAIServer(Answer("lost"), SLOW) as server:
         backend = OpenAIBackend("m", base_url=server.url)
-        strategy = RejectionSamplingStrategy(backend, concurrency_budget=3, timeout=0.4)
+        strategy = RejectionSamplingStrategy(backend, concurrency_budget=3, timeout=1)
         result = await strategy.sample("Say won.", [SAYS_WON])
         await server.wait_until(lambda: server.connections == 0, SOON)
         await backend.aclose()
