@@ -48,6 +48,9 @@ if TYPE_CHECKING:
 
 __all__ = ["begin_selection", "compare"]
 
+ALIKE, LONG = 3, 200
+"""So many replies of so many characters each are hardly ever equal by chance."""
+
 SYSTEM = """\
 You compare two answers to the same request. The request stands between <conversation> and \
 </conversation>, the answers between <a> and </a> and between <b> and </b>; inside them, &lt; &gt; \
@@ -108,6 +111,20 @@ def _warn_once(settings: Settings, message: str) -> None:
         warn("%s", message)
 
 
+def _warn_where_all_are_alike(call: CallContext) -> None:
+    """Say in the log where a backend seems to ignore seeds and temperature."""
+    texts = [s.text for s in call.recorder.slices if s.generation is not None]
+    if len(texts) >= ALIKE and len(texts[0]) >= LONG and _temperature(call.plan) != 0:
+        if any(text != texts[0] for text in texts):
+            return
+        what = (
+            f"{type(call.settings.selection).__name__} chooses among draws, and all that it got"
+            f" from {type(innermost(call.plan.backend)).__name__} are the same text, as if seeds"
+            " and temperature were ignored"
+        )
+        _warn_once(call.settings, what)
+
+
 async def compare(call: CallContext, selection: SelectionState) -> None:
     """Ask a judge for the comparisons that a selection wants, in both orders, until it has them.
 
@@ -117,6 +134,7 @@ async def compare(call: CallContext, selection: SelectionState) -> None:
     recorder = call.recorder
     if recorder.fatal is not None:
         return
+    _warn_where_all_are_alike(call)
     try:
         if pairs := selection.pairs():
             await _Comparisons(call, selection).run(pairs)

@@ -1,8 +1,12 @@
-"""`RewardModel` against a server on the loopback that speaks vLLM's three protocols."""
+"""`RewardModel` against a fake of vLLM's three protocols, and llama.cpp's real server for one."""
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import subprocess
+import sys
+from pathlib import Path
 
 import anyio
 import pytest
@@ -117,6 +121,41 @@ async def test_a_call_that_is_cancelled_closes_the_request():
             while not server.left:  # noqa: ASYNC110 (another thread counts)
                 await anyio.sleep(0.01)
         await scorer.aclose()
+
+
+SUPPORT = Path(__file__).parents[1] / "support"
+
+
+@pytest.fixture(scope="module")
+def reranker(tmp_path_factory):
+    """Where llama.cpp's server has a reranker for the word "good"."""
+    if importlib.util.find_spec("xllamacpp") is None:
+        pytest.skip("xllamacpp is not installed")
+    path = tmp_path_factory.mktemp("models") / "reranker.gguf"
+    command = [sys.executable, str(SUPPORT / "tiny_reranker.py"), "good", str(path)]
+    pipe, null = subprocess.PIPE, subprocess.DEVNULL
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=null, text=True) as server:
+        assert server.stdin is not None
+        assert server.stdout is not None
+        yield server.stdout.readline().strip()
+        server.stdin.close()
+
+
+async def test_the_best_by_the_reranking_of_llama_cpp(reranker):
+    scorer = RewardModel(f"{reranker}/v1", kind="rerank")
+    replies = ["a bad one", "good", "a good one", "good good good", "none"]
+    strategy = RejectionSamplingStrategy(
+        ScriptedBackend(replies),
+        concurrency_budget=1,
+        loop_budget=5,
+        selection=BestOf(scorer),
+    )
+    result = await strategy.sample("Say something.")
+    await scorer.aclose()
+    assert result.value == "good good good"
+    scores = result.decision.scores
+    assert sorted(scores, key=scores.__getitem__, reverse=True)[:3] == [4, 2, 3]
+    assert scores[1] < 0 < scores[3]
 
 
 def test_an_unknown_kind_is_refused():

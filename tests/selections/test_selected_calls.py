@@ -317,6 +317,24 @@ async def test_a_temperature_of_the_backend_is_one_too(caplog):
     assert caplog.text == ""
 
 
+@pytest.mark.parametrize(
+    ("text", "turns", "said"),
+    [("yes! " * 40, 3, 1), ("yes! " * 40, 2, 0), ("yes!", 8, 0)],
+    ids=["long", "too few", "short"],
+)
+async def test_draws_that_are_all_alike_are_said_once(text, turns, said, caplog):
+    chosen = strategy(by_iteration({}, text), Consensus(n=turns), width=turns)
+    for _ in range(3):
+        await chosen.sample("do", [yes])
+    assert caplog.text.count("as if seeds and temperature were ignored") == said
+
+
+async def test_draws_that_differ_are_not_said_to_be_alike(caplog):
+    backend = by_iteration({n: "yes! " * 40 + str(n == 4) for n in (1, 2, 3, 4)})
+    await strategy(backend, Consensus(n=4)).sample("do", [yes])
+    assert caplog.text == ""
+
+
 async def test_a_scorer_that_raises_for_some_does_not_end_the_call():
     def score(candidate):
         if "bad" in candidate.text:
