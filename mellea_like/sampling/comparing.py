@@ -23,7 +23,14 @@ from mellea_like.core.backend import (
 from mellea_like.core.conversation import Message
 from mellea_like.core.format import strip_fence
 from mellea_like.core.generation import Meter, cost_of
-from mellea_like.errors import BackendTimeout, HookError, LimitExceeded, SamplingTimeout
+from mellea_like.errors import (
+    BackendError,
+    BackendTimeout,
+    HookError,
+    InvalidRequest,
+    LimitExceeded,
+    SamplingTimeout,
+)
 from mellea_like.requirements.judge import block, conversation_block, without_duplicates
 from mellea_like.runtime.event_loops import (
     cancel_requested,
@@ -47,6 +54,9 @@ if TYPE_CHECKING:
     from mellea_like.sampling.selections.base import BaseSelection
 
 __all__ = ["begin_selection", "compare"]
+
+NOT_FOUND = 404
+"""The HTTP status of an unknown model, or of a server that has no chat protocol there."""
 
 ALIKE, LONG = 3, 200
 """So many replies of so many characters each are hardly ever equal by chance."""
@@ -129,7 +139,8 @@ async def compare(call: CallContext, selection: SelectionState) -> None:
     """Ask a judge for the comparisons that a selection wants, in both orders, until it has them.
 
     What they cost is in no slice. A pair is even whose comparison went wrong. Where the time is up,
-    a budget is spent or a plugin fails, the winner is chosen on the comparisons that there are.
+    a budget is spent, a plugin fails, or the judge's error is one that lasts (a wrong key), the
+    winner is chosen on the comparisons that there are.
     """
     recorder = call.recorder
     if recorder.fatal is not None:
@@ -257,13 +268,18 @@ class _Comparisons:
         cancellation, error = split_cancellation(exc)
         if cancellation is not None:
             if cancel_requested():
-                raise cancellation
+                while isinstance(cancellation, BaseExceptionGroup):
+                    # A task group would hand it on inside another, and callers expect none.
+                    cancellation = cancellation.exceptions[0]
+                raise cancellation from None
             error = RuntimeError("the judge raised a cancellation that no one asked for")
             error.__cause__ = exc
         if not isinstance(error, Exception):
             self._call.recorder.abort(exc, "the judge")
-        elif isinstance(error, HookError) or (
-            isinstance(error, LimitExceeded) and error.result is None
+        elif (
+            isinstance(error, HookError)
+            or (isinstance(error, LimitExceeded) and error.result is None)
+            or _permanent(error)
         ):
             self._halt(error)
         else:
@@ -300,6 +316,13 @@ class _Comparisons:
             raise BackendTimeout(msg)
         selection.model = reply.model or selection.model
         return _read(reply.text)
+
+
+def _permanent(error: Exception) -> bool:
+    """Tell whether every further comparison would fail likewise; a bad request is one pair's."""
+    if not isinstance(error, BackendError) or error.retryable:
+        return False
+    return not isinstance(error, InvalidRequest) or error.status == NOT_FOUND
 
 
 def _question(criterion: str, one: Slice, other: Slice) -> tuple[Message, ...]:

@@ -23,7 +23,12 @@ from mellea_like import (
     hook,
 )
 from mellea_like.backends.function import FunctionBackend
-from mellea_like.errors import AuthenticationFailed, BackendUnavailable
+from mellea_like.errors import (
+    AuthenticationFailed,
+    BackendUnavailable,
+    CircuitOpen,
+    InvalidRequest,
+)
 from mellea_like.hooks.types import HookType
 from mellea_like.sampling.schedules import PerRequirement
 
@@ -73,7 +78,7 @@ def raising(error):
     [
         KeyError("better"),
         ZeroDivisionError("the judge's own bug"),
-        AuthenticationFailed("wrong key", status=401),
+        InvalidRequest("too long", status=400),
         BackendUnavailable("overloaded"),
         ExceptionGroup("the judge's own group", [OSError("one"), OSError("two")]),
     ],
@@ -88,6 +93,56 @@ async def test_whatever_a_judge_raises_is_noted_and_leaves_the_two_even(error, c
     assert {c.points for c in result.decision.comparisons} == {0.5}
     assert result.usage.requests == 4 + 6
     assert "6 comparisons went wrong, the first one" in caplog.text
+
+
+@pytest.mark.parametrize("width", [1, 4])
+@pytest.mark.parametrize(
+    "error",
+    [
+        AuthenticationFailed("wrong key", status=401),
+        InvalidRequest("unknown model", status=404),
+        CircuitOpen("too many have failed"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+async def test_an_error_of_the_judge_that_lasts_ends_comparisons(error, width, caplog):
+    async def act(request, asked):
+        if "yes!!!" in request.messages[-1].content:
+            await anyio.sleep(1)
+            raise error
+
+    backend, asked = judging(act)
+    lasting = strategy(four(), backend, width=width, loops=4 // width, rounds="pivots")
+    result = await lasting.sample("do", [yes])
+    assert result.success
+    # One pair was compared in both orders before; the others in flight are not asked again.
+    assert [(c.first, c.second) for c in result.decision.comparisons] == [(1, 2)]
+    assert result.decision.winners == (2,)
+    assert len(asked) == (3 if width == 1 else 6)
+    assert result.decision.errors[0] == str(error)
+    assert len(result.decision.errors) == 1
+
+
+@pytest.mark.parametrize("own", [True, False], ids=["the call's time", "the caller's"])
+async def test_a_judge_that_wraps_its_cancellation_leaves_no_group(own):
+    async def act(request, asked):
+        try:
+            await anyio.sleep(60)
+        except anyio.get_cancelled_exc_class() as exc:
+            raise BaseExceptionGroup("the judge's", [exc, OSError("cleanup")]) from None
+
+    backend, _ = judging(act)
+    left = None
+    with anyio.move_on_after(100 if own else 3) as scope:
+        try:
+            result = await strategy(four(), backend, timeout=5).sample("do", [yes])
+            assert result.success
+        except BaseException as exc:
+            left = exc
+            raise
+    assert scope.cancelled_caught is not own
+    assert (left is None) is own
+    assert not isinstance(left, BaseExceptionGroup)
 
 
 async def test_a_cancellation_that_no_one_asked_for_is_an_error_of_the_judge():
