@@ -74,7 +74,11 @@ class ItemResult(Generic[T]):
 
     @property
     def status(self) -> ItemStatus:
-        """``"passed"``; ``"failed"``, no slice passed; or ``"errored"``, the call raised."""
+        """``"passed"``, ``"failed"`` or ``"errored"``.
+
+        Failed is one of which no slice passed, or fewer than its selection wants; errored one whose
+        call raised.
+        """
         if self.error is not None:
             return "errored"
         return "passed" if self.success else "failed"

@@ -36,7 +36,7 @@ class Decision:
         kind: the selection: ``"best-of"``, ``"vote"``, ``"collect"``, ``"consensus"``,
             ``"tournament"``, or the name of your own.
         winners: the iterations chosen, the best first; one, but for ``"collect"``.
-        reason: why there were no further draws.
+        reason: why there were no further draws, and what was short where it is not complete.
         complete: whether there are as many winners as were asked for.
         scores: the score of each passing iteration, where there are scores.
         notes: why a score is what it is, where the scorer said so, by iteration.

@@ -250,8 +250,8 @@ class SamplingResult(Generic[T]):
         if self.best_index is None:
             return tried
         if self.decision is not None:
-            few = f"{len(self.decision.winners)} of {len(self.slices)} iterations count, too few"
-            return f"{few} (stopped: {self.stop_reason})"
+            few = f"too few of {len(self.slices)} iterations count"
+            return f"{few}, {self.decision.reason} (stopped: {self.stop_reason})"
         lacks = bounded("; ".join(self.best.problems))
         return f"{tried}; the best, iteration {self.best.iteration}: {lacks}"
 

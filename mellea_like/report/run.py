@@ -33,7 +33,7 @@ __all__ = ["run_report", "run_text"]
 
 STATUSES = {
     "passed": "passed",
-    "failed": "failed: no iteration passed",
+    "failed": "failed: {} passed",
     "errored": "errored: an exception ended them",
     "unfinished": "not finished yet",
 }
@@ -43,9 +43,14 @@ _NAME, _IDENTITY = 100, 4000
 _LINES = 5
 
 
-def statuses_of(figures: RunFigures) -> list[tuple[str, int]]:
-    """Count a run's items by how they ended."""
-    return [(s, figures.statuses[s]) for s in STATUSES if figures.statuses[s]]
+def statuses_of(figures: RunFigures) -> list[tuple[str, str, int]]:
+    """Count a run's items by how they ended, in a word and in words."""
+    none, few = "no iteration", "too few iterations"
+    passed = f"{none}, or {few},"
+    if figures.too_few in (0, figures.statuses["failed"]):
+        passed = few if figures.too_few else none
+    found = [(s, words.format(passed), figures.statuses[s]) for s, words in STATUSES.items()]
+    return [status for status in found if status[-1]]
 
 
 def about_run(figures: RunFigures) -> str:
@@ -171,7 +176,7 @@ def _lines(figures: RunFigures) -> list[str]:
     for name, value, more in headline(figures):
         lines.append(f"  {name:<10} {value:>12}" + (f"   {more}" if more else ""))
     lines.append("")
-    lines += [f"  {count(n):>10} {STATUSES[s]}" for s, n in statuses_of(figures)]
+    lines += [f"  {count(n):>10} {words}" for _, words, n in statuses_of(figures)]
     lines += ["", f"Attempts: {until_words(figures)}", f"Time per item: {latency_words(figures)}"]
     total = figures.usage.total_tokens
     if total:
@@ -275,7 +280,7 @@ def _content(figures: RunFigures, title: str | None) -> dict[str, Any]:
         "about": about_run(figures),
         "tiles": [{"name": n, "value": v, "more": more} for n, v, more in headline(figures)],
         "items_note": f"{count(figures.done)} of {plural(figures.items, 'item')} finished.",
-        "items_parts": breakdown([(s, STATUSES[s], n) for s, n in statuses_of(figures)], SCOPE),
+        "items_parts": breakdown(statuses_of(figures), SCOPE),
         **_tokens(figures),
         **_rates(figures),
         "until_note": until_words(figures),

@@ -185,6 +185,7 @@ class RunFigures:
         self._intervals = Intervals()
         self._slowest: list[tuple[float, int, Mapping[str, Any]]] = []
         self.failed: list[Mapping[str, Any]] = []
+        self.too_few = 0
 
     def add(self, item: Mapping[str, Any]) -> None:
         """Count an item.
@@ -211,6 +212,7 @@ class RunFigures:
             return
         self.latency.add(item["elapsed"])
         self._ended(item)
+        self.too_few += status == "failed" and has_too_few(trace)
         if status != "passed" and len(self.failed) < LISTED:
             self.failed.append(item)
         # Of two that took equally long, the earlier one stays: the least entry goes.
@@ -354,9 +356,15 @@ def why(item: Mapping[str, Any]) -> str:
     if trace is None:
         return "nothing passed"
     detail: str = trace["stop_detail"]
+    if has_too_few(trace):
+        detail = trace["decision"]["reason"] or "too few passed"
     if detail:
         return detail
     best = trace["best_index"]
     problems = [] if best is None else problems_of(trace["slices"][best])
-    few = trace.get("decision") is not None
-    return "; ".join(problems) or ("too few passed" if few else f"stopped: {trace['stop_reason']}")
+    return "; ".join(problems) or f"stopped: {trace['stop_reason']}"
+
+
+def has_too_few(trace: Mapping[str, Any] | None) -> bool:
+    """Tell whether something passed in a call, and too little of it for the selection."""
+    return trace is not None and trace.get("decision") is not None and not trace["success"]

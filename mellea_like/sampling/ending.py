@@ -101,9 +101,11 @@ def _decision(selected: SelectionState, stopped: Stop | None, *, timed_out: bool
         msg = f"the selection decided {decision!r}, not a Decision with a winner"
         raise TypeError(msg)
     reason = decision.reason
-    if not reason:
+    if not reason or not decision.complete:
         ended = "the time was up" if timed_out else "all turns are spent"
-        reason = ended if stopped is None else stopped.detail or ended
+        if stopped is not None and stopped.detail:
+            ended = stopped.detail
+        reason = f"{reason}: {ended}" if reason else ended
     elif not selected.usage.requests and not selected.errors:
         return decision
     return replace(

@@ -15,6 +15,7 @@ from mellea_like.core.generation import Usage
 from mellea_like.core.trace import usage_to_dict
 from mellea_like.report import figures_of
 from mellea_like.report.iterations import cut, problems_of
+from mellea_like.report.run import statuses_of
 from mellea_like.report.statistics import (
     LISTED,
     MOST_NAMES,
@@ -350,7 +351,10 @@ def test_losers_that_had_a_say_and_comparisons_have_a_share_of_their_own():
 
 def test_too_few_passes_are_why_an_item_failed():
     trace = trace_of(("passed", 1), ("failed", 1)) | {"success": False, "stop_reason": "exhausted"}
-    trace["decision"] = decision(1, kind="collect", complete=False)
+    trace["decision"] = decision(1, kind="collect", complete=False, reason="1 of 2 passed: time")
     made = figures(item(0, trace))
-    assert why(made.failed[0]) == "too few passed"
+    assert why(made.failed[0]) == "1 of 2 passed: time"
+    assert statuses_of(made) == [("failed", "failed: too few iterations passed", 1)]
+    made.add(item(1, trace_of(("failed", 1)) | {"success": False}))
+    assert statuses_of(made)[0][1] == "failed: no iteration, or too few iterations, passed"
     assert {fate for fate, u in made.fates.items() if u.requests} == {"heard", "rejected"}

@@ -100,7 +100,11 @@ async def test_fewer_than_k_are_no_success_and_say_so():
     assert not result.success
     assert result.stop_reason is StopReason.EXHAUSTED
     assert result.values == ("yes", "yes")
-    with pytest.raises(SamplingFailed, match="2 of 3 iterations count, too few"):
+    assert result.decision.reason == "2 of 3 passed: all turns are spent"
+    with pytest.raises(
+        SamplingFailed,
+        match="too few of 3 iterations count, 2 of 3 passed: all",
+    ):
         result.unwrap()
 
 

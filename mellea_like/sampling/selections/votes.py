@@ -242,11 +242,12 @@ class _CollectState(SelectionState):
     def decide(self) -> Decision | None:
         if not self._kept:
             return None
-        winners = tuple(slice_.iteration for slice_ in self._kept)
+        winners, k = tuple(slice_.iteration for slice_ in self._kept), self._config.k
+        what = "passed" if self._config.distinct is None else "different ones passed"
         return Decision(
             self.kind,
-            winners[: self._config.k],
-            self.reason,
-            complete=len(winners) >= self._config.k,
+            winners[:k],
+            self.reason or f"{len(winners)} of {k} {what}",
+            complete=len(winners) >= k,
             abstentions=self.abstentions,
         )
