@@ -165,7 +165,12 @@ class LimitExceeded(MelleaError):
     Args:
         message: which budget, and how much of it was wanted.
         result: the record of the call, where one raised it.
+
+    Attributes:
+        stage: which stage of an escalation it is that the budget is of, 0-based; else None.
     """
+
+    stage: int | None = None
 
     def __init__(self, message: str = "", result: SamplingResult[Any] | None = None) -> None:
         super().__init__(message)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
@@ -9,7 +10,7 @@ from mellea_like.core.generation import REJECTED, USAGE_DETAILS, Usage
 from mellea_like.core.prices import cost, currency_of, price_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from mellea_like.core.decision import Decision
     from mellea_like.core.generation import Generation
@@ -43,11 +44,12 @@ class LedgerRow(NamedTuple):
             to compare with, and 0 where nothing was rejected early.
         cost: what the tokens cost, in the currency of the prices; None where that is not known.
             With requests of unknown cost it is a lower bound, and printed with a ``≥``.
-        model: the model that generated, as its reply says; where there is none, as the replies of
-            the same depth say. None where that is not known.
+        model: the model that generated, as its reply says; where there is none, as all replies of
+            the same stage say, or else the one that was asked. None where that is not known.
         cached_input_tokens: those of the input tokens that came from the server's prompt cache.
         reasoning_tokens: those of the output tokens that the model thought with.
         cache_hits: replies that came from a `CachedBackend`'s file.
+        stage: the stage of an escalation that it is from, 0-based; else None.
     """
 
     iteration: int
@@ -65,6 +67,7 @@ class LedgerRow(NamedTuple):
     cached_input_tokens: int = 0
     reasoning_tokens: int = 0
     cache_hits: int = 0
+    stage: int | None = None
 
 
 class LedgerTotal(NamedTuple):
@@ -133,6 +136,18 @@ class Ledger:
         models = dict.fromkeys(row.model for row in self.rows)
         return {m: _total([row for row in self.rows if row.model == m]) for m in models}
 
+    @property
+    def by_stage(self) -> dict[tuple[int | None, str | None], LedgerTotal]:
+        """The sums of each stage's rows, those of each model apart, by (stage, model).
+
+        Stages are those of an escalation, 0-based; with other strategies None.
+        """
+        found = dict.fromkeys((row.stage, row.model) for row in self.rows)
+        keys = sorted(found, key=lambda key: -1 if key[0] is None else key[0])
+        return {
+            key: _total([row for row in self.rows if (row.stage, row.model) == key]) for key in keys
+        }
+
     def __str__(self) -> str:
         total = self.total
         # What no row has is left out: prices, and details that few servers tell.
@@ -148,9 +163,18 @@ class Ledger:
         for index, row in enumerate(self.rows):
             mark = "*" if index in self.winners else ""
             lines.append([f"{row.iteration}{mark}", row.outcome, *_cells(row, shown)])
-        by_model = self.by_model
-        if len(by_model) > 1:
-            lines += [[model or "?", "", *_cells(cost, shown)] for model, cost in by_model.items()]
+        by_stage = self.by_stage
+        if len(by_stage) > 1:
+            # A model that stands in one stage only says which stage that is.
+            times = Counter(model for _, model in by_stage)
+            lines += [
+                [
+                    (model or "?") + (f", stage {stage}" if times[model] > 1 else ""),
+                    "",
+                    *_cells(cost, shown),
+                ]
+                for (stage, model), cost in by_stage.items()
+            ]
         if self.comparisons is not None:
             lines.append(["comparisons", "", *_cells(self.comparisons, shown)])
         lines.append(["total", "", *_cells(total, shown)])
@@ -166,7 +190,7 @@ def ledger(
 ) -> Ledger:
     """Say what the iterations of a call cost."""
     replies = [s.generation for s in slices if s.generation is not None]
-    model_at = _models(slices)
+    models = _models(slices)
     usual = _usual_length(replies)
     winners: tuple[int, ...] = () if winner is None else (winner,)
     used, compared = set(winners), None
@@ -183,7 +207,8 @@ def ledger(
     rows: list[LedgerRow] = []
     for place, slice_ in enumerate(slices):
         usage, reply = slice_.usage, slice_.generation
-        model = model_at(slice_.depth) if reply is None else reply.model
+        model = None if reply is None else reply.model
+        model = model or models.get(slice_.stage) or slice_.asked
         row = LedgerRow(
             slice_.iteration,
             slice_.subsample,
@@ -198,23 +223,20 @@ def ledger(
             _cost(usage, model, prices),
             model,
             *(getattr(usage, name) for name in USAGE_DETAILS),
+            stage=slice_.stage,
         )
         rows.append(row)
     return Ledger(tuple(rows), winners, currency_of(prices), compared)
 
 
-def _models(slices: Sequence[Slice]) -> Callable[[int], str | None]:
-    """Return what tells which model was asked at a depth: the one that all replies there name.
-
-    Where there are none, it is the one that all replies of the call name.
-    """
+def _models(slices: Sequence[Slice]) -> dict[int | None, str]:
+    """Return the model of each stage whose replies name one and the same."""
     named: dict[int | None, set[str | None]] = {}
     for slice_ in slices:
         if slice_.generation is not None:
-            for place in (slice_.depth, None):
-                named.setdefault(place, set()).add(slice_.generation.model)
-    one = {place: next(iter(models)) for place, models in named.items() if len(models) == 1}
-    return lambda depth: one.get(depth if depth in named else None)
+            named.setdefault(slice_.stage, set()).add(slice_.generation.model)
+    only = {stage: next(iter(models)) for stage, models in named.items() if len(models) == 1}
+    return {stage: model for stage, model in only.items() if model is not None}
 
 
 def _total(rows: Sequence[LedgerRow | LedgerTotal]) -> LedgerTotal:

@@ -56,6 +56,8 @@ class Slice:
         started_at: when it started, in seconds since the call began.
         ended_at: when it ended, in seconds since the call began.
         usage: what it cost, its judge calls included.
+        stage: which stage of an `Escalate` it is from, 0-based; None with other strategies.
+        asked: the model that was asked, where the options or the backend name it.
     """
 
     iteration: int
@@ -74,6 +76,8 @@ class Slice:
     started_at: float = 0.0
     ended_at: float = 0.0
     usage: Usage = Usage()
+    stage: int | None = None
+    asked: str | None = None
 
     __repr__ = fields_shown
 
@@ -103,6 +107,12 @@ class Slice:
     def rank(self) -> tuple[int, int]:
         """Where its turn stands when the winner must not depend on timing: (depth, subsample)."""
         return self.depth, self.subsample
+
+    @property
+    def model(self) -> str | None:
+        """The model that answered, or else the one that was asked, where it is known."""
+        answered = None if self.generation is None else self.generation.model
+        return self.asked if answered is None else answered
 
     @property
     def text(self) -> str:

@@ -66,6 +66,8 @@ T = TypeVar("T")
 
 _AS_WRITTEN = ("stop_reason", "sampling_id", "elapsed", "undelivered", "stop_detail")
 
+_WHERE_KNOWN = ("stage", "asked")
+
 
 def to_dict(result: SamplingResult[Any]) -> dict[str, Any]:
     """Write a call's record as plain data."""
@@ -133,6 +135,7 @@ def slice_to_dict(s: Slice) -> dict[str, Any]:
         "reason": s.reason,
         "error": None if s.error is None else error_to_dict(s.error),
     }
+    written |= {n: v for n in _WHERE_KNOWN if (v := getattr(s, n)) is not None}
     if reply is not None and reply.has_value:
         written["value"] = _plain(reply.value)
         written["parsed"] = reply.parsed
@@ -327,6 +330,7 @@ def slice_from_dict(
         started_at=s["started_at"],
         ended_at=s["ended_at"],
         usage=usage_from_dict(s["usage"]),
+        **{name: s.get(name) for name in _WHERE_KNOWN},
     )
 
 

@@ -27,7 +27,7 @@ from mellea_like.limits.fallback import FallbackBackend
 from mellea_like.runtime.timeline import Timeline
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from mellea_like.core.backend import Backend, Options, Request
     from mellea_like.core.prices import Price
@@ -424,13 +424,15 @@ class Budgets:
         return await Budget.reserve(self.budgets, request, backend)
 
 
-def within_budgets(backend: Backend, budgets: Sequence[Budget]) -> Backend:
-    """Return a backend that keeps to budgets: one around it, or itself.
+def within_budgets(
+    backend: Backend, budgets: Sequence[Budget], kind: Callable[..., Budgets] = Budgets
+) -> Backend:
+    """Return a backend that keeps to budgets, as one limit: one around it, or itself.
 
     Those that the backend keeps to by itself are left out: they would be charged twice, and at the
     last request wait for themselves.
     """
-    outside = Budgets(*budgets)
+    outside = kind(*budgets)
     inside: set[Budget] = set()
     around = [backend]
     while around:

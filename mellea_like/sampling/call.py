@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     from mellea_like.core.slice import Slice
     from mellea_like.sampling.base import BaseSamplingStrategy
+    from mellea_like.sampling.escalate import StageAtWork
     from mellea_like.sampling.prepare import Plan, Settings
     from mellea_like.sampling.scheduler import Scheduler
     from mellea_like.telemetry.call import CallTelemetry
@@ -124,8 +125,34 @@ class Call:
             now,
             started,
             self._deadline(started, sampling_id),
+            plan.model,
         )
-        return call._replace(stages=_stages(call)) if plan.stages else call
+        return call._replace(stages=self._stages(call)) if plan.stages else call
+
+    def _stages(self, call: CallContext) -> tuple[CallContext, ...]:
+        """Return what the turns of each depth go by."""
+        # Imported lazily: most programs don't need it.
+        from mellea_like.sampling.escalate import Escalate  # noqa: PLC0415
+
+        strategy, plan = self._strategy, self._plan
+        assert isinstance(strategy, Escalate)  # noqa: S101 (no other has stages)
+        by_depth: list[CallContext] = []
+        for stage, its, at_work in zip(
+            call.settings.stages, plan.stages, strategy.begin(plan), strict=True
+        ):
+            sender, checklist, watched, messages = _asking(its, call.settings, call.events, at_work)
+            context = call._replace(
+                plan=its,
+                repair=partial(stage.repair, its),
+                sender=sender,
+                checklist=checklist,
+                watched=watched,
+                messages=messages,
+                model=its.model,
+                stage=at_work,
+            )
+            by_depth += [context] * stage.turns
+        return tuple(by_depth)
 
     def _deadline(self, started: float, sampling_id: str) -> float | None:
         """Return when the call's time is up: by its timeout, its schedule or a budget."""
@@ -368,7 +395,7 @@ class Call:
 
 
 def _asking(
-    plan: Plan, settings: Settings, events: Events
+    plan: Plan, settings: Settings, events: Events, stage: StageAtWork | None = None
 ) -> tuple[Sender, Checklist, bool, tuple[Message, ...] | None]:
     """Return what sends a plan's requests and checks the replies; see `CallContext`."""
     watched = any(r.streams for r in plan.requirements) and hasattr(plan.backend, "stream")
@@ -376,25 +403,8 @@ def _asking(
     # A user's `render` may depend on anything; for these two classes it can run once, now.
     known = type(plan.action) in (Instruction, Message)
     return (
-        Sender(plan.backend, settings.retry, plan.budgets, events, checked_early),
+        Sender(plan.backend, settings.retry, plan.budgets, events, checked_early, stage),
         Checklist(plan.requirements),
         watched,
         tuple(plan.action.render(plan.context)) if known else None,
     )
-
-
-def _stages(call: CallContext) -> tuple[CallContext, ...]:
-    """Return what the turns of each depth go by."""
-    by_depth: list[CallContext] = []
-    for stage, plan in zip(call.settings.stages, call.plan.stages, strict=True):
-        sender, checklist, watched, messages = _asking(plan, call.settings, call.events)
-        context = call._replace(
-            plan=plan,
-            repair=partial(stage.repair, plan),
-            sender=sender,
-            checklist=checklist,
-            watched=watched,
-            messages=messages,
-        )
-        by_depth += [context] * stage.turns
-    return tuple(by_depth)

@@ -2,32 +2,41 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypedDict, TypeVar, get_args
 
-from mellea_like.core.argument_checks import whole_number
+from mellea_like.core.argument_checks import real_number, whole_number
 from mellea_like.core.backend import Options
+from mellea_like.core.prices import checked_prices, price_for
+from mellea_like.core.slice import Outcome
+from mellea_like.errors import LimitExceeded
 from mellea_like.sampling.base import BaseSamplingStrategy
 from mellea_like.sampling.best_failure import best_failure, deepest_failure
-from mellea_like.sampling.prepare import as_backend, check_requirements
+from mellea_like.sampling.prepare import as_backend, check_budget, check_requirements
+from mellea_like.sampling.schedules.base import CallFacts
+from mellea_like.sampling.schedules.learned import MeanTokens, PassRates, key_of
 from mellea_like.sampling.strategies import followed_up
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Hashable, Iterable, Mapping, Sequence
     from typing import Unpack
 
-    from mellea_like.core.backend import Backend
+    from mellea_like.core.backend import Backend, Request
     from mellea_like.core.conversation import Action, Context, Message
+    from mellea_like.core.prices import Price
     from mellea_like.core.requirement import Requirement
     from mellea_like.core.slice import Slice
     from mellea_like.hooks.plugins import Pluggable
+    from mellea_like.limits.base import Permit
     from mellea_like.limits.budget import Budget
     from mellea_like.limits.retry import Retry
     from mellea_like.sampling.prepare import Plan
     from mellea_like.sampling.schedules.base import BaseSchedule
+    from mellea_like.sampling.schedules.learned import Beta, RateKey
     from mellea_like.telemetry import Telemetry
 
-__all__ = ["Carry", "Escalate", "Stage"]
+__all__ = ["Carry", "Escalate", "ExpectedCost", "Stage", "StageAtWork", "StageCosts"]
 
 T = TypeVar("T")
 
@@ -50,6 +59,10 @@ class Stage:
         requirements: what its slices must meet besides.
         judge: decides its requirements without a validator; by default the strategy's judge, or
             else the stage's own backend.
+        budget: what its requests may cost, those of its judge included, in all calls of all
+            strategies that it is given to; inside of the strategy's and the call's budgets. When it
+            is spent, the stage's turns are over and the next stage goes on. The turn that was
+            refused is a cancelled slice whose reason says so.
 
     Raises:
         TypeError: an argument is of the wrong type.
@@ -62,9 +75,12 @@ class Stage:
     options: Options | Mapping[str, Any] | None = None
     requirements: Sequence[Requirement | str] = ()
     judge: Backend | None = None
+    budget: Budget | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         as_backend(self.backend, "backend")
+        if self.budget is not None:
+            check_budget(self.budget)
         if self.judge is not None:
             as_backend(self.judge, "judge")
         whole_number("a stage's turns", self.turns)
@@ -94,6 +110,197 @@ class Stage:
         return followed_up(plan.action, history[-1], told)
 
 
+@dataclass(frozen=True, slots=True)
+class ExpectedCost:
+    """Goes on with the next stage where a pass is expected to cost less there.
+
+    After each failed draw of a call, its stage is compared with the next one. Where a draw of a
+    stage costs c, and Beta(a, b) is what is believed of its pass rate in this call, a pass is
+    expected to cost
+
+        c (a + b) / a
+
+    which is the cost of a draw over the chance that the next one passes. If it is less in the next
+    stage, no further turn of this one starts in the call. So each stage has a turn at least, and
+    its ``turns`` at most.
+
+    - a and b are learnt by `PassRates`, for each stage and its model, from the first turn that each
+      subsample has there: further ones, which only hard calls come to, would make the rate too low.
+      (In a stage that carries failures on, all turns count: its further ones ask something else.)
+      As calls differ, all that counts as ``strength`` draws at most. Each draw of the stage that
+      has failed in this call adds 1 to b.
+    - c is what the tokens of the same turns cost on average, those of judges included; before any
+      are known, those of another stage are taken, or else one token of each kind.
+
+    It learns across calls, so share one object among the calls of a strategy.
+
+    Args:
+        prices: the price of each stage's model by its name, as `price_for` finds it.
+        rates: the pass rates known so far. By default each rule learns its own.
+        key: what they are kept under besides the stage and its model: anything hashable, or a
+            function that takes `CallFacts` and returns it. By default the names of the first
+            stage's requirements.
+        strength: as how many draws what earlier calls taught counts at most, over 0. The fewer, the
+            sooner a call's own failures tell. The default did best in a replay of recorded draws.
+
+    Raises:
+        TypeError: an argument is of the wrong type.
+        ValueError: an argument is out of its range.
+    """
+
+    prices: Mapping[str, Price]
+    rates: PassRates = field(default_factory=PassRates)
+    key: RateKey = None
+    strength: float = 1.0
+    _tokens: MeanTokens = field(default_factory=MeanTokens, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if not checked_prices(self.prices):
+            msg = "ExpectedCost takes prices={model: Price(input, output)}, of each stage's model"
+            raise ValueError(msg)
+        real_number("ExpectedCost: strength", self.strength, over=0)
+        if not isinstance(self.rates, PassRates):
+            msg = f"ExpectedCost: rates is a PassRates, not {self.rates!r}"
+            raise TypeError(msg)
+
+    def begin(self, facts: CallFacts, models: Sequence[str | None]) -> StageCosts:
+        """Begin a call.
+
+        Args:
+            facts: what is known of it.
+            models: the model of each stage.
+
+        Returns:
+            The state of the call.
+
+        Raises:
+            ValueError: there is no price for one of the models.
+        """
+        kind = key_of(self.key, facts)
+        keys = [(kind, stage, model) for stage, model in enumerate(models)]
+        known = [self._tokens.mean(key) for key in keys]
+        usual = next((tokens for tokens in known if tokens is not None), (1.0, 1.0))
+        costs: list[float] = []
+        for model, tokens in zip(models, known, strict=True):
+            price = price_for(model, self.prices)
+            if price is None:
+                whose = "a model of unknown name" if model is None else f"the model {model!r}"
+                msg = f"ExpectedCost has no price for {whose}, only for: {', '.join(self.prices)}"
+                raise ValueError(msg)
+            sent, received = tokens or usual
+            costs.append(sent * price.input + received * price.output)
+        beliefs = [self.rates.parameters(key).at_most(self.strength) for key in keys]
+        return StageCosts(self, keys, beliefs, costs)
+
+    def learn(self, key: Hashable, slice_: Slice) -> None:
+        """Take note of a draw.
+
+        Args:
+            key: what it is kept under.
+            slice_: its record.
+        """
+        self.rates.learn(key, slice_)
+        if slice_.outcome in {Outcome.PASSED, Outcome.FAILED} and not slice_.usage.unknown:
+            self._tokens.observe(key, slice_.usage)
+
+
+class StageCosts:
+    """What is known in a call of what a pass costs in each stage. Pure.
+
+    Args:
+        rule: what learns from the call.
+        keys: what each stage's rate is kept under.
+        beliefs: what is believed of each stage's pass rate.
+        costs: what a draw of each stage costs.
+    """
+
+    __slots__ = ("_beliefs", "_costs", "_keys", "_rule")
+
+    def __init__(
+        self,
+        rule: ExpectedCost,
+        keys: Sequence[Hashable],
+        beliefs: Sequence[Beta],
+        costs: Sequence[float],
+    ) -> None:
+        self._rule = rule
+        self._keys = keys
+        self._beliefs = list(beliefs)
+        self._costs = costs
+
+    def expected(self, stage: int) -> float:
+        """Return what a pass of a stage is expected to cost.
+
+        Args:
+            stage: which, 0-based.
+
+        Returns:
+            A millionth of it, in the currency of the prices.
+        """
+        return self._costs[stage] / self._beliefs[stage].mean
+
+    def hear(self, stage: int, slice_: Slice, *, telling: bool) -> bool:
+        """Take note of a draw; tell whether the next stage is to go on.
+
+        Args:
+            stage: whose draw it is.
+            slice_: its record.
+            telling: whether other calls may learn from it.
+
+        Returns:
+            Whether a pass is expected to cost less in the next stage.
+        """
+        if telling:
+            self._rule.learn(self._keys[stage], slice_)
+        if slice_.outcome is not Outcome.FAILED:
+            return False
+        self._beliefs[stage] = self._beliefs[stage].after_failures(1)
+        return stage + 1 < len(self._keys) and self.expected(stage + 1) < self.expected(stage)
+
+
+class StageAtWork:
+    """A stage in one call: when its turns are over."""
+
+    __slots__ = ("_costs", "_depth", "_stage", "index", "last", "over")
+
+    def __init__(
+        self, stage: Stage, index: int, depth: int, costs: StageCosts | None, *, last: bool
+    ) -> None:
+        self._stage = stage
+        self._depth = depth
+        self._costs = costs
+        self.index = index
+        self.last = last
+        self.over = False
+
+    def recorded(self, slice_: Slice) -> None:
+        """Take note of a draw: part of the step that records it."""
+        if self._costs is not None:
+            telling = slice_.depth == self._depth or self._stage.carry != "nothing"
+            over = self._costs.hear(self.index, slice_, telling=telling)
+            self.over = self.over or over
+
+    def within_budget(self, backend: Backend) -> Backend:
+        """Return a backend whose requests fit into the stage's budget, too."""
+        if self._stage.budget is None:
+            return backend
+        # Imported lazily: most programs don't need it.
+        from mellea_like.limits.budget import Budgets, within_budgets  # noqa: PLC0415
+
+        stage = self
+
+        class StageBudgets(Budgets):
+            async def acquire(self, request: Request, backend: Backend) -> Permit:
+                try:
+                    return await super().acquire(request, backend)
+                except LimitExceeded as exc:
+                    stage.over = True
+                    exc.stage = stage.index
+                    raise
+
+        return within_budgets(backend, [self._stage.budget], StageBudgets)
+
+
 class _Arguments(TypedDict, total=False):
     concurrency_budget: int
     requirements: Sequence[Requirement | str]
@@ -118,12 +325,14 @@ class Escalate(BaseSamplingStrategy):
     """Draws from a small model first, and goes on with bigger ones where its draws fail.
 
     Each subsample goes through the stages one after the other: it goes on with the next when the
-    turns of this one are spent, or when its backend has a permanent error (a `FallbackBackend` is
-    for outages). The depth of a slice's turn says its stage, and its ``generation.model`` who
-    answered.
+    turns of this one are spent, when its backend has a permanent error (a `FallbackBackend` is for
+    outages), or when the stage is over for the whole call: its budget is spent, or ``after`` says
+    so. Each slice names its ``stage`` and ``model``.
 
     Args:
         stages: the stages in order, at least one; each has its own backend.
+        after: when the next stage goes on before the turns of this one are spent: where a pass is
+            expected to cost less there, with an `ExpectedCost`; None for never.
         **arguments: as `BaseSamplingStrategy` takes them, but for ``backend``, ``loop_budget``
             (which is the sum of the stages' turns) and ``give_up``. All reasons of a failure are
             found where a stage's ``carry`` hands them on, unless ``validate_all`` is False.
@@ -131,10 +340,17 @@ class Escalate(BaseSamplingStrategy):
     Raises:
         TypeError: an argument is of the wrong type; or the selection is an object: it would choose
             among draws of different models.
-        ValueError: an argument is out of its range, or ``give_up`` is given.
+        ValueError: an argument is out of its range, ``give_up`` is given, or ``after`` with
+            ``selection="ordered"``.
     """
 
-    def __init__(self, stages: Sequence[Stage], **arguments: Unpack[_Arguments]) -> None:
+    def __init__(
+        self,
+        stages: Sequence[Stage],
+        *,
+        after: ExpectedCost | None = None,
+        **arguments: Unpack[_Arguments],
+    ) -> None:
         self._stages = tuple(stages)
         if not self._stages or not all(isinstance(stage, Stage) for stage in self._stages):
             msg = f"Escalate takes a list of stages, as in [Stage(small, turns=3)], not {stages!r}"
@@ -149,10 +365,43 @@ class Escalate(BaseSamplingStrategy):
                 " would choose among draws of different models"
             )
             raise TypeError(msg)
+        if after is not None and not isinstance(after, ExpectedCost):
+            msg = (
+                "after is a rule, as in ExpectedCost(prices), or None for the stages' turns, as in"
+                f" Stage(small, turns=3); not {after!r}"
+            )
+            raise TypeError(msg)
+        if after is not None and given.get("selection") == "ordered":
+            msg = (
+                "after= goes by which draws fail first, and selection='ordered' is there so that"
+                " the result does not depend on timing: leave one of them out"
+            )
+            raise ValueError(msg)
+        self._after = after
         if arguments.get("validate_all") is None:
             arguments["validate_all"] = any(stage.carry != "nothing" for stage in self._stages)
         turns = sum(stage.turns for stage in self._stages)
         super().__init__(self._stages[0].backend, loop_budget=turns, **arguments)
+
+    def begin(self, plan: Plan) -> list[StageAtWork]:
+        """Return the stages' states in a call."""
+        costs = None
+        if self._after is not None:
+            settings = self.settings
+            facts = CallFacts(
+                plan.action,
+                plan.requirements,
+                settings.concurrency_budget,
+                settings.loop_budget,
+                plan.model,
+            )
+            costs = self._after.begin(facts, [stage.model for stage in plan.stages])
+        depths = accumulate((stage.turns for stage in self._stages), initial=0)
+        last = len(self._stages) - 1
+        return [
+            StageAtWork(stage, index, depth, costs, last=index == last)
+            for index, (stage, depth) in enumerate(zip(self._stages, depths, strict=False))
+        ]
 
     def repair(self, history: Sequence[Slice]) -> tuple[Action[Any], Context]:
         """Choose the first slice's action and conversation again; stages choose for themselves."""

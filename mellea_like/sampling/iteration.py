@@ -180,7 +180,7 @@ class Iteration:
             if isinstance(error, LimitExceeded) and error.result is None:
                 # Nothing was sent and nothing went wrong: it was stopped before it began.
                 self.outcome, self.error = _CANCELLED, None
-                self.call.recorder.out_of_budget(error)
+                self.reason = self.call.out_of_budget(error)
         elif cancel_requested():
             self.outcome = _CANCELLED
             if isinstance(cancellation, anyio.get_cancelled_exc_class() | BaseExceptionGroup):
@@ -397,7 +397,7 @@ class Iteration:
         position = len(self.judged)
         self.judged.append((meter, None))
         judge = plan.judge if requirement.judge is None else requirement.judge
-        sender = Sender(judge, call.settings.retry, plan.budgets, call.events)
+        sender = Sender(judge, call.settings.retry, plan.budgets, call.events, stage=call.stage)
         reply = checked_reply(judge, await sender.send(request))
         self.judged[position] = (meter, reply)
         if reply.finish_reason in INCOMPLETE and (why := why_incomplete(reply)):
@@ -446,6 +446,8 @@ class Iteration:
         draft.started_at = self.started_at
         draft.ended_at = self.call.clock() - self.call.started
         draft.usage = self._usage()
+        draft.stage = None if self.call.stage is None else self.call.stage.index
+        draft.asked = self.call.model
         draft.__class__ = Slice
         slice_: Slice = draft
         return slice_

@@ -207,21 +207,16 @@ def plan_call(
         if backend is not None:
             msg = "a call of Escalate takes no backend: its stages name theirs"
             raise ValueError(msg)
-        requirements = check_requirements(requirements, "requirements")
-        plans = [
-            plan_call(
-                settings.at(stage),
-                action,
-                requirements,
-                context=context,
-                format=format,
-                options=options,
-                validation_context=validation_context,
-                budget=budget,
-            )
-            for stage in settings.stages
-        ]
-        return replace(plans[0], stages=tuple(plans))
+        return _plan_stages(
+            settings,
+            action=action,
+            requirements=check_requirements(requirements, "requirements"),
+            context=context,
+            format=format,
+            options=options,
+            validation_context=validation_context,
+            budget=budget,
+        )
     asked = as_action(action)
     merged = merge_requirements(
         settings.requirements,
@@ -252,10 +247,25 @@ def plan_call(
         budgets=tuple(check_budget(b) for b in (settings.budget, budget) if b is not None),
     )
     for spent in plan.budgets:
-        spent.check(plan.options, plan.model)
-        for requirement in merged:
-            _check_judges_budget(spent, requirement, judge, settings.judge_options)
+        _check_spending(spent, plan, settings)
     return plan
+
+
+def _plan_stages(settings: Settings, **given: Any) -> Plan:
+    """Return the first stage's plan, with those of all stages in it."""
+    plans: list[Plan] = []
+    for stage in settings.stages:
+        plan = plan_call(settings.at(stage), **given)
+        if stage.budget is not None:
+            _check_spending(stage.budget, plan, settings)
+        plans.append(plan)
+    return replace(plans[0], stages=tuple(plans))
+
+
+def _check_spending(budget: Budget, plan: Plan, settings: Settings) -> None:
+    budget.check(plan.options, plan.model)
+    for requirement in plan.requirements:
+        _check_judges_budget(budget, requirement, plan.judge, settings.judge_options)
 
 
 def check_budget(budget: object) -> Budget:

@@ -278,8 +278,11 @@ async def _run_chain(  # noqa: C901, PLR0912, PLR0915 (one loop, the hot one)
         if stages:
             before: CallContext = call
             call = stages[min(turn.depth, len(stages) - 1)]
-            if call is broken and scheduler is None:
-                continue  # A permanent error would come again; the next stage's turns are left.
+            if call is broken or (call.stage is not None and call.stage.over):
+                # A permanent error would come again; the next stage's turns are left.
+                if scheduler is not None:
+                    scheduler.unused(chain)
+                continue
             if call is not before and to_repair is None:
                 # The turn before has errored, or there was none; what failed earlier is carried on.
                 action, context = call.plan.action, call.plan.context
@@ -330,6 +333,8 @@ async def _run_chain(  # noqa: C901, PLR0912, PLR0915 (one loop, the hot one)
             slice_ = iteration.finish()
             if scheduler is not None:
                 scheduler.recorded(slice_)
+            if call.stage is not None:
+                call.stage.recorded(slice_)
         if slice_.outcome is _FAILED:
             to_repair = slice_
             if call.tally is not None and (why := call.tally.add(slice_)):

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from mellea_like.core.validation import Candidate
     from mellea_like.errors import LimitExceeded
     from mellea_like.requirements.checklist import Checklist
+    from mellea_like.sampling.escalate import StageAtWork
     from mellea_like.sampling.events import Events
     from mellea_like.sampling.giving_up import Tally
     from mellea_like.sampling.iteration import Turn
@@ -151,11 +152,19 @@ class Recorder:
         if self.scope is not None:
             self.scope.cancel()
 
-    def out_of_budget(self, error: LimitExceeded) -> None:
-        """Let no further turn start, for a budget is spent; what is paid for already may go on."""
+    def out_of_budget(self, error: LimitExceeded, stage: StageAtWork | None = None) -> str:
+        """Let no further turn start, for a budget is spent; what is paid for already may go on.
+
+        Where it is the budget of a stage, that goes for the turns of the stage, and it returns why.
+        """
+        if stage is not None and error.stage == stage.index:
+            if stage.last and self.stopped is None:
+                self.stopped = Stop(StopReason.BUDGET, str(error), error)
+            return str(error)
         if not self.stopping:
             self.stopped = Stop(StopReason.BUDGET, str(error), error)
             self.start_no_more()
+        return ""
 
     def hopeless(self, why: str) -> None:
         """Stop: further turns would not help."""
@@ -285,5 +294,13 @@ class CallContext(NamedTuple):
     clock: Callable[[], float]
     started: float
     deadline: float | None
+    model: str | None = None
+    """The model that is asked, as far as the options or the backend say."""
     stages: tuple[CallContext, ...] = ()
     """Of an escalation: what the turns of each depth go by."""
+    stage: StageAtWork | None = None
+    """The stage of an escalation that this is of."""
+
+    def out_of_budget(self, error: LimitExceeded) -> str:
+        """Let no further turn start that needs a spent budget; say why, where others may."""
+        return self.recorder.out_of_budget(error, self.stage)

@@ -117,6 +117,11 @@ class Scheduler:
                     raise
         return self._granted.pop(chain)
 
+    def unused(self, chain: int) -> None:
+        """Take note of a turn that was granted to a chain, and that nothing was started on."""
+        self._running.pop(chain, None)
+        self._started -= 1
+
     def recorded(self, slice_: Slice) -> None:
         """Take note of an iteration that has ended: part of the step that records it."""
         self._running.pop(slice_.chain, None)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from mellea_like.core.requirement import Requirement
     from mellea_like.limits.budget import Budget
     from mellea_like.limits.retry import Retry
+    from mellea_like.sampling.escalate import StageAtWork
     from mellea_like.sampling.events import Events
 
 __all__ = ["EarlyRejection", "Sender"]
@@ -45,9 +46,10 @@ class Sender:
         budgets: what they must fit into.
         events: tells plugins and telemetry of each request.
         watched: the requirements whose incremental checks look at replies; empty for none.
+        stage: the stage of an escalation that it is for, with its own budget.
     """
 
-    __slots__ = ("_gate", "_generate", "_policy", "_recorder", "backend")
+    __slots__ = ("_gate", "_generate", "_policy", "_recorder", "_stage", "backend")
 
     def __init__(
         self,
@@ -56,12 +58,16 @@ class Sender:
         budgets: Sequence[Budget],
         events: Events,
         watched: Sequence[Requirement] = (),
+        stage: StageAtWork | None = None,
     ) -> None:
         self._gate = gate_before(backend)
         self._policy = policy
         self._recorder = events.recorder
+        self._stage = stage
         if watched:
             backend = _WatchedBackend(backend, watched)
+        if stage is not None:
+            backend = stage.within_budget(backend)
         if budgets:
             # Imported lazily: most programs don't need it.
             from mellea_like.limits.budget import within_budgets  # noqa: PLC0415
@@ -92,12 +98,15 @@ class Sender:
         except BackendError as exc:
             if failed is not None:
                 failed(exc)
-            stop = self._recorder.out_of_budget
+            stop = self._out_of_budget
             return await try_again(self._generate, request, exc, self._policy, gate, stop)
         except LimitExceeded as exc:
             if exc.result is None:  # Otherwise it ended a call inside this one.
-                self._recorder.out_of_budget(exc)
+                self._out_of_budget(exc)
             raise
+
+    def _out_of_budget(self, error: LimitExceeded) -> None:
+        self._recorder.out_of_budget(error, self._stage)
 
 
 # --- incremental checks

@@ -18,11 +18,20 @@ EUROS = {"m": Price(1, 2, "EUR")}
 
 
 def cut(
-    outcome=Outcome.FAILED, usage=Usage(1, 10, 20), *, iteration=1, depth=2, model="m", **reply
+    outcome=Outcome.FAILED,
+    usage=Usage(1, 10, 20),
+    *,
+    iteration=1,
+    depth=2,
+    model="m",
+    stage=None,
+    asked=None,
+    **reply,
 ):
+    where = {"depth": depth, "stage": stage, "asked": asked}
     given = {"usage": usage, "model": model, "finish_reason": "stop", **reply}
     generation = None if model == "none came" else Generation("text", **given)
-    return a_slice(iteration, outcome, subsample=1, depth=depth, generation=generation, usage=usage)
+    return a_slice(iteration, outcome, subsample=1, generation=generation, usage=usage, **where)
 
 
 def no_reply(outcome=Outcome.CANCELLED, usage=Usage(1, 10, 5, 1), **fields):
@@ -54,6 +63,7 @@ def test_a_row_says_whose_turn_it_was_how_it_ended_and_what_it_cost():
         "cached_input_tokens": 0,
         "reasoning_tokens": 0,
         "cache_hits": 0,
+        "stage": None,
     }
 
 
@@ -193,20 +203,28 @@ def test_a_cost_that_may_be_more_says_so_in_print():
 # --- which model ------------------------------------------------------------------------------
 
 
-def test_the_model_of_a_slice_without_a_reply_is_that_of_its_depth():
+def test_the_model_of_a_slice_without_a_reply_is_that_of_its_stage_or_the_one_asked():
     slices = [
-        cut(model="small", depth=0),
-        no_reply(depth=0),
-        cut(model="big", depth=1),
-        no_reply(depth=1),
-        no_reply(depth=2),
+        cut(model="small-2026-01-31", stage=0),
+        no_reply(stage=0, asked="small"),
+        cut(model="big", stage=1),
+        cut(model="huge", stage=1),
+        no_reply(stage=1, asked="big"),
+        cut(model="small-2026-01-31", stage=2),
+        no_reply(stage=3),
     ]
-    prices = {"small": Price(1, 1), "big": Price(10, 10)}
+    prices = {"small": Price(1, 1), "big": Price(10, 10), "huge": Price(20, 20)}
     made = ledger(slices, None, prices)
-    assert [row.model for row in made.rows] == ["small", "small", "big", "big", None]
-    assert made.by_model["small"].requests == 2
+    small = "small-2026-01-31"
+    models = [small, small, "big", "huge", "big", small, None]
+    assert [row.model for row in made.rows] == models
+    assert made.by_model[small].requests == 3
     assert made.by_model["big"].cost == pytest.approx(450e-6)
     assert made.by_model[None].cost is None
+    assert list(made.by_stage) == [(0, small), (1, "big"), (1, "huge"), (2, small), (3, None)]
+    assert made.by_stage[1, "big"].requests == 2
+    names = [line.strip().partition("  ")[0] for line in str(made).splitlines()[8:-1]]
+    assert names == [f"{small}, stage 0", "big", "huge", f"{small}, stage 2", "?"]
 
 
 def test_a_ledger_of_one_model_has_no_sum_of_its_own():

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
+
 import anyio
 import pytest
 from engine_kit import says, yes
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from mellea_like import (
     Budget,
@@ -16,6 +21,7 @@ from mellea_like import (
     PluginSet,
     Price,
     Requirement,
+    SamplingResult,
     Stage,
     SyncSampler,
     Verdict,
@@ -27,12 +33,15 @@ from mellea_like.core.generation import Generation, Usage
 from mellea_like.errors import (
     AuthenticationFailed,
     BackendUnavailable,
+    LimitExceeded,
     RequirementError,
     SamplingFailed,
 )
 from mellea_like.requirements import checks
-from mellea_like.sampling.schedules import Hedged, PerRequirement, Staggered
+from mellea_like.sampling.escalate import ExpectedCost
+from mellea_like.sampling.schedules import Eager, Hedged, PerRequirement, Staggered
 from mellea_like.sampling.selections import BestOf
+from mellea_like.testing import run_virtual
 
 pytestmark = pytest.mark.anyio
 
@@ -206,6 +215,187 @@ async def test_a_stage_that_streams_rejects_early():
     assert result.slices[0].generation.finish_reason == "rejected"
 
 
+# --- a stage's budget
+
+
+async def test_where_a_stages_budget_is_spent_the_next_stage_goes_on():
+    small, big = Model("small", "no"), Model("big", ["no", "yes"])
+    budget = Budget(requests=3, name="small's")
+    strategy = Escalate([Stage(small, turns=4, budget=budget), Stage(big)])
+    result = await strategy.sample("Say yes.", [yes])
+    assert [(s.stage, s.depth, str(s.outcome)) for s in result.slices] == [
+        (0, 0, "failed"),
+        (0, 1, "failed"),
+        (0, 2, "failed"),
+        (0, 3, "cancelled"),
+        (1, 4, "failed"),
+    ]
+    refused = result.slices[3]
+    assert refused.reason.endswith("3 of 3 requests are made, and this would be one more")
+    assert (refused.usage.requests, refused.model, result.stop_reason) == (0, "small", "exhausted")
+    # It is the stage's in all calls.
+    result = await strategy.sample("Say yes.", [yes])
+    assert [str(s.outcome) for s in result.slices] == ["cancelled", "passed"]
+    assert len(small.requests) == 3 == budget.spent.requests
+
+
+async def test_a_stage_whose_budget_is_spent_starts_no_more_turns_of_any_subsample():
+    small = ScriptedBackend(lambda request: Reply("no", delay=0.01))
+    stages = [Stage(small, turns=5, budget=Budget(requests=4)), Stage(Model("big", "no"))]
+    for schedule in (None, Staggered(0.001), Hedged(0.01)):
+        result = await Escalate(stages, concurrency_budget=2, schedule=schedule).sample("x", [yes])
+        drawn = [s for s in result.slices if s.stage == 0]
+        assert sum(s.outcome == "cancelled" for s in drawn) <= 2
+        assert sum(s.usage.requests for s in drawn) <= 4
+        assert sum(s.stage == 1 for s in result.slices) == 2
+        stages[0] = replace(stages[0], budget=Budget(requests=4))
+
+
+async def test_the_last_stages_budget_says_why_the_call_ended():
+    small, big = Model("small", "no"), Model("big", "no")
+    strategy = Escalate([Stage(small), Stage(big, turns=3, budget=Budget(requests=1))])
+    result = await strategy.sample("x", [yes])
+    assert (result.stop_reason, len(big.requests)) == ("budget", 1)
+    assert "1 of 1 requests" in result.stop_detail
+    spent = Budget(requests=1)
+    await Escalate([Stage(big, budget=spent)]).sample("x", [yes])
+    with pytest.raises(LimitExceeded) as raised:
+        await Escalate([Stage(big, budget=spent)]).sample("x", [yes])
+    assert raised.value.stage == 0
+
+
+async def test_the_strategys_budget_ends_the_call_whatever_a_stages_allows():
+    small, big = Model("small", "no"), Model("big", "yes")
+    whole = Budget(requests=2)
+    stages = [Stage(small, turns=3, budget=Budget(requests=9)), Stage(big)]
+    result = await Escalate(stages, budget=whole).sample("x", [yes])
+    assert (result.stop_reason, len(small.requests), big.requests) == ("budget", 2, [])
+
+
+async def test_a_stages_budget_has_to_have_room_for_its_judge():
+    judge = Model("judge", VERDICT % "false")
+    small, big = Model("small", "no"), Model("big", "yes")
+    stages = [Stage(small, turns=3, judge=judge, budget=Budget(requests=3)), Stage(big, judge=big)]
+    big.judged = True
+    result = await Escalate(stages).sample("x", ["be kind"])
+    assert [len(model.requests) for model in (small, judge)] == [2, 1]
+    assert [s.stage for s in result.slices] == [0, 0, 1]
+    priced = Budget(money=1, prices={"small": Price(1, 1)})
+    with pytest.raises(ValueError, match="'judge'"):
+        stages = [Stage(small, judge=judge, budget=priced, options={"max_tokens": 5})]
+        await Escalate(stages, judge_options={"max_tokens": 5}).sample("x", ["be kind"])
+
+
+# --- after=
+
+
+def priced(model: str, text: str, **arguments) -> Model:
+    reply = Generation(text, usage=Usage(1, 100, 100), model=model)
+    return Model(model, lambda request: reply, **arguments)
+
+
+PRICES = {"small": Price(1, 1), "big": Price(10, 10)}
+
+
+async def test_the_next_stage_starts_where_a_pass_is_expected_to_cost_less():
+    small, big = priced("small", "no"), priced("big", "yes")
+    rule = ExpectedCost(PRICES, strength=2)
+    strategy = Escalate([Stage(small, turns=50), Stage(big)], after=rule)
+    drawn = []
+    for _ in range(30):
+        result = await strategy.sample("x", [yes])
+        assert result.success
+        drawn.append(sum(s.stage == 0 for s in result.slices))
+    # At the prior, Beta(0.5, 1), both pass a third of the time: 10 times the price is as much as 14
+    # failures; what is learnt makes it fewer, but for the one that has to be.
+    assert drawn[0] == 14
+    assert drawn == sorted(drawn, reverse=True)
+    assert drawn[-1] == 1
+
+
+async def test_a_stage_whose_repairs_pass_keeps_its_turns():
+    replies = iter(["no", "yes"] * 40)
+    small = Model("small", lambda request: next(replies))
+    big = priced("big", "yes")
+    stages = [Stage(small, turns=9, carry="chat"), Stage(big)]
+    strategy = Escalate(stages, after=ExpectedCost(PRICES))
+    for _ in range(10):
+        assert (await strategy.sample("x", [yes])).success
+    assert big.requests == []
+
+
+async def test_what_a_rule_has_learnt_is_kept_for_each_kind_of_call():
+    small, big = priced("small", "no"), priced("big", "yes")
+    rule = ExpectedCost(PRICES, key=lambda facts: facts.action.description)
+    strategy = Escalate([Stage(small, turns=50), Stage(big)], after=rule)
+    for _ in range(30):
+        await strategy.sample("hard", [yes])
+    other = await strategy.sample("other", [yes])
+    assert len(other.slices) > 10
+    assert rule.rates.parameters(("hard", 0, "small")) == (0.5, pytest.approx(31, abs=1))
+    assert rule.rates.mean(("hard", 1, "big")) > 0.9
+
+
+async def test_a_rule_ends_a_stage_for_all_subsamples():
+    small, big = priced("small", "no"), priced("big", "yes")
+    for schedule in (None, Eager(pool=True)):
+        rule = ExpectedCost(PRICES, strength=2)
+        stages = [Stage(small, turns=50), Stage(big)]
+        strategy = Escalate(stages, after=rule, concurrency_budget=4, schedule=schedule)
+        result = await strategy.sample("x", [yes])
+        assert result.success
+        assert 14 <= sum(s.stage == 0 for s in result.slices) <= 18
+
+
+async def test_wrong_rules_are_refused():
+    stages = [Stage(Model("small", "no")), Stage(Model("big", "no"))]
+    with pytest.raises(TypeError, match="turns, as in"):
+        Escalate(stages, after=3)
+    with pytest.raises(ValueError, match="depend on timing"):
+        Escalate(stages, after=ExpectedCost(PRICES), selection="ordered")
+    with pytest.raises(ValueError, match="no price for the model 'big'"):
+        await Escalate(stages, after=ExpectedCost({"small": Price(1, 1)})).sample("x", [yes])
+    for wrong in ({"prices": {}}, {"prices": PRICES, "strength": 0}):
+        with pytest.raises(ValueError, match="ExpectedCost"):
+            ExpectedCost(**wrong)
+    with pytest.raises(TypeError, match="PassRates"):
+        ExpectedCost(PRICES, rates=0.5)
+
+
+# --- any escalation
+
+
+@settings(max_examples=60)
+@given(st.data())
+def test_any_escalation_draws_what_a_loop_by_hand_draws(data):
+    """One subsample: turn by turn, within each stage's budget."""
+    stages, script = [], []
+    for index in range(data.draw(st.integers(1, 3))):
+        replies = data.draw(st.lists(st.sampled_from(["no", "no", "yes"]), min_size=1, max_size=4))
+        most = data.draw(st.none() | st.integers(1, 4))
+        script.append((replies, len(replies) if most is None else most))
+        budget = None if most is None else Budget(requests=most)
+        stages.append(Stage(Model(f"m{index}", list(replies)), len(replies), budget=budget))
+    schedule = data.draw(st.sampled_from([None, Staggered(0.01), Eager(pool=True)]))
+    expected = []
+    for index, (replies, most) in enumerate(script):
+        for place, reply in enumerate(replies):
+            if place < most:
+                expected.append((index, "passed" if reply == "yes" else "failed"))
+            elif place == most:
+                expected.append((index, "cancelled"))
+    passed = [place for place, (_, outcome) in enumerate(expected) if outcome == "passed"]
+    expected = expected[: passed[0] + 1] if passed else expected
+    library = data.draw(st.sampled_from(["asyncio", "trio"]))
+    result = run_virtual(
+        partial(Escalate(stages, schedule=schedule).sample, "x", [yes]), backend=library
+    )
+    assert [(s.stage, str(s.outcome)) for s in result.slices] == expected
+    assert [s.model for s in result.slices] == [f"m{stage}" for stage, _ in expected]
+    again = SamplingResult.from_dict(result.to_dict())
+    assert [(s.stage, s.model) for s in again.slices] == [(s.stage, s.model) for s in result.slices]
+
+
 # --- errors
 
 
@@ -286,7 +476,9 @@ async def test_a_permanent_error_with_a_schedule():
     small = ScriptedBackend(lambda request: AuthenticationFailed("401"))
     stages = [Stage(small, turns=2), Stage(Model("big", "yes"))]
     strategy = Escalate(stages, concurrency_budget=2, schedule=Staggered(0.01))
-    assert (await strategy.sample("x", [yes])).success
+    result = await strategy.sample("x", [yes])
+    # Their second turns would have met the same error.
+    assert [str(s.outcome) for s in result.slices] == ["errored", "passed"]
 
 
 async def test_a_plugin_may_change_the_number_of_turns():

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import anyio
@@ -30,11 +32,14 @@ from storm_run import Scene
 
 from mellea_like import (
     BestOf,
+    Budget,
     Collect,
+    Escalate,
     MultiTurnStrategy,
     RejectionSamplingStrategy,
     RepairTemplateStrategy,
     Requirement,
+    Stage,
     Tournament,
 )
 from mellea_like.errors import AuthenticationFailed, Blocked, HookError, SamplingTimeout
@@ -83,6 +88,20 @@ def the_lowest_rank_wins() -> Scene:
 def a_higher_rank_waits_for_the_lower() -> Scene:
     plan = {1: Draw("bad", 1), 2: Draw("good", 1), 3: Draw("transient", 1), 4: Draw("good", 9)}
     return make(plan, "passed", selection="ordered", concurrency=2, winners=[2])
+
+
+def _staged(budget: Budget, rig: Any, *, loop_budget: int, **settings: Any) -> Escalate:
+    small = Stage(rig, loop_budget - 1, budget=budget)
+    return Escalate([small, Stage(rig, carry="best", judge=rig)], **settings)
+
+
+@scene
+def a_bigger_model_goes_on() -> Scene:
+    plan = {3: Draw("good", 2, cleanup=1), 6: Draw("transient", 1), 9: Draw("good", 1)}
+    budget = Budget(requests=6)
+    played = make(plan, "passed", strategy=partial(_staged, budget), loop=3, default=BAD,
+                  winners=[9])  # fmt: skip
+    return replace(played, limits=[budget])
 
 
 @scene

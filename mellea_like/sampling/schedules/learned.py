@@ -11,10 +11,11 @@ from mellea_like.core.slice import Outcome
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
+    from mellea_like.core.generation import Usage
     from mellea_like.core.slice import Slice
     from mellea_like.sampling.schedules.base import CallFacts
 
-__all__ = ["MOST_KEYS", "Beta", "LatencyQuantiles", "PassRates", "RateKey", "key_of"]
+__all__ = ["MOST_KEYS", "Beta", "LatencyQuantiles", "MeanTokens", "PassRates", "RateKey", "key_of"]
 
 T = TypeVar("T")
 
@@ -308,6 +309,36 @@ class _Counts:
 
     def __init__(self) -> None:
         self.passes = self.failures = 0.0
+
+
+class MeanTokens:
+    """How many tokens a draw takes on average, kept per key as pass rates are."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[Hashable, list[int]] = OrderedDict()
+
+    def observe(self, key: Hashable, usage: Usage) -> None:
+        """Take note of a draw.
+
+        Args:
+            key: what was drawn.
+            usage: what it took.
+        """
+        sums = _now_used(self._known, key, lambda: [0, 0, 0])
+        for place, number in enumerate((1, usage.input_tokens, usage.output_tokens)):
+            sums[place] += number
+
+    def mean(self, key: Hashable) -> tuple[float, float] | None:
+        """Return how many tokens a draw takes.
+
+        Args:
+            key: of what.
+
+        Returns:
+            Those of the prompt and those of the reply; None where there are none.
+        """
+        draws, sent, received = self._known.get(key, (0, 0, 0))
+        return (sent / draws, received / draws) if sent or received else None
 
 
 def key_of(key: RateKey, facts: CallFacts) -> Hashable:
