@@ -223,9 +223,8 @@ def ledger(
             _cost(usage, model, prices),
             model,
             *(getattr(usage, name) for name in USAGE_DETAILS),
-            stage=slice_.stage,
         )
-        rows.append(row)
+        rows.append(row._replace(stage=slice_.stage))
     return Ledger(tuple(rows), winners, currency_of(prices), compared)
 
 
