@@ -21,6 +21,7 @@ FRONT_DOORS = [
     ".coalescing",
     ".errors",
     ".estimate",
+    ".export",
     ".gateway",
     ".hooks",
     ".limits",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mellea_like.cli import plan, report, serve, watch
+from mellea_like.cli import export, plan, report, serve, watch
 from mellea_like.cli.batch import options as batch
 from mellea_like.cli.exits import Problem
 from mellea_like.cli.option_fields import add_command
@@ -70,5 +70,6 @@ add_command(
     cls=watch.WatchCommand,
 )
 add_command(app, "report", report.ReportOptions, report.run, help=report.HELP, epilog=report.EPILOG)
+add_command(app, "export", export.ExportOptions, export.run, help=export.HELP, epilog=export.EPILOG)
 add_command(app, "plan", plan.PlanOptions, plan.run, help=plan.HELP, epilog=plan.EPILOG)
 add_command(app, "serve", serve.ServeOptions, serve.run, help=serve.HELP, epilog=serve.EPILOG)

@@ -18,7 +18,7 @@ BLOCK = re.compile(r"<!-- needs: examples/topics\.jsonl.*? -->\n```bash\n(.*?)``
 
 def commands_of(page):
     lines = "".join(BLOCK.findall(page.read_text(encoding="utf-8"))).replace("\\\n", " ")
-    return [shlex.split(line) for line in lines.splitlines()]
+    return [shlex.split(one) for line in lines.splitlines() for one in line.split(" && ")]
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,8 @@ def read_run(path: str | Path, *, check: bool = True) -> dict[str, Any]:
     Returns:
         ``format`` (``"mellea_like.run"``), ``version``, ``identity`` (what the run was begun with),
         ``started`` and ``ended`` (ISO 8601, UTC; None while it runs and after it was killed),
-        ``counts`` (items by status) and ``prices`` (of each model, or None).
+        ``counts`` (items by status), ``prices`` (of each model, or None), ``text`` (whose words are
+        kept, as `Journal` has it) and ``versions`` (of mellea_like and Python, or None).
 
     Raises:
         JournalError: it isn't a journal, is of another format version, or is damaged.
@@ -94,6 +95,8 @@ def read_run(path: str | Path, *, check: bool = True) -> dict[str, Any]:
         "ended": facts.get("ended"),
         "counts": counts,
         "prices": facts.get("prices"),
+        "text": facts.get("text", "all"),
+        "versions": facts.get("versions"),
     }
 
 

@@ -1,0 +1,217 @@
+"""``mellea-like export``: training data, or a table, made of a run's journal."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, cast
+
+from mellea_like.cli.exits import Exit, Problem
+from mellea_like.cli.option_fields import REQUIRED, argument, option
+from mellea_like.cli.streams import is_terminal, one_line, printable, silence, warn
+from mellea_like.errors import JournalError
+
+# typer reads the annotations.
+from mellea_like.export.draws import Pairs, Select  # noqa: TC001
+from mellea_like.export.shapes import Format  # noqa: TC001
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
+
+    from mellea_like.cli.signals import Ending
+
+__all__ = ["EPILOG", "HELP", "ExportOptions", "run"]
+
+HELP = """Make training data, or a table of all draws, of a run's journal.
+
+RUN is a journal of [bold]mellea-like batch[/bold], finished or not, that keeps its texts; or a\
+ directory of journals. Several are read as one.
+
+[bold]Examples[/bold]
+
+\b
+mellea-like export run.db --format dpo -o pairs.jsonl
+mellea-like export run.db --format sft --select shortest -o train.parquet
+mellea-like export shards/ --format dpo --pairs all --max-per-item 4 --details -o -
+mellea-like export run.db --format parquet -o draws.parquet
+"""
+
+EPILOG = (
+    "Exit codes: 0 done, 1 there was nothing to write, 2 bad usage, 3 the journal or the output is"
+    " at fault, 130 interrupted, 143 told to end (SIGTERM): no half file is left."
+)
+
+STANDARD = "-"
+"""Standard output."""
+
+CHOICE, FILE = "What is taken", "Where it goes"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportOptions:
+    """The options of ``mellea-like export``."""
+
+    runs: list[Path] = argument("RUN", "Journals, or directories of journals.")
+    format: Format = option(
+        REQUIRED,
+        "What a row is. TRL's: sft, prompt-completion, dpo, kto, reward. OpenAI's: openai,"
+        " openai-dpo. All draws: jsonl, csv, parquet.",
+        metavar="FORMAT",
+    )
+    output: str = option(
+        REQUIRED,
+        "The file to write; - for standard output. TRL's formats are Parquet where it ends in"
+        " .parquet, else JSONL.",
+        "--output",
+        "-o",
+        metavar="FILE",
+        panel=FILE,
+    )
+    pairs: Pairs = option(
+        "best-worst",
+        "Which pairs of an item: the best reply with the worst one, all, or one by chance.",
+        metavar="WHICH",
+        panel=CHOICE,
+    )
+    min_margin: float = option(
+        0.0,
+        "Leave out pairs whose replies are closer than this: by their scores, else by the share of"
+        " the requirements that they met, from 0 to 1.",
+        metavar="D",
+        min=0.0,
+        panel=CHOICE,
+    )
+    max_per_item: int | None = option(
+        None,
+        "Rows of one item at most; by default its winners, and all that there are of pairs and"
+        " labels.",
+        metavar="N",
+        min=1,
+        panel=CHOICE,
+    )
+    select: Select = option(
+        "best",
+        "Which replies that passed come first: best, shortest or random.",
+        metavar="WHICH",
+        panel=CHOICE,
+    )
+    seed: int = option(0, "Makes what is random repeatable.", metavar="S", min=0, panel=CHOICE)
+    keep_repairs: bool = option(
+        False,
+        "Keep the conversation in which a reply was repaired, in place of the item's prompt.",
+        panel=CHOICE,
+    )
+    details: bool = option(
+        False,
+        "Columns for people besides: items, draws, models, scores, margins, and why a reply was"
+        " rejected.",
+        panel=CHOICE,
+    )
+    no_card: bool = option(False, "Write no data card, FILE.card.md.", panel=FILE)
+    force: bool = option(False, "Replace FILE where it is there.", panel=FILE)
+    quiet: bool = option(False, "No progress.", "--quiet", "-q", panel=FILE)
+
+
+def run(options: ExportOptions, _ending: Ending) -> int:
+    """Run the command."""
+    from mellea_like.export.api import export  # noqa: PLC0415 (few commands need it)
+
+    output = _output(options)
+    view = None if options.quiet else _View()
+    try:
+        with view or nullcontext():
+            made = export(
+                options.runs,
+                output,
+                format=options.format,
+                pairs=options.pairs,
+                min_margin=options.min_margin,
+                max_per_item=options.max_per_item,
+                select=options.select,
+                seed=options.seed,
+                keep_repairs=options.keep_repairs,
+                details=options.details,
+                card=not options.no_card,
+                on_progress=None if view is None else view.update,
+            )
+            if options.output == STANDARD:
+                sys.stdout.flush()
+    except BrokenPipeError:
+        silence(sys.stdout)
+        warn("mellea-like: nobody reads the rows any more")
+        return Exit.NOTHING_PASSED
+    except OSError as exc:
+        if options.output == STANDARD:
+            silence(sys.stdout)
+        where = "standard output" if options.output == STANDARD else options.output
+        msg = f"can't write {where}: {exc.strerror or exc}"
+        raise Problem(msg) from exc
+    except (JournalError, ImportError) as exc:
+        raise Problem(one_line(str(exc))) from exc
+    except ValueError as exc:
+        raise Problem(one_line(str(exc).removeprefix("export: ")), Exit.USAGE) from exc
+    card = "" if made.card is None else f" {made.card} says where it is from."
+    if not options.quiet or not made.rows:
+        where = "" if options.output == STANDARD else f"Wrote {options.output}: "
+        warn(one_line(f"{where}{made}.{card}"))
+    return Exit.PASSED if made.rows else Exit.NOTHING_PASSED
+
+
+def _output(options: ExportOptions) -> Path | BinaryIO:
+    """Find out where rows go, before any work is done."""
+    if options.output == STANDARD:
+        if options.format == "parquet":
+            msg = "Parquet can't be written to standard output: name a file"
+            raise Problem(msg, Exit.USAGE)
+        terminal = is_terminal(sys.stdout)
+        return cast("BinaryIO", _Terminal()) if terminal else sys.stdout.buffer
+    path = Path(options.output)
+    if path.is_dir():
+        msg = f"{path} is a directory: name the file to write"
+        raise Problem(msg)
+    if not path.resolve().parent.is_dir():
+        msg = f"there is no directory {path.resolve().parent}"
+        raise Problem(msg)
+    card = path.with_name(f"{path.name}.card.md")
+    for file in (path,) if options.no_card else (path, card):
+        if file.is_file() and not options.force:
+            msg = f"{file} is there already: name another file, or replace it with --force"
+            raise Problem(msg)
+    return path
+
+
+class _Terminal:
+    """Writes rows to a terminal, which nothing in them may steer."""
+
+    def write(self, data: bytes) -> None:
+        sys.stdout.write(printable(data.decode("utf-8", "replace")))
+
+
+class _View:
+    """Shows on a terminal how far an export is."""
+
+    def __init__(self) -> None:
+        from mellea_like.cli.console import live_view  # noqa: PLC0415 (rich's live view is slow)
+
+        self._done = self._total = 0
+        self._live = None if is_terminal(sys.stdout) else live_view(self._render)
+
+    def __enter__(self) -> None:
+        if self._live is not None:
+            self._live.start()
+
+    def __exit__(self, *exc_info: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def update(self, done: int, total: int) -> None:
+        """Take the numbers of this moment."""
+        self._done, self._total = done, total
+
+    def _render(self, _console: Console) -> Text:
+        from rich.text import Text  # noqa: PLC0415 (an extra)
+
+        return Text(f"{self._done:,}/{self._total:,} items")

@@ -1,0 +1,27 @@
+"""Exports: training data, and tables, made of what runs have kept in their journals.
+
+```python
+from mellea_like.export import export
+
+print(export("run.db", "pairs.jsonl", format="dpo"))
+```
+"""
+
+from typing import TYPE_CHECKING
+
+from mellea_like.runtime.lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from mellea_like.export.api import Exported, export
+    from mellea_like.export.run import Run
+
+__all__ = ["Exported", "Run", "export"]
+
+__getattr__, __dir__ = lazy_exports(
+    {
+        "Exported": "mellea_like.export.api",
+        "Run": "mellea_like.export.run",
+        "export": "mellea_like.export.api",
+    },
+    globals(),
+)

@@ -1,0 +1,240 @@
+"""`export`: a file for training, or a table, made of what a run has kept."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections import Counter
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias, cast, get_args
+
+from mellea_like.core.argument_checks import real_number, whole_number
+from mellea_like.errors import JournalError
+from mellea_like.export.card import Card
+from mellea_like.export.draws import Pairs, Select, Selection
+from mellea_like.export.files import placed, writer_of
+from mellea_like.export.run import Run
+from mellea_like.export.shapes import FORMATS, Format, columns_of, rows_of, words_needed
+from mellea_like.report.format import plural
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from mellea_like.batch.journal.journal import Journal
+    from mellea_like.export.files import Container
+
+__all__ = ["Exported", "Source", "export"]
+
+Source: TypeAlias = "Run | str | os.PathLike[str] | Journal"
+
+OPENAI = ("openai", "openai-dpo")
+PLAIN = ("jsonl", "csv", "parquet")
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """What came of an export; as text, a sentence.
+
+    Args:
+        output: the file; None where a stream was written to.
+        card: its data card; None where there is none.
+        rows: how many rows were written.
+        items: how many items there are in the run.
+        left_out: how many items nothing was made of, by the reason.
+    """
+
+    output: Path | None
+    card: Path | None
+    rows: int
+    items: int
+    left_out: Mapping[str, int] = field(default_factory=dict[str, int])
+
+    def __str__(self) -> str:
+        said = f"{plural(self.rows, 'row')} of {plural(self.items, 'item')}"
+        if not self.left_out:
+            return said
+        reasons = ", ".join(f"{why} ({count:,})" for why, count in self.left_out.items())
+        return f"{said}, none of {sum(self.left_out.values()):,}: {reasons}"
+
+
+def export(
+    run: Source | Iterable[Source],
+    output: str | os.PathLike[str] | BinaryIO,
+    *,
+    format: Format,
+    pairs: Pairs = "best-worst",
+    min_margin: float = 0.0,
+    max_per_item: int | None = None,
+    select: Select = "best",
+    seed: int = 0,
+    keep_repairs: bool = False,
+    details: bool = False,
+    card: bool = True,
+    on_progress: Callable[[int, int], object] | None = None,
+) -> Exported:
+    """Make a file for training, or a table, of what a run has kept.
+
+    Items are read one by one, so that a run of a million takes no more memory than a short one.
+    The file is written beside its place and put there when it is whole. The run may be under way:
+    what is finished is exported.
+
+    A reply stands under the prompt of its item, also where it is a repair, which was sent another
+    one; so all replies to an item share their prompt, as preference training needs it. Replies
+    that were closed while they arrived (early rejection) are never used: their model would have
+    gone on. Equal replies to one item count once.
+
+    A **margin** is by how much the chosen reply of a pair is better: the difference of the scores
+    that the run's selection gave them (of a vote, of the weights of their answers), where both have
+    one; else of the shares of the requirements that they met, by weight, from 0 to 1.
+
+    Args:
+        run: a `Run`, or what one is made of: the path of a journal, a `Journal`, a directory of
+            journals, or several of these.
+        output: the file, which is replaced if it is there; or a binary file that is open. One whose
+            name ends in ``.parquet`` is Parquet in any format that isn't OpenAI's.
+        format: what a row is. TRL's: ``"sft"`` (``messages``), ``"prompt-completion"``, ``"dpo"``
+            (``prompt``, ``chosen``, ``rejected``), ``"kto"`` (``prompt``, ``completion``,
+            ``label``) and ``"reward"`` (``chosen``, ``rejected``, each the whole conversation).
+            OpenAI's: ``"openai"`` (``messages``) and ``"openai-dpo"`` (``input``,
+            ``preferred_output``, ``non_preferred_output``). Or all draws with what is known of
+            them, passed or not, a row each: ``"jsonl"``, ``"csv"``, ``"parquet"``.
+        pairs: which pairs of an item: ``"best-worst"``, the best reply that passed with the worst
+            that failed, or, where none failed, with the one of the lowest score; ``"one"``, the
+            best with any that is worse, by chance; ``"all"``, every reply that passed with every
+            one that failed, and with those of a lower score, the widest margins first.
+        min_margin: leave out pairs of a smaller margin.
+        max_per_item: how many rows an item has at most; for ``"kto"``, of each label. By default a
+            format of single replies takes an item's winners (one, or all that `Collect` kept), and
+            the others all that there are.
+        select: which of several replies that passed come first: the ``"best"`` (the winners, then
+            by score), the ``"shortest"``, or any (``"random"``). Of ``pairs="all"``, which pairs.
+        seed: makes what is random repeatable: an item's choice depends on it and the item alone.
+        keep_repairs: keep the conversation in which a reply was repaired as its prompt, in place of
+            the item's. Only replies to the same prompt are paired, so repairs then have few pairs.
+        details: whether columns for people go along: the item, the draws, their models, scores and
+            margins, and why the rejected reply was rejected (``reasons``). OpenAI takes none.
+        card: whether to write a data card beside the file, ``FILE.card.md``: what was drawn, kept,
+            and rejected by which requirement, with which model, prompts, seeds and versions.
+        on_progress: is told after each item how many are done, and of how many.
+
+    Returns:
+        How many rows were written, and why nothing was made of some items.
+
+    Raises:
+        TypeError: an argument is of the wrong type.
+        ValueError: an argument is out of its range, or two don't go together.
+        JournalError: a journal can't be read, or doesn't keep the texts that this format is made
+            of.
+        ImportError: Parquet needs pyarrow: the extra ``arrow``.
+        OSError: the file can't be written.
+    """
+    how = Selection(pairs, min_margin, max_per_item, select, seed, keep_repairs)
+    _check(format, how)
+    stream = cast("BinaryIO", output) if hasattr(output, "write") else None
+    path = None if stream is not None else Path(cast("str", output))
+    container = _container(format, path, details=details)
+    source = run if isinstance(run, Run) else _run_of(run)
+    _check_words(source, format)
+    if path is not None and any(_same(path, journal) for journal in source.journals):
+        msg = f"{path} is a journal of the run: an export would replace it"
+        raise ValueError(msg)
+    settings = {"format": format, **_settings(format, how), "details": details}
+    made = Card(source, settings) if card and path is not None else None
+    counts: Counter[str] = Counter()
+    total = sum(source.facts["counts"].values())
+    rows = done = 0
+    with ExitStack() as stack:
+        file = stream
+        if file is None:
+            assert path is not None  # noqa: S101 (there is one or the other)
+            file = stack.enter_context(placed(path))
+        writer = writer_of(file, container, columns_of(format, details=details))
+        for item in source.items():
+            try:
+                found = rows_of(item, format, how, details=details)
+            except (AttributeError, IndexError, KeyError, TypeError, ValueError) as exc:
+                msg = f"item {item['id']} of journal {item['journal']} can't be read: {exc!r}"
+                raise JournalError(msg) from exc
+            if isinstance(found, str):
+                counts[found] += 1
+                found = []
+            for row in found:
+                writer.write(row)
+            rows += len(found)
+            done += 1
+            if made is not None:
+                made.add(item, found)
+            if on_progress is not None:
+                on_progress(done, max(total, done))
+        writer.close()
+    exported = Exported(path, None, rows, done, dict(counts.most_common()))
+    if made is None or path is None or not path.is_file():
+        return exported
+    beside = path.with_name(f"{path.name}.card.md")
+    with path.open("rb") as whole:
+        digest = hashlib.file_digest(whole, "sha256").hexdigest()
+    with placed(beside) as file:
+        file.write(made.written(path.name, digest, exported).encode("utf-8", "backslashreplace"))
+    return Exported(path, beside, rows, done, exported.left_out)
+
+
+def _check(format: Format, how: Selection) -> None:
+    for name, value, known in (
+        ("format", format, FORMATS),
+        ("pairs", how.pairs, get_args(Pairs)),
+        ("select", how.select, get_args(Select)),
+    ):
+        if value not in known:
+            msg = f"export: {name} is one of {', '.join(known)}, not {value!r}"
+            raise ValueError(msg)
+    real_number("export: min_margin", how.min_margin, least=0.0)
+    if how.max_per_item is not None:
+        whole_number("export: max_per_item", how.max_per_item)
+    whole_number("export: seed", how.seed, least=0)
+
+
+def _container(format: Format, path: Path | None, *, details: bool) -> Container:
+    """Say how rows are stored; what OpenAI doesn't take is refused."""
+    parquet = path is not None and path.suffix.lower() == ".parquet"
+    if format in OPENAI:
+        if parquet or details:
+            what = "Parquet" if parquet else "columns besides its own: leave out details"
+            msg = f"export: OpenAI's fine-tuning takes JSONL, and no {what}"
+            raise ValueError(msg)
+        return "jsonl"
+    if format not in PLAIN:
+        return "parquet" if parquet else "jsonl"
+    if parquet and format != "parquet":
+        msg = f"export: {path} would be {format}, and its name says Parquet"
+        raise ValueError(msg)
+    return "csv" if format == "csv" else "parquet" if format == "parquet" else "jsonl"
+
+
+def _run_of(run: Source | Iterable[Source]) -> Run:
+    if isinstance(run, str | os.PathLike) or hasattr(run, "path"):
+        return Run(cast("str", run))
+    several = list(cast("Iterable[Source]", run))
+    paths = [one.journals if isinstance(one, Run) else (one,) for one in several]
+    return Run(*(path for some in paths for path in some))
+
+
+def _check_words(run: Run, format: Format) -> None:
+    if run.text not in (needed := words_needed(format)):
+        whose = {"best": "only the words of each item's best draw", "none": "no prompts"}[run.text]
+        wanted = " or ".join(f'text="{text}"' for text in needed)
+        msg = (
+            f"{run.journals[0]}: the journal keeps {whose}, and {format} is made of more: sample"
+            f" with {wanted} (--journal-text)"
+        )
+        raise JournalError(msg)
+
+
+def _settings(format: Format, how: Selection) -> dict[str, Any]:
+    """Say what shaped the file."""
+    return {} if format in PLAIN else how._asdict()
+
+
+def _same(path: Path, other: Path) -> bool:
+    return path.exists() and other.exists() and path.samefile(other)

@@ -1,0 +1,99 @@
+"""Rows as Arrow's tables and as Parquet; needs the extra ``arrow``."""
+
+from __future__ import annotations
+
+import importlib
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Any
+
+from mellea_like.batch.rows.formats import as_json
+from mellea_like.export.shapes import COLUMNS, draw_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from typing import BinaryIO
+
+try:  # Without types.
+    pa: Any = importlib.import_module("pyarrow")
+    parquet: Any = importlib.import_module("pyarrow.parquet")
+except ImportError as exc:
+    message = "Parquet files and Arrow tables need pyarrow: pip install 'mellea-like[arrow]'"
+    raise ImportError(message) from exc
+
+__all__ = ["ParquetRows", "reader_of", "table_of"]
+
+ROWS = 1000
+"""Rows of a record batch, and of a row group."""
+
+_MESSAGE = pa.struct([("role", pa.string()), ("content", pa.string())])
+_TYPES = {
+    "text": pa.string(),
+    "json": pa.string(),
+    "integer": pa.int64(),
+    "number": pa.float64(),
+    "boolean": pa.bool_(),
+    "messages": pa.list_(_MESSAGE),
+    "texts": pa.list_(pa.string()),
+}
+
+
+class ParquetRows:
+    """Writes rows as Parquet; the file can be read when it is closed, and not before."""
+
+    def __init__(self, file: BinaryIO, columns: Mapping[str, str]) -> None:
+        self._columns = columns
+        self._writer = parquet.ParquetWriter(file, _schema(columns))
+        self._rows: list[Mapping[str, Any]] = []
+
+    def write(self, row: Mapping[str, Any]) -> None:
+        """Write a row."""
+        self._rows.append(row)
+        if len(self._rows) == ROWS:
+            self._write_group()
+
+    def close(self) -> None:
+        """Write the last rows, and the end of the file."""
+        if self._rows:
+            self._write_group()
+        self._writer.close()
+
+    def _write_group(self) -> None:
+        self._writer.write_batch(_batch(self._rows, self._columns))
+        self._rows = []
+
+
+def reader_of(items: Iterable[Mapping[str, Any]]) -> Any:
+    """Give the draws of items as record batches, which are made as they are read."""
+    rows = chain.from_iterable(map(draw_rows, items))
+    blocks = iter(lambda: list(islice(rows, ROWS)), [])
+    batches = (_batch(block, COLUMNS) for block in blocks)
+    return pa.RecordBatchReader.from_batches(_schema(COLUMNS), batches)
+
+
+def table_of(items: Iterable[Mapping[str, Any]]) -> Any:
+    """Read the draws of items into a table."""
+    return reader_of(items).read_all()
+
+
+def _schema(columns: Mapping[str, str]) -> Any:
+    return pa.schema([(name, _TYPES[kind]) for name, kind in columns.items()])
+
+
+def _batch(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str]) -> Any:
+    fitting = [{name: _fit(row[name], kind) for name, kind in columns.items()} for row in rows]
+    return pa.RecordBatch.from_pylist(fitting, schema=_schema(columns))
+
+
+def _fit(value: Any, kind: str) -> Any:
+    """Make a value one of its column; halves of characters, which Arrow lacks, are escaped."""
+    if value is None or kind in {"integer", "number", "boolean"}:
+        return value
+    if kind == "messages":
+        return [{name: _text(message[name]) for name in ("role", "content")} for message in value]
+    if kind == "texts":
+        return [_text(text) for text in value]
+    return _text(as_json(value) if kind == "json" else value)
+
+
+def _text(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")

@@ -1,0 +1,127 @@
+"""The data card of an export: where its rows come from, as Markdown."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from datetime import UTC, datetime
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+from mellea_like.report.format import count, moment, percent, plural
+from mellea_like.report.markup import clip, visible
+from mellea_like.report.run import headline, identity_of
+from mellea_like.report.statistics import RunFigures
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from mellea_like.export.api import Exported
+    from mellea_like.export.run import Run
+
+__all__ = ["Card"]
+
+JOURNALS, MODELS, REQUIREMENTS = 20, 20, 100
+"""How many of each are named."""
+
+_CELL = 300
+_MARKUP = str.maketrans({c: f"\\{c}" for c in "\\`*_|<>[]#"})
+
+
+class Card:
+    """Gathers what a card says while the items of a run come by, one at a time."""
+
+    def __init__(self, run: Run, settings: Mapping[str, Any]) -> None:
+        self._run = run
+        self._settings = settings
+        self._figures = RunFigures(run.facts)
+        self._models: Counter[str] = Counter()
+        self._used = 0
+
+    def add(self, item: Mapping[str, Any], rows: Sequence[object]) -> None:
+        """Count an item, and that rows were made of it."""
+        self._figures.add(item)
+        self._used += bool(rows)
+        trace = item["trace"]
+        for s in () if trace is None else trace["slices"]:
+            if s["model"] is not None and (
+                s["model"] in self._models or len(self._models) < MODELS
+            ):
+                self._models[s["model"]] += 1
+
+    def written(self, name: str, digest: str, exported: Exported) -> str:
+        """Write the card of a file that has its rows and this digest."""
+        figures, facts, journals = self._figures, self._run.facts, self._run.journals
+        outcomes = figures.outcomes
+        drawn = outcomes.total()
+        versions: Mapping[str, str] = facts.get("versions") or {}
+        named = ", ".join(path.name for path in journals[:JOURNALS])
+        named += f" and {len(journals) - JOURNALS} more" if len(journals) > JOURNALS else ""
+        made = {
+            "Made": moment(datetime.now(UTC).isoformat()),
+            "By": f"mellea_like {version('mellea-like')}, Python {sys.version.split()[0]}",
+            "Rows": f"{count(exported.rows)}, of {plural(self._used, 'item')}",
+            "SHA-256": digest,
+            **{n: str(v) for n, v in self._settings.items() if v is not None and v is not False},
+        }
+        sampled = {
+            "From": named,
+            "Begun": moment(facts["started"]),
+            "Ended": moment(facts["ended"]) if facts["ended"] else "not finished",
+            "By": ", ".join(f"{n} {v}" for n, v in versions.items()) or "not recorded",
+            "Models": ", ".join(f"{m} ({plural(n, 'draw')})" for m, n in self._models.most_common())
+            or "their names are not recorded",
+            **dict(identity_of(figures)),
+        }
+        left_out = [f"- {count(n)} {what}" for what, n in exported.left_out.items()]
+        judged = figures.by_requirement
+        return "\n".join(
+            [
+                f"# Data card of {_text(name)}",
+                "",
+                *_table(("this file", ""), made.items()),
+                "",
+                "## What was drawn",
+                "",
+                *_table(("", "", ""), headline(figures)),
+                "",
+                f"{plural(drawn, 'draw')}: "
+                + ", ".join(f"{count(n)} {what}" for what, n in outcomes.most_common())
+                + ".",
+                "",
+                "## What was left out",
+                "",
+                *([*left_out, "", "These are items nothing was made of."] if left_out else ["-"]),
+                "",
+                "## What rejected draws",
+                "",
+                *_table(
+                    ("requirement", "judged", "failed", "share"),
+                    (
+                        (
+                            what,
+                            count(t.judged),
+                            count(n := t.counts["failed"]),
+                            percent(n, t.judged),
+                        )
+                        for what, t in judged[:REQUIREMENTS]
+                    ),
+                ),
+                "",
+                "## How it was sampled",
+                "",
+                *_table(("run", ""), sampled.items()),
+                "",
+            ]
+        )
+
+
+def _table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    lines = [names, ["---"] * len(names), *([_text(cell) for cell in row] for row in rows)]
+    return [f"| {' | '.join(line)} |" for line in lines]
+
+
+def _text(text: str) -> str:
+    """Write a text so that none of it is markup: in one line, as far as a cell has room."""
+    line = "<br>".join(visible(part).translate(_MARKUP) for part in clip(text, _CELL).splitlines())
+    return line.replace("\t", " ")

@@ -1,0 +1,280 @@
+"""Which replies of an item are kept, and which are paired: pure decisions over its record."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from itertools import product
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+
+from mellea_like.core.generation import REJECTED
+from mellea_like.report.iterations import decision_of, problems_of, winners_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+__all__ = [
+    "Choice",
+    "Draw",
+    "LeftOut",
+    "Messages",
+    "Pair",
+    "Pairs",
+    "Select",
+    "Selection",
+    "prompt_of",
+    "scores_of",
+    "share_met",
+]
+
+Messages: TypeAlias = "list[dict[str, str]]"
+Pairs: TypeAlias = Literal["best-worst", "all", "one"]
+Select: TypeAlias = Literal["best", "shortest", "random"]
+
+LeftOut: TypeAlias = Literal[
+    "not finished",
+    "no reply passed",
+    "no reply to prefer it to",
+    "the margin is too small",
+    "the prompt is not kept",
+]
+"""Why nothing is made of an item."""
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """A reply that was judged.
+
+    ``score`` is what the run's selection gave it, if anything; ``met`` the share, by weight, of the
+    requirements that it met; ``rank`` its place among the winners, if it is one.
+    """
+
+    iteration: int
+    depth: int
+    passed: bool
+    prompt: Messages
+    text: str
+    model: str | None
+    met: float
+    score: float | None
+    rank: int | None
+    reasons: list[str]
+
+    def margin(self, other: Draw) -> float:
+        """Say by how much this one is better: by their scores, else by the share that they met."""
+        if self.score is not None and other.score is not None:
+            return self.score - other.score
+        return self.met - other.met
+
+
+class Pair(NamedTuple):
+    """Two replies to the same prompt."""
+
+    chosen: Draw
+    rejected: Draw
+    prompt: Messages
+
+    @property
+    def margin(self) -> float:
+        """By how much the chosen one is better."""
+        return self.chosen.margin(self.rejected)
+
+
+class Selection(NamedTuple):
+    """How replies are chosen; the fields are arguments of `export`."""
+
+    pairs: Pairs = "best-worst"
+    min_margin: float = 0.0
+    max_per_item: int | None = None
+    select: Select = "best"
+    seed: int = 0
+    keep_repairs: bool = False
+
+
+class Choice:
+    """The replies of one item, and what an export takes of them."""
+
+    def __init__(self, item: Mapping[str, Any], how: Selection) -> None:
+        self._how = how
+        trace: Mapping[str, Any] | None = item["trace"]
+        self.finished = trace is not None
+        self.draws = [] if trace is None else draws_of(trace)
+        self._prompt = None if trace is None else prompt_of(trace)
+        self._winners = 1 if trace is None else max(1, len(winners_of(trace)))
+        place = f"{how.seed} {item.get('journal')} {item['id']}"
+        self._random = random.Random(place)  # The same for an item, whatever comes before it.
+
+    def kept(self) -> list[tuple[Draw, Messages]] | LeftOut:
+        """Choose replies that passed, each with its prompt."""
+        good = self._passed()
+        if not good:
+            return "no reply passed" if self.finished else "not finished"
+        most = self._how.max_per_item or self._winners
+        return self._with_prompts(self._selected(good)[:most])
+
+    def labelled(self) -> list[tuple[Draw, Messages]] | LeftOut:
+        """Choose replies that passed and replies that failed: up to so many of each."""
+        good, bad = self._passed(), self._failed()
+        if not good and not bad:
+            return "no reply passed" if self.finished else "not finished"
+        if self._how.select == "random":
+            self._random.shuffle(bad)
+        most = self._how.max_per_item
+        return self._with_prompts([*self._selected(good)[:most], *bad[:most]])
+
+    def paired(self) -> list[Pair] | LeftOut:
+        """Pair replies that passed with worse ones to the same prompt."""
+        if not self._passed():
+            return "no reply passed" if self.finished else "not finished"
+        found: list[Pair] = []
+        unknown = False
+        for prompt, good, bad in self._groups():
+            unknown |= prompt is None
+            if prompt is not None:
+                found += self._pairs(prompt, good, bad)
+        if not found:
+            return "the prompt is not kept" if unknown else "no reply to prefer it to"
+        wide = [pair for pair in found if pair.margin >= self._how.min_margin]
+        if not wide:
+            return "the margin is too small"
+        if self._how.pairs != "all":
+            return self._single(wide)
+        if self._how.select == "random":
+            self._random.shuffle(wide)
+        elif self._how.select == "shortest":
+            wide.sort(key=lambda pair: len(pair.chosen.text))
+        else:
+            wide.sort(key=lambda pair: -pair.margin)
+        return wide[: self._how.max_per_item]
+
+    # --- parts -----------------------------------------------------------------------------------
+
+    def _passed(self) -> list[Draw]:
+        """Return the different replies that passed: winners first, then by score, then by id."""
+        good = [d for d in self.draws if d.passed]
+        good.sort(key=_merit)
+        return _different(good)
+
+    def _failed(self) -> list[Draw]:
+        """Return the different replies that failed, the worst first."""
+        bad = [d for d in self.draws if not d.passed]
+        return _different(sorted(bad, key=lambda d: (d.met, d.iteration)))
+
+    def _selected(self, good: list[Draw]) -> list[Draw]:
+        match self._how.select:
+            case "best":
+                return good
+            case "shortest":
+                return sorted(good, key=lambda d: len(d.text))
+            case "random":
+                return self._random.sample(good, len(good))
+
+    def _with_prompts(self, draws: list[Draw]) -> list[tuple[Draw, Messages]] | LeftOut:
+        found = [(d, p) for d in draws if (p := self._prompt_of(d)) is not None]
+        return found or "the prompt is not kept"
+
+    def _prompt_of(self, draw: Draw) -> Messages | None:
+        return (draw.prompt or None) if self._how.keep_repairs else self._prompt
+
+    def _groups(self) -> list[tuple[Messages | None, list[Draw], list[Draw]]]:
+        """Put together what answers the same prompt: all of the item, or with repairs apart."""
+        good, bad = self._passed(), self._failed()
+        if not self._how.keep_repairs:
+            return [(self._prompt, good, bad)]
+        prompts: list[Messages] = []
+        for draw in good:
+            if draw.prompt not in prompts:
+                prompts.append(draw.prompt)
+        return [
+            (p or None, [d for d in good if d.prompt == p], [d for d in bad if d.prompt == p])
+            for p in prompts
+        ]
+
+    def _pairs(self, prompt: Messages, good: list[Draw], bad: list[Draw]) -> list[Pair]:
+        texts = {d.text for d in good}
+        found = [Pair(g, b, prompt) for g, b in product(good, bad) if b.text not in texts]
+        found += [
+            Pair(g, worse, prompt)
+            for g, worse in product(good, good)
+            if g.score is not None and worse.score is not None and g.score > worse.score
+        ]
+        return found
+
+    def _single(self, pairs: list[Pair]) -> list[Pair]:
+        """Choose one pair: the two ends, or the chosen reply with any that is worse."""
+        chosen = self._selected(_different([pair.chosen for pair in pairs]))[0]
+        its = [pair for pair in pairs if pair.chosen is chosen]
+        if self._how.pairs == "one":
+            return [self._random.choice(its)]
+        return [min(its, key=lambda p: (p.rejected.passed, -p.margin, p.rejected.iteration))]
+
+
+def draws_of(trace: Mapping[str, Any]) -> list[Draw]:
+    """Read the replies of a call that were judged and whose words are kept.
+
+    One that was closed while it arrived is left out: its model would have gone on.
+    """
+    winners = {s["iteration"]: rank for rank, s in enumerate(winners_of(trace))}
+    scores = scores_of(trace)
+    return [
+        Draw(
+            iteration=s["iteration"],
+            depth=s["depth"],
+            passed=s["outcome"] == "passed",
+            prompt=_messages(trace["prompts"][s["prompt"]]),
+            text=s["text"],
+            model=s["model"],
+            met=share_met(s),
+            score=scores.get(s["iteration"]),
+            rank=winners.get(s["iteration"]),
+            reasons=problems_of(s),
+        )
+        for s in trace["slices"]
+        if s["outcome"] in {"passed", "failed"} and s["text"] and s["finish_reason"] != REJECTED
+    ]
+
+
+def prompt_of(trace: Mapping[str, Any]) -> Messages | None:
+    """Find what was sent for an item before anything was repaired; None where it isn't kept."""
+    for s in sorted(trace["slices"], key=lambda s: (s["depth"], s["iteration"])):
+        if s["depth"] > 0:
+            return None
+        if sent := trace["prompts"][s["prompt"]]:
+            return _messages(sent)
+    return None
+
+
+def share_met(s: Mapping[str, Any]) -> float:
+    """Say which share of the requirements a reply met, by weight: from 0 to 1, which is a pass."""
+    if s["outcome"] == "passed":
+        return 1.0
+    total = sum(v["weight"] for v in s["validations"])
+    met = sum(v["weight"] for v in s["validations"] if v["status"] == "passed")
+    return 0.0 if s["reason"] or not total else met / total
+
+
+def scores_of(trace: Mapping[str, Any]) -> Mapping[int, float]:
+    """Read what a selection thought of each reply: its score, or the weight of its answer."""
+    decision = decision_of(trace)
+    if decision is None or decision.scores:
+        return {} if decision is None else decision.scores
+    votes, ballots = decision.votes, decision.ballots
+    return {iteration: votes[key] for iteration, key in ballots.items() if key in votes}
+
+
+def _messages(sent: Sequence[Mapping[str, str]]) -> Messages:
+    return [dict(message) for message in sent]
+
+
+def _merit(draw: Draw) -> tuple[bool, int, float, int]:
+    """Order replies that passed, the best first."""
+    score = 0.0 if draw.score is None else -draw.score
+    return draw.rank is None, draw.rank or 0, score, draw.iteration
+
+
+def _different(draws: Sequence[Draw]) -> list[Draw]:
+    """Leave out what says the same as one before."""
+    found: dict[str, Draw] = {}
+    for draw in draws:
+        found.setdefault(draw.text, draw)
+    return list(found.values())

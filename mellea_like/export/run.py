@@ -1,0 +1,146 @@
+"""A run as its journals have it: one file, or several that are read as one."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mellea_like.batch.journal.reader import read_items, read_run
+from mellea_like.errors import JournalError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from mellea_like.batch.journal.journal import Journal
+
+__all__ = ["Run"]
+
+
+class Run:
+    """What is known of a run, read from its journal, or from several as if they were one.
+
+    It can be read while it is being written. Tools that know Arrow's C stream interface read it as
+    it is, a row for each draw: ``polars.DataFrame(run)``, ``pandas.DataFrame.from_arrow(run)``,
+    ``duckdb.sql("SELECT * FROM run")``.
+
+    Args:
+        journals: paths of journals, a `Journal` itself, or directories, which stand for all files in them
+            that end in ``.db``, as runs on Ray leave them.
+
+    Raises:
+        TypeError: that isn't a path or a `Journal`.
+        ValueError: there is no journal among them.
+        JournalError: one isn't a journal, is of another format version, or is damaged.
+    """
+
+    def __init__(self, *journals: str | os.PathLike[str] | Journal) -> None:
+        self._paths = tuple(path for given in journals for path in _paths(given))
+        if not self._paths:
+            msg = "a run is read from one journal at least, and none was named"
+            raise ValueError(msg)
+        self._facts = [read_run(path, check=False) for path in self._paths]  # All of it is read.
+
+    @property
+    def journals(self) -> tuple[Path, ...]:
+        """The journals' paths, in the order in which they are read."""
+        return self._paths
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What `read_run` says; of several journals, with all items counted together.
+
+        What differs between them, such as the input of the shards of a run on Ray, is said to.
+        """
+        if len(self._facts) == 1:
+            return self._facts[0]
+        first = self._facts[0]
+        started = [facts["started"] for facts in self._facts]
+        ended = [facts["ended"] for facts in self._facts]
+        identities = [facts["identity"] for facts in self._facts]
+        prices: dict[str, Any] = {}
+        for facts in self._facts:
+            prices |= facts["prices"] or {}
+        return {
+            **first,
+            "identity": {name: _common(name, identities) for name in _names(identities)},
+            "started": min(started),
+            "ended": None if None in ended else max(ended),
+            "counts": {
+                status: sum(facts["counts"].get(status, 0) for facts in self._facts)
+                for status in _names([facts["counts"] for facts in self._facts])
+            },
+            "prices": prices or None,
+        }
+
+    @property
+    def text(self) -> str:
+        """Whose words are kept, as `Journal` has it; of several journals, the least of them."""
+        kept = [str(facts.get("text", "all")) for facts in self._facts]
+        return next((text for text in ("none", "best") if text in kept), "all")
+
+    def items(self) -> Iterator[dict[str, Any]]:
+        """Read all items, one after another, as `read_items` gives them.
+
+        Yields:
+            The items of each journal, with its name besides, as ``journal``.
+
+        Raises:
+            JournalError: a journal is damaged, or isn't there any more.
+        """
+        for path in self._paths:
+            for item in read_items(path):
+                yield {"journal": path.name, **item}
+
+    def to_arrow(self) -> Any:
+        """Read all draws into a table, which `polars.from_arrow` and others take.
+
+        Each draw is a row, with the columns that an export of the format ``"parquet"`` has; an
+        item without draws has one row too. The table is as large as the run: where that is too
+        much, have the tool read the run itself, or export it to a file.
+
+        Returns:
+            A `pyarrow.Table`.
+
+        Raises:
+            ImportError: pyarrow is missing: the extra ``arrow``.
+            JournalError: a journal is damaged, or isn't there any more.
+        """
+        from mellea_like.export.arrow import table_of  # noqa: PLC0415 (an extra)
+
+        return table_of(self.items())
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """Give all draws, a thousand rows at a time (Arrow's PyCapsule interface)."""
+        from mellea_like.export.arrow import reader_of  # noqa: PLC0415 (an extra)
+
+        return reader_of(self.items()).__arrow_c_stream__(requested_schema)
+
+    def __repr__(self) -> str:
+        return f"Run({', '.join(repr(str(path)) for path in self._paths)})"
+
+
+def _paths(given: str | os.PathLike[str] | Journal) -> list[Path]:
+    place: Any = given if isinstance(given, str | os.PathLike) else getattr(given, "path", None)
+    if place is None:
+        msg = f"a run is read from a journal or its path, not from {given!r}"
+        raise TypeError(msg)
+    path = Path(place)
+    if not path.is_dir():
+        return [path]
+    found = sorted(path.glob("*.db"))
+    if not found:
+        msg = f"{path} is a directory without a journal: none of its files ends in .db"
+        raise JournalError(msg)
+    return found
+
+
+def _names(dicts: Sequence[Mapping[str, Any]]) -> list[str]:
+    return list(dict.fromkeys(name for one in dicts for name in one))
+
+
+def _common(name: str, identities: Sequence[Mapping[str, Any]]) -> Any:
+    values = [identity.get(name) for identity in identities]
+    if all(value == values[0] for value in values):
+        return values[0]
+    return f"differs between the {len(values)} journals"

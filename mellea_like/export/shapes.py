@@ -1,0 +1,242 @@
+"""Rows of each format: those of TRL and of OpenAI's fine-tuning, and plain ones of all draws.
+
+Sources: https://huggingface.co/docs/trl/dataset_formats (conversational; preferences with an
+explicit prompt, and an implicit one for reward models),
+https://platform.openai.com/docs/guides/supervised-fine-tuning and
+https://platform.openai.com/docs/guides/direct-preference-optimization.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
+
+from mellea_like.export.draws import Choice, prompt_of, scores_of, share_met
+from mellea_like.report.iterations import problems_of, winners_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from mellea_like.export.draws import Draw, LeftOut, Messages, Pair, Selection
+
+__all__ = ["COLUMNS", "FORMATS", "Format", "columns_of", "draw_rows", "rows_of", "words_needed"]
+
+Format: TypeAlias = Literal[
+    "sft",
+    "prompt-completion",
+    "dpo",
+    "kto",
+    "reward",
+    "openai",
+    "openai-dpo",
+    "jsonl",
+    "csv",
+    "parquet",
+]
+FORMATS: tuple[Format, ...] = get_args(Format)
+
+COLUMNS = {
+    "journal": "text",
+    "item": "integer",
+    "label": "text",
+    "data": "json",
+    "status": "text",
+    "iteration": "integer",
+    "subsample": "integer",
+    "depth": "integer",
+    "outcome": "text",
+    "winner": "boolean",
+    "prompt": "messages",
+    "repair_prompt": "messages",
+    "text": "text",
+    "value": "json",
+    "model": "text",
+    "finish_reason": "text",
+    "score": "number",
+    "met": "number",
+    "reasons": "texts",
+    "requests": "integer",
+    "input_tokens": "integer",
+    "output_tokens": "integer",
+    "seconds": "number",
+}
+"""The columns of the plain formats, with the kinds of their values."""
+
+_CONVERSATIONS = {
+    "sft": ("messages",),
+    "prompt-completion": ("prompt", "completion"),
+    "dpo": ("prompt", "chosen", "rejected"),
+    "kto": ("prompt", "completion"),
+    "reward": ("chosen", "rejected"),
+}
+_ONE = {
+    "item": "integer",
+    "journal": "text",
+    "iteration": "integer",
+    "depth": "integer",
+    "model": "text",
+    "score": "number",
+}
+_TWO = {
+    "item": "integer",
+    "journal": "text",
+    "chosen_iteration": "integer",
+    "rejected_iteration": "integer",
+    "chosen_model": "text",
+    "rejected_model": "text",
+    "margin": "number",
+    "reasons": "texts",
+}
+
+
+class _Kind(NamedTuple):
+    """What a format is made of: one reply a row, one with a label, or two."""
+
+    replies: Literal["kept", "labelled", "paired"]
+    openai: bool = False
+
+
+_KINDS: Mapping[str, _Kind] = {
+    "sft": _Kind("kept"),
+    "prompt-completion": _Kind("kept"),
+    "dpo": _Kind("paired"),
+    "kto": _Kind("labelled"),
+    "reward": _Kind("paired"),
+    "openai": _Kind("kept", openai=True),
+    "openai-dpo": _Kind("paired", openai=True),
+}
+
+
+def words_needed(format: Format) -> tuple[str, ...]:
+    """Say with which texts a journal can be exported: any, all, or those of winners."""
+    if format not in _KINDS:
+        return "all", "best", "none"
+    return ("all", "best") if _KINDS[format].replies == "kept" else ("all",)
+
+
+def columns_of(format: Format, *, details: bool) -> dict[str, str]:
+    """Return the columns of a format with the kinds of their values."""
+    if format not in _KINDS:
+        return COLUMNS
+    columns = dict.fromkeys(_CONVERSATIONS.get(format, ()), "messages")
+    if format == "kto":
+        columns["label"] = "boolean"
+    if details:
+        columns |= _TWO if _KINDS[format].replies == "paired" else _ONE
+        if format == "kto":
+            columns["reasons"] = "texts"
+    return columns
+
+
+def rows_of(
+    item: Mapping[str, Any], format: Format, how: Selection, *, details: bool
+) -> list[dict[str, Any]] | LeftOut:
+    """Make the rows of an item, or say why there are none."""
+    if format not in _KINDS:
+        return list(draw_rows(item))
+    kind, choice = _KINDS[format], Choice(item, how)
+    if kind.replies == "paired":
+        pairs = choice.paired()
+        if isinstance(pairs, str):
+            return pairs
+        return [
+            _pair(pair, format) | (_details_of_two(item, pair) if details else {}) for pair in pairs
+        ]
+    found = choice.kept() if kind.replies == "kept" else choice.labelled()
+    if isinstance(found, str):
+        return found
+    return [
+        _single(draw, prompt, format) | (_details_of_one(item, draw, format) if details else {})
+        for draw, prompt in found
+    ]
+
+
+def draw_rows(item: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Make a row of each draw of an item; one that has none has a row, too."""
+    about = {"journal": item.get("journal"), "item": item["id"]}
+    about |= {name: item[name] for name in ("label", "data", "status")}
+    trace: Mapping[str, Any] = item["trace"] or {}
+    if not (slices := trace.get("slices")):
+        error = item["error"]
+        told = [] if error is None else [f"{error['type']}: {error['message']}"]
+        yield {**dict.fromkeys(COLUMNS), **about, "reasons": told}
+        return
+    prompt = prompt_of(trace)
+    won = {s["iteration"] for s in winners_of(trace)}
+    scores = scores_of(trace)
+    for s in slices:
+        own: Messages = trace["prompts"][s["prompt"]] if s["depth"] else []
+        judged = s["outcome"] in {"passed", "failed"}
+        yield {
+            **about,
+            **{name: s[name] for name in ("iteration", "subsample", "depth", "outcome")},
+            "winner": s["iteration"] in won,
+            "prompt": prompt,
+            "repair_prompt": own if own and own != prompt else None,
+            "text": s["text"],
+            "value": s.get("value"),
+            "model": s["model"],
+            "finish_reason": s["finish_reason"],
+            "score": scores.get(s["iteration"]),
+            "met": share_met(s) if judged else None,
+            "reasons": problems_of(s),
+            **{name: s["usage"][name] for name in ("requests", "input_tokens", "output_tokens")},
+            "seconds": s["ended_at"] - s["started_at"],
+        }
+
+
+def _single(draw: Draw, prompt: Messages, format: Format) -> dict[str, Any]:
+    if format == "openai":
+        return {"messages": [*prompt, _reply(draw)]}
+    plain = _without_names(prompt)
+    if format == "sft":
+        return {"messages": [*plain, _reply(draw)]}
+    row: dict[str, Any] = {"prompt": plain, "completion": [_reply(draw)]}
+    return row if format == "prompt-completion" else {**row, "label": draw.passed}
+
+
+def _pair(pair: Pair, format: Format) -> dict[str, Any]:
+    chosen, rejected = [_reply(pair.chosen)], [_reply(pair.rejected)]
+    if format == "openai-dpo":
+        return {
+            "input": {"messages": pair.prompt},
+            "preferred_output": chosen,
+            "non_preferred_output": rejected,
+        }
+    prompt = _without_names(pair.prompt)
+    if format == "reward":
+        return {"chosen": prompt + chosen, "rejected": prompt + rejected}
+    return {"prompt": prompt, "chosen": chosen, "rejected": rejected}
+
+
+def _reply(draw: Draw) -> dict[str, str]:
+    return {"role": "assistant", "content": draw.text}
+
+
+def _without_names(messages: Messages) -> Messages:
+    """Leave out who spoke: chat templates know roles."""
+    return [{"role": m["role"], "content": m["content"]} for m in messages]
+
+
+def _details_of_one(item: Mapping[str, Any], draw: Draw, format: Format) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "item": item["id"],
+        "journal": item.get("journal"),
+        "iteration": draw.iteration,
+        "depth": draw.depth,
+        "model": draw.model,
+        "score": draw.score,
+    }
+    return {**found, "reasons": draw.reasons} if format == "kto" else found
+
+
+def _details_of_two(item: Mapping[str, Any], pair: Pair) -> dict[str, Any]:
+    return {
+        "item": item["id"],
+        "journal": item.get("journal"),
+        "chosen_iteration": pair.chosen.iteration,
+        "rejected_iteration": pair.rejected.iteration,
+        "chosen_model": pair.chosen.model,
+        "rejected_model": pair.rejected.model,
+        "margin": pair.margin,
+        "reasons": pair.rejected.reasons,
+    }

@@ -1,0 +1,109 @@
+"""``mellea-like export``: from a journal to files for training."""
+
+from __future__ import annotations
+
+import json
+import signal
+
+import pytest
+from export_kit import lines, sampled
+
+from mellea_like import RejectionSamplingStrategy, Requirement
+from mellea_like.backends import FunctionBackend
+from mellea_like.export import api
+
+
+@pytest.fixture(scope="module")
+def journal(tmp_path_factory):
+    """Three items: of one nothing passes, the others do at the second draw."""
+    replies = iter(["bad", "g\x1bood", "bad", "bad", "worse", "good"])
+    check = Requirement("is good", lambda c: c.text.startswith("g"), inline=True)
+    backend = FunctionBackend(lambda _: next(replies))
+    strategy = RejectionSamplingStrategy(
+        backend, loop_budget=2, concurrency_budget=1, requirements=[check]
+    )
+    return sampled(tmp_path_factory.mktemp("run") / "run.db", strategy, ["one", "two", "three"])
+
+
+def test_one_command_makes_pairs_and_their_card(command, journal, tmp_path):
+    out = tmp_path / "pairs.jsonl"
+    code, stdout, err = command("export", str(journal), "--format", "dpo", "-o", str(out))
+    assert (code, stdout) == (0, "")
+    assert err == (
+        f"Wrote {out}: 2 rows of 3 items, none of 1: no reply passed (1)."
+        f" {out}.card.md says where it is from.\n"
+    )
+    assert [row["rejected"][0]["content"] for row in lines(out)] == ["bad", "worse"]
+    code, _, err = command("export", str(journal), "--format", "dpo", "-o", str(out))
+    assert (code, err) == (
+        3,
+        f"mellea-like: {out} is there already: name another file, or replace it with --force\n",
+    )
+    options = ("--force", "--quiet", "--details", "--min-margin", "2")
+    code, _, err = command("export", str(journal), "--format", "dpo", "-o", str(out), *options)
+    assert code == 1
+    assert "0 rows of 3 items, none of 3: the margin is too small (2), no reply passed (1)" in err
+    assert lines(out) == []
+
+
+def test_standard_output_is_for_pipes(command, journal):
+    options = ("--format", "kto", "--max-per-item", "1", "-o", "-")
+    code, out, err = command("export", str(journal), *options)
+    assert code == 0
+    assert [json.loads(line)["label"] for line in out.splitlines()] == [
+        True,
+        False,
+        False,
+        True,
+        False,
+    ]
+    assert "\x1b" not in out
+    assert err == "5 rows of 3 items.\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "problem"),
+    [
+        (("--format", "ppo", "-o", "-"), 2, "'ppo' is not one of"),
+        (("--format", "dpo", "-o", "-", "--min-margin", "-1"), 2, "greater than or equal to 0"),
+        (("--format", "openai", "-o", "-", "--details"), 2, "OpenAI's fine-tuning takes JSONL"),
+        (("--format", "parquet", "-o", "-"), 2, "name a file"),
+        (("--format", "dpo", "-o", "no/where"), 3, "there is no directory"),
+        (("--format", "dpo", "-o", "."), 3, "is a directory"),
+        (("--format", "dpo", "-o", "run.db"), 3, "is there already"),
+        (("--format", "dpo", "-o", "run.db", "--force"), 2, "would replace it"),
+        (("--format", "dpo", "-o", "/dev/full"), 3, "can't write /dev/full: No space left"),
+        (("gone.db", "--format", "dpo", "-o", "-"), 3, "gone.db"),
+    ],
+)
+def test_a_mistake_is_one_sentence(command, journal, monkeypatch, arguments, code, problem):
+    monkeypatch.chdir(journal.parent)
+    before = sorted(journal.parent.iterdir())
+    ended, out, err = command("export", "run.db", *arguments)
+    assert (ended, out) == (code, "")
+    assert problem in err
+    assert err.startswith("mellea-like: ")
+    assert len(err.splitlines()) <= 2
+    assert sorted(journal.parent.iterdir()) == before
+
+
+def test_an_interrupt_leaves_no_half_file(command, journal, tmp_path, monkeypatch):
+    made = api.rows_of
+
+    def rows_of(item, *arguments, **more):
+        if item["id"] == 1:
+            signal.raise_signal(signal.SIGINT)
+        return made(item, *arguments, **more)
+
+    monkeypatch.setattr(api, "rows_of", rows_of)
+    code, _, err = command("export", str(journal), "--format", "dpo", "-o", str(tmp_path / "out"))
+    assert (code, err) == (130, "Interrupted.\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_without_words_says_how_to_have_them(command, tmp_path):
+    strategy = RejectionSamplingStrategy(FunctionBackend(lambda _: "good"))
+    path = sampled(tmp_path / "run.db", strategy, ["one"], "none")
+    code, _, err = command("export", str(path), "--format", "sft", "-o", "-")
+    assert code == 3
+    assert 'sample with text="all" or text="best" (--journal-text)' in err

@@ -1,0 +1,52 @@
+"""The data card beside an export."""
+
+from __future__ import annotations
+
+import hashlib
+
+from export_kit import RunOf, item_of
+
+from mellea_like.export import export
+
+
+def test_a_card_says_where_the_rows_are_from(tmp_path):
+    items = [
+        item_of({"text": "yes"}, {"text": "no", "met": 0.5}, position=0),
+        item_of({"text": "no", "met": 0.5}, position=1),
+        item_of({"text": "well", "met": 0.5}, position=2),
+    ]
+    made = export(RunOf(items), tmp_path / "pairs.jsonl", format="dpo", seed=5)
+    assert made.card == tmp_path / "pairs.jsonl.card.md"
+    card = made.card.read_text("utf-8")
+    digest = hashlib.sha256((tmp_path / "pairs.jsonl").read_bytes()).hexdigest()
+    for line in (
+        "# Data card of pairs.jsonl",
+        "| Rows | 1, of 1 item |",
+        f"| SHA-256 | {digest} |",
+        "| seed | 5 |",
+        "4 draws: 3 failed, 1 passed.",
+        "- 2 no reply passed",
+        "| better | 4 | 3 | 75 % |",
+        "| Models | m (4 draws) |",
+        "| prompt | Write a line about {harbour}. |",
+        "| options | temperature: 0.7, max\\_tokens: 64 |",
+    ):
+        assert line in card.splitlines()
+    assert export(RunOf(items), tmp_path / "x", format="dpo", card=False).card is None
+    assert not (tmp_path / "x.card.md").exists()
+
+
+def test_nothing_in_it_is_markup(tmp_path):
+    nasty = "a|b\n<script>alert(1)</script> [x](javascript:1) \u202e# `y`"
+    item = item_of({"text": "yes"}, {"text": "no", "met": 0.5})
+    for s in item["trace"]["slices"]:
+        s["validations"][1]["description"] = nasty
+        s["model"] = nasty
+    run = RunOf([item], identity={"prompt": nasty})
+    card = export(run, tmp_path / "out", format="dpo").card
+    assert card is not None
+    text = card.read_text("utf-8")
+    assert "<script" not in text.replace("\\<script", "")
+    assert "\u202e" not in text
+    [row] = [line for line in text.splitlines() if line.endswith("| 2 | 1 | 50 % |")]
+    assert row.startswith("| a\\|b<br>\\<script\\>alert(1)\\</script\\> \\[x\\](javascript:1)")

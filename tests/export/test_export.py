@@ -1,0 +1,308 @@
+"""`export`: files for training, of journals as they are."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import weakref
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from export_kit import RunOf, item_of, lines, sampled
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mellea_like import MultiTurnStrategy, RejectionSamplingStrategy, Requirement
+from mellea_like.backends import FunctionBackend
+from mellea_like.errors import JournalError
+from mellea_like.export import Run, export
+from mellea_like.export.shapes import COLUMNS
+
+MENDED = Requirement("is mended", lambda c: ("good" in c.text, f"{c.text} isn't"), inline=True)
+
+
+def answer(request: Any) -> str:
+    """Fail at first, and pass when asked to mend it."""
+    last = request.messages[-1].content
+    return "bad" if last.startswith(("Say", "Never")) else "good"
+
+
+def mending(**more: Any) -> MultiTurnStrategy:
+    backend = FunctionBackend(answer)
+    return MultiTurnStrategy(
+        backend, loop_budget=2, concurrency_budget=1, requirements=[MENDED], **more
+    )
+
+
+@pytest.fixture(scope="module")
+def journal(tmp_path_factory):
+    return sampled(tmp_path_factory.mktemp("run") / "run.db", mending(), ["Say one.", "Say two."])
+
+
+def said(role: str, content: str) -> dict[str, str]:
+    return {"role": role, "content": content}
+
+
+PROMPT = [said("user", "Say one.\n\nRequirements:\n- is mended")]
+CHOSEN, REJECTED = [said("assistant", "good")], [said("assistant", "bad")]
+
+
+@pytest.mark.parametrize(
+    ("format", "expected"),
+    [
+        ("sft", {"messages": PROMPT + CHOSEN}),
+        ("openai", {"messages": PROMPT + CHOSEN}),
+        ("prompt-completion", {"prompt": PROMPT, "completion": CHOSEN}),
+        ("kto", {"prompt": PROMPT, "completion": CHOSEN, "label": True}),
+        ("dpo", {"prompt": PROMPT, "chosen": CHOSEN, "rejected": REJECTED}),
+        ("reward", {"chosen": PROMPT + CHOSEN, "rejected": PROMPT + REJECTED}),
+        (
+            "openai-dpo",
+            {
+                "input": {"messages": PROMPT},
+                "preferred_output": CHOSEN,
+                "non_preferred_output": REJECTED,
+            },
+        ),
+    ],
+)
+def test_each_format_has_its_documented_shape_under_the_items_prompt(
+    journal, tmp_path, format, expected
+):
+    made = export(journal, tmp_path / "out", format=format)
+    rows = lines(tmp_path / "out")
+    assert rows[0] == expected
+    assert made.rows == len(rows) == (4 if format == "kto" else 2)
+    assert str(made) == f"{len(rows)} rows of 2 items"
+
+
+def test_the_conversation_of_a_repair_can_be_kept(journal, tmp_path):
+    export(journal, tmp_path / "out", format="sft", keep_repairs=True)
+    [first, _] = lines(tmp_path / "out")
+    roles = [message["role"] for message in first["messages"]]
+    assert roles == ["user", "assistant", "user", "assistant"]
+    assert first["messages"][1]["content"] == "bad"
+    made = export(journal, tmp_path / "out", format="dpo", keep_repairs=True)
+    assert (made.rows, made.left_out) == (0, {"no reply to prefer it to": 2})
+
+
+def test_what_was_rejected_and_why_can_go_along(journal, tmp_path):
+    export(journal, tmp_path / "out", format="dpo", details=True)
+    row = lines(tmp_path / "out")[1]
+    assert {name: row[name] for name in row if name not in {"prompt", "chosen", "rejected"}} == {
+        "item": 1,
+        "journal": "run.db",
+        "chosen_iteration": 2,
+        "rejected_iteration": 1,
+        "chosen_model": "answer",
+        "rejected_model": "answer",
+        "margin": 1.0,
+        "reasons": ["is mended: bad isn't"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "format", "problem"),
+    [
+        ("none", "sft", 'keeps no prompts, and sft is made of more: sample with text="all" or'),
+        ("none", "dpo", 'keeps no prompts, and dpo is made of more: sample with text="all" '),
+        ("best", "kto", "keeps only the words of each item's best draw, and kto is made of more"),
+        ("best", "sft", None),
+        ("none", "jsonl", None),
+    ],
+)
+def test_a_journal_without_the_words_is_refused(tmp_path, text, format, problem):
+    strategy = RejectionSamplingStrategy(FunctionBackend(lambda _: "good"), requirements=[MENDED])
+    path = sampled(tmp_path / "run.db", strategy, ["Say one."], text)
+    if problem is None:
+        assert export(path, tmp_path / "out", format=format).rows == 1
+        return
+    with pytest.raises(JournalError, match=problem):
+        export(path, tmp_path / "out", format=format)
+    assert not (tmp_path / "out").exists()
+
+
+def test_several_journals_and_directories_are_read_as_one(tmp_path, journal):
+    shards = tmp_path / "shards"
+    shards.mkdir()
+    for name in "ab":
+        sampled(shards / f"{name}.db", mending(), [f"Say {name}."])
+    run = Run(shards, journal)
+    assert [(i["journal"], i["id"]) for i in run.items()] == [
+        ("a.db", 0),
+        ("b.db", 0),
+        ("run.db", 0),
+        ("run.db", 1),
+    ]
+    assert run.facts["counts"] == {"passed": 4, "failed": 0, "errored": 0, "unfinished": 0}
+    assert export([shards, Run(journal)], tmp_path / "out", format="dpo").rows == 4
+    again = Run(sampled(tmp_path / "other.db", mending(max_iterations=50), ["Say c."]), shards)
+    assert again.facts["identity"] == run.facts["identity"]
+    other = RejectionSamplingStrategy(FunctionBackend(answer))
+    mixed = Run(sampled(tmp_path / "mixed.db", other, ["x"]), shards)
+    assert mixed.facts["identity"]["strategy"] == "differs between the 3 journals"
+    with pytest.raises(JournalError, match="a directory without a journal"):
+        Run(tmp_path / "shards", tmp_path_without_journals(tmp_path))
+
+
+def tmp_path_without_journals(tmp_path):
+    (tmp_path / "empty").mkdir()
+    return tmp_path / "empty"
+
+
+def test_a_row_of_every_draw_says_all_that_is_known_of_it(journal, tmp_path):
+    export(journal, tmp_path / "all.jsonl", format="jsonl")
+    rows = lines(tmp_path / "all.jsonl")
+    assert all(list(row) == list(COLUMNS) for row in rows)
+    told = [(row["item"], row["depth"], row["outcome"], row["winner"], row["text"]) for row in rows]
+    assert told == [
+        (0, 0, "failed", False, "bad"),
+        (0, 1, "passed", True, "good"),
+        (1, 0, "failed", False, "bad"),
+        (1, 1, "passed", True, "good"),
+    ]
+    assert (rows[0]["prompt"], rows[1]["prompt"], rows[0]["repair_prompt"]) == (
+        PROMPT,
+        PROMPT,
+        None,
+    )
+    assert [m["role"] for m in rows[1]["repair_prompt"]] == ["user", "assistant", "user"]
+    assert (rows[0]["met"], rows[0]["reasons"]) == (0.0, ["is mended: bad isn't"])
+
+
+def test_what_is_there_stays_until_the_new_file_is_whole(journal, tmp_path):
+    path = tmp_path / "out"
+    path.write_text("as it was")
+
+    def interrupted(done: int, total: int) -> None:
+        assert total == 2
+        if done == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        export(journal, path, format="dpo", on_progress=interrupted)
+    assert path.read_text() == "as it was"
+    assert [file.name for file in tmp_path.iterdir()] == ["out"]
+    path.chmod(0o640)
+    export(journal, path, format="dpo")
+    assert path.stat().st_mode & 0o777 == 0o640
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["out", "out.card.md"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "problem"),
+    [
+        ({"format": "ppo"}, ValueError, "format is one of sft, .*, not 'ppo'"),
+        ({"pairs": "some"}, ValueError, "pairs is one of"),
+        ({"select": "longest"}, ValueError, "select is one of"),
+        ({"min_margin": -1.0}, ValueError, "min_margin is at least 0"),
+        ({"max_per_item": 0}, ValueError, "max_per_item is at least 1"),
+        ({"seed": "x"}, TypeError, "seed is a whole number"),
+        ({"format": "openai", "details": True}, ValueError, "no columns besides its own"),
+        ({"format": "openai", "output": "x.parquet"}, ValueError, "takes JSONL, and no Parquet"),
+        ({"format": "csv", "output": "x.parquet"}, ValueError, "its name says Parquet"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(journal, tmp_path, arguments, error, problem):
+    given = {"format": "dpo", "output": "out", **arguments}
+    output = tmp_path / given.pop("output")
+    with pytest.raises(error, match=problem):
+        export(journal, output, **given)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_journal_is_not_replaced_by_what_is_made_of_it(journal):
+    before = journal.read_bytes()
+    with pytest.raises(ValueError, match="would replace it"):
+        export(journal, journal, format="dpo")
+    with pytest.raises(TypeError, match="from a journal or its path, not from 3"):
+        export([3], journal, format="dpo")
+    with pytest.raises(ValueError, match="none was named"):
+        export([], journal, format="dpo")
+    assert journal.read_bytes() == before
+
+
+def test_a_damaged_item_is_named_and_nothing_written(tmp_path):
+    broken = item_of({"text": "a"}, position=3)
+    del broken["trace"]["slices"][0]["validations"]
+    with pytest.raises(JournalError, match=r"item 3 of journal made\.db can't be read: KeyError"):
+        export(RunOf([broken]), tmp_path / "out", format="dpo")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("output", ["out.jsonl", "out.parquet"])
+def test_items_are_read_one_by_one_and_let_go(tmp_path, output):
+    alive: weakref.WeakSet[Any] = weakref.WeakSet()
+    most = 0
+
+    class Held:
+        """Goes along in an item, where nothing looks."""
+
+    def items() -> Any:
+        nonlocal most
+        for n in range(1_100):
+            held = Held()
+            alive.add(held)
+            most = max(most, len(alive))
+            yield {
+                **item_of({"text": f"yes {n}"}, {"text": "no", "met": 0.5}, position=n),
+                "x": held,
+            }
+
+    made = export(RunOf(items(), count=1_100), tmp_path / output, format="dpo")
+    assert (made.rows, made.items) == (1_100, 1_100)
+    assert most < 50  # The card holds the ten slowest, and the first that failed.
+
+
+# Arrow has no lone surrogates; every other text comes back as it was.
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=30)
+
+
+@settings(max_examples=25, deadline=None)
+@given(good=TEXTS, bad=TEXTS, label=TEXTS)
+def test_any_text_comes_back_from_every_format(good, bad, label):
+    item = {**item_of({"text": good}, {"text": bad, "met": 0.5}), "label": label, "data": [label]}
+    run = RunOf([item])
+
+    def exported(format: Any) -> bytes:
+        file = io.BytesIO()
+        assert export(run, file, format=format).card is None
+        return file.getvalue()
+
+    if good != bad:
+        for format, read in {
+            "dpo": lambda row: (row["chosen"][0]["content"], row["rejected"][0]["content"]),
+            "reward": lambda row: (row["chosen"][1]["content"], row["rejected"][1]["content"]),
+            "openai-dpo": lambda row: tuple(
+                row[name][0]["content"] for name in ("preferred_output", "non_preferred_output")
+            ),
+        }.items():
+            assert read(json.loads(exported(format))) == (good, bad)
+    for format in ("sft", "openai"):
+        assert json.loads(exported(format))["messages"][-1]["content"] == good
+    assert json.loads(exported("prompt-completion"))["completion"][0]["content"] == good
+    labelled = [json.loads(line) for line in exported("kto").splitlines()]
+    wanted = [(good, True)] if good == bad else [(good, True), (bad, False)]
+    assert wanted[0] == (labelled[0]["completion"][0]["content"], labelled[0]["label"])
+    table = pq.read_table(io.BytesIO(exported("parquet"))).to_pylist()
+    plain = [json.loads(line) for line in exported("jsonl").splitlines()]
+    cells = list(csv.DictReader(io.StringIO(exported("csv").decode(), newline="")))
+    assert len(table) == len(plain) == len(cells) == 2
+    for row, line, cell in zip(table, plain, cells, strict=True):
+        assert row["text"] == line["text"] == cell["text"]
+        assert row["label"] == line["label"] == cell["label"] == label
+        assert json.loads(row["data"]) == line["data"] == json.loads(cell["data"]) == [label]
+        assert json.loads(cell["prompt"]) == line["prompt"] == row["prompt"]
+        assert (row["met"], row["seconds"]) == (line["met"], line["seconds"])
+    assert [row["text"] for row in plain] == [good, bad]
+
+
+def test_halves_of_characters_are_escaped(tmp_path):
+    run = RunOf([item_of({"text": "\ud83d half"}, {"text": "no", "met": 0.5})])
+    export(run, tmp_path / "a.parquet", format="dpo")
+    [row] = pq.read_table(tmp_path / "a.parquet").to_pylist()
+    assert row["chosen"] == [said("assistant", "\\ud83d half")]
+    export(run, tmp_path / "a.csv", format="csv")
+    assert "\\ud83d half" in (tmp_path / "a.csv").read_text("utf-8")

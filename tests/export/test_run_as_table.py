@@ -1,0 +1,80 @@
+"""A run as a table, for tools that read Arrow."""
+
+from __future__ import annotations
+
+import pytest
+from export_kit import RunOf, item_of
+from report_kit import item
+
+from mellea_like.export import export
+from mellea_like.export.shapes import COLUMNS
+
+ITEMS = [
+    item_of({"text": "no", "met": 0.5}, {"text": "yes"}, position=0, won=(2,), scores={2: 3.5}),
+    item(1, None, {"type": "KeyError", "message": "review"}),
+]
+
+
+@pytest.fixture
+def run():
+    return RunOf(ITEMS)
+
+
+def test_each_draw_is_a_row_and_an_item_without_draws_is_one(run):
+    table = run.to_arrow()
+    assert table.column_names == list(COLUMNS)
+    told = table.select(["item", "status", "iteration", "winner", "score", "reasons"]).to_pylist()
+    assert [tuple(row.values()) for row in told] == [
+        (0, "passed", 1, False, None, ["better: it is missing"]),
+        (0, "passed", 2, True, 3.5, []),
+        (1, "errored", None, None, None, ["KeyError: review"]),
+    ]
+
+
+def test_a_run_larger_than_a_batch_comes_batch_by_batch():
+    many = RunOf([{**ITEMS[0], "id": n} for n in range(1_100)])
+    assert many.to_arrow().num_rows == 2_200
+    assert len(many.to_arrow().to_batches()) == 3
+
+
+def test_polars_reads_it(run):
+    polars = pytest.importorskip("polars")
+    frame = polars.DataFrame(run)
+    assert frame["text"].to_list() == ["no", "yes", None]
+    assert polars.from_arrow(run.to_arrow()).equals(frame)
+
+
+def test_pandas_reads_it(run):
+    pytest.importorskip("pandas")
+    frame = run.to_arrow().to_pandas()
+    assert frame[frame.winner == True]["text"].to_list() == ["yes"]  # noqa: E712
+
+
+def test_duckdb_reads_it(run):
+    duckdb = pytest.importorskip("duckdb")
+    table = run.to_arrow()
+    with duckdb.connect() as connection:
+        connection.register("draws", table)
+        found = connection.sql("SELECT outcome, count(*) FROM draws GROUP BY 1 ORDER BY 1")
+        assert found.fetchall() == [("failed", 1), ("passed", 1), (None, 1)]
+
+
+def test_datasets_loads_every_format_of_trl(run, tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("HF_DATASETS_OFFLINE", "1")
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
+    datasets = pytest.importorskip("datasets")
+    for format, names in {
+        "sft": ["messages"],
+        "prompt-completion": ["prompt", "completion"],
+        "dpo": ["prompt", "chosen", "rejected"],
+        "kto": ["prompt", "completion", "label"],
+        "reward": ["chosen", "rejected"],
+    }.items():
+        for kind, output in ("json", f"{format}.jsonl"), ("parquet", f"{format}.parquet"):
+            path = tmp_path / output
+            export(run, path, format=format, details=kind == "json")
+            files = {"data_files": str(path), "cache_dir": str(tmp_path / "cache")}
+            [loaded] = datasets.load_dataset(kind, **files).values()
+            assert loaded.column_names[: len(names)] == names
+            assert loaded[0][names[0]][0] == {"role": "user", "content": "Say a word."}
