@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import platform
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, get_args
 
@@ -121,8 +119,7 @@ class Journal:
         prices = None
         if self._prices is not None:
             prices = {model: price.as_list() for model, price in self._prices.items()}
-        versions = {"mellea_like": version("mellea-like"), "Python": platform.python_version()}
-        notes = {"text": self._text, "prices": prices, "versions": versions}
+        notes = {"text": self._text, "prices": prices}
         opened = partial(JournalFile, self._path, identity, resume=self._resume, notes=notes)
         return OpenJournal(self._path, self._text, opened)
 

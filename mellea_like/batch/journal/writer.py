@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import re
 import sqlite3
 import stat
@@ -11,6 +12,7 @@ import sys
 import threading
 from contextlib import ExitStack, closing, suppress
 from datetime import UTC, datetime
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from mellea_like.batch.differences import differences
@@ -170,7 +172,8 @@ class JournalFile:
             make_durable(self._connection, path)
             (last,) = self._connection.execute("SELECT max(id) FROM items").fetchone()
             self.last: int = -1 if last is None else last
-            self._note({**notes, "ended": None})
+            versions = {"mellea_like": version("mellea-like"), "Python": platform.python_version()}
+            self._note({**notes, "versions": versions, "ended": None})
             self._stack = stack.pop_all()
 
     def _compare(self, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
