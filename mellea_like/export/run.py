@@ -25,8 +25,8 @@ class Run:
     ``duckdb.sql("SELECT * FROM run")``.
 
     Args:
-        journals: paths of journals, a `Journal` itself, or directories, which stand for all files in them
-            that end in ``.db``, as runs on Ray leave them.
+        journals: paths of journals, a `Journal` itself, or directories, which stand for all files
+            in them that end in ``.db``, as runs on Ray leave them.
 
     Raises:
         TypeError: that isn't a path or a `Journal`.
