@@ -329,8 +329,7 @@ class BatchRun(Generic[T]):
         recorder = None
         if self._open_journal is not None:
             recorder = ItemRecorder(self._open_journal, job, self._work.format, self._abort)
-        on_slice = None if recorder is None else recorder.on_slice
-        outcome = await self._work.sample(job, on_slice)
+        outcome = await self._work.sample(job, recorder)
         if self._aborted:
             return
         spent = budget_spent(outcome)

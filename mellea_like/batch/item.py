@@ -14,6 +14,7 @@ from mellea_like.core.trace import check_readable, error_from_dict, usage_from_d
 from mellea_like.errors import JournalError, LimitExceeded, MelleaError
 from mellea_like.limits.backoff_gate import PATIENT
 from mellea_like.runtime.event_loops import cancel_requested, split_cancellation
+from mellea_like.sampling.recorder import SliceListener
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -267,7 +268,7 @@ def _parsed(result: SamplingResult[Any], action: Action[Any]) -> SamplingResult[
     return replace(result, slices=tuple(slices.values()))
 
 
-class ItemRecorder:
+class ItemRecorder(SliceListener):
     """Writes an item that is being sampled into the journal.
 
     ``abort`` ends the batch when the journal has failed; ``usage`` is what the item's slices have
@@ -284,7 +285,7 @@ class ItemRecorder:
         self.usage = Usage()
         journal.begin(job.id, job.attempt, job.digest, label_of(job.item), row_of(job.item))
 
-    def on_slice(self, slice_: Slice) -> None:
+    def __call__(self, slice_: Slice) -> None:
         """Note how an iteration ended; a parsed value that can't be read again is refused."""
         self.usage += slice_.usage
         try:

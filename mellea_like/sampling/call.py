@@ -27,7 +27,7 @@ from mellea_like.runtime.logs import warn
 from mellea_like.sampling.ending import Ending, Stop, conclude
 from mellea_like.sampling.events import Delivery, Events
 from mellea_like.sampling.race import Race
-from mellea_like.sampling.recorder import CallContext, Recorder
+from mellea_like.sampling.recorder import CallContext, Recorder, SliceListener
 from mellea_like.sampling.sender import Sender
 from mellea_like.telemetry.names import DECISION_KIND, DECISION_REASON, STOP_REASON
 
@@ -77,11 +77,13 @@ class Call:
         self._strategy = strategy
         self._settings = strategy.settings
         self._plan = plan
-        self._on_slice = on_slice
+        self._on_slice = None if isinstance(on_slice, SliceListener) else on_slice
         self._before = earlier[-1].ended_at if earlier else 0.0
         self.context = self._context(self._settings, plan)
         self._recorder = self.context.recorder
         self._recorder.draws_left = draws
+        if isinstance(on_slice, SliceListener):
+            self._recorder.listener = on_slice
         if earlier:
             self._recorder.earlier = {slice_.iteration: slice_ for slice_ in earlier}
         self._hooks = self.context.events.hooks

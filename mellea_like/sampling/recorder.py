@@ -37,13 +37,23 @@ if TYPE_CHECKING:
     from mellea_like.sampling.sender import Sender
     from mellea_like.telemetry.call import CallTelemetry
 
-__all__ = ["CallContext", "Recorder"]
+__all__ = ["CallContext", "Recorder", "SliceListener"]
 
 _PASSED = Outcome.PASSED
 _NOTHING = nullcontext()
 
 NUMBER = re.compile(r"\d+")
 """What tells errors apart that are otherwise alike: ids, times."""
+
+
+class SliceListener:
+    """An ``on_slice`` that hears of a slice in the step that records it: it must not take long."""
+
+    __slots__ = ()
+
+    def __call__(self, slice_: Slice) -> None:
+        """Hear of a slice."""
+        raise NotImplementedError
 
 
 class Recorder:
@@ -71,6 +81,7 @@ class Recorder:
     """Set when a slice has won or the last subsample has ended, where that is waited for."""
     deliver: Callable[[Slice], object] | None = None
     """What takes slices for hooks and the progress callback, until one has won."""
+    listener: SliceListener | None = None
     scheduler: Scheduler | None = None
     selection: SelectionState | None = None
     """What hears each slice until the call is decided, where several have to pass."""
@@ -117,6 +128,11 @@ class Recorder:
                 self._cancel_higher_ranks(slice_.rank)
         if self.deliver is not None:
             self.deliver(slice_)
+        if self.listener is not None:
+            try:
+                self.listener(slice_)
+            except Exception as exc:  # noqa: BLE001 (the call raises it)
+                self.abort(exc, "on_slice")
 
     def _win(self) -> None:
         """Note that the call is decided."""

@@ -19,7 +19,7 @@ from mellea_like import (
     hook,
 )
 from mellea_like.sampling import call as call_module
-from mellea_like.sampling.recorder import Recorder
+from mellea_like.sampling.recorder import Recorder, SliceListener
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
 
@@ -196,3 +196,36 @@ async def test_a_call_leaves_nothing_to_the_garbage_collector(concurrency, monke
         assert made[0]() is None
     finally:
         gc.enable()
+
+
+class Listener(SliceListener):
+    def __init__(self, fails=False):
+        self.heard = []
+        self.fails = fails
+
+    def __call__(self, slice_):
+        self.heard.append((slice_, anyio.current_time()))
+        if self.fails:
+            raise ValueError("not this one")
+
+
+async def test_a_listener_hears_of_each_slice_as_it_is_recorded_also_when_the_caller_leaves():
+    listener = Listener()
+    backend = by_iteration({1: after(1, "no"), 2: after(9, "yes"), 3: after(4, "no")})
+    strategy = RejectionSamplingStrategy(backend, loop_budget=2, concurrency_budget=2)
+    with anyio.move_on_after(6):
+        await strategy.sample("do", [yes], on_slice=listener)
+    assert [(s.iteration, str(s.outcome), at) for s, at in listener.heard] == [
+        (1, "failed", 1),
+        (3, "failed", 4),
+        (4, "failed", 4),
+        (2, "cancelled", 6),
+    ]
+
+
+async def test_a_listeners_exception_ends_the_call():
+    listener = Listener(fails=True)
+    strategy = RejectionSamplingStrategy(by_iteration({}), loop_budget=3)
+    with pytest.raises(ValueError, match="not this one"):
+        await strategy.sample("do", [yes], on_slice=listener)
+    assert len(listener.heard) == 1
