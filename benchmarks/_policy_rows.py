@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator
+from contextlib import asynccontextmanager, contextmanager
 from typing import NamedTuple
 
+import anyio
 from _known_bounds import Latency
 
-from mellea_like import RejectionSamplingStrategy, Requirement, SamplingTimeout
+from mellea_like import (
+    Generation,
+    RejectionSamplingStrategy,
+    Request,
+    Requirement,
+    SamplingTimeout,
+)
 from mellea_like.backends.simulated import SimulatedBackend, gives_itself_away, passes
+from mellea_like.core.backend import BackendWrapper
 from mellea_like.sampling.schedules import (
     Adaptive,
     BaseSchedule,
     Deadline,
     Eager,
     Hedged,
+    Restart,
     Staggered,
 )
 from mellea_like.testing import run_virtual
@@ -58,6 +68,7 @@ class Verdict(NamedTuple):
         requests: requests that it started.
         tokens: tokens of their replies that were generated, those of cancelled ones included.
         success: whether one passed.
+        work: for how long the server was at work on its requests, in virtual seconds.
     """
 
     pass_rate: float
@@ -65,6 +76,7 @@ class Verdict(NamedTuple):
     requests: int
     tokens: int
     success: bool
+    work: float
 
 
 SEQUENTIAL = Policy("sequential, 1 x 32", 1)
@@ -72,6 +84,11 @@ EAGER = Policy("Eager()")
 POOLED = Policy("Eager(pool=True)", schedule=lambda: Eager(pool=True))
 STAGGERED = Policy("Staggered(0.3)", schedule=lambda: Staggered(0.3))
 HEDGED = Policy("Hedged()", schedule=Hedged, extra=1)
+RESTART = Policy("Restart()", schedule=Restart)
+RESTART_SPENDING = Policy("Restart(spend_turns=True)", schedule=lambda: Restart(spend_turns=True))
+RESTART_HEDGED = Policy(
+    "Restart(schedule=Hedged())", schedule=lambda: Restart(schedule=Hedged()), extra=1
+)
 WIDE = Policy("Eager(), 8 x 4", 8)
 ADAPTIVE = Policy("Adaptive(), 8 x 4", 8, Adaptive)
 ONE_KEY = Policy('Adaptive(key="all"), 8 x 4', 8, lambda: Adaptive(key="all"))
@@ -87,6 +104,9 @@ POLICIES = {
         POOLED,
         STAGGERED,
         HEDGED,
+        RESTART,
+        RESTART_SPENDING,
+        RESTART_HEDGED,
         EARLY,
         BOTH,
         WIDE,
@@ -122,25 +142,52 @@ async def _run(policy: Policy, calls: int, seed: int) -> list[Verdict]:
         loop_budget=TURNS // policy.width,
         schedule=policy.schedule(),
     )
-    backends = {rate: _backend(rate, seed) for rate in PASS_RATES}
+    backends = {rate: _Timed(_backend(rate, seed)) for rate in PASS_RATES}
     # Each pass rate stands for a kind of task, with a requirement of its own: it is by the names of
     # requirements that schedules keep what they learn.
     requirements = {rate: [_requirement(rate, early=policy.early)] for rate in PASS_RATES}
     verdicts = []
     for number, rate in enumerate(order):
+        backend = backends[rate]
+        before = backend.work
         try:
             result = await strategy.sample(
-                "Do it.", requirements[rate], backend=backends[rate], options={"seed": number}
+                "Do it.", requirements[rate], backend=backend, options={"seed": number}
             )
         except SamplingTimeout as exc:  # No reply before the deadline.
             if exc.result is None:
                 raise
             result = exc.result
         usage = result.usage
+        work = backend.work - before
         verdicts.append(
-            Verdict(rate, result.elapsed, usage.requests, usage.output_tokens, result.success)
+            Verdict(rate, result.elapsed, usage.requests, usage.output_tokens, result.success, work)
         )
     return verdicts
+
+
+class _Timed(BackendWrapper):
+    """A server, and for how many seconds it has been at work: on two requests, twice as long."""
+
+    work = 0.0
+
+    async def generate(self, request: Request) -> Generation:
+        with self._at_work():
+            return await self.inner.generate(request)
+
+    @asynccontextmanager
+    async def _stream(self, request: Request) -> AsyncGenerator[AsyncIterator[str | Generation]]:
+        with self._at_work():
+            async with super()._stream(request) as pieces:
+                yield pieces
+
+    @contextmanager
+    def _at_work(self) -> Generator[None]:
+        began = anyio.current_time()
+        try:
+            yield
+        finally:
+            self.work += anyio.current_time() - began
 
 
 def _backend(pass_rate: float, seed: int) -> SimulatedBackend:

@@ -40,6 +40,8 @@ from _policy_rows import (
     LATENCY,
     PASS_RATES,
     POLICIES,
+    RESTART,
+    RESTART_HEDGED,
     TURNS,
     Policy,
     Verdict,
@@ -89,9 +91,25 @@ def tokens(verdicts: Sequence[Verdict]) -> float:
     return sum(verdict.tokens for verdict in verdicts)
 
 
+def p99(verdicts: Sequence[Verdict]) -> float:
+    """Return the 99th percentile of the times to a verdict."""
+    return quantile([verdict.seconds for verdict in verdicts], 0.99)
+
+
+def work(verdicts: Sequence[Verdict]) -> float:
+    """Return for how long the server was at work on all calls."""
+    return sum(verdict.work for verdict in verdicts)
+
+
 TARGETS = (
     Target("p95 of Hedged, by Eager's: 1.25 times better", HEDGED, EAGER, p95, 1 / 1.25),
     Target("requests of Hedged, by Eager's", HEDGED, EAGER, requests, 1.05),
+    Target("p99 of Restart, by Eager's: 1.8 times better", RESTART, EAGER, p99, 1 / 1.8),
+    Target("requests of Restart, by Eager's", RESTART, EAGER, requests, 1.05),
+    Target("the server's work with Restart, by Eager's", RESTART, EAGER, work, 1.0),
+    Target("p95 of Restart with Hedged, by Eager's", RESTART_HEDGED, EAGER, p95, 1 / 1.3),
+    Target("p99 of Restart with Hedged, by Eager's", RESTART_HEDGED, EAGER, p99, 1 / 1.8),
+    Target("requests of Restart with Hedged, by Eager's", RESTART_HEDGED, EAGER, requests, 1.08),
     Target("p95 of Adaptive, by Eager's: 1.5 times better", ADAPTIVE, EAGER, p95, 1 / 1.5),
     Target("requests of Adaptive, by Eager's: equal", ADAPTIVE, EAGER, requests, 1.02),
     Target("tokens with early rejection at 0.1, by Eager's", EARLY, EAGER, tokens, 0.65, 0.1),
@@ -114,6 +132,7 @@ def line(pass_rate: float | None, name: str, verdicts: Sequence[Verdict]) -> str
         f"{sum(times) / len(times):.3f}",
         f"{requests(verdicts) / len(verdicts):.2f}",
         f"{tokens(verdicts) / len(verdicts):.1f}",
+        f"{work(verdicts) / len(verdicts):.2f}",
         f"{sum(not v.success for v in verdicts) / len(verdicts):.1%}",
     ]
     return f"| {' | '.join(cells)} |"
@@ -128,7 +147,7 @@ def bound_line(pass_rate: float | None, width: int) -> str:
     mean = [sum(values) / len(rates) for values in (seconds, started, success)]
     label = "mixture" if pass_rate is None else f"{pass_rate:g}"
     return (
-        f"| {label} | *bound, {width} in flight* | | | | {mean[0]:.3f} | {mean[1]:.2f} | |"
+        f"| {label} | *bound, {width} in flight* | | | | {mean[0]:.3f} | {mean[1]:.2f} | | |"
         f" {1 - mean[2]:.1%} |"
     )
 
@@ -189,8 +208,8 @@ def schedules(calls: int, jobs: int, seed: int) -> list[str]:
         ratios = [future.result() for future in compared]
 
     print(f"{calls} calls of each pass rate; seconds of virtual time; means per call.\n")
-    print("| pass rate | policy | p50 | p95 | p99 | mean | requests | tokens | failures |")
-    print("|---|---|--:|--:|--:|--:|--:|--:|--:|")
+    print("| pass rate | policy | p50 | p95 | p99 | mean | requests | tokens | work | failures |")
+    print("|---|---|--:|--:|--:|--:|--:|--:|--:|--:|")
     for rate in (None, *PASS_RATES):
         for name, verdicts in rows.items():
             print(line(rate, name, of_rate(verdicts, rate)))

@@ -5,8 +5,10 @@ This is the code that runs most often; it avoids what costs more than a microsec
 
 from __future__ import annotations
 
+import math
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from hashlib import blake2b
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -50,11 +52,12 @@ from mellea_like.runtime.event_loops import cancel_requested, split_cancellation
 from mellea_like.sampling.sender import EarlyRejection, Sender
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Sequence
+    from collections.abc import Callable, Coroutine, Sequence
 
     from mellea_like.core.conversation import Action, Context, Message
     from mellea_like.core.requirement import Requirement
     from mellea_like.sampling.recorder import CallContext
+    from mellea_like.sampling.scheduler import Scheduler
     from mellea_like.telemetry.spans import SpanScope
 
 __all__ = ["Iteration", "Turn", "derive_seed", "turn_of"]
@@ -231,7 +234,7 @@ class Iteration:
             )
         self.error.__cause__ = exc
 
-    async def _attempt(self) -> None:  # noqa: C901 (the hot path: no calls for parts of it)
+    async def _attempt(self) -> None:  # noqa: C901, PLR0912, PLR0915 (the hot path: no calls for parts)
         call = self.call
         plan = call.plan
         messages = call.messages
@@ -251,7 +254,11 @@ class Iteration:
         request.__class__ = Request
         SPENDS_ON.set(meter)
         failed = None if call.settings.iteration_timeout is None else self._try_again
-        generation = await call.sender.send(request, failed)
+        scheduler = call.recorder.scheduler
+        send = call.sender.send
+        if scheduler is not None and scheduler.restarts:
+            send = partial(self._send_impatiently, scheduler)
+        generation = await send(request, failed)
         if not isinstance(generation, Generation):
             checked_reply(plan.backend, generation)
         candidate = self._read(generation)
@@ -282,6 +289,41 @@ class Iteration:
                 self.mark = answer
             except Exception as exc:  # noqa: BLE001 (a scorer's)
                 self._unmarked(exc)
+
+    async def _send_impatiently(
+        self, scheduler: Scheduler, request: Request, failed: Callable[[BackendError], None] | None
+    ) -> Generation:
+        """Send a request, and another in its place where it takes too long for the schedule."""
+        call, meter, seed = self.call, request.meter, self.call.plan.options.seed
+        reply, restarts = None, 0
+        while reply is None:
+            seconds = scheduler.patience(self.chain, restarts)
+            began = anyio.current_time()
+            scope = anyio.CancelScope(deadline=math.inf if seconds is None else began + seconds)
+            request = replace(request, meter=meter.attempt())
+            try:
+                with scheduler.waiting_in(scope, self.chain), scope:
+                    reply = checked_reply(
+                        call.plan.backend, await call.sender.send(request, failed)
+                    )
+            except anyio.get_cancelled_exc_class():
+                # A backend may answer its cancellation with another, which no scope takes for its
+                # own: the time was up all the same.
+                if cancel_requested() or not scope.cancel_called:
+                    raise
+            finally:
+                request.meter.finish(reply)
+            if reply is None:
+                restarts += 1
+                scheduler.restarted(self.chain, anyio.current_time() - began)
+                options = request.options
+                if seed is not None:
+                    # The same seed would be the same draw, which takes as long.
+                    anew = derive_seed(seed, self.turn.iteration, f"restart {restarts}")
+                    options = options.with_seed(anew)
+                meta = replace(request.meta, retry=restarts)
+                request = replace(request, meta=meta, options=options)
+        return reply
 
     def _unmarked(self, exc: Exception) -> None:
         """Make this an errored iteration: the selection has no score or key of its candidate."""

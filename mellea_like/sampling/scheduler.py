@@ -9,6 +9,7 @@ the time.
 from __future__ import annotations
 
 import math
+from contextlib import contextmanager
 from operator import index
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,12 +17,10 @@ import anyio
 
 from mellea_like.core.slice import Outcome, Slice
 from mellea_like.sampling.iteration import Turn, turn_of
-from mellea_like.sampling.schedules.base import Progress
+from mellea_like.sampling.schedules.base import Progress, SchedulePlan
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from mellea_like.sampling.schedules.base import SchedulePlan
+    from collections.abc import Callable, Generator
 
 __all__ = ["Scheduler", "TurnPool"]
 
@@ -83,6 +82,8 @@ class Scheduler:
         abort: Callable[[BaseException, str], None],
     ) -> None:
         self._plan = plan
+        # Asking costs time in each iteration, and few schedules draw anew.
+        self.restarts = getattr(type(plan), "patience", None) not in {None, SchedulePlan.patience}
         self._pool = pool
         self._most = most + extra
         self._extra = extra
@@ -90,6 +91,7 @@ class Scheduler:
         self._clock = clock
         self._abort = abort
         self._running: dict[int, float] = {}
+        self._impatient: dict[int, anyio.CancelScope] = {}
         self._granted: dict[int, Turn | None] = {}
         self._waiting: list[_Waiting] = []
         self._opened = self._started = self._failed = self._passed = self._broken = 0
@@ -121,6 +123,36 @@ class Scheduler:
         """Take note of a turn that was granted to a chain, and that nothing was started on."""
         self._running.pop(chain, None)
         self._started -= 1
+
+    def patience(self, chain: int, restarts: int) -> float | None:
+        """Return for how long a chain may wait for a reply before it draws anew; None for ever."""
+        try:
+            spends = self._plan.restarts_spend_turns
+            seconds = self._plan.patience(restarts)
+        except Exception as exc:  # noqa: BLE001 (a bug in the schedule: the call raises it)
+            self._fail(exc)
+            return None
+        return None if self._over or (spends and not self._pool.has(chain)) else seconds
+
+    @contextmanager
+    def waiting_in(self, scope: anyio.CancelScope, chain: int) -> Generator[None]:
+        """Have what ends a chain's wait for a reply wait for ever, once it can't draw anew."""
+        self._impatient[chain] = scope
+        try:
+            yield
+        finally:
+            del self._impatient[chain]
+
+    def restarted(self, chain: int, seconds: float) -> None:
+        """Take note of an iteration that is drawn anew, after so many seconds."""
+        self._running[chain] = self._clock()
+        try:
+            if self._plan.restarts_spend_turns:
+                self._pool.take(chain)
+            self._plan.restarted(chain, seconds)
+        except Exception as exc:  # noqa: BLE001 (a bug in the schedule: the call raises it)
+            self._fail(exc)
+        self._steer()
 
     def recorded(self, slice_: Slice) -> None:
         """Take note of an iteration that has ended: part of the step that records it."""
@@ -244,6 +276,9 @@ class Scheduler:
             self._granted[waiting.chain] = None
             waiting.ready.set()
         self._waiting.clear()
+        if self._impatient and (self._over or self._plan.restarts_spend_turns):
+            for scope in self._impatient.values():
+                scope.deadline = math.inf  # There will be no other reply in place of this one.
 
     def _fail(self, error: Exception, source: str = "the schedule") -> None:
         self._abort(error, source)

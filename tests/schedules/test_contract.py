@@ -15,6 +15,7 @@ from mellea_like.sampling.schedules import (
     Hedged,
     LatencyQuantiles,
     PassRates,
+    Restart,
     SchedulePlan,
     Staggered,
 )
@@ -58,6 +59,7 @@ def test_what_decides_by_numbers_alone_learns_nothing(schedule):
     [
         (Adaptive, "rates", PassRates()),
         (Hedged, "latency", LatencyQuantiles()),
+        (Restart, "latency", LatencyQuantiles()),
         (lambda **given: Deadline(1.0, **given), "rates", PassRates()),
         (lambda **given: Deadline(1.0, **given), "latency", LatencyQuantiles()),
     ],
@@ -82,6 +84,11 @@ def test_each_learns_for_itself_unless_it_is_given_what_is_shared(make, name, sh
         (Hedged, {"quantile": "0.9"}, TypeError, "quantile is a number, not '0.9'"),
         (Hedged, {"extra": 0}, ValueError, "extra is at least 1, not 0"),
         (Hedged, {"extra": 1.0}, TypeError, "extra is a whole number .*, not 1.0"),
+        (Restart, {"quantile": 1}, ValueError, "quantile is over 0 and under 1, not 1"),
+        (Restart, {"most": 0}, ValueError, "most is at least 1, not 0"),
+        (Restart, {"schedule": "eager"}, TypeError, "schedule is a BaseSchedule, not 'eager'"),
+        (Restart, {"spend_turns": 1}, TypeError, "spend_turns is a bool, not 1"),
+        (Restart, {"latency": 0.5}, TypeError, "latency is a LatencyQuantiles, not 0.5"),
         (Hedged, {"latency": 0.5}, TypeError, "latency is a LatencyQuantiles, not 0.5"),
         (Adaptive, {"price": 0}, ValueError, "price is over 0 and finite, not 0"),
         (Adaptive, {"price": None}, TypeError, "price is a number, not None"),

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from mellea_like.sampling.schedules import Adaptive, Deadline, Eager, Hedged, Staggered
+from mellea_like.sampling.schedules import (
+    Adaptive,
+    Deadline,
+    Eager,
+    Hedged,
+    Restart,
+    Staggered,
+)
 from mellea_like.sampling.schedules.expressions import SCHEDULES, parse_schedule
 
 
@@ -18,6 +25,8 @@ from mellea_like.sampling.schedules.expressions import SCHEDULES, parse_schedule
         ("STAGGERED : 2", Staggered, {"delay": 2.0}),
         ("hedged", Hedged, {"quantile": Hedged().quantile}),
         ("hedged:0.9", Hedged, {"quantile": 0.9}),
+        ("restart", Restart, {"quantile": Restart().quantile}),
+        ("restart:0.9", Restart, {"quantile": 0.9}),
         ("adaptive", Adaptive, {"price": Adaptive().price}),
         ("adaptive:1.5", Adaptive, {"price": 1.5}),
         ("deadline:20", Deadline, {"seconds": 20.0, "risk": Deadline(1).risk}),

@@ -43,7 +43,9 @@ from mellea_like.sampling.schedules import (
     Deadline,
     Eager,
     Hedged,
+    LatencyQuantiles,
     PerRequirement,
+    Restart,
     Staggered,
 )
 from mellea_like.testing import run_virtual
@@ -253,12 +255,17 @@ def objecting():
     return object_to_threes
 
 
+seen = LatencyQuantiles(least=1)
+for tenths in range(10, 26):
+    seen.observe(tenths / 10, "draws")
+
 SURROUNDINGS = {
     "nothing": dict,
     "eager": lambda: {"schedule": Eager()},
     "pooled": lambda: {"schedule": Eager(pool=True)},
     "staggered": lambda: {"schedule": Staggered(0.75)},
     "hedged": lambda: {"schedule": Hedged(extra=2), "extra": 2},
+    "restart": lambda: {"schedule": Restart(schedule=Hedged(extra=2), latency=seen), "extra": 2},
     "adaptive": lambda: {"schedule": Adaptive()},
     "deadline": lambda: {"schedule": Deadline(60)},
     "a deadline that is short": lambda: {"schedule": Deadline(3), "compared": False},

@@ -13,6 +13,7 @@ from mellea_like.sampling.schedules.built_in import (
     Deadline,
     Eager,
     Hedged,
+    Restart,
     Staggered,
 )
 from mellea_like.sampling.schedules.learned import Beta, LatencyQuantiles, PassRates
@@ -30,6 +31,7 @@ __all__ = [
     "PassRates",
     "PerRequirement",
     "Progress",
+    "Restart",
     "SchedulePlan",
     "Staggered",
 ]

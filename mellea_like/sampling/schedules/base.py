@@ -101,6 +101,34 @@ class SchedulePlan(ABC):
             The decision.
         """
 
+    @property
+    def restarts_spend_turns(self) -> bool:
+        """Whether drawing an iteration anew spends a turn; without one left, it goes on."""
+        return False
+
+    def patience(self, restarts: int) -> float | None:
+        """Say for how long an iteration may wait for its reply before it is drawn anew.
+
+        It is asked before each request. Then the request is closed, and another sent in its place,
+        by the same iteration.
+
+        Args:
+            restarts: how often the iteration was drawn anew before.
+
+        Returns:
+            Seconds, over 0; None, as by default, for as long as it takes.
+        """
+        del restarts
+        return None
+
+    def restarted(self, chain: int, seconds: float) -> None:  # noqa: B027 (by default it does nothing)
+        """Learn that an iteration is drawn anew; by default, nothing.
+
+        Args:
+            chain: whose iteration.
+            seconds: how long its reply was waited for.
+        """
+
     def observe(self, slice_: Slice) -> None:  # noqa: B027 (by default it does nothing)
         """Learn from an iteration that has ended, whatever its outcome; by default, nothing.
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from mellea_like.sampling.schedules.base import CallFacts, Progress
     from mellea_like.sampling.schedules.learned import Beta
 
-__all__ = ["Adaptive", "Deadline", "Eager", "Hedged", "Staggered", "width_for"]
+__all__ = ["Adaptive", "Deadline", "Eager", "Hedged", "Restart", "Staggered", "width_for"]
 
 
 def _check(name: str, value: object, kind: type) -> None:
@@ -198,6 +198,112 @@ class _Hedging(SchedulePlan):
     def observe(self, slice_: Slice) -> None:
         """Learn how long an iteration took."""
         self.schedule.latency.learn(slice_, self.model)
+
+
+@dataclass(frozen=True, slots=True)
+class Restart(BaseSchedule):
+    """Closes the request of an iteration that takes unusually long, and draws it anew.
+
+    An iteration whose reply takes longer than most iterations do (than the ``quantile`` of the
+    durations known so far, per model) sends another request in place of that one, with another
+    seed. It remains one iteration, whose usage has both requests. When iterations start is another
+    schedule's to say: ``Restart(schedule=Hedged())`` does both.
+
+    It helps where slowness is redrawn: a busy replica behind a load balancer, a reply that rambles.
+    Where the prompt itself is what takes long, or the whole server is slow, what had arrived is
+    lost, so that an iteration is drawn anew ``most`` times only and then takes as long as it does.
+    The time that a request waits for a limiter counts. (With heavy tails, the expected time to a
+    reply is least with restarts at a fixed cutoff: Luby, Sinclair and Zuckerman, "Optimal speedup
+    of Las Vegas algorithms", IPL 47, 1993.)
+
+    Until enough durations are known (see `LatencyQuantiles`), nothing is drawn anew.
+
+    Args:
+        quantile: the share of iterations that do not take unusually long, between 0 and 1.
+        schedule: when iterations may start; by default as many as ``concurrency_budget`` at once,
+            with pooled turns.
+        most: how often an iteration is drawn anew at most, at least 1.
+        spend_turns: whether drawing anew spends one of the call's turns, so that it makes no more
+            requests than it has turns, retries aside. An iteration whose call has no turn left
+            takes as long as it does.
+        latency: the durations known so far. By default each schedule learns its own; give several
+            of them one object to learn from each other.
+
+    Raises:
+        TypeError: an argument is of the wrong type.
+        ValueError: an argument is out of its range.
+    """
+
+    quantile: float = 0.95
+    schedule: BaseSchedule = Eager(pool=True)
+    most: int = 2
+    spend_turns: bool = False
+    latency: LatencyQuantiles = field(default_factory=LatencyQuantiles)
+
+    def __post_init__(self) -> None:
+        real_number("Restart: quantile", self.quantile, over=0, under=1)
+        _check("Restart: schedule", self.schedule, BaseSchedule)
+        whole_number("Restart: most", self.most)
+        _check("Restart: spend_turns", self.spend_turns, bool)
+        _check("Restart: latency", self.latency, LatencyQuantiles)
+
+    @property
+    def pooled(self) -> bool:
+        """Whether turns are open to fresh chains: as the other schedule has it."""
+        return self.schedule.pooled
+
+    @property
+    def extra(self) -> int:
+        """How many iterations beyond ``concurrency_budget`` the other schedule may start."""
+        return self.schedule.extra
+
+    @property
+    def seconds(self) -> float | None:
+        """When the call's time is up, by the other schedule."""
+        return self.schedule.seconds
+
+    def begin(self, facts: CallFacts) -> SchedulePlan:
+        """Begin a call."""
+        plan = self.schedule.begin(facts) or _Wide(facts.concurrency_budget)
+        return _Restarting(self, plan, facts.model)
+
+
+@dataclass(slots=True)
+class _Restarting(SchedulePlan):
+    """Starts what another schedule starts, and knows how long a reply may take."""
+
+    schedule: Restart
+    plan: SchedulePlan
+    model: str | None
+    waited: dict[int, float] = field(default_factory=dict[int, float])
+
+    @property
+    def restarts_spend_turns(self) -> bool:
+        """Whether drawing an iteration anew spends a turn."""
+        return self.schedule.spend_turns
+
+    def decide(self, progress: Progress) -> Go:
+        """Decide as the other schedule does."""
+        return self.plan.decide(progress)
+
+    def patience(self, restarts: int) -> float | None:
+        """Wait as long as most iterations take."""
+        if restarts >= self.schedule.most:
+            return None
+        usual = self.schedule.latency.quantile(self.schedule.quantile, self.model)
+        return None if usual is None else usual + SLACK
+
+    def restarted(self, chain: int, seconds: float) -> None:
+        """Learn that a reply would have taken longer."""
+        self.waited[chain] = self.waited.get(chain, 0.0) + seconds
+        self.schedule.latency.observe(seconds, self.model, censored=True)
+        self.plan.restarted(chain, seconds)
+
+    def observe(self, slice_: Slice) -> None:
+        """Learn how long the latest draw of an iteration took."""
+        before = self.waited.pop(slice_.chain, 0.0)
+        self.schedule.latency.learn(slice_, self.model, before=before)
+        self.plan.observe(slice_)
 
 
 @dataclass(frozen=True, slots=True)

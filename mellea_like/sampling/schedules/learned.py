@@ -82,7 +82,7 @@ class LatencyQuantiles:
         durations = _now_used(self._known, key, lambda: _Durations(self._window))
         durations.add(float(seconds), censored=censored)
 
-    def learn(self, slice_: Slice, key: Hashable = None) -> None:
+    def learn(self, slice_: Slice, key: Hashable = None, *, before: float = 0.0) -> None:
         """Take note of how long an iteration took, by its record.
 
         One that errored or was cancelled is censored: a good reply would have taken longer. (So a
@@ -91,9 +91,10 @@ class LatencyQuantiles:
         Args:
             slice_: its record.
             key: what took so long.
+            before: the seconds of it that its earlier draws took, which are known already.
         """
         judged = slice_.outcome is Outcome.PASSED or slice_.outcome is Outcome.FAILED
-        self.observe(max(0.0, slice_.duration), key, censored=not judged)
+        self.observe(max(0.0, slice_.duration - before), key, censored=not judged)
 
     def quantile(self, q: float, key: Hashable = None) -> float | None:
         """Return the duration within which a share ``q`` of the iterations ends.

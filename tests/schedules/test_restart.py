@@ -1,0 +1,146 @@
+"""`Restart`: what takes unusually long is closed and drawn anew."""
+
+from __future__ import annotations
+
+import anyio
+import pytest
+from engine_kit import Busy, yes
+from schedule_kit import facts, progress, took
+
+from mellea_like import Generation, Outcome, RejectionSamplingStrategy, Usage
+from mellea_like.errors import LimitExceeded
+from mellea_like.sampling.schedules import (
+    Eager,
+    Hedged,
+    LatencyQuantiles,
+    Restart,
+    SchedulePlan,
+    Staggered,
+)
+
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
+
+
+def usually(seconds):
+    """Durations of which every quantile is the same."""
+    latency = LatencyQuantiles(least=1)
+    for _ in range(200):
+        latency.observe(seconds)
+    return latency
+
+
+class Draws(Busy):
+    """Each draw of an iteration takes as long as a table says: 1 s where it says nothing."""
+
+    def __init__(self, slow=None, replies=None):
+        super().__init__(self.answer)
+        self.slow = slow or {}
+        self.asked = []
+        self.replies = replies
+
+    async def answer(self, request):
+        draw = request.meta.iteration, request.meta.retry
+        self.asked.append((*draw, request.options.seed))
+        meter = request.meter.start()
+        meter.update(input_tokens=7, output_tokens=1)
+        await anyio.sleep(self.slow.get(draw, 1.0))
+        meter.settle(input_tokens=7, output_tokens=5)
+        reply = "yes" if self.replies is None else self.replies.get(draw[0], "no")
+        if isinstance(reply, Exception):
+            raise reply
+        return Generation(reply, usage=meter.usage)
+
+
+def restarting(backend, width=1, **given):
+    schedule = Restart(**{"latency": usually(2.0), **given})
+    return RejectionSamplingStrategy(
+        backend, loop_budget=2, concurrency_budget=width, schedule=schedule, options={"seed": 1}
+    )
+
+
+async def test_a_straggler_is_closed_and_drawn_anew_by_the_same_iteration():
+    backend = Draws({(1, 0): 100.0})
+    result = await restarting(backend).sample("do", [yes])
+    (slice_,) = result.slices
+    assert (slice_.iteration, slice_.outcome) == (1, Outcome.PASSED)
+    assert result.elapsed == pytest.approx(3.0)
+    # What the closed one had cost is known as far as it had come.
+    assert result.usage == Usage(2, 14, 6, 1)
+    assert slice_.generation.usage == Usage(1, 7, 5)
+    first, second = backend.asked
+    assert (first[:2], second[:2]) == ((1, 0), (1, 1))
+    assert first[2] != second[2]  # Another seed, or it would be the same draw.
+
+
+async def test_after_so_many_restarts_it_takes_as_long_as_it_does():
+    backend = Draws({(1, n): 9.0 for n in range(9)})
+    result = await restarting(backend, most=3).sample("do", [yes])
+    assert result.elapsed == pytest.approx(3 * 2.0 + 9.0)
+    assert len(backend.asked) == result.usage.requests == 4
+
+
+@pytest.mark.parametrize(("spend", "slices", "requests"), [(True, 1, 2), (False, 2, 6)])
+async def test_a_restart_may_cost_a_turn_so_that_requests_are_no_more_than_turns(
+    spend, slices, requests
+):
+    backend = Draws({(i, n): 5.0 for i in (1, 2) for n in range(3)}, {})
+    result = await restarting(backend, spend_turns=spend).sample("do", [yes])
+    assert (len(result.slices), result.usage.requests) == (slices, requests)
+
+
+async def test_a_straggler_goes_on_when_a_sibling_has_taken_the_last_turn():
+    # Iterations 1 and 3 begin; the straggler's sibling takes 4, then 2, before the 2 s are over.
+    backend = Draws({(1, 0): 6.0, (3, 0): 1.5, (4, 0): 0.1}, {})
+    result = await restarting(backend, 2, spend_turns=True).sample("do", [yes])
+    assert sorted(s.iteration for s in result.slices) == [1, 2, 3, 4]
+    assert result.usage.requests == 4
+    assert result.elapsed == pytest.approx(6.0)
+
+
+async def test_a_straggler_goes_on_when_the_call_may_start_nothing_more():
+    backend = Draws({(1, 0): 6.0}, {1: "yes", 4: LimitExceeded("the budget is spent")})
+    result = await restarting(backend, 2).sample("do", [yes])
+    assert (result.best.iteration, result.elapsed) == (1, pytest.approx(6.0))
+
+
+async def test_the_winner_closes_what_was_drawn_anew():
+    slow = {(1, 0): 9.0, (1, 1): 9.0, (3, 0): 1.9, (4, 0): 1.9}
+    backend = Draws(slow, {4: "yes"})
+    result = await restarting(backend, 2).sample("do", [yes])
+    assert (result.best.iteration, result.elapsed) == (4, pytest.approx(3.8))
+    assert {s.iteration: s.outcome for s in result.slices}[1] is Outcome.CANCELLED
+    assert backend.in_flight == 0
+    assert result.usage.requests == backend.started == 4
+
+
+async def test_nothing_is_drawn_anew_before_enough_is_known_and_then_it_learns():
+    latency = LatencyQuantiles(least=4)
+    strategy = restarting(Draws({(1, 0): 30.0}), quantile=0.75, latency=latency)
+    assert (await strategy.sample("do", [yes])).elapsed == 30.0
+    for _ in range(9):
+        await restarting(Draws(), quantile=0.75, latency=latency).sample("do", [yes])
+    assert (await strategy.sample("do", [yes])).elapsed == pytest.approx(2.0)
+    # The closed draw would have taken longer than it was given, and the second one took 1 s.
+    assert latency.quantile(0.75) == pytest.approx(1.0)
+
+
+def test_the_other_schedule_says_when_iterations_start():
+    for inner in (Eager(), Eager(pool=True), Staggered(2), Hedged(extra=3)):
+        schedule = Restart(schedule=inner)
+        assert (schedule.pooled, schedule.extra) == (inner.pooled, inner.extra)
+        assert schedule.timing_dependent
+        plan, own = schedule.begin(facts()), inner.begin(facts())
+        if own is not None:
+            assert plan.decide(progress(0.5, [0.0])) == own.decide(progress(0.5, [0.0]))
+    alone = Restart(schedule=Eager()).begin(facts(concurrency_budget=3))
+    assert alone.decide(progress()).more == 3
+
+
+def test_a_draw_that_was_closed_counts_as_one_that_would_have_taken_longer():
+    latency = LatencyQuantiles(least=1)
+    plan = Restart(latency=latency).begin(facts())
+    assert isinstance(plan, SchedulePlan)
+    plan.restarted(0, 4.0)
+    plan.observe(took(5.0))  # One second was the second draw's.
+    plan.observe(took(5.0))
+    assert [latency.quantile(q, "model") for q in (0.3, 0.5)] == [1.0, 5.0]
