@@ -293,13 +293,16 @@ class Meter:
         self.add(request)
         return request
 
-    def attempt(self) -> Meter:
+    def attempt(self, model: str | None = None) -> Meter:
         """Begin another try of the request, whose cost is part of this meter's.
+
+        Args:
+            model: which model is asked, where tries may ask different ones.
 
         Returns:
             The try's own meter.
         """
-        attempt = Meter()
+        attempt = Meter() if model is None else _ModelMeter(model)
         self.add(attempt)
         return attempt
 
@@ -335,6 +338,14 @@ class Meter:
             self._requests = []
 
     @property
+    def asked(self) -> str | None:
+        """The model that was asked last, where a try said so."""
+        for part in reversed(self._requests or ()):
+            if isinstance(part, Meter) and (model := part.asked) is not None:
+                return model
+        return None
+
+    @property
     def started(self) -> bool:
         """Whether it is known how many requests were sent."""
         return self._requests is not None
@@ -347,6 +358,20 @@ class Meter:
         if len(self._requests) == 1:
             return self._requests[0].usage
         return sum((request.usage for request in self._requests), Usage())
+
+
+class _ModelMeter(Meter):
+    """The meter of a try that asks one of several models."""
+
+    __slots__ = ("_model",)
+
+    def __init__(self, model: str) -> None:
+        super().__init__()
+        self._model = model
+
+    @property
+    def asked(self) -> str | None:
+        return super().asked or self._model
 
 
 def cost_of(meter: Meter, reply: Generation | None) -> Usage:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 
     from mellea_like.core.backend import Backend, Request
+    from mellea_like.core.generation import Meter
 
 __all__ = ["Limit", "LimitedBackend", "Permit", "RequestEnd", "noting"]
 
@@ -24,11 +25,14 @@ class RequestEnd(NamedTuple):
         generation: the reply, or None.
         error: what was raised instead of a reply, cancellations included; None with a reply, and
             where a stream was left early.
+        model: the model that was asked, the last one where a backend asked several; None where the
+            backend has one only.
     """
 
     usage: Usage
     generation: Generation | None
     error: BaseException | None
+    model: str | None = None
 
 
 class Permit(Protocol):
@@ -106,7 +110,7 @@ class LimitedBackend(BackendWrapper):
             error = exc
             raise
         finally:
-            end = RequestEnd(cost_of(request.meter, generation), generation, error)
+            end = _end_of(request.meter, generation, error)
             _release(permits, end)
             del error, end  # Break the cycle between frame and exception.
 
@@ -126,7 +130,7 @@ class LimitedBackend(BackendWrapper):
             raise
         finally:
             generation = seen[-1] if seen else None
-            end = RequestEnd(cost_of(request.meter, generation), generation, error)
+            end = _end_of(request.meter, generation, error)
             _release(permits, end)
             del error, end
 
@@ -151,6 +155,10 @@ async def _admit(limits: Sequence[Limit], request: Request, backend: Backend) ->
         _release(permits, RequestEnd(Usage(), None, exc))
         raise
     return permits
+
+
+def _end_of(meter: Meter, generation: Generation | None, error: BaseException | None) -> RequestEnd:
+    return RequestEnd(cost_of(meter, generation), generation, error, meter.asked)
 
 
 def _release(permits: Sequence[Permit], end: RequestEnd) -> None:

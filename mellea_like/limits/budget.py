@@ -23,7 +23,7 @@ from mellea_like.limits.accounts import (
     in_money,
 )
 from mellea_like.limits.base import LimitedBackend
-from mellea_like.limits.fallback import FallbackBackend
+from mellea_like.limits.fallback import FallbackBackend, models_of
 from mellea_like.runtime.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -109,7 +109,8 @@ class Budget:
         money: the most money, in the currency of ``prices``.
         seconds: how long requests are admitted, from the first one that was.
         prices: the price of each model by its name, as `price_for` finds it; by default those of
-            the budget around this one. A request is priced by the model that it asks for.
+            the budget around this one. A request is priced by the model that it asks for; behind a
+            `FallbackBackend`, by the one that was asked last.
         assume_output_tokens: the longest reply to reserve for where the options have no
             ``max_tokens``; by default that of the budget around this one.
         within: the budget around this one: each request needs room in both. A budget within another
@@ -253,14 +254,18 @@ class Budget:
         roots = tuple(dict.fromkeys(budget.chain[-1] for budget in budgets))
         for root in roots:
             root._enter_loop()
-        model = request.options.model or getattr(backend, "model", None)
+        named = request.options.model
+        models = models_of(backend) if named is None else (named,)
         sent = estimate_input_tokens(request)
-        rates: list[Rate] = []
+        rates: list[dict[str | None, Rate]] = []
         wants: list[tuple[Account, Amounts]] = []
         for budget in budgets:
-            received, rate = budget._terms(request.options, model)
-            rates.append(rate)
-            wants.append((budget._account, amounts(1, sent, received, rate)))
+            terms = {model: budget._terms(request.options, model) for model in models}
+            wanted = {m: amounts(1, sent, received, rate) for m, (received, rate) in terms.items()}
+            dearest = max(wanted, key=lambda model: wanted[model].money)
+            # The first is for what ends before a model is asked.
+            rates.append({None: terms[dearest][1], **{m: rate for m, (_, rate) in terms.items()}})
+            wants.append((budget._account, wanted[dearest]))
             budget._require_time()
         claim = Claim(wants)
         claim.decide()
@@ -392,7 +397,7 @@ class _Reservation:
 
     __slots__ = ("_claim", "_rates", "_sent")
 
-    def __init__(self, claim: Claim, sent: int, rates: Sequence[Rate]) -> None:
+    def __init__(self, claim: Claim, sent: int, rates: Sequence[Mapping[str | None, Rate]]) -> None:
         self._claim = claim
         self._sent = sent
         self._rates = rates
@@ -401,7 +406,10 @@ class _Reservation:
         requests, unknown = end.usage.requests, end.usage.unknown
         sent, received = charged_tokens(end, self._sent)
         cached = min(sent, end.usage.cached_input_tokens)
-        charged = [amounts(requests, sent, received, rate, cached) for rate in self._rates]
+        charged: list[Amounts] = []
+        for rates in self._rates:
+            rate = rates[end.model if end.model in rates else None]
+            charged.append(amounts(requests, sent, received, rate, cached))
         self._claim.settle(charged, unknown)
 
 

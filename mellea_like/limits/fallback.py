@@ -6,7 +6,14 @@ from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from mellea_like.core.backend import Options, can_coalesce, can_judge, checked_reply, is_backend
+from mellea_like.core.backend import (
+    BackendWrapper,
+    Options,
+    can_coalesce,
+    can_judge,
+    checked_reply,
+    is_backend,
+)
 from mellea_like.core.display import add_note, error_text
 from mellea_like.core.generation import Generation
 from mellea_like.errors import BackendError
@@ -22,7 +29,7 @@ if TYPE_CHECKING:
     from mellea_like.core.generation import Meter
     from mellea_like.limits.backoff_gate import BackoffGate
 
-__all__ = ["FallbackBackend"]
+__all__ = ["FallbackBackend", "models_of"]
 
 T = TypeVar("T")
 
@@ -36,7 +43,8 @@ class _Member(NamedTuple):
 
     def asked(self, request: Request) -> Request:
         """Return the request as this backend gets it, with a meter of its own."""
-        return replace(request, meter=request.meter.attempt())
+        model = request.options.model or getattr(self.backend, "model", None)
+        return replace(request, meter=request.meter.attempt(model))
 
     def signed(self, reply: Generation, whole: Meter) -> Generation:
         """Return a reply with what it cost in all, and the model that it is from, if known."""
@@ -57,8 +65,10 @@ class FallbackBackend:
     says in its ``model`` who answered; a request costs what all that were asked for it cost.
 
     It streams if all its backends do; a stream may go to the next one until its first piece is
-    there. It judges if all do. For telemetry and for the prices of a budget around it, it goes by
-    the model of the first; budgets and limiters of one backend go inside, around that one.
+    there. It judges if all do. For telemetry it goes by the model of the first. A budget of money
+    around it needs the prices of all its models: it reserves what the dearest would cost, and
+    charges what the one that was asked last does. Budgets and limiters of one backend go inside,
+    around that one; a `RetryBackend` around it is refused.
 
     Args:
         primary: the backend that is asked first.
@@ -198,6 +208,16 @@ class FallbackBackend:
             close = getattr(backend, "aclose", None)
             if close is not None:
                 await close()
+
+
+def models_of(backend: Backend) -> tuple[str | None, ...]:
+    """Return the models that may answer a request: several behind a `FallbackBackend`."""
+    inner: Any = backend
+    while isinstance(inner, BackendWrapper):
+        inner = inner.inner
+    if not isinstance(inner, FallbackBackend):
+        return (getattr(backend, "model", None),)
+    return tuple(dict.fromkeys(model for one in inner.backends for model in models_of(one)))
 
 
 async def _signed(

@@ -143,12 +143,20 @@ class RetryBackend(BackendWrapper):
 
     Raises:
         TypeError: ``inner`` isn't a backend, or ``policy`` isn't a `Retry`.
+        ValueError: ``inner`` tries again by itself.
     """
 
     retries = True
 
     def __init__(self, inner: Backend, policy: Retry | None = None) -> None:
         super().__init__(inner)
+        if gate_before(inner) is None:
+            msg = (
+                f"RetryBackend takes a backend that does not try again by itself, and"
+                f" {type(inner).__name__} does, or a backend in it: each of its tries would be"
+                " tried again; give that one the policy, as in FallbackBackend(a, b, retry=...)"
+            )
+            raise ValueError(msg)
         self.policy = Retry() if policy is None else policy
         if not isinstance(self.policy, Retry):
             msg = f"RetryBackend takes a Retry, not {policy!r}"

@@ -490,6 +490,8 @@ class Iteration:
         draft.usage = self._usage()
         draft.stage = None if self.call.stage is None else self.call.stage.index
         draft.asked = self.call.model
+        if self.generation is None and self.meter is not None:
+            draft.asked = self.meter.asked or draft.asked
         draft.__class__ = Slice
         slice_: Slice = draft
         return slice_

@@ -263,7 +263,11 @@ def _plan_stages(settings: Settings, **given: Any) -> Plan:
 
 
 def _check_spending(budget: Budget, plan: Plan, settings: Settings) -> None:
-    budget.check(plan.options, plan.model)
+    # Imported lazily: most programs don't need it.
+    from mellea_like.limits.fallback import models_of  # noqa: PLC0415
+
+    for model in models_of(plan.backend):
+        budget.check(plan.options, model)
     for requirement in plan.requirements:
         _check_judges_budget(budget, requirement, plan.judge, settings.judge_options)
 
@@ -285,9 +289,13 @@ def _check_judges_budget(
         _check_judges_budget(budget, part, default, options)
     if requirement.parts or not requirement.judged:
         return
+    # Imported lazily: most programs don't need it.
+    from mellea_like.limits.fallback import models_of  # noqa: PLC0415
+
     judge = default if requirement.judge is None else requirement.judge
     try:
-        budget.check(options, options.model or getattr(judge, "model", None))
+        for model in models_of(judge):
+            budget.check(options, model)
     except ValueError as exc:
         what = f"this is about the judge of requirement {requirement.name!r}"
         exc.add_note(f"{what}: its options are the strategy's judge_options")

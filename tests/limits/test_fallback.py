@@ -9,7 +9,7 @@ import anyio
 import pytest
 from http_server import Answer, OpenAIServer
 
-from mellea_like import FallbackBackend, RejectionSamplingStrategy, Requirement, Verdict
+from mellea_like import FallbackBackend, Price, RejectionSamplingStrategy, Requirement, Verdict
 from mellea_like.backends.function import FunctionBackend
 from mellea_like.backends.openai import OpenAIBackend
 from mellea_like.backends.scripted import Reply, ScriptedBackend
@@ -19,6 +19,7 @@ from mellea_like.core.conversation import Message
 from mellea_like.core.generation import Generation, Usage
 from mellea_like.errors import (
     AuthenticationFailed,
+    BackendTimeout,
     BackendUnavailable,
     CircuitOpen,
     InvalidRequest,
@@ -217,6 +218,72 @@ def test_a_budget_inside_is_not_charged_from_outside_as_well():
     backend = FallbackBackend(LimitedBackend(Named("a", "good"), budget), Named("b", "good"))
     strategy = RejectionSamplingStrategy(backend, budget=budget)
     assert run(strategy.sample, "x", [GOOD]).success
+
+
+DEAR = {"a": Price(1, 1), "b": Price(10, 10)}
+
+
+@pytest.mark.parametrize("library", ["asyncio", "trio"])
+@pytest.mark.parametrize("streams", [False, True])
+@pytest.mark.parametrize(("first", "paid"), [("good", 1), (DOWN, 10)])
+def test_a_budget_of_money_is_charged_what_the_model_costs_that_answered(
+    first, paid, streams, library
+):
+    counted = Generation("good", usage=Usage(1, 1000, 1000))
+    members = [always(item) for item in (counted if first == "good" else first, counted)]
+    for member, name in zip(members, "ab", strict=True):
+        member.model = name
+    budget = Budget(money=1, prices=DEAR, assume_output_tokens=10)
+    early = Requirement("good", lambda c: True, inline=True, stream=lambda t, d: Verdict.UNKNOWN)
+    strategy = RejectionSamplingStrategy(FallbackBackend(*members, retry=ONCE), budget=budget)
+    result = run(strategy.sample, "x", [early if streams else GOOD], library=library)
+    assert result.success
+    tokens = budget.spent.input_tokens + budget.spent.output_tokens
+    assert budget.spent.money == pytest.approx(tokens * 1e-6 * paid)
+    assert result.ledger(DEAR).total.cost == pytest.approx(tokens * 1e-6 * paid)
+    assert (budget.statistics().reserved.money, result.best.model) == (0, "ab"[paid > 1])
+
+
+def test_a_reply_that_is_not_waited_for_costs_what_the_model_does_that_was_asked():
+    async def lost(first):
+        late = ScriptedBackend(lambda request: Reply("x", delay=60))
+        members = (always(first), late) if isinstance(first, Exception) else (late, always(first))
+        for member, name in zip(members, "ab", strict=True):
+            member.model = name
+        budget = Budget(money=1, prices=DEAR, assume_output_tokens=10)
+        backend = FallbackBackend(*members, retry=ONCE)
+        strategy = RejectionSamplingStrategy(
+            backend, loop_budget=1, budget=budget, iteration_timeout=1
+        )
+        asked: list[str | None] = []
+        with pytest.raises(BackendTimeout):
+            await strategy.sample("x" * 400, [GOOD], on_slice=lambda s: asked.append(s.model))
+        return budget.spent, asked
+
+    for first, model, price in ((DOWN, "b", 10e-6), ("good", "a", 1e-6)):
+        spent, asked = run(lost, first)
+        assert spent.input_tokens > 3
+        assert spent.money == pytest.approx(spent.input_tokens * price)
+        assert asked == [model]
+
+
+def test_a_budget_of_money_has_room_for_the_dearest_model_and_knows_all_prices():
+    pair = Named("a", "good"), Named("b", "good")
+    strategy = RejectionSamplingStrategy(FallbackBackend(*pair), options={"max_tokens": 1000})
+    unknown = Budget(money=1, prices={"a": Price(1, 1)})
+    with pytest.raises(ValueError, match="none for the model 'b'"):
+        run(partial(strategy.sample, budget=unknown), "x", [GOOD])
+    small = Budget(money=0.005, prices=DEAR)
+    with pytest.raises(LimitExceeded, match=r"may take 0\.01"):
+        run(partial(strategy.sample, budget=small), "x", [GOOD])
+    assert (pair[0].asked, pair[1].asked) == (0, 0)
+
+
+def test_retries_around_it_are_refused():
+    both = FallbackBackend(always("x"), always("y"))
+    for inner in (both, LimitedBackend(both, ConcurrencyLimiter(1)), RetryBackend(always("x"))):
+        with pytest.raises(ValueError, match=r"does not try again by itself.*retry=\.\.\."):
+            RetryBackend(inner)
 
 
 def test_it_goes_by_what_its_backends_say():
