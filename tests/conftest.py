@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import inspect
 import ipaddress
 import os
@@ -56,6 +57,12 @@ def pytest_ignore_collect(collection_path, config):
     if config.option.markexpr.startswith("alone") and collection_path.name.startswith("test_"):
         return "mark.alone" not in collection_path.read_text(encoding="utf-8") or None
     return None
+
+
+def pytest_collection_finish():
+    """What was imported stays: the garbage collector need not look through it at each turn."""
+    gc.collect()
+    gc.freeze()
 
 
 # --- a call that blocks the event loop fails the test -----------------------------------------

@@ -66,15 +66,6 @@ class Asking:
         return {name: (at, end) for name, at, end in self.ends}
 
 
-@pytest.fixture
-def young_heap():
-    """Only what is made from now on is looked at by the collector: all else takes seconds."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
-
-
 # --- arguments --------------------------------------------------------------------------------
 
 WHOLE = ["requests", "input_tokens", "output_tokens", "assume_output_tokens"]
@@ -474,7 +465,7 @@ def test_a_budget_in_use_in_one_event_loop_refuses_another(library):
 
 
 @pytest.mark.anyio
-async def test_nothing_is_kept_of_requests_that_have_ended(virtual_clock, young_heap):
+async def test_nothing_is_kept_of_requests_that_have_ended(virtual_clock):
     class Marked(Message):
         pass
 
