@@ -16,6 +16,7 @@ import mellea_like.backends
 DEPENDENCIES = "anyio, pydantic, tenacity, opentelemetry.trace, opentelemetry.metrics"
 
 OPTIONAL = {
+    "datasketch",
     "gguf",
     "httpx",
     "ijson",
@@ -236,6 +237,7 @@ WITH_EXTRAS = (
     "mellea_like.backends.mcp",
     "mellea_like.backends.openai",
     "mellea_like.backends.reward_model",
+    "mellea_like.batch.minhash",
     "mellea_like.batch.rows.parquet",
     "mellea_like.export.arrow",
     "mellea_like.batch.rows.template",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 from mellea_like.batch.batch_run import BatchRun
 from mellea_like.batch.identity import identity_of
 from mellea_like.batch.item import Work
+from mellea_like.batch.unique import UniqueReplies, threshold_of
 from mellea_like.core.argument_checks import is_async, takes, whole_number
 from mellea_like.sampling.base import BaseSamplingStrategy
 from mellea_like.sampling.prepare import plan_call
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
         fail_fast: bool
         journal: Journal | str | os.PathLike[str] | None
         keep_errors: bool
+        unique: bool | float
         on_progress: OnProgress | None
         settings: Mapping[str, Any] | None
 
@@ -134,6 +136,7 @@ def sample_many(
     fail_fast: bool = False,
     journal: Journal | str | os.PathLike[str] | None = None,
     keep_errors: bool = True,
+    unique: bool | float = False,
     on_progress: OnProgress | None = None,
     settings: Mapping[str, Any] | None = None,
 ) -> BatchRun[Any]:
@@ -176,6 +179,13 @@ def sample_many(
         keep_errors: whether an item whose call raised is done with for the journal. With False it
             is sampled anew when the run is resumed: what a server that was away for an hour made
             of items says nothing about them.
+        unique: whether the replies that win have to differ between the items of the run: one that
+            says the same as another item's has failed, with that item's id as the reason, and the
+            item goes on as after any failure. True compares texts without regard to case and
+            spaces; a similarity, over 0 and under 1, also refuses near-duplicates: texts of whose
+            runs of three words at least that share are common to both (their Jaccard index, by
+            MinHash, give or take 0.1; the extra ``dedupe``). A reply reserves its text while it is
+            checked further. With a journal, what it has is compared too.
         on_progress: is told how far the run has come: at the start, at the end, and between them
             when something changed, at most every half second. A plain function, on the event loop.
             If it raises, that is logged, and it is called no more.
@@ -189,6 +199,7 @@ def sample_many(
     Raises:
         TypeError: an argument is of the wrong type.
         ValueError: an argument is out of its range, or the strategy has no backend.
+        ImportError: a similarity needs datasketch: the extra ``dedupe``.
         RequirementError: a requirement needs a judge, and its judge can't judge.
     """
     whole_number("sample_many: concurrency", concurrency)
@@ -205,11 +216,15 @@ def sample_many(
     ):
         msg = f"on_progress is a plain function of one Progress, not {on_progress!r}"
         raise TypeError(msg)
+    replies = None
+    if (threshold := threshold_of(unique)) is not None:
+        replies = UniqueReplies(threshold)
+        requirements = (*requirements, replies.requirement)
     # Finds the mistakes that would be every item's, before the first one is sampled.
     plan_call(
         strategy.settings, "an item", requirements, format=format, options=options, budget=budget
     )
-    work = Work(strategy, tuple(requirements), action, format, options, budget)
+    work = Work(strategy, tuple(requirements), action, format, options, budget, unique=replies)
     identity: Mapping[str, Any] = {}
     if journal is not None:
         identity = identity_of(strategy, requirements, action, format, options, settings)

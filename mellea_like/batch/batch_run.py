@@ -161,6 +161,8 @@ class BatchRun(Generic[T]):
                 self._open_journal = await stack.enter_async_context(
                     self._journal.open(self._identity)
                 )
+                if self._work.unique is not None:
+                    await self._work.unique.load(self._open_journal)
             self._began = anyio.current_time()
             if self._reporter is not None:
                 stack.callback(self._reporter.close)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from mellea_like.batch.journal.journal import OpenJournal
     from mellea_like.batch.journal.reader import StoredItem
+    from mellea_like.batch.unique import UniqueReplies
     from mellea_like.core.backend import Options
     from mellea_like.core.conversation import Action
     from mellea_like.core.requirement import Requirement
@@ -138,6 +139,7 @@ class Work(NamedTuple):
     format: Any
     options: Options | Mapping[str, Any] | None
     budget: Budget | None
+    unique: UniqueReplies | None = None
 
     def job(self, position: int, item: Any) -> Job:
         """Make the job of an item."""
@@ -154,10 +156,23 @@ class Work(NamedTuple):
         if job.action is None:
             assert job.error is not None  # noqa: S101 (there is one or the other)
             return job.error
+        if self.unique is None:
+            return await self._call(job, job.action, on_slice)
+        outcome = None
+        try:
+            heard = self.unique.begin(job.id, on_slice)
+            outcome = found = await self._call(job, job.action, heard)
+        finally:
+            self.unique.finish(job.id, outcome)
+        return found
+
+    async def _call(
+        self, job: Job, action: Action[Any], on_slice: Callable[[Slice], None] | None
+    ) -> SamplingResult[Any] | Exception:
         PATIENT.set(True)  # An outage shall not fail all items at once.
         try:
             return await self.strategy.sample(
-                job.action,
+                action,
                 self.requirements,
                 format=self.format,
                 options=self.options,

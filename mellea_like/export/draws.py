@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
+from mellea_like.batch.unique import UNIQUE
 from mellea_like.core.generation import REJECTED
 from mellea_like.report.iterations import decision_of, problems_of, winners_of
 
@@ -212,7 +213,8 @@ class Choice:
 def draws_of(trace: Mapping[str, Any]) -> list[Draw]:
     """Read the replies of a call that were judged and whose words are kept.
 
-    One that was closed while it arrived is left out: its model would have gone on.
+    One that was closed while it arrived is left out: its model would have gone on. So is one that
+    failed only because another item's reply was like it.
     """
     winners = {s["iteration"]: rank for rank, s in enumerate(winners_of(trace))}
     scores = scores_of(trace)
@@ -230,8 +232,17 @@ def draws_of(trace: Mapping[str, Any]) -> list[Draw]:
             reasons=problems_of(s),
         )
         for s in trace["slices"]
-        if s["outcome"] in {"passed", "failed"} and s["text"] and s["finish_reason"] != REJECTED
+        if s["outcome"] in {"passed", "failed"}
+        and s["text"]
+        and s["finish_reason"] != REJECTED
+        and not _only_a_duplicate(s)
     ]
+
+
+def _only_a_duplicate(s: Mapping[str, Any]) -> bool:
+    """Tell of a reply that failed whether all that is wrong with it is another item's reply."""
+    failed = [v["description"] for v in s["validations"] if v["status"] == "failed"]
+    return bool(failed) and all(description.startswith(UNIQUE) for description in failed)
 
 
 def prompt_of(trace: Mapping[str, Any]) -> Messages | None:

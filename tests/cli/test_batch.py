@@ -70,6 +70,19 @@ def test_a_result_stands_for_each_row(batch, server, tmp_path):
     assert err.splitlines()[-1].startswith("5 rows: 1 passed, 4 failed; 9 requests, 99 tokens, ")
 
 
+def test_rows_may_have_to_get_replies_that_differ(batch, server, tmp_path):
+    options = ("--unique", "exact", "--journal", str(tmp_path / "run.db"))
+    prompt = "{{ row.n // 2 and 'SAY it' or 'say it' }}"
+    code, _, _ = batch(*options, prompt=prompt)
+    assert code == 1
+    found = records(tmp_path / "out.jsonl")
+    assert [one["success"] for one in found] == [True, False, False, False, False]
+    assert found[4]["reasons"] == ["unique: it says the same as the reply to item 0"]
+    code, _, err = batch("--unique", "0.7", *options[2:], "--resume", prompt=prompt)
+    assert code == 3
+    assert '"unlike the replies to other items (similarity under 0.7)" is new' in err
+
+
 def test_all_passed_exits_with_0(batch, tmp_path):
     code, _, err = batch("--price", "1,2")
     assert code == 0

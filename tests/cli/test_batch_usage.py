@@ -29,6 +29,7 @@ MARKOV = ("--backend", "markov")
         (BASE[:3], 2, "Missing option '--output'"),
         ((*BASE, "--resume"), 2, "--resume goes on with a journal: name it with --journal FILE"),
         ((*BASE, "--parallel", "0"), 2, "Invalid value for '--parallel'"),
+        ((*BASE, "--unique", "2"), 2, "--unique takes exact, or a similarity between"),
         ((*BASE, "--first", "0"), 2, "Invalid value for '--first'"),
         ((*BASE, "--on-bad-line", "cry"), 2, "'cry' is not one of 'stop', 'skip'"),
         ((*BASE, "--loop", "500", "--concurrency", "3"), 2, "is more than 1000 iterations"),

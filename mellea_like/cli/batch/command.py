@@ -197,6 +197,7 @@ class _Batch:
                 budget=backends.make_budget("this run"),
                 ordered=options.ordered,
                 journal=self._journal(),
+                unique=options.similarity,
                 keep_errors=False,  # The backend's say nothing about the row.
                 on_progress=self._view.update,
                 settings=self._settings,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path  # noqa: TC003 (typer reads the annotations)
 from typing import ClassVar, Literal
@@ -107,6 +108,14 @@ class BatchOptions(DrawOptions):
     ordered: bool = option(
         False, "Results in the order of the rows; by default as they come.", panel=RUN
     )
+    unique: str | None = option(
+        None,
+        "No two rows may get replies that are alike: exact compares texts without regard to case"
+        " and spaces, a number from 0 to 1 is the similarity from which on they are alike. What is"
+        " like another row's reply has failed.",
+        metavar="HOW",
+        panel=RUN,
+    )
     max_errors: int = option(
         10,
         "Stop when so many rows in a row end in an error; 0 for never.",
@@ -135,3 +144,15 @@ class BatchOptions(DrawOptions):
         if self.resume and self.journal is None:
             msg = "--resume goes on with a journal: name it with --journal FILE"
             raise Problem(msg, Exit.USAGE)
+        _ = self.similarity
+
+    @property
+    def similarity(self) -> bool | float:
+        """From which similarity on replies are alike, as `sample_many` takes it."""
+        if self.unique in {None, "exact"}:
+            return self.unique is not None
+        with suppress(ValueError):
+            if 0 < (similarity := float(str(self.unique))) < 1:
+                return similarity
+        msg = f"--unique takes exact, or a similarity between 0 and 1, not {self.unique!r}"
+        raise Problem(msg, Exit.USAGE)

@@ -1,0 +1,161 @@
+"""Replies that no other item of a run has: a requirement that all items of the run share."""
+
+from __future__ import annotations
+
+import hashlib
+import unicodedata
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Protocol
+
+from mellea_like.core.backend import current_iteration
+from mellea_like.core.requirement import Requirement
+from mellea_like.core.result import SamplingResult
+from mellea_like.report.iterations import winners_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mellea_like.batch.journal.journal import OpenJournal
+    from mellea_like.core.slice import Slice
+    from mellea_like.core.validation import Candidate
+
+__all__ = ["UNIQUE", "UniqueReplies", "normalised", "threshold_of"]
+
+UNIQUE = "unlike the replies to other items"
+"""How the description of the requirement begins."""
+
+DIGEST = 12
+"""Bytes of a text's digest: among 10 million texts, two are the same by chance once in 10^15."""
+
+BLOCK = 128
+"""How many items of an earlier run are read together."""
+
+_ITEM: ContextVar[int] = ContextVar("mellea_like_item")
+"""The item that is being sampled."""
+
+
+class Index(Protocol):
+    """Finds replies that are alike, by the items and iterations that have them."""
+
+    def claim(self, item: int, iteration: int, text: str) -> int | None:
+        """Note a reply, unless one to another item is like it: return that item."""
+
+    def release(self, item: int, iteration: int) -> None:
+        """Forget a reply."""
+
+    def settle(self, item: int) -> None:
+        """Take note that none of an item's replies will be released any more."""
+
+
+class UniqueReplies:
+    """The replies that the items of a run have, or are about to have.
+
+    The first reply to pass the check reserves its text; another item's that is like it fails. A
+    reservation whose reply does not win its call is released. Draws of one item may be alike.
+
+    Args:
+        threshold: 1.0 compares normalised texts; less is the Jaccard similarity from which on texts
+            are alike.
+    """
+
+    def __init__(self, threshold: float = 1.0) -> None:
+        self._index: Index = _Exact()
+        about = f"{UNIQUE} (the same text)"
+        if threshold < 1:
+            from mellea_like.batch.minhash import NearTexts  # noqa: PLC0415 (an extra)
+
+            self._index = NearTexts(threshold)
+            about = f"{UNIQUE} (similarity under {threshold:g})"
+        self._reserved: dict[int, set[int]] = {}
+        self.requirement = Requirement(
+            about, self._check, name="unique", inline=True, check_only=True, version=about
+        )
+
+    def _check(self, candidate: Candidate) -> tuple[bool, str]:
+        item, iteration = _ITEM.get(), current_iteration() or 0
+        twin = self._index.claim(item, iteration, candidate.text)
+        if twin is not None:
+            return False, f"it says the same as the reply to item {twin}"
+        self._reserved[item].add(iteration)
+        return True, ""
+
+    def begin(self, item: int, on_slice: Callable[[Slice], None] | None) -> Callable[[Slice], None]:
+        """Say which item the current task samples from now on; return what hears of its slices."""
+        _ITEM.set(item)
+        reserved = self._reserved[item] = set()
+
+        def heard(slice_: Slice) -> None:
+            if not slice_.passed and slice_.iteration in reserved:
+                reserved.remove(slice_.iteration)
+                self._index.release(item, slice_.iteration)
+            if on_slice is not None:
+                on_slice(slice_)
+
+        return heard
+
+    def finish(self, item: int, outcome: SamplingResult[Any] | Exception | None) -> None:
+        """Keep what the winners of an item reserved, and release the rest."""
+        kept: set[int] = set()
+        if isinstance(outcome, SamplingResult):
+            kept = {winner.iteration for winner in outcome.winners}
+        for iteration in self._reserved.pop(item) - kept:
+            self._index.release(item, iteration)
+        self._index.settle(item)
+
+    async def load(self, journal: OpenJournal) -> None:
+        """Reserve what the items have that an earlier run finished."""
+        first = 0
+        while found := await journal.lookup(first, BLOCK):
+            for stored in found:
+                trace = None if stored.result is None else stored.result["trace"]
+                for s in () if trace is None else winners_of(trace):
+                    self._index.claim(stored.id, s["iteration"], s["text"] or "")
+                self._index.settle(stored.id)
+            first = found[-1].id + 1
+
+
+class _Exact:
+    """Texts that are the same when they are normalised."""
+
+    def __init__(self) -> None:
+        self._holders: dict[bytes, int] = {}
+        self._claimed: dict[int, dict[int, bytes]] = {}
+
+    def claim(self, item: int, iteration: int, text: str) -> int | None:
+        words = normalised(text).encode("utf-8", "surrogatepass")
+        digest = hashlib.blake2b(words, digest_size=DIGEST).digest()
+        holder = self._holders.setdefault(digest, item)
+        if holder != item:
+            return holder
+        self._claimed.setdefault(item, {})[iteration] = digest
+        return None
+
+    def release(self, item: int, iteration: int) -> None:
+        claimed = self._claimed[item]
+        digest = claimed.pop(iteration)
+        if digest not in claimed.values():
+            del self._holders[digest]
+
+    def settle(self, item: int) -> None:
+        self._claimed.pop(item, None)
+
+
+def normalised(text: str) -> str:
+    """Leave out of a text what does not make it another one: case, spaces, and forms of letters.
+
+    That is Unicode's compatibility form (NFKC), case-folded, with single blanks between words.
+    """
+    return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
+
+
+def threshold_of(unique: bool | float) -> float | None:  # noqa: FBT001 (as `sample_many` takes it)
+    """Read the argument ``unique`` of `sample_many`; None where replies may be alike."""
+    if isinstance(unique, bool):
+        return 1.0 if unique else None
+    if not isinstance(unique, int | float):
+        msg = f"unique is True, False or a similarity, not {unique!r}"
+        raise TypeError(msg)
+    if not 0 < unique <= 1:
+        msg = f"unique: a similarity is over 0 and at most 1, not {unique!r}"
+        raise ValueError(msg)
+    return float(unique)

@@ -1,0 +1,197 @@
+"""``unique=``: no two items of a run win with replies that are alike."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from typing import Any
+
+import anyio
+import pytest
+from anyio.lowlevel import checkpoint
+from batch_kit import results_of
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mellea_like import Generation, RejectionSamplingStrategy, Requirement
+from mellea_like.batch import sample_many
+from mellea_like.batch.unique import UniqueReplies, normalised
+from mellea_like.errors import JournalError
+from mellea_like.sampling.selections import BestOf, Vote
+
+pytestmark = pytest.mark.anyio
+
+STORY = "the ship came home in the grey light of a morning that nobody had thought would come"
+
+
+class Scripted:
+    """It gives each prompt its replies, one after another; a number among them is a wait."""
+
+    model = "scripted"
+
+    def __init__(self, **replies: list[Any]) -> None:
+        self.replies = defaultdict(lambda: iter(()), {k: iter(v) for k, v in replies.items()})
+
+    async def generate(self, request: Any) -> Generation:
+        said = next(self.replies[request.messages[-1].content], "nothing left")
+        while isinstance(said, int):
+            await anyio.sleep(said)
+            said = next(self.replies[request.messages[-1].content])
+        await checkpoint()
+        return Generation(said)
+
+
+def told(item: Any) -> list[tuple[str, str]]:
+    """What each draw of an item said, and why it failed."""
+    return [(s.text, "; ".join(v.reason for _, v in s.failures)) for s in item.result.slices]
+
+
+async def sampled(backend: Any, items: str, **more: Any) -> dict[str, Any]:
+    strategy = {"loop_budget": 3, "concurrency_budget": 1, **more.pop("strategy", {})}
+    arguments = {"concurrency": 1, "unique": True, "ordered": True, **more}
+    made = RejectionSamplingStrategy(backend, **strategy)
+    results = await results_of(made, items.split(), **arguments)
+    return {result.item: result for result in results}
+
+
+async def test_a_reply_that_another_item_has_fails_with_that_items_id():
+    backend = Scripted(a=["Good  Morning"], b=["good morning", "\uff47ood\nMORNING", "Good night"])
+    items = await sampled(backend, "a b")
+    assert told(items["a"]) == [("Good  Morning", "")]
+    twin = "it says the same as the reply to item 0"
+    assert told(items["b"]) == [
+        ("good morning", twin),
+        ("\uff47ood\nMORNING", twin),
+        ("Good night", ""),
+    ]
+    # The model isn't asked to differ from what it has not seen.
+    assert items["b"].result.slices[0].messages[0].content == "b"
+
+
+async def test_of_two_at_once_the_first_reserves_and_releases_what_does_not_win(virtual_clock):
+    """Item a reserves the text, and fails a slow check then: b, too late, fails; c may have it."""
+
+    seen: list[str] = []
+
+    async def slow(candidate: Any) -> bool:
+        seen.append(candidate.text)
+        first = len(seen) == 1
+        await anyio.sleep(5)
+        return not first and candidate.text != "a's own"
+
+    backend = Scripted(a=["same", "a's own"], b=[1, "same", "b's own"], c=[20, "same"])
+    checks = [Requirement("is slow", slow, check_only=True)]
+    more = {"requirements": checks, "strategy": {"loop_budget": 2}}
+    items = await sampled(backend, "a b c", concurrency=3, **more)
+    assert [text for text, _ in told(items["a"])] == ["same", "a's own"]
+    assert not items["a"].success
+    assert told(items["b"])[0] == ("same", "it says the same as the reply to item 0")
+    assert items["c"].value == "same"
+
+
+async def test_what_loses_a_selection_is_released():
+    backend = Scripted(a=["short", "longer"], b=["short", "longest of all"])
+    best = BestOf(lambda c: len(c.text), n=2)
+    items = await sampled(backend, "a b", strategy={"selection": best, "loop_budget": 2})
+    assert [items[name].value for name in "ab"] == ["longer", "longest of all"]
+    assert [len(items[name].result.candidates) for name in "ab"] == [2, 2]
+
+
+async def test_draws_of_one_item_may_be_alike():
+    backend = Scripted(a=["yes", "yes", "no"], b=["yes", "no", "no"])
+    items = await sampled(backend, "a b", strategy={"selection": Vote()})
+    assert items["a"].result.decision.votes["yes"] == 2
+    assert [reason != "" for _, reason in told(items["b"])] == [True, False, False]
+
+
+@pytest.mark.parametrize("unique", [True, 0.8])
+async def test_what_an_earlier_run_has_counts_also_for_items_before_it(tmp_path, unique):
+    """Item b was done when a was under way; a may not say now what b says."""
+    more = {"journal": tmp_path / "run.db", "unique": unique, "concurrency": 2}
+    strategy = RejectionSamplingStrategy(Scripted(a=[9, "x"], b=[STORY]), loop_budget=2)
+    async with sample_many(strategy, ["a", "b"], **more) as results:
+        async for item in results:
+            assert item.item == "b"
+            break
+    backend = Scripted(a=[STORY, f"{STORY} again"] if unique is True else [STORY, "else"])
+    items = await sampled(backend, "a b", strategy={"loop_budget": 2}, **more)
+    assert items["b"].replayed
+    assert [reason for _, reason in told(items["a"])] == [
+        "it says the same as the reply to item 1",
+        "",
+    ]
+    again = await sampled(backend, "a b", strategy={"loop_budget": 2}, **more)
+    assert [told(again[name]) for name in "ab"] == [told(items[name]) for name in "ab"]
+    with pytest.raises(JournalError, match="belongs to another run: requirements"):
+        await sampled(backend, "a b", strategy={"loop_budget": 2}, **{**more, "unique": 0.5})
+
+
+async def test_near_duplicates_are_found_at_a_stated_similarity():
+    near, far = STORY.replace("grey", "gray"), "a dog slept in the sun all day and no one minded"
+    backend = Scripted(a=[STORY], b=[near, far], c=["a", near])
+    items = await sampled(backend, "a b c", unique=0.5)
+    assert [reason for _, reason in told(items["b"])] == [
+        "it says the same as the reply to item 0",
+        "",
+    ]
+    assert items["c"].value == "a"
+    backend = Scripted(a=[STORY], b=[near])
+    assert (await sampled(backend, "a b", unique=0.95))["b"].value == near
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 10**6), st.integers(1, 8))
+def test_whatever_is_drawn_no_two_winners_are_alike(seed, concurrency):
+    chance = random.Random(seed)
+
+    class Anything:
+        model = "any"
+
+        async def generate(self, request: Any) -> Generation:
+            for _ in range(chance.randrange(4)):
+                await checkpoint()
+            return Generation(chance.choice(["a", "A", "b", " b", "c", "d", "D "]))
+
+    async def late(candidate: Any) -> bool:
+        await checkpoint()
+        return chance.random() < 0.7
+
+    async def run() -> list[Any]:
+        strategy = RejectionSamplingStrategy(
+            Anything(),
+            loop_budget=3,
+            concurrency_budget=2,
+            requirements=[Requirement("late", late)],
+        )
+        return await results_of(
+            strategy, range(6), action=str, concurrency=concurrency, unique=True
+        )
+
+    found = anyio.run(run)
+    won = [normalised(item.value) for item in found if item.success]
+    assert len(set(won)) == len(won)
+    for item in found:  # Whoever failed as a duplicate had a twin at that time.
+        assert all("item" in reason for text, reason in told(item) if "same" in reason)
+
+
+@pytest.mark.parametrize("threshold", [1.0, 0.8])
+async def test_what_is_released_can_be_claimed_and_what_is_settled_stays(threshold):
+    index = UniqueReplies(threshold)._index
+    assert index.claim(0, 1, STORY) is None
+    assert index.claim(0, 2, STORY) is None
+    index.release(0, 1)
+    assert index.claim(1, 1, STORY) == 0
+    index.release(0, 2)
+    assert index.claim(1, 1, STORY) is None
+    index.settle(1)
+    assert index.claim(2, 1, STORY) == 1
+
+
+@pytest.mark.parametrize(
+    ("unique", "error"),
+    [("exact", TypeError), (None, TypeError), (0.0, ValueError), (1.5, ValueError)],
+)
+def test_a_similarity_is_a_share(unique, error):
+    strategy = RejectionSamplingStrategy(Scripted())
+    with pytest.raises(error, match="unique"):
+        sample_many(strategy, ["a"], concurrency=1, unique=unique)
