@@ -2,7 +2,7 @@
 
     python benchmarks/selections.py                print the tables
     python benchmarks/selections.py --check        and exit 1 where a number misses its target
-    python benchmarks/selections.py --only votes   or: first, coverage, stopping, overhead
+    python benchmarks/selections.py --only votes   or another
 
 The draws are those of `benchmarks/data`, each task's in another order in each round, seeded. Time
 is virtual, but for the overhead: CPU time of calls whose backend answers at once.
@@ -21,7 +21,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import anyio
 from anyio.lowlevel import checkpoint
@@ -29,15 +29,20 @@ from anyio.lowlevel import checkpoint
 from mellea_like import (
     BestOf,
     Collect,
+    Escalate,
     Generation,
     Outcome,
+    Price,
     RejectionSamplingStrategy,
     Request,
     Requirement,
     SamplingResult,
+    Stage,
+    Usage,
     Vote,
 )
 from mellea_like.estimate import fit_pass_rates
+from mellea_like.sampling.escalate import ExpectedCost
 from mellea_like.testing import run_virtual
 
 DATA = Path(__file__).parent / "data"
@@ -60,6 +65,17 @@ def answers() -> dict[str, list[tuple[str, int]]]:
         for row in csv.DictReader(file):
             tasks[row["task"]].append((row["answer"], int(row["tokens"])))
     return tasks
+
+
+def graded() -> list[tuple[list[bool], list[int]]]:
+    """Return which draws of each task of GSM8K were right, and their tokens."""
+    tasks = defaultdict[str, tuple[list[bool], list[int]]](lambda: ([], []))
+    with (DATA / "gsm8k_qwen05b.csv").open(encoding="ascii") as file:
+        for row in csv.DictReader(file):
+            rights, lengths = tasks[row["task"]]
+            rights.append(row["answer"] == row["gold"])
+            lengths.append(int(row["tokens"]))
+    return list(tasks.values())
 
 
 def passes() -> list[list[bool]]:
@@ -265,6 +281,118 @@ def stopping(rounds: int) -> None:
         expect(f"stopping, {name}, {noise}", holds=saved >= 0.15 and kept >= 0.99)
 
 
+class Model:
+    """Answers with the draws of one call, one after the other: whether each passes, its tokens."""
+
+    def __init__(self, model: str, draws: Iterable[tuple[bool, int]]) -> None:
+        self.model = model
+        self._draws = iter(draws)
+
+    async def generate(self, request: Request) -> Generation:
+        await checkpoint()
+        passed, tokens = next(self._draws)
+        return Generation("pass" if passed else "", usage=Usage(1, 0, tokens), model=self.model)
+
+
+class EscalationRun(NamedTuple):
+    """The draws of the small model and of the big one in a call."""
+
+    small: Sequence[tuple[bool, int]]
+    big: Sequence[tuple[bool, int]]
+
+
+PRICES = {"small": Price(1, 1), "big": Price(10, 10)}
+SMALL_TURNS, BIG_TURNS = 8, 4
+FIXED = (1, 2, 4, 8)
+STRONG = (0.5, 0.7, 0.9)
+"""How often a draw of the big model passes, on whatever task."""
+
+
+def escalated(
+    runs: Iterable[EscalationRun], small: int, big: int, after: ExpectedCost | None = None
+) -> tuple[float, float]:
+    """Replay calls; return the mean cost of a call, and the coverage."""
+
+    async def run() -> list[tuple[float, bool]]:
+        rows: list[tuple[float, bool]] = []
+        for its in runs:
+            stages = [
+                Stage(Model(name, draws), turns)
+                for name, draws, turns in (("small", its.small, small), ("big", its.big, big))
+                if turns
+            ]
+            strategy = Escalate(stages, after=after)
+            result = await strategy.sample("Solve it.", [ANSWERED])
+            cost = result.ledger(PRICES).total.cost
+            assert cost is not None
+            rows.append((cost, result.success))
+        return rows
+
+    cost, covered = map(statistics.fmean, zip(*run_virtual(run), strict=True))
+    return cost, covered
+
+
+def escalation_runs(
+    tasks: Sequence[Sequence[tuple[bool, int]]], strong: float, seed: str, rounds: int
+) -> list[EscalationRun]:
+    """Return the draws of calls: the tasks in another order in each round."""
+    runs: list[EscalationRun] = []
+    for round_ in range(rounds):
+        chance = random.Random(f"{seed}/{strong}/{round_}")
+        for draws in chance.sample(tasks, len(tasks)):
+            order = chance.sample(draws, SMALL_TURNS + BIG_TURNS)
+            big = [(chance.random() < strong, tokens) for _, tokens in order[SMALL_TURNS:]]
+            runs.append(EscalationRun(order[:SMALL_TURNS], big))
+    return runs
+
+
+def escalation(rounds: int) -> None:
+    """A small model's recorded draws, and a simulated bigger one at ten times the price."""
+    solved = [
+        [(right, tokens) for right, tokens in zip(rights, lengths, strict=True)]
+        for rights, lengths in graded()
+    ]
+    sources = {
+        "GSM8K": solved,
+        "HumanEval": [[(passed, 100) for passed in drawn] for drawn in passes()],
+    }
+    print(f"\n## Escalation: cost and coverage beside the big model alone ({rounds} orders)\n")
+    print("A draw of the big model passes at the same rate on all tasks, is as long as one of the")
+    print(f"small one, and costs 10 times as much. It has {BIG_TURNS} turns, the small one at most")
+    print(
+        f"{SMALL_TURNS}. Costs are shares of what the big one alone costs. Turns are chosen on the"
+    )
+    print("first half of the tasks: the cheapest with no less coverage than the big one alone.\n")
+    heads = [f"after {turns}" for turns in FIXED]
+    print(f"| draws | big passes | tasks | small alone | big alone | {' | '.join(heads)}", end="")
+    print(" | learnt | coverage | turns chosen | cost | coverage |")
+    print(f"|---|--:|---|--:|--:|{'--:|' * len(heads)}--:|--:|---|--:|--:|")
+    for (name, tasks), strong in itertools.product(sources.items(), STRONG):
+        chosen = (0, 0)
+        for half in (0, 1):
+            runs = escalation_runs(tasks[half::2], strong, f"{name}/{half}", rounds)
+            alone, covered = escalated(runs, 0, BIG_TURNS)
+            weak = escalated(runs, SMALL_TURNS, 0)[1]
+            costs = [escalated(runs, turns, BIG_TURNS)[0] / alone for turns in FIXED]
+            learnt, both = escalated(runs, SMALL_TURNS, BIG_TURNS, ExpectedCost(PRICES))
+            if half == 0:
+                turns = itertools.product(FIXED, range(1, BIG_TURNS + 1))
+                found = {one: escalated(runs, *one) for one in turns}
+                enough = [one for one in found if found[one][1] >= covered]
+                chosen = min(enough, key=lambda one: found[one][0])
+            cost, kept = escalated(runs, *chosen)
+            shares = " | ".join(f"{100 * share:.1f} %" for share in (weak, covered))
+            shown = " | ".join(f"{share:.2f}" for share in (*costs, learnt / alone))
+            print(f"| {name} | {strong} | {('first half', 'second')[half]} | {shares}", end="")
+            print(f" | {shown} | {100 * both:.1f} %", end="")
+            print(f" | {chosen[0]} + {chosen[1]} | {cost / alone:.2f} | {100 * kept:.1f} % |")
+            near = learnt / alone <= min(costs) + 0.03
+            expect(f"escalation, {name}, {strong}: the learnt rule", holds=near and both >= covered)
+            if half == 1 and strong == 0.5 and tasks is solved:
+                reached = cost / alone <= 0.6 and kept >= covered
+                expect(f"escalation, {name}, {strong}", holds=reached)
+
+
 class Instant:
     """Answers at once, each draw with its number."""
 
@@ -315,6 +443,7 @@ TABLES = {
     "first": first,
     "coverage": coverage,
     "stopping": stopping,
+    "escalation": escalation,
     "overhead": overhead,
 }
 

@@ -20,3 +20,13 @@ def test_the_replayed_draws_meet_the_targets(table, capsys, monkeypatch):
     selections.TABLES[table](10 if table == "coverage" else 2)
     assert "|--:|" in capsys.readouterr().out
     assert selections.missed == []
+
+
+def test_a_replayed_escalation_costs_less_than_the_big_model_alone_and_covers_more():
+    tasks = [list(zip(*task, strict=True)) for task in selections.graded()[1::2]]
+    runs = selections.escalation_runs(tasks, 0.5, "GSM8K/1", 2)
+    alone, covered = selections.escalated(runs, 0, 4)
+    fixed, _ = selections.escalated(runs, 4, 4)
+    learnt, both = selections.escalated(runs, 8, 4, selections.ExpectedCost(selections.PRICES))
+    assert max(fixed, learnt) <= 0.65 * alone
+    assert both >= covered
