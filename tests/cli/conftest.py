@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
+import anyio
 import pytest
 
+from mellea_like import RejectionSamplingStrategy
+from mellea_like.backends import SimulatedBackend
+from mellea_like.backends.simulated import passes
+from mellea_like.batch import sample_many
 from mellea_like.cli.main import main
 
 
@@ -23,3 +30,22 @@ def command(capfd):
         return code, out, err
 
     return run
+
+
+@pytest.fixture(scope="session")
+def write_journal(tmp_path_factory):
+    """Write the journal of a run whose draws pass half the time; gives its path."""
+
+    async def go_through(path, source, budgets, more):
+        backend = SimulatedBackend(seed=3, median=0.0, pass_rate=0.5)
+        strategy = RejectionSamplingStrategy(backend, requirements=[passes], **budgets)
+        async with sample_many(strategy, source, concurrency=4, journal=path, **more) as results:
+            async for _ in results:
+                pass
+
+    def write(source, budgets, **more):
+        path = tmp_path_factory.mktemp("journal") / "run.db"
+        anyio.run(partial(go_through, path, source, budgets, more))
+        return path
+
+    return write

@@ -3,36 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 
 import pytest
 
 
 @pytest.fixture(scope="module")
-def journal(tmp_path_factory):
-    path = tmp_path_factory.mktemp("journal") / "run.db"
-    code = f"""
-import anyio
-from mellea_like import RejectionSamplingStrategy
-from mellea_like.backends import SimulatedBackend
-from mellea_like.backends.simulated import passes
-from mellea_like.batch import sample_many
-
-async def main():
-    backend = SimulatedBackend(seed=3, median=0.0, pass_rate=0.5)
-    strategy = RejectionSamplingStrategy(backend, requirements=[passes], loop_budget=3)
-    async with sample_many(
-        strategy, [f"\\x1b[2JHarbour {{n}}." for n in range(40)], concurrency=4,
-        journal={str(path)!r},
-    ) as results:
-        async for item in results:
-            pass
-
-anyio.run(main)
-"""
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=50)
-    return path
+def journal(write_journal):
+    return write_journal([f"\x1b[2JHarbour {n}." for n in range(40)], {"loop_budget": 3})
 
 
 def test_it_says_how_many_draws_and_with_which_budgets(command, journal):
@@ -72,22 +49,8 @@ def test_what_is_no_journal_is_an_error(command, tmp_path):
         assert len(err.splitlines()) == 1
 
 
-def test_a_run_without_a_draw_is_an_error(command, tmp_path):
-    path = tmp_path / "run.db"
-    code = f"""
-import anyio
-from mellea_like import FunctionBackend, RejectionSamplingStrategy
-from mellea_like.batch import sample_many
-
-async def main():
-    strategy = RejectionSamplingStrategy(FunctionBackend(lambda _: "no"))
-    async with sample_many(strategy, [], concurrency=1, journal={str(path)!r}) as results:
-        async for item in results:
-            pass
-
-anyio.run(main)
-"""
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=50)
+def test_a_run_without_a_draw_is_an_error(command, write_journal):
+    path = write_journal([], {})
     code, out, err = command("plan", str(path))
     assert (code, out) == (3, "")
     assert err == f"mellea-like: {path}: there is nothing to plan from: no draw was judged\n"

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from command_line import run
 from html_page import HtmlPage
 from report_kit import NASTY, nasty_trace, trace_of
 
@@ -56,56 +57,31 @@ def test_no_text_of_a_model_reaches_the_terminal_unescaped(command, tmp_path, te
 
 
 def test_dashes_are_standard_input_and_output(trace, tmp_path):
-    def run(*arguments, stdin=trace):
-        command = [sys.executable, "-m", "mellea_like.cli.main", "report", *arguments]
-        with stdin.open("rb") as file:
-            return subprocess.run(
-                command, stdin=file, capture_output=True, cwd=tmp_path, timeout=60, check=False
-            )
+    def report(*arguments, stdin=trace):
+        return run("report", *arguments, stdin=stdin.read_bytes(), cwd=tmp_path)
 
-    assert run("-").stdout.startswith(b"Passed: iteration 2 won.")
-    page = run("-", "-o", "-")
-    assert (page.returncode, page.stderr) == (0, b"")
-    assert page.stdout.startswith(b"<!doctype html>")
+    assert report("-").stdout.startswith("Passed: iteration 2 won.")
+    page = report("-", "-o", "-")
+    assert (page.returncode, page.stderr) == (0, "")
+    assert page.stdout.startswith("<!doctype html>")
     assert not (tmp_path / "-").exists()
     database = tmp_path / "run.db"
     database.write_bytes(b"SQLite format 3\0")
-    refused = run("-", stdin=database)
-    assert (refused.returncode, b"a journal can't be read from" in refused.stderr) == (2, True)
+    refused = report("-", stdin=database)
+    assert (refused.returncode, "a journal can't be read from" in refused.stderr) == (2, True)
 
 
 # --- from a journal ---------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
-def journal(tmp_path_factory):
-    path = tmp_path_factory.mktemp("journal") / "run.db"
-    code = f"""
-import anyio
-from mellea_like import RejectionSamplingStrategy
-from mellea_like.backends import SimulatedBackend
-from mellea_like.backends.simulated import passes
-from mellea_like.batch import sample_many
-
-async def main():
-    backend = SimulatedBackend(seed=3, median=0.0, pass_rate=0.5)
-    strategy = RejectionSamplingStrategy(backend, requirements=[passes], concurrency_budget=2)
-
+def journal(write_journal):
     def ask(n):
         if n == 29:
             raise ValueError("no such harbour")
-        return f"Harbour {{n}}."
+        return f"Harbour {n}."
 
-    async with sample_many(
-        strategy, range(30), action=ask, concurrency=4, journal={str(path)!r}
-    ) as results:
-        async for item in results:
-            pass
-
-anyio.run(main)
-"""
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=50)
-    return path
+    return write_journal(range(30), {"concurrency_budget": 2}, action=ask)
 
 
 def test_a_journal_has_a_report(command, journal, tmp_path):
