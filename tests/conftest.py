@@ -35,7 +35,11 @@ settings.register_profile(
     "default",
     deadline=None,
     # The one fixture that all examples of a test share is the name of its event loop's library.
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+    suppress_health_check=[
+        HealthCheck.too_slow,
+        HealthCheck.data_too_large,
+        HealthCheck.function_scoped_fixture,
+    ],
     max_examples=50,
 )
 settings.register_profile("ci", settings.get_profile("default"), derandomize=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -10,15 +9,14 @@ import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 from batch_kit import Counted, MemoryJournal, Plan, Slow, results_of, strategy
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from examples import examples
 from mellea_like import Generation, Request, Usage
 from mellea_like.batch import ItemResult, sample_many
 from mellea_like.errors import InvalidRequest, JournalError, SamplingFailed
 from mellea_like.testing import run_virtual
-
-EXAMPLES = 500 if os.environ.get("STORM") else 20
 
 Kind = Literal["passed", "failed", "errored"]
 
@@ -213,14 +211,14 @@ async def play_and_resume(case: Case) -> None:
 
 
 @pytest.mark.parametrize("loop", ["asyncio", "trio"])
-@settings(max_examples=EXAMPLES)
+@examples(20, 500)
 @given(case=cases)
 def test_random_batches_lose_nothing_and_leave_nothing(loop, case):
     run_virtual(lambda: play(case), backend=loop)
 
 
 @pytest.mark.parametrize("loop", ["asyncio", "trio"])
-@settings(max_examples=EXAMPLES)
+@examples(20, 500)
 @given(case=cases)
 def test_random_batches_with_a_journal_go_on_where_they_were(loop, case):
     run_virtual(lambda: play_and_resume(case), backend=loop)

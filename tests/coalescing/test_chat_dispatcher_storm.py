@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import anyio
 import pytest
-from hypothesis import event, given, settings
+from hypothesis import event, given
 from hypothesis import strategies as st
 
+from examples import examples
 from mellea_like.coalescing import ChatDispatcher, Ticket
 from mellea_like.errors import CoalescingError, QueueFull, Refused, ShutdownError
 from mellea_like.testing.virtual_clock import run_virtual
 
-EXAMPLES = 1000 if os.environ.get("STORM") else 100
 SLACK = 1e-6
 
 pytestmark = pytest.mark.timeout(600)
@@ -260,7 +259,7 @@ def check_start(story: Story, ran: Ran, before: float) -> None:
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 @given(rules=SETTINGS, events=EVENTS, closing=CLOSINGS)
-@settings(max_examples=EXAMPLES)
+@examples(50, 1000)
 def test_whatever_happens_the_promises_hold(backend, rules, events, closing):
     logging.getLogger("mellea_like").setLevel(logging.CRITICAL)
     played = Play(rules)

@@ -10,16 +10,16 @@ import contextlib
 import json
 import logging
 import math
-import os
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import anyio
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from joint_kit import ask, echo, entry, tasks_of, text_of
 
+from examples import examples
 from mellea_like.coalescing import AuditRecord, SamplingCoordinator
 from mellea_like.coalescing.coordinator.joint_prompt import BATCH_OVERHEAD, TASK_OVERHEAD
 from mellea_like.core.backend import ITERATION, Request, current_iteration
@@ -33,13 +33,7 @@ from mellea_like.errors import (
 from mellea_like.testing import run_virtual
 
 pytestmark = pytest.mark.timeout(900)
-STORM = bool(os.environ.get("STORM"))
-storm = settings(
-    max_examples=1000 if STORM else 100,
-    derandomize=not STORM,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
-)
+storm = examples(50, 1000)
 
 # Eighths, which floats hold exactly.
 seconds = st.integers(0, 40).map(lambda eighths: eighths / 8)

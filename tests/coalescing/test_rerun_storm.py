@@ -4,26 +4,20 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 from dataclasses import dataclass, field
 
 import anyio
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from examples import examples
 from mellea_like.coalescing import RerunGate, Tick
 from mellea_like.errors import Expired, Refused, ShutdownError
 from mellea_like.testing import run_virtual
 
 pytestmark = pytest.mark.timeout(600)
-STORM = bool(os.environ.get("STORM"))
-storm = settings(
-    max_examples=1000 if STORM else 100,
-    derandomize=not STORM,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
-)
+storm = examples(50, 1000)
 
 # Eighths, which floats hold exactly.
 seconds = st.integers(0, 32).map(lambda eighths: eighths / 8)

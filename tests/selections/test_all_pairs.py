@@ -5,15 +5,15 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
-import os
 from collections import Counter
 
 import anyio
 import pytest
 from engine_kit import Busy
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from examples import examples
 from mellea_like import (
     BestOf,
     Budget,
@@ -339,11 +339,7 @@ SCHEDULES = st.sampled_from(
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
-@settings(
-    max_examples=500 if os.environ.get("STORM") else 60,
-    derandomize=not os.environ.get("STORM"),
-    deadline=None,
-)
+@examples(30, 500)
 @given(SCRIPTS, st.sampled_from(sorted(SELECTIONS)), SCHEDULES)
 def test_whatever_comes_the_winner_and_the_requests_are_what_the_oracle_says(
     backend, script, name, around

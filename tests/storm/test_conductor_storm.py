@@ -7,7 +7,6 @@ held against a model that counts for itself.
 from __future__ import annotations
 
 import math
-import os
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -15,11 +14,12 @@ from typing import Any, Literal
 import anyio
 import pytest
 from engine_kit import a_slice
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from limits_storm import Mad, MadCourse, MadError
 from schedule_kit import facts
 
+from examples import examples
 from mellea_like import Outcome
 from mellea_like.errors import AuthenticationFailed
 from mellea_like.sampling.iteration import Turn
@@ -28,13 +28,7 @@ from mellea_like.sampling.schedules.base import Go, Progress
 from mellea_like.testing.virtual_clock import run_virtual
 
 pytestmark = pytest.mark.timeout(3600)
-STORM = bool(os.environ.get("STORM"))
-storm = settings(
-    max_examples=1000 if STORM else 150,
-    derandomize=not STORM,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
-)
+storm = examples(75, 1000)
 Fate = Literal["failed", "errored", "broken", "passed"]
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import signal
-import subprocess
 import sys
 import threading
 
 import anyio
 import pytest
+from command_line import start
 from http_server import Answer, OpenAIServer
 from leftovers import other_threads, running
 
@@ -201,18 +201,16 @@ except KeyboardInterrupt:
 
 @pytest.mark.parametrize("where", ["script", "sampler", "asyncio", "a task of asyncio's", "trio"])
 @pytest.mark.skipif(sys.platform == "win32", reason="sends a signal")
-def test_ctrl_c_in_synchronous_code_closes_every_request_and_raises_keyboard_interrupt(where):
+def test_ctrl_c_in_synchronous_code_closes_every_request_and_raises_keyboard_interrupt(
+    where, tmp_path
+):
+    (tmp_path / "script.py").write_text(SCRIPT, encoding="utf-8")
     with OpenAIServer(SLOW) as server:
-        script = subprocess.Popen(
-            [sys.executable, "-c", SCRIPT, server.url, where],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        script = start(server.url, where, script=str(tmp_path / "script.py"), text=True)
         try:
             anyio.run(server.wait_until, lambda: server.in_flight == 4, 20)
             script.send_signal(signal.SIGINT)
-            anyio.run(server.wait_until, lambda: server.disconnected == 4, 1)
+            anyio.run(server.wait_until, lambda: server.disconnected == 4, 5)
             out, err = script.communicate(timeout=10)
         finally:
             script.kill()

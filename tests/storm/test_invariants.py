@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,12 +15,13 @@ from typing import Any
 import anyio
 import pytest
 from anyio.lowlevel import checkpoint
-from hypothesis import HealthCheck, Phase, assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from steps import Stepper, run_stepped
 from storm import Ask, Draw, Foreign, Rig, Told, check_record, handler
 from storm_run import Ran, Scene, run_scene
 
+from examples import examples
 from mellea_like import (
     MultiTurnStrategy,
     RejectionSamplingStrategy,
@@ -41,14 +41,7 @@ from mellea_like.hooks.types import HookMode, HookType
 from mellea_like.sampling.giving_up import FEWEST, bug_of, may_go_on, times_seen
 
 pytestmark = pytest.mark.timeout(3600)
-STORM = bool(os.environ.get("STORM"))
-storm = settings(
-    max_examples=800 if STORM else 150,
-    derandomize=not STORM,
-    deadline=None,
-    phases=[Phase.reuse, Phase.generate, Phase.shrink],
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
+storm = examples(75, 800)
 
 
 class FatalCheck(Exception):

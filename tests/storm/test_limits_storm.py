@@ -7,30 +7,23 @@ up many more, and never the same ones.
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from limits_checks import check_play
 from limits_scene import KNOWN, SCENES, Scene, perform, staged
 from steps import Stepper, run_stepped
 from storm import Ask, Draw, Rig
 
+from examples import examples
 from mellea_like import RejectionSamplingStrategy, Requirement
 from mellea_like.sampling.schedules import Staggered
 from mellea_like.testing.virtual_clock import run_virtual
 
 pytestmark = pytest.mark.timeout(3600)
-STORM = bool(os.environ.get("STORM"))
-storm = settings(
-    max_examples=800 if STORM else 200,
-    derandomize=not STORM,
-    deadline=None,
-    phases=[Phase.reuse, Phase.generate, Phase.shrink],
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
+storm = examples(80, 800)
 
 
 def run_scene(scene: Scene, backend: Any) -> None:
@@ -68,7 +61,7 @@ DRAWS = st.lists(st.builds(Draw, KINDS, st.integers(1, 40).map(lambda n: n / 8))
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
-@settings(storm, max_examples=800 if STORM else 50)
+@examples(25, 800)
 @given(DRAWS, st.integers(1, 3), st.integers(1, 4), st.sampled_from([0.2, 1.0, 3.0, 100.0]))
 def test_the_winner_of_an_ordered_call_does_not_depend_on_when_its_chains_start(
     backend, draws, loop, concurrency, delay

@@ -35,8 +35,7 @@ def test_four_thousand_calls_at_once_finish_through_an_adaptive_limiter_too(loop
     run_load(*arguments, "--collectors")
 
 
-@pytest.mark.parametrize("limiter", ["concurrency", "adaptive"])
-@pytest.mark.parametrize("loop", ["asyncio", "trio"])
+@pytest.mark.parametrize(("loop", "limiter"), [("asyncio", "adaptive"), ("trio", "concurrency")])
 def test_some_hundred_calls_at_once_finish_and_leave_nothing(loop, limiter):
     arguments = ["--loops", loop, "--limiters", limiter, "--rounds", "1", "--calls", "300"]
     assert f"| {loop} | {limiter} |" in run_load(*arguments, "--collectors")
