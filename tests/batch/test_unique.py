@@ -104,16 +104,15 @@ async def test_draws_of_one_item_may_be_alike():
     assert [reason != "" for _, reason in told(items["b"])] == [True, False, False]
 
 
-@pytest.mark.parametrize("unique", [True, 0.8])
-async def test_what_an_earlier_run_has_counts_also_for_items_before_it(tmp_path, unique):
+async def test_what_an_earlier_run_has_counts_also_for_items_before_it(tmp_path):
     """Item b was done when a was under way; a may not say now what b says."""
-    more = {"journal": tmp_path / "run.db", "unique": unique, "concurrency": 2}
+    more = {"journal": tmp_path / "run.db", "unique": True, "concurrency": 2}
     strategy = RejectionSamplingStrategy(Scripted(a=[9, "x"], b=[STORY]), loop_budget=2)
     async with sample_many(strategy, ["a", "b"], **more) as results:
         async for item in results:
             assert item.item == "b"
             break
-    backend = Scripted(a=[STORY, f"{STORY} again"] if unique is True else [STORY, "else"])
+    backend = Scripted(a=[STORY, f"{STORY} again"])
     items = await sampled(backend, "a b", strategy={"loop_budget": 2}, **more)
     assert items["b"].replayed
     assert [reason for _, reason in told(items["a"])] == [
@@ -123,20 +122,46 @@ async def test_what_an_earlier_run_has_counts_also_for_items_before_it(tmp_path,
     again = await sampled(backend, "a b", strategy={"loop_budget": 2}, **more)
     assert [told(again[name]) for name in "ab"] == [told(items[name]) for name in "ab"]
     with pytest.raises(JournalError, match="belongs to another run: requirements"):
-        await sampled(backend, "a b", strategy={"loop_budget": 2}, **{**more, "unique": 0.5})
+        await sampled(backend, "a b", strategy={"loop_budget": 2}, **{**more, "unique": False})
 
 
-async def test_near_duplicates_are_found_at_a_stated_similarity():
+def test_near_duplicates_are_found_at_a_stated_similarity(tmp_path):
+    """One test, since datasketch is slow to import."""
     near, far = STORY.replace("grey", "gray"), "a dog slept in the sun all day and no one minded"
-    backend = Scripted(a=[STORY], b=[near, far], c=["a", near])
-    items = await sampled(backend, "a b c", unique=0.5)
-    assert [reason for _, reason in told(items["b"])] == [
-        "it says the same as the reply to item 0",
-        "",
-    ]
-    assert items["c"].value == "a"
-    backend = Scripted(a=[STORY], b=[near])
-    assert (await sampled(backend, "a b", unique=0.95))["b"].value == near
+
+    async def run() -> None:
+        backend = Scripted(a=[STORY], b=[near, far], c=["a", near])
+        items = await sampled(backend, "a b c", unique=0.5, journal=tmp_path / "run.db")
+        assert [reason for _, reason in told(items["b"])] == [
+            "it says the same as the reply to item 0",
+            "",
+        ]
+        assert items["c"].value == "a"
+        # A run that goes on compares with what it had.
+        more = {"unique": 0.5, "journal": tmp_path / "run.db"}
+        again = await sampled(Scripted(d=[near]), "a b c d", **more)
+        assert told(again["d"])[0] == (near, "it says the same as the reply to item 0")
+        backend = Scripted(a=[STORY], b=[near])
+        assert (await sampled(backend, "a b", unique=0.95))["b"].value == near
+
+    check_index(0.8)
+    anyio.run(run)
+
+
+def test_what_is_released_can_be_claimed_and_what_is_settled_stays():
+    check_index(1.0)
+
+
+def check_index(threshold: float) -> None:
+    index = UniqueReplies(threshold)._index
+    assert index.claim(0, 1, STORY) is None
+    assert index.claim(0, 2, STORY) is None
+    index.release(0, 1)
+    assert index.claim(1, 1, STORY) == 0
+    index.release(0, 2)
+    assert index.claim(1, 1, STORY) is None
+    index.settle(1)
+    assert index.claim(2, 1, STORY) == 1
 
 
 @settings(max_examples=20, deadline=None)
@@ -172,19 +197,6 @@ def test_whatever_is_drawn_no_two_winners_are_alike(seed, concurrency):
     assert len(set(won)) == len(won)
     for item in found:  # Whoever failed as a duplicate had a twin at that time.
         assert all("item" in reason for text, reason in told(item) if "same" in reason)
-
-
-@pytest.mark.parametrize("threshold", [1.0, 0.8])
-async def test_what_is_released_can_be_claimed_and_what_is_settled_stays(threshold):
-    index = UniqueReplies(threshold)._index
-    assert index.claim(0, 1, STORY) is None
-    assert index.claim(0, 2, STORY) is None
-    index.release(0, 1)
-    assert index.claim(1, 1, STORY) == 0
-    index.release(0, 2)
-    assert index.claim(1, 1, STORY) is None
-    index.settle(1)
-    assert index.claim(2, 1, STORY) == 1
 
 
 @pytest.mark.parametrize(
