@@ -9,7 +9,8 @@ MelleaError
 │   │   └── CircuitOpen         ... so often in a row that this request was not sent
 │   ├── AuthenticationFailed    401 or 403: the key is missing, wrong or not allowed to do this
 │   ├── InvalidRequest          another 4xx: the request itself is at fault
-│   └── MalformedResponse       an answer that can't be read
+│   ├── MalformedResponse       an answer that can't be read
+│   └── CacheError              a `CachedBackend`'s file can't be used
 ├── SamplingFailed(result)      no slice passed
 │   └── SamplingTimeout         time ran out before any slice was judged
 ├── LimitExceeded(result)       a budget of requests, tokens, cost or time is spent
@@ -48,6 +49,7 @@ __all__ = [
     "BackendUnavailable",
     "BadVerdict",
     "Blocked",
+    "CacheError",
     "CircuitOpen",
     "ClientDisconnected",
     "CoalescingError",
@@ -140,6 +142,10 @@ class MalformedResponse(BackendError):
     """The backend's answer can't be read."""
 
     default_retryable = True
+
+
+class CacheError(BackendError):
+    """The file of a `CachedBackend` can't be used: it is damaged, another program's, or locked."""
 
 
 class SamplingFailed(MelleaError):

@@ -12,12 +12,15 @@ from mellea_like.backends.simulated import SimulatedBackend
 from mellea_like.runtime.lazy import keep_installed, lazy_exports
 
 if TYPE_CHECKING:
+    from mellea_like.backends.cached import CachedBackend, CacheStatistics
     from mellea_like.backends.llama import LlamaCppBackend
     from mellea_like.backends.mcp import MCPSamplingBackend, SamplingRounds
     from mellea_like.backends.openai import OpenAIBackend
     from mellea_like.backends.reward_model import RewardModel
 
 __all__ = [
+    "CacheStatistics",
+    "CachedBackend",
     "FunctionBackend",
     "LlamaCppBackend",
     "MCPSamplingBackend",
@@ -41,6 +44,8 @@ keep_installed(
 
 __getattr__, __dir__ = lazy_exports(
     {
+        "CacheStatistics": "mellea_like.backends.cached",
+        "CachedBackend": "mellea_like.backends.cached",
         "LlamaCppBackend": "mellea_like.backends.llama",
         "MCPSamplingBackend": "mellea_like.backends.mcp",
         "OpenAIBackend": "mellea_like.backends.openai",

@@ -24,6 +24,7 @@ from mellea_like.specification.upstream import (
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable, Mapping
+    from pathlib import Path
 
     from mellea_like.cli.draw_options import BackendName, DrawOptions
     from mellea_like.core.backend import Backend
@@ -105,7 +106,20 @@ class Backends:
             self.models = [getattr(one, "model", None) for one in opened]
             limits = self._spec.make_limits()
             self._opened = [LimitedBackend(one, *limits) if limits else one for one in opened]
+            if options.cache is not None:
+                self._opened = [
+                    await self._with_cache(stack, one, options.cache) for one in self._opened
+                ]
             yield
+
+    async def _with_cache(self, stack: AsyncExitStack, backend: Backend, path: Path) -> Backend:
+        # Imported lazily: most runs don't need it.
+        from mellea_like.backends.cached import CachedBackend  # noqa: PLC0415
+
+        corpus = self._options.corpus
+        cached = CachedBackend(backend, path, name=f"markov {corpus}" if corpus else None)
+        stack.push_async_callback(cached.aclose)
+        return cached
 
     def make_budget(self, whose: str) -> Budget | None:
         """Make the budget of ``this call`` or ``this run``; None for no limit."""

@@ -152,6 +152,12 @@ class DrawOptions:
     corpus: list[Path] = option(
         list, "Text to learn from (markov); repeatable.", metavar="FILE", panel=BACKEND
     )
+    cache: Path | None = option(
+        None,
+        "Keep replies in this file, and ask for none that is in it: for development and tests.",
+        metavar="FILE",
+        panel=BACKEND,
+    )
     judge_model: str | None = option(
         None,
         "The model that judges, for --require and --select; by default the one that generates.",

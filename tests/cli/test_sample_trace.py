@@ -95,3 +95,21 @@ def test_what_json_prints_is_a_trace_with_more_and_can_be_reported(command, tmp_
     file = tmp_path / "call.json"
     file.write_text(out)
     assert command("report", str(file))[1].startswith("Nothing passed")
+
+
+def test_a_cache_answers_the_same_command_again_at_no_cost(command, tmp_path):
+    alone = (*ARGUMENTS, "--seed", "1", "--concurrency", "1", "--json")
+    cached = (*alone, "--cache", str(tmp_path / "replies.cache"))
+    first, again = (json.loads(command(*cached)[1]) for _ in range(2))
+    assert again["text"] == first["text"]
+    assert first["usage"]["requests"] > 0
+    assert again["usage"]["requests"] == again["usage"]["output_tokens"] == 0
+    assert again["usage"]["cache_hits"] > 0
+
+
+def test_a_file_that_is_no_cache_is_a_sentence(command, tmp_path):
+    (tmp_path / "notes.txt").write_text("these are my notes\n" * 100)
+    code, _, err = command(*ARGUMENTS, "--cache", str(tmp_path / "notes.txt"))
+    assert code == 3
+    assert "notes.txt: it is no cache, nor any SQLite database: give another path" in err
+    assert (tmp_path / "notes.txt").read_text().startswith("these are my notes")

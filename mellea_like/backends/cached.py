@@ -1,0 +1,336 @@
+"""Replies kept on disk, so that what was asked before isn't asked again: a file of SQLite's.
+
+The file is shared by processes and threads: it is in SQLite's write-ahead-log mode, each reply is
+one row that is written once, and a row that is there is never changed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+from contextlib import asynccontextmanager, closing, contextmanager, suppress
+from functools import partial
+from hashlib import blake2b
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from anyio.lowlevel import checkpoint
+
+from mellea_like.backends.counting import word_pieces
+from mellea_like.core.backend import BackendWrapper, Options, checked_reply, innermost
+from mellea_like.core.format import json_schema
+from mellea_like.core.generation import Generation, Usage
+from mellea_like.errors import CacheError
+from mellea_like.runtime.logs import warn
+from mellea_like.runtime.threads import run_in_thread
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator
+    from collections.abc import Generator as Iter
+
+    from mellea_like.core.backend import Backend, Request
+
+__all__ = ["CacheStatistics", "CachedBackend"]
+
+APPLICATION_ID = 0x4D4C6361
+"""What the file says that it is: ``MLca``, at byte 68 (https://sqlite.org/fileformat2.html)."""
+
+FORMAT_VERSION = 1
+"""The version of its table, in the file's ``user_version``."""
+
+TABLE = "CREATE TABLE replies (key BLOB NOT NULL PRIMARY KEY, reply TEXT NOT NULL)"
+
+BUSY_SECONDS = 10.0
+"""How long to wait while another process writes; each write is one row."""
+
+HIT = Usage(cache_hits=1)
+
+
+class CacheStatistics(NamedTuple):
+    """What a `CachedBackend` has done so far.
+
+    Attributes:
+        hits: requests answered from the file.
+        misses: requests passed on.
+        kept: replies written to the file.
+    """
+
+    hits: int = 0
+    misses: int = 0
+    kept: int = 0
+
+
+class CachedBackend(BackendWrapper):
+    """Answers from a file what it was asked before, and keeps each new reply there.
+
+    For development, tests and evaluations: a program that is run again asks for nothing that it
+    was told before. A reply is kept under all that shapes it: the backend, the conversation, the
+    options with their seed, the format, whether it is a verdict, and the iteration. So the draws of
+    a call remain different draws, and the next run of the program gets the same ones again. A retry
+    is the same draw.
+
+    Two calls that ask the same get the same draws, also within one run. Where they are to differ,
+    as in an evaluation that samples each task several times, give each its own ``seed``.
+
+    A reply from the file costs nothing: its usage is ``Usage(cache_hits=1)``, and budgets and rate
+    limits around this backend are charged nothing, although they have to have room for it. It
+    streams, word by word, if the inner backend does.
+
+    Errors aren't kept, nor replies that were left while they arrived, nor values that JSON can't
+    hold. If a reply can't be written, because the disk is full say, it is returned all the same,
+    and a warning is logged.
+
+    Args:
+        inner: the backend inside.
+        path: the file; it is made where there is none. Only its owner may read it.
+        name: what tells the inner backend from others whose replies are in the file. By default
+            what it says of itself: its provider, its model and its URL. Give functions and models
+            without a name one, and change it when they change.
+
+    Raises:
+        TypeError: ``inner`` isn't a backend, or the path isn't a path.
+    """
+
+    def __init__(
+        self, inner: Backend, path: str | os.PathLike[str], *, name: str | None = None
+    ) -> None:
+        super().__init__(inner)
+        self.path = Path(path)
+        self._name = _described(inner) if name is None else name
+        self._file = _File(self.path)
+        self._hits = self._misses = self._kept = 0
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.inner!r} in {self.path}>"
+
+    def statistics(self) -> CacheStatistics:
+        """Return how many requests were answered from the file, and how many were not."""
+        return CacheStatistics(self._hits, self._misses, self._kept)
+
+    async def generate(self, request: Request) -> Generation:
+        """Answer one request, from the file or else by the inner backend.
+
+        Raises:
+            CacheError: the file can't be used.
+        """
+        key = self._key(request)
+        reply = await self._find(key, request)
+        if reply is None:
+            reply = checked_reply(self.inner, await self.inner.generate(request))
+            await self._keep(key, reply)
+        return reply
+
+    @asynccontextmanager
+    async def _stream(self, request: Request) -> AsyncGenerator[AsyncIterator[str | Generation]]:
+        key = self._key(request)
+        found = await self._find(key, request)
+        if found is not None:
+            pieces = _pieces(found)
+            try:
+                yield pieces
+            finally:
+                await pieces.aclose()
+            return
+        async with super()._stream(request) as arriving:
+            pieces = self._passed_on(key, arriving)
+            try:
+                yield pieces
+            finally:
+                await pieces.aclose()
+
+    async def _passed_on(
+        self, key: bytes, arriving: AsyncIterator[str | Generation]
+    ) -> AsyncGenerator[str | Generation]:
+        async for piece in arriving:
+            if isinstance(piece, Generation):
+                await self._keep(key, piece)
+            yield piece
+
+    async def clear(self) -> int:
+        """Forget all replies, those of other backends and processes too.
+
+        Returns:
+            How many there were.
+
+        Raises:
+            CacheError: the file can't be used.
+        """
+        return await run_in_thread(self._file.clear)
+
+    async def aclose(self) -> None:
+        """Close the file and the inner backend's idle connections; both may be used again."""
+        await run_in_thread(self._file.close)
+        await super().aclose()
+
+    async def _find(self, key: bytes, request: Request) -> Generation | None:
+        reply = await run_in_thread(self._file.find, key)
+        if reply is None:
+            self._misses += 1
+            return None
+        self._hits += 1
+        request.meter.add(_Hit())
+        return reply
+
+    async def _keep(self, key: bytes, reply: Generation) -> None:
+        written = _written(reply)
+        if written is None:
+            return
+        try:
+            await run_in_thread(self._file.keep, key, written)
+        except CacheError as exc:  # The reply is paid for.
+            warn("a reply was not kept: %s", exc)
+        else:
+            self._kept += 1
+
+    def _key(self, request: Request) -> bytes:
+        options = request.options.over(self.defaults)
+        asked = {
+            "backend": self._name,
+            "messages": [message.as_dict() for message in request.messages],
+            "options": {**{name: getattr(options, name) for name in _OPTIONS}, "extra": None},
+            "extra": dict(options.extra),
+            "format": None if request.format is None else json_schema(request.format),
+            "purpose": request.meta.purpose,
+            "iteration": request.meta.iteration,
+        }
+        plain = json.dumps(asked, sort_keys=True, default=repr)
+        return blake2b(plain.encode(), digest_size=20).digest()
+
+
+_OPTIONS = tuple(Options.__dataclass_fields__)
+
+
+class _Hit:
+    """What a reply from the file costs."""
+
+    usage = HIT
+
+
+def _described(backend: Backend) -> str:
+    """Say what tells a backend from others: all that could answer, if there are several."""
+    inside: Any = innermost(backend)
+    if several := getattr(inside, "backends", None):  # One of them takes over from another.
+        return " or ".join(map(_described, several))
+    provider = getattr(inside, "provider", type(inside).__name__)
+    # A llama.cpp server of our own has another port each time.
+    url = "" if provider == "llama.cpp" else getattr(inside, "base_url", "")
+    return f"{provider} {getattr(inside, 'model', None)} {url}"
+
+
+async def _pieces(reply: Generation) -> AsyncGenerator[str | Generation]:
+    for piece in word_pieces(reply.text):
+        await checkpoint()
+        yield piece
+    yield reply
+
+
+def _written(reply: Generation) -> str | None:
+    """Write a reply as JSON; None where that can't hold it."""
+    plain: dict[str, Any] = {
+        "text": reply.text,
+        "model": reply.model,
+        "finish_reason": reply.finish_reason,
+    }
+    if reply.has_value:
+        plain |= {"value": reply.value, "parsed": reply.parsed}
+    with suppress(TypeError, ValueError, RecursionError):
+        written = json.dumps(plain)
+        if json.loads(written) == plain:
+            return written
+    return None
+
+
+def _read(written: str) -> Generation:
+    plain = json.loads(written)
+    text, model, ended = plain["text"], plain["model"], plain["finish_reason"]
+    if not isinstance(text, str):
+        raise TypeError(text)
+    parsed = plain.get("parsed", False)
+    return Generation(text, plain.get("value"), HIT, model, ended, parsed=parsed)
+
+
+class _File:
+    """The file; all of it blocks."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = Lock()
+        self._connection: sqlite3.Connection | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _File, (self._path,)
+
+    def find(self, key: bytes) -> Generation | None:
+        """Return the reply that is kept under a key."""
+        with self._opened() as db:
+            row = db.execute("SELECT reply FROM replies WHERE key = ?", (key,)).fetchone()
+            return None if row is None else _read(row[0])
+
+    def keep(self, key: bytes, reply: str) -> None:
+        """Keep a reply, unless another process was first."""
+        with self._opened() as db, db:
+            db.execute("INSERT OR IGNORE INTO replies VALUES (?, ?)", (key, reply))
+
+    def clear(self) -> int:
+        """Forget all replies, and give their room back."""
+        with self._opened() as db:
+            with db:
+                forgotten = db.execute("DELETE FROM replies").rowcount
+            db.execute("VACUUM")
+            return forgotten
+
+    def close(self) -> None:
+        """Close the file until it is used again."""
+        with self._lock:
+            connection, self._connection = self._connection, None
+            if connection is not None:
+                connection.close()
+
+    @contextmanager
+    def _opened(self) -> Iter[sqlite3.Connection]:
+        try:
+            with self._lock:
+                if self._connection is None:
+                    self._connection = self._open()
+                yield self._connection
+        except (sqlite3.Error, OSError, KeyError, TypeError, ValueError) as exc:
+            msg = f"cache {self._path}: {_why(exc)}"
+            raise CacheError(msg) from exc
+
+    def _open(self) -> sqlite3.Connection:
+        with suppress(FileExistsError):
+            os.close(os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+        connect = partial(sqlite3.connect, timeout=BUSY_SECONDS, check_same_thread=False)
+        with closing(connect(self._path)) as db:
+            with db:
+                db.execute("BEGIN IMMEDIATE")  # Another process may be about to make it, too.
+                kind = db.execute("PRAGMA application_id").fetchone()[0]
+                version = db.execute("PRAGMA user_version").fetchone()[0]
+                if not db.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:
+                    db.execute(TABLE)
+                    db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+                    db.execute(f"PRAGMA user_version = {FORMAT_VERSION}")
+                elif (kind, version) != (APPLICATION_ID, FORMAT_VERSION):
+                    whose = f"of version {version}" if kind == APPLICATION_ID else "no cache"
+                    msg = f"the database that is there is {whose}: give another path"
+                    raise ValueError(msg)
+            db.execute("PRAGMA journal_mode = WAL")
+        db = connect(self._path)
+        # A reply that a power cut takes is asked for again.
+        db.execute("PRAGMA synchronous = NORMAL")
+        return db
+
+
+def _why(error: Exception) -> str:
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    if code == sqlite3.SQLITE_NOTADB:
+        return "it is no cache, nor any SQLite database: give another path"
+    if code == sqlite3.SQLITE_CORRUPT or isinstance(error, (KeyError, TypeError)):
+        return f"it is damaged ({error}): delete it, for it can be made again"
+    if code == sqlite3.SQLITE_BUSY:
+        return "another process has locked it"
+    if isinstance(error, OSError):
+        return f"it can't be opened ({error.strerror})"
+    return str(error)

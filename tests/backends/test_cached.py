@@ -1,0 +1,281 @@
+"""`CachedBackend`: what was asked before is answered from a file."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from dataclasses import replace
+
+import pytest
+from anyio import to_thread
+from engine_kit import yes
+
+from mellea_like import (
+    Budget,
+    FallbackBackend,
+    Generation,
+    Message,
+    RejectionSamplingStrategy,
+    Request,
+    Requirement,
+    Usage,
+    Verdict,
+)
+from mellea_like.backends import CachedBackend, FunctionBackend, ScriptedBackend, SimulatedBackend
+from mellea_like.backends.openai import OpenAIBackend
+from mellea_like.core.backend import Options, RequestMeta
+from mellea_like.errors import BackendUnavailable, CacheError
+from mellea_like.limits import ConcurrencyLimiter, LimitedBackend, RetryBackend
+from mellea_like.testing import check_backend
+
+pytestmark = pytest.mark.anyio
+
+ASKED = Request((Message("user", "Say something."),), meta=RequestMeta(iteration=1))
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "cache.db"
+
+
+def counting():
+    """A backend whose every reply is another one."""
+    numbers = iter(range(1000))
+    return FunctionBackend(lambda request: f"reply {next(numbers)}", inline=True)
+
+
+async def asked(backend, request=ASKED, **changes):
+    return (await backend.generate(replace(request, **changes))).text
+
+
+async def test_a_second_run_asks_for_nothing_and_gets_the_same(path):
+    async def run():
+        inner = SimulatedBackend(seed=os.urandom(8).hex(), median=0, pass_rate=0.3)
+        backend = CachedBackend(inner, path)
+        budget = Budget(requests=100)
+        strategy = RejectionSamplingStrategy(backend, loop_budget=50, concurrency_budget=1)
+        result = await strategy.sample("do", [inner.requirement, "is kind"], budget=budget)
+        await backend.aclose()
+        return result, inner.statistics().started, budget.spent.requests, backend.statistics()
+
+    first, started, spent, _ = await run()
+    assert started == spent == first.usage.requests > 1
+    assert len({s.text for s in first.slices}) == len(first.slices)
+    again, started, spent, statistics = await run()
+    assert [s.text for s in again.slices] == [s.text for s in first.slices]
+    assert started == spent == 0
+    assert (
+        again.usage == Usage(cache_hits=statistics.hits) == Usage(cache_hits=first.usage.requests)
+    )
+    assert again.best.generation.usage == Usage(cache_hits=1)
+    assert (statistics.misses, statistics.kept) == (0, 0)
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"messages": (Message("user", "Say something else."),)},
+        {"messages": (Message("user", "Say something.", name="Ann"),)},
+        {"messages": (Message("system", "Be kind."), *ASKED.messages)},
+        *({"options": o} for o in (
+            {"model": "x"}, {"temperature": 0.0}, {"top_p": 0.5}, {"max_tokens": 9},
+            {"stop": ("x",)}, {"seed": 2}, {"extra": {"top_k": 3}},
+        )),
+        {"format": list[int]},
+        {"meta": RequestMeta(iteration=2)},
+        {"meta": RequestMeta(iteration=None)},
+        {"meta": RequestMeta(iteration=1, purpose="judge")},
+    ],
+    ids=lambda changes: str(next(iter(changes.values())))[:30],
+)  # fmt: skip
+async def test_what_shapes_a_reply_is_part_of_its_key(path, changes):
+    backend = CachedBackend(counting(), path)
+    assert await asked(backend) == "reply 0"
+    assert await asked(backend, **changes) == "reply 1"
+    assert await asked(backend, **changes) == "reply 1"
+    # Which call it is of, and which try of it, is not.
+    other = RequestMeta("another call", 1, 5, 2.0, 3.0, retry=7)
+    assert await asked(backend, meta=other) == "reply 0"
+    await backend.aclose()
+
+
+async def test_defaults_and_the_backend_s_name_are_part_of_the_key(path):
+    texts = []
+    for number, (name, warmth) in enumerate([("a", 0.5), ("a", 0.5), ("a", 0.7), ("b", 0.5)]):
+        inner = FunctionBackend(lambda request, n=number: str(n), inline=True)
+        inner.defaults = Options(temperature=warmth)
+        backend = CachedBackend(inner, path, name=name)
+        texts.append(await asked(backend))
+        await backend.aclose()
+    assert texts == ["0", "0", "2", "3"]
+
+
+def test_a_backend_is_told_from_others_by_what_it_says_of_itself(path):
+    one = OpenAIBackend("m", base_url="http://127.0.0.1:1/v1")
+    other = OpenAIBackend("m", base_url="http://127.0.0.1:2/v1")
+    alike = [one, LimitedBackend(one, ConcurrencyLimiter(1)), RetryBackend(one)]
+    request = replace(ASKED, options=Options(seed=1))
+
+    def key(backend):
+        return CachedBackend(backend, path)._key(request)
+
+    assert len({key(backend) for backend in alike}) == 1
+    assert len({key(one), key(other), key(FallbackBackend(one, other)), key(counting())}) == 4
+
+
+async def test_a_hit_streams_and_is_checked_early_as_the_reply_was(path):
+    inner = ScriptedBackend(["yes it is", "no it is not"])
+    backend = CachedBackend(inner, path)
+    first = await backend.generate(ASKED)
+    async with backend.stream(ASKED) as pieces:
+        found = [piece async for piece in pieces]
+    assert found == ["yes ", "it ", "is", replace(first, usage=Usage(cache_hits=1))]
+    # What streams is kept when it is whole, and not when it is left.
+    second = replace(ASKED, meta=RequestMeta(iteration=2))
+    async with backend.stream(second) as pieces:
+        assert await anext(pieces) == "no "
+    assert backend.statistics() == (1, 2, 1)
+    early = Requirement(
+        "begins with no",
+        lambda c: c.text.startswith("no"),
+        inline=True,
+        stream=lambda text, _: Verdict.UNKNOWN if text.startswith("n") else Verdict.FAIL,
+    )
+    result = await RejectionSamplingStrategy(backend, concurrency_budget=1, loop_budget=1).sample(
+        ASKED.messages[0], [early]
+    )
+    assert result.slices[0].generation.finish_reason == "rejected"
+    assert result.usage == Usage(cache_hits=1)
+    await backend.aclose()
+
+
+async def test_errors_and_values_beyond_json_are_not_kept(path):
+    replies = [Generation("x", value={1, 2}), Generation("y", value=[1])]
+    backend = CachedBackend(ScriptedBackend([BackendUnavailable("down"), *replies]), path)
+    assert await asked(RetryBackend(backend)) == "x"
+    assert (await backend.generate(ASKED)).value == [1]
+    assert (await backend.generate(ASKED)).value == [1]
+    assert backend.statistics() == (1, 3, 1)
+    await backend.aclose()
+
+
+async def test_it_is_cleared_closed_and_used_again_and_pickles(path):
+    backend = CachedBackend(SimulatedBackend(median=0), path)
+    first = await asked(backend)
+    again = pickle.loads(pickle.dumps(backend))
+    assert await asked(again) == first
+    assert again.statistics().hits == 1
+    assert (await backend.clear(), await again.clear()) == (1, 0)
+    for one in (backend, again):
+        await one.aclose()
+        await asked(one)
+        await one.aclose()
+    assert backend.statistics().kept == 2
+
+
+OTHER = """
+import anyio, sys
+from mellea_like.backends import CachedBackend, FunctionBackend
+from mellea_like import Message, Request
+from mellea_like.core.backend import RequestMeta
+
+async def main():
+    inner = FunctionBackend(lambda request: sys.argv[2], inline=True)
+    backend = CachedBackend(inner, sys.argv[1], name="f")
+    for number in range(1, 60):
+        asked = Request((Message("user", "x"),), meta=RequestMeta(iteration=number))
+        await backend.generate(asked)
+    print(backend.statistics().kept)
+    await backend.aclose()
+
+anyio.run(main)
+"""
+
+
+async def test_processes_share_a_file(path):
+    def run():
+        started = [
+            subprocess.Popen(
+                [sys.executable, "-c", OTHER, str(path), name], stdout=subprocess.PIPE, text=True
+            )
+            for name in "ab"
+        ]
+        return [int(process.communicate(timeout=60)[0]) for process in started]
+
+    assert sum(await to_thread.run_sync(run)) >= 59
+    backend = CachedBackend(counting(), path, name="f")
+    texts = {
+        await asked(backend, Request((Message("user", "x"),), meta=RequestMeta(iteration=n)))
+        for n in range(1, 60)
+    }
+    assert texts <= {"a", "b"}
+    assert backend.statistics() == (59, 0, 0)
+    await backend.aclose()
+
+
+def foreign(path):
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("CREATE TABLE mine (x)")
+        db.commit()
+
+
+def newer(path):
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("CREATE TABLE replies (key, reply, when_)")
+        db.execute("PRAGMA application_id = 0x4D4C6361")
+        db.execute("PRAGMA user_version = 2")
+        db.commit()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "says"),
+    [
+        (lambda path: path.write_bytes(b"no database " * 100), "it is no cache, nor any SQLite"),
+        (foreign, "the database that is there is no cache: give another path"),
+        (newer, "the database that is there is of version 2: give another path"),
+        (lambda path: path.mkdir(), "it can't be opened|unable to open"),
+        (lambda path: None, r"it can't be opened \(No such file or directory\)"),
+    ],
+)
+async def test_a_file_that_can_t_be_used_is_an_error_that_says_why(path, spoil, says, tmp_path):
+    await to_thread.run_sync(spoil, path)
+    if not path.exists():
+        path = tmp_path / "missing" / "cache.db"
+    backend = CachedBackend(counting(), path)
+    with pytest.raises(CacheError, match=rf"cache .*cache.db: ({says})") as caught:
+        await asked(backend)
+    assert not caught.value.retryable
+    with pytest.raises(CacheError):
+        await RejectionSamplingStrategy(backend).sample("do", [yes])
+
+
+async def test_a_damaged_reply_is_an_error_and_one_that_can_t_be_written_is_returned(path, caplog):
+    backend = CachedBackend(counting(), path)
+    await asked(backend)
+
+    def spoil(sql):
+        with closing(sqlite3.connect(path)) as db:
+            db.execute(sql)
+            db.commit()
+
+    await to_thread.run_sync(spoil, "UPDATE replies SET reply = '{}'")
+    with pytest.raises(CacheError, match="it is damaged"):
+        await asked(backend)
+    await to_thread.run_sync(
+        spoil,
+        "CREATE TRIGGER full_ BEFORE INSERT ON replies BEGIN SELECT RAISE(ABORT, 'full'); END",
+    )
+    assert await asked(backend, meta=RequestMeta(iteration=9)) == "reply 1"
+    assert "a reply was not kept" in caplog.text
+    await backend.aclose()
+
+
+async def test_it_keeps_every_promise_of_a_backend(path):
+    backend = CachedBackend(SimulatedBackend(median=0.01), path)
+    assert "stream" in await check_backend(lambda: backend)
+    await backend.aclose()
