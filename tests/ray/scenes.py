@@ -112,15 +112,6 @@ def sampled(directory, rows, **more):
 # --- scenes -----------------------------------------------------------------------------------
 
 
-def all_rows_in_time(directory):
-    journals = f"{directory}/journals"
-    dataset, log = sampled(directory, ROWS, journal_dir=journals, **ONE_A_NODE)
-    began = time.monotonic()
-    rows = dataset.take_all()
-    took = time.monotonic() - began
-    return seen(rows, log) | {"took": took, "ideal": ROWS * WORK / (ACTORS * CALLS)}
-
-
 def a_worker_is_killed(directory):
     journals = f"{directory}/journals"
     dataset, log = sampled(directory, ROWS, journal_dir=journals, **ONE_A_NODE)
@@ -308,7 +299,6 @@ def listening():
 
 
 ON_TWO_NODES = (
-    all_rows_in_time,
     a_worker_is_killed,
     a_limit_holds_for_the_cluster,
     the_limits_actor_is_killed,
