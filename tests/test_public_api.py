@@ -27,6 +27,7 @@ FRONT_DOORS = [
     ".limits",
     ".report",
     ".requirements",
+    ".requirements.code",
     ".sampling",
     ".sampling.schedules",
     ".sampling.selections",

@@ -1,0 +1,28 @@
+"""Checks of code: whether it parses, runs, and passes tests; in a sandbox.
+
+```python
+from mellea_like.requirements.code import passes_tests
+
+requirement = passes_tests("assert add(2, 2) == 4", names=["add"])
+```
+
+Each takes the code out of a reply as models write it. A Markdown fence that names the language goes
+before one that names none, and that before one that names another language; of several, the longest
+is taken, or with ``fence="first"`` or ``"last"`` that one. A fence that is never closed goes to the
+end. A reply without a fence is code if the whole of it parses.
+"""
+
+from mellea_like.requirements.code.checks import parses, passes_tests, runs
+from mellea_like.requirements.code.extract import fenced
+from mellea_like.requirements.code.sandbox import CodeJob, CodeReport, CodeRunner, Sandbox
+
+__all__ = [
+    "CodeJob",
+    "CodeReport",
+    "CodeRunner",
+    "Sandbox",
+    "fenced",
+    "parses",
+    "passes_tests",
+    "runs",
+]

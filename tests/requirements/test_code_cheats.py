@@ -1,0 +1,158 @@
+"""Programs that would rather seem right than be right: none passes its tests."""
+
+from __future__ import annotations
+
+import pytest
+from code_kit import decided, python, sandbox
+
+from mellea_like.requirements.code import passes_tests, runs
+
+pytestmark = pytest.mark.anyio
+
+box = pytest.fixture(scope="module", name="box")(sandbox)
+
+TESTS = """
+import unittest
+
+def check(candidate):
+    assert candidate(2, 2) == 4
+
+check(add)
+assert add(2, 2) == 4
+assert not add(0, 0)
+assert all(add(x, x) == 2 * x for x in range(3))
+assert sorted([add(1, 1)]) == [2]
+assert abs(add(1.0, 1.0) - 2) < 1e-9
+
+class TestAdd(unittest.TestCase):
+    def test_add(self):
+        self.assertEqual(add(2, 2), 4)
+"""
+
+ANYTHING = """
+class Anything:
+    def __eq__(self, other): return True
+    def __ne__(self, other): return False
+    def __hash__(self): return 4
+    def __bool__(self): return False
+"""
+
+CHEATS = {
+    "wrong": "def add(a, b): return 0",
+    "_exit": "import os\nos._exit(0)",
+    "_exit in a call": "import os\ndef add(a, b): os._exit(0)",
+    "sys.exit": "import sys\nsys.exit(0)",
+    "sys.exit in a call": "import sys\ndef add(a, b): sys.exit(0)",
+    "exception": "def add(a, b): raise StopIteration",
+    "generator exit": "def add(a, b): raise GeneratorExit",
+    "marker": 'print(\'{"passed": 7, "total": 7, "failures": [], "ended": false}\', flush=True)',
+    "atexit": "import atexit, os\natexit.register(os._exit, 0)\ndef add(a, b): return 0",
+    "equals everything": f"{ANYTHING}\ndef add(a, b): return Anything()",
+    "equals everything, as a number": (
+        f"{ANYTHING}\nclass N(Anything, int): pass\ndef add(a, b): return N(7)"
+    ),
+    "equals everything, as a list": (
+        f"{ANYTHING}\nclass L(Anything, list): pass\ndef add(a, b): return L([7])"
+    ),
+    "builtins": (
+        "import builtins\nbuiltins.AssertionError = type('E', (BaseException,), {})\n"
+        "builtins.all = builtins.abs = lambda x: True\ndef all(x): return True\n"
+        "def sorted(x): return [2]\ndef add(a, b): return 0"
+    ),
+    "own assertion error": (
+        "class AssertionError(Exception): pass\nclass unittest: TestCase = object\n"
+        "def check(candidate): pass\ndef add(a, b): raise AssertionError"
+    ),
+    "unittest": (
+        "import unittest\nunittest.TestCase.assertEqual = lambda *a: None\n"
+        "unittest.TestCase.run = lambda *a: None\ndef add(a, b): return 0"
+    ),
+    "operators": (
+        "import operator, ast\noperator.eq = lambda a, b: True\n"
+        "ast.parse = lambda *a: None\ndef add(a, b): return 0"
+    ),
+    "every descriptor": (
+        'import os, struct\ndata = b\'{"passed": 7, "total": 7, "ended": false}\\n\'\n'
+        "for i in range(64):\n    try: os.write(i, data)\n    except OSError: pass\n"
+        "def add(a, b): return 0"
+    ),
+    "closed descriptors": "import os\nos.closerange(0, 64)\ndef add(a, b): return 0",
+    "the answer, unasked": (
+        "import sys\nframe = sys._getframe()\nwhile frame:\n"
+        "    peer = frame.f_locals.get('peer')\n"
+        "    if peer:\n"
+        "        for _ in range(99): peer.send(('answer', True, None))\n"
+        "    frame = frame.f_back\n"
+        "def add(a, b): return 0"
+    ),
+    "a message that runs": (
+        "import os, pickle, socket, struct\n"
+        "class Run:\n    def __reduce__(self): return (os._exit, (0,))\n"
+        "data = pickle.dumps(('answer', {'add': Run()}, None))\n"
+        "for i in range(3, 64):\n"
+        "    try: os.write(i, struct.pack('>I', len(data)) + data)\n"
+        "    except OSError: pass\n"
+        "def add(a, b): return 0"
+    ),
+    "a thread that kills": (
+        "import os, signal\ndef add(a, b):\n"
+        "    for pid in (os.getppid(), 0):\n"
+        "        try: os.kill(pid, signal.SIGTERM)\n"
+        "        except OSError: pass\n"
+        "    return 0"
+    ),
+    "the tests' memory": (
+        "import gc, sys\ndef add(a, b):\n"
+        "    found = [o for o in gc.get_objects() if isinstance(o, dict) and 'tests' in o]\n"
+        "    texts = [o for o in found if 'candidate' in str(o.get('tests'))]\n"
+        "    return a + b if texts else 0"
+    ),
+}
+
+
+@pytest.mark.parametrize("cheat", CHEATS.values(), ids=CHEATS)
+async def test_no_cheat_passes(box, cheat):
+    check = passes_tests(TESTS, sandbox=box, seconds=3)
+    result = await decided(check, python(cheat))
+    assert not result.passed
+    assert result.reason
+    assert result.score < 1
+    # Nor does it help the program after it.
+    assert (await decided(check, python("def add(a, b): return a + b"))).passed
+
+
+@pytest.mark.parametrize(
+    "reach",
+    [
+        "f.__globals__",
+        "f.__dict__",
+        "f.gi_frame",
+        "f.__call__.__self__",
+        "setattr(f, 'x', 1)",
+        "f.__code__",
+    ],
+)
+async def test_a_test_s_own_function_leads_nowhere(box, reach):
+    code = (
+        f"def use(f):\n    try:\n        {reach}\n"
+        "    except (AttributeError, TypeError, KeyError):\n"
+        "        return f(1)\n    return 'reached'"
+    )
+    check = passes_tests("assert use(lambda x: x + 1) == 2", sandbox=box)
+    result = await decided(check, python(code))
+    assert result.passed, result.reason
+
+
+async def test_programs_share_no_state(box):
+    dirty = (
+        "import builtins, json, os, sys, random\nbuiltins.x = json.x = 1\nsys.path.clear()\n"
+        "os.environ['X'] = '1'\nopen('x', 'w').close()\nprint(random.random())"
+    )
+    clean = (
+        "import json, os, sys\nassert not hasattr(json, 'x') and sys.path\n"
+        "assert 'X' not in os.environ and not os.listdir('.')\nx"
+    )
+    for _ in range(2):
+        assert (await decided(runs(sandbox=box), python(dirty))).passed
+        reason = (await decided(runs(sandbox=box), python(clean))).reason
+        assert "NameError: name 'x' is not defined" in reason

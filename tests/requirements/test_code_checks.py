@@ -1,0 +1,389 @@
+"""Checks of code: what they say of right and of wrong code."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+from checks_kit import verdict
+from code_kit import decided, python, sandbox
+
+from mellea_like import RejectionSamplingStrategy, RepairTemplateStrategy, RequirementError
+from mellea_like.backends import ScriptedBackend
+from mellea_like.requirements.code import CodeReport, Sandbox, parses, passes_tests, runs
+
+box = pytest.fixture(scope="module", name="box")(sandbox)
+
+
+# --- parses ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("x = 1", ""),
+        (python("def f(x):\n    return x"), ""),
+        (python('import re\nre.compile("\\d")'), ""),
+        (python("x = (1"), "it does not parse: line 1: '(' was never closed: x = (1"),
+        (python("return 1"), "it does not parse: line 1: 'return' outside function"),
+        ("I can't.", "it does not parse (it has no fenced code): line 1: unterminated string"),
+        ("```python\n```", "it does not parse: there is no code"),
+        ("", "it does not parse (it has no fenced code): there is no code"),
+        (python("(" * 5000), "it does not parse: "),
+        (python("x = '\0'"), "it does not parse: "),
+    ],
+)
+def test_python_is_parsed_and_not_run(text, reason):
+    result = verdict(parses("python"), text)
+    assert result.passed is not bool(reason)
+    assert result.reason.startswith(reason)
+
+
+@pytest.mark.parametrize(
+    ("dialect", "text", "reason"),
+    [
+        ("sqlite", "```sql\nSELECT name FROM users WHERE id = 1;\n```", ""),
+        ("sqlite", "CREATE TABLE a (b INT); INSERT INTO a VALUES (1);", ""),
+        ("sqlite", "PRAGMA table_info(a)", ""),
+        ("postgres", "SELECT a::int FROM b", ""),
+        (None, "WITH a AS (SELECT 1) SELECT * FROM a", ""),
+        ("sqlite", "```sql\nSELECT name\nFROM users WHERE (id = 1\n```", "line 2: Expecting )"),
+        ("sqlite", "SELECT * FORM users", "line 1: Invalid expression"),
+        ("sqlite", "I can't do that.", "Error tokenizing"),
+        ("sqlite", "hello world", "no statement begins so"),
+        ("sqlite", "-- nothing", "there is no statement"),
+    ],
+)
+def test_sql_is_parsed_in_its_dialect(dialect, text, reason, caplog):
+    result = verdict(parses("sql", dialect=dialect), text)
+    assert result.passed is not bool(reason), result.reason
+    assert reason in result.reason
+    assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "says"),
+    [
+        ({"language": "cobol"}, ValueError, "'python' or 'sql'"),
+        ({"language": "python", "dialect": "sqlite"}, ValueError, "one of SQL"),
+        ({"language": "sql", "dialect": "nosuch"}, ValueError, "nosuch"),
+    ],
+)
+def test_what_can_t_be_parsed_is_refused_at_once(arguments, error, says):
+    with pytest.raises(error, match=says):
+        parses(**arguments)
+
+
+# --- runs -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("code", "settings", "reason"),
+    [
+        ("print('hello')", {}, ""),
+        ("import sys\nif __name__ == '__main__':\n    sys.exit(0)", {}, ""),
+        ("print(int(input()) * 2)", {"stdin": "21\n", "stdout": "42"}, ""),
+        ("print('a  \\nb')\nprint()", {"stdout": "a\nb\n"}, ""),
+        (
+            "print(int(input()) * 3)",
+            {"stdin": "21\n", "stdout": "42"},
+            'line 1 of its output is "63"; it should be "42"',
+        ),
+        ("pass", {"stdout": "42"}, "it prints 0 lines; it should print 1"),
+        (
+            "def f(x):\n    return 1 / x\n\n\nimport json\nprint(f(0))",
+            {},
+            (
+                "it ended with exit status 1:\nZeroDivisionError: division by zero\n"
+                "  program.py, line 6, in <module>: print(f(0))\n"
+                "  program.py, line 2, in f: return 1 / x"
+            ),
+        ),
+        ("import json\njson.loads('{')", {}, "  program.py, line 2, in <module>: json.loads('{')"),
+        ("raise SystemExit('no input')", {}, "it ended with exit status 1:\nno input"),
+        ("import sys\nsys.exit(3)", {}, "it ended with exit status 3"),
+        ("x = (1", {}, "it does not parse: line 1"),
+        ("while True: pass", {"seconds": 0.2}, "it was not done after 0.2 s, and was ended"),
+        (
+            "x = 'a' * 10**10",
+            {},
+            "MemoryError\n  program.py, line 1, in <module>: x = 'a' * 10**10",
+        ),
+        ("print('x' * 10**7)", {}, "it printed more than 1 MiB, and was ended"),
+        ("import os\nos.kill(os.getpid(), 11)\nimport ctypes\nctypes.string_at(0)", {}, "SIGSEGV"),
+    ],
+)
+async def test_a_program_runs_or_the_reason_tells_the_model_why_not(box, code, settings, reason):
+    result = await decided(runs(sandbox=box, **settings), python(code))
+    assert result.passed is not bool(reason), result.reason
+    assert reason in result.reason
+
+
+@pytest.mark.anyio
+async def test_threads_and_exit_handlers_of_a_program_come_to_their_end(box):
+    code = (
+        "import atexit, threading, time\n"
+        "atexit.register(print, 'three')\n"
+        "threading.Thread(target=lambda: (time.sleep(.05), print('two'))).start()\n"
+        "print('one')"
+    )
+    assert (await decided(runs(stdout="one\ntwo\nthree", sandbox=box), python(code))).passed
+
+
+# --- passes_tests ---------------------------------------------------------------------------------
+
+ADD = "def add(a, b):\n    return a + b"
+STACK = """
+class Empty(LookupError):
+    pass
+
+class Stack:
+    def __init__(self): self.items = []
+    def push(self, x): self.items.append(x)
+    def pop(self):
+        if not self.items: raise Empty("nothing there")
+        return self.items.pop()
+    def __len__(self): return len(self.items)
+    def __eq__(self, other): return self.items == other.items
+    def __iter__(self): return iter(self.items)
+    def __enter__(self): return self
+    def __exit__(self, *_): self.items.clear()
+"""
+STACK_TESTS = """
+def make(*items):
+    stack = Stack()
+    for item in items:
+        stack.push(item)
+    return stack
+
+def test_pop():
+    stack = make(1, 2)
+    assert (stack.pop(), len(stack), list(stack), stack.items) == (2, 1, [1], [1])
+    assert isinstance(stack, Stack) and not isinstance(3, Stack)
+
+def test_equal():
+    assert make(1) == make(1) and make(1) != make(2) and make() != [] and not make()
+
+def test_empty():
+    try:
+        Stack().pop()
+    except Empty as exc:
+        assert str(exc) == "nothing there" and isinstance(exc, LookupError)
+    else:
+        assert False
+
+def test_context():
+    with make(1) as stack:
+        stack.items = [4, 5]
+        assert stack.pop() == 5
+    assert len(stack) == 0
+"""
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("code", "tests"),
+    [
+        (ADD, "assert add(2, 2) == 4"),
+        (
+            ADD,
+            ["assert add(2, 2) == 4", "from solution import add as plus\nassert plus(1, 1) == 2"],
+        ),
+        (ADD, "def check(candidate):\n    assert candidate(1, 2) == 3\n\ncheck(add)"),
+        (STACK, STACK_TESTS),
+        (
+            ADD,
+            (
+                "import unittest\nclass TestAdd(unittest.TestCase):\n"
+                "    def setUp(self): self.one = 1\n"
+                "    def test_ints(self): self.assertEqual(add(self.one, 2), 3)\n"
+                "    def test_bad(self):\n        with self.assertRaises(TypeError): add(1, 'a')\n"
+            ),
+        ),
+        ("def put(a):\n    a.append(1)", "x = [0]\nassert put(x) is None and x == [0, 1]"),
+        (
+            "def each(f, a):\n    return [f(x) for x in a]",
+            "assert each(lambda x: x + 1, [1]) == [2]",
+        ),
+        ("def up(n):\n    yield from range(n)", "assert list(up(3)) == [0, 1, 2]"),
+        (
+            "async def wait(x):\n    return x",
+            "import asyncio\nassert asyncio.run(wait(3)) == 3",
+        ),
+        (
+            "import collections\nP = collections.namedtuple('P', 'x y')\ndef p(): return P(1, 2)",
+            "x, y = p()\nassert p() == (1, 2) and p().x == x == 1 and y == 2",
+        ),
+        (
+            (
+                "import datetime, math\nfrom decimal import Decimal\n"
+                "def day(): return datetime.date(2024, 1, 1)\ndef d(): return Decimal('1.5')"
+            ),
+            "assert day().year == 2024 and d() == Decimal('1.5') and math.pi > 3",
+        ),
+        (
+            (
+                "class N(int): pass\ndef n(): return N(3)\ndef big(): return 10**5000\n"
+                "def nan(): return float('nan')"
+            ),
+            "assert n() == 3 and big() == 10**5000 and nan() != nan()",
+        ),
+        (
+            "def boom():\n    import sys; sys.exit(2)",
+            "try:\n    boom()\nexcept SystemExit as e:\n    code = e.code\nassert code == 2",
+        ),
+        ("def sum(a, b):\n    return a + b", "import solution\nassert solution.sum(1, 2) == 3"),
+        ("if __name__ == '__main__':\n    raise SystemExit(1)\nx = 1", "assert x == 1"),
+    ],
+)
+async def test_right_code_passes_the_tests_that_people_write(box, code, tests):
+    result = await decided(passes_tests(tests, sandbox=box), python(code))
+    assert result.passed, result.reason
+    assert result.score == 1
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("code", "tests", "reason", "score"),
+    [
+        (
+            ADD.replace("+", "-"),
+            "assert add(2, 2) == 4\nassert add(3, 0) == 3, 'nothing added'\nassert add(1, 0) == 1",
+            "it passes 2 of 3 tests: `assert add(2, 2) == 4` failed: add(2, 2) is 0",
+            2 / 3,
+        ),
+        (
+            ADD.replace("+", "-"),
+            "def test_one():\n    x = 1\n    assert add(x, x) in (2, 3), 'a sum'",
+            (
+                "`assert add(x, x) in (2, 3), 'a sum'` failed: add(x, x) is 0 and (2, 3) is (2, 3)"
+                " (a sum)"
+            ),
+            0,
+        ),
+        (ADD.replace("a + b", "None"), "assert add(1, 1)", "failed: add(1, 1) is None", 0),
+        (
+            ADD.replace("a + b", "a / b"),
+            "assert add(1, 0) == 1",
+            (
+                "`assert add(1, 0) == 1` raised ZeroDivisionError: division by zero\n"
+                "  program.py, line 2, in add: return a / b"
+            ),
+            0,
+        ),
+        (ADD, "assert sub(1, 1) == 0", "raised NameError: name 'sub' is not defined", 0),
+        ("x = 1 / 0", "assert x", "the program raised ZeroDivisionError", 0),
+        (
+            "def add(a, b):\n    while True: pass",
+            "assert 1 == 1\nassert add(1, 2) == 3",
+            "it was not done after 0.3 s in `assert add(1, 2) == 3`, and was ended",
+            0,
+        ),
+        (
+            ADD,
+            (
+                "import unittest\nclass T(unittest.TestCase):\n"
+                "    def test_a(self): self.assertEqual(add(1, 1), 3)\n"
+            ),
+            "T.test_a: AssertionError: 2 != 3",
+            0,
+        ),
+        (ADD, "assert add(1, 1) == 3\n" * 5, "\nand 2 more tests failed", 0),
+        (ADD, "x = add(1, None)\nassert x", "`x = add(1, None)` raised TypeError", 0),
+        ("def add(a, b):\n    return object()", "assert add(1, 2) == 3", "is <object object at", 0),
+        (
+            "def add(a, b):\n    import os; os.abort()",
+            "assert add(1, 2) == 3",
+            "the program was ended by SIG",
+            0,
+        ),
+    ],
+)
+async def test_wrong_code_fails_and_the_reason_has_what_was_found(box, code, tests, reason, score):
+    check = passes_tests(tests, sandbox=box, seconds=0.3 if "while" in code else None)
+    result = await decided(check, python(code))
+    assert not result.passed
+    assert reason in result.reason
+    assert result.score == pytest.approx(score)
+
+
+@pytest.mark.anyio
+async def test_names_are_what_the_code_has_to_define_and_all_that_tests_see(box):
+    check = passes_tests("assert sum(2, 3) == 5", names=["sum"], sandbox=box)
+    assert (await decided(check, python("def sum(a, b):\n    return a + b"))).passed
+    result = await decided(check, python("def add(a, b):\n    return a + b"))
+    assert result.reason == "the program defines no sum"
+
+
+@pytest.mark.parametrize(
+    ("tests", "settings", "error", "says"),
+    [
+        ("assert (", {}, SyntaxError, "never closed"),
+        ("x = 1", {}, ValueError, "no test in them"),
+        ([], {}, ValueError, "no test in them"),
+        (["assert x", "import a"], {}, ValueError, "no test in them"),
+        ([1], {}, TypeError, "source of tests"),
+        ("assert x", {"names": "add"}, TypeError, "sequence of names"),
+    ],
+)
+def test_tests_that_test_nothing_are_refused(tests, settings, error, says):
+    with pytest.raises(error, match=says):
+        passes_tests(tests, **settings)
+
+
+# --- in calls -------------------------------------------------------------------------------------
+
+
+@pytest.mark.anyio
+async def test_a_repair_has_the_assertion_in_its_prompt(box):
+    replies = [python(ADD.replace("+", "-")), python(ADD)]
+    backend = ScriptedBackend(replies)
+    strategy = RepairTemplateStrategy(backend, loop_budget=2)
+    check = passes_tests("assert add(2, 1) == 3", sandbox=box)
+    result = await strategy.sample("Write add(a, b).", [check])
+    assert result.success
+    assert (
+        "`assert add(2, 1) == 3` failed: add(2, 1) is 1" in backend.requests[1].messages[-1].content
+    )
+
+
+class Elsewhere:
+    """A runner that is no sandbox."""
+
+    def __init__(self, report):
+        self.report = report
+        self.jobs = []
+
+    async def run(self, job):
+        self.jobs.append(job)
+        return self.report
+
+
+@pytest.mark.anyio
+async def test_a_runner_of_the_user_s_own_takes_the_sandbox_s_place():
+    runner = Elsewhere(CodeReport(passed=1, total=2, failures=("`assert x` failed",)))
+    result = await decided(passes_tests("assert x", names=["x"], sandbox=runner), python("x = 0"))
+    assert (result.passed, result.reason) == (False, "it passes 1 of 2 tests: `assert x` failed")
+    (job,) = runner.jobs
+    assert (job.program, job.tests, job.names) == ("x = 0\n", ("assert x",), ("x",))
+    assert not (
+        await decided(passes_tests("assert x", sandbox=Elsewhere(CodeReport())), "x")
+    ).passed
+    assert (await decided(runs(stdout="a", sandbox=Elsewhere(CodeReport(stdout="a"))), "x")).passed
+
+
+def test_checks_of_code_pickle_with_their_sandbox():
+    check = passes_tests("assert x", sandbox=Sandbox(seconds=3), name="right")
+    again = pickle.loads(pickle.dumps(check))
+    assert (again.name, again.description) == ("right", check.description)
+
+
+@pytest.mark.anyio
+async def test_a_server_that_can_t_be_started_is_no_verdict_on_the_code():
+    nowhere = Sandbox(python=["/nonexistent/python"])
+    with pytest.raises(RequirementError, match="could not start its server"):
+        await decided(runs(sandbox=nowhere), "x = 1")
+    strategy = RejectionSamplingStrategy(ScriptedBackend(["x = 1"]), loop_budget=1)
+    with pytest.raises(RequirementError, match="could not start"):
+        await strategy.sample("Write.", [runs(sandbox=Sandbox(preload=["no_such_module"]))])

@@ -1,0 +1,351 @@
+"""What programs may not do to the machine, and that nothing of them is left."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import anyio
+import pytest
+from code_kit import sandbox
+from leftovers import children
+
+from mellea_like import RequirementError
+from mellea_like.requirements.code import CodeJob, Sandbox
+from mellea_like.requirements.code import sandbox as module
+
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.skipif(sys.platform != "linux", reason="it looks into /proc"),
+]
+
+
+@pytest.fixture(scope="module", params=["auto", "limits"])
+def box(request):
+    yield from sandbox(isolation=request.param, seconds=5, output=10**5, concurrency=1)
+
+
+async def held(box):
+    """Whether namespaces hold: not everywhere may they be made."""
+    return "Namespaces hold" in await box.describe()
+
+
+def below(pid):
+    """The processes that a process has started, and theirs."""
+    found = []
+    for listed in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(OSError):
+            for child in map(int, listed.read_text("ascii").split()):
+                found += [child, *below(child)]
+    return found
+
+
+def entries(directory):
+    return list(Path(directory).iterdir())
+
+
+async def run(box, program, **settings):
+    return await box.run(CodeJob(program=program, **settings))
+
+
+BOMB = "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass"
+DAEMON = """
+import os, sys, time
+for _ in range(3):
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            {close}
+            time.sleep(600)
+        os._exit(0)
+print("gone")
+"""
+HOSTILE = {
+    "loop": ("while True: pass", "it was not done after 0.2 s"),
+    "signals ignored": (
+        (
+            "import signal\nfor n in range(1, 65):\n    try: signal.signal(n, signal.SIG_IGN)\n"
+            "    except (OSError, ValueError): pass\nwhile True: pass"
+        ),
+        "it was not done after 0.2 s",
+    ),
+    "bomb": (BOMB, "it was not done after 0.2 s"),
+    "memory": ("x = bytearray(10 * 2**30)", "MemoryError"),
+    "more and more memory": (
+        "import mmap\nx = []\nwhile True: x.append(mmap.mmap(-1, 10**8))",
+        "Cannot allocate memory",
+    ),
+    "output": ("import os\nwhile True: os.write(1, b'x' * 2**20)", "it printed more than 97.7 KiB"),
+    "errors": ("import os\nwhile True: os.write(2, b'x' * 2**20)", "it printed more than 97.7 KiB"),
+    "a large file": (
+        "with open('x', 'wb') as file:\n    while True: file.write(b'x' * 2**20)",
+        "OSError: [Errno ",
+    ),
+    "closed outputs": ("import os\nos.closerange(0, 99)\nwhile True: pass", "0.2 s"),
+    "stopped": (
+        "import os, signal\nos.kill(os.getpid(), signal.SIGSTOP)\nwhile True: pass",
+        "0.2 s",
+    ),
+    "daemons": (DAEMON.format(close="pass"), ""),
+    "daemons without descriptors": (DAEMON.format(close="os.closerange(0, 99)"), ""),
+    "a daemon that forks": (
+        DAEMON.format(close="\n            while True:\n                if os.fork(): os._exit(0)"),
+        "",
+    ),
+}
+
+
+@pytest.mark.parametrize("hostile", HOSTILE)
+async def test_what_misbehaves_is_ended_and_nothing_is_left(box, hostile):
+    program, failure = HOSTILE[hostile]
+    if hostile == "bomb" and "isn't limited" in await box.describe():
+        pytest.skip("root's processes are limited by nothing else")
+    await box.describe()
+    (server,) = box._servers
+    before = below(server.process.pid)
+    report = await run(box, program, seconds=0.2 if "0.2 s" in failure else None)
+    assert failure in report.failure
+    assert bool(failure) is bool(report.failure)
+    assert len(report.stdout) + len(report.stderr) <= 10**5
+    assert box._servers == [server]
+    assert below(server.process.pid) == before
+    if place := server.holds["place"]:
+        assert not entries(place)
+
+
+async def test_keys_are_out_of_reach(box, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-1234")
+    report = await run(box, "import os\nprint(dict(os.environ), os.path.exists('/proc/1/environ'))")
+    assert "sk-1234" not in report.stdout
+    assert ("False" in report.stdout) is await held(box)
+    environ = anyio.Path(f"/proc/{box._servers[0].process.pid}/environ")
+    assert b"sk-" not in await environ.read_bytes()
+
+
+OUTSIDE = {
+    "a file": "open('/tmp/../usr/x', 'w')",
+    "a home": f"open({os.fspath(Path(__file__))!r})",
+    "Python": "import os; open(os.__file__, 'a')",
+    "the network": "import socket; socket.create_connection(('127.0.0.1', {port}), 1)",
+    "its parent": "import os; os.kill(os.getppid() or 2, 9)",
+    "everybody": "import os; os.kill(-1, 9)",
+    "root": "import os; os.setuid(0)" if os.getuid() == 0 else "import os; os.chroot('/')",
+    "a namespace": "import os, ctypes\nif ctypes.CDLL(None).unshare(0x10000000): raise OSError",
+    "mounts": "import ctypes\nif ctypes.CDLL(None).umount2(b'/tmp', 2): raise OSError",
+}
+
+
+@pytest.mark.parametrize("outside", OUTSIDE)
+async def test_with_namespaces_nothing_outside_can_be_reached(outside):
+    async with (
+        Sandbox() as box,
+        await anyio.create_tcp_listener(local_host="127.0.0.1") as listener,
+    ):
+        if not await held(box):
+            pytest.skip("no namespaces here")
+        port = listener.extra(anyio.abc.SocketAttribute.local_port)
+        report = await run(box, OUTSIDE[outside].replace("{port}", str(port)))
+        assert "Error" in report.failure
+        assert (await run(box, "import socket; socket.socket()")).failure == ""
+
+
+async def test_files_are_limited_in_all_and_the_directory_is_fresh():
+    async with Sandbox(files=2**20) as box:
+        many = "for i in range(9):\n    with open(f'{i}', 'wb') as f: f.write(b'x' * 2**18)"
+        report = await run(box, many)
+        assert ("No space left" in report.failure) is await held(box)
+        report = await run(box, "import os, tempfile\nprint(os.listdir('.'), tempfile.mkdtemp())")
+        assert report.stdout.startswith("[] ")
+
+
+async def test_a_program_imports_what_its_path_has_and_starts_processes(tmp_path):
+    (tmp_path / "helper.py").write_text("x = 42\n", encoding="utf-8")
+    async with Sandbox(path=[tmp_path], preload=["decimal"]) as box:
+        report = await run(box, "import helper, sys; print(helper.x, 'decimal' in sys.modules)")
+        assert report.stdout == "42 True\n"
+        code = (
+            "import subprocess, sys; subprocess.run([sys.executable, '-c', 'print(5)'], check=True)"
+        )
+        assert (await run(box, code)).stdout == "5\n"
+
+
+async def test_a_cancelled_run_is_ended_at_once_and_its_server_goes_on(box):
+    await box.describe()
+    (server,) = box._servers
+    before = below(server.process.pid)
+    for program, tests in (("while True: pass", ()), ("def f():\n    while True: pass", ("f()",))):
+        with anyio.move_on_after(0.1) as scope:
+            await run(box, program, tests=tests, seconds=60)
+        assert scope.cancelled_caught
+        assert box._servers == [server]
+        assert below(server.process.pid) == before
+        assert (await run(box, "print(1)")).stdout == "1\n"
+
+
+async def test_a_cancellation_at_any_moment_leaves_a_sandbox_that_works():
+    async with Sandbox(concurrency=1) as box:
+        for i in range(12):
+            with anyio.move_on_after(i * 0.002):
+                await run(box, "print(1)", tests=("assert 1 == 1",) if i % 2 else ())
+            report = await run(box, "print(2)")
+            assert (report.failure, report.stdout) == ("", "2\n")
+        assert len(box._servers) == 1
+
+
+async def test_the_event_loop_goes_on_while_programs_run(box):
+    ticks = 0
+
+    async def tick():
+        nonlocal ticks
+        while True:
+            await anyio.sleep(0.01)
+            ticks += 1
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(tick)
+        await run(box, "while True: pass", seconds=0.2)
+        tasks.cancel_scope.cancel()
+    assert ticks > 5
+
+
+async def test_a_server_that_was_killed_is_replaced(box):
+    await box.describe()
+    (server,) = box._servers
+    os.kill(server.process.pid, signal.SIGKILL)
+    assert (await run(box, "print(1)")).stdout == "1\n"
+    assert box._servers != [server]
+    # And while a program runs: it runs again.
+    (server,) = box._servers
+    async with anyio.create_task_group() as tasks:
+
+        async def kill():
+            while not below(server.process.pid)[1:]:  # noqa: ASYNC110
+                await anyio.sleep(0.01)
+            os.kill(server.process.pid, signal.SIGKILL)
+
+        tasks.start_soon(kill)
+        report = await run(box, "import time; time.sleep(.3); print(2)", seconds=5)
+    assert (report.failure, report.stdout) == ("", "2\n")
+
+
+async def test_a_program_that_kills_what_watches_it_has_failed():
+    async with Sandbox(isolation="limits") as box:
+        report = await run(box, "import os; os.kill(os.getppid(), 9)")
+        assert report.failure.startswith("it ended the process that watches it")
+        place = Path(box._servers[0].holds["place"]) if box._servers else None
+        assert (await run(box, "print(1)")).stdout == "1\n"
+    assert place is None or not place.exists()
+
+
+async def test_a_hundred_runs_leave_no_descriptor_and_no_zombie(box):
+    await run(box, "")
+    (server,) = box._servers
+    pids = [server.process.pid, *below(server.process.pid)]
+
+    def descriptors():
+        return [len(entries(f"/proc/{pid}/fd")) for pid in ("self", *pids)]
+
+    try:
+        before = descriptors()
+    except PermissionError:
+        pytest.skip("the server's descriptors are root's to see")
+    for i in range(10):
+        await run(box, "print(1)", tests=("assert 1 == 1",) * (i % 2))
+    assert descriptors() == before
+    assert [server.process.pid, *below(server.process.pid)] == pids
+
+
+@pytest.mark.parametrize("isolation", ["auto", "limits"])
+async def test_closing_ends_the_servers_and_clears_away(isolation):
+    before = children()
+    async with Sandbox(isolation=isolation, concurrency=2) as box:
+        async with anyio.create_task_group() as tasks:
+            for _ in range(2):
+                tasks.start_soon(run, box, "import time; time.sleep(.05)")
+        servers = list(box._servers)
+        assert len(servers) == 2
+        pids = [pid for server in servers for pid in below(server.process.pid)]
+        assert pids
+    assert children() == before
+    assert not any(alive(pid) for pid in pids)
+    with pytest.raises(FileNotFoundError):
+        entries(servers[0].holds["place"] or "/nonexistent")
+
+
+SCRIPT = """
+import anyio, sys
+from mellea_like.requirements.code import CodeJob, Sandbox
+box = Sandbox(isolation=sys.argv[1])
+async def main():
+    await box.describe()
+    print(box._servers[0].process.pid, flush=True)
+    await box.run(CodeJob(program={program!r}, seconds=60))
+anyio.run(main)
+"""
+
+
+@pytest.mark.parametrize("isolation", ["auto", "limits"])
+def test_nothing_outlives_a_killed_caller(isolation):
+    script = SCRIPT.format(program=DAEMON.format(close="pass") + "\ntime.sleep(60)")
+    with subprocess.Popen(
+        [sys.executable, "-c", script, isolation], stdout=subprocess.PIPE, text=True
+    ) as caller:
+        server = int(caller.stdout.readline())
+        until = time.monotonic() + 10
+        while len(below(server)) < 4 and time.monotonic() < until:
+            time.sleep(0.01)
+        pids = [server, *below(server)]
+        caller.kill()
+    assert len(pids) >= 5
+    while any(alive(pid) for pid in pids) and time.monotonic() < until:
+        time.sleep(0.01)
+    assert not [pid for pid in pids if alive(pid)]
+
+
+def alive(pid):
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text("ascii").rpartition(")")[2].split()[0] != "Z"
+    return False
+
+
+async def test_a_sandbox_says_what_holds(box):
+    said = await box.describe()
+    assert "for at most 5 s, with 512 MiB of memory a process" in said
+    assert ("no network" in said) is ("Only these limits" not in said)
+    assert said.endswith("A container is a boundary; this is a seat belt.")
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "says"),
+    [
+        ({"seconds": 0}, ValueError, "over 0"),
+        ({"seconds": math.nan}, ValueError, "over 0"),
+        ({"memory": 10}, ValueError, "at least 67108864"),
+        ({"memory": "1 GiB"}, TypeError, "whole number"),
+        ({"isolation": "bwrap"}, ValueError, "'auto' or 'limits'"),
+        ({"preload": "numpy"}, TypeError, "not one text"),
+        ({"concurrency": 0}, ValueError, "at least 1"),
+    ],
+)
+def test_what_a_sandbox_can_t_be_is_refused(settings, error, says):
+    with pytest.raises(error, match=says):
+        Sandbox(**settings)
+
+
+def test_windows_is_told_what_to_do_instead(monkeypatch):
+    monkeypatch.delattr(os, "fork")
+    with pytest.raises(NotImplementedError, match="Linux and macOS"):
+        Sandbox()
+    Sandbox(python=["docker", "run", "-i", "python:3.13-slim", "python3"])
+
+
+async def test_a_command_that_is_no_python_is_said(monkeypatch):
+    monkeypatch.setattr(module, "SECONDS_TO_START", 5.0)
+    with pytest.raises(RequirementError, match=r"is no Python 3\.11 or newer"):
+        await Sandbox(python=["true"]).describe()
