@@ -13,7 +13,7 @@ from mellea_like.report.markup import Html, html, joined
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from mellea_like.estimate import Coverage
+    from mellea_like.pass_rates import Coverage
     from mellea_like.report.statistics import Distribution
 
 __all__ = [

@@ -12,7 +12,7 @@ from heapq import heappush, heappushpop
 from typing import TYPE_CHECKING, Any
 
 from mellea_like.core.generation import Usage
-from mellea_like.estimate import coverage_curve
+from mellea_like.pass_rates import coverage_curve
 from mellea_like.report.iterations import (
     FATES,
     Money,
@@ -29,7 +29,7 @@ from mellea_like.report.iterations import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from mellea_like.estimate import CoverageCurve
+    from mellea_like.pass_rates import CoverageCurve
 
 __all__ = [
     "LISTED",

@@ -15,6 +15,7 @@ from report_kit import trace_of
 
 from mellea_like import (
     FunctionBackend,
+    Instruction,
     Price,
     RejectionSamplingStrategy,
     RepairTemplateStrategy,
@@ -22,9 +23,9 @@ from mellea_like import (
     SamplingResult,
 )
 from mellea_like.batch import Journal, sample_many
-from mellea_like.draw_plan import NO_ANSWER
 from mellea_like.errors import JournalError
 from mellea_like.estimate import PassRateFit, coverage_curve, plan
+from mellea_like.estimate.draw_plan import NO_ANSWER
 
 
 def simulated(alpha, beta, hopeless, items, stop, seed=5):
@@ -258,6 +259,36 @@ async def test_repairs_are_no_draws_but_what_they_mend_is_not_unsolved():
     assert (made.items, made.draws, made.left_out, made.passed) == (5, 5, 5, 5)
     assert made.measured[-1].share == 0
     assert made.unsolved == ()
+    # A draw made anew, of an item that has failed once, would pass about as often as the first.
+    assert (made.repairs.judged, made.repairs.passed) == (5, 5)
+    assert 0 < made.repairs.expected < 1.5
+    assert made.to_dict()["repairs"]["passed"] == 5
+    assert "5 repairs left out: 100 % passed, of draws made anew it would have been" in str(made)
+
+
+@pytest.mark.anyio
+async def test_what_repairs_are_held_against_is_what_draws_made_anew_would_do():
+    chance = random.Random(1)
+    rates = {f"item {n}": chance.betavariate(1, 2) for n in range(300)}
+
+    def reply(request):
+        item = request.messages[0].content.partition("\n")[0].rstrip("!")
+        return "yes" if chance.random() < rates[item] else "no"
+
+    class Useless(RepairTemplateStrategy):
+        def repair(self, history):
+            return Instruction(history[0].action.description + "!" * len(history)), history[0].context
+
+    strategy = Useless(FunctionBackend(reply), loop_budget=4, concurrency_budget=1)
+    made = plan([await strategy.sample(item, [yes]) for item in rates])
+    assert made.repairs.judged > 200
+    assert made.repairs.expected == pytest.approx(made.repairs.passed, rel=0.2)
+
+
+def test_where_nothing_was_repaired_nothing_is_said_of_repairs():
+    made = plan(results(*[passed_at_once] * 3, *[passed_second] * 3))
+    assert made.repairs is None
+    assert "repair" not in str(made)
 
 
 @pytest.mark.anyio

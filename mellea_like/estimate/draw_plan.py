@@ -15,7 +15,7 @@ from mellea_like.core.argument_checks import real_number
 from mellea_like.core.generation import Usage
 from mellea_like.core.prices import Price, checked_prices, currency_of
 from mellea_like.core.result import SamplingResult
-from mellea_like.estimate import MOST_DRAWS, coverage_curve
+from mellea_like.pass_rates import MOST_DRAWS, coverage_curve
 from mellea_like.report.format import amount, count, money, percent, plural, seconds
 from mellea_like.report.iterations import (
     Money,
@@ -29,12 +29,12 @@ from mellea_like.report.iterations import (
 from mellea_like.report.markup import clip
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from mellea_like.batch.journal.journal import Journal
-    from mellea_like.estimate import Coverage, CoverageCurve, PassRateFit
+    from mellea_like.pass_rates import Coverage, CoverageCurve, PassRateFit
 
-__all__ = ["Bottleneck", "DrawPlan", "Split", "UnsolvedItem", "plan"]
+__all__ = ["Bottleneck", "DrawPlan", "Repairs", "Split", "UnsolvedItem", "plan"]
 
 NO_ANSWER = "a whole answer of its format"
 """Stands among the requirements for what makes a reply one that can be checked."""
@@ -90,6 +90,26 @@ class Bottleneck:
 
 
 @dataclass(frozen=True, slots=True)
+class Repairs:
+    """What repairs did, beside what as many further draws would have done.
+
+    The draws, and so the budgets, of a plan are those of a strategy that draws anew: for one that
+    repairs, the turns of a chain after its first are likelier to pass where ``passed`` is more than
+    ``expected``, and the plan asks for more than it takes; or the other way round.
+
+    Args:
+        judged: how many repairs were judged.
+        passed: how many of them passed.
+        expected: how many draws made anew would have passed in their place, by the fit: each of an
+            item of which as many draws have failed as the chain had failures before the repair.
+    """
+
+    judged: int
+    passed: int
+    expected: float
+
+
+@dataclass(frozen=True, slots=True)
 class UnsolvedItem:
     """An item of which nothing passed.
 
@@ -129,6 +149,7 @@ class DrawPlan:
         complete: whether all that the draws cost is known; if not, tokens and cost are at least
             those of the splits.
         currency: of ``cost``.
+        repairs: what repairs did, which are no such draws; None where none was judged.
     """
 
     target: float
@@ -145,6 +166,7 @@ class DrawPlan:
     unsolved: tuple[UnsolvedItem, ...]
     complete: bool = True
     currency: str = "USD"
+    repairs: Repairs | None = None
 
     @property
     def fit(self) -> PassRateFit:
@@ -198,6 +220,7 @@ class DrawPlan:
             "hopeless": [item.id for item in self.hopeless],
             "complete": self.complete,
             "currency": self.currency,
+            "repairs": None if self.repairs is None else asdict(self.repairs),
         }
 
     def __str__(self) -> str:
@@ -210,6 +233,12 @@ class DrawPlan:
             f"{plural(self.items, 'item')}, {plural(self.draws, 'draw')}:"
             f" {count(self.passed)} passed ({percent(self.passed, self.items)})"
         )
+        if (mended := self.repairs) is not None:
+            share, anew = (percent(n, mended.judged) for n in (mended.passed, mended.expected))
+            yield (
+                f"{plural(mended.judged, 'repair')} left out: {share} passed, of draws made anew"
+                f" it would have been {anew}. All below is for draws made anew."
+            )
         yield f"Hopeless by the fit: {beyond} of items ({_between(low, high)})"
         wanted = percent(self.target, 1)
         if self.needed is not None:
@@ -290,7 +319,7 @@ def plan(
     - draws of an item are independent, with a pass rate of its own. So a repair is no draw: what
       counts is judged, and was sent the same as the first draw of its chain, to the same model.
       With ``RejectionSamplingStrategy`` that is every judged iteration, with the strategies that
-      repair the first of each chain;
+      repair the first of each chain. ``repairs`` says whether these passed more often;
     - how long a draw takes says nothing about whether it passes: what was cancelled because
       another passed, or ended in an error, is left out;
     - why an item's draws ended, at a pass or at a budget, had nothing to do with draws to come;
@@ -349,6 +378,7 @@ def plan(
         tuple(sorted(unsolved, key=lambda item: (item.hopeful, item.id))),
         found.money.complete and not found.usage.unknown,
         currency_of(None if found.prices is None else found.prices.of),
+        found.repairs_beside(curve.fit),
     )
 
 
@@ -369,6 +399,8 @@ class _Findings:
     judged: Counter[str] = field(default_factory=Counter[str])
     failed: Counter[str] = field(default_factory=Counter[str])
     alone: Counter[str] = field(default_factory=Counter[str])
+    repairs: Counter[tuple[int, bool]] = field(default_factory=Counter[tuple[int, bool]])
+    """How many repairs came after so many failures of their chain, and passed or not."""
 
     def read(self, run: str | os.PathLike[str] | Journal | Iterable[SamplingResult[Any]]) -> None:
         """Read all of a run."""
@@ -395,6 +427,7 @@ class _Findings:
     def _add(self, position: int, label: str, trace: Mapping[str, Any]) -> None:
         """Count an item."""
         draws = independent_draws(trace)
+        self._count_repairs(trace, draws)
         self.left_out += len(trace["slices"]) - len(draws)
         for s in trace["slices"]:
             self._judge(s)
@@ -412,6 +445,26 @@ class _Findings:
         if not any(s["outcome"] == "passed" for s in trace["slices"]):
             about = " ".join((label or trace["slices"][0]["action"]["text"]).split())
             self.unsolved.append((position, clip(about, _LABEL), len(draws)))
+
+    def _count_repairs(self, trace: Mapping[str, Any], draws: Sequence[Mapping[str, Any]]) -> None:
+        """Count what was judged, of the same model as the draws, and not asked as they were."""
+        asked = {s["iteration"] for s in draws}
+        models = {s["model"] for s in draws}
+        failures: Counter[int] = Counter()
+        for s in trace["slices"]:
+            if s["outcome"] in {"passed", "failed"}:
+                passed = s["outcome"] == "passed"
+                if s["iteration"] not in asked and s["model"] in models:
+                    self.repairs[failures[s["chain"]], passed] += 1
+                # After a pass, a chain draws anew.
+                failures[s["chain"]] = 0 if passed else failures[s["chain"]] + 1
+
+    def repairs_beside(self, fit: PassRateFit) -> Repairs | None:
+        """Set what repairs did beside what draws made anew would have done."""
+        expected = sum(n * _next(fit, failed) for (failed, _), n in self.repairs.items())
+        passed = sum(n for (_, passed), n in self.repairs.items() if passed)
+        judged = self.repairs.total()
+        return Repairs(judged, passed, expected) if judged else None
 
     def _judge(self, s: Mapping[str, Any]) -> None:
         if s["outcome"] not in {"passed", "failed"}:
@@ -445,6 +498,12 @@ class _Findings:
             cost = None if self.prices is None else self.money.known * per_draw
             requests, tokens = self.usage.requests * per_draw, self.usage.total_tokens * per_draw
             yield Split(turns, chains, draws, requests, tokens, cost, time)
+
+
+def _next(fit: PassRateFit, failures: int) -> float:
+    """Say how likely a further draw of an item passes of which so many have failed."""
+    missed = 1 - fit.coverage(failures)
+    return (fit.coverage(failures + 1) - fit.coverage(failures)) / missed if missed else 1.0
 
 
 def _lengths(ended: Iterable[float], cancelled: Iterable[float]) -> _Lengths:

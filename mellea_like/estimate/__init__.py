@@ -1,0 +1,54 @@
+"""How many draws does it take? Statistics of pass rates, and the plan of the next run.
+
+The statistics are in `mellea_like.pass_rates`. `plan` is imported when it is first used: it reads
+journals, which those who only count draws don't need.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mellea_like.pass_rates import (
+    Coverage,
+    CoverageCurve,
+    PassRateFit,
+    coverage_curve,
+    fit_pass_rates,
+    pass_at_k,
+    pass_hat_k,
+    pass_rate_interval,
+)
+from mellea_like.runtime.lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from mellea_like.estimate.draw_plan import (
+        Bottleneck,
+        DrawPlan,
+        Repairs,
+        Split,
+        UnsolvedItem,
+        plan,
+    )
+
+__all__ = [
+    "Bottleneck",
+    "Coverage",
+    "CoverageCurve",
+    "DrawPlan",
+    "PassRateFit",
+    "Repairs",
+    "Split",
+    "UnsolvedItem",
+    "coverage_curve",
+    "fit_pass_rates",
+    "pass_at_k",
+    "pass_hat_k",
+    "pass_rate_interval",
+    "plan",
+]
+
+_PLAN = "mellea_like.estimate.draw_plan"
+__getattr__, __dir__ = lazy_exports(
+    dict.fromkeys(("Bottleneck", "DrawPlan", "Repairs", "Split", "UnsolvedItem", "plan"), _PLAN),
+    globals(),
+)
