@@ -277,7 +277,8 @@ async def test_what_repairs_are_held_against_is_what_draws_made_anew_would_do():
 
     class Useless(RepairTemplateStrategy):
         def repair(self, history):
-            return Instruction(history[0].action.description + "!" * len(history)), history[0].context
+            first = history[0]
+            return Instruction(first.action.description + "!" * len(history)), first.context
 
     strategy = Useless(FunctionBackend(reply), loop_budget=4, concurrency_budget=1)
     made = plan([await strategy.sample(item, [yes]) for item in rates])
