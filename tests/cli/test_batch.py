@@ -116,6 +116,41 @@ def test_rows_that_did_not_pass_go_to_a_file_of_their_own(batch, tmp_path):
     assert json.loads(rows[0]["input"]) == {"text": "number 0", "n": 0}
 
 
+@pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
+@pytest.mark.parametrize("source", ["in.jsonl", "in.csv"])
+def test_rows_that_did_not_pass_are_asked_again_with_their_ids(batch, tmp_path, source, kind):
+    source = tmp_path / source
+    if source.suffix == ".csv":
+        source.write_text("text,id\nnumber 0,x\nnumber 1,y\nnumber 2,z\n", encoding="utf-8")
+    failed = str(tmp_path / f"failed.{kind}")
+    first = ("--journal", str(tmp_path / "1.db"), "--check", "ends:2", "--loop", "1")
+    assert batch(*first, "--failed", failed, source=source)[0] == 1
+    again = ("--journal", str(tmp_path / "2.db"), "--again", "--check", "ends:1", "--loop", "1")
+    assert batch(*again, source=failed, to="again.jsonl")[0] == 1
+    rows = len(source.read_text().splitlines()) - (source.suffix == ".csv")
+    found = records(tmp_path / "again.jsonl")
+    assert [one["id"] for one in found] == [n for n in range(rows) if n != 2]
+    assert [one["line"] - one["id"] for one in found] == [2 if source.suffix == ".csv" else 1] * (
+        rows - 1
+    )
+    assert [one["success"] for one in found][:2] == [False, True]
+    assert found[0]["input"] == (
+        {"text": "number 0", "id": "x"} if source.suffix == ".csv" else {"text": "number 0", "n": 0}
+    )
+    # What passed is left alone, and what comes of the rest has the columns that it had.
+    third = ("--journal", str(tmp_path / "3.db"), "--again", "--force")
+    assert batch(*third, source=tmp_path / "again.jsonl", to=f"third.{kind}")[0] == 0
+    assert batch(*again[2:], source=source, to="x.jsonl")[0] == 3
+
+
+def test_what_stands_in_the_output_can_be_chosen(batch, tmp_path):
+    for keep, ids in ("passed", [3]), ("failed", [0, 1, 2, 4]):
+        assert batch("--check", "ends:3", "--loop", "1", "--keep", keep, "--force")[0] == 1
+        assert [one["id"] for one in records(tmp_path / "out.jsonl")] == ids
+    code, _, err = batch("--keep", "passed", "--failed", "f.jsonl")
+    assert (code, "give one of them" in err) == (2, True)
+
+
 def test_rows_that_could_not_be_written_do_not_count_as_done(batch):
     code, _, err = batch(to="/dev/full")
     assert code == 3

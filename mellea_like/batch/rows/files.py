@@ -14,7 +14,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from mellea_like.batch.rows.formats import (
-    RESULT_FIELDS,
     BadRow,
     Row,
     RowFormat,
@@ -22,6 +21,7 @@ from mellea_like.batch.rows.formats import (
     as_json,
     flat,
     flat_names,
+    of_results,
 )
 
 if TYPE_CHECKING:
@@ -235,8 +235,7 @@ def begins_results(start: bytes, format: RowFormat) -> bool:
         return _RESULT_AS_JSON.match(start) is not None
     delimiter = "," if format is RowFormat.CSV else "\t"
     [names] = csv.reader([start.decode("utf-8", "replace").splitlines()[0]], delimiter=delimiter)
-    last = [name.removeprefix("result_") for name in names[-len(RESULT_FIELDS) :]]
-    return last == list(RESULT_FIELDS)
+    return of_results(names)
 
 
 class _JsonlWriter(RowWriter):

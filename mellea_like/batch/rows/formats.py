@@ -7,7 +7,7 @@ import re
 from abc import ABC, abstractmethod
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -24,6 +24,8 @@ __all__ = [
     "flat_names",
     "format_of",
     "free_names",
+    "input_of",
+    "of_results",
 ]
 
 RESULT_FIELDS = (
@@ -74,13 +76,15 @@ class Row(dict[str, Any]):
     """One row: its values by their names, all fit for JSON.
 
     Its ``number`` is the line on which it begins, from 1; in Parquet, which has no lines, the row.
+    ``id`` is its place in the run that it is from, where it is out of a file of results.
     """
 
-    __slots__ = ("number",)
+    __slots__ = ("id", "number")
 
-    def __init__(self, fields: dict[str, Any], number: int) -> None:
+    def __init__(self, fields: dict[str, Any], number: int, id: int | None = None) -> None:  # noqa: A002 (the result's word)
         super().__init__(fields)
         self.number = number
+        self.id = id
 
 
 class BadRow(ValueError):
@@ -120,6 +124,34 @@ def as_json(value: Any) -> str:
     """Write a value as JSON on one line for any reader of lines, and safe for a terminal."""
     text = json.dumps(value, ensure_ascii=False, default=str)
     return _NOT_ESCAPED_BY_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def of_results(names: Sequence[str]) -> bool:
+    """Tell by its columns whether a file is one of results."""
+    last = [name.removeprefix("result_") for name in names[-len(RESULT_FIELDS) :]]
+    return last == list(RESULT_FIELDS)
+
+
+def input_of(row: Row, place: str) -> Row | None:
+    """Return the row of the input that a result is about; None if it passed.
+
+    What isn't a result is a `BadRow`.
+    """
+    told: Mapping[str, Any] = row
+    names = list(row)
+    given: Any = row.get("input")
+    if not (isinstance(given, dict) and {"id", "line", "success"} <= row.keys()):
+        if not of_results(names):
+            msg = f"{place} {row.number} isn't a result of mellea-like batch"
+            raise BadRow(msg, row.number)
+        before = len(names) - len(RESULT_FIELDS)
+        told = dict(zip(RESULT_FIELDS, list(row.values())[before:], strict=True))
+        given = {name: row[name] for name in names[:before]}
+        if names[:before] == ["input"]:  # The input had no columns.
+            given = json.loads(row["input"])
+    if told["success"] in {True, "true"}:
+        return None
+    return Row(cast("dict[str, Any]", given), int(told["line"]), int(told["id"]))
 
 
 def flat_names(columns: Sequence[str] | None) -> list[str]:

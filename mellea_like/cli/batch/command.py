@@ -90,7 +90,11 @@ class _Batch:
         self._backends = Backends(options)
         self._template = PromptTemplate.given(options.prompt)
         self._source = RowSource(
-            options.source, self._template, on_bad=options.on_bad_line, most=options.first
+            options.source,
+            self._template,
+            on_bad=options.on_bad_line,
+            most=options.first,
+            again=options.again,
         )
         self._finished = self._look_at_journal()
         self._outputs = self._make_outputs()
@@ -231,10 +235,10 @@ class _Batch:
         record = _record_of(item, as_value=options.json_schema is not None)
         self._handed_on += 1
         try:
-            if item.success or options.failed is None:
-                await self._outputs[0].write(record)
-            else:
+            if options.failed is not None and not item.success:
                 await self._outputs[1].write(record)
+            elif options.keep == "all" or (options.keep == "passed") == item.success:
+                await self._outputs[0].write(record)
         except Problem:
             self._handed_on -= 1
             raise
@@ -306,7 +310,7 @@ def _record_of(item: ItemResult[Any], *, as_value: bool = False) -> dict[str, An
         output = [_output(texts[winner], as_value=as_value) for winner in chosen]
         reasons = [] if item.success else [f"only {len(chosen)} passed"]
     return {
-        "id": item.id,
+        "id": item.id if row.id is None else row.id,
         "line": row.number,
         "input": dict(row),
         "output": output,

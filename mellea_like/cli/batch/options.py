@@ -46,6 +46,7 @@ EPILOG = (
 )
 
 OnBadLine = Literal["stop", "skip"]
+Keep = Literal["all", "passed", "failed"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,6 +83,18 @@ class BatchOptions(DrawOptions):
     )
     first: int | None = option(
         None, "Only the first N rows, to try it out.", metavar="N", min=1, panel=ROWS
+    )
+    again: bool = option(
+        False,
+        "INPUT is a file of results, such as --failed wrote: ask again about those rows in it that"
+        " did not pass. They keep their ids and lines.",
+        panel=ROWS,
+    )
+    keep: Keep = option(
+        "all",
+        "Which rows stand in OUT: all, passed or failed ones.",
+        metavar="WHICH",
+        panel=RESULTS,
     )
     failed: str | None = option(
         None,
@@ -143,6 +156,9 @@ class BatchOptions(DrawOptions):
     def __post_init__(self) -> None:
         if self.resume and self.journal is None:
             msg = "--resume goes on with a journal: name it with --journal FILE"
+            raise Problem(msg, Exit.USAGE)
+        if self.failed is not None and self.keep != "all":
+            msg = f"--keep {self.keep} leaves rows out, which --failed keeps: give one of them"
             raise Problem(msg, Exit.USAGE)
         _ = self.similarity
 

@@ -11,7 +11,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mellea_like.batch.rows.files import read_rows
-from mellea_like.batch.rows.formats import BadRow, Row, RowFormat, format_of
+from mellea_like.batch.rows.formats import (
+    RESULT_FIELDS,
+    BadRow,
+    Row,
+    RowFormat,
+    format_of,
+    input_of,
+    of_results,
+)
 from mellea_like.cli.batch.options import STANDARD
 from mellea_like.cli.exits import Exit, Problem
 from mellea_like.cli.streams import is_terminal, one_line, warn
@@ -64,6 +72,7 @@ class RowSource:
         *,
         on_bad: OnBadLine = "stop",
         most: int | None = None,
+        again: bool = False,
     ) -> None:
         self.path = None if given == STANDARD else Path(given)
         self.columns: Mapping[str, str] | None = None
@@ -72,6 +81,7 @@ class RowSource:
         self._template = template
         self._on_bad = on_bad
         self._most = most
+        self._again = again
         self._name = "standard input" if self.path is None else str(self.path)
         self._piped = self.path is None or (self.path.exists() and not self.path.is_file())
         self._format = RowFormat.JSONL
@@ -121,7 +131,7 @@ class RowSource:
                             parquet_columns,
                         )
 
-                        self.columns = parquet_columns(file)
+                        self._name_columns(parquet_columns(file))
                     self.total = found = sum(1 for _ in self._good(file))
         if self.bad and not found:
             msg = f"{self._name}: no {self._place} of it can be read"
@@ -151,18 +161,26 @@ class RowSource:
                 self._bad(row)
 
         def named(names: list[str]) -> None:
-            self.columns = dict.fromkeys(names, "string")
+            self._name_columns(dict.fromkeys(names, "string"))
 
-        def fits(row: Row) -> bool:
-            try:
-                self._template.fill(row, self._place)
-            except BadRow as exc:
-                bad(exc)
-                return False
-            return True
+        def fitting() -> Iterator[Row]:
+            for row in read_rows(file, self._format, bad, named):
+                try:
+                    asked = input_of(row, self._place) if self._again else row
+                    if asked is not None:
+                        self._template.fill(asked, self._place)
+                        yield asked
+                except BadRow as exc:
+                    bad(exc)
 
-        rows = read_rows(file, self._format, bad, named)
-        return islice(filter(fits, rows), self._most)
+        return islice(fitting(), self._most)
+
+    def _name_columns(self, columns: Mapping[str, str]) -> None:
+        """Take note of the columns of the rows; those of results aren't theirs."""
+        self.columns = columns
+        if self._again and of_results(list(columns)):
+            own = dict(list(columns.items())[: -len(RESULT_FIELDS)])
+            self.columns = None if list(own) == ["input"] else own
 
     def _bad(self, row: BadRow) -> None:
         said = one_line(f"{self._name}: {row}")
