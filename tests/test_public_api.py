@@ -49,9 +49,6 @@ def public() -> list[tuple[str, str]]:
     ]
 
 
-EXPORTS = [pytest.param(*export, id=".".join(export)) for export in public()]
-
-
 def statically_bound(module: str) -> set[str]:
     """Return the names that a type checker or an editor sees at a module's top level."""
     source = Path(str(import_module(module).__file__)).read_text(encoding="utf-8")
@@ -86,13 +83,15 @@ def test_at_most_66_names_at_the_front_door():
     assert len(set(mellea_like.__all__)) == len(mellea_like.__all__)
 
 
-@pytest.mark.parametrize(("module", "name"), EXPORTS)
-def test_export_exists_and_has_a_docstring_of_its_own(module, name):
-    thing = getattr(import_module(module), name)
-    if isinstance(thing, type) or callable(thing):
-        doc = vars(thing).get("__doc__") if isinstance(thing, type) else thing.__doc__
-        assert doc
-        assert doc.strip()
+def test_each_export_exists_and_has_a_docstring_of_its_own():
+    silent = []
+    for module, name in public():
+        thing = getattr(import_module(module), name)
+        if isinstance(thing, type) or callable(thing):
+            doc = vars(thing).get("__doc__") if isinstance(thing, type) else thing.__doc__
+            if not (doc or "").strip():
+                silent.append(f"{module}.{name}")
+    assert not silent
 
 
 @pytest.mark.parametrize("module", MODULES)
@@ -102,9 +101,13 @@ def test_exports_are_visible_to_static_tools_and_to_dir(module):
     assert exports <= set(dir(import_module(module)))
 
 
-@pytest.mark.parametrize(("module", "name"), EXPORTS)
-def test_docstring_of_a_public_function_says_what_goes_in_and_comes_out(module, name):
-    thing = getattr(import_module(module), name)
+@pytest.mark.parametrize("module", MODULES)
+def test_docstrings_of_public_functions_say_what_goes_in_and_comes_out(module):
+    for name in getattr(import_module(module), "__all__", ()):
+        check_docstrings(getattr(import_module(module), name))
+
+
+def check_docstrings(thing):
     functions = [thing] if inspect.isfunction(thing) else []
     if isinstance(thing, type):
         functions = [

@@ -92,6 +92,7 @@ def served(app):
             assert not thread.is_alive()
 
 
+@pytest.mark.alone
 async def test_a_client_that_leaves_closes_all_four_upstream_requests_within_100_ms():
     answers = []
 

@@ -38,8 +38,8 @@ async def test_a_cancelled_request_is_closed_before_the_cancellation_goes_on(ans
             await anyio.sleep(0.02)
             tasks.cancel_scope.cancel()
         assert request.meter.usage.unknown == 1
-        await server.wait_until(lambda: server.disconnected == 1, 0.25)
-        await server.wait_until(lambda: server.connections == 0, 0.25)
+        await server.wait_until(lambda: server.disconnected == 1)
+        await server.wait_until(lambda: server.connections == 0)
 
 
 async def test_leaving_a_stream_early_closes_it():
@@ -47,7 +47,7 @@ async def test_leaving_a_stream_early_closes_it():
         with anyio.move_on_after(1):
             async with backend.stream(ask()):
                 await server.wait_until(lambda: server.in_flight == 1)
-        await server.wait_until(lambda: server.disconnected == 1, 0.25)
+        await server.wait_until(lambda: server.disconnected == 1)
 
 
 async def test_an_exception_in_the_block_closes_the_stream_and_goes_on():
@@ -56,7 +56,7 @@ async def test_an_exception_in_the_block_closes_the_stream_and_goes_on():
             async with backend.stream(ask()) as reply:
                 await anext(reply)
                 raise ZeroDivisionError
-        await server.wait_until(lambda: server.disconnected == 1, 0.25)
+        await server.wait_until(lambda: server.disconnected == 1)
 
 
 async def test_a_request_cancelled_at_any_step_leaves_nothing_behind():
@@ -106,7 +106,7 @@ async def test_a_native_cancellation_of_asyncio_closes_the_request_too():
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        await server.wait_until(lambda: server.disconnected == 1, 0.25)
+        await server.wait_until(lambda: server.disconnected == 1)
 
 
 @pytest.mark.alone

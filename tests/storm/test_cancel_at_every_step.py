@@ -1,7 +1,7 @@
 """A call cancelled at any step leaves a complete record, nothing running, and as a cancellation.
 
-Each scenario runs once undisturbed, and then again and again, cancelled at its first step, its
-second, and so on until it ends before the cancellation comes: by its cancel scope on both loops,
+Each scenario runs again and again, cancelled at its first step, its second, and so on until it ends
+before the cancellation comes, and as it should: by its cancel scope on both loops,
 and on asyncio by ``task.cancel()``, once and twice, and by the cancellation of every task at once,
 as at the end of a program.
 """
@@ -26,7 +26,6 @@ from storm_cancel import (
     cancel_case,
     make,
     soon_again,
-    undisturbed_case,
 )
 from storm_run import Scene
 
@@ -398,9 +397,3 @@ def test_a_call_may_be_cancelled_natively_twice(name):
 @pytest.mark.parametrize("name", SCENES)
 def test_a_call_ends_when_every_task_is_cancelled_at_once(name):
     cancel_case(SCENES, name, "asyncio", "everyone")
-
-
-@pytest.mark.parametrize("backend", ["asyncio", "trio"])
-@pytest.mark.parametrize("name", SCENES)
-def test_an_undisturbed_call_ends_as_it_should(name, backend):
-    undisturbed_case(SCENES, name, backend)

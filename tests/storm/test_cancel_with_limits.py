@@ -20,7 +20,6 @@ from storm_cancel import (
     cancel_case,
     make,
     soon_again,
-    undisturbed_case,
 )
 from storm_run import Scene
 
@@ -335,9 +334,3 @@ def test_a_call_with_limits_may_be_cancelled_natively_twice(name):
 @pytest.mark.parametrize("name", SCENES)
 def test_a_call_with_limits_ends_when_every_task_is_cancelled_at_once(name):
     cancel_case(SCENES, name, "asyncio", "everyone")
-
-
-@pytest.mark.parametrize("backend", ["asyncio", "trio"])
-@pytest.mark.parametrize("name", SCENES)
-def test_an_undisturbed_call_with_limits_ends_as_it_should(name, backend):
-    undisturbed_case(SCENES, name, backend)

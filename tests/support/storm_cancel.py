@@ -185,11 +185,3 @@ def cancel_case(
 ) -> None:
     hits = run_stepped(partial(cancel_everywhere, scenes, name, mode, again), backend)
     assert hits > 3
-
-
-def undisturbed_case(scenes: Scenes, name: str, backend: Literal["asyncio", "trio"]) -> None:
-    async def main(stepper: Stepper) -> None:
-        played = scenes[name]()
-        check_run(name, played, await run_scene(played, stepper, "scope", -1))
-
-    run_stepped(main, backend)
