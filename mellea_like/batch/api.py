@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, get_args, overload
 
-from mellea_like.batch.batch_run import BatchRun
+from mellea_like.batch.batch_run import BatchRun, Order
 from mellea_like.batch.identity import identity_of
 from mellea_like.batch.item import Work
+from mellea_like.batch.rounds import why_not_in_rounds
 from mellea_like.batch.unique import UniqueReplies, threshold_of
 from mellea_like.core.argument_checks import is_async, takes, whole_number
 from mellea_like.sampling.base import BaseSamplingStrategy
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
         options: Options | Mapping[str, Any] | None
         budget: Budget | None
         ordered: bool
+        order: Order
         fail_fast: bool
         journal: Journal | str | os.PathLike[str] | None
         keep_errors: bool
@@ -133,6 +135,7 @@ def sample_many(
     options: Options | Mapping[str, Any] | None = None,
     budget: Budget | None = None,
     ordered: bool = False,
+    order: Order = "depth",
     fail_fast: bool = False,
     journal: Journal | str | os.PathLike[str] | None = None,
     keep_errors: bool = True,
@@ -172,6 +175,15 @@ def sample_many(
             that were stopped are sampled anew when the run is resumed.
         ordered: whether results come in the order of the items. By default they come as they are
             ready, so that a slow item keeps no others waiting.
+        order: ``"depth"`` makes all draws of an item before it takes the next; ``"breadth"`` makes
+            the first draw of every item before any gets its second, the second before any gets its
+            third, and so on: under a budget that can't pay for all, more items pass (Reset and
+            Discard, https://arxiv.org/abs/2601.21522). An item goes on with what it had, repairs
+            included; what waits is in the journal, or in memory where there is none. The items are
+            gone through once for each round; with ``ordered``, results come when the last round is
+            over. For strategies with a concurrency budget of 1 and no schedule, selection object or
+            stages, and journals that keep all text. A call's time and plugins see each draw as a
+            call that goes on.
         fail_fast: whether the first item that fails ends the run: what is in flight is cancelled,
             and the iteration raises what the item's ``unwrap`` does. With a journal, that item is
             sampled anew when the run is resumed.
@@ -206,6 +218,7 @@ def sample_many(
     if not isinstance(strategy, BaseSamplingStrategy):
         msg = f"sample_many takes a strategy first, not {strategy!r}"
         raise TypeError(msg)
+    _check_order(order, strategy, journal)
     if action is not None and (not callable(action) or is_async(action) or not takes(action, 1)):
         msg = (
             f"action is a plain function of one item that gives a text or an action, not {action!r}"
@@ -224,7 +237,10 @@ def sample_many(
     plan_call(
         strategy.settings, "an item", requirements, format=format, options=options, budget=budget
     )
-    work = Work(strategy, tuple(requirements), action, format, options, budget, unique=replies)
+    draws = 1 if order == "breadth" else None
+    work = Work(
+        strategy, tuple(requirements), action, format, options, budget, replies, draws=draws
+    )
     identity: Mapping[str, Any] = {}
     if journal is not None:
         identity = identity_of(strategy, requirements, action, format, options, settings)
@@ -233,12 +249,29 @@ def sample_many(
         items,
         concurrency=concurrency,
         ordered=ordered,
+        order=order,
         fail_fast=fail_fast,
         journal=_journal(journal),
         keep_errors=keep_errors,
         identity=identity,
         on_progress=on_progress,
     )
+
+
+def _check_order(
+    order: Order, strategy: BaseSamplingStrategy, journal: Journal | str | os.PathLike[str] | None
+) -> None:
+    if order not in get_args(Order):
+        msg = f"order is 'depth' or 'breadth', not {order!r}"
+        raise ValueError(msg)
+    if order == "depth":
+        return
+    why = why_not_in_rounds(strategy.settings)
+    if why is None and getattr(journal, "text", "all") != "all":
+        why = "items go on from what the journal keeps: give it text='all'"
+    if why is not None:
+        msg = f"order='breadth' makes one draw of an item at a time: {why}"
+        raise ValueError(msg)
 
 
 def _journal(journal: Journal | str | os.PathLike[str] | None) -> Journal | None:

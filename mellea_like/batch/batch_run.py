@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import AsyncIterable, Iterable, Sized
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Sized
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from inspect import isasyncgen, isgenerator
-from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NoReturn, Self, TypeVar
 
 import anyio
 from anyio.lowlevel import checkpoint
@@ -17,11 +18,14 @@ from mellea_like.batch.item import (
     ItemRecorder,
     ItemResult,
     Job,
+    Paused,
     budget_spent,
+    check_digest,
     record_of,
     replayed,
 )
 from mellea_like.batch.progress import Progress, Reporter
+from mellea_like.batch.rounds import Waiting, WaitingItem, earlier_draws, why_not_in_rounds
 from mellea_like.batch.task_scope import task_scope
 from mellea_like.core.display import add_note
 from mellea_like.core.generation import Usage
@@ -37,31 +41,38 @@ if TYPE_CHECKING:
 
     from mellea_like.batch.item import Work
     from mellea_like.batch.journal.journal import Journal, OpenJournal
+    from mellea_like.batch.journal.reader import StoredItem
     from mellea_like.batch.progress import OnProgress
 
 __all__ = ["BatchRun"]
 
 T = TypeVar("T")
 
+Order = Literal["depth", "breadth"]
 
+MANY = 100
+"""How many items are passed over until other tasks get a turn."""
+
+_NOTHING: Final = Usage()
 _END: Final = object()
 """There is no further item."""
 
 
 async def _each(items: Any) -> AsyncGenerator[Any]:
     """Give the items of a source of either kind; a generator is closed in the end."""
+    source = aiter(items) if hasattr(items, "__aiter__") else iter(items)
     try:
         if hasattr(items, "__aiter__"):
-            async for item in items:
+            async for item in source:
                 yield item
         else:
-            for item in items:
+            for item in source:
                 yield item
     finally:
-        if isasyncgen(items):
-            await items.aclose()
-        elif isgenerator(items):
-            items.close()
+        if isasyncgen(source):
+            await source.aclose()
+        elif isgenerator(source):
+            source.close()
 
 
 class BatchRun(Generic[T]):
@@ -78,6 +89,7 @@ class BatchRun(Generic[T]):
         *,
         concurrency: int,
         ordered: bool,
+        order: Order,
         fail_fast: bool,
         journal: Journal | None,
         keep_errors: bool,
@@ -91,11 +103,20 @@ class BatchRun(Generic[T]):
         if not isinstance(items, AsyncIterable | Iterable):
             msg = f"items are an iterable or an async iterable, not {items!r}"
             raise TypeError(msg)
+        if order == "breadth" and isinstance(items, Iterator | AsyncIterator):
+            msg = (
+                "order='breadth' goes through the items once for each round of draws, and"
+                f" {items!r} can be gone through once only: give a list, or an object whose"
+                " __iter__ or __aiter__ begins anew"
+            )
+            raise TypeError(msg)
         self._work = work
         self._items: Any = items
         self._total = len(items) if isinstance(items, Sized) else None
         self._concurrency = concurrency
         self._ordered = ordered
+        self._breadth = order == "breadth"
+        self._goes_on = why_not_in_rounds(work.strategy.settings) is None
         self._fail_fast = fail_fast
         self._journal = journal
         self._keep_errors = keep_errors
@@ -109,6 +130,14 @@ class BatchRun(Generic[T]):
         self._window = anyio.Semaphore(2 * concurrency, fast_acquire=True)
         self._taken = self._handed_on = 0
         self._finished: OrderedDict[int, ItemResult[Any]] = OrderedDict()
+        # What waits for its next draw, in breadth; and with `ordered`, what can be handed on only
+        # when the last round is over: the journal has it, but for what it does not keep.
+        self._waiting: Waiting | None = None
+        self._sampled = bytearray()  # A byte an item, whether it was finished in this run.
+        self._kept_back: dict[int, ItemResult[Any]] = {}
+        self._under_way = 0
+        self._quiet = anyio.Event()
+        self._in_order = False
         self._news: anyio.Event | None = None
         self._guard = anyio.ResourceGuard("waiting for a result")
         # Of the tasks:
@@ -145,6 +174,7 @@ class BatchRun(Generic[T]):
             errored=self._statuses["errored"],
             replayed=self._replayed,
             in_flight=self._in_flight,
+            waiting=0 if self._waiting is None else self._waiting.count,
             usage=self._usage,
             replayed_usage=self._replayed_usage,
             elapsed=0.0 if self._stack is None else now - self._began,
@@ -163,6 +193,8 @@ class BatchRun(Generic[T]):
                 )
                 if self._work.unique is not None:
                     await self._work.unique.load(self._open_journal)
+            if self._breadth:
+                self._waiting = Waiting(self._open_journal, self._work.format)
             self._began = anyio.current_time()
             if self._reporter is not None:
                 stack.callback(self._reporter.close)
@@ -217,11 +249,12 @@ class BatchRun(Generic[T]):
                 self._news = anyio.Event()
                 await self._news.wait()
             self._handed_on += 1
-            self._window.release()
+            if not self._holds_back or self._open_journal is not None:
+                self._window.release()
             return outcome
 
     def _next_finished(self) -> ItemResult[Any] | None:
-        if self._ordered and not self._ended:
+        if self._ordered and not (self._ended or self._in_order):
             return self._finished.pop(self._handed_on, None)
         return self._finished.popitem(last=False)[1] if self._finished else None
 
@@ -246,6 +279,8 @@ class BatchRun(Generic[T]):
                     for number in range(self._concurrency):
                         name = f"worker {number} of the batch"
                         crew.start_soon(self._guarded, self._serve, receive, name=name)
+            if self._holds_back and not isinstance(self._error, JournalError):
+                await self._guarded(self._hand_on_all)
         finally:
             self._took = anyio.current_time()
             self._ended = True
@@ -269,11 +304,29 @@ class BatchRun(Generic[T]):
                 raise cancellation from None
 
     async def _read(self, send: MemoryObjectSendStream[Job]) -> None:
-        """Take items while there is room for them; those that the journal has need no worker."""
+        """Take items while there is room for them; those that the journal has need no worker.
+
+        In breadth, the items that wait are taken again in each further round.
+        """
+        with send, self._reading:
+            await self._pass(self._take_all, send)
+            for draws in range(1, self._work.strategy.settings.max_iterations):
+                if self._waiting is None or not await self._settled(self._waiting):
+                    break
+                await self._pass(self._take_waiting, send, draws, self._waiting)
+
+    async def _settled(self, waiting: Waiting) -> bool:
+        """Wait until all items of a round have had their draw; tell whether some wait."""
+        while self._under_way:
+            self._quiet = anyio.Event()
+            await self._quiet.wait()
+        return waiting.count > 0
+
+    async def _pass(self, take: Callable[..., Awaitable[None]], *arguments: Any) -> None:
+        """Go through the items once; what was begun of the source is closed."""
         source = _each(self._items)
         try:
-            with send, self._reading:
-                await self._take_all(source, send)
+            await take(source, *arguments)
         finally:
             try:
                 with anyio.CancelScope(shield=True):
@@ -287,33 +340,116 @@ class BatchRun(Generic[T]):
         earlier = None if self._open_journal is None else EarlierRun(self._open_journal)
         while True:
             await self._window.acquire()
-            try:
-                item = await anext(source, _END)
-            except Exception as exc:  # noqa: BLE001 (raised after what came before it)
-                self._error = self._error or exc
-                return
-            except anyio.get_cancelled_exc_class() as exc:
-                if cancel_requested():
-                    raise
-                msg = "the source of the batch was cancelled, though no one asked for that"
-                self._error = MelleaError(msg)
-                self._error.__cause__ = exc
-                return
+            item = await self._next(source)
             if item is _END:
-                if earlier is not None:
+                self._window.release()
+                if earlier is not None and self._error is None:
                     await earlier.check_end(self._taken)
                 return
             job = self._work.job(self._taken, item)
             self._taken += 1
+            if self._holds_back:
+                self._sampled.append(0)
             if earlier is not None:
                 job = job._replace(digest=digest_of(item, job.action))
                 stored = await earlier.find(job.id, job.digest)
                 if stored is not None and stored.result is not None:
-                    self._finish(replayed(stored, item, job.action, self._work.format))
+                    if self._holds_back:
+                        self._window.release()
+                    else:
+                        self._finish(replayed(stored, item, job.action, self._work.format))
                     continue
-                job = job._replace(attempt=1 if stored is None else stored.attempts + 1)
-            send.send_nowait(job)
-            self._changed()
+                if stored is not None:
+                    job = self._resumed(job, stored)
+                    if job.earlier and self._waiting is not None:
+                        self._waiting.count += 1
+                        self._window.release()
+                        continue
+            self._send(job, send)
+
+    def _resumed(self, job: Job, stored: StoredItem) -> Job:
+        """Go on with an item where an earlier run left it, unless all its turns were spent."""
+        job = job._replace(attempt=stored.attempts + 1)
+        if self._goes_on:
+            found = earlier_draws(stored, self._work.format)
+            if len(found.slices) < self._work.strategy.settings.loop_budget:
+                return job._replace(earlier=found.slices)
+        return job
+
+    async def _take_waiting(
+        self,
+        source: AsyncGenerator[Any],
+        send: MemoryObjectSendStream[Job],
+        draws: int,
+        waiting: Waiting,
+    ) -> None:
+        """Take the items that wait and have so many draws."""
+        waiting.begin_round()
+        position = 0
+        await self._window.acquire()
+        while position < self._taken and (item := await self._next(source)) is not _END:
+            found = await waiting.find(position, draws)
+            if found is not None:
+                job = self._work.job(position, item)
+                if self._open_journal is not None:
+                    job = job._replace(digest=digest_of(item, job.action))
+                    check_digest(job.id, found.digest, job.digest)
+                self._send(job._replace(attempt=found.attempt, earlier=found.slices), send)
+                await self._window.acquire()
+            position += 1
+            if position % MANY == 0:
+                await checkpoint()
+        self._window.release()
+        if position < self._taken and self._error is None:
+            msg = f"the source of the batch gave {self._taken} items at first, and then {position}"
+            self._error = MelleaError(msg)
+        if self._error is not None and position < self._taken:
+            self._reading.cancel("the source can't be gone through again")
+
+    async def _next(self, source: AsyncGenerator[Any]) -> Any:
+        """Return the next item; none is left where the source raises, which is told at the end."""
+        try:
+            return await anext(source, _END)
+        except Exception as exc:  # noqa: BLE001 (raised after what came before it)
+            self._error = self._error or exc
+        except anyio.get_cancelled_exc_class() as exc:
+            if cancel_requested():
+                raise
+            msg = "the source of the batch was cancelled, though no one asked for that"
+            self._error = MelleaError(msg)
+            self._error.__cause__ = exc
+        return _END
+
+    def _send(self, job: Job, send: MemoryObjectSendStream[Job]) -> None:
+        self._under_way += 1
+        send.send_nowait(job)
+        self._changed()
+
+    async def _hand_on_all(self) -> None:
+        """Hand on in order what is finished: with ``ordered``, when the rounds are over."""
+        if self._open_journal is None:
+            return
+        self._in_order = True
+        await self._pass(self._take_finished, EarlierRun(self._open_journal, now=True))
+
+    async def _take_finished(self, source: AsyncGenerator[Any], run: EarlierRun) -> None:
+        await self._window.acquire()
+        for position, sampled in enumerate(self._sampled):
+            if (item := await self._next(source)) is _END:
+                return
+            outcome = self._kept_back.pop(position, None)
+            if outcome is None:
+                job = self._work.job(position, item)
+                stored = await run.find(position, digest_of(item, job.action))
+                if stored is None or stored.result is None:
+                    continue
+                outcome = replayed(stored, item, job.action, self._work.format)
+                outcome = replace(outcome, replayed=not sampled)
+            if not sampled:
+                self._count(outcome)
+            self._finished[outcome.id] = outcome
+            self._wake()
+            await self._window.acquire()
 
     async def _serve(self, jobs: MemoryObjectReceiveStream[Job]) -> None:
         """Sample one item after another."""
@@ -325,6 +461,9 @@ class BatchRun(Generic[T]):
                 await self._sample(job)
             finally:
                 self._in_flight -= 1
+                self._under_way -= 1
+                if not self._under_way:
+                    self._quiet.set()
 
     async def _sample(self, job: Job) -> None:
         """Sample an item and keep what came of it, unless it must be sampled again on resume."""
@@ -333,6 +472,14 @@ class BatchRun(Generic[T]):
             recorder = ItemRecorder(self._open_journal, job, self._work.format, self._abort)
         outcome = await self._work.sample(job, recorder)
         if self._aborted:
+            return
+        if isinstance(outcome, Paused):
+            assert self._waiting is not None  # noqa: S101 (only a round pauses a call)
+            slices = outcome.result.slices
+            await self._waiting.add(WaitingItem(job.id, job.digest, job.attempt, slices))
+            self._usage += outcome.result.usage - job.spent
+            self._window.release()
+            self._changed()
             return
         spent = budget_spent(outcome)
         if spent is not None:
@@ -354,21 +501,38 @@ class BatchRun(Generic[T]):
             return
         if self._open_journal is not None and (error is None or self._keep_errors):
             await self._open_journal.finish(job.id, job.attempt, outcome)
-        self._finish(item)
+        elif self._holds_back:
+            self._kept_back[job.id] = item
+        self._finish(item, job.spent)
 
     # --- how items end, and the batch ------------------------------------------------------------
 
-    def _finish(self, outcome: ItemResult[Any]) -> None:
-        """Count an item and have it handed on: one synchronous step."""
+    def _finish(self, outcome: ItemResult[Any], before: Usage = _NOTHING) -> None:
+        """Count an item and have it handed on: one synchronous step.
+
+        What it cost ``before`` is counted already.
+        """
+        self._count(outcome, before)
+        if self._holds_back:
+            self._sampled[outcome.id] = 1
+            self._window.release()
+        if not self._holds_back or self._open_journal is None:
+            self._finished[outcome.id] = outcome
+        self._wake()
+
+    def _count(self, outcome: ItemResult[Any], before: Usage = _NOTHING) -> None:
         self._statuses[outcome.status] += 1
         if outcome.replayed:
             self._replayed += 1
             self._replayed_usage += outcome.usage
         else:
-            self._usage += outcome.usage
-        self._finished[outcome.id] = outcome
-        self._wake()
+            self._usage += outcome.usage - before
         self._changed()
+
+    @property
+    def _holds_back(self) -> bool:
+        """Whether results are handed on only when the rounds are over, or the first ones are in."""
+        return self._ordered and self._breadth
 
     def _out_of_budget(self, error: Exception) -> None:
         """Start no further item, since it could not be paid for; those in flight may go on."""

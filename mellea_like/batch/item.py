@@ -14,6 +14,8 @@ from mellea_like.core.trace import check_readable, error_from_dict, usage_from_d
 from mellea_like.errors import JournalError, LimitExceeded, MelleaError
 from mellea_like.limits.backoff_gate import PATIENT
 from mellea_like.runtime.event_loops import cancel_requested, split_cancellation
+from mellea_like.sampling.call import Call
+from mellea_like.sampling.prepare import plan_call
 from mellea_like.sampling.recorder import SliceListener
 
 if TYPE_CHECKING:
@@ -35,8 +37,10 @@ __all__ = [
     "ItemResult",
     "ItemStatus",
     "Job",
+    "Paused",
     "Work",
     "budget_spent",
+    "check_digest",
     "record_of",
     "replayed",
 ]
@@ -128,10 +132,25 @@ class Job(NamedTuple):
     error: Exception | None = None
     digest: str = ""
     attempt: int = 1
+    earlier: tuple[Slice, ...] = ()  # Where the item goes on.
+
+    @property
+    def spent(self) -> Usage:
+        """What the draws before have cost."""
+        return sum((s.usage for s in self.earlier), Usage())
+
+
+class Paused(NamedTuple):
+    """What there is of an item so far whose draws of this round are made."""
+
+    result: SamplingResult[Any]
 
 
 class Work(NamedTuple):
-    """What a batch does with each item; the fields are arguments of `sample_many`."""
+    """What a batch does with each item; the fields are arguments of `sample_many`.
+
+    With ``draws``, an item is left after so many.
+    """
 
     strategy: BaseSamplingStrategy
     requirements: Sequence[Requirement | str]
@@ -140,6 +159,7 @@ class Work(NamedTuple):
     options: Options | Mapping[str, Any] | None
     budget: Budget | None
     unique: UniqueReplies | None = None
+    draws: int | None = None
 
     def job(self, position: int, item: Any) -> Job:
         """Make the job of an item."""
@@ -151,8 +171,8 @@ class Work(NamedTuple):
 
     async def sample(
         self, job: Job, on_slice: Callable[[Slice], None] | None
-    ) -> SamplingResult[Any] | Exception:
-        """Sample an item; return what its call returned or raised."""
+    ) -> SamplingResult[Any] | Paused | Exception:
+        """Sample an item, or go on with it; return what its call returned or raised."""
         if job.action is None:
             assert job.error is not None  # noqa: S101 (there is one or the other)
             return job.error
@@ -163,14 +183,16 @@ class Work(NamedTuple):
             heard = self.unique.begin(job.id, on_slice)
             outcome = found = await self._call(job, job.action, heard)
         finally:
-            self.unique.finish(job.id, outcome)
+            self.unique.finish(job.id, outcome if isinstance(outcome, SamplingResult) else None)
         return found
 
     async def _call(
         self, job: Job, action: Action[Any], on_slice: Callable[[Slice], None] | None
-    ) -> SamplingResult[Any] | Exception:
+    ) -> SamplingResult[Any] | Paused | Exception:
         PATIENT.set(True)  # An outage shall not fail all items at once.
         try:
+            if job.earlier or self.draws is not None:
+                return await self._go_on(job, action, on_slice)
             return await self.strategy.sample(
                 action,
                 self.requirements,
@@ -191,6 +213,21 @@ class Work(NamedTuple):
             stray = MelleaError(msg)
             stray.__cause__ = exc
             return stray
+
+    async def _go_on(
+        self, job: Job, action: Action[Any], on_slice: Callable[[Slice], None] | None
+    ) -> SamplingResult[Any] | Paused:
+        plan = plan_call(
+            self.strategy.settings,
+            action,
+            self.requirements,
+            format=self.format,
+            options=self.options,
+            budget=self.budget,
+        )
+        call = Call(self.strategy, plan, on_slice, job.earlier, self.draws)
+        result = await call.run()
+        return Paused(result) if call.paused else result
 
 
 def record_of(outcome: SamplingResult[Any] | Exception) -> SamplingResult[Any] | None:
@@ -213,11 +250,24 @@ def budget_spent(outcome: SamplingResult[Any] | Exception) -> LimitExceeded | No
 # --- an item in a journal ----------------------------------------------------------------------
 
 
-class EarlierRun:
-    """The items of an earlier run, as those of this run come by in the same order."""
+def check_digest(item_id: int, stored: str, digest: str) -> None:
+    """Refuse an item that is another one than the journal has at its place."""
+    if stored != digest:
+        what = differing_part(stored, digest)
+        msg = (
+            f"item {item_id} is not the one that the journal has there, for its {what} differs:"
+            " a run is resumed with the same items in the same order; for others, begin another"
+            " journal"
+        )
+        raise JournalError(msg)
 
-    def __init__(self, journal: OpenJournal) -> None:
+
+class EarlierRun:
+    """The items of an earlier run, or of all ``now``, as those of this run come by in order."""
+
+    def __init__(self, journal: OpenJournal, *, now: bool = False) -> None:
         self._journal = journal
+        self._now = now
         self._known: dict[int, StoredItem] = {}
         self._looked_up = 0
         self._over = False
@@ -225,19 +275,13 @@ class EarlierRun:
     async def find(self, item_id: int, digest: str) -> StoredItem | None:
         """Return what is known of the next item, if it was begun; refuse another one."""
         if item_id >= self._looked_up and not self._over:
-            found = await self._journal.lookup(item_id, BLOCK)
+            found = await self._journal.lookup(item_id, BLOCK, now=self._now)
             self._known = {stored.id: stored for stored in found}
             self._looked_up = item_id + BLOCK
             self._over = not found  # Items are begun in order, so there are no more.
         stored = self._known.pop(item_id, None)
-        if stored is not None and stored.digest != digest:
-            what = differing_part(stored.digest, digest)
-            msg = (
-                f"item {item_id} is not the one that the journal has there, for its {what} differs:"
-                " a run is resumed with the same items in the same order; for others, begin another"
-                " journal"
-            )
-            raise JournalError(msg)
+        if stored is not None:
+            check_digest(item_id, stored.digest, digest)
         return stored
 
     async def check_end(self, count: int) -> None:
@@ -298,7 +342,8 @@ class ItemRecorder(SliceListener):
         self._format = format
         self._abort = abort
         self.usage = Usage()
-        journal.begin(job.id, job.attempt, job.digest, label_of(job.item), row_of(job.item))
+        known = [slice_.iteration for slice_ in job.earlier]
+        journal.begin(job.id, job.attempt, job.digest, label_of(job.item), row_of(job.item), known)
 
     def __call__(self, slice_: Slice) -> None:
         """Note how an iteration ended; a parsed value that can't be read again is refused."""

@@ -35,7 +35,8 @@ class Progress:
         errored: items done whose call raised.
         replayed: items done that came from the journal.
         in_flight: items that are being sampled.
-        usage: what the items done cost in this run.
+        waiting: items that wait for their next draw, with ``order="breadth"``.
+        usage: what the items done cost in this run, and the draws of those that wait.
         replayed_usage: what those that came from the journal cost when they were sampled.
         elapsed: seconds since the run began.
     """
@@ -52,6 +53,7 @@ class Progress:
     usage: Usage = Usage()
     replayed_usage: Usage = Usage()
     elapsed: float = 0.0
+    waiting: int = 0
 
     @property
     def rate(self) -> float:

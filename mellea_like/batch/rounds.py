@@ -12,6 +12,7 @@ from mellea_like.core.conversation import Context
 from mellea_like.core.slice import Outcome
 from mellea_like.core.trace import recorded_requirement, slice_from_dict
 from mellea_like.errors import JournalError
+from mellea_like.sampling.giving_up import may_go_on
 
 if TYPE_CHECKING:
     from mellea_like.batch.journal.journal import OpenJournal
@@ -38,6 +39,8 @@ def why_not_in_rounds(settings: Settings) -> str | None:
         return f"{settings.selection!r} is a selection of several draws that pass: leave it out"
     if settings.schedule is not None:
         return f"{settings.schedule!r} decides when draws start: leave it out"
+    if settings.stages:
+        return "Escalate decides within a call when a stage is over, so it can't be left there"
     return None
 
 
@@ -53,8 +56,8 @@ class WaitingItem(NamedTuple):
 def earlier_draws(stored: StoredItem, format: Any) -> WaitingItem:
     """Return an unfinished item as one that waits: what is to be drawn again is left out.
 
-    That is what was cancelled, or had no verdict at the end; and all, where words are missing that
-    a repair could need.
+    That is what was cancelled or had a permanent error at the end; and all, where words are missing
+    that a repair could need.
     """
     rows: list[tuple[int, dict[str, Any]]] = []
     for attempt, body in stored.slices:
@@ -62,23 +65,23 @@ def earlier_draws(stored: StoredItem, format: Any) -> WaitingItem:
         while rows and rows[-1][1]["iteration"] >= body["iteration"]:
             rows.pop()
         rows.append((attempt, body))
-    while rows and rows[-1][1]["outcome"] != _FAILED:
-        rows.pop()
     if any(body["text"] is None for _, body in rows if body["outcome"] == _FAILED):
         rows.clear()
-    taken = {id(body) for _, body in rows}
-    # The rows of an iteration differ by their attempt.
-    void = any(n == stored.attempts and id(body) not in taken for n, body in stored.slices)
     nothing = Context()
     try:
-        slices = tuple(
+        slices = [
             slice_from_dict(body, format, nothing, (), recorded_requirement) for _, body in rows
-        )
+        ]
     except (KeyError, TypeError, ValueError) as exc:
         msg = f"the journal's record of item {stored.id} can't be read: {exc!r}"
         raise JournalError(msg) from exc
+    while slices and (slices[-1].outcome is Outcome.CANCELLED or not may_go_on(slices[-1])):
+        slices.pop()
+    # Where the attempt has rows that are left out, those drawn instead are another attempt's.
+    kept = {id(body) for _, body in rows[: len(slices)]}
+    void = any(n == stored.attempts and id(body) not in kept for n, body in stored.slices)
     attempt = stored.attempts + (void or not slices)
-    return WaitingItem(stored.id, stored.digest, attempt, slices)
+    return WaitingItem(stored.id, stored.digest, attempt, tuple(slices))
 
 
 class Waiting:
@@ -97,7 +100,7 @@ class Waiting:
         if self._journal is None:
             self._here[item.id] = item
         else:
-            await self._journal.pause(item.id, item.attempt)
+            await self._journal.pause(item.id, item.attempt, item.slices)
         self.count += 1
 
     def begin_round(self) -> None:

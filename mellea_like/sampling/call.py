@@ -56,7 +56,7 @@ class Call:
 
     One that goes on has the slices of its ``earlier`` turns. With ``draws``, it is paused after so
     many more: then its result is what there is so far. Both are for a call of one subsample
-    that has neither a schedule nor a selection object.
+    that has no schedule, selection object or stages.
     """
 
     # Class-level defaults: most calls never change these, so pending calls use less memory.

@@ -319,8 +319,6 @@ async def _run_chain(  # noqa: C901, PLR0912, PLR0915 (one loop, the hot one)
                 to_repair = slice_
                 if call.tally is not None:
                     call.tally.add(slice_)
-            elif not may_go_on(slice_):
-                broken = call
             continue
         if recorder.draws_left is not None:
             recorder.draws_left -= 1

@@ -9,18 +9,16 @@ from engine_kit import by_iteration, says, yes
 
 from mellea_like import (
     Context,
-    Escalate,
     Instruction,
     Message,
     MultiTurnStrategy,
     PluginSet,
     RejectionSamplingStrategy,
     RepairTemplateStrategy,
-    Stage,
     hook,
 )
 from mellea_like.core.trace import recorded_requirement, slice_from_dict, slice_to_dict
-from mellea_like.errors import AuthenticationFailed, BackendUnavailable, LimitExceeded
+from mellea_like.errors import BackendUnavailable, LimitExceeded
 from mellea_like.hooks import HookType
 from mellea_like.limits import Budget
 from mellea_like.sampling.call import Call
@@ -90,18 +88,6 @@ async def test_a_call_in_rounds_is_the_same_as_a_call_at_once(kind, replies, vir
     )
     assert result.elapsed == pytest.approx(whole.elapsed)
     assert [s.iteration for s in seen] == [1, 2, 3, 4], "each is told of once"
-
-
-async def test_an_escalation_in_rounds_goes_through_its_stages(virtual_clock):
-    def escalate():
-        small = by_iteration({1: "no", 2: AuthenticationFailed("no key")})
-        stages = [Stage(small, turns=3), Stage(by_iteration({5: "yes"}), turns=2, carry="best")]
-        return Escalate(stages, requirements=[yes], retry=None)
-
-    whole = await escalate().sample("say it")
-    result, _ = await in_rounds(escalate(), "say it")
-    assert [s.iteration for s in whole.slices] == [1, 2, 4, 5]
-    assert list(map(same, result.slices)) == list(map(same, whole.slices))
 
 
 async def test_a_call_in_rounds_gives_up_raises_and_runs_out_as_a_call_at_once(virtual_clock):

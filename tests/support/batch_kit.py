@@ -143,15 +143,17 @@ class MemoryJournal:
         finally:
             self.closed += 1
 
-    async def lookup(self, item_id: int, count: int) -> list[Any]:
+    async def lookup(self, item_id: int, count: int, *, now: bool = False) -> list[Any]:
         await anyio.lowlevel.checkpoint()
         self.lookups.append((item_id, count))
         return [self.items[n] for n in range(item_id, item_id + count) if n in self.items]
 
-    def begin(self, item_id: int, attempt: int, digest: str, label: str, data: Any) -> None:
+    def begin(
+        self, item_id: int, attempt: int, digest: str, label: str, data: Any, known: Any = ()
+    ) -> None:
         self._check()
         item = self.items.setdefault(
-            item_id, SimpleNamespace(id=item_id, digest=digest, attempts=0, result=None)
+            item_id, SimpleNamespace(id=item_id, digest=digest, attempts=0, result=None, slices=())
         )
         assert attempt == item.attempts + 1
         assert item.result is None

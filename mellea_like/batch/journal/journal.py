@@ -201,10 +201,10 @@ class OpenJournal:
 
     # --- what a run does -------------------------------------------------------------------------
 
-    async def lookup(self, item_id: int, count: int) -> Sequence[StoredItem]:
-        """Return what was known, when it was opened, of items from an id on, in order."""
+    async def lookup(self, item_id: int, count: int, *, now: bool = False) -> Sequence[StoredItem]:
+        """Return what was known, when it was opened or now, of items from an id on, in order."""
         file = self._usable()
-        if item_id > file.last:
+        if item_id > file.last and not now:
             return ()
         return await to_thread.run_sync(file.read, item_id, count, limiter=self._thread)
 
@@ -259,9 +259,10 @@ class OpenJournal:
         self._put(_INSERT_RESULT, [row])
         await self._committed(self._queued)
 
-    async def pause(self, item_id: int, attempt: int) -> None:
-        """Leave an attempt for now; return when what is known of it is on the disk."""
-        self._usable()
+    async def pause(self, item_id: int, attempt: int, slices: Sequence[Slice]) -> None:
+        """Leave an attempt for now; return when its slices are on the disk."""
+        for slice_ in slices:
+            self.slice(item_id, attempt, slice_)
         del self._running[item_id, attempt]
         last = self._queued if self._queued.size else self._writing
         if last is not None:

@@ -1,0 +1,318 @@
+"""`order="breadth"`: every item gets a draw before any gets another, in any run and over kills."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import anyio
+import pytest
+from anyio.lowlevel import checkpoint
+from batch_kit import ids, into, results_of
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mellea_like import (
+    Budget,
+    Collect,
+    Escalate,
+    Generation,
+    MultiTurnStrategy,
+    RejectionSamplingStrategy,
+    Request,
+    Requirement,
+    Stage,
+    Usage,
+)
+from mellea_like.batch import Journal, read_items, read_run, sample_many
+from mellea_like.errors import (
+    AuthenticationFailed,
+    BackendUnavailable,
+    JournalError,
+    LimitExceeded,
+    MelleaError,
+    SamplingFailed,
+)
+from mellea_like.sampling.schedules import Staggered
+from mellea_like.testing import run_virtual
+
+pytestmark = pytest.mark.anyio
+
+good = Requirement("be good", lambda c: (c.text == "good", "it is bad"), inline=True)
+LOOP = 4
+
+
+class Fates:
+    """Answers for item n with "good" at its draw ``fates[n]``, and never if that is 0."""
+
+    provider = model = "fates"
+
+    def __init__(self, fates: Any, errors: dict[tuple[int, int], Exception] | None = None) -> None:
+        self.fates = fates
+        self.errors = errors or {}
+        self.draws: list[tuple[int, int]] = []
+        self.prompts: dict[tuple[int, int], tuple[str, ...]] = {}
+
+    async def generate(self, request: Request) -> Generation:
+        number = int(request.messages[0].content.split()[1])
+        draw = number, request.meta.iteration or 0
+        self.draws.append(draw)
+        self.prompts[draw] = tuple(m.content for m in request.messages)
+        await checkpoint()
+        if draw in self.errors:
+            raise self.errors[draw]
+        text = "good" if draw[1] == self.fates[number] else f"bad {draw[1]}"
+        return Generation(text, usage=Usage(1, 2, 3))
+
+
+def strategy(backend: Any, kind: Any = RejectionSamplingStrategy, **arguments: Any) -> Any:
+    return kind(backend, **{"loop_budget": LOOP, "requirements": [good], "retry": None} | arguments)
+
+
+def prompts(count: int) -> list[str]:
+    return [f"item {n}" for n in range(count)]
+
+
+def breadth(backend: Any, count: int, **arguments: Any) -> Any:
+    settings = {"concurrency": 3, "order": "breadth"} | arguments
+    return sample_many(strategy(backend), prompts(count), **settings)
+
+
+FATES = [1, 3, 0, 2, 1, 4, 0, 2, 3, 1]
+TURNS = [fate or LOOP for fate in FATES]
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["journal", "memory"])
+@pytest.mark.parametrize("ordered", [True, False], ids=["ordered", "as they come"])
+async def test_every_item_gets_a_draw_before_any_gets_another(tmp_path, kept, ordered):
+    backend, path = Fates(FATES), tmp_path / "run.db"
+    batch = breadth(backend, 10, journal=path if kept else None, ordered=ordered)
+    seen: list[Any] = []
+    await into(seen, batch)
+    rounds = [draw for _, draw in backend.draws]
+    assert rounds == sorted(rounds)
+    assert Counter(item for item, _ in backend.draws) == dict(enumerate(TURNS))
+    assert ids(seen) == list(range(10)) if ordered else sorted(ids(seen)) == list(range(10))
+    for item in seen:
+        assert item.status == ("passed" if FATES[item.id] else "failed")
+        assert [s.iteration for s in item.result.slices] == list(range(1, TURNS[item.id] + 1))
+        assert item.usage.requests == TURNS[item.id]
+        assert not item.replayed
+    assert batch.progress.usage.requests == sum(TURNS)
+    assert (batch.progress.done, batch.progress.waiting) == (10, 0)
+    if kept:
+        await into(again := [], breadth(backend, 10, journal=path, ordered=ordered))
+        assert all(item.replayed for item in again)
+        assert len(backend.draws) == sum(TURNS)
+
+
+@pytest.mark.parametrize("ordered", [True, False], ids=["ordered", "as they come"])
+async def test_a_budget_reaches_as_many_items_as_it_can_and_a_larger_one_goes_on(tmp_path, ordered):
+    backend, path = Fates(FATES), tmp_path / "run.db"
+    for requests, passed in ((4, [0]), (9, [0, 3, 4, 9]), (30, [0, 1, 3, 4, 5, 7, 8, 9])):
+        seen: list[Any] = []
+        budget = Budget(requests=requests)
+        with pytest.raises(LimitExceeded, match="budget"):
+            await into(seen, breadth(backend, 10, journal=path, budget=budget, ordered=ordered))
+            raise LimitExceeded("the budget was enough")
+        assert [item.id for item in sorted(seen, key=lambda i: i.id) if item.success] == passed
+        if ordered:
+            assert ids(seen) == sorted(ids(seen))
+    assert len(backend.draws) == len(set(backend.draws)) == sum(TURNS), "none is drawn again"
+    stored = await anyio.to_thread.run_sync(lambda: list(read_items(path)))
+    assert [record["usage"]["requests"] for record in stored] == TURNS
+    assert [len(record["trace"]["slices"]) for record in stored] == TURNS
+
+
+@pytest.mark.parametrize("order", ["depth", "breadth"])
+async def test_a_run_that_was_broken_off_repeats_only_the_draws_in_flight(tmp_path, order):
+    path, done = tmp_path / "run.db", anyio.Event()
+    backend = Fates(FATES)
+
+    class Stuck(Fates):
+        async def generate(self, request: Request) -> Generation:
+            if request.meta.iteration == 2:
+                done.set()
+                await anyio.sleep_forever()
+            return await super().generate(request)
+
+    first = Stuck(FATES)
+    async with breadth(first, 10, journal=path, order=order):
+        await done.wait()
+        await anyio.sleep(0.2)  # What is drawn is written down.
+    assert len(first.draws) < sum(TURNS)
+    await into(seen := [], breadth(backend, 10, journal=path, order=order))
+    assert not set(first.draws) & set(backend.draws)
+    assert sorted(first.draws + backend.draws) == [
+        (item, draw) for item, turns in enumerate(TURNS) for draw in range(1, turns + 1)
+    ]
+    assert {item.id: len(item.result.slices) for item in seen} == dict(enumerate(TURNS))
+    counts = (await anyio.to_thread.run_sync(read_run, path))["counts"]
+    assert counts == {"passed": 8, "failed": 2, "errored": 0, "unfinished": 0}
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["journal", "memory"])
+async def test_repairs_go_on_from_round_to_round_with_their_conversation(tmp_path, kept):
+    asked = []
+    for order in ("depth", "breadth"):
+        backend = Fates(FATES)
+        journal = tmp_path / f"{order}.db" if kept else None
+        repairing = strategy(backend, MultiTurnStrategy)
+        items = await results_of(
+            repairing, prompts(10), concurrency=3, order=order, journal=journal, ordered=True
+        )
+        asked.append((backend.prompts, [[s.text for s in i.result.slices] for i in items]))
+    assert asked[0] == asked[1]
+    assert len(asked[1][0][2, 4]) == 7, "three replies, each with what was wrong with it"
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["journal", "memory"])
+async def test_an_error_costs_a_turn_and_a_permanent_one_ends_its_item(tmp_path, kept):
+    path = tmp_path / "run.db" if kept else None
+    errors: dict[tuple[int, int], Exception] = {
+        (0, 1): BackendUnavailable("away"),
+        (1, 2): AuthenticationFailed("no key"),
+        (2, 1): AuthenticationFailed("no key"),
+    }
+    backend = Fates([2, 3, 1], errors)
+    arguments = {"journal": path, "keep_errors": False, "ordered": True}
+    await into(seen := [], breadth(backend, 3, **arguments))
+    assert [item.status for item in seen] == ["passed", "failed", "errored"]
+    assert [0 if item.result is None else len(item.result.slices) for item in seen] == [2, 2, 0]
+    if kept:
+        backend.errors.clear()
+        await into(again := [], breadth(backend, 3, **arguments))
+        assert [(item.status, item.replayed) for item in again] == [
+            ("passed", True),
+            ("failed", True),
+            ("passed", False),
+        ]
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({"strategy": {"concurrency_budget": 2}}, "concurrency_budget is 2"),
+        ({"strategy": {"selection": Collect(2)}}, "Collect.* is a selection of several draws"),
+        ({"strategy": {"schedule": Staggered(1)}}, "Staggered.* decides when draws start"),
+        ({"stages": 2}, "Escalate decides within a call when a stage is over"),
+        ({"journal": "best"}, "give it text='all'"),
+        ({"items": iter("ab")}, "can be gone through once only: give a list"),
+        ({"order": "width"}, "order is 'depth' or 'breadth', not 'width'"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+async def test_what_can_t_be_drawn_in_rounds_is_refused_with_the_reason(tmp_path, changed, why):
+    journal = Journal(tmp_path / "run.db", text="best") if "journal" in changed else None
+    drawing = strategy(Fates([1]), **changed.get("strategy", {}))
+    if "stages" in changed:
+        drawing = Escalate([Stage(Fates([1]), turns=2)])
+    with pytest.raises((TypeError, ValueError), match=why):
+        sample_many(
+            drawing,
+            changed.get("items", ["a"]),
+            concurrency=1,
+            order=changed.get("order", "breadth"),
+            journal=journal,
+        )
+
+
+class Changing:
+    """A source that gives other items each time."""
+
+    def __init__(self, *passes: list[Any]) -> None:
+        self.passes = iter(passes)
+
+    def __iter__(self) -> Any:
+        for item in next(self.passes):
+            if isinstance(item, Exception):
+                raise item
+            yield item
+
+
+async def test_a_source_that_changes_is_refused_and_one_that_breaks_is_gone_through_so_far(
+    tmp_path,
+):
+    backend = Fates([2, 2, 2])
+    arguments = {"concurrency": 2, "order": "breadth"}
+    with pytest.raises(MelleaError, match="gave 3 items at first, and then 1"):
+        await results_of(strategy(backend), Changing(prompts(3), prompts(1)), **arguments)
+    with pytest.raises(JournalError, match="item 1 is not the one"):
+        await results_of(
+            strategy(backend),
+            Changing(prompts(3), ["item 0", "item 2", "item 1"]),
+            journal=tmp_path / "run.db",
+            **arguments,
+        )
+    broken = [*prompts(2), LookupError("the disk is gone")]
+    with pytest.raises(LookupError, match="the disk is gone"):
+        await into(
+            seen := [], sample_many(strategy(backend), Changing(broken, broken), **arguments)
+        )
+    assert sorted(ids(seen)) == [0, 1]
+    assert all(seen)
+
+
+async def test_the_first_item_that_has_failed_for_good_ends_the_run_with_fail_fast():
+    backend = Fates(FATES)
+    with pytest.raises(SamplingFailed) as caught:
+        await into([], breadth(backend, 10, fail_fast=True))
+    assert len(caught.value.result.slices) == LOOP
+    assert (2, LOOP) in backend.draws
+
+
+async def test_a_slow_consumer_slows_the_source_down_and_what_waits_needs_no_place(virtual_clock):
+    backend = Fates([1 + n % 2 for n in range(40)])
+    async with breadth(backend, 40) as results:
+        await anyio.sleep(10)
+        progress = results.progress
+        assert progress.done == 6
+        assert progress.taken <= 12
+        assert sorted([item.id async for item in results]) == list(range(40))
+
+
+async def test_async_items_that_begin_anew_are_gone_through_again():
+    class Rows:
+        async def __aiter__(self) -> Any:
+            for prompt in prompts(10):
+                await checkpoint()
+                yield prompt
+
+    backend = Fates(FATES)
+    items = await results_of(strategy(backend), Rows(), concurrency=3, order="breadth")
+    assert sum(map(bool, items)) == 8
+    assert len(backend.draws) == sum(TURNS)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    fates=st.lists(st.integers(0, LOOP), min_size=1, max_size=8),
+    requests=st.integers(1, 40),
+    concurrency=st.integers(1, 3),
+)
+def test_a_budget_buys_the_draws_that_a_loop_by_hand_would_make(fates, requests, concurrency):
+    waiting, wanted = list(enumerate(fates)), []
+    for draw in range(1, LOOP + 1):
+        wanted += [(item, draw) for item, _ in waiting]
+        waiting = [(item, fate) for item, fate in waiting if fate != draw]
+    backend = Fates(fates)
+
+    async def run() -> list[Any]:
+        seen: list[Any] = []
+        budget = Budget(requests=requests)
+        batch = breadth(backend, len(fates), concurrency=concurrency, budget=budget)
+        try:
+            await into(seen, batch)
+        except LimitExceeded:
+            assert len(wanted) > requests
+        return seen
+
+    seen = run_virtual(run)
+    made = wanted[:requests]
+    if concurrency > 1:  # Which items of the last round are reached, then depends on timing.
+        assert [draw for _, draw in backend.draws] == [draw for _, draw in made]
+        assert set(made) ^ set(backend.draws) <= {pair for pair in wanted if pair[1] == made[-1][1]}
+        made = backend.draws
+    assert sorted(backend.draws) == sorted(made)
+    passed = {item for item, draw in made if fates[item] == draw}
+    assert {item.id for item in seen if item.success} == passed
