@@ -35,6 +35,7 @@ Made of a journal of [bold]mellea-like batch[/bold], finished or not, or of what
 mellea-like report run.db
 mellea-like report run.db -o report.html
 mellea-like report run.db --item 17 -o item.html
+mellea-like report shards/ -o report.html
 """
 
 EPILOG = "Exit codes: 0 done, 2 bad usage, 3 the source or the output is at fault."
@@ -53,8 +54,10 @@ OURS = b"<!-- A report made by mellea-like -->"
 class ReportOptions:
     """The options of ``mellea-like report``."""
 
-    source: Path = argument(
-        "SOURCE", "A journal, or a call's trace as JSON; - reads one from standard input."
+    sources: list[Path] = argument(
+        "SOURCE",
+        "A journal, or a call's trace as JSON; - reads one from standard input. Several journals,"
+        " and directories of journals, are one run.",
     )
     output: Path | None = option(
         None, "The HTML file to write; - for standard output.", "--output", "-o", metavar="FILE"
@@ -68,8 +71,13 @@ def run(options: ReportOptions, _ending: Ending) -> int:
     """Run the command."""
     output = options.output
     if output is not None and output != STANDARD:
-        _check_output(output, options.source)
-    made, about = _made_of(options.source, options.item, as_text=output is None)
+        for source in options.sources:
+            _check_output(output, source)
+    [source, *more] = options.sources
+    if more or source.is_dir():
+        made, about = _of_several(options, as_text=output is None)
+    else:
+        made, about = _made_of(source, options.item, as_text=output is None)
     if output is None:
         write_output(printable(f"{made}\n"))
         return Exit.PASSED
@@ -96,6 +104,25 @@ def _made_of(source: Path, item: int | None, *, as_text: bool) -> tuple[str, str
             raise Problem(msg, Exit.USAGE)
         raw = begin + file.read(MOST)
         return _of_trace(_read_trace(raw), as_text=as_text), "a call"
+
+
+def _of_several(options: ReportOptions, *, as_text: bool) -> tuple[str, str]:
+    """Make the report on journals that are read as one run; its items are counted through."""
+    from mellea_like.export import Run  # noqa: PLC0415 (needs sqlite3)
+    from mellea_like.report import run_report, run_text  # noqa: PLC0415 (few commands need it)
+
+    if options.item is not None:
+        msg = "--item is for one journal: name the one that has the item"
+        raise Problem(msg, Exit.USAGE)
+    with reading(options.sources[0]):
+        run = Run(*options.sources)
+        items = (
+            {**item, "id": number, "label": f"{item['journal']} #{item['id']}: {item['label']}"}
+            for number, item in enumerate(run.items())
+        )
+        made = (run_text if as_text else run_report)(run.facts, items)
+        about = plural(sum(run.facts["counts"].values()), "item")
+    return made, f"{about} of {plural(len(run.journals), 'journal')}"
 
 
 def _open(source: Path) -> BinaryIO:

@@ -107,3 +107,27 @@ def test_a_run_without_words_says_how_to_have_them(command, tmp_path):
     code, _, err = command("export", str(path), "--format", "sft", "-o", "-")
     assert code == 3
     assert 'sample with text="all" or text="best" (--journal-text)' in err
+
+
+def test_a_directory_of_journals_is_one_run_to_a_report(command, journal, tmp_path):
+    (tmp_path / "shards").mkdir()
+    strategy = RejectionSamplingStrategy(FunctionBackend(lambda _: "good"))
+    for name in "ab":
+        sampled(tmp_path / "shards" / f"{name}.db", strategy, ["one", "two"])
+    code, out, err = command("report", str(tmp_path / "shards"), str(journal))
+    assert (code, err) == (0, "")
+    assert out.startswith("Run of 7 items: <lambda> · differs between the 3 journals · begun")
+    assert "#5 run.db #1: two: is good" in out
+    page = tmp_path / "report.html"
+    code, _, err = command("report", str(tmp_path / "shards"), "-o", str(page))
+    assert code == 0
+    assert f"Wrote {page}: 4 items of 2 journals" in err
+    code, _, err = command("report", str(tmp_path / "shards"), "--item", "1")
+    assert (code, err) == (
+        2,
+        "mellea-like: --item is for one journal: name the one that has the item\n",
+    )
+    (tmp_path / "none").mkdir()
+    code, _, err = command("report", str(tmp_path / "none"))
+    assert code == 3
+    assert "is a directory without a journal" in err
