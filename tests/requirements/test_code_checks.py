@@ -104,6 +104,7 @@ def test_what_can_t_be_parsed_is_refused_at_once(arguments, error, says):
         ("raise SystemExit('no input')", {}, "it ended with exit status 1:\nno input"),
         ("import sys\nsys.exit(3)", {}, "it ended with exit status 3"),
         ("x = (1", {}, "it does not parse: line 1"),
+        (f"{'#' * 20_000}\nx = (1", {}, "SyntaxError: '(' was never closed"),
         ("while True: pass", {"seconds": 0.2}, "it was not done after 0.2 s, and was ended"),
         (
             "x = 'a' * 10**10",
@@ -263,6 +264,7 @@ async def test_right_code_passes_the_tests_that_people_write(box, code, tests):
             0,
         ),
         (ADD.replace("a + b", "None"), "assert add(1, 1)", "failed: add(1, 1) is None", 0),
+        (ADD, "assert not add(1, 1)", "`assert not add(1, 1)` failed: add(1, 1) is 2", 0),
         (
             ADD.replace("a + b", "a / b"),
             "assert add(1, 0) == 1",
@@ -377,6 +379,20 @@ def test_checks_of_code_pickle_with_their_sandbox():
     check = passes_tests("assert x", sandbox=Sandbox(seconds=3), name="right")
     again = pickle.loads(pickle.dumps(check))
     assert (again.name, again.description) == ("right", check.description)
+
+
+def test_other_tests_make_it_another_check_for_a_run_that_is_resumed():
+    box = Sandbox(seconds=3)
+    versions = [
+        passes_tests("assert x").version,
+        passes_tests(["assert x"], sandbox=box).version,
+        passes_tests("assert y").version,
+        passes_tests("assert x", names=["x"]).version,
+        runs().version,
+        runs(stdout="").version,
+    ]
+    assert versions[0] == versions[1]
+    assert len(set(versions)) == len(versions) - 1
 
 
 @pytest.mark.anyio

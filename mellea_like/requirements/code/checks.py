@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import hashlib
 import importlib
 import logging
 import warnings
@@ -27,7 +28,8 @@ __all__ = ["parses", "passes_tests", "runs"]
 SHOWN = 3
 """The most failed tests that a reason tells the model of."""
 
-PARSER_SECONDS = 10.0
+QUICK = 2**14
+"""Characters; to compile more would hold the event loop, so the program's process finds out."""
 
 
 @ready_made
@@ -125,7 +127,7 @@ def runs(
         words += f" and prints {quoted(stdout.strip())}"
         if stdin:
             words += f" when given {quoted(stdin.strip())}"
-    return _awaited("runs", words, validate, settings)
+    return _awaited("runs", words, validate, settings, (stdin, stdout, seconds, fence))
 
 
 @ready_made
@@ -199,7 +201,7 @@ def passes_tests(
     words = "is Python code that passes its tests"
     if needed:
         words += f" of {' and '.join(needed)}"
-    return _awaited("passes_tests", words, validate, settings)
+    return _awaited("passes_tests", words, validate, settings, (sources, needed, seconds, fence))
 
 
 def _read(report: CodeReport) -> ValidationResult:
@@ -221,9 +223,12 @@ def _awaited(
     words: str,
     validate: Callable[[Candidate], Awaitable[ValidationResult]],
     settings: Settings,
+    decides: tuple[object, ...],
 ) -> Requirement:
+    """Make a requirement; what decides it tells a run that is resumed whether it is the same."""
+    version = hashlib.sha256(repr(decides).encode("utf-8", "replace")).hexdigest()[:12]
     asked: Any = {"name": name, **settings}
-    return Requirement(words, validate, **asked)
+    return Requirement(words, validate, version=version, **asked)
 
 
 @lru_cache(maxsize=1)
@@ -235,7 +240,7 @@ def _program(text: str, fence: Fence) -> tuple[str, str]:
     """Return a reply's program, or what is wrong with it."""
     code = fenced(text, "python", fence)
     program = text if code is None else code
-    wrong = _python_problem(program)
+    wrong = _python_problem(program) if len(program) <= QUICK else ""
     if not wrong:
         return program, ""
     none = "it has no fenced code, and is none itself" if code is None else "it does not parse"

@@ -654,6 +654,8 @@ class Explained(ast.NodeTransformer):
         sides, sign = [test], ""
         if isinstance(test, ast.Compare) and len(test.ops) == 1:
             sides, sign = [test.left, test.comparators[0]], type(test.ops[0]).__name__
+        elif isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+            sides, sign = [test.operand], "Not"
         texts = [
             "" if isinstance(side, ast.Constant) else ast.get_source_segment(self.source, side)
             for side in sides
@@ -666,7 +668,8 @@ class Explained(ast.NodeTransformer):
         return ast.copy_location(ast.Assert(compared, told), node)
 
 
-_SIGNS: dict[str, Callable[[Any, Any], Any]] = {
+_SIGNS: dict[str, Callable[..., Any]] = {
+    "Not": operator.not_,
     "Eq": operator.eq,
     "NotEq": operator.ne,
     "Lt": operator.lt,
