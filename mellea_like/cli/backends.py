@@ -13,8 +13,11 @@ from mellea_like.backends.server_address import OFFICIAL_URL
 from mellea_like.cli.exits import Exit, Problem
 from mellea_like.cli.option_fields import option_names, read_section
 from mellea_like.cli.streams import warn
+from mellea_like.core.backend import Options
 from mellea_like.core.format import check_format
+from mellea_like.core.prices import is_version
 from mellea_like.limits.base import LimitedBackend
+from mellea_like.sampling.escalate import ExpectedCost
 from mellea_like.specification.upstream import (
     LlamaUpstream,
     MarkovUpstream,
@@ -57,19 +60,28 @@ class Backends:
         self._check_options(self.kind)
         self._spec = self._read_spec(self.kind)
         self._judge = self._read_judge()
+        self._bigger = [self._read_bigger(bigger.upstream) for bigger in options.bigger]
+        self._check_prices()
         self._opened: list[Backend] = []
         self.description = ""
         self.models: list[str | None] = []
 
     @property
     def price(self) -> Price | None:
-        """What a token costs, of every model."""
-        return self._spec.price
+        """What a token costs, of every model; None where that isn't known."""
+        return None if self._bigger else self._spec.price
 
     def prices(self, models: Iterable[str | None]) -> dict[str, Price] | None:
         """Give the price of each model whose name is known; None without ``--price``."""
-        price = self.price
-        return None if price is None else {model: price for model in models if model is not None}
+        bigger = {str(one.model): one.price for one in self._bigger}
+        found: dict[str, Price] = {}
+        for model in models:
+            if model is not None:
+                at = next((b for b in bigger if is_version(model, b)), None)
+                price = self._spec.price if at is None else bigger[at]
+                if price is not None:
+                    found[model] = price
+        return found or None
 
     @property
     def reply_type(self) -> type[Any] | None:
@@ -92,7 +104,7 @@ class Backends:
             try:
                 opened = [
                     await stack.enter_async_context(open_upstream(spec, follow_redirects=True))
-                    for spec in (self._spec, self._judge)
+                    for spec in (self._spec, self._judge, *self._bigger)
                     if spec is not None
                 ]
             except ImportError as exc:
@@ -102,7 +114,8 @@ class Backends:
                     raise
                 msg = f"--corpus: {exc}"
                 raise Problem(msg) from exc
-            self.description = self._describe(opened[0])
+            further = (f"Then {bigger.model}." for bigger in self._bigger)
+            self.description = " ".join([self._describe(opened[0]), *further])
             self.models = [getattr(one, "model", None) for one in opened]
             limits = self._spec.make_limits()
             self._opened = [LimitedBackend(one, *limits) if limits else one for one in opened]
@@ -134,9 +147,18 @@ class Backends:
 
     def make_strategy(self, **settings: Any) -> BaseSamplingStrategy:
         """Make the strategy that was asked for."""
-        backend, *judges = self._opened
+        spec, further = self._options.spec, len(self._bigger)
+        backend, *judges = self._opened[: len(self._opened) - further]
         judge = judges[0] if judges else None
-        return self._options.spec.make_strategy(backend, judge=judge, **settings)
+        stages = [
+            stage.make(bigger, judge=None, options=Options(), early=spec.early)
+            for stage, bigger in zip(
+                spec.escalate, self._opened[len(self._opened) - further :], strict=True
+            )
+        ]
+        if spec.escalate_when == "cheaper":
+            settings["after"] = ExpectedCost(self.prices(self.models) or {})
+        return spec.make_strategy(backend, stages, judge=judge, **settings)
 
     def _describe(self, backend: Any) -> str:
         """Say what generates."""
@@ -192,6 +214,33 @@ class Backends:
             case "markov":
                 markov = {"kind": "markov", "corpus": tuple(options.corpus), **limits}
                 return read_section(MarkovUpstream, markov, names)
+
+    def _read_bigger(self, given: Mapping[str, Any]) -> OpenAIUpstream:
+        names = {one: f"--escalate {given['model']}: {one}" for one in ("model", "price")}
+        names["base_url"] = "--base-url"
+        url = given.get("base_url", self._options.base_url)
+        return _openai(given["model"], url, names, price=given.get("price"))
+
+    def _check_prices(self) -> None:
+        """Make sure that the prices of all models are known, where something goes by them."""
+        spec = self._options.spec
+        limited = spec.budget is not None and spec.budget.money is not None
+        if not self._bigger or not (limited or spec.escalate_when == "cheaper"):
+            return
+        what = "--budget cost" if limited else "--escalate-when cheaper"
+        if self._spec.price is None:
+            msg = f"{what} needs the price of tokens: add --price IN,OUT"
+            raise Problem(msg, Exit.USAGE)
+        if getattr(self._spec, "model", None) is None and self.kind == "openai":
+            msg = f"{what} needs to know the model beforehand: add --model NAME"
+            raise Problem(msg, Exit.USAGE)
+        for one in self._bigger:
+            if one.price is None:
+                msg = f"{what} needs the price of {one.model}: --escalate {one.model},price=IN,OUT"
+                raise Problem(msg, Exit.USAGE)
+            if one.price.currency != self._spec.price.currency:
+                msg = f"--escalate {one.model}: its price is in {one.price.currency}, --price not"
+                raise Problem(msg, Exit.USAGE)
 
     def _read_judge(self) -> OpenAIUpstream | None:
         options = self._options

@@ -13,7 +13,7 @@ from mellea_like.core.requirement import Requirement
 from mellea_like.requirements.expressions import ALLOWED
 from mellea_like.sampling.schedules.expressions import SCHEDULES
 from mellea_like.specification.selection import KEYS, SCORES, SELECTIONS, parse_selection
-from mellea_like.specification.strategy import StrategyName, StrategySpec
+from mellea_like.specification.strategy import StageSpec, StrategyName, StrategySpec
 from mellea_like.specification.upstream import MOST_MONEY
 
 if TYPE_CHECKING:
@@ -88,6 +88,21 @@ class DrawOptions:
         panel=DRAWS,
     )
     concurrency: int = option(4, "Draws at a time.", metavar="K", panel=DRAWS)
+    escalate: list[str] = option(
+        list,
+        "A bigger model that goes on where the draws of the one before have failed, as in"
+        " gpt-4.1,turns=2,carry=best: its name, and its turns (1), what it sees of the failures"
+        " (carry: nothing, best or chat), its price (IN,OUT) and its base-url. Repeatable.",
+        metavar="MODEL[,KEY=VALUE]",
+        panel=DRAWS,
+    )
+    escalate_when: Literal["spent", "cheaper"] = option(
+        "spent",
+        "When the next model goes on: spent, when the draws of the one before are, or cheaper,"
+        " when a pass is expected to cost less there; that needs all prices.",
+        metavar="WHEN",
+        panel=DRAWS,
+    )
     seed: int | None = option(
         None, "Makes draws repeatable where the model can.", metavar="S", panel=DRAWS
     )
@@ -180,9 +195,15 @@ class DrawOptions:
         given["json_schema"] = self.json_schema and str(self.json_schema)
         given["budget"] = parse_budget(self.budget) or None
         given["options"] = {"seed": self.seed, "max_tokens": self.max_tokens}
+        given["escalate"] = tuple(bigger.stage for bigger in self.bigger)
         spec = read_section(StrategySpec, given, option_names(type(self)))
         self._check_budget(given["budget"] or {})
         return spec
+
+    @cached_property
+    def bigger(self) -> tuple[Bigger, ...]:
+        """The further models of an escalation."""
+        return tuple(map(_read_bigger, self.escalate))
 
     def _loop(self) -> int:
         if self.loop is not None:
@@ -219,6 +240,48 @@ class DrawOptions:
     def request_options(self) -> dict[str, Any]:
         """What each request asks for."""
         return self.spec.options.model_dump(include={"seed", "max_tokens"}, exclude_none=True)
+
+
+@dataclass(frozen=True)
+class Bigger:
+    """A bigger model that goes on: what it does, and what it is."""
+
+    stage: StageSpec
+    upstream: dict[str, Any]
+
+
+_OF_STAGE = {"turns": "turns", "carry": "carry"}
+_OF_UPSTREAM = {"price": "price", "base-url": "base_url"}
+
+
+def _read_bigger(text: str) -> Bigger:
+    """Read a bigger model, as in ``big,turns=2,price=2.00,8.00``."""
+    model, *parts = text.split(",")
+    found: dict[str, Any] = {}
+    name = ""
+    for part in parts:
+        key, equals, value = part.partition("=")
+        if equals:
+            name = key.strip()
+            found[name] = value.strip()
+        elif name == "price":  # It has commas.
+            found[name] += f",{part.strip()}"
+        else:
+            found[part.strip()] = ""
+    allowed = (*_OF_STAGE, *_OF_UPSTREAM)
+    wrong = [name for name in found if name not in allowed]
+    if not model.strip() or "=" in model or wrong:
+        what = f"{wrong[0]!r} is none of {', '.join(allowed)}" if wrong else "the model comes first"
+        msg = f"--escalate {text!r}: {what}, as in gpt-4.1,turns=2,carry=best,price=2.00,8.00"
+        raise Problem(msg, Exit.USAGE)
+    stage: dict[str, Any] = {
+        field: found[name] for name, field in _OF_STAGE.items() if name in found
+    }
+    if str(stage.get("turns", "")).isdecimal():
+        stage["turns"] = int(stage["turns"])
+    upstream = {field: found[name] for name, field in _OF_UPSTREAM.items() if name in found}
+    names = {field: f"--escalate {model.strip()}: {field}" for field in _OF_STAGE.values()}
+    return Bigger(read_section(StageSpec, stage, names), {"model": model.strip(), **upstream})
 
 
 def parse_budget(given: Iterable[str]) -> dict[str, float]:

@@ -15,7 +15,15 @@ if TYPE_CHECKING:
 
     from mellea_like.core.generation import Usage
 
-__all__ = ["Price", "checked_prices", "cost", "currency_of", "price_for", "with_currency"]
+__all__ = [
+    "Price",
+    "checked_prices",
+    "cost",
+    "currency_of",
+    "is_version",
+    "price_for",
+    "with_currency",
+]
 
 PER = 1_000_000
 """Prices are for so many tokens."""
@@ -107,6 +115,12 @@ def currency_of(prices: Mapping[str, Price] | None) -> str:
 def with_currency(amount: str, currency: str) -> str:
     """Write an amount of money with its currency: ``$0.50``, ``0.50 EUR``."""
     return f"${amount}" if currency == "USD" else f"{amount} {currency}"
+
+
+def is_version(model: str, of: str) -> bool:
+    """Tell whether a name is a model's, or that of one of its versions."""
+    snapshot = SNAPSHOT.fullmatch(model)
+    return model == of or (snapshot is not None and snapshot["model"] == of)
 
 
 def price_for(model: str | None, prices: Mapping[str, Price]) -> Price | None:

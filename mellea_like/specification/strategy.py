@@ -11,6 +11,7 @@ from mellea_like.limits.budget import Budget
 from mellea_like.limits.retry import Retry
 from mellea_like.requirements.checks import json_schema
 from mellea_like.requirements.expressions import parse_check
+from mellea_like.sampling.escalate import Carry, Escalate, Stage
 from mellea_like.sampling.giving_up import PerRequirement
 from mellea_like.sampling.schedules.expressions import parse_schedule
 from mellea_like.sampling.strategies import (
@@ -23,9 +24,9 @@ from mellea_like.specification.selection import SelectionSpec, parse_selection
 from mellea_like.specification.upstream import beside
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
-    from mellea_like.core.backend import Backend
+    from mellea_like.core.backend import Backend, Options
     from mellea_like.core.prices import Price
     from mellea_like.core.requirement import Requirement
     from mellea_like.sampling.base import BaseSamplingStrategy
@@ -37,6 +38,7 @@ __all__ = [
     "BudgetSpec",
     "CallBudgetSpec",
     "OptionsSpec",
+    "StageSpec",
     "StrategyName",
     "StrategySpec",
 ]
@@ -54,6 +56,14 @@ STRATEGIES: Mapping[StrategyName, type[BaseSamplingStrategy]] = {
     "repair": RepairTemplateStrategy,
     "multi-turn": MultiTurnStrategy,
 }
+
+
+CARRIES: Mapping[StrategyName, Carry] = {
+    "rejection": "nothing",
+    "repair": "best",
+    "multi-turn": "chat",
+}
+"""What the first model of an escalation sees of its failures."""
 
 
 class OptionsSpec(Section):
@@ -125,6 +135,50 @@ class CallBudgetSpec(BudgetSpec):
     money: Positive | None = None
 
 
+class StageSpec(Section):
+    """A further stage of an escalation: what a bigger model does where the one before fails.
+
+    Args:
+        turns: draws in a row, at most.
+        carry: what the model sees of the failures: ``nothing``, ``best`` (the best failure, with
+            what was wrong with it) or ``chat`` (the whole conversation).
+        checks: what must hold besides, as in a strategy.
+        requirements: what must hold besides, in words.
+        options: how it generates where a request does not say, before the strategy's options.
+    """
+
+    turns: Whole = 1
+    carry: Carry = "nothing"
+    checks: tuple[Text, ...] = ()
+    requirements: tuple[Name, ...] = ()
+    options: OptionsSpec = OptionsSpec()
+
+    @field_validator("checks", mode="after")
+    @classmethod
+    def _read_checks(cls, given: tuple[str, ...]) -> tuple[str, ...]:
+        return _readable(given)
+
+    def make(
+        self, backend: Backend, *, judge: Backend | None, options: Options, early: bool
+    ) -> Stage:
+        """Make the stage; the options are complete."""
+        checks = [parse_check(expression, early=early) for expression in self.checks]
+        return Stage(
+            backend,
+            self.turns,
+            self.carry,
+            options=options,
+            requirements=(*checks, *self.requirements),
+            judge=judge,
+        )
+
+
+def _readable(checks: tuple[str, ...]) -> tuple[str, ...]:
+    for expression in checks:
+        parse_check(expression)
+    return checks
+
+
 class StrategySpec(Section):
     """How replies are drawn, what they must meet, and what a call may spend.
 
@@ -156,6 +210,11 @@ class StrategySpec(Section):
         iteration_timeout: the longest that one draw may take, in seconds; None for no limit.
         budget: what one call may spend; None for no limit.
         options: how it generates where a request does not say.
+        escalate: the bigger models that go on, one after the other, where the draws of the one
+            before have failed. Then ``loop`` counts the draws of the first; ``repair`` shows it the
+            best failure.
+        escalate_when: when the next model goes on: ``spent``, when the draws of the one before are
+            spent, or ``cheaper``, when a pass is expected to cost less there, which needs prices.
     """
 
     strategy: StrategyName = "rejection"
@@ -175,6 +234,8 @@ class StrategySpec(Section):
     iteration_timeout: Positive | None = None
     budget: CallBudgetSpec | None = None
     options: OptionsSpec = OptionsSpec()
+    escalate: tuple[StageSpec, ...] = ()
+    escalate_when: Literal["spent", "cheaper"] = "spent"
 
     @field_validator("schedule", mode="after")
     @classmethod
@@ -198,9 +259,7 @@ class StrategySpec(Section):
     @field_validator("checks", mode="after")
     @classmethod
     def _read_checks(cls, given: tuple[str, ...]) -> tuple[str, ...]:
-        for expression in given:
-            parse_check(expression)
-        return given
+        return _readable(given)
 
     @field_validator("json_schema", mode="before")
     @classmethod
@@ -228,9 +287,11 @@ class StrategySpec(Section):
     @model_validator(mode="after")
     def _check_product(self) -> StrategySpec:
         loop, concurrency = self._most()
-        if loop * concurrency > MAX_ITERATIONS:
+        further = sum(stage.turns for stage in self.escalate)
+        if (loop + further) * concurrency > MAX_ITERATIONS:
+            more = f" and {further} more turns" if further else ""
             msg = (
-                f"loop {loop} times concurrency {concurrency} is more than {MAX_ITERATIONS}"
+                f"loop {loop}{more} times concurrency {concurrency} is more than {MAX_ITERATIONS}"
                 " iterations, the most that one call may run: write smaller numbers"
             )
             raise ValueError(msg)
@@ -254,6 +315,32 @@ class StrategySpec(Section):
                 )
                 raise ValueError(msg)
         return self
+
+    @model_validator(mode="after")
+    def _check_escalation(self) -> StrategySpec:
+        if not self.escalate:
+            if self.escalate_when != "spent":
+                msg = "escalate_when says when a bigger model goes on: say which one with escalate"
+                raise ValueError(msg)
+            return self
+        if self.selection.kind not in {"first", "ordered"}:
+            msg = (
+                f"select {self.select!r} would choose among draws of different models: with"
+                " escalate, write first or ordered"
+            )
+            raise ValueError(msg)
+        if self.give_up:
+            msg = "give_up would end a call before the bigger model's turns: leave it out"
+            raise ValueError(msg)
+        if self.selection.kind == "ordered" and self.escalate_when == "cheaper":
+            msg = "'ordered' doesn't depend on timing, and escalate_when cheaper does"
+            raise ValueError(msg)
+        return self
+
+    @property
+    def turns(self) -> int:
+        """The draws in a row of all models, at most."""
+        return self.loop + sum(stage.turns for stage in self.escalate)
 
     @property
     def selection(self) -> SelectionSpec:
@@ -289,8 +376,18 @@ class StrategySpec(Section):
             return within
         return self.budget.make(name=name, prices=prices, within=within)
 
-    def make_strategy(self, backend: Backend, **settings: Any) -> BaseSamplingStrategy:
-        """Make the strategy; the settings are those of its class that aren't said here."""
+    def make_strategy(
+        self,
+        backend: Backend,
+        stages: Sequence[Stage] = (),
+        *,
+        first: Options | None = None,
+        **settings: Any,
+    ) -> BaseSamplingStrategy:
+        """Make the strategy; the settings are those of its class that aren't said here.
+
+        The stages are those of ``escalate``, made; then ``first`` are the options of the first one.
+        """
         # Refusals with a 429 are counted by themselves.
         refusals = max(self.retries + 1, Retry().rate_limit_attempts)
         retry = Retry(self.retries + 1, rate_limit_attempts=refusals) if self.retries else None
@@ -307,4 +404,9 @@ class StrategySpec(Section):
             "give_up": PerRequirement() if self.give_up else None,
             "accept_incomplete": bool(self.accept_incomplete),
         }
-        return STRATEGIES[self.strategy](backend, **(given | settings))
+        given |= settings
+        if not stages:
+            return STRATEGIES[self.strategy](backend, **given)
+        given.pop("give_up")
+        own = Stage(backend, given.pop("loop_budget"), CARRIES[self.strategy], first)
+        return Escalate([own, *stages], **given)

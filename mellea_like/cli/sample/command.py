@@ -108,7 +108,7 @@ def run(options: SampleOptions, ending: Ending) -> int:
 
 def _run(options: SampleOptions, progress: Progress, ending: Ending) -> int:
     requirements = options.make_requirements()
-    progress.loop = options.spec.loop
+    progress.loop = options.spec.turns
     backends = Backends(options, default="markov")
     if options.trace is not None:
         _check_trace(options.trace)
@@ -182,8 +182,7 @@ def _read_standard_input() -> str:
 
 
 def _show(options: SampleOptions, backends: Backends, result: SamplingResult[Any]) -> int:
-    replies = (s.generation for s in result.slices if s.generation is not None)
-    ledger = result.ledger(backends.prices(reply.model for reply in replies))
+    ledger = result.ledger(backends.prices(s.model for s in result.slices))
     console = make_console(sys.stderr)
     try:
         if options.explain:

@@ -53,6 +53,10 @@ def as_record(result: SamplingResult[Any], ledger: Ledger, **about: str) -> dict
         "values": list(result.values),
         "ledger": {
             "rows": [row._asdict() for row in ledger.rows],
+            "stages": [
+                {"stage": stage, "model": model, **total._asdict()}
+                for (stage, model), total in ledger.by_stage.items()
+            ],
             "comparisons": ledger.comparisons and ledger.comparisons._asdict(),
             "total": ledger.total._asdict(),
             "currency": ledger.currency,
@@ -125,8 +129,10 @@ def _cost(result: SamplingResult[Any], ledger: Ledger) -> str:
 def slices_table(slices: tuple[Slice, ...], console: Console) -> Table:
     """Draw the record of a call."""
     table = Table(title="Slices, in the order they ended", title_justify="left", box=SIMPLE_HEAD)
-    columns = ["id", "sub", "depth", "outcome", "seconds", "tokens"]
-    shown = ["id", "outcome"] if console.width < NARROW else columns
+    columns = ["id", "sub", "depth", "model", "outcome", "seconds", "tokens"]
+    shown = ["id", "outcome"] if console.width < NARROW else list(columns)
+    if "model" in shown and len({s.model for s in slices}) == 1:
+        shown.remove("model")
     for name in shown:
         table.add_column(name, justify="left" if name == "outcome" else "right", no_wrap=True)
     table.add_column("text, and what failed", overflow="fold", ratio=1)
@@ -139,7 +145,7 @@ def slices_table(slices: tuple[Slice, ...], console: Console) -> Table:
         outcome = Text(s.outcome.value, style=STYLES[s.outcome.value])
         tokens = f"{s.usage.input_tokens} + {s.usage.output_tokens}" + "?" * bool(s.usage.unknown)
         cells: tuple[str | Text, ...] = (
-            *(str(s.iteration), str(s.subsample), str(s.depth)),
+            *(str(s.iteration), str(s.subsample), str(s.depth), one_line(s.model or "?", 30)),
             *(outcome, f"{s.duration:.2f}", tokens),
         )
         row = dict(zip(columns, cells, strict=True))

@@ -18,6 +18,7 @@ from mellea_like.gateway.chat.caller_checks import CallersChecks
 from mellea_like.gateway.refusal import refuse
 from mellea_like.requirements.checks import json_schema
 from mellea_like.sampling.best_failure import merit
+from mellea_like.sampling.escalate import ExpectedCost
 from mellea_like.sampling.selections import Collect
 from mellea_like.specification.strategy import MAX_ITERATIONS
 
@@ -31,11 +32,12 @@ if TYPE_CHECKING:
     from mellea_like.core.slice import Slice
     from mellea_like.gateway.chat.caller_checks import Workers
     from mellea_like.gateway.chat.request import ChatRequest
-    from mellea_like.gateway.config.gateway_config import ModelConfig
+    from mellea_like.gateway.config.gateway_config import ModelConfig, StageConfig
     from mellea_like.gateway.config.upstreams import Upstream
     from mellea_like.gateway.http.keys import Admitted
     from mellea_like.limits.budget import Budget
     from mellea_like.sampling.base import BaseSamplingStrategy
+    from mellea_like.sampling.escalate import Stage
 
 __all__ = ["CALL", "Choice", "PlannedRequest", "ReplyOutcome", "ServedModel", "warm_up"]
 
@@ -158,13 +160,16 @@ class _InformedMessage(Instruction):
 class ServedModel:
     """One model of the configuration."""
 
-    def __init__(self, config: ModelConfig, upstream: Upstream, judge: Upstream) -> None:
+    def __init__(self, config: ModelConfig, upstreams: Mapping[str, Upstream]) -> None:
         self.config = config
-        self._upstream = upstream
-        self._judge = judge
+        self._upstreams = [upstreams[place.upstream] for _, place in config.places]
+        self._judges = [upstreams[config.judge_of(place)] for _, place in config.places]
+        self._constrains = all(upstream.constrains for upstream in self._upstreams)
         # Shared by all calls: a schedule learns from one call for the next.
         self._schedule = config.make_schedule()
-        self._requirements = config.make_requirements(check_only=upstream.constrains)
+        cheaper = config.escalate_when == "cheaper"
+        self._after = ExpectedCost(self._prices() or {}) if cheaper else None
+        self._requirements = config.make_requirements(check_only=self._constrains)
         self._strategy = lru_cache(maxsize=32)(self._make_strategy)
 
     async def plan(
@@ -188,10 +193,11 @@ class ServedModel:
         )
         timeout = _within("timeout", asked.timeout, config.timeout)
         bare = not self._requirements and not requirements
-        collects = request.n > 1 and config.selection.kind == "first"
+        collects = request.n > 1 and config.selection.kind == "first" and not config.escalate
         collected = request.n if collects else None
+        longest = limits.max_tokens if config.escalate else None
         return PlannedRequest(
-            strategy=self._strategy(loop, concurrency, timeout, bare, collected),
+            strategy=self._strategy(loop, concurrency, timeout, bare, collected, longest),
             action=_InformedMessage(last.content, name=last.name) if told else last,
             context=Context(before),
             requirements=requirements,
@@ -200,7 +206,7 @@ class ServedModel:
             n=request.n,
             collects=collects,
             best=(asked.when_nothing_passed or config.when_nothing_passed) == "best",
-            retried=loop * concurrency * (config.retries + 1) > 1,
+            retried=loop * concurrency * (config.retries + 1) > 1 or bool(config.escalate),
         )
 
     def _make_strategy(
@@ -210,6 +216,7 @@ class ServedModel:
         timeout: float,
         bare: bool,  # noqa: FBT001 (cached by position)
         collected: int | None,
+        most: int | None,
     ) -> BaseSamplingStrategy:
         config = self.config.model_copy(
             update={"loop": loop, "concurrency": concurrency, "timeout": timeout}
@@ -224,14 +231,38 @@ class ServedModel:
                 "max_iterations": collected * MAX_ITERATIONS,
                 "selection": Collect(collected, ahead=concurrency),
             }
+        elif most is not None:
+            several = {"after": self._after}
         return config.make_strategy(
-            self._upstream.backend,
-            judge=self._judge.backend,
+            self._upstreams[0].backend,
+            self._stages(most),
+            first=None if most is None else self._own_options(config, most),
+            judge=self._judges[0].backend,
             requirements=self._requirements,
             schedule=self._schedule,
             accept_incomplete=incomplete,
             **several,
         )
+
+    def _stages(self, most: int | None) -> list[Stage]:
+        """Make the further stages, whose replies have at most so many tokens."""
+        further = zip(self.config.escalate, self._upstreams[1:], self._judges[1:], strict=True)
+        return [
+            stage.make(
+                upstream.backend,
+                judge=judge.backend,
+                options=self._own_options(stage, most),
+                early=self.config.early,
+            )
+            for stage, upstream, judge in further
+            if most is not None
+        ]
+
+    def _own_options(self, place: ModelConfig | StageConfig, most: int) -> Options:
+        """Return how a stage generates where a request does not say."""
+        options = Options(model=place.upstream_model, **place.options.model_dump())
+        options = options.over(Options(**self.config.options.model_dump()))
+        return replace(options, max_tokens=min(options.max_tokens or most, most))
 
     async def _further_requirements(
         self, request: ChatRequest, caller: Admitted, workers: Workers
@@ -239,7 +270,7 @@ class ServedModel:
         asked, may, format = request.mellea_like, self.config.overrides, request.format
         _check_texts("checks", asked.checks, may.checks)
         _check_texts("requirements", asked.requirements, may.requirements)
-        if asked.requirements and not self._judge.judges:
+        if asked.requirements and not all(judge.judges for judge in self._judges):
             what = "this model's upstream can't judge; say it as checks"
             refuse("mellea_like.requirements", what)
         given: dict[str, str | Mapping[str, Any]] = {
@@ -248,7 +279,7 @@ class ServedModel:
         if format is not None and format.json_schema is not None:
             given["response_format.json_schema.schema"] = format.json_schema.schema_
         # An upstream that is told the schema by a field need not read it in the prompt.
-        early, check_only = self.config.early, self._upstream.constrains
+        early, check_only = self.config.early, self._constrains
         checks: list[Requirement] = []
         if given:
             checks = await CallersChecks(workers, caller.key, may.check_seconds).make(
@@ -270,11 +301,13 @@ class ServedModel:
             seed=request.seed,
             extra={**request.passed_on, **self._told_format(request)},
         )
+        if self.config.escalate:  # Each stage has its own defaults.
+            return replace(given, max_tokens=wanted)
         own = defaults.model_dump(exclude={"max_tokens"})
         return given.over(Options(model=self.config.upstream_model, **own))
 
     def _told_format(self, request: ChatRequest) -> dict[str, Any]:
-        if not self._upstream.constrains:
+        if not self._constrains:
             return {}
         if request.format is not None:
             return {"response_format": request.format.sent}
@@ -284,7 +317,11 @@ class ServedModel:
         return {"response_format": {"type": "json_schema", "json_schema": described}}
 
     def _prices(self) -> dict[str, Price] | None:
-        names = ((self._judge, None), (self._upstream, self.config.upstream_model))
+        places = [place for _, place in self.config.places]
+        names = [
+            *((judge, None) for judge in self._judges),
+            *zip(self._upstreams, (place.upstream_model for place in places), strict=True),
+        ]
         found = {
             model: upstream.price
             for upstream, named in names

@@ -8,7 +8,7 @@ from pydantic import Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from mellea_like.specification.section import Seconds, Section, Text, Whole
-from mellea_like.specification.strategy import BudgetSpec, StrategySpec
+from mellea_like.specification.strategy import BudgetSpec, StageSpec, StrategySpec
 from mellea_like.specification.upstream import OpenAIUpstream, UpstreamSpec
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "ModelConfig",
     "Overrides",
     "ServerConfig",
+    "StageConfig",
     "StreamingConfig",
 ]
 
@@ -78,6 +79,21 @@ class Overrides(Section):
         return names
 
 
+class StageConfig(StageSpec):
+    """A further stage of a model: a bigger model, and what it does.
+
+    Args:
+        upstream: the name of the upstream that generates.
+        upstream_model: the model to ask it for; by default the upstream's own.
+        judge: the name of the upstream that decides ``requirements``; by default the model's judge,
+            or else this stage's upstream.
+    """
+
+    upstream: Text = Field(examples=["big"])
+    upstream_model: Text | None = None
+    judge: Text | None = None
+
+
 class ModelConfig(StrategySpec):
     """What a model's name stands for: a strategy, what replies must meet, and an upstream.
 
@@ -85,6 +101,7 @@ class ModelConfig(StrategySpec):
         upstream: the name of the upstream that generates.
         upstream_model: the model to ask it for; by default the upstream's own.
         judge: the name of the upstream that decides ``requirements``; by default the same one.
+        escalate: the bigger models that go on where draws fail, each with its ``upstream``.
         tell: whether what must hold is written below the conversation's last message.
         timeout: the longest a call may take, in seconds.
         when_nothing_passed: ``error`` answers 422 with the reasons and the best failure, ``best``
@@ -95,10 +112,21 @@ class ModelConfig(StrategySpec):
     upstream: Text = Field(examples=["main"])
     upstream_model: Text | None = None
     judge: Text | None = None
+    escalate: tuple[StageConfig, ...] = ()  # pyright: ignore[reportIncompatibleVariableOverride]
     tell: bool = True
     timeout: Seconds = 120.0  # pyright: ignore[reportIncompatibleVariableOverride] (frozen)
     when_nothing_passed: Literal["error", "best"] = "error"
     overrides: Overrides = Overrides()
+
+    @property
+    def places(self) -> list[tuple[str, ModelConfig | StageConfig]]:
+        """What names upstreams: the model, and its further stages; and where they stand in it."""
+        further = [(f"escalate.{n}.", stage) for n, stage in enumerate(self.escalate)]
+        return [("", self), *further]
+
+    def judge_of(self, place: ModelConfig | StageConfig) -> str:
+        """Return the name of the upstream that decides a stage's requirements."""
+        return place.judge or self.judge or place.upstream
 
     def _most(self) -> tuple[int, int]:
         loop, concurrency = self.overrides.loop, self.overrides.concurrency
@@ -210,13 +238,7 @@ class GatewayConfig(Section):
     @model_validator(mode="after")
     def _check_models(self) -> GatewayConfig:
         for name, model in self.models.items():
-            for field, upstream in (("upstream", model.upstream), ("judge", model.judge)):
-                if upstream is not None and upstream not in self.upstreams:
-                    known = ", ".join(self.upstreams)
-                    _misplaced(name, field, f"no upstream has this name; there is: {known}")
-            if model.requirements and not self.upstreams[model.judge or model.upstream].judges:
-                what = "its upstream can't judge; write judge: NAME of one that can, or say it as"
-                _misplaced(name, "requirements", f"{what} checks")
+            self._check_upstreams(name, model)
             judge = self.upstreams[model.judge or model.upstream]
             if model.selection.judged and not judge.judges:
                 what = "its upstream can't judge; write judge: NAME of one that can"
@@ -225,23 +247,49 @@ class GatewayConfig(Section):
                 what = "n of a request says how many choices it has: leave it out"
                 _misplaced(name, "select", what)
             if model.budget is not None and model.budget.money is not None:
-                self._check_money(name, model)
+                self._check_money(name, model, "budget.money")
+            if model.escalate_when == "cheaper":
+                self._check_money(name, model, "escalate_when")
         return self
 
-    def _check_money(self, name: str, model: ModelConfig) -> None:
-        for used in dict.fromkeys((model.upstream, model.judge or model.upstream)):
-            upstream = self.upstreams[used]
+    def _check_upstreams(self, name: str, model: ModelConfig) -> None:
+        for where, place in model.places:
+            for field, upstream in (("upstream", place.upstream), ("judge", place.judge)):
+                if upstream is not None and upstream not in self.upstreams:
+                    known = ", ".join(self.upstreams)
+                    what = f"no upstream has this name; there is: {known}"
+                    _misplaced(name, f"{where}{field}", what)
+        for where, place in model.places:
+            judge = model.judge_of(place)
+            if (model.requirements or place.requirements) and not self.upstreams[judge].judges:
+                its = f"upstreams.{judge}" if where else "its upstream"
+                what = f"{its} can't judge; write judge: NAME of one that can, or say it as checks"
+                field = f"{where}requirements" if place.requirements else "requirements"
+                _misplaced(name, field, what)
+
+    def _check_money(self, name: str, model: ModelConfig, field: str) -> None:
+        """Make sure that the prices of all models are known, for what stands in a field."""
+        used = {
+            (upstream, place.upstream_model if upstream == place.upstream else None): None
+            for _, place in model.places
+            for upstream in (place.upstream, model.judge_of(place))
+        }
+        for one, named in used:
+            upstream = self.upstreams[one]
             if upstream.price is None:
-                what = f"upstreams.{used} has no price; write price: [0.15, 0.60] there, for a"
-                _misplaced(name, "budget.money", f"{what} million tokens in and out")
-            named = model.upstream_model if used == model.upstream else None
+                what = f"upstreams.{one} has no price; write price: [0.15, 0.60] there, for a"
+                _misplaced(name, field, f"{what} million tokens in and out")
             if isinstance(upstream, OpenAIUpstream) and (upstream.model or named) is None:
-                what = f"upstreams.{used} needs its model: NAME for that"
-                _misplaced(name, "budget.money", what)
+                _misplaced(name, field, f"upstreams.{one} needs its model: NAME for that")
+        currencies = {price.currency for one, _ in used if (price := self.upstreams[one].price)}
+        if len(currencies) > 1:
+            what = f"the prices of its upstreams are in {' and '.join(sorted(currencies))}: write"
+            _misplaced(name, field, f"{what} all of them in one currency")
 
 
 def _misplaced(model: str, field: str, what: str) -> NoReturn:
     """Refuse what stands in a model's field because of what stands elsewhere."""
-    place = {"where": f"models.{model}.{field}", "path": ("models", model, *field.split("."))}
+    steps = [int(step) if step.isdecimal() else step for step in field.split(".")]
+    place = {"where": f"models.{model}.{field}", "path": ("models", model, *steps)}
     kind = "misplaced"
     raise PydanticCustomError(kind, "{where}: {what}", {**place, "what": what})

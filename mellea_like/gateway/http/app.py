@@ -112,8 +112,7 @@ class Gateway:
         warm_up()
         made: dict[str, ServedModel] = {}
         for name, config in self._config.models.items():
-            judge = upstreams[config.judge or config.upstream]
-            made[name] = ServedModel(config, upstreams[config.upstream], judge)
+            made[name] = ServedModel(config, upstreams)
         return made
 
     def _described(self, name: str) -> dict[str, object]:
