@@ -459,7 +459,9 @@ async def test_a_client_that_comes_back_without_the_answer_fails_that_request():
         assert await rounds.run(client, client, one_question) is MalformedResponse
 
 
-async def test_work_whose_client_stays_away_is_given_up_and_its_result_forgotten_later():
+async def test_work_whose_client_stays_away_is_given_up_and_its_result_forgotten_later(
+    virtual_clock,
+):
     client = ByHand()
     ended = anyio.Event()
 

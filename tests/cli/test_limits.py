@@ -202,16 +202,14 @@ def test_a_check_decides_early_where_it_can_and_is_the_same_check(expression):
 
 
 def test_a_reply_is_rejected_while_it_arrives(command):
-    answers = Answer("As an AI I can not do that now", seconds=20.0), Answer("Leaves fall")
+    answers = Answer("As an AI I can not do that now", hang_after=4), Answer("Leaves fall")
     with OpenAIServer(*answers) as server:
-        began = time.monotonic()
         code, out, err = command(
             *("sample", "x", "--base-url", server.url, "--model", "m", "--early", "--json"),
             *("--check", "words<=2", "--concurrency", "1"),
         )
     record = json.loads(out)
     assert (code, record["text"]) == (0, "Leaves fall")
-    assert time.monotonic() - began < 15
     assert server.disconnected == 1
     assert [piece["finish_reason"] for piece in record["slices"]] == ["rejected", "stop"]
     assert "iteration 1 (subsample 0): failed early after" in err

@@ -12,7 +12,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from command_line import COMMAND, environment
+from command_line import COMMAND, environment, start
 from http_server import Answer, OpenAIServer
 from rows_kit import write_rows
 
@@ -25,7 +25,7 @@ def started():
     """Start processes with pipes; kill what is left of them."""
     processes = []
 
-    def start(*command):
+    def begin(*command):
         process = subprocess.Popen(
             command,
             stdout=subprocess.PIPE,
@@ -37,7 +37,7 @@ def started():
         processes.append(process)
         return process
 
-    yield start
+    yield begin
     for process in processes:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -181,15 +181,15 @@ def test_a_signal_while_the_interpreter_ends_changes_nothing(started, number):
     assert (process.returncode, out.split()[0]) == (0, "mellea-like")
 
 
-def test_an_interrupt_at_any_gap_after_the_first_ends_with_the_same_code(started, tmp_path):
+def test_an_interrupt_at_any_gap_after_the_first_ends_with_the_same_code(tmp_path):
     with OpenAIServer(Answer("late", wait=60.0)) as server:
         for gap in (0.0, 0.05):
-            process = started(*COMMAND, *arguments_of("batch", tmp_path, server.url))
+            process = start(*arguments_of("batch", tmp_path, server.url))
             wait_until(lambda: server.in_flight == 3)
             process.send_signal(signal.SIGINT)
             time.sleep(gap)
             process.send_signal(signal.SIGINT)
-            out, _ = process.communicate(timeout=15)
+            _, err = process.communicate(timeout=15)
             assert process.returncode == 130
-            assert "Traceback" not in out
+            assert b"Traceback" not in err
             wait_until(lambda: not server.in_flight)

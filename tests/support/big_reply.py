@@ -1,4 +1,4 @@
-"""Asks a real server for an answer of 256 MiB, and prints by how many MiB the process grew::
+"""Asks a real server for an answer of 128 MiB, and prints by how many MiB the process grew::
 
     python big_reply.py asyncio text
 
@@ -21,7 +21,7 @@ from mellea_like.core.backend import Request
 from mellea_like.core.conversation import Message
 from mellea_like.errors import BackendError
 
-SIZE = 2**28
+SIZE = 2**27
 HEAD = b"HTTP/1.1 %d X\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n"
 
 
