@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, cast
@@ -120,9 +119,11 @@ def run(options: ExportOptions, _ending: Ending) -> int:
     from mellea_like.export.api import export  # noqa: PLC0415 (few commands need it)
 
     output = _output(options)
-    view = None if options.quiet else _View()
+    # Rows and a view can't share a terminal.
+    rows_shown = options.output == STANDARD and is_terminal(sys.stdout)
+    view = _View(shown=not (options.quiet or rows_shown))
     try:
-        with view or nullcontext():
+        with view:
             made = export(
                 options.runs,
                 output,
@@ -135,7 +136,7 @@ def run(options: ExportOptions, _ending: Ending) -> int:
                 keep_repairs=options.keep_repairs,
                 details=options.details,
                 card=not options.no_card,
-                on_progress=None if view is None else view.update,
+                on_progress=view.update,
             )
             if options.output == STANDARD:
                 sys.stdout.flush()
@@ -193,11 +194,11 @@ class _Terminal:
 class _View:
     """Shows on a terminal how far an export is."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, shown: bool) -> None:
         from mellea_like.cli.console import live_view  # noqa: PLC0415 (rich's live view is slow)
 
         self._done = self._total = 0
-        self._live = None if is_terminal(sys.stdout) else live_view(self._render)
+        self._live = live_view(self._render) if shown else None
 
     def __enter__(self) -> None:
         if self._live is not None:

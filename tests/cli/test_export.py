@@ -6,6 +6,7 @@ import json
 import signal
 
 import pytest
+from command_line import Terminal
 from export_kit import lines, sampled
 
 from mellea_like import RejectionSamplingStrategy, Requirement
@@ -99,6 +100,15 @@ def test_an_interrupt_leaves_no_half_file(command, journal, tmp_path, monkeypatc
     code, _, err = command("export", str(journal), "--format", "dpo", "-o", str(tmp_path / "out"))
     assert (code, err) == (130, "Interrupted.\n")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_on_a_terminal_it_shows_how_far_it_is(journal, tmp_path):
+    out = str(tmp_path / "out")
+    with Terminal("export", str(journal), "--format", "dpo", "-o", out, pipe=False) as terminal:
+        code, _ = terminal.finish()
+    assert code == 0
+    assert "/0 items" in terminal.seen or "/3 items" in terminal.seen
+    assert f"Wrote {out}: 2 rows" in " ".join(terminal.plain.split())
 
 
 def test_a_run_without_words_says_how_to_have_them(command, tmp_path):
