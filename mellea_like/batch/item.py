@@ -342,8 +342,10 @@ class ItemRecorder(SliceListener):
         self._format = format
         self._abort = abort
         self.usage = Usage()
+        row = row_of(job.item)
+        label = label_of(job.item) if row is None else ""
         known = [slice_.iteration for slice_ in job.earlier]
-        journal.begin(job.id, job.attempt, job.digest, label_of(job.item), row_of(job.item), known)
+        journal.begin(job.id, job.attempt, job.digest, label, row, known)
 
     def __call__(self, slice_: Slice) -> None:
         """Note how an iteration ended; a parsed value that can't be read again is refused."""

@@ -45,11 +45,13 @@ __all__ = [
     "error_from_dict",
     "error_to_dict",
     "from_dict",
+    "outline",
     "picklable",
     "recorded_requirement",
     "slice_from_dict",
     "slice_to_dict",
     "to_dict",
+    "usage_from_dict",
     "usage_to_dict",
 ]
 
@@ -71,16 +73,28 @@ _WHERE_KNOWN = ("stage", "asked")
 
 def to_dict(result: SamplingResult[Any]) -> dict[str, Any]:
     """Write a call's record as plain data."""
+    written, places = outline(result)
+    written["usage"] = usage_to_dict(result.usage)
+    written["slices"] = [
+        {**slice_to_dict(s), "context": context, "prompt": prompt}
+        for s, (_, context, prompt) in zip(result.slices, places, strict=True)
+    ]
+    return written
+
+
+def outline(result: SamplingResult[Any]) -> tuple[dict[str, Any], list[list[int]]]:
+    """Write a call's record without its slices and what they have cost.
+
+    Then follows for each slice its iteration, and the places of its context and of its prompt among
+    the ``prompts``.
+    """
     prompts: dict[tuple[Message, ...], int] = {}
 
     def place(messages: tuple[Message, ...]) -> int:
         return prompts.setdefault(messages, len(prompts))
 
-    slices = [
-        {**slice_to_dict(s), "context": place(s.context.messages), "prompt": place(s.messages)}
-        for s in result.slices
-    ]
-    return {
+    places = [[s.iteration, place(s.context.messages), place(s.messages)] for s in result.slices]
+    written = {
         "format": FORMAT,
         "version": VERSION,
         "sampling_id": result.sampling_id,
@@ -91,11 +105,10 @@ def to_dict(result: SamplingResult[Any]) -> dict[str, Any]:
         "elapsed": result.elapsed,
         "undelivered": result.undelivered,
         "best_index": result.best_index,
-        "usage": usage_to_dict(result.usage),
         "prompts": [[m.as_dict() for m in ms] for ms in prompts],
-        "slices": slices,
         "decision": None if result.decision is None else decision_to_dict(result.decision),
     }
+    return written, places
 
 
 def from_dict(data: Mapping[str, Any], format: Any, make: Callable[..., T]) -> T:

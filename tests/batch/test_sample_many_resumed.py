@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,8 @@ from typed_values import Aliased, Computed, Doubling, Excluded, Login, Stamped, 
 
 from mellea_like import Generation, Request, Requirement, Usage
 from mellea_like.backends import FunctionBackend
-from mellea_like.batch import read_items, read_run, sample_many
+from mellea_like.batch import Journal, read_items, read_run, sample_many
+from mellea_like.batch.identity import label_of
 from mellea_like.errors import InvalidRequest, JournalError, SamplingFailed
 
 pytestmark = pytest.mark.anyio
@@ -155,3 +159,79 @@ async def test_another_run_is_refused_with_what_differs(tmp_path, changed, named
     with pytest.raises(JournalError, match=named):
         await results_of(other, ["x"], concurrency=1, journal=path, **arguments)
     assert len(backend.asked) == 1
+
+
+# --- what the rows leave out ----------------------------------------------------------------------
+
+
+class Twice(Quick):
+    """It says no at first, then yes; of one prompt nothing but no, and of another its own words."""
+
+    async def generate(self, request: Request) -> Generation:
+        prompt = request.messages[0].content
+        self.replies[prompt] = "no" if prompt not in self.asked or prompt == "never" else "yes"
+        if prompt.startswith("echo"):
+            self.replies[prompt] = prompt
+        return await super().generate(request)
+
+
+TEXTS = ["plain", "never", "", "echo", 'ü😀\n"quoted"', "a lone \udc80 surrogate"]
+
+
+@pytest.mark.parametrize("text", ["all", "best", "none"])
+async def test_what_a_row_leaves_out_comes_back(tmp_path, text):
+    journal = Journal(tmp_path / "run.db", text=text)
+    tries = strategy(Twice(), loop_budget=2)
+    items = await results_of(tries, [*TEXTS, {"a": 1}], concurrency=2, action=str, journal=journal)
+    results = {item.id: item.result.to_dict() for item in items}
+    for record in await read(tmp_path / "run.db"):
+        was = results[record["id"]]
+        trace = record["trace"]
+        assert record["label"] == label_of([*TEXTS, {"a": 1}][record["id"]])
+        assert record["usage"] == trace["usage"] == was["usage"]
+        if text != "all":
+            hide_words(was, text)
+        assert trace == was
+
+
+def hide_words(trace: dict[str, Any], text: str) -> None:
+    """Leave of a trace what a journal keeps that doesn't keep all words."""
+    best = None if text == "none" and not trace["success"] else trace["best_index"]
+    for at, slice_ in enumerate(trace["slices"]):
+        if at != best:
+            slice_["text"] = None
+            slice_["action"]["text"] = ""
+    kept = {trace["slices"][best][name] for name in ("context", "prompt")} if text == "best" else {}
+    trace["prompts"] = [p if at in kept else [] for at, p in enumerate(trace["prompts"])]
+
+
+async def test_a_journal_of_the_version_before_is_read_and_gone_on_with(tmp_path):
+    path, backend = tmp_path / "run.db", Twice()
+    tries = strategy(backend, loop_budget=2)
+    await results_of(tries, TEXTS[:3], concurrency=2, journal=path)
+    before = await read(path)
+    with closing(sqlite3.connect(path)) as old:  # As that version wrote it.
+        [(sql,)] = old.execute("SELECT sql FROM sqlite_schema WHERE name = 'slices'")
+        rows = {(row[0], row[2]): row[:-1] for row in old.execute("SELECT * FROM slices")}
+        old.execute("DROP TABLE slices")
+        old.execute(f"{sql} WITHOUT ROWID")
+        for item in before:
+            trace = dict(item["trace"])
+            slices = [dict(slice_) for slice_ in trace.pop("slices")]
+            places = [[s["iteration"], s.pop("context"), s.pop("prompt")] for s in slices]
+            trace = json.dumps({**trace, "places": places})
+            old.execute("UPDATE results SET trace = ? WHERE item = ?", (trace, item["id"]))
+            old.execute("UPDATE items SET label = ? WHERE id = ?", (item["label"], item["id"]))
+            for slice_ in slices:
+                row = (*rows[item["id"], slice_["iteration"]], json.dumps(slice_))
+                old.execute("INSERT INTO slices VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
+        old.execute("PRAGMA user_version = 2")
+        old.commit()
+    assert await read(path) == before
+    asked = len(backend.asked)
+    items = await results_of(tries, TEXTS, concurrency=2, journal=path)
+    assert sorted(item.id for item in items if item.replayed) == [0, 1, 2]
+    assert len(backend.asked) > asked
+    assert (await read(path))[:3] == before
+    with closing(sqlite3.connect(path)) as now:
+        assert now.execute("PRAGMA user_version").fetchone() == (3,)

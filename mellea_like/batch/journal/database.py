@@ -27,14 +27,18 @@ __all__ = [
     "journal_errors",
     "make_durable",
     "opened",
+    "raise_version",
     "read_whole",
 ]
 
 APPLICATION_ID = 0x4D4C6A6C
 """What the file says that it is: ``MLjl``, at byte 68 (https://sqlite.org/fileformat2.html)."""
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 """The version of these tables, in the file's ``user_version``."""
+
+READ_VERSIONS = (2, FORMAT_VERSION)
+"""Those that are read. Version 2 had slices without a rowid, and left nothing out of its JSON."""
 
 TABLES = {
     "run": """CREATE TABLE run (
@@ -63,7 +67,7 @@ TABLES = {
   unknown INTEGER NOT NULL,
   body TEXT NOT NULL,
   PRIMARY KEY (item, attempt, iteration)
-) WITHOUT ROWID""",
+)""",
     "results": """CREATE TABLE results (
   item INTEGER NOT NULL PRIMARY KEY,
   attempt INTEGER NOT NULL,
@@ -104,6 +108,8 @@ def journal_errors(path: Path) -> Generator[None]:
         name = getattr(exc, "sqlite_errorname", type(exc).__name__)
         msg = f"journal {path}: {why} ({name}: {exc})"
         raise JournalError(msg) from exc
+    except UnicodeDecodeError as exc:
+        raise damaged(path, f"a name or a text in it isn't UTF-8 ({exc})") from exc
     except OSError as exc:
         where = "" if exc.filename in {None, str(path)} else f": {exc.filename}"
         msg = f"journal {path}: {exc.strerror}{where}"
@@ -150,6 +156,13 @@ def connect(path: Path, mode: str) -> sqlite3.Connection:
         check_same_thread=False,
         timeout=BUSY_SECONDS,
     )
+
+
+def raise_version(connection: sqlite3.Connection) -> None:
+    """Have a journal say that rows of this version are in it."""
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if version != FORMAT_VERSION:
+        connection.execute(f"PRAGMA user_version = {FORMAT_VERSION}")
 
 
 def _has_log(path: Path) -> bool:
@@ -247,7 +260,7 @@ def _check(connection: sqlite3.Connection, path: Path) -> None:
     if application != APPLICATION_ID:
         msg = f"journal {path} isn't one, but empty or of another application: use another name"
         raise JournalError(msg)
-    if version != FORMAT_VERSION:
+    if version not in READ_VERSIONS:
         age = "a newer" if version > FORMAT_VERSION else "an older"
         msg = (
             f"journal {path} is of format version {version}, and this version of mellea_like reads"
@@ -255,7 +268,10 @@ def _check(connection: sqlite3.Connection, path: Path) -> None:
         )
         raise JournalError(msg)
     tables = "SELECT name, sql FROM sqlite_schema WHERE name NOT LIKE 'sqlite_autoindex_%'"
-    if dict(connection.execute(tables)) != TABLES:
+    found = dict(connection.execute(tables))
+    if "slices" in found:
+        found["slices"] = found["slices"].removesuffix(" WITHOUT ROWID")
+    if found != TABLES:
         raise damaged(path, "its tables are not those of a journal")
 
 

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any, Self, get_args
 import anyio
 from anyio import to_thread
 
-from mellea_like.batch.journal.records import KeptText, result_rows, slice_row, to_json
+from mellea_like.batch.journal.records import KeptText, own_text, result_rows, slice_row, to_json
 from mellea_like.batch.journal.writer import JournalFile, timestamp
 from mellea_like.core.prices import checked_prices
-from mellea_like.core.trace import slice_to_dict
 from mellea_like.errors import JournalError
 from mellea_like.runtime.logs import warn
 
@@ -158,7 +157,8 @@ class OpenJournal:
         self._failed: JournalError | None = None
         self._closing = False
         # Of each attempt under way: when it began, and the iterations that are noted.
-        self._running: dict[tuple[int, int], tuple[float, set[int]]] = {}
+        # ... and the item's own text.
+        self._running: dict[tuple[int, int], tuple[float, set[int], str | None]] = {}
 
     async def __aenter__(self) -> Self:
         self._ready = anyio.Event()
@@ -224,6 +224,7 @@ class OpenJournal:
     ) -> None:
         """Note that an item is being sampled, with its row of the input; never waits.
 
+        The label of a row need not be said.
         An attempt is one more than were stored, or one that goes on: then the iterations ``known``
         are in the journal already.
         """
@@ -232,15 +233,14 @@ class OpenJournal:
         label = label.encode("utf-8", "backslashreplace").decode()
         self._put(_INSERT_ITEM, [(item_id, digest, label, row)])
         self._put(_INSERT_ATTEMPT, [(item_id, attempt, timestamp())])
-        self._running[item_id, attempt] = anyio.current_time(), set(known)
+        self._running[item_id, attempt] = anyio.current_time(), set(known), own_text(data)
 
     def slice(self, item_id: int, attempt: int, slice_: Slice) -> None:
         """Note how an iteration of an attempt ended; never waits."""
         self._usable()
-        _, known = self._running[item_id, attempt]
+        _, known, own = self._running[item_id, attempt]
         if slice_.iteration not in known:
-            row = slice_row(item_id, attempt, slice_to_dict(slice_), self._text)
-            self._put(_INSERT_SLICE, [row])
+            self._put(_INSERT_SLICE, [slice_row(item_id, attempt, slice_, self._text, own)])
             known.add(slice_.iteration)
 
     async def finish(
@@ -251,10 +251,10 @@ class OpenJournal:
         A cancellation ends the wait and not the writing.
         """
         self._usable()
-        began, known = self._running.pop((item_id, attempt))
+        began, known, own = self._running.pop((item_id, attempt))
         took = anyio.current_time() - began
         elapsed = took if isinstance(outcome, Exception) else float(outcome.elapsed)
-        slices, row = result_rows(item_id, attempt, outcome, elapsed, known, self._text)
+        slices, row = result_rows(item_id, attempt, outcome, elapsed, known, self._text, own=own)
         self._put(_INSERT_SLICE, slices)
         self._put(_INSERT_RESULT, [row])
         await self._committed(self._queued)

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mellea_like.batch.journal.database import damaged, journal_errors, opened, read_whole
-from mellea_like.batch.journal.records import item_record
+from mellea_like.batch.journal.records import item_record, own_text, slice_record
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Generator, Iterator
+    from collections.abc import Generator, Iterator, Sequence
 
     from mellea_like.batch.journal.records import Row
 
@@ -45,10 +45,10 @@ _SLICES = "SELECT * FROM slices WHERE item BETWEEN ? AND ? ORDER BY item, attemp
 
 
 _UNFINISHED = (
-    "SELECT id, digest, (SELECT max(attempt) FROM attempts WHERE item = id) FROM items"
+    "SELECT id, digest, (SELECT max(attempt) FROM attempts WHERE item = id), data FROM items"
     " WHERE id >= ? AND NOT EXISTS (SELECT 1 FROM results WHERE item = id) ORDER BY id LIMIT ?"
 )
-_SLICES_OF_ITEM = "SELECT attempt, body FROM slices WHERE item = ? ORDER BY attempt, iteration"
+_SLICES_OF_ITEM = "SELECT * FROM slices WHERE item = ? ORDER BY attempt, iteration"
 
 
 class StoredItem(NamedTuple):
@@ -173,17 +173,18 @@ def read_unfinished(
         ]
     try:
         return [
-            StoredItem(
-                item,
-                digest,
-                attempts or 0,
-                None,
-                tuple((n, json.loads(body)) for n, body in slices),
-            )
-            for (item, digest, attempts), slices in found
+            StoredItem(item, digest, attempts or 0, None, _unfinished_slices(data, slices))
+            for (item, digest, attempts, data), slices in found
         ]
-    except ValueError as exc:
+    except (KeyError, TypeError, ValueError) as exc:
         raise damaged(path, f"a slice of items {first} to {end} can't be read ({exc!r})") from exc
+
+
+def _unfinished_slices(
+    data: str | None, slices: Sequence[Row]
+) -> tuple[tuple[int, dict[str, Any]], ...]:
+    own = None if data is None or not slices else own_text(json.loads(data))
+    return tuple((row[1], slice_record(row, own)) for row in slices)
 
 
 def run_facts(connection: sqlite3.Connection, path: Path) -> dict[str, Any]:

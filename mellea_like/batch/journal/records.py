@@ -5,11 +5,18 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+import pydantic_core
+
+from mellea_like.batch.identity import label_of
 from mellea_like.batch.item import record_of
-from mellea_like.core.generation import USAGE, USAGE_DETAILS
+from mellea_like.core.generation import USAGE, USAGE_DETAILS, Usage
 from mellea_like.core.trace import (
+    FORMAT,
+    VERSION,
     decision_to_dict,
     error_to_dict,
+    outline,
+    slice_to_dict,
     usage_from_dict,
     usage_to_dict,
 )
@@ -19,8 +26,18 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
     from mellea_like.core.result import SamplingResult
+    from mellea_like.core.slice import Slice
 
-__all__ = ["KeptText", "Row", "item_record", "result_rows", "slice_row", "to_json"]
+__all__ = [
+    "KeptText",
+    "Row",
+    "item_record",
+    "own_text",
+    "result_rows",
+    "slice_record",
+    "slice_row",
+    "to_json",
+]
 
 KeptText: TypeAlias = Literal["all", "best", "none"]
 Row: TypeAlias = "tuple[Any, ...]"
@@ -31,25 +48,93 @@ MOST_TOKENS = 2**48
 _SLICE_TEXTS = ("text", "value", "action")
 """The parts of a slice that are words: those of the model, and those it was asked with."""
 
+# What is mostly so is left out of the JSON, and comes back when it is read.
+_USUAL_SLICE: dict[str, Any] = {
+    "subsample": 0,
+    "depth": 0,
+    "chain": 0,
+    "outcome": "passed",
+    "text": None,
+    "model": None,
+    "finish_reason": "stop",
+    "validations": [],
+    "reason": "",
+    "error": None,
+}
+_USUAL_VERDICT: dict[str, Any] = {"weight": 1.0, "status": "passed", "reason": "", "score": None}
+_USUAL_TRACE: dict[str, Any] = {
+    "format": FORMAT,
+    "version": VERSION,
+    "stop_reason": "passed",
+    "stop_detail": "",
+    "undelivered": 0,
+    "best_index": 0,
+    "decision": None,
+}
+
 
 def to_json(plain: object) -> str:
     """Write plain data as JSON; characters that UTF-8 lacks (lone surrogates) are escaped."""
-    text = json.dumps(plain, ensure_ascii=False, separators=(",", ":"))
     try:
-        text.encode()
-    except UnicodeEncodeError:
+        return pydantic_core.to_json(plain, inf_nan_mode="constants").decode()
+    except ValueError:  # Those, and what is nested very deeply.
         return json.dumps(plain, separators=(",", ":"))
-    return text
 
 
-def slice_row(item: int, attempt: int, body: Mapping[str, Any], text: KeptText) -> Row:
-    """Make the row of a slice; the words of the best slice are kept with the result."""
-    body = {name: part for name, part in body.items() if name not in {"context", "prompt"}}
+def _unusual(plain: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:
+    nothing = object()
+    return {name: part for name, part in plain.items() if usual.get(name, nothing) != part}
+
+
+def slice_row(
+    item: int, attempt: int, slice_: Slice, text: KeptText, own: str | None = None
+) -> Row:
+    """Make the row of a slice; the words of the best slice are kept with the result.
+
+    An item's ``own`` text is in the item's row, and not written again.
+    """
+    body = slice_to_dict(slice_)
+    iteration, usage = body.pop("iteration"), body["usage"]
     if text != "all":
         body.pop("value", None)
         body |= {"text": None, "action": {**body["action"], "text": ""}}
-    usage = (min(body["usage"][name], MOST_TOKENS) for name in USAGE)
-    return item, attempt, body["iteration"], *usage, to_json(body)
+    if body["generation_usage"] == usage:
+        del body["generation_usage"]
+    columns = {name: min(usage[name], MOST_TOKENS) for name in USAGE}
+    if columns == usage:
+        del body["usage"]
+    _leave_out(body, own)
+    body = _unusual(body, _USUAL_SLICE)
+    if "validations" in body:
+        body["validations"] = [_unusual(v, _USUAL_VERDICT) for v in body["validations"]]
+    return item, attempt, iteration, *columns.values(), to_json(body)
+
+
+def slice_record(row: Row, own: str | None) -> dict[str, Any]:
+    """Read the row of a slice, as `slice_to_dict` wrote it; one of format 2 leaves nothing out."""
+    _, _, iteration, *columns, written = row
+    body: dict[str, Any] = {"iteration": iteration, **_USUAL_SLICE, **json.loads(written)}
+    body.setdefault("usage", dict(zip(USAGE, columns, strict=True)))
+    body.setdefault("generation_usage", body["usage"])
+    _put_back(body, own)
+    body["validations"] = [{**_USUAL_VERDICT, **verdict} for verdict in body["validations"]]
+    return body
+
+
+def _words_of(body: dict[str, Any], own: str | None) -> dict[str, Any]:
+    _leave_out(body, own)
+    return {name: body[name] for name in _SLICE_TEXTS if name in body}
+
+
+def _leave_out(body: dict[str, Any], own: str | None) -> None:
+    """Leave out the action's text where it is the item's own."""
+    if body["action"]["text"] == own:
+        body["action"] = body["action"]["type"]
+
+
+def _put_back(body: dict[str, Any], own: str | None) -> None:
+    if isinstance(body["action"], str):
+        body["action"] = {"type": body["action"], "text": own}
 
 
 def result_rows(
@@ -59,6 +144,8 @@ def result_rows(
     elapsed: float,
     known: AbstractSet[int],
     text: KeptText,
+    *,
+    own: str | None = None,
 ) -> tuple[list[Row], Row]:
     """Make the rows of a finished item: of the slices not yet written, and of its result.
 
@@ -69,27 +156,31 @@ def result_rows(
     result = record_of(outcome)
     if result is None:
         return [], (item, attempt, "errored", elapsed, raised, None)
-    trace = result.to_dict()
-    slices: list[dict[str, Any]] = trace.pop("slices")
-    places = [[s["iteration"], s["context"], s["prompt"]] for s in slices]
+    trace, places = outline(result)
+    prompts: list[list[dict[str, str]]] = trace["prompts"]
     if text != "all":
         # The winners' words are kept in any case: they are the result.
         best = () if text == "none" or result.best_index is None else (result.best,)
         kept = {s.iteration for s in result.winners or best}
         trace["words"] = [
-            {"index": at, **{name: s[name] for name in _SLICE_TEXTS if name in s}}
-            for at, s in enumerate(slices)
-            if s["iteration"] in kept
+            {"index": at, **_words_of(slice_to_dict(s), own)}
+            for at, s in enumerate(result.slices)
+            if s.iteration in kept
         ]
-        prompts = {at for n, *both in places if n in kept and text == "best" for at in both}
+        said = {at for n, *both in places if n in kept and text == "best" for at in both}
         if result.decision is not None:
             trace["decision"] = decision_to_dict(result.decision, words=False)
-        trace["prompts"] = [
-            prompt if place in prompts else [] for place, prompt in enumerate(trace["prompts"])
-        ]
-    trace["places"] = places
+        prompts = [prompt if place in said else [] for place, prompt in enumerate(prompts)]
     status = "errored" if error is not None else "passed" if result.success else "failed"
-    missing = [slice_row(item, attempt, s, text) for s in slices if s["iteration"] not in known]
+    usual = {**_USUAL_TRACE, "success": status == "passed", "elapsed": elapsed}
+    trace = _unusual(trace, usual)
+    trace["prompts"] = [
+        [_unusual(message, {"content": own}) for message in prompt] for prompt in prompts
+    ]
+    trace["places"] = places
+    missing = [
+        slice_row(item, attempt, s, text, own) for s in result.slices if s.iteration not in known
+    ]
     return missing, (item, attempt, status, elapsed, raised, to_json(trace))
 
 
@@ -103,11 +194,12 @@ def item_record(
 
     A part that is missing is a `KeyError`, and one that isn't what it should be a `ValueError`.
     """
-    position, _, label, data = item
+    position, _, label, written = item
+    data = None if written is None else json.loads(written)
     record: dict[str, Any] = {
         "id": position,
-        "label": label,
-        "data": None if data is None else json.loads(data),
+        "label": label or label_of(data),
+        "data": data,
         "status": "unfinished",
         "attempts": attempts[-1][1] if attempts else 0,
         "error": None,
@@ -121,13 +213,20 @@ def item_record(
         record |= {"status": status, "elapsed": elapsed}
         record["error"] = None if error is None else json.loads(error)
         if trace is not None:
+            own = own_text(data)
             # An attempt may go on where one before it stood; the same iteration's later row counts.
-            bodies = {row[2]: row[-1] for row in slices if row[1] <= attempt}
-            record["trace"] = _trace(json.loads(trace), bodies)
+            bodies = {row[2]: slice_record(row, own) for row in slices if row[1] <= attempt}
+            usual = {"success": status == "passed", "elapsed": elapsed}
+            record["trace"] = _trace({**_USUAL_TRACE, **usual, **json.loads(trace)}, bodies, own)
             if decision := record["trace"].get("decision"):  # No slice has what it cost.
                 compared = usage_from_dict(decision["usage"])
                 record["usage"] = usage_to_dict(usage_from_dict(record["usage"]) + compared)
     return record
+
+
+def own_text(data: object) -> str | None:
+    """Return the text that an item is, or None where it is something else."""
+    return data if isinstance(data, str) else None
 
 
 def _usage(slices: Sequence[Row]) -> dict[str, int]:
@@ -142,14 +241,23 @@ def _usage(slices: Sequence[Row]) -> dict[str, int]:
     return usage
 
 
-def _trace(trace: dict[str, Any], bodies: Mapping[int, str]) -> dict[str, Any]:
+def _trace(
+    trace: dict[str, Any], bodies: Mapping[int, dict[str, Any]], own: str | None
+) -> dict[str, Any]:
     places: list[list[int]] = trace.pop("places")
     words: Any = trace.pop("words", [])  # Until there was Collect, a single one.
     slices: list[dict[str, Any]] = [
-        {**json.loads(bodies[iteration]), "context": context, "prompt": prompt}
+        {**bodies[iteration], "context": context, "prompt": prompt}
         for iteration, context, prompt in places
     ]
     said: dict[str, Any]
     for said in [words] if "index" in words else words:
-        slices[said.pop("index")] |= said
-    return {**trace, "slices": slices}
+        slice_ = slices[said.pop("index")]
+        slice_ |= said
+        _put_back(slice_, own)
+    for message in (message for prompt in trace["prompts"] for message in prompt):
+        message.setdefault("content", own)
+    costs = [usage_from_dict(body["usage"]) for body in slices]
+    if trace["decision"] is not None:
+        costs.append(usage_from_dict(trace["decision"]["usage"]))
+    return {**trace, "usage": usage_to_dict(sum(costs, Usage())), "slices": slices}

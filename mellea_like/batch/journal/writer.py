@@ -24,6 +24,7 @@ from mellea_like.batch.journal.database import (
     journal_errors,
     make_durable,
     opened,
+    raise_version,
 )
 from mellea_like.batch.journal.reader import (
     StoredItem,
@@ -170,6 +171,7 @@ class JournalFile:
                 self._compare(run_facts(connection, path)["identity"], identity)
             self._connection = stack.enter_context(closing(connect(path, "rw")))
             make_durable(self._connection, path)
+            raise_version(self._connection)
             (last,) = self._connection.execute("SELECT max(id) FROM items").fetchone()
             self.last: int = -1 if last is None else last
             versions = {"mellea_like": version("mellea-like"), "Python": platform.python_version()}
