@@ -6,6 +6,7 @@ from collections import Counter, OrderedDict
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Sized
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from functools import partial
 from inspect import isasyncgen, isgenerator
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NoReturn, Self, TypeVar
 
@@ -279,6 +280,8 @@ class BatchRun(Generic[T]):
                     for number in range(self._concurrency):
                         name = f"worker {number} of the batch"
                         crew.start_soon(self._guarded, self._serve, receive, name=name)
+                if self._open_journal is not None:
+                    await self._guarded(self._open_journal.flush)
             if self._holds_back and not isinstance(self._error, JournalError):
                 await self._guarded(self._hand_on_all)
         finally:
@@ -320,6 +323,8 @@ class BatchRun(Generic[T]):
         while self._under_way:
             self._quiet = anyio.Event()
             await self._quiet.wait()
+        if self._open_journal is not None:
+            await self._open_journal.flush()  # What has a result doesn't wait any more.
         return waiting.count > 0
 
     async def _pass(self, take: Callable[..., Awaitable[None]], *arguments: Any) -> None:
@@ -500,10 +505,19 @@ class BatchRun(Generic[T]):
                 self._abort(exc)
             return
         if self._open_journal is not None and (error is None or self._keep_errors):
-            await self._open_journal.finish(job.id, job.attempt, outcome)
-        elif self._holds_back:
+            then = partial(self._committed, item, job.spent)
+            self._open_journal.finish(job.id, job.attempt, outcome, then)
+            return
+        if self._holds_back:
             self._kept_back[job.id] = item
         self._finish(item, job.spent)
+
+    def _committed(self, item: ItemResult[Any], before: Usage, error: JournalError | None) -> None:
+        """Have an item handed on that is on the disk now; its worker has gone on meanwhile."""
+        if error is not None:
+            self._abort(error)
+        elif not self._aborted:
+            self._finish(item, before)
 
     # --- how items end, and the batch ------------------------------------------------------------
 

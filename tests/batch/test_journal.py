@@ -14,6 +14,7 @@ from journal_kit import (
     IDENTITY,
     bytes_beside,
     copy_of,
+    finish,
     items_of,
     plain,
     run_of,
@@ -91,9 +92,9 @@ async def test_an_error_is_kept_and_with_it_the_call_that_it_ended(path):
     result = await sampled("late", None)
     async with Journal(path).open(IDENTITY) as store:
         store.begin(0, 1, "", "down", None)
-        await store.finish(0, 1, BackendUnavailable("down", status=503))
+        await finish(store, 0, 1, BackendUnavailable("down", status=503))
         store.begin(1, 1, "", "late", None)
-        await store.finish(1, 1, SamplingTimeout("too late", result))
+        await finish(store, 1, 1, SamplingTimeout("too late", result))
     down, late = await items_of(path)
     assert (down["status"], down["error"]["message"]) == ("errored", "down")
     assert down["trace"] is None
@@ -125,7 +126,7 @@ async def test_a_slice_that_was_not_told_of_is_written_with_the_result(path):
         store.begin(0, 1, "d", "l", None)
         store.slice(0, 1, slices[1])
         store.slice(0, 1, slices[1])
-        await store.finish(0, 1, result)
+        await finish(store, 0, 1, result)
     [record] = await items_of(path)
     assert record["trace"] == plain(result)
 
@@ -135,7 +136,7 @@ async def test_texts_that_utf_8_lacks_and_zeros_and_endless_numbers_come_back(pa
     async with Journal(path).open({**IDENTITY, "prompt": nasty}) as store:
         result = await sampled(nasty)
         store.begin(0, 1, nasty.encode("utf-8", "replace").decode(), nasty, {nasty: [10**30]})
-        await store.finish(0, 1, result)
+        await finish(store, 0, 1, result)
     [record] = await items_of(path)
     assert record["trace"] == plain(result)
     assert record["data"] == {nasty: [10**30]}
@@ -151,7 +152,7 @@ async def test_cached_and_reasoning_tokens_come_back_and_are_reported(path):
     result = await strategy.sample("Agree.")
     async with Journal(path, prices={"m": PRICE}).open(IDENTITY) as store:
         store.begin(0, 1, "digest", "item 0", None)
-        await store.finish(0, 1, result)
+        await finish(store, 0, 1, result)
     assert SamplingResult.from_dict(plain(result)).usage == reply.usage == result.usage
     [record] = await items_of(path)
     assert usage_from_dict(record["usage"]) == reply.usage
@@ -174,7 +175,7 @@ async def test_a_server_that_counts_beyond_all_numbers_does_no_harm(path):
         for slice_ in slices:
             object.__setattr__(slice_, "usage", huge)
             store.slice(0, 1, slice_)
-        await store.finish(0, 1, result)
+        await finish(store, 0, 1, result)
     [record] = await items_of(path)
     assert record["usage"]["input_tokens"] == 3 * 2**48
 
@@ -200,7 +201,7 @@ async def test_words_are_kept_as_asked_and_the_winner_s_always(path, text, passi
         result = await sampled("x", passing, slices)
         for slice_ in slices:
             store.slice(0, 1, slice_)
-        await store.finish(0, 1, result)
+        await finish(store, 0, 1, result)
     raw = path.read_bytes()
     for words in ("reply 1", "reply 2", "reply 3", "say x"):
         assert (words.encode() in raw) == (words in kept), words
@@ -252,7 +253,7 @@ async def test_the_run_says_when_it_began_and_ended_and_what_came_of_it(path, mo
         await write_item(store, 0)
         await write_item(store, 1, passing=None)
         store.begin(2, 1, "", "", None)
-        await store.finish(2, 1, ValueError("x"))
+        await finish(store, 2, 1, ValueError("x"))
         store.begin(3, 1, "", "", None)
         running = await unfinished(path)
     assert running["format"] == "mellea_like.run"
@@ -332,7 +333,7 @@ async def test_those_who_finish_together_share_a_commit(path, commits):
 
         async def item(n: int) -> None:
             store.begin(n, 1, "", "", None)
-            await store.finish(n, 1, result)
+            await finish(store, n, 1, result)
 
         async with anyio.create_task_group() as tasks:
             for n in range(200):
@@ -362,7 +363,7 @@ async def test_rows_are_written_at_once_where_there_is_a_reason(path, commits, m
             for item in range(500 if reason == "very many" else 1):
                 store.begin(item, 1, "", "", None)
             if reason == "somebody waits":
-                await store.finish(0, 1, result)
+                await finish(store, 0, 1, result)
             elif reason == "very many":
                 await until(lambda: bool(commits))
             assert bool(commits) == (reason != "closed")
@@ -386,7 +387,7 @@ async def test_a_cancelled_finish_is_written_all_the_same(path):
         store.begin(0, 1, "", "", None)
         with anyio.CancelScope() as scope:
             scope.cancel()
-            await store.finish(0, 1, result)
+            await finish(store, 0, 1, result)
         assert scope.cancelled_caught
     assert (await run_of(path))["counts"]["passed"] == 1
 
@@ -412,7 +413,7 @@ async def test_a_task_that_is_cancelled_natively_at_any_moment_leaves_the_journa
             await store.lookup(0, 100)
             store.begin(number, 1, "", "", None)
             begun.add(number)
-            await store.finish(number, 1, result)
+            await finish(store, number, 1, result)
             finished.add(number)
 
     for number in range(30):
@@ -448,7 +449,7 @@ async def test_an_item_has_one_result_and_never_another(path):
             await unfinished(path)
             store.begin(0, 2, "", "", None)
             with pytest.raises(JournalError, match="UNIQUE"):
-                await store.finish(0, 2, result)
+                await finish(store, 0, 2, result)
     [record, other] = await items_of(path)
     assert (record["attempts"], record["status"]) == (1, "passed")
     assert other["status"] == "unfinished"
@@ -462,7 +463,7 @@ async def test_a_journal_that_is_closed_takes_nothing(path):
     with pytest.raises(JournalError, match="closed"):
         store.slice(0, 1, result.slices[0])
     with pytest.raises(JournalError, match="closed"):
-        await store.finish(0, 1, result)
+        await finish(store, 0, 1, result)
     with pytest.raises(JournalError, match="closed"):
         await store.lookup(0, 1)
 

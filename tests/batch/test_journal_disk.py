@@ -15,6 +15,7 @@ from anyio.lowlevel import checkpoint
 from journal_kit import (
     IDENTITY,
     child_code,
+    finish,
     integrity,
     run_of,
     sampled,
@@ -77,7 +78,7 @@ async def test_after_a_full_disk_every_call_says_so_at_once(path):
             async def item(n: int) -> None:
                 store.begin(n, 1, "", "x" * 4000, None)
                 with pytest.raises(JournalError, match="disk is full"):
-                    await store.finish(n, 1, result)
+                    await finish(store, n, 1, result)
                 heard.append("finish")
 
             async with anyio.create_task_group() as tasks:
@@ -89,7 +90,7 @@ async def test_after_a_full_disk_every_call_says_so_at_once(path):
             with pytest.raises(JournalError, match="disk is full"):
                 store.slice(50, 1, result.slices[0])
             with pytest.raises(JournalError, match="disk is full"):
-                await store.finish(50, 1, result)
+                await finish(store, 50, 1, result)
             with pytest.raises(JournalError, match="disk is full"):
                 await store.lookup(0, 1)
     run = await run_of(path)
@@ -249,7 +250,7 @@ async def test_a_journal_that_is_taken_away_acknowledges_nothing_more(path, end,
                 taken.write_bytes(b"")
             store.begin(1, 1, "", "", None)
             with pytest.raises(JournalError, match=TAKEN):
-                await store.finish(1, 1, result)
+                await finish(store, 1, 1, result)
 
 
 async def test_another_program_that_locks_the_database_is_named(path):
@@ -263,7 +264,7 @@ async def test_another_program_that_locks_the_database_is_named(path):
                 other.execute("BEGIN IMMEDIATE")
                 store.begin(1, 1, "", "", None)
                 with pytest.raises(JournalError, match="another program has locked it"):
-                    await store.finish(1, 1, result)
+                    await finish(store, 1, 1, result)
     assert await go_on(path, 2) == 1
 
 

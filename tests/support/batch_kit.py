@@ -12,6 +12,7 @@ import anyio
 from mellea_like import Generation, RejectionSamplingStrategy, Request, Requirement, Usage
 from mellea_like.batch import BatchRun, ItemResult, sample_many
 from mellea_like.batch.item import record_of
+from mellea_like.batch.task_scope import task_scope
 from mellea_like.core.trace import error_to_dict, to_dict, usage_to_dict
 from mellea_like.errors import JournalError
 
@@ -129,7 +130,7 @@ class MemoryJournal:
         self.slices: list[tuple[int, int, Any]] = []
         self.finished: list[int] = []
         self.lookups: list[tuple[int, int]] = []
-        self.opened = self.closed = 0
+        self.opened = self.closed = self.committing = 0
 
     @asynccontextmanager
     async def open(self, identity: Mapping[str, Any]) -> AsyncGenerator[MemoryJournal]:
@@ -138,10 +139,12 @@ class MemoryJournal:
             raise JournalError(msg)
         self.identity = identity
         self.opened += 1
-        try:
-            yield self
-        finally:
-            self.closed += 1
+        self.committing = 0
+        async with task_scope() as self.tasks:
+            try:
+                yield self
+            finally:
+                self.closed += 1
 
     async def lookup(self, item_id: int, count: int, *, now: bool = False) -> list[Any]:
         await anyio.lowlevel.checkpoint()
@@ -163,12 +166,34 @@ class MemoryJournal:
         self._check()
         self.slices.append((item_id, attempt, slice_))
 
-    async def finish(self, item_id: int, attempt: int, outcome: Any) -> None:
+    def finish(self, item_id: int, attempt: int, outcome: Any, then: Callable[..., Any]) -> None:
+        self._check()
+        if self.commit:
+            self.committing += 1
+            self.all_done = anyio.Event()
+            self.tasks.start_soon(self._commit_later, item_id, attempt, outcome, then)
+        else:
+            self._commit(item_id, attempt, outcome, then)
+
+    async def flush(self) -> None:
+        if self.committing:
+            await self.all_done.wait()
+
+    async def _commit_later(self, *what: Any) -> None:
+        await anyio.sleep(self.commit)
+        self._commit(*what)
+        self.committing -= 1
+        if not self.committing:
+            self.all_done.set()
+
+    def _commit(self, item_id: int, attempt: int, outcome: Any, then: Callable[..., Any]) -> None:
+        try:
+            self._check()
+        except JournalError as exc:
+            then(exc)
+            return
         error = outcome if isinstance(outcome, Exception) else None
         result = record_of(outcome)
-        self._check()
-        await anyio.sleep(self.commit)
-        self._check()
         costs = [s.usage for n, a, s in self.slices if (n, a) == (item_id, attempt)]
         self.items[item_id].result = {
             "trace": None if result is None else to_dict(result),
@@ -176,6 +201,7 @@ class MemoryJournal:
             "usage": usage_to_dict(sum(costs, Usage())),
         }
         self.finished.append(item_id)
+        then(None)
 
     def _check(self) -> None:
         if len(self.finished) >= self.broken:

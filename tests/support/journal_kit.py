@@ -25,6 +25,7 @@ from mellea_like.batch import Journal, read_items, read_run
 from mellea_like.batch.journal.journal import OpenJournal
 from mellea_like.core.result import SamplingResult
 from mellea_like.core.slice import Slice
+from mellea_like.errors import JournalError
 
 IDENTITY = {"strategy": {"name": "rejection", "loop_budget": 3}, "model": "m", "input": None}
 
@@ -45,6 +46,23 @@ async def sampled(
     return await strategy.sample(f"say {name}", [check], on_slice=told)
 
 
+async def finish(
+    store: OpenJournal, item: int, attempt: int, outcome: SamplingResult[Any] | Exception
+) -> None:
+    """Keep what came of an attempt, and wait until it is on the disk."""
+    done = anyio.Event()
+    errors: list[JournalError | None] = []
+
+    def then(error: JournalError | None) -> None:
+        errors.append(error)
+        done.set()
+
+    store.finish(item, attempt, outcome, then)
+    await done.wait()
+    if errors[0] is not None:
+        raise errors[0]
+
+
 async def write_item(
     store: OpenJournal, item: int, attempt: int = 1, passing: int | None = 2
 ) -> SamplingResult[Any]:
@@ -54,7 +72,7 @@ async def write_item(
     result = await sampled(f"item {item}", passing, slices)
     for slice_ in slices:
         store.slice(item, attempt, slice_)
-    await store.finish(item, attempt, result)
+    await finish(store, item, attempt, result)
     return result
 
 

@@ -129,9 +129,10 @@ class Journal:
 class _Queued:
     """Rows that are committed together, by the statements that insert them."""
 
-    __slots__ = ("done", "due", "error", "rows", "size")
+    __slots__ = ("done", "due", "error", "rows", "size", "told")
 
     def __init__(self) -> None:
+        self.told: list[Callable[[JournalError | None], object]] = []
         self.rows: dict[str, list[Row]] = {}
         self.size = 0
         self.done = anyio.Event()
@@ -224,9 +225,8 @@ class OpenJournal:
     ) -> None:
         """Note that an item is being sampled, with its row of the input; never waits.
 
-        The label of a row need not be said.
-        An attempt is one more than were stored, or one that goes on: then the iterations ``known``
-        are in the journal already.
+        The label of a row need not be said. An attempt is one more than were stored, or one that
+        goes on: then the iterations ``known`` are in the journal already.
         """
         self._usable()
         row = None if data is None else to_json(data)
@@ -243,12 +243,16 @@ class OpenJournal:
             self._put(_INSERT_SLICE, [slice_row(item_id, attempt, slice_, self._text, own)])
             known.add(slice_.iteration)
 
-    async def finish(
-        self, item_id: int, attempt: int, outcome: SamplingResult[Any] | Exception
+    def finish(
+        self,
+        item_id: int,
+        attempt: int,
+        outcome: SamplingResult[Any] | Exception,
+        then: Callable[[JournalError | None], object],
     ) -> None:
-        """Keep what came of an attempt; return when it is on the disk.
+        """Keep what came of an attempt; never waits.
 
-        A cancellation ends the wait and not the writing.
+        ``then`` is called when it is on the disk, or with the error for which it isn't.
         """
         self._usable()
         began, known, own = self._running.pop((item_id, attempt))
@@ -257,22 +261,24 @@ class OpenJournal:
         slices, row = result_rows(item_id, attempt, outcome, elapsed, known, self._text, own=own)
         self._put(_INSERT_SLICE, slices)
         self._put(_INSERT_RESULT, [row])
-        await self._committed(self._queued)
+        self._queued.told.append(then)
+        self._queued.due.set()
 
     async def pause(self, item_id: int, attempt: int, slices: Sequence[Slice]) -> None:
         """Leave an attempt for now; return when its slices are on the disk."""
         for slice_ in slices:
             self.slice(item_id, attempt, slice_)
         del self._running[item_id, attempt]
-        last = self._queued if self._queued.size else self._writing
-        if last is not None:
-            await self._committed(last)
+        await self.flush()
 
-    async def _committed(self, queued: _Queued) -> None:
-        queued.due.set()
-        await queued.done.wait()
-        if queued.error is not None:
-            raise JournalError(str(queued.error)) from queued.error
+    async def flush(self) -> None:
+        """Return when all that is queued is on the disk; a cancellation ends the wait only."""
+        queued = self._queued if self._queued.size else self._writing
+        if queued is not None:
+            queued.due.set()
+            await queued.done.wait()
+            if queued.error is not None:
+                raise JournalError(str(queued.error)) from queued.error
 
     def _usable(self) -> JournalFile:
         if self._failed is not None:
@@ -332,7 +338,14 @@ class OpenJournal:
                 self._failed = failed
                 for waiting in (queued, self._queued):
                     waiting.error = failed
-                    waiting.done.set()
+                    _tell(waiting)
                 return
             self._writing = None
-            queued.done.set()
+            _tell(queued)
+
+
+def _tell(queued: _Queued) -> None:
+    """Tell those who wait for a commit how it went."""
+    queued.done.set()
+    for then in queued.told:
+        then(queued.error)
