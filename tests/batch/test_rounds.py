@@ -258,7 +258,7 @@ async def test_the_first_item_that_has_failed_for_good_ends_the_run_with_fail_fa
     with pytest.raises(SamplingFailed) as caught:
         await into([], breadth(backend, 10, fail_fast=True))
     assert len(caught.value.result.slices) == LOOP
-    assert (2, LOOP) in backend.draws
+    assert {(2, LOOP), (6, LOOP)} & set(backend.draws), "whichever of the two was first"
 
 
 async def test_a_slow_consumer_slows_the_source_down_and_what_waits_needs_no_place(virtual_clock):
