@@ -23,7 +23,7 @@ from types import CodeType, FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from mellea_like.core.backend import Options, innermost, is_backend
-from mellea_like.core.conversation import Context, is_action
+from mellea_like.core.conversation import Context, Message, is_action
 from mellea_like.core.format import json_schema
 from mellea_like.core.requirement import Requirement
 
@@ -55,6 +55,8 @@ REBINDING = frozenset({"STORE_GLOBAL", "DELETE_GLOBAL", "STORE_DEREF", "DELETE_D
 """What a function does to names around it whose values then aren't constants."""
 
 CALLED: tuple[type, ...] = (FunctionType, partial)
+
+_encode = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 _EMPTY = Context()
@@ -100,7 +102,7 @@ def digest_of(item: object, action: Action[Any] | None) -> str:
     own: Json
     asked: Json
     try:
-        asked = None if action is None else [_plain(m) for m in action.render(_EMPTY)]
+        asked = None if action is None else [_message(m) for m in action.render(_EMPTY)]
     except Exception as exc:  # noqa: BLE001 (the same one comes when the item is sampled)
         asked = [f"no prompt: {type(exc).__name__}"]
     try:
@@ -108,6 +110,13 @@ def digest_of(item: object, action: Action[Any] | None) -> str:
     except Exception:  # noqa: BLE001 (circular or unreadable; the prompt identifies it)
         own = {OPAQUE: _name(type(item))}
     return f"{_digest(own)}-{_digest(asked)}"
+
+
+def _message(message: object) -> Json:
+    """Say what a message is, as `_plain` does, in a tenth of the time."""
+    if type(message) is Message:
+        return {"role": message.role, "content": message.content}
+    return _plain(message)
 
 
 def differing_part(before: str, now: str) -> str:
@@ -311,6 +320,8 @@ def _is_constant(value: object) -> bool:
 
 def _plain(value: Any) -> Json:
     """Return data that is equal for equal values, in any process."""
+    if type(value) is str:
+        return value
     if isinstance(value, Enum | PurePath):
         return str(value)
     if value is None or isinstance(value, str | bool | int | float):
@@ -329,7 +340,7 @@ def _plain_parts(value: Any) -> Json:
     if isinstance(value, Sequence):
         return [_plain(part) for part in cast("Sequence[object]", value)]
     if isinstance(value, AbstractSet):
-        return sorted(map(_plain, cast("AbstractSet[object]", value)), key=_written)
+        return sorted(map(_plain, cast("AbstractSet[object]", value)), key=_encode)
     if isinstance(value, Requirement):
         return _requirement(value)
     if isinstance(value, type):
@@ -368,16 +379,14 @@ def _name(thing: Any) -> str:
     return f"{thing.__module__}.{thing.__qualname__}"
 
 
-def _written(plain: Json) -> str:
-    return json.dumps(plain, sort_keys=True, separators=(",", ":"))
-
-
 def _digest(plain: Json) -> str:
-    return hashlib.sha256(_written(plain).encode("ascii")).hexdigest()[:HEX]
+    return hashlib.sha256(_encode(plain).encode("ascii")).hexdigest()[:HEX]
 
 
 def _line(text: str) -> str:
     """Return the beginning of a text in one line, without control characters."""
     words = " ".join(text[: 8 * LABEL].split())
-    line = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in words)
+    line = words
+    if not words.isprintable():
+        line = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in words)
     return line if len(line) <= LABEL else f"{line[: LABEL - 1]}…"
