@@ -11,23 +11,18 @@ pytestmark = pytest.mark.anyio
 
 box = pytest.fixture(scope="module", name="box")(sandbox)
 
-TESTS = """
-import unittest
-
-def check(candidate):
-    assert candidate(2, 2) == 4
-
-check(add)
-assert add(2, 2) == 4
-assert not add(0, 0)
-assert all(add(x, x) == 2 * x for x in range(3))
-assert sorted([add(1, 1)]) == [2]
-assert abs(add(1.0, 1.0) - 2) < 1e-9
-
-class TestAdd(unittest.TestCase):
-    def test_add(self):
-        self.assertEqual(add(2, 2), 4)
-"""
+TESTS = [
+    "def check(candidate):\n    assert candidate(2, 2) == 4\n\ncheck(add)",
+    "assert add(2, 2) == 4",
+    "assert not add(2, 2) != 4",
+    "assert all(add(x, 1) == x + 1 for x in range(3))",
+    "assert sorted([add(1, 1)]) == [2]",
+    "assert abs(add(1.0, 1.0) - 2) < 1e-9",
+    (
+        "import unittest\nclass Add(unittest.TestCase):\n"
+        "    def test_add(self): self.assertEqual(add(2, 2), 4)"
+    ),
+]
 
 ANYTHING = """
 class Anything:
@@ -85,15 +80,19 @@ CHEATS = {
         "    frame = frame.f_back\n"
         "def add(a, b): return 0"
     ),
-    "a message that runs": (
-        "import os, pickle, socket, struct\n"
-        "class Run:\n    def __reduce__(self): return (os._exit, (0,))\n"
-        "data = pickle.dumps(('answer', {'add': Run()}, None))\n"
-        "for i in range(3, 64):\n"
-        "    try: os.write(i, struct.pack('>I', len(data)) + data)\n"
-        "    except OSError: pass\n"
-        "def add(a, b): return 0"
-    ),
+    "a message that runs": """
+import os, pickle, struct
+verdict = b'{"passed": 7, "total": 7, "failures": [], "ended": false}\\n'
+code = f'import os\\nfor i in range(64):\\n    try: os.write(i, {verdict!r})\\n'
+code += '    except OSError: pass\\nos._exit(0)'
+class Run:
+    def __reduce__(self): return exec, (code,)
+data = pickle.dumps(('answer', {'add': Run()}, None))
+for i in range(3, 64):
+    try: os.write(i, struct.pack('>I', len(data)) + data)
+    except OSError: pass
+def add(a, b): return 0
+""",
     "a thread that kills": (
         "import os, signal\ndef add(a, b):\n"
         "    for pid in (os.getppid(), 0):\n"
@@ -104,7 +103,7 @@ CHEATS = {
     "the tests' memory": (
         "import gc, sys\ndef add(a, b):\n"
         "    found = [o for o in gc.get_objects() if isinstance(o, dict) and 'tests' in o]\n"
-        "    texts = [o for o in found if 'candidate' in str(o.get('tests'))]\n"
+        "    texts = [o for o in found if 'candidate' in str(o['tests'])]\n"
         "    return a + b if texts else 0"
     ),
 }
@@ -116,7 +115,7 @@ async def test_no_cheat_passes(box, cheat):
     result = await decided(check, python(cheat))
     assert not result.passed
     assert result.reason
-    assert result.score < 1
+    assert result.score == 0, result.reason
     # Nor does it help the program after it.
     assert (await decided(check, python("def add(a, b): return a + b"))).passed
 
@@ -141,6 +140,16 @@ async def test_a_test_s_own_function_leads_nowhere(box, reach):
     check = passes_tests("assert use(lambda x: x + 1) == 2", sandbox=box)
     result = await decided(check, python(code))
     assert result.passed, result.reason
+
+
+async def test_a_program_has_no_descriptors_but_its_own(box):
+    code = (
+        "import os\nfound = []\nfor i in range(256):\n    try: os.fstat(i); found.append(i)\n"
+        "    except OSError: pass\n"
+    )
+    result = await decided(runs(stdout="[0, 1, 2]", sandbox=box), python(f"{code}print(found)"))
+    assert result.passed, result.reason
+    assert (await decided(passes_tests("assert len(found) == 4", sandbox=box), python(code))).passed
 
 
 async def test_programs_share_no_state(box):

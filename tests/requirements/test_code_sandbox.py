@@ -137,6 +137,7 @@ OUTSIDE = {
     "everybody": "import os; os.kill(-1, 9)",
     "root": "import os; os.setuid(0)" if os.getuid() == 0 else "import os; os.chroot('/')",
     "a namespace": "import os, ctypes\nif ctypes.CDLL(None).unshare(0x10000000): raise OSError",
+    "privileges": "import ctypes\nif ctypes.CDLL(None).prctl(39, 0, 0, 0, 0) == 1: raise OSError",
     "mounts": "import ctypes\nif ctypes.CDLL(None).umount2(b'/tmp', 2): raise OSError",
 }
 
@@ -243,13 +244,14 @@ async def test_a_program_that_kills_what_watches_it_has_failed():
     assert place is None or not place.exists()
 
 
-async def test_a_hundred_runs_leave_no_descriptor_and_no_zombie(box):
+async def test_runs_leave_no_descriptor_no_mount_and_no_zombie(box):
     await run(box, "")
     (server,) = box._servers
     pids = [server.process.pid, *below(server.process.pid)]
 
     def descriptors():
-        return [len(entries(f"/proc/{pid}/fd")) for pid in ("self", *pids)]
+        mounts = Path(f"/proc/{pids[-1]}/mounts").read_text("utf-8").count("\n")
+        return mounts, [len(entries(f"/proc/{pid}/fd")) for pid in ("self", *pids)]
 
     try:
         before = descriptors()
