@@ -133,14 +133,11 @@ class Call:
 
     def _stages(self, call: CallContext) -> tuple[CallContext, ...]:
         """Return what the turns of each depth go by."""
-        # Imported lazily: most programs don't need it.
-        from mellea_like.sampling.escalate import Escalate  # noqa: PLC0415
-
-        strategy, plan = self._strategy, self._plan
-        assert isinstance(strategy, Escalate)  # noqa: S101 (no other has stages)
+        escalate: Any = self._strategy  # No other has stages.
+        plan = self._plan
         by_depth: list[CallContext] = []
         for stage, its, at_work in zip(
-            call.settings.stages, plan.stages, strategy.begin(plan), strict=True
+            call.settings.stages, plan.stages, escalate.begin(plan), strict=True
         ):
             sender, checklist, watched, messages = _asking(its, call.settings, call.events, at_work)
             context = call._replace(
