@@ -19,6 +19,7 @@ from mellea_like.report.iterations import (
     winners_of,
 )
 from mellea_like.report.markup import clip, joined, text_block
+from mellea_like.report.models import Shares, add_shares, share_rows
 from mellea_like.report.page import SCOPE, environment, page
 from mellea_like.report.panels import FULL, conversation, decided, panels
 from mellea_like.report.waterfall import waterfall
@@ -103,6 +104,10 @@ def call_text(trace: Mapping[str, Any]) -> str:
         for fate, number in went.items()
         if number
     ]
+    lines += [
+        f"{name}: {draws} draws, {passed} passed, {tokens} tokens"
+        for name, draws, passed, tokens in _models(trace)
+    ]
     best = trace["best_index"]
     if not trace["success"] and best is not None and decision is None:
         slice_ = trace["slices"][best]
@@ -157,11 +162,18 @@ def _call_report(trace: Mapping[str, Any], title: str | None) -> str:
         ],
         decided=decided(trace),
         winner=joined(*(text_block(s["text"] or "", _MESSAGE) for s in winners[:_RESULTS])),
+        models=_models(trace),
         outcomes=breakdown([(name, name, n) for name, n in outcomes_of(trace)], SCOPE),
         tokens=breakdown(went, SCOPE),
         panels=panels(trace, SCOPE, FULL),
         asked=conversation(asked, _MESSAGE),
     )
+
+
+def _models(trace: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    shares: Shares = {}
+    add_shares(trace, shares)
+    return share_rows(shares)
 
 
 def _title(trace: Mapping[str, Any]) -> str:

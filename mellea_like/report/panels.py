@@ -204,8 +204,9 @@ def _facts(slice_: Mapping[str, Any]) -> Html:
     usage = usage_of(slice_["usage"])
     chain = "" if slice_["chain"] == slice_["subsample"] else f" (run by {slice_['chain']})"
     unknown = f", {count(usage.unknown)} of unknown cost" if usage.unknown else ""
+    stage = "" if slice_.get("stage") is None else f", stage {slice_['stage']}"
     facts = [
-        f"subsample {slice_['subsample']}{chain}, depth {slice_['depth']}",
+        f"subsample {slice_['subsample']}{chain}, depth {slice_['depth']}{stage}",
         f"{seconds(slice_['started_at'])} to {seconds(slice_['ended_at'])}",
         ", ".join(tokens_of(usage, count)),
         f"{plural(usage.requests, 'request')}{unknown}",

@@ -18,6 +18,7 @@ from mellea_like.report.iterations import (
     winner_of,
 )
 from mellea_like.report.markup import Html, clip, html, joined, text_block
+from mellea_like.report.models import share_rows
 from mellea_like.report.page import SCOPE, environment, page
 from mellea_like.report.panels import Capacity, block, conversation, decided, panels
 from mellea_like.report.statistics import figures_of, iterations_until, why, wilson
@@ -186,6 +187,9 @@ def _lines(figures: RunFigures) -> list[str]:
             for fate, usage in figures.fates.items()
             if usage.total_tokens
         ]
+    if models := _models(figures):
+        lines += ["", "Models"]
+        lines += [_model_line(*row) for row in models]
     if figures.by_requirement:
         lines += ["", "Pass rate by requirement"]
         lines += [
@@ -204,6 +208,16 @@ def _lines(figures: RunFigures) -> list[str]:
             for item in figures.failed[:_LINES]
         ]
     return lines
+
+
+def _models(figures: RunFigures) -> list[tuple[str, ...]]:
+    prices = figures.prices
+    return share_rows(figures.models, None if prices is None else prices.currency)
+
+
+def _model_line(name: str, draws: str, passed: str, tokens: str, cost: str = "") -> str:
+    spent = f", {cost}" if cost else ""
+    return f"  {draws:>10} draws, {passed} passed, {tokens} tokens{spent}: {_line(name)}"
 
 
 def _line(text: str) -> str:
@@ -294,6 +308,7 @@ def _content(figures: RunFigures, title: str | None) -> dict[str, Any]:
         "errors": [
             (clip(kind, 200), count(n)) for kind, n in figures.errors.most_common(MOST_ERRORS)
         ],
+        "models": _models(figures),
         "errors_note": f"{plural(figures.errors.total(), 'error')} in iterations and items.",
         "failed": failed,
         "failed_note": f"{plural(failures, 'item')}, the first {len(failed)} of which are listed."

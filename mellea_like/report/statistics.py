@@ -25,6 +25,7 @@ from mellea_like.report.iterations import (
     usage_of,
     winner_of,
 )
+from mellea_like.report.models import Shares, add_shares, models_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -176,6 +177,7 @@ class RunFigures:
         self.fates: dict[str, Usage] = dict.fromkeys(FATES, Usage())
         self.requirements: dict[str, Tally] = {}
         self.errors: Counter[str] = Counter()
+        self.models: Shares = {}
         self.until_passed = Distribution()
         self.outcomes: Counter[str] = Counter()
         self.shown: Counter[tuple[int, int, int | None]] = Counter()
@@ -229,14 +231,13 @@ class RunFigures:
         slices: list[Mapping[str, Any]] = trace["slices"]
         winner = winner_of(trace)
         self.shown[passes_of(independent_draws(trace))] += 1
-        models = {s["model"] for s in slices if s["model"] is not None}
-        common = models.pop() if len(models) == 1 else None
-        for s in slices:
+        add_shares(trace, self.models, self.prices)
+        for s, model in zip(slices, models_in(trace), strict=True):
             usage = usage_of(s["usage"])
             recorded += usage
             self.outcomes[s["outcome"]] += 1
             if self.prices is not None:
-                money = money.plus(self.prices.cost(usage, s["model"] or common))
+                money = money.plus(self.prices.cost(usage, model))
             for v in s["validations"]:
                 self._verdict(v)
             if s["error"] is not None and s["outcome"] == "errored":

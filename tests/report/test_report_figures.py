@@ -13,8 +13,9 @@ from report_kit import BEGUN, calls, decision, item, run_of, trace_of
 
 from mellea_like.core.generation import Usage
 from mellea_like.core.trace import usage_to_dict
-from mellea_like.report import figures_of
+from mellea_like.report import call_report, call_text, figures_of, run_report, run_text
 from mellea_like.report.iterations import cut, problems_of
+from mellea_like.report.models import MOST_MODELS, share_rows
 from mellea_like.report.run import statuses_of
 from mellea_like.report.statistics import (
     LISTED,
@@ -214,6 +215,54 @@ def test_an_iteration_without_a_model_costs_what_the_calls_other_ones_do():
     trace["slices"][0]["model"] = None
     made = figures(item(0, trace), prices={"m": [0.0, 1.0], "n": [7.0, 7.0]})
     assert made.money == (pytest.approx(2000 / 1e6), True)
+
+
+def staged(*models: str | None, outcome="failed"):
+    trace = trace_of(*((outcome, 1000),) * len(models), best=0)
+    for stage, (s, model) in enumerate(zip(trace["slices"], models, strict=True)):
+        s |= {"model": model, "stage": stage // 2, "asked": "ab"[stage // 2]}
+    return trace
+
+
+PRICED = {"a": [0.0, 1.0], "b": [0.0, 10.0]}
+
+
+def test_each_stage_and_model_has_its_draws_passes_tokens_and_cost():
+    first = staged("a", None, "b", "b")
+    first["slices"][3] |= {"outcome": "passed"}
+    made = figures(item(0, first), item(1, staged("a", "a", None)), prices=PRICED)
+    shares = {
+        key: (share.draws, share.passed, share.usage.output_tokens, share.money.known)
+        for key, share in made.models.items()
+    }
+    assert shares == {
+        (0, "a"): (4, 0, 4000, pytest.approx(0.004)),
+        (1, "b"): (3, 1, 3000, pytest.approx(0.03)),
+    }
+    assert made.money.known == pytest.approx(0.034)
+    rows = share_rows(made.models, "EUR")
+    assert [row[:3] for row in rows] == [
+        ("stage 0: a", "4", "0 (0 %)"),
+        ("stage 1: b", "3", "1 (33.3 %)"),
+    ]
+    assert all(row[4].endswith("EUR") for row in rows)
+    items = [item(0, first)]
+    run = run_of(items, prices=PRICED)
+    for page in (run_report(run, items), call_report(first)):
+        assert "What each model did" in page
+        assert "stage 1: b" in page
+        assert "depth 2, stage 1" in page
+    for text in (run_text(run, items), call_text(first)):
+        assert "stage 0: a" in text
+    assert "2 draws, 1 (50 %) passed" in run_text(run, items)
+
+
+def test_one_model_has_no_table_of_its_own_and_many_take_bounded_memory():
+    one = trace_of(("passed", 1))
+    assert "What each model did" not in call_report(one)
+    made = figures(*(item(n, staged(f"model {n}")) for n in range(MOST_MODELS + 30)))
+    assert len(made.models) == MOST_MODELS + 1
+    assert made.models[None, "(others)"].draws == 30
 
 
 def test_requests_of_unknown_cost_make_a_lower_bound(some):
