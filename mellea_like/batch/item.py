@@ -180,7 +180,7 @@ class Work(NamedTuple):
             return await self._call(job, job.action, on_slice)
         outcome = None
         try:
-            heard = self.unique.begin(job.id, on_slice)
+            heard = self.unique.begin(job.id, on_slice, job.earlier)
             outcome = found = await self._call(job, job.action, heard)
         finally:
             self.unique.finish(job.id, outcome if isinstance(outcome, SamplingResult) else None)

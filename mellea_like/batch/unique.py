@@ -13,7 +13,7 @@ from mellea_like.core.result import SamplingResult
 from mellea_like.report.iterations import winners_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from mellea_like.batch.journal.journal import OpenJournal
     from mellea_like.core.slice import Slice
@@ -79,10 +79,18 @@ class UniqueReplies:
         self._reserved[item].add(iteration)
         return True, ""
 
-    def begin(self, item: int, on_slice: Callable[[Slice], None] | None) -> Callable[[Slice], None]:
-        """Say which item the current task samples from now on; return what hears of its slices."""
+    def begin(
+        self, item: int, on_slice: Callable[[Slice], None] | None, earlier: Iterable[Slice] = ()
+    ) -> Callable[[Slice], None]:
+        """Say which item the current task samples from now on; return what hears of its slices.
+
+        ``earlier`` are the slices from which the item goes on.
+        """
         _ITEM.set(item)
-        reserved = self._reserved[item] = set()
+        reserved = self._reserved.setdefault(item, set())
+        for iteration in reserved - {s.iteration for s in earlier}:
+            reserved.remove(iteration)
+            self._index.release(item, iteration)
 
         def heard(slice_: Slice) -> None:
             if not slice_.passed and slice_.iteration in reserved:
@@ -103,14 +111,19 @@ class UniqueReplies:
         self._index.settle(item)
 
     async def load(self, journal: OpenJournal) -> None:
-        """Reserve what the items have that an earlier run finished."""
+        """Reserve what items won with in an earlier run, or would have if it hadn't been killed."""
         first = 0
         while found := await journal.lookup(first, BLOCK):
             for stored in found:
-                trace = None if stored.result is None else stored.result["trace"]
-                for s in () if trace is None else winners_of(trace):
-                    self._index.claim(stored.id, s["iteration"], s["text"] or "")
-                self._index.settle(stored.id)
+                if stored.result is None:
+                    for _, s in stored.slices:
+                        if s["outcome"] == "passed" and s["text"] is not None:
+                            self._index.claim(stored.id, s["iteration"], s["text"])
+                            self._reserved.setdefault(stored.id, set()).add(s["iteration"])
+                elif (trace := stored.result["trace"]) is not None:
+                    for won in winners_of(trace):
+                        self._index.claim(stored.id, won["iteration"], won["text"] or "")
+                    self._index.settle(stored.id)
             first = found[-1].id + 1
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
@@ -123,6 +124,35 @@ async def test_what_an_earlier_run_has_counts_also_for_items_before_it(tmp_path)
     assert [told(again[name]) for name in "ab"] == [told(items[name]) for name in "ab"]
     with pytest.raises(JournalError, match="belongs to another run: requirements"):
         await sampled(backend, "a b", strategy={"loop_budget": 2}, **{**more, "unique": False})
+
+
+@pytest.mark.parametrize("goes_on", [True, False])
+async def test_what_passed_just_before_a_kill_is_reserved_until_its_item_is_drawn_anew(goes_on):
+    slices = [(1, {"iteration": 2, "outcome": "passed", "text": STORY})]
+    stored = SimpleNamespace(id=1, result=None, slices=slices)
+    found = iter([[stored], []])
+
+    async def lookup(first: int, count: int) -> list[Any]:
+        return next(found)
+
+    replies = UniqueReplies()
+    await replies.load(SimpleNamespace(lookup=lookup))
+    assert replies._index.claim(0, 1, STORY) == 1
+    earlier = [SimpleNamespace(iteration=2)] if goes_on else []
+    replies.begin(1, None, earlier)
+    assert replies._index.claim(0, 1, STORY) == (1 if goes_on else None)
+
+
+@pytest.mark.parametrize("order", ["depth", "breadth"])
+async def test_items_that_wait_for_their_next_draw_hold_nothing(tmp_path, order):
+    backend = Scripted(a=["x", "y"], b=["X", "b's own"], c=["Y", "c's own"])
+    more = {"order": order, "journal": tmp_path / "run.db", "strategy": {"loop_budget": 2}}
+    fit = Requirement("isn't x", lambda c: c.text != "x", inline=True, check_only=True)
+    items = await sampled(backend, "a b c", requirements=[fit], **more)
+    won = {name: items[name].value for name in "abc" if items[name].success}
+    assert won == (
+        {"a": "y", "b": "X", "c": "c's own"} if order == "depth" else {"b": "X", "c": "Y"}
+    )
 
 
 def test_near_duplicates_are_found_at_a_stated_similarity(tmp_path):
