@@ -23,6 +23,7 @@ __all__ = [
     "Coverage",
     "CoverageCurve",
     "PassRateFit",
+    "beta_of_calls",
     "coverage_curve",
     "fit_pass_rates",
     "pass_at_k",
@@ -183,6 +184,34 @@ def fit_pass_rates(seen: Iterable[tuple[int, int]]) -> PassRateFit:
     return PassRateFit(*_parameters(best), counts.total(), log_posterior(best))
 
 
+def beta_of_calls(
+    counts: Mapping[tuple[int, int], int], prior: tuple[float, float]
+) -> tuple[float, float]:
+    """Fit how the pass rates of calls are spread: the beta-binomial alone, none being hopeless.
+
+    The most likely a and b (Griffiths, Biometrics 29, 1973), where log a and log b are normal
+    around those of a prior, with deviation 1: as few calls say little.
+
+    Args:
+        counts: how many calls showed each (draws, passes); those without a draw say nothing.
+        prior: a and b where there are no calls.
+
+    Returns:
+        a and b, to within 10 %.
+    """
+    around = [math.log(value) for value in prior]
+
+    def log_posterior(point: Sequence[float]) -> float:
+        a, b = map(math.exp, point)
+        base, total = _log_beta(a, b), 0.0
+        for (draws, passes), calls in counts.items():
+            total += calls * (_log_beta(a + passes, b + draws - passes) - base)
+        return total - sum((x - middle) ** 2 for x, middle in zip(point, around, strict=True)) / 2
+
+    a, b = map(math.exp, _climb(log_posterior, around, finest=0.1))
+    return a, b
+
+
 def _log_posterior_of(
     counts: Mapping[tuple[int, int], int],
 ) -> Callable[[Sequence[float]], float]:
@@ -221,10 +250,12 @@ def _log_beta(a: float, b: float) -> float:
     return math.lgamma(a) + math.lgamma(b) - math.lgamma(a + b)
 
 
-def _climb(value: Callable[[Sequence[float]], float], start: Sequence[float]) -> Sequence[float]:
+def _climb(
+    value: Callable[[Sequence[float]], float], start: Sequence[float], finest: float = 1e-4
+) -> Sequence[float]:
     """Find a maximum by steps along the axes that shrink (Hooke and Jeeves 1961)."""
     here, height, step = list(start), value(start), 1.0
-    while step > 1e-4:  # noqa: PLR2004
+    while step > finest:
         moved = False
         for axis in range(len(here)):
             for by in (step, -step):

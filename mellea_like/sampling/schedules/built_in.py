@@ -11,11 +11,9 @@ from mellea_like.sampling.schedules.base import SLACK, BaseSchedule, Go, Schedul
 from mellea_like.sampling.schedules.learned import LatencyQuantiles, PassRates, RateKey, key_of
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
-
     from mellea_like.core.slice import Slice
     from mellea_like.sampling.schedules.base import CallFacts, Progress
-    from mellea_like.sampling.schedules.learned import Beta
+    from mellea_like.sampling.schedules.learned import Beta, CallDraws
 
 __all__ = ["Adaptive", "Deadline", "Eager", "Hedged", "Restart", "Staggered", "width_for"]
 
@@ -328,8 +326,9 @@ class Adaptive(BaseSchedule):
             of them one object to learn from each other.
         key: what the pass rate is kept under: anything hashable, or a function that takes
             `CallFacts` and returns it. By default the names of the call's requirements.
-        strength: as how many draws what earlier calls taught counts at most, over 0. Calls under
-            the same key differ; the fewer, the sooner a call's own failures tell.
+        strength: as how many draws what earlier calls taught counts at most, over 0; the fewer,
+            the sooner a call's own failures tell. It counts as less where earlier calls differed
+            more than that (`PassRates.strength`).
 
     Raises:
         TypeError: an argument is of the wrong type.
@@ -349,8 +348,9 @@ class Adaptive(BaseSchedule):
     def begin(self, facts: CallFacts) -> SchedulePlan:
         """Begin a call."""
         key = key_of(self.key, facts)
-        belief = self.rates.parameters(key).at_most(self.strength)
-        return _Adapting(self, facts.concurrency_budget, key, belief)
+        strength = min(self.strength, self.rates.strength(key) or self.strength)
+        belief = self.rates.parameters(key).at_most(strength)
+        return _Adapting(self, facts.concurrency_budget, self.rates.call(key), belief)
 
 
 def width_for(pass_rate: float, price: float, most: int) -> int:
@@ -364,7 +364,7 @@ class _Adapting(SchedulePlan):
 
     schedule: Adaptive
     most: int
-    key: Hashable
+    draws: CallDraws
     belief: Beta
 
     def decide(self, progress: Progress) -> Go:
@@ -380,7 +380,7 @@ class _Adapting(SchedulePlan):
 
     def observe(self, slice_: Slice) -> None:
         """Learn whether a draw passed."""
-        self.schedule.rates.learn(self.key, slice_)
+        self.draws.learn(slice_)
 
 
 @dataclass(frozen=True, slots=True)
@@ -427,7 +427,8 @@ class Deadline(BaseSchedule):
         """Begin a call."""
         key = key_of(self.key, facts)
         belief = self.rates.parameters(key)
-        return _Hurrying(self, facts.concurrency_budget, facts.model, key, belief)
+        draws = self.rates.call(key)
+        return _Hurrying(self, facts.concurrency_budget, facts.model, draws, belief)
 
 
 @dataclass(slots=True)
@@ -437,7 +438,7 @@ class _Hurrying(SchedulePlan):
     schedule: Deadline
     most: int
     model: str | None
-    key: Hashable
+    draws: CallDraws
     belief: Beta
 
     def decide(self, progress: Progress) -> Go:
@@ -466,7 +467,7 @@ class _Hurrying(SchedulePlan):
 
     def observe(self, slice_: Slice) -> None:
         """Learn whether a draw passed, and how long it took."""
-        self.schedule.rates.learn(self.key, slice_)
+        self.draws.learn(slice_)
         self.schedule.latency.learn(slice_, self.model)
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 
 from mellea_like.core.argument_checks import real_number, whole_number
 from mellea_like.core.slice import Outcome
+from mellea_like.pass_rates import beta_of_calls
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
@@ -15,12 +16,24 @@ if TYPE_CHECKING:
     from mellea_like.core.slice import Slice
     from mellea_like.sampling.schedules.base import CallFacts
 
-__all__ = ["MOST_KEYS", "Beta", "LatencyQuantiles", "MeanTokens", "PassRates", "RateKey", "key_of"]
+__all__ = [
+    "MOST_KEYS",
+    "Beta",
+    "CallDraws",
+    "LatencyQuantiles",
+    "MeanTokens",
+    "PassRates",
+    "RateKey",
+    "key_of",
+]
 
 T = TypeVar("T")
 
 MOST_KEYS = 1000
 """How many keys are remembered; beyond it, the one used longest ago is forgotten."""
+
+MOST_CALLS = 200
+"""How many calls are remembered under a key, to tell how much they differ."""
 
 RateKey: TypeAlias = "Hashable | Callable[[CallFacts], Hashable]"
 """What a call's pass rate is kept under, or a function that says so."""
@@ -227,7 +240,8 @@ class PassRates:
     ``memory`` draws. The key used longest ago is forgotten when there are 1,000 others.
 
     The rate is that of draws, not of calls: a hard call makes many. So 1 / mean is how many draws a
-    call makes on average, hard and easy ones together.
+    call makes on average, hard and easy ones together. How much calls differ is learnt from the
+    latest 200 of them: see `strength`.
 
     Args:
         prior: what is believed before anything is known, as (a, b) of a Beta distribution, each
@@ -291,6 +305,36 @@ class PassRates:
             return self._prior
         return Beta(self._prior.a + counts.passes, self._prior.b + counts.failures)
 
+    def call(self, key: Hashable) -> CallDraws:
+        """Begin to count the draws of one call.
+
+        Args:
+            key: what is drawn.
+
+        Returns:
+            What hears of them, in place of `learn`.
+        """
+        return CallDraws(self, key)
+
+    def strength(self, key: Hashable) -> float | None:
+        """Say as how many draws it counts for a call how often other calls' draws passed.
+
+        That is a + b of the Beta distribution that the pass rates of calls follow most likely
+        (`mellea_like.pass_rates.beta_of_calls`): little where calls differ much. It is computed
+        anew when a tenth of the calls are new.
+
+        Args:
+            key: of what.
+
+        Returns:
+            The number of draws, at least 0.5; None where no call is known.
+        """
+        counts = self._known.get(key)
+        return None if counts is None else counts.strength(self._prior)
+
+    def _called(self, draws: CallDraws) -> None:
+        _now_used(self._known, draws.key, _Counts).add(draws)
+
     def mean(self, key: Hashable) -> float:
         """Return the posterior mean of a pass rate.
 
@@ -303,13 +347,56 @@ class PassRates:
         return self.parameters(key).mean
 
 
-class _Counts:
-    """What was observed under one key, faded."""
+class CallDraws:
+    """What the draws of one call came to; made by `PassRates.call`."""
 
-    __slots__ = ("failures", "passes")
+    __slots__ = ("_rates", "draws", "key", "passes")
+
+    def __init__(self, rates: PassRates, key: Hashable) -> None:
+        self._rates = rates
+        self.key = key
+        self.draws = self.passes = 0
+
+    def learn(self, slice_: Slice) -> None:
+        """Take note of an iteration, as `PassRates.learn` does.
+
+        Args:
+            slice_: its record.
+        """
+        self._rates.learn(self.key, slice_)
+        if slice_.outcome is Outcome.PASSED or slice_.outcome is Outcome.FAILED:
+            self.draws += 1
+            self.passes += slice_.outcome is Outcome.PASSED
+            if self.draws == 1:
+                # Known from now on: why a call's draws end makes no difference to a likelihood.
+                self._rates._called(self)
+
+
+class _Counts:
+    """What was observed under one key: draws, faded, and the latest calls."""
+
+    __slots__ = ("_calls", "_changes", "_strength", "failures", "passes")
 
     def __init__(self) -> None:
         self.passes = self.failures = 0.0
+        self._calls: deque[CallDraws] | None = None
+        self._changes = 0
+        self._strength = 0.0
+
+    def add(self, draws: CallDraws) -> None:
+        if self._calls is None:
+            self._calls = deque(maxlen=MOST_CALLS)
+        self._calls.append(draws)
+        self._changes += 1
+
+    def strength(self, prior: Beta) -> float | None:
+        if self._calls is None:
+            return None
+        if self._changes * 10 >= len(self._calls):
+            counts = Counter((call.draws, call.passes) for call in self._calls)
+            self._strength = max(0.5, sum(beta_of_calls(counts, prior)))
+            self._changes = 0
+        return self._strength
 
 
 class MeanTokens:
