@@ -23,10 +23,15 @@ from storm_run import Ran, Scene, run_scene
 
 from examples import examples
 from mellea_like import (
+    BestOf,
+    Collect,
+    Consensus,
     MultiTurnStrategy,
     RejectionSamplingStrategy,
     RepairTemplateStrategy,
     Requirement,
+    Tournament,
+    Vote,
 )
 from mellea_like.core.result import SamplingResult, StopReason
 from mellea_like.core.slice import Outcome, Slice
@@ -39,6 +44,7 @@ from mellea_like.errors import (
 )
 from mellea_like.hooks.types import HookMode, HookType
 from mellea_like.sampling.giving_up import FEWEST, bug_of, may_go_on, times_seen
+from mellea_like.sampling.selections import BaseSelection
 
 pytestmark = pytest.mark.timeout(3600)
 storm = examples(75, 800)
@@ -63,6 +69,11 @@ DRAWS = st.builds(
     st.sampled_from([0.0, 0.0, 0.0, 0.5, 3.0]),
 )
 SLOW = 3.0
+ASKED = {
+    HookType.GENERATION_PRE_CALL,
+    HookType.GENERATION_POST_CALL,
+    HookType.GENERATION_ERROR,
+}
 
 
 @dataclass(frozen=True)
@@ -117,7 +128,7 @@ class Call:
     acts: tuple[Act, ...]
     told: bool
     report: str
-    ordered: bool
+    selection: str
     timeout: float | None
     iteration_timeout: float | None
     validate_all: bool | None
@@ -128,6 +139,19 @@ class Call:
         """The loop budget after plugins have had their say."""
         granted = any(a.what == "budget" and a.mode is HookMode.SEQUENTIAL for a in self.acts)
         return 3 if granted else self.loop_budget
+
+    @property
+    def ordered(self) -> bool:
+        return self.selection == "ordered"
+
+    @property
+    def several(self) -> bool:
+        """Whether two have to pass, as far as there are so many turns."""
+        return self.selection in SELECTIONS
+
+    @property
+    def turns(self) -> int:
+        return self.budget * self.concurrency
 
     @property
     def dawdles(self) -> bool:
@@ -144,30 +168,44 @@ class Call:
         return messy or self.iteration_timeout is not None or "hasty" in self.checks
 
 
-CALLS = st.builds(
-    Call,
-    strategy=st.sampled_from(
-        [RejectionSamplingStrategy, RepairTemplateStrategy, MultiTurnStrategy]
-    ),
-    loop_budget=st.integers(1, 3),
-    concurrency=st.integers(1, 4),
-    draws=st.lists(DRAWS, min_size=12, max_size=12).map(tuple),
-    verdict=st.builds(
-        Draw, st.sampled_from(["good", "good", "bad", "transient", "stray"]), SECONDS
-    ),
-    checks=st.lists(
-        st.sampled_from(["awaited", "awaited", "judged", "hasty", "broken", "lax", "fatal", "odd"]),
-        max_size=3,
-    ).map(tuple),
-    acts=st.lists(acts(), max_size=3).map(tuple),
-    told=st.booleans(),
-    report=st.sampled_from(["", "", "", "look", "dawdle", "fail", "stray"]),
-    ordered=st.booleans(),
-    timeout=st.sampled_from([None, None, None, 1.0, 2.5]),
-    iteration_timeout=st.sampled_from([None, None, 0.75, 1.0, 2.0]),
-    validate_all=st.sampled_from([None, None, True]),
-    leaving=LEAVINGS,
-)
+SELECTIONS: dict[str, BaseSelection] = {
+    "best": BestOf(lambda candidate: len(candidate.text), n=2, inline=True),
+    "vote": Vote(n=3),
+    "collect": Collect(2),
+    "consensus": Consensus(n=2),
+    "tournament": Tournament(n=2),
+}
+
+
+def calls(selections: Sequence[str], draws: Any, checks: Any) -> Any:
+    """Make up calls that end as one of some selections says."""
+    return st.builds(
+        Call,
+        strategy=st.sampled_from(
+            [RejectionSamplingStrategy, RepairTemplateStrategy, MultiTurnStrategy]
+        ),
+        loop_budget=st.integers(1, 3),
+        concurrency=st.integers(1, 4),
+        draws=st.lists(draws, min_size=12, max_size=12).map(tuple),
+        verdict=st.builds(
+            Draw, st.sampled_from(["good", "good", "bad", "transient", "stray"]), SECONDS
+        ),
+        checks=st.lists(checks, max_size=3).map(tuple),
+        acts=st.lists(acts(), max_size=3).map(tuple),
+        told=st.booleans(),
+        report=st.sampled_from(["", "", "", "look", "dawdle", "fail", "stray"]),
+        selection=st.sampled_from(selections),
+        timeout=st.sampled_from([None, None, None, 1.0, 2.5]),
+        iteration_timeout=st.sampled_from([None, None, 0.75, 1.0, 2.0]),
+        validate_all=st.sampled_from([None, None, True]),
+        leaving=LEAVINGS,
+    )
+
+
+CHECKS = ["awaited", "awaited", "judged", "hasty", "broken", "lax", "fatal", "odd"]
+CALLS = calls(["first", "ordered"], DRAWS, st.sampled_from(CHECKS))
+PASSING = st.one_of(st.builds(Draw, st.just("good"), SECONDS), DRAWS)
+SELECTING = calls([*SELECTIONS], PASSING, st.sampled_from([*["awaited"] * 6, *CHECKS]))
 
 
 def is_good(candidate: Any) -> bool:
@@ -258,7 +296,7 @@ def play(call: Call) -> Played:  # noqa: C901 (a table of what handlers do)
         loop_budget=call.loop_budget,
         concurrency_budget=call.concurrency,
         plugins=[told, *plugins] if call.told else plugins,
-        selection="ordered" if call.ordered else "first",
+        selection=SELECTIONS.get(call.selection, call.selection),
         timeout=call.timeout,
         iteration_timeout=call.iteration_timeout,
         validate_all=call.validate_all,
@@ -300,6 +338,8 @@ def check(played: Played, ran: Ran) -> None:
             loop_budget=call.budget,
             concurrency=call.concurrency,
             hooked=bool(call.acts),
+            pooled=call.several,
+            several=call.several,
         )
         check_stop(call, record, played.scene.rig)
         check_drain(call, record, ran)
@@ -340,15 +380,18 @@ def check_told(call: Call, told: Told, ran: Ran, record: tuple[Slice, ...]) -> N
 
 
 def check_stop(call: Call, record: tuple[Slice, ...], rig: Rig) -> None:
-    """Rules 3 and 4: after the first pass nothing starts, and what had not ended is cancelled."""
+    """Rules 3 and 4: after the last pass needed nothing starts, and the rest is cancelled."""
     passed = [s for s in record if s.passed]
-    if call.ordered or not passed:
+    needed = 2 if call.several else 1
+    if call.ordered or len(passed) < needed:
         return
+    decided = passed[needed - 1].ended_at
     started = rig.seen[0].at - min(s.started_at for s in record)
     for slice_ in record:
-        assert slice_.started_at <= passed[0].ended_at
+        assert slice_.started_at <= decided
     if not call.acts:
-        late = [seen.at - started - passed[0].ended_at for seen in rig.seen]
+        draws = (seen for seen in rig.seen if seen.purpose != "compare")
+        late = [seen.at - started - decided for seen in draws]
         assert max(late) < 1e-6, f"requests after the win, by seconds: {late}"
 
 
@@ -357,24 +400,32 @@ def check_drain(call: Call, record: tuple[Slice, ...], ran: Ran) -> None:
     late = {HookType.SAMPLING_LOOP_END, HookType.SAMPLING_REPAIR}
     awaited = [a for a in call.acts if a.hook in late and a.mode is not HookMode.BACKGROUND]
     last = max((s.ended_at for s in record), default=math.inf)
-    assert ran.ended <= last + 2 + SLOW * sum(a.what == "dawdle" for a in awaited)
+    hooks = SLOW * sum(a.what == "dawdle" for a in awaited)
+    if call.selection == "tournament":  # Two in both orders, each seen by hooks.
+        requests = sum(a.what == "dawdle" and a.hook in ASKED for a in call.acts)
+        hooks += 2 * (call.verdict.delay + SLOW * requests)
+    assert ran.ended <= last + 2 + hooks
 
 
 def check_result(played: Played, result: SamplingResult[Any]) -> None:
     """Rules 4, 7, 8 and 9: the right slice is the best, and a result was right at all."""
     call, slices = played.call, result.slices
     passed = [s for s in slices if s.passed]
-    assert result.success == bool(passed)
+    enough = len(passed) >= 2 if call.selection == "collect" else bool(passed)
+    assert result.success == enough
     assert result.errors == tuple(s.error for s in slices if s.error is not None)
     assert result.undelivered == 0 or call.dawdles
-    if passed:
+    if call.several:
+        check_decision(call, result, passed)
+    if enough:
         rank = min(passed, key=lambda s: (s.depth, s.subsample))
-        assert result.best is (rank if call.ordered else passed[0])
+        if not call.several:
+            assert result.best is (rank if call.ordered else passed[0])
         assert result.stop_reason == StopReason.PASSED
         assert result.unwrap() == "GOOD"
         assert not {"broken", "lax", "fatal", "odd", "hasty"} & set(call.checks)
         return
-    assert result.best.outcome is Outcome.FAILED
+    assert result.best.outcome is (Outcome.PASSED if passed else Outcome.FAILED)
     assert result.value is None
     with pytest.raises(SamplingFailed) as caught:
         result.unwrap()
@@ -392,6 +443,31 @@ def check_result(played: Played, result: SamplingResult[Any]) -> None:
         check_exhausted(call, slices)
 
 
+def check_decision(call: Call, result: SamplingResult[Any], passed: Sequence[Slice]) -> None:
+    """A selection has decided among what passed, and says on what."""
+    decision = result.decision
+    assert (decision is not None) == bool(passed)
+    if decision is None:
+        return
+    by_id = {s.iteration: s for s in passed}
+    assert decision.reason
+    assert result.best is by_id[decision.winners[0]]
+    assert decision.heard <= by_id.keys()
+    assert len(decision.winners) == (min(2, len(passed)) if call.selection == "collect" else 1)
+    # All draws that pass are alike: of those that were heard, the one of lowest rank wins.
+    heard = passed[: 2 if call.turns > 1 else 1]
+    if call.selection in {"best", "vote", "consensus"}:
+        assert result.best is min(heard, key=lambda s: s.rank)
+    if call.selection == "collect":
+        assert [by_id[winner] for winner in decision.winners] == list(heard)
+    if call.selection == "tournament" and decision.comparisons:
+        assert all(c.points == 0.5 for c in decision.comparisons)
+    last = max((s.ended_at for s in heard), default=0.0)
+    before = [s for s in result.slices if s.ended_at < last]
+    no_say = {Outcome.FAILED, Outcome.ERRORED}
+    assert decision.abstentions >= sum(s.outcome in no_say for s in before)
+
+
 def same_bug(slices: Sequence[Slice]) -> int:
     """How many slices errored by the bug of a validator that never came to a verdict."""
     bugs = [bug for s in slices if (bug := bug_of(s)) is not None]
@@ -400,6 +476,11 @@ def same_bug(slices: Sequence[Slice]) -> int:
 
 def check_exhausted(call: Call, slices: tuple[Slice, ...]) -> None:
     """Rules 1, 6 and 8: every turn was spent, but those behind what would not get better."""
+    if call.several:
+        ended = {s.chain: s for s in sorted(slices, key=lambda s: s.ended_at)}
+        assert all(s.outcome is not Outcome.CANCELLED for s in slices)
+        assert len(slices) == call.turns or not all(map(may_go_on, ended.values()))
+        return
     for subsample in range(call.concurrency):
         chain = sorted((s for s in slices if s.subsample == subsample), key=lambda s: s.depth)
         assert chain
@@ -416,7 +497,7 @@ def check_error(played: Played, error: BaseException, record: tuple[Slice, ...] 
         assert played.failed or call.dawdles
         assert error.result is not None
         assert record is None or error.result.slices == record
-        if record and not call.ordered:
+        if record and not (call.ordered or call.several):
             assert all(s.ended_at >= min(when, SLOW) for s in record if s.passed)
     elif isinstance(error, SamplingTimeout):
         assert call.timeout is not None
@@ -460,6 +541,14 @@ def test_a_call_keeps_the_rules_on_asyncio(call):
 def test_a_call_keeps_the_rules_on_trio(call):
     assume(call.leaving.mode == "scope")
     run_call(call, "trio")
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+@examples(50, 800)
+@given(SELECTING)
+def test_a_call_that_selects_keeps_the_rules(backend, call):
+    assume(backend == "asyncio" or call.leaving.mode == "scope")
+    run_call(call, backend)
 
 
 # --- against a model ----------------------------------------------------------------------------
@@ -530,7 +619,7 @@ def test_the_winner_and_every_outcome_are_what_arithmetic_says(
         acts=(),
         told=told,
         report="",
-        ordered=ordered,
+        selection="ordered" if ordered else "first",
         timeout=None,
         iteration_timeout=None,
         validate_all=None,
