@@ -435,6 +435,8 @@ class BatchRun(Generic[T]):
         if self._open_journal is None:
             return
         self._in_order = True
+        # What was stopped has kept its places.
+        self._window = anyio.Semaphore(2 * self._concurrency, fast_acquire=True)
         await self._pass(self._take_finished, EarlierRun(self._open_journal, now=True))
 
     async def _take_finished(self, source: AsyncGenerator[Any], run: EarlierRun) -> None:

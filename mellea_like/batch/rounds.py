@@ -26,6 +26,7 @@ BLOCK = 64
 """How many waiting items are read from a journal together."""
 
 _FAILED = Outcome.FAILED.value
+_TO_GO_ON = (Outcome.FAILED, Outcome.ERRORED)
 
 
 def why_not_in_rounds(settings: Settings) -> str | None:
@@ -56,8 +57,8 @@ class WaitingItem(NamedTuple):
 def earlier_draws(stored: StoredItem, format: Any) -> WaitingItem:
     """Return an unfinished item as one that waits: what is to be drawn again is left out.
 
-    That is what was cancelled or had a permanent error at the end; and all, where words are missing
-    that a repair could need.
+    That is what was cancelled, had a permanent error or passed at the end (for its result was not
+    kept); and all, where words are missing that a repair could need.
     """
     rows: list[tuple[int, dict[str, Any]]] = []
     for attempt, body in stored.slices:
@@ -75,7 +76,7 @@ def earlier_draws(stored: StoredItem, format: Any) -> WaitingItem:
     except (KeyError, TypeError, ValueError) as exc:
         msg = f"the journal's record of item {stored.id} can't be read: {exc!r}"
         raise JournalError(msg) from exc
-    while slices and (slices[-1].outcome is Outcome.CANCELLED or not may_go_on(slices[-1])):
+    while slices and not (slices[-1].outcome in _TO_GO_ON and may_go_on(slices[-1])):
         slices.pop()
     # Where the attempt has rows that are left out, those drawn instead are another attempt's.
     kept = {id(body) for _, body in rows[: len(slices)]}

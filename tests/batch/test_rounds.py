@@ -112,8 +112,9 @@ async def test_a_budget_reaches_as_many_items_as_it_can_and_a_larger_one_goes_on
     for requests, passed in ((4, [0]), (9, [0, 3, 4, 9]), (30, [0, 1, 3, 4, 5, 7, 8, 9])):
         seen: list[Any] = []
         budget = Budget(requests=requests)
+        arguments = {"journal": path, "budget": budget, "ordered": ordered, "concurrency": 1}
         with pytest.raises(LimitExceeded, match="budget"):
-            await into(seen, breadth(backend, 10, journal=path, budget=budget, ordered=ordered))
+            await into(seen, breadth(backend, 10, **arguments))
             raise LimitExceeded("the budget was enough")
         assert [item.id for item in sorted(seen, key=lambda i: i.id) if item.success] == passed
         if ordered:

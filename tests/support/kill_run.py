@@ -1,6 +1,6 @@
 """A batch run for the tests to kill: it writes down each call it starts and each result it has.
 
-``python kill_run.py FOLDER ITEMS CONCURRENCY LOOP`` resumes the run in a folder.
+``python kill_run.py FOLDER ITEMS CONCURRENCY LOOP ORDER`` resumes the run in a folder.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import random
 import sys
 import zlib
 from pathlib import Path
+from typing import Any
 
 import anyio
 
@@ -42,27 +43,29 @@ def appended(path: Path) -> int:
     return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 
 
-async def run(folder: Path, items: int, concurrency: int) -> None:
+async def run(folder: Path, items: int, concurrency: int, order: Any) -> None:
     calls, results = appended(folder / "calls"), appended(folder / "results")
-    made: dict[int, int] = {}
 
     async def answer(request) -> str:
-        item = int(request.messages[-1].content.split()[1])
-        os.write(calls, b"%d\n" % item)
-        made[item] = made.get(item, 0) + 1
+        item, draw = int(request.messages[-1].content.split()[1]), request.meta.iteration
+        os.write(calls, b"%d %d\n" % (item, draw))
         await anyio.sleep(random.random() * 0.008)
         if fate(item) < 0:
             msg = f"item {item} can't be had"
             raise LookupError(msg)
-        return f"{'good' if made[item] == fate(item) else 'bad'} {item}"
+        return f"{'good' if draw == fate(item) else 'bad'} {item}"
 
     good = Requirement("good", lambda c: c.text.startswith("good"), inline=True, check_only=True)
     strategy = RejectionSamplingStrategy(
         FunctionBackend(answer), loop_budget=LOOP_BUDGET, concurrency_budget=1
     )
-    prompts = (f"item {n}" for n in range(items))
     async with sample_many(
-        strategy, prompts, concurrency=concurrency, requirements=[good], journal=folder / "run.db"
+        strategy,
+        [f"item {n}" for n in range(items)],
+        concurrency=concurrency,
+        requirements=[good],
+        order=order,
+        journal=folder / "run.db",
     ) as handed_on:
         async for result in handed_on:
             line = f"{result.id} {result.status} {int(result.replayed)} {result.value or ''}\n"
@@ -70,5 +73,5 @@ async def run(folder: Path, items: int, concurrency: int) -> None:
 
 
 if __name__ == "__main__":
-    where, how_many, at_a_time, loop = sys.argv[1:]
-    anyio.run(run, Path(where), int(how_many), int(at_a_time), backend=loop)
+    where, how_many, at_a_time, loop, in_which_order = sys.argv[1:]
+    anyio.run(run, Path(where), int(how_many), int(at_a_time), in_which_order, backend=loop)

@@ -192,7 +192,7 @@ class _Batch:
                 warn(f"Backend: {backends.description}")
             async with sample_many(
                 backends.make_strategy(),
-                self._source.rows(),
+                self._source.rows(often=options.order == "breadth"),
                 concurrency=options.parallel,
                 action=self._template.fill,
                 requirements=self._requirements,
@@ -200,6 +200,7 @@ class _Batch:
                 options=options.request_options,
                 budget=backends.make_budget("this run"),
                 ordered=options.ordered,
+                order=options.order,
                 journal=self._journal(),
                 unique=options.similarity,
                 keep_errors=False,  # The backend's say nothing about the row.

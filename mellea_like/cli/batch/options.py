@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path  # noqa: TC003 (typer reads the annotations)
 from typing import ClassVar, Literal
 
+from mellea_like.batch.batch_run import Order  # noqa: TC001 (typer reads the annotations)
 from mellea_like.batch.journal.records import KeptText  # noqa: TC001 (typer reads the annotations)
 from mellea_like.cli.draw_options import DRAWS, LOOP, PANELS, DrawOptions
 from mellea_like.cli.exits import Exit, Problem
@@ -121,6 +122,14 @@ class BatchOptions(DrawOptions):
     ordered: bool = option(
         False, "Results in the order of the rows; by default as they come.", panel=RUN
     )
+    order: Order = option(
+        "depth",
+        "depth makes all draws of a row before the next row's; breadth makes each row's first draw"
+        " before any row's second, so that a budget that is too small for all finds more that"
+        " pass.",
+        metavar="HOW",
+        panel=RUN,
+    )
     unique: str | None = option(
         None,
         "No two rows may get replies that are alike: exact compares texts without regard to case"
@@ -160,7 +169,21 @@ class BatchOptions(DrawOptions):
         if self.failed is not None and self.keep != "all":
             msg = f"--keep {self.keep} leaves rows out, which --failed keeps: give one of them"
             raise Problem(msg, Exit.USAGE)
+        if self.order == "breadth":
+            self._check_rounds()
         _ = self.similarity
+
+    def _check_rounds(self) -> None:
+        """Make sure that a row can be left after each draw."""
+        for wrong, given, why in (
+            (self.concurrency > 1, "--concurrency", "makes one draw for a row at a time"),
+            (self.select not in {"first", "ordered"}, "--select", "takes the first that passes"),
+            (self.journal_text != "all", "--journal-text", "goes on from all that the journal has"),
+            (self.source == STANDARD, "INPUT -", "reads the rows once a round: name a file"),
+        ):
+            if wrong:
+                msg = f"--order breadth {why}, and does not go with {given}"
+                raise Problem(msg, Exit.USAGE)
 
     @property
     def similarity(self) -> bool | float:

@@ -142,6 +142,8 @@ def so_far(progress: Progress, *, journal: bool, resumable: bool = True) -> str:
     if progress.total is not None:
         rows = f"{progress.done:,} of {progress.total:,} rows"
     ended = f" after {rows}."
+    if progress.waiting:
+        ended = f" after {rows}; {progress.waiting:,} more wait for their next draw."
     if not resumable:
         return ended
     if journal:

@@ -104,8 +104,11 @@ class RowSource:
         with self._trouble(), self._open() as file:
             yield from self._good(file, told=True)
 
-    def rows(self) -> RowSource | AsyncGenerator[Row]:
-        """Give the rows for a run."""
+    def rows(self, *, often: bool = False) -> RowSource | AsyncGenerator[Row]:
+        """Give the rows for a run, which may read them ``often``."""
+        if self._piped and often:
+            msg = f"--order breadth reads the rows once a round, and {self._name} is a pipe"
+            raise Problem(msg, Exit.USAGE)
         return self._pipe() if self._piped else self
 
     def digest(self) -> str | None:
