@@ -150,6 +150,8 @@ class DrawPlan:
             those of the splits.
         currency: of ``cost``.
         repairs: what repairs did, which are no such draws; None where none was judged.
+        others: judged draws of other models or stages than the first, as of an escalation or a
+            fallback, which are left out, too.
     """
 
     target: float
@@ -167,6 +169,7 @@ class DrawPlan:
     complete: bool = True
     currency: str = "USD"
     repairs: Repairs | None = None
+    others: int = 0
 
     @property
     def fit(self) -> PassRateFit:
@@ -221,6 +224,7 @@ class DrawPlan:
             "complete": self.complete,
             "currency": self.currency,
             "repairs": None if self.repairs is None else asdict(self.repairs),
+            "others": self.others,
         }
 
     def __str__(self) -> str:
@@ -233,6 +237,11 @@ class DrawPlan:
             f"{plural(self.items, 'item')}, {plural(self.draws, 'draw')}:"
             f" {count(self.passed)} passed ({percent(self.passed, self.items)})"
         )
+        if self.others:
+            yield (
+                f"{plural(self.others, 'draw')} of other models or stages left out: all below is"
+                " for the first one alone."
+            )
         if (mended := self.repairs) is not None:
             share, anew = (percent(n, mended.judged) for n in (mended.passed, mended.expected))
             yield (
@@ -319,7 +328,8 @@ def plan(
     - draws of an item are independent, with a pass rate of its own. So a repair is no draw: what
       counts is judged, and was sent the same as the first draw of its chain, to the same model.
       With ``RejectionSamplingStrategy`` that is every judged iteration, with the strategies that
-      repair the first of each chain. ``repairs`` says whether these passed more often;
+      repair the first of each chain, with `Escalate` those of the first stage. ``repairs`` says
+      whether repairs passed more often;
     - how long a draw takes says nothing about whether it passes: what was cancelled because
       another passed, or ended in an error, is left out;
     - why an item's draws ended, at a pass or at a budget, had nothing to do with draws to come;
@@ -379,6 +389,7 @@ def plan(
         found.money.complete and not found.usage.unknown,
         currency_of(None if found.prices is None else found.prices.of),
         found.repairs_beside(curve.fit),
+        found.others,
     )
 
 
@@ -396,6 +407,7 @@ class _Findings:
     usage: Usage = Usage()
     money: Money = field(default_factory=Money)
     left_out: int = 0
+    others: int = 0
     judged: Counter[str] = field(default_factory=Counter[str])
     failed: Counter[str] = field(default_factory=Counter[str])
     alone: Counter[str] = field(default_factory=Counter[str])
@@ -449,12 +461,16 @@ class _Findings:
     def _count_repairs(self, trace: Mapping[str, Any], draws: Sequence[Mapping[str, Any]]) -> None:
         """Count what was judged, of the same model as the draws, and not asked as they were."""
         asked = {s["iteration"] for s in draws}
+        firsts = [s for s in trace["slices"] if s["depth"] == 0]
         models = {s["model"] for s in draws}
+        stages = {s.get("stage") for s in firsts}
         failures: Counter[int] = Counter()
         for s in trace["slices"]:
             if s["outcome"] in {"passed", "failed"}:
                 passed = s["outcome"] == "passed"
-                if s["iteration"] not in asked and s["model"] in models:
+                first = s["model"] in models and s.get("stage") in stages
+                self.others += not first
+                if s["iteration"] not in asked and first:
                     self.repairs[failures[s["chain"]], passed] += 1
                 # After a pass, a chain draws anew.
                 failures[s["chain"]] = 0 if passed else failures[s["chain"]] + 1

@@ -113,12 +113,14 @@ def independent_draws(trace: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     firsts = [s for s in slices if s["depth"] == 0]
     prompts = {s["prompt"] for s in firsts}
     models = {s["model"] for s in firsts} - {None}
+    stages = {s.get("stage") for s in firsts}
     return [
         s
         for s in slices
         if s["outcome"] in {"passed", "failed"}
         and s["prompt"] in prompts
         and (not models or s["model"] in models)
+        and s.get("stage") in stages
     ]
 
 

@@ -14,6 +14,7 @@ import pytest
 from report_kit import trace_of
 
 from mellea_like import (
+    Escalate,
     FunctionBackend,
     Instruction,
     Price,
@@ -21,6 +22,7 @@ from mellea_like import (
     RepairTemplateStrategy,
     Requirement,
     SamplingResult,
+    Stage,
 )
 from mellea_like.batch import Journal, sample_many
 from mellea_like.errors import JournalError
@@ -284,6 +286,24 @@ async def test_what_repairs_are_held_against_is_what_draws_made_anew_would_do():
     made = plan([await strategy.sample(item, [yes]) for item in rates])
     assert made.repairs.judged > 200
     assert made.repairs.expected == pytest.approx(made.repairs.passed, rel=0.2)
+
+
+@pytest.mark.anyio
+async def test_draws_of_an_escalations_further_stages_are_left_out_and_counted():
+    def backend(text):
+        return FunctionBackend(lambda _: text, inline=True)
+
+    results = []
+    for carry in ("nothing", "best"):
+        # Both stages ask one model: it is the stage that tells them apart.
+        stages = [Stage(backend("no"), turns=2), Stage(backend("yes"), carry=carry)]
+        results += [await Escalate(stages).sample(f"{n}", [yes]) for n in range(5)]
+    made = plan(results)
+    assert (made.items, made.passed, made.draws) == (10, 10, 20)
+    assert (made.others, made.left_out, made.repairs) == (10, 10, None)
+    assert made.to_dict()["others"] == 10
+    assert made.measured[-1].share == 0
+    assert "10 draws of other models or stages left out: all below is for the first" in str(made)
 
 
 def test_where_nothing_was_repaired_nothing_is_said_of_repairs():
