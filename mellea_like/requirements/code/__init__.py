@@ -15,6 +15,7 @@ end. A reply without a fence is code if the whole of it parses.
 from mellea_like.requirements.code.checks import parses, passes_tests, runs
 from mellea_like.requirements.code.extract import fenced
 from mellea_like.requirements.code.sandbox import CodeJob, CodeReport, CodeRunner, Sandbox
+from mellea_like.requirements.code.sqlite import runs_sql
 
 __all__ = [
     "CodeJob",
@@ -25,4 +26,5 @@ __all__ = [
     "parses",
     "passes_tests",
     "runs",
+    "runs_sql",
 ]

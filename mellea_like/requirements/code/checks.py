@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from mellea_like.requirements.code.extract import Fence
     from mellea_like.requirements.code.sandbox import CodeRunner
 
-__all__ = ["parses", "passes_tests", "runs"]
+__all__ = ["asynchronous", "parses", "passes_tests", "runs", "shared_sandbox"]
 
 SHOWN = 3
 """The most failed tests that a reason tells the model of."""
@@ -109,7 +109,7 @@ def runs(
     Raises:
         NotImplementedError: no ``sandbox`` is given, and there can be none on this system.
     """
-    runner = sandbox or _shared()
+    runner = sandbox or shared_sandbox()
 
     async def validate(candidate: Candidate) -> ValidationResult:
         program, wrong = _program(candidate.text, fence)
@@ -127,7 +127,7 @@ def runs(
         words += f" and prints {quoted(stdout.strip())}"
         if stdin:
             words += f" when given {quoted(stdin.strip())}"
-    return _awaited("runs", words, validate, settings, (stdin, stdout, seconds, fence))
+    return asynchronous("runs", words, validate, settings, (stdin, stdout, seconds, fence))
 
 
 @ready_made
@@ -189,7 +189,7 @@ def passes_tests(
         )
         raise ValueError(msg)
     needed = None if names is None else tuple(names)
-    runner = sandbox or _shared()
+    runner = sandbox or shared_sandbox()
 
     async def validate(candidate: Candidate) -> ValidationResult:
         program, wrong = _program(candidate.text, fence)
@@ -201,7 +201,9 @@ def passes_tests(
     words = "is Python code that passes its tests"
     if needed:
         words += f" of {' and '.join(needed)}"
-    return _awaited("passes_tests", words, validate, settings, (sources, needed, seconds, fence))
+    return asynchronous(
+        "passes_tests", words, validate, settings, (sources, needed, seconds, fence)
+    )
 
 
 def _read(report: CodeReport) -> ValidationResult:
@@ -218,7 +220,7 @@ def _read(report: CodeReport) -> ValidationResult:
     return ValidationResult(False, counted + "\n".join(lines), min(score, 0.99))
 
 
-def _awaited(
+def asynchronous(
     name: str,
     words: str,
     validate: Callable[[Candidate], Awaitable[ValidationResult]],
@@ -232,7 +234,8 @@ def _awaited(
 
 
 @lru_cache(maxsize=1)
-def _shared() -> Sandbox:
+def shared_sandbox() -> Sandbox:
+    """Return the sandbox of all checks that were given none."""
     return Sandbox()
 
 

@@ -668,6 +668,14 @@ class Explained(ast.NodeTransformer):
         return ast.copy_location(ast.Assert(compared, told), node)
 
 
+def _within(one: Any, other: Any) -> bool:
+    return one in other
+
+
+def _outside(one: Any, other: Any) -> bool:
+    return one not in other
+
+
 _SIGNS: dict[str, Callable[..., Any]] = {
     "Not": operator.not_,
     "Eq": operator.eq,
@@ -678,8 +686,8 @@ _SIGNS: dict[str, Callable[..., Any]] = {
     "GtE": operator.ge,
     "Is": operator.is_,
     "IsNot": operator.is_not,
-    "In": lambda one, other: one in other,
-    "NotIn": lambda one, other: one not in other,
+    "In": _within,
+    "NotIn": _outside,
 }
 _values: list[str] = []
 

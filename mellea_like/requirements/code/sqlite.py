@@ -1,0 +1,173 @@
+"""A requirement: SQL runs on SQLite, and returns what it should."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import sqlite3
+from contextlib import closing
+from typing import TYPE_CHECKING, Any, Unpack
+
+from mellea_like.core.validation import ValidationResult
+from mellea_like.errors import RequirementError
+from mellea_like.requirements.checks_common import Settings, ready_made
+from mellea_like.requirements.code.checks import asynchronous, shared_sandbox
+from mellea_like.requirements.code.extract import fenced
+from mellea_like.requirements.code.sandbox import CodeJob
+from mellea_like.runtime.threads import run_in_thread
+
+if TYPE_CHECKING:
+    from mellea_like.core.requirement import Requirement
+    from mellea_like.core.validation import Candidate
+    from mellea_like.requirements.code.extract import Fence
+    from mellea_like.requirements.code.sandbox import CodeRunner
+
+__all__ = ["runs_sql"]
+
+PROGRAM = """
+import base64, collections, json, sqlite3, sys
+
+given = json.load(sys.stdin)
+
+
+def connected():
+    connection = sqlite3.connect(":memory:", isolation_level=None)
+    if given["image"]:
+        connection.deserialize(base64.b64decode(given["image"]))
+    connection.executescript(given["schema"])
+    if not given["writes"]:
+        connection.execute("PRAGMA query_only = ON")
+    return connection
+
+
+def allowed(action, one, other, *_):
+    outside = action in (sqlite3.SQLITE_ATTACH, sqlite3.SQLITE_DETACH)
+    setting = action == sqlite3.SQLITE_PRAGMA and one == "query_only"
+    return sqlite3.SQLITE_DENY if outside or setting else sqlite3.SQLITE_OK
+
+
+def rows_of(script, connection):
+    connection.set_authorizer(allowed)
+    rows, statement = None, ""
+    for piece in script.split(";"):
+        statement += piece + ";"
+        if sqlite3.complete_statement(statement):
+            cursor = connection.execute(statement)
+            rows = cursor.fetchall() if cursor.description else rows
+            statement = ""
+    if statement.strip(" \\n\\t;"):
+        connection.execute(statement)
+    return rows
+
+
+said = {}
+try:
+    connection = connected()
+    if given["like"]:
+        wanted = rows_of(given["like"], connected())
+        said["wanted"] = len(wanted)
+except (sqlite3.Error, TypeError, ValueError) as exc:
+    said["wrong"] = str(exc)
+else:
+    try:
+        found = rows_of(given["sql"], connection)
+    except (sqlite3.Error, sqlite3.Warning, ValueError) as exc:
+        said["error"] = str(exc)
+    else:
+        said["rows"] = None if found is None else len(found)
+        if given["like"] and found is not None:
+            said["first"] = [repr(rows[0]) if rows else "none" for rows in (found, wanted)]
+            same = found == wanted
+            if not given["ordered"]:
+                same = collections.Counter(found) == collections.Counter(wanted)
+            said["same"] = same
+print(json.dumps(said))
+"""
+
+
+@ready_made
+def runs_sql(
+    schema: str = "",
+    *,
+    database: str | os.PathLike[str] | None = None,
+    like: str | None = None,
+    writes: bool = False,
+    seconds: float | None = None,
+    fence: Fence = "longest",
+    sandbox: CodeRunner | None = None,
+    **settings: Unpack[Settings],
+) -> Requirement:
+    """Require SQL that runs on SQLite, and perhaps returns the rows that another query returns.
+
+    Each check has a copy of the database in the memory of a process of its own, so nothing that a
+    reply does to it is seen by the next one.
+
+    Args:
+        schema: statements that make the database, or are run on the copy of one.
+        database: an SQLite file to copy, read when the first reply is checked. Its content goes
+            through the limit on files of a `Sandbox`: 16 MiB, unless that was given another.
+        like: a query whose rows it has to return: in their order, if the query has an ``ORDER BY``,
+            else in any. Names of columns don't matter.
+        writes: whether it may change the database; otherwise that is an error.
+        seconds: the longest that it may run; None is the sandbox's limit.
+        fence: which of several fences it is; see `mellea_like.requirements.code`.
+        sandbox: what runs it; by default one `Sandbox` for all such checks of this process.
+        **settings: ``name``, ``weight``, ``check_only``, ``on_error``, as for `Requirement`.
+
+    Returns:
+        The requirement; its reason is SQLite's (``no such column: nmae``), or says how many rows
+        it returns and should, and the first of each. Where the schema or ``like`` can't be run, or
+        the file not be read, it errs.
+
+    Raises:
+        NotImplementedError: no ``sandbox`` is given, and there can be none on this system.
+    """
+    runner = sandbox or shared_sandbox()
+    given: dict[str, Any] = {
+        "image": None,
+        "schema": schema,
+        "like": like,
+        "ordered": like is not None and "order by" in " ".join(like.lower().split()),
+        "writes": writes,
+    }
+
+    async def validate(candidate: Candidate) -> ValidationResult:
+        if database is not None and given["image"] is None:
+            given["image"] = await run_in_thread(_image, os.fspath(database))
+        sql = fenced(candidate.text, "sql", fence)
+        asked = given | {"sql": candidate.text if sql is None else sql}
+        job = CodeJob(program=PROGRAM, stdin=json.dumps(asked), seconds=seconds)
+        report = await runner.run(job)
+        if report.failure:
+            return ValidationResult(False, report.failure, 0.0)
+        return _read(json.loads(report.stdout))
+
+    decides = (schema, None if database is None else os.fspath(database), like, writes, seconds)
+    words = "is SQL that runs on SQLite" + (", and returns the right rows" if like else "")
+    return asynchronous("runs_sql", words, validate, settings, (*decides, fence))
+
+
+def _image(path: str) -> str:
+    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
+        return base64.b64encode(connection.serialize()).decode("ascii")
+
+
+def _read(said: dict[str, Any]) -> ValidationResult:
+    if "wrong" in said:
+        msg = f"runs_sql: the schema or the query of like= can't be run: {said['wrong']}"
+        raise RequirementError(msg)
+    if "error" in said:
+        return ValidationResult(False, f"SQLite says: {said['error']}", 0.0)
+    if "wanted" not in said:
+        return ValidationResult(True, "it runs", 1.0)
+    if said["rows"] is None:
+        return ValidationResult(False, "it is no query: it returns no rows at all", 0.0)
+    if said["same"]:
+        return ValidationResult(True, "it returns the rows that it should", 1.0)
+    found, wanted = said["first"]
+    what = (
+        f"it returns {said['rows']} row(s), the first is {found};"
+        f" it should return {said['wanted']}, and the first is {wanted}"
+    )
+    return ValidationResult(False, what, 0.5)
