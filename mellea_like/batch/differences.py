@@ -10,7 +10,7 @@ from mellea_like.batch.identity import OPAQUE
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["Difference", "differences"]
+__all__ = ["Difference", "differences", "has_more_turns"]
 
 Object: TypeAlias = "dict[str, Any]"
 
@@ -50,6 +50,24 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[Diff
     # A model set in the options is reported as the model.
     told = {difference.name for difference in found}
     return tuple(d for d in found if d.name != "options.model" or "model" not in told)
+
+
+def has_more_turns(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+    """Tell whether a run differs only in more turns for an item, whose earlier draws then count.
+
+    With one draw at a time they do: a turn's number does not depend on how many there are.
+    """
+    old, new = _object(before.get("strategy")), _object(now.get("strategy"))
+    was, is_ = old.get("loop_budget"), new.get("loop_budget")
+    return (
+        {**before, "strategy": {**old, "loop_budget": is_}} == now
+        and isinstance(was, int)
+        and isinstance(is_, int)
+        and was < is_
+        and old.get("concurrency_budget") == 1
+        and old.get("selection") in ("first", "ordered")
+        and "schedule" not in old
+    )
 
 
 def _of_part(name: str, was: Any, now: Any) -> list[Difference]:

@@ -152,6 +152,48 @@ async def test_a_run_that_was_broken_off_repeats_only_the_draws_in_flight(tmp_pa
     assert counts == {"passed": 8, "failed": 2, "errored": 0, "unfinished": 0}
 
 
+@pytest.mark.parametrize("order", ["depth", "breadth"])
+async def test_with_more_turns_what_failed_goes_on_and_the_rest_comes_again(tmp_path, order):
+    path = tmp_path / "run.db"
+    fates = [1, 6, 0, 2, 5]
+    backend = Fates(fates)
+
+    async def run(loop_budget: int) -> list[Any]:
+        turns = strategy(backend, loop_budget=loop_budget)
+        arguments = {"concurrency": 2, "journal": path, "ordered": True, "order": order}
+        return await results_of(turns, prompts(5), **arguments)
+
+    for loop_budget, passed in ((2, [0, 3]), (5, [0, 3, 4]), (7, [0, 1, 3, 4])):
+        items = await run(loop_budget)
+        assert [item.id for item in items if item.success] == passed
+        drawn = [min(fate or 7, loop_budget) for fate in fates]
+        assert sorted(backend.draws) == [
+            (item, draw) for item, turns in enumerate(drawn) for draw in range(1, turns + 1)
+        ]
+        assert [len(item.result.slices) for item in items] == drawn
+        assert [item.usage.requests for item in items] == drawn
+    stored = await anyio.to_thread.run_sync(lambda: list(read_items(path)))
+    assert [record["usage"]["requests"] for record in stored] == [1, 6, 7, 2, 5]
+    with pytest.raises(JournalError, match="loop_budget was 7 and is 6"):
+        await run(6)
+
+
+@pytest.mark.parametrize(
+    ("text", "settings"),
+    [("best", {}), ("all", {"concurrency_budget": 2}), ("all", {"selection": Collect(1)})],
+    ids=["words are missing", "two at a time", "a selection"],
+)
+async def test_more_turns_are_refused_where_earlier_draws_can_t_be_gone_on_with(
+    tmp_path, text, settings
+):
+    journal = Journal(tmp_path / "run.db", text=text)
+    arguments = {"concurrency": 1, "journal": journal}
+    await results_of(strategy(Fates([0]), **settings), prompts(1), **arguments)
+    more = strategy(Fates([0]), loop_budget=LOOP + 1, **settings)
+    with pytest.raises(JournalError, match="loop_budget was 4 and is 5"):
+        await results_of(more, prompts(1), **arguments)
+
+
 @pytest.mark.parametrize("kept", [True, False], ids=["journal", "memory"])
 async def test_repairs_go_on_from_round_to_round_with_their_conversation(tmp_path, kept):
     asked = []

@@ -148,7 +148,7 @@ async def test_a_value_that_a_function_gave_comes_again_unless_its_text_hides_it
         ({"format": bool}, "format"),
         ({"action": str}, "prompt"),
         ({"settings": {"input": "another"}}, "input"),
-        ({"strategy": {"loop_budget": 5}}, "loop_budget"),
+        ({"strategy": {"concurrency_budget": 2}}, "concurrency_budget"),
     ],
 )
 async def test_another_run_is_refused_with_what_differs(tmp_path, changed, named):

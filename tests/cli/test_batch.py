@@ -47,21 +47,24 @@ def batch(command, server, tmp_path):
 def test_in_breadth_a_budget_asks_about_each_row_first_and_a_larger_one_goes_on(
     batch, server, tmp_path
 ):
-    many = ("--check", "ends:3", "--loop", "3", "--order", "breadth", "--ordered")
+    many = ("--check", "ends:3", "--order", "breadth", "--ordered")
     many += ("--journal", str(tmp_path / "run.db"))
-    code, _, err = batch(*many, "--budget", "requests=7")
+    code, _, err = batch(*many, "--loop", "3", "--budget", "requests=7")
     assert code == 1
     assert "Stopped after 1 of 5 rows; " in err
     assert [asked(body) for body in server.requests] == [
         f"Say number {n}" for n in (0, 1, 2, 3, 4, 0, 1)
     ]
-    code, _, err = batch(*many, "--resume", "--budget", "requests=100")
+    code, _, err = batch(*many, "--loop", "3", "--resume", "--budget", "requests=100")
     assert code == 1
     assert err.splitlines()[-1].startswith("5 rows: 1 passed, 4 failed; 6 requests, ")
     assert len(server.requests) == 13
     found = records(tmp_path / "out.jsonl")
     assert [one["iterations"] for one in found] == [3, 3, 3, 1, 3]
     assert [one["usage"]["requests"] for one in found] == [3, 3, 3, 1, 3]
+    batch(*many, "--loop", "4", "--resume")
+    assert len(server.requests) == 17, "each that failed has one draw more"
+    assert [one["iterations"] for one in records(tmp_path / "out.jsonl")] == [4, 4, 4, 1, 4]
 
 
 def test_a_result_stands_for_each_row(batch, server, tmp_path):

@@ -77,7 +77,10 @@ TABLES = {
   trace TEXT
 )""",
 }
-"""Each table by its name, as SQLite's own schema table has it. Rows are only ever added."""
+"""Each table by its name, as SQLite's own schema table has it.
+
+Rows are only ever added, but for the results of what failed, when a run goes on with more turns.
+"""
 
 SET_RUN = "INSERT OR REPLACE INTO run VALUES (?, ?)"
 

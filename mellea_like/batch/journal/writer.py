@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-from mellea_like.batch.differences import differences
+from mellea_like.batch.differences import differences, has_more_turns
 from mellea_like.batch.journal.database import (
     SET_RUN,
     connect,
@@ -45,6 +45,12 @@ if TYPE_CHECKING:
     from mellea_like.batch.journal.records import Row
 
 __all__ = ["JournalFile", "JournalLock", "timestamp"]
+
+_REOPEN_FAILED = (
+    "DELETE FROM results"
+    " WHERE status = 'failed' AND json_extract(trace, '$.stop_reason') = 'exhausted'"
+)
+"""Makes unfinished what has failed by its turns: it goes on from its slices."""
 
 _MARK = b"mellea_like journal, written by process "
 _SIGNED = re.compile(rb"%b(\d+)\n" % _MARK)
@@ -168,18 +174,24 @@ class JournalFile:
                 )
                 raise JournalError(msg)
             with opened(path) as connection:
-                self._compare(run_facts(connection, path)["identity"], identity)
+                more_turns = self._compare(run_facts(connection, path), identity)
             self._connection = stack.enter_context(closing(connect(path, "rw")))
             make_durable(self._connection, path)
             raise_version(self._connection)
+            if more_turns:
+                own: Row = ("identity", to_json(dict(identity)))
+                self.commit({_REOPEN_FAILED: [()], SET_RUN: [own]})
             (last,) = self._connection.execute("SELECT max(id) FROM items").fetchone()
             self.last: int = -1 if last is None else last
             versions = {"mellea_like": version("mellea-like"), "Python": platform.python_version()}
             self._note({**notes, "versions": versions, "ended": None})
             self._stack = stack.pop_all()
 
-    def _compare(self, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-        again = json.loads(to_json(dict(now)))
+    def _compare(self, facts: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+        """Refuse another run; tell whether it is the same with more turns for what failed."""
+        before, again = facts["identity"], json.loads(to_json(dict(now)))
+        if has_more_turns(before, again) and facts.get("text") == "all":
+            return True
         found = () if before == again else differences(before, again)
         if found:
             msg = (
@@ -187,6 +199,7 @@ class JournalFile:
                 " it with what it was begun with, or use another journal"
             )
             raise JournalError(msg, found)
+        return False
 
     def commit(self, rows: Mapping[str, Sequence[Row]]) -> None:
         """Write rows by the statements that insert them, all or none; they are on the disk then."""
