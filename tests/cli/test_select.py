@@ -174,16 +174,24 @@ def test_each_row_of_a_batch_is_selected(batch, tmp_path):
     assert [row["output"] for row in records(tmp_path / "out.jsonl")] == ["ab", "abcd"]
 
 
-def test_what_is_collected_for_a_row_is_a_list(batch, tmp_path):
-    code, *_ = batch(
-        *("--select", "collect:2", "--check", "words<2", "--loop", "2"),
-        replies=["a", "b", "c d", "e"],
-    )
-    assert code == 1
-    first, second = records(tmp_path / "out.jsonl")
-    assert (first["output"], first["success"], first["reasons"]) == (["a", "b"], True, [])
-    assert (second["output"], second["success"]) == (["e"], False)
-    assert second["reasons"] == ["only 1 passed"]
+def test_each_reply_that_is_collected_has_a_row_and_one_more_says_where_they_are_too_few(
+    batch, tmp_path
+):
+    asked = ("--select", "collect:2", "--check", "words<2", "--loop", "2")
+    for again in ((), ("--resume", "--force")):  # All of it from the journal.
+        code, _, err = batch(*asked, *again, replies=[] if again else ["a", "b", "c d", "e"])
+        assert code == 1
+        assert "2 rows: 1 passed, 1 failed; " in err
+        found = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+        assert [(one["id"], one["output"], one["success"], one["reasons"]) for one in found] == [
+            (0, "a", True, []),
+            (0, "b", True, []),
+            (1, "e", True, []),
+            (1, None, False, ["only 1 passed"]),
+        ]
+        assert [one["status"] for one in found] == ["passed", "passed", "passed", "failed"]
+        assert [one["usage"]["requests"] for one in found] == [2, 0, 2, 0]
+        assert [one["iterations"] for one in found] == [2, 0, 2, 0]
 
 
 def test_a_journal_is_of_one_selection(batch, tmp_path):

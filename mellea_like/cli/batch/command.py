@@ -26,6 +26,7 @@ from mellea_like.cli.exits import Exit, Problem
 from mellea_like.cli.option_fields import option_names
 from mellea_like.cli.streams import is_terminal, warn
 from mellea_like.core.format import strip_fence
+from mellea_like.core.generation import Usage
 from mellea_like.core.trace import usage_to_dict
 from mellea_like.errors import JournalError, LimitExceeded
 from mellea_like.runtime.garbage_collector import relaxed_gc
@@ -233,13 +234,13 @@ class _Batch:
 
     async def _take(self, item: ItemResult[Any]) -> None:
         options = self._options
-        record = _record_of(item, as_value=options.json_schema is not None)
         self._handed_on += 1
         try:
-            if options.failed is not None and not item.success:
-                await self._outputs[1].write(record)
-            elif options.keep == "all" or (options.keep == "passed") == item.success:
-                await self._outputs[0].write(record)
+            for record in _records_of(item, as_value=options.json_schema is not None):
+                if options.failed is not None and not record["success"]:
+                    await self._outputs[1].write(record)
+                elif options.keep == "all" or (options.keep == "passed") == record["success"]:
+                    await self._outputs[0].write(record)
         except Problem:
             self._handed_on -= 1
             raise
@@ -298,18 +299,31 @@ class _Batch:
         return rest if self.begun else "."
 
 
-def _record_of(item: ItemResult[Any], *, as_value: bool = False) -> dict[str, Any]:
-    """Write what came of a row as plain data."""
+def _records_of(item: ItemResult[Any], *, as_value: bool = False) -> list[dict[str, Any]]:
+    """Write what came of a row as plain data: a record, or one for each reply that it collected.
+
+    Where too few were collected, the last one says so. The first has what all of them cost.
+    """
+    whole = _record_of(item, as_value=as_value)
+    result = item.result
+    if result is None or result.decision is None or result.decision.kind != "collect":
+        return [whole]
+    passed = {"success": True, "status": "passed", "reasons": [], "error": None}
+    outputs = (_output(winner.text, as_value=as_value) for winner in result.winners)
+    records = [whole | passed | {"output": output} for output in outputs]
+    if not item.success:
+        too_few = f"only {len(records)} passed"
+        records.append(whole | {"output": None, "reasons": [too_few]})
+    nothing = {"iterations": 0, "elapsed": 0.0, "usage": usage_to_dict(Usage())}
+    return [records[0], *(record | nothing for record in records[1:])]
+
+
+def _record_of(item: ItemResult[Any], *, as_value: bool) -> dict[str, Any]:
     row: Row = item.item
     result = item.result
     best = None if result is None or result.best_index is None else result.best
     reasons = [] if item.success or best is None else problems_of(best)
     output = None if best is None else _output(best.text, as_value=as_value)
-    if result is not None and result.decision is not None and result.decision.kind == "collect":
-        texts = {s.iteration: s.text for s in result.slices}
-        chosen = result.decision.winners
-        output = [_output(texts[winner], as_value=as_value) for winner in chosen]
-        reasons = [] if item.success else [f"only {len(chosen)} passed"]
     return {
         "id": item.id if row.id is None else row.id,
         "line": row.number,
