@@ -7,7 +7,10 @@ from code_kit import decided, python, sandbox
 
 from mellea_like.requirements.code import passes_tests, runs
 
-pytestmark = pytest.mark.anyio
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.parametrize("anyio_backend", ["asyncio"]),  # What programs do knows no event loop.
+]
 
 box = pytest.fixture(scope="module", name="box")(sandbox)
 

@@ -12,6 +12,9 @@ from mellea_like import RejectionSamplingStrategy, RepairTemplateStrategy, Requi
 from mellea_like.backends import ScriptedBackend
 from mellea_like.requirements.code import CodeReport, Sandbox, parses, passes_tests, runs
 
+ON_ASYNCIO = pytest.mark.parametrize("anyio_backend", ["asyncio"])
+"""What programs do knows no event loop; the last tests here, and the sandbox's, run on both."""
+
 box = pytest.fixture(scope="module", name="box")(sandbox)
 
 
@@ -78,6 +81,7 @@ def test_what_can_t_be_parsed_is_refused_at_once(arguments, error, says):
 
 
 @pytest.mark.anyio
+@ON_ASYNCIO
 @pytest.mark.parametrize(
     ("code", "settings", "reason"),
     [
@@ -183,6 +187,7 @@ def test_context():
 
 
 @pytest.mark.anyio
+@ON_ASYNCIO
 @pytest.mark.parametrize(
     ("code", "tests"),
     [
@@ -245,6 +250,7 @@ async def test_right_code_passes_the_tests_that_people_write(box, code, tests):
 
 
 @pytest.mark.anyio
+@ON_ASYNCIO
 @pytest.mark.parametrize(
     ("code", "tests", "reason", "score"),
     [

@@ -22,6 +22,7 @@ INSERT INTO users (name, age) VALUES ('Ada', 36), ('Bob', 41), ('Cy;d', NULL);
 LIKE = "SELECT name FROM users WHERE age > 30"
 
 
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
 @pytest.mark.parametrize(
     ("sql", "settings", "reason"),
     [
@@ -41,6 +42,7 @@ async def test_sql_that_is_right_passes(box, sql, settings, reason):
     assert reason in result.reason
 
 
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
 @pytest.mark.parametrize(
     ("sql", "settings", "reason"),
     [

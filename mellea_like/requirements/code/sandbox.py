@@ -167,10 +167,10 @@ class Sandbox:
         isolation: Literal["auto", "limits"] = "auto",
         python: Sequence[str] = (),
     ) -> None:
-        if not python and not hasattr(os, "fork"):
+        if not hasattr(os, "fork"):
             msg = (
-                "a Sandbox runs programs on Linux and macOS; here, put its server in a container"
-                " with Sandbox(python=('docker', 'run', '-i', ...)), or give the check a CodeRunner"
+                "a Sandbox runs on Linux and macOS; on this system, give the check a CodeRunner of"
+                " yours: sandbox=... is anything with an async method run(job)"
             )
             raise NotImplementedError(msg)
         if isolation not in ("auto", "limits"):

@@ -424,7 +424,7 @@ class _Run:
             "ended": self.ended,
             "status": self.status,
             "trouble": trouble.decode("utf-8", "replace"),
-            "said": [json.loads(line) for line in self.said.splitlines()[-2:]],
+            "said": [json.loads(line) for line in self.said.rpartition(b"\n")[0].splitlines()[-2:]],
             "seconds": time.monotonic() - self.began,
             **{name: text.decode("utf-8", "replace") for name, text in self.texts.items()},
         }
