@@ -7,7 +7,7 @@ from functools import partial
 
 import anyio
 import pytest
-from engine_kit import says, yes
+from engine_kit import a_slice, says, yes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,6 +18,7 @@ from mellea_like import (
     Message,
     MultiTurnStrategy,
     Options,
+    Outcome,
     PluginSet,
     Price,
     Requirement,
@@ -40,6 +41,7 @@ from mellea_like.errors import (
 from mellea_like.requirements import checks
 from mellea_like.sampling.escalate import ExpectedCost
 from mellea_like.sampling.schedules import Eager, Hedged, PerRequirement, Staggered
+from mellea_like.sampling.schedules.base import CallFacts
 from mellea_like.sampling.selections import BestOf
 from mellea_like.testing import run_virtual
 
@@ -345,6 +347,33 @@ async def test_a_rule_ends_a_stage_for_all_subsamples():
         result = await strategy.sample("x", [yes])
         assert result.success
         assert 14 <= sum(s.stage == 0 for s in result.slices) <= 18
+
+
+async def test_the_expected_cost_is_that_of_a_draw_over_the_chance_of_a_pass():
+    rule = ExpectedCost(PRICES, key="k", strength=2)
+    facts = CallFacts(Instruction("x"), (), 1, 9, "small")
+
+    def costs():
+        return rule.begin(facts, ["small", "big"])
+
+    # At first: a token of each kind, and the prior Beta(0.5, 1).
+    assert [costs().expected(stage) for stage in (0, 1)] == pytest.approx([6, 60])
+    for outcome in (Outcome.PASSED,) * 60 + (Outcome.FAILED,) * 39:
+        rule.learn(("k", 0, "small"), a_slice(1, outcome, usage=Usage(1, 300, 500)))
+    rule.learn(("k", 1, "big"), a_slice(1, Outcome.CANCELLED, usage=Usage(1, 1, 1, 1)))
+    rate = rule.rates.mean(("k", 0, "small"))
+    assert rate == pytest.approx(0.6, abs=0.02)
+    state = costs()
+    # The big one's draws are thought to be as long as the small one's.
+    assert [state.expected(s) for s in (0, 1)] == pytest.approx([800 / rate, 8000 * 3])
+    failed = a_slice(2, Outcome.FAILED, usage=Usage(1, 1, 1))
+    assert not state.hear(0, failed, telling=False)
+    # Two draws' worth of what was learnt, and one failure.
+    assert state.expected(0) == pytest.approx(800 * 3 / (2 * rate))
+    assert costs().expected(0) == pytest.approx(800 / rate)
+    heard = [state.hear(0, failed, telling=False) for _ in range(50)]
+    assert heard == sorted(heard)
+    assert heard.index(True) == next(f for f in range(50) if (4 + f) / (2 * rate) > 30)
 
 
 async def test_wrong_rules_are_refused():
