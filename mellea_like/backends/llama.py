@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Mapping
 
     from mellea_like.core.backend import Options, Request
-    from mellea_like.core.generation import Generation
 
 __all__ = ["LlamaCppBackend", "ServerProcess"]
 
@@ -312,10 +311,12 @@ class LlamaCppBackend(OpenAIBackend):
     # --- requests ------------------------------------------------------------------------------
 
     @asynccontextmanager
-    async def _stream(self, request: Request) -> AsyncGenerator[AsyncIterator[str | Generation]]:
+    async def _stream(
+        self, request: Request, choices: int | None = None
+    ) -> AsyncGenerator[AsyncIterator[Any]]:
         server = self._server()
         try:
-            async with super()._stream(request) as pieces:
+            async with super()._stream(request, choices) as pieces:
                 yield pieces
                 return
         except BackendError as exc:

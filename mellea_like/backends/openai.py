@@ -14,6 +14,7 @@ import anyio
 
 from mellea_like.core.argument_checks import real_number, whole_number
 from mellea_like.core.backend import Options
+from mellea_like.core.generation import Generation
 from mellea_like.errors import (
     AuthenticationFailed,
     BackendError,
@@ -40,6 +41,7 @@ from mellea_like.backends.openai_connection import (
 )
 from mellea_like.backends.openai_wire import (
     EventDecoder,
+    Replies,
     Reply,
     ReplyTooLongError,
     ServerError,
@@ -60,11 +62,10 @@ for _module in ("openai.resources.chat", "httpcore2"):
         import_module(_module)
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+    from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
     from contextlib import AbstractAsyncContextManager
 
     from mellea_like.core.backend import Request
-    from mellea_like.core.generation import Generation
 
 __all__ = ["OpenAIBackend"]
 
@@ -222,7 +223,8 @@ class OpenAIBackend:
         async with self._stream(request) as pieces:
             while isinstance(piece := await anext(pieces), str):
                 pass
-            return piece
+            whole: Generation = piece
+            return whole
 
     def stream(
         self, request: Request
@@ -230,17 +232,42 @@ class OpenAIBackend:
         """Answer one request piece by piece; see `StreamingBackend.stream`."""
         return self._stream(request)
 
+    def stream_choices(
+        self, request: Request, choices: int
+    ) -> AbstractAsyncContextManager[AsyncIterator[tuple[int, str | Generation]]]:
+        """Ask for several replies at once (``n``), so that the prompt is paid for once.
+
+        Servers may refuse that, or ignore it and send one reply: `ChoicesBackend` notices.
+
+        Args:
+            request: what is wanted.
+            choices: how many replies are, at least 1.
+
+        Returns:
+            A context manager to enter with ``async with``; it gives an iterator over the pieces of
+            the texts and, as each one's last, the whole `Generation`, each with the index of its
+            reply, from 0. Its usage is that of all together, as known by then. Leaving the block
+            early closes the request.
+        """
+        whole_number("choices", choices)
+        return self._stream(request, choices)
+
     @asynccontextmanager
-    async def _stream(self, request: Request) -> AsyncGenerator[AsyncIterator[str | Generation]]:
+    async def _stream(
+        self, request: Request, choices: int | None = None
+    ) -> AsyncGenerator[AsyncIterator[Any]]:
         options = request.options.over(self.defaults)
         sending = Sending(request)
         ends = anyio.current_time() + (self._total_timeout or math.inf)
         try:
             async with self._clients.hold() as held:
                 model = options.model or self._model or await self._first_model(held)
-                response = await self._send(held.client, request, options, model, sending, ends)
+                body = self._body(request, options, model, choices)
+                response = await self._send(held.client, body, model, sending, ends)
                 chunks = response.aiter_bytes()
-                reply = Reply(sending.sent(), model, self._max_characters)
+                reply: Reply | Replies = Reply(sending.sent(), model, self._max_characters)
+                if choices is not None:
+                    reply = Replies(sending.sent(), model, self._max_characters, choices)
                 translator = self._translator(held.client, model)
                 try:
                     async with aclosing(self._read(chunks, reply, translator, ends)) as pieces:
@@ -260,19 +287,23 @@ class OpenAIBackend:
         """
         await self._clients.aclose()
 
+    def _body(
+        self, request: Request, options: Options, model: str, choices: int | None
+    ) -> dict[str, Any]:
+        if "stream" in options.extra:
+            msg = "option extra can't set stream: this backend always streams, to be cancellable"
+            raise InvalidRequest(msg)
+        official = self._is_official()
+        return request_body(request, options, model, official=official, choices=choices)
+
     async def _send(
         self,
         client: openai.AsyncOpenAI,
-        request: Request,
-        options: Options,
+        body: dict[str, Any],
         model: str,
         sending: Sending,
         ends: float,
     ) -> Any:
-        if "stream" in options.extra:
-            msg = "option extra can't set stream: this backend always streams, to be cancellable"
-            raise InvalidRequest(msg)
-        body = request_body(request, options, model, official=self._is_official())
         create: Any = client.chat.completions.create
         error: BackendError
         token = SENDING.set(sending)
@@ -290,8 +321,12 @@ class OpenAIBackend:
         raise self._translator(client, model).late()
 
     async def _read(
-        self, chunks: AsyncGenerator[bytes], reply: Reply, translator: Translator, ends: float
-    ) -> AsyncGenerator[str | Generation]:
+        self,
+        chunks: AsyncGenerator[bytes],
+        reply: Reply | Replies,
+        translator: Translator,
+        ends: float,
+    ) -> AsyncGenerator[Any]:
         """Read the events of a reply: its pieces, and the whole at the end."""
         decoder = EventDecoder(max(MAX_BODY, PACKAGING * self._max_characters))
         silence = self._timeout or math.inf
@@ -309,7 +344,7 @@ class OpenAIBackend:
                     raise translator.late() if quiet > ends else translator.silent()
                 ended = chunk is None
                 for event in decoder.finish() if chunk is None else decoder.feed(chunk):
-                    if piece := reply.read(event):
+                    for piece in _each(reply.read(event)):
                         yield piece
                     quiet = anyio.current_time() + silence
             with anyio.move_on_after(DRAIN_SECONDS):
@@ -323,7 +358,8 @@ class OpenAIBackend:
         if error is not None:
             # Outside the handler, so that no foreign exception hangs on as the context.
             raise error
-        yield reply.generation()
+        for whole in _each(reply.generation()):
+            yield whole
 
     async def _first_model(self, held: LoopClient) -> str:
         if self._is_official():
@@ -426,8 +462,15 @@ class OpenAIBackend:
         )
 
 
+def _each(found: str | Generation | Sequence[Any]) -> Sequence[Any]:
+    """Return what has come of one reply or of several, as a list."""
+    if isinstance(found, (str, Generation)):
+        return [found] if found else []
+    return found
+
+
 def _error_of(
-    exc: Exception, event: str, reply: Reply, translator: Translator
+    exc: Exception, event: str, reply: Reply | Replies, translator: Translator
 ) -> BackendError | None:
     """Say what went wrong while a reply was read; None if the reply is there all the same."""
     match exc:

@@ -10,6 +10,8 @@ from __future__ import annotations
 import json
 import math
 import re
+from contextlib import contextmanager
+from dataclasses import replace
 from io import StringIO
 from typing import TYPE_CHECKING, Any, cast
 
@@ -17,13 +19,14 @@ from mellea_like.core.format import json_schema
 from mellea_like.core.generation import Generation, TokenLogprob
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Generator, Iterator, Mapping
 
     from mellea_like.core.backend import Options, Request
     from mellea_like.core.generation import RequestMeter
 
 __all__ = [
     "EventDecoder",
+    "Replies",
     "Reply",
     "ReplyTooLongError",
     "ServerError",
@@ -55,7 +58,7 @@ def excerpt(text: str) -> str:
 
 
 def request_body(
-    request: Request, options: Options, model: str, *, official: bool
+    request: Request, options: Options, model: str, *, official: bool, choices: int | None = None
 ) -> dict[str, Any]:
     """Write the fields of a chat completion request."""
     body: dict[str, Any] = {
@@ -64,6 +67,8 @@ def request_body(
         "stream": True,
         "stream_options": {"include_usage": True},
     }
+    if choices is not None:
+        body["n"] = choices
     if options.temperature is not None:
         body["temperature"] = options.temperature
     if options.top_p is not None:
@@ -189,9 +194,15 @@ class Reply:
     """What is known of one streamed reply."""
 
     def __init__(
-        self, meter: RequestMeter, model: str | None = None, max_characters: float = math.inf
+        self,
+        meter: RequestMeter,
+        model: str | None = None,
+        max_characters: float = math.inf,
+        *,
+        index: int = 0,
     ) -> None:
         self._meter = meter
+        self._index = index
         self._max_characters = max_characters
         self._calls: dict[object, dict[str, Any]] = {}
         self._characters = 0
@@ -205,9 +216,19 @@ class Reply:
         self.began = False
 
     @property
+    def ended(self) -> bool:
+        """Whether the server has said why the reply ends."""
+        return self._finish_reason is not None
+
+    @property
     def whole(self) -> bool:
         """Whether the reply came to its end."""
-        return self.began and (self.done or self._finish_reason is not None)
+        return self.began and (self.done or self.ended)
+
+    @property
+    def counted(self) -> int:
+        """How many tokens have come, as far as chunks tell."""
+        return self._tokens
 
     def generation(self) -> Generation:
         """Return the reply as far as it was read."""
@@ -222,24 +243,27 @@ class Reply:
 
     def read(self, data: str) -> str:
         """Take one event; return the piece of the text that came with it."""
-        if data.strip() == "[DONE]":
-            self.done = True
-            return self._calls_as_text()
-        chunk: Any = json.loads(data)
-        try:
-            if chunk.get("error"):
-                raise ServerError(chunk["error"])
-            if isinstance(chunk.get("model"), str) and chunk["model"]:
-                self._model = chunk["model"]
-            piece = ""
-            for choice in chunk["choices"] or ():
-                if choice.get("index", 0) == 0:
-                    self.began = True
-                    piece += self._read_choice(choice)
-            self._read_usage(chunk.get("usage"))
-        except (AttributeError, TypeError, KeyError) as exc:
-            msg = "an event isn't a chunk of a chat reply"
-            raise ValueError(msg) from exc
+        if _is_end(data):
+            return self.end()
+        with _reading(data) as chunk:
+            piece = self.take(chunk)
+            _read_usage(self._meter, chunk.get("usage"), final=self.ended)
+        return piece
+
+    def end(self) -> str:
+        """Note that the stream has ended; return the piece of the text that is left."""
+        self.done = True
+        return self._calls_as_text()
+
+    def take(self, chunk: Any) -> str:
+        """Take what a chunk says of this reply; return the piece of the text."""
+        if isinstance(chunk.get("model"), str) and chunk["model"]:
+            self._model = chunk["model"]
+        piece = ""
+        for choice in chunk["choices"] or ():
+            if choice.get("index", 0) == self._index:
+                self.began = True
+                piece += self._read_choice(choice)
         return piece
 
     def _read_choice(self, choice: Mapping[str, Any]) -> str:
@@ -301,25 +325,106 @@ class Reply:
             msg = f"a reply that is longer than {self._max_characters:,} characters"
             raise ReplyTooLongError(msg)
 
-    def _read_usage(self, usage: Any) -> None:
-        if not isinstance(usage, dict):
-            return
-        counts = cast("dict[str, Any]", usage)
-        sent, received = counts.get("prompt_tokens"), counts.get("completion_tokens")
-        if type(sent) is not int or type(received) is not int or sent < 0 or received < 0:
-            return
-        # Some servers send a running count with every chunk; the one at the end is final.
-        if self._finish_reason is None:
-            self._meter.update(input_tokens=sent, output_tokens=received)
-            return
-        self._meter.settle(
-            input_tokens=sent,
-            output_tokens=received,
-            cached_input_tokens=_part(counts, "prompt_tokens_details", "cached_tokens", sent),
-            reasoning_tokens=_part(
-                counts, "completion_tokens_details", "reasoning_tokens", received
-            ),
-        )
+
+class Replies:
+    """What is known of several replies to one request, whose chunks come interleaved.
+
+    A reply is handed over when it ends, but for the last one, which waits for the usage at the end
+    of the stream. As long as only one has begun there may be no others: then it waits, too.
+    """
+
+    def __init__(
+        self, meter: RequestMeter, model: str | None, max_characters: float, choices: int
+    ) -> None:
+        # Imported lazily: few requests have several choices.
+        from mellea_like.core.generation import RequestMeter  # noqa: PLC0415
+
+        self._meter = meter
+        self._replies = [
+            Reply(RequestMeter(), model, max_characters, index=index) for index in range(choices)
+        ]
+        self._handed_over: set[int] = set()
+        self.done = False
+
+    @property
+    def began(self) -> bool:
+        """Whether one has begun."""
+        return any(reply.began for reply in self._replies)
+
+    @property
+    def whole(self) -> bool:
+        """Whether all that have begun came to their ends."""
+        return self.began and all(reply.whole for reply in self._replies if reply.began)
+
+    def read(self, data: str) -> list[tuple[int, str | Generation]]:
+        """Take one event; return what came with it, and of which reply."""
+        if _is_end(data):
+            self.done = True
+            return [(i, piece) for i, reply in enumerate(self._replies) if (piece := reply.end())]
+        found: list[tuple[int, str | Generation]] = []
+        with _reading(data) as chunk:
+            for index, reply in enumerate(self._replies):
+                if piece := reply.take(chunk):
+                    found.append((index, piece))
+            counted = sum(reply.counted for reply in self._replies)
+            self._meter.update(output_tokens=counted)
+            final = all(reply.ended for reply in self._replies if reply.began)
+            # llama.cpp says what the last choice took, and not what all did.
+            _read_usage(self._meter, chunk.get("usage"), final=final and self.began, least=counted)
+        several = sum(reply.began for reply in self._replies) > 1
+        if several and not all(reply.ended for reply in self._replies):
+            found += self._ended()
+        return found
+
+    def generation(self) -> list[tuple[int, Generation]]:
+        """Return the replies that were not handed over before."""
+        return self._ended()
+
+    def _ended(self) -> list[tuple[int, Generation]]:
+        ended = [
+            (index, replace(reply.generation(), usage=self._meter.usage))
+            for index, reply in enumerate(self._replies)
+            if reply.whole and index not in self._handed_over
+        ]
+        self._handed_over.update(index for index, _ in ended)
+        return ended
+
+
+def _is_end(data: str) -> bool:
+    return data.strip() == "[DONE]"
+
+
+@contextmanager
+def _reading(data: str) -> Generator[Any]:
+    """Read an event's chunk, and say of what is none that it is none."""
+    chunk: Any = json.loads(data)
+    try:
+        if chunk.get("error"):
+            raise ServerError(chunk["error"])
+        yield chunk
+    except (AttributeError, TypeError, KeyError) as exc:
+        msg = "an event isn't a chunk of a chat reply"
+        raise ValueError(msg) from exc
+
+
+def _read_usage(meter: RequestMeter, usage: Any, *, final: bool, least: int = 0) -> None:
+    if not isinstance(usage, dict):
+        return
+    counts = cast("dict[str, Any]", usage)
+    sent, received = counts.get("prompt_tokens"), counts.get("completion_tokens")
+    if type(sent) is not int or type(received) is not int or sent < 0 or received < 0:
+        return
+    received = max(received, least)
+    # Some servers send a running count with every chunk; the one at the end is final.
+    if not final:
+        meter.update(input_tokens=sent, output_tokens=received)
+        return
+    meter.settle(
+        input_tokens=sent,
+        output_tokens=received,
+        cached_input_tokens=_part(counts, "prompt_tokens_details", "cached_tokens", sent),
+        reasoning_tokens=_part(counts, "completion_tokens_details", "reasoning_tokens", received),
+    )
 
 
 def _part(counts: dict[str, Any], details: str, name: str, whole: int) -> int:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from mellea_like.coalescing.chat.dispatcher import ChatDispatcher, ChatStatistics, StopReport
     from mellea_like.coalescing.chat.runs import joined
     from mellea_like.coalescing.chat.session import ChatPhase
+    from mellea_like.coalescing.choices import ChoicesBackend, ChoicesStatistics
     from mellea_like.coalescing.coordinator.audit import AuditRecord, RequestStatus
     from mellea_like.coalescing.coordinator.coordinator import (
         DEFAULT_COALESCE_MAX_BATCH,
@@ -36,6 +37,8 @@ __all__ = [
     "ChatDispatcher",
     "ChatPhase",
     "ChatStatistics",
+    "ChoicesBackend",
+    "ChoicesStatistics",
     "CoordinatorStatistics",
     "FileChange",
     "RequestStatus",
@@ -59,6 +62,8 @@ __getattr__, __dir__ = lazy_exports(
         "ChatDispatcher": "mellea_like.coalescing.chat.dispatcher",
         "ChatPhase": "mellea_like.coalescing.chat.session",
         "ChatStatistics": "mellea_like.coalescing.chat.dispatcher",
+        "ChoicesBackend": "mellea_like.coalescing.choices",
+        "ChoicesStatistics": "mellea_like.coalescing.choices",
         "CoordinatorStatistics": "mellea_like.coalescing.coordinator.coordinator",
         "FileChange": "mellea_like.coalescing.rerun.watch",
         "RequestStatus": "mellea_like.coalescing.coordinator.audit",

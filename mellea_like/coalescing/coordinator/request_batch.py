@@ -405,6 +405,10 @@ class SharedCost:
         self._reply = reply
         self._output_weights = list(lengths)
 
+    def weigh(self, inputs: Sequence[int], outputs: Sequence[int]) -> None:
+        """Say by what the tokens of the prompt and of the reply are split from now on."""
+        self._input_weights, self._output_weights = list(inputs), list(outputs)
+
     def leave(self, index: int) -> None:
         """Fix a member's part as it is now, unless nobody else is left."""
         if len(self._left) < len(self._input_weights) - 1:

@@ -1,0 +1,326 @@
+"""Siblings that start together ask one request for several choices, and pay its prompt once."""
+
+from __future__ import annotations
+
+import math
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import anyio
+
+from mellea_like.coalescing.component import Component
+from mellea_like.coalescing.coordinator.request_batch import SharedCost, own_copy
+from mellea_like.core.argument_checks import real_number, whole_number
+from mellea_like.core.backend import BackendWrapper, checked_reply
+from mellea_like.core.generation import Generation, Meter
+from mellea_like.errors import BackendUnavailable, InvalidRequest, ShutdownError
+from mellea_like.runtime.event_loops import cancel_requested, split_cancellation
+from mellea_like.runtime.logs import warn
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator, Hashable, Sequence
+
+    from mellea_like.coalescing.coordinator.request_batch import CostPart
+    from mellea_like.core.backend import Backend, Request
+
+__all__ = ["ChoicesBackend", "ChoicesStatistics"]
+
+
+class ChoicesStatistics(NamedTuple):
+    """What a `ChoicesBackend` has done so far.
+
+    Attributes:
+        asked: requests that came.
+        shared: those of them that were answered by a choice of a joint request.
+        joint: joint requests sent.
+        alone: requests that were passed on by themselves.
+    """
+
+    asked: int = 0
+    shared: int = 0
+    joint: int = 0
+    alone: int = 0
+
+
+class ChoicesBackend(BackendWrapper, Component):
+    """A backend that asks once for several choices (``n``) where the same is asked several times.
+
+    The subsamples of a call that start together, with `Eager` and no limiter in between, go as one
+    request, whose prompt the server reads and bills once. Each choice is the reply of an iteration
+    of its own: it streams, is checked early, and ends by itself. When one of them wins, or none is
+    wanted any more, the request is closed. One that loses before leaves the others alone; the
+    server goes on with its choice, for nobody can close one of several.
+
+    The prompt's tokens are split evenly between those who share a request, and those of the reply
+    as they arrive. The request is counted for the last one to leave, and its exact cost is known
+    only then: the usage of those before is of what had arrived.
+
+    The joint request has the seed of the first that asked. What another one's reply would have been
+    with its own seed is lost, so that draws are repeatable only as far as timing is.
+
+    A server that ignores ``n`` (Ollama, Anthropic) sends one choice, which is noticed: the others
+    are asked for one by one then, as is all that comes later. So it is where the server refuses it.
+
+    ```python
+    async with ChoicesBackend(OpenAIBackend("m", base_url=url), 4) as backend:
+        strategy = RejectionSamplingStrategy(backend, concurrency_budget=4)
+    ```
+
+    Args:
+        inner: what answers, with ``stream_choices`` as `OpenAIBackend` has it. Limiters and a
+            `CachedBackend` go around this backend.
+        most: choices of a request at most, 2 or more. Servers have limits of their own: llama.cpp's
+            is the number of its slots.
+        window: seconds from the first request until the joint one is sent, unless ``most`` have
+            come before.
+
+    Raises:
+        TypeError: an argument is of the wrong type, or the backend takes one choice only.
+        ValueError: a number is out of its range.
+    """
+
+    def __init__(self, inner: Backend, most: int = 4, *, window: float = 0.005) -> None:
+        BackendWrapper.__init__(self, inner)
+        Component.__init__(self)
+        if not callable(getattr(inner, "stream_choices", None)):
+            msg = (
+                f"ChoicesBackend takes a backend with stream_choices, such as OpenAIBackend, not"
+                f" {type(inner).__name__}: put limits and caches around this one"
+            )
+            raise TypeError(msg)
+        self.most = whole_number("ChoicesBackend: most", most, least=2)
+        self.window = real_number("ChoicesBackend: window", window, least=0, unit="seconds")
+        self._gathering: dict[Hashable, _Wave] = {}
+        self._waves: set[_Wave] = set()
+        self._one_by_one = False
+        self._asked = self._shared = self._joint = self._alone = 0
+
+    def statistics(self) -> ChoicesStatistics:
+        """Return how many requests came, and how many were sent."""
+        return ChoicesStatistics(self._asked, self._shared, self._joint, self._alone)
+
+    async def generate(self, request: Request) -> Generation:
+        """Answer one request, together with others that ask the same.
+
+        Raises:
+            BackendError: there is no reply.
+            ShutdownError: it isn't open.
+        """
+        async with self._stream(request) as pieces:
+            async for piece in pieces:
+                if not isinstance(piece, str):
+                    return piece
+        return checked_reply(self.inner, None)
+
+    @asynccontextmanager
+    async def _stream(self, request: Request) -> AsyncGenerator[AsyncIterator[str | Generation]]:
+        self._check_open()
+        self._asked += 1
+        member = None if self._one_by_one else self._join(request)
+        if member is not None:
+            try:
+                if await member.is_shared():
+                    self._shared += 1
+                    yield member
+                    return
+            finally:
+                await member.leave()
+        self._alone += 1
+        async with super()._stream(request) as pieces:
+            yield pieces
+        if member is not None and member.wave.refused:
+            self._ask_one_by_one("refuses")  # It takes the request, and did not take several.
+
+    def _join(self, request: Request) -> _Member:
+        """Join the wave that gathers for the same, or begin one."""
+        key = _key(request)
+        wave = self._gathering.get(key)
+        if wave is None:
+            wave = self._gathering[key] = _Wave()
+            self._waves.add(wave)
+            self._start(self._serve, key, wave, name="mellea_like choices")
+        member = _Member(wave, request)
+        wave.members.append(member)
+        if len(wave.members) == self.most:
+            del self._gathering[key]  # What comes now begins the next one.
+            wave.full.set()
+        return member
+
+    async def _serve(self, key: Hashable, wave: _Wave) -> None:
+        try:
+            with wave.scope:
+                with anyio.move_on_after(self.window):
+                    await wave.full.wait()
+                self._close_gathering(key, wave)
+                await self._ask(wave)
+        except BaseException as exc:
+            cancellation, error = split_cancellation(exc)
+            if cancellation is not None and cancel_requested():
+                wave.settle(ShutdownError("this ChoicesBackend was closed before it answered"))
+                raise
+            if error is None:
+                name = type(self.inner).__name__
+                error = BackendUnavailable(f"{name} raised a cancellation that no one asked for")
+                error.__cause__ = cancellation
+            wave.settle(error)
+            if not isinstance(error, Exception):
+                raise
+        finally:
+            self._close_gathering(key, wave)
+            self._waves.discard(wave)
+            wave.closed.set()
+            self._progressed()
+
+    def _close_gathering(self, key: Hashable, wave: _Wave) -> None:
+        if self._gathering.get(key) is wave:
+            del self._gathering[key]
+
+    async def _ask(self, wave: _Wave) -> None:
+        members = [member for member in wave.members if not member.done]
+        # Whose choice is which, and whose seed counts, doesn't depend on the order of tasks.
+        members.sort(key=lambda member: member.request.meta.iteration or 0)
+        wave.members = members
+        if len(members) < 2 or self._one_by_one:  # noqa: PLR2004 (a lone one shares with nobody)
+            wave.settle(None)
+            return
+        first = members[0].request
+        request = replace(first, meter=Meter(), meta=replace(first.meta, iteration=None))
+        cost = SharedCost(request.meter, [1] * len(members))
+        for member, part in zip(members, cost.parts(), strict=True):
+            member.part = part
+            member.request.meter.add(part)
+        self._joint += 1
+        inner: Any = self.inner
+        arrived = [0] * len(members)
+        index: int
+        piece: str | Generation
+        try:
+            async with inner.stream_choices(request, len(members)) as choices:
+                async for index, piece in choices:
+                    arrived[index] += 1
+                    cost.weigh([1] * len(members), arrived)
+                    missing = arrived.count(0)
+                    if isinstance(piece, Generation) and missing == len(members) - 1:
+                        # Alone it is handed over when the stream has ended: there is no other.
+                        self._charge_one(cost, members, arrived)
+                    members[index].take(piece)
+        except InvalidRequest:
+            if any(arrived):
+                raise
+            wave.refused = True
+        else:
+            if not all(arrived):
+                self._ask_one_by_one("ignores")
+        wave.settle(None)
+
+    def _charge_one(self, cost: SharedCost, members: list[_Member], arrived: Sequence[int]) -> None:
+        """Have the only one that got a reply bear the cost of the request."""
+        cost.weigh([min(1, pieces) for pieces in arrived], arrived)
+        for member, pieces in zip(members, arrived, strict=True):
+            if not pieces and member.part is not None:
+                member.part.leave()
+
+    def _ask_one_by_one(self, does: str) -> None:
+        if not self._one_by_one:
+            self._one_by_one = True
+            warn("the server of %r %s n=: choices are asked for one by one", self.inner, does)
+
+    # What a component has to say
+
+    async def _serve_the_rest(self) -> None:
+        await self._until(lambda: not self._waves)
+
+    async def _until_idle(self) -> None:
+        await self._until(lambda: not self._waves)
+
+    def _settle_all(self, error: ShutdownError) -> None:
+        for wave in self._waves:
+            wave.settle(error)
+            wave.scope.cancel()
+
+
+class _Wave:
+    """Requests for the same that go together."""
+
+    def __init__(self) -> None:
+        self.members: list[_Member] = []
+        self.full = anyio.Event()
+        self.refused = False
+        self.closed = anyio.Event()
+        self.scope = anyio.CancelScope()
+
+    def settle(self, error: BaseException | None) -> None:
+        """Tell all who have no reply yet that there is none: they fail, or ask alone."""
+        for number, member in enumerate(m for m in self.members if not m.done):
+            member.fail(error if error is None or not number else own_copy(error))
+
+
+class _Member:
+    """One of those who share a request: an iterator over its pieces."""
+
+    def __init__(self, wave: _Wave, request: Request) -> None:
+        self.wave = wave
+        self.request = request
+        self.part: CostPart | None = None
+        self.done = False
+        self._put, self._get = anyio.create_memory_object_stream[Any](math.inf)
+        self._next: Any = None
+        self._over = False
+
+    def take(self, piece: str | Generation) -> None:
+        """Take what has arrived of its reply."""
+        if self.done:
+            return  # Nobody wants it any more.
+        if isinstance(piece, Generation) and self.part is not None:
+            self.part.leave()
+            piece = replace(piece, usage=self.part.usage)
+            self.done = True
+        self._put.send_nowait(piece)
+
+    def fail(self, error: BaseException | None) -> None:
+        """End it without a reply: with an error, or None where it is to ask alone."""
+        self.done = True
+        self._put.send_nowait(error)
+
+    async def is_shared(self) -> bool:
+        """Wait until something has arrived; tell whether it is a part of a reply."""
+        self._next = await self._get.receive()
+        if isinstance(self._next, BaseException):
+            raise self._next
+        return self._next is not None
+
+    def __aiter__(self) -> _Member:
+        return self
+
+    async def __anext__(self) -> str | Generation:
+        if self._over:
+            raise StopAsyncIteration
+        if self._next is None:
+            self._next = await self._get.receive()
+        if isinstance(self._next, BaseException):
+            raise self._next
+        piece: str | Generation = self._next
+        self._next, self._over = None, isinstance(piece, Generation)
+        return piece
+
+    async def leave(self) -> None:
+        """Want nothing any more; the last one waits until the request is closed."""
+        self._put.close()
+        self._get.close()
+        if self.done:
+            return
+        self.done = True
+        if self.part is not None:
+            self.part.leave()
+        if all(member.done for member in self.wave.members):
+            self.wave.scope.cancel()
+            with anyio.CancelScope(shield=True):
+                await self.wave.closed.wait()
+
+
+def _key(request: Request) -> Hashable:
+    """Return what requests have in common that may be choices of one."""
+    o, meta = request.options, request.meta
+    warmth = (o.model, o.temperature, o.top_p, o.max_tokens, o.stop, repr(dict(o.extra)))
+    return (meta.sampling_id, meta.purpose, request.messages, *warmth, id(request.format))

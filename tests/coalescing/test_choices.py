@@ -1,0 +1,312 @@
+"""`ChoicesBackend`: siblings that start together are choices of one request."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+
+import anyio
+import pytest
+from engine_kit import yes
+from http_server import Answer, OpenAIServer
+
+from mellea_like import (
+    BestOf,
+    Budget,
+    Generation,
+    Message,
+    Outcome,
+    RejectionSamplingStrategy,
+    Request,
+    Requirement,
+    Usage,
+    Verdict,
+)
+from mellea_like.backends import FunctionBackend
+from mellea_like.backends.openai import OpenAIBackend
+from mellea_like.coalescing import ChoicesBackend
+from mellea_like.errors import BackendUnavailable, InvalidRequest, ShutdownError
+
+pytestmark = pytest.mark.anyio
+
+ASKED = Request((Message("user", "do"),))
+PROMPT = 100
+
+
+class Server:
+    """A server of the test's own: each choice says its words, one a second, as told.
+
+    Attributes:
+        sent: the number of choices of each request.
+        closed: requests that were left before their end.
+    """
+
+    def __init__(self, *choices, ignores=False, error=None):
+        self.choices = choices
+        self.ignores = ignores
+        self.error = error
+        self.sent = []
+        self.closed = 0
+        self.in_flight = 0
+
+    async def generate(self, request):
+        async with self.stream(request) as pieces:
+            return [piece async for piece in pieces][-1]
+
+    @contextlib.asynccontextmanager
+    async def stream(self, request):
+        async with (
+            self.stream_choices(request, 1) as choices,
+            contextlib.aclosing(self._alone(choices)) as pieces,
+        ):
+            yield pieces
+
+    async def _alone(self, choices):
+        async for _, piece in choices:
+            yield piece
+
+    @contextlib.asynccontextmanager
+    async def stream_choices(self, request, n):
+        self.sent.append(n)
+        self.in_flight += 1
+        first = sum(self.sent[:-1]) if n == 1 else 0
+        meter = request.meter.start()
+        meter.update(input_tokens=PROMPT)
+        pieces = self._pieces(1 if self.ignores else n, first, meter, n)
+        try:
+            yield pieces
+        finally:
+            await pieces.aclose()
+            self.in_flight -= 1
+            self.closed += not meter.settled and self.error is None
+
+    async def _pieces(self, n, first, meter, asked):
+        await anyio.sleep(1)
+        if self.error is not None and (asked > 1 or not isinstance(self.error, InvalidRequest)):
+            raise self.error
+        texts = [self.choices[(first + i) % len(self.choices)].split(" ") for i in range(n)]
+        tokens = 0
+        for at in range(max(map(len, texts))):
+            for index, words in enumerate(texts):
+                if at < len(words):
+                    tokens += 1
+                    meter.update(output_tokens=tokens)
+                    yield index, words[at] + " " * (at + 1 < len(words))
+                    if at + 1 == len(words) and len(texts) > 1 and tokens < sum(map(len, texts)):
+                        yield index, Generation(" ".join(words), usage=meter.usage)
+            await anyio.sleep(1)
+        meter.settle(input_tokens=PROMPT, output_tokens=tokens)
+        last = max(range(n), key=lambda i: (len(texts[i]), i))
+        yield last, Generation(" ".join(texts[last]), usage=meter.usage)
+
+
+def strategy(backend, width=4, **settings):
+    return RejectionSamplingStrategy(
+        backend, loop_budget=1, concurrency_budget=width, options={"seed": 1}, **settings
+    )
+
+
+@pytest.mark.usefixtures("virtual_clock")
+async def test_siblings_go_as_one_request_and_pay_the_prompt_once():
+    server = Server("no a b", "no", "no c", "no d e f")
+    budget = Budget(requests=9)
+    async with ChoicesBackend(server) as backend:
+        result = await strategy(backend).sample("do", [yes], budget=budget)
+        assert backend.statistics() == (4, 4, 1, 0)
+    assert server.sent == [4]
+    assert {s.iteration: s.text for s in result.slices} == dict(
+        enumerate(["no a b", "no", "no c", "no d e f"], 1)
+    )
+    assert result.usage == Usage(1, PROMPT, 10) == Usage(budget.spent.requests, PROMPT, 10)
+    assert [s.usage.input_tokens for s in result.slices] == [25] * 4
+    # Each ends by itself, and what it wrote is its own.
+    assert [(s.iteration, s.usage.output_tokens) for s in result.slices] == [
+        (2, 1), (3, 2), (1, 3), (4, 4),
+    ]  # fmt: skip
+
+
+@pytest.mark.usefixtures("virtual_clock")
+async def test_the_winner_closes_the_request_and_what_had_arrived_is_paid_for():
+    server = Server("no a b c d", "yes it is", "no a b c d", "no a b c d")
+    async with ChoicesBackend(server) as backend:
+        result = await strategy(backend).sample("do", [yes])
+        assert server.in_flight == 0
+    assert (result.best.iteration, result.elapsed) == (2, pytest.approx(3, abs=0.1))
+    assert server.closed == 1
+    outcomes = [s.outcome for s in result.slices]
+    assert outcomes == [Outcome.PASSED, *[Outcome.CANCELLED] * 3]
+    assert result.usage.requests == result.usage.unknown == 1
+    assert result.usage.input_tokens == PROMPT
+    assert 10 <= result.usage.output_tokens <= 12
+
+
+@pytest.mark.usefixtures("virtual_clock")
+async def test_a_choice_that_is_rejected_early_leaves_the_others_alone():
+    early = Requirement(
+        "does not begin with no",
+        lambda c: not c.text.startswith("no"),
+        inline=True,
+        stream=lambda text, _: Verdict.FAIL if text.startswith("no ") else Verdict.UNKNOWN,
+    )
+    server = Server("no a b c d", "no a b c", "yes a b c d")
+    async with ChoicesBackend(server) as backend:
+        result = await strategy(backend, 3).sample("do", [early])
+    assert server.sent == [3]
+    assert server.closed == 0
+    ended = {s.iteration: (s.outcome, round(s.ended_at)) for s in result.slices}
+    assert ended == {1: (Outcome.FAILED, 1), 2: (Outcome.FAILED, 1), 3: (Outcome.PASSED, 6)}
+    assert result.usage == Usage(1, PROMPT, 14)
+
+
+@pytest.mark.usefixtures("virtual_clock")
+@pytest.mark.parametrize("how", ["ignores", "refuses"])
+async def test_a_server_without_choices_is_noticed_and_asked_one_by_one(how, caplog):
+    error = InvalidRequest("n has to be 1") if how == "refuses" else None
+    server = Server("no 1", "no 2", "no 3", ignores=how == "ignores", error=error)
+    async with ChoicesBackend(server, 3) as backend:
+        result = await strategy(backend, 3).sample("do", [yes])
+        assert f"{how} n=: choices are asked for one by one" in caplog.text
+        alone = 2 if how == "ignores" else 3
+        assert server.sent == [3, *[1] * alone]
+        assert len(result.slices) == 3
+        assert not result.errors
+        assert result.usage.output_tokens == 6
+        assert result.usage.input_tokens == (3 if how == "ignores" else 4) * PROMPT
+        if how == "ignores":  # Who got the one choice paid for it, and the others for their own.
+            assert [s.usage for s in result.slices] == [Usage(1, PROMPT, 2)] * 3
+        await strategy(backend, 3).sample("do", [yes])
+        assert server.sent == [3, *[1] * (alone + 3)]
+
+
+@pytest.mark.usefixtures("virtual_clock")
+async def test_an_error_is_everyone_s_each_with_its_own():
+    server = Server("yes", error=BackendUnavailable("overloaded"))
+    async with ChoicesBackend(server, 2) as backend:
+        with pytest.raises(BackendUnavailable, match="overloaded") as caught:
+            await strategy(backend, 2, retry=None).sample("do", [yes])
+    assert "2 iterations errored" in str(caught.value.__notes__)
+    assert server.sent == [2]
+
+
+@pytest.mark.usefixtures("virtual_clock")
+async def test_what_differs_or_comes_later_goes_by_itself():
+    server = Server("a", "b", "c")
+    async with ChoicesBackend(server, 3) as backend, anyio.create_task_group() as tasks:
+        other = Request((Message("user", "do"),), options={"temperature": 0.5})
+        for delay, request in ((0, ASKED), (0, other), (0, ASKED), (1, ASKED)):
+            await anyio.sleep(delay)
+            tasks.start_soon(backend.generate, request)
+    assert sorted(server.sent) == [1, 1, 2]
+
+
+@pytest.mark.usefixtures("virtual_clock")
+async def test_who_leaves_before_it_is_sent_takes_no_choice():
+    server = Server("a", "b", "c")
+    async with ChoicesBackend(server, 4, window=1.0) as backend:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(backend.generate, ASKED)
+            tasks.start_soon(backend.generate, ASKED)
+            with anyio.move_on_after(0.5):
+                await backend.generate(ASKED)
+        assert server.sent == [2]
+        with anyio.move_on_after(0.5):  # Alone: nothing is sent at all.
+            await backend.generate(ASKED)
+    assert server.sent == [2]
+
+
+@pytest.mark.usefixtures("virtual_clock")
+async def test_leaving_the_block_closes_what_runs():
+    server = Server("a b c d e f g h")
+    caught = []
+
+    async def ask(backend):
+        try:
+            await backend.generate(ASKED)
+        except ShutdownError as exc:
+            caught.append(exc)
+
+    async with ChoicesBackend(server, 2) as backend, anyio.create_task_group() as tasks:
+        tasks.start_soon(ask, backend)
+        tasks.start_soon(ask, backend)
+        await anyio.sleep(3)
+        await backend.abort()
+        assert server.in_flight == 0
+    assert len(caught) == 2
+    with pytest.raises(ShutdownError, match="is not open: use `async with`"):
+        await backend.generate(ASKED)
+
+
+@pytest.mark.usefixtures("virtual_clock")
+async def test_all_choices_are_scored_by_a_selection():
+    server = Server("yes a", "yes a b", "yes", "yes c")
+    async with ChoicesBackend(server) as backend:
+        best = BestOf(lambda c: float(len(c.text)), n=4, inline=True)
+        result = await strategy(backend, selection=best).sample("do", [yes])
+    assert (result.best.iteration, server.sent) == (2, [4])
+
+
+def test_a_backend_of_one_choice_is_refused():
+    with pytest.raises(TypeError, match="takes a backend with stream_choices, such as OpenAI"):
+        ChoicesBackend(FunctionBackend(lambda request: "x"))
+
+
+# --- on the wire ------------------------------------------------------------------------------
+
+
+def chunk(index, text=None, ended=None):
+    delta = {} if text is None else {"content": text}
+    choices = [{"index": index, "delta": delta, "finish_reason": ended}]
+    return json.dumps({"model": "m", "choices": choices})
+
+
+async def test_interleaved_choices_of_a_real_server():
+    usage = {"prompt_tokens": 40, "completion_tokens": 7}
+    events = (
+        *(chunk(0, "no"), chunk(2, "yes "), chunk(1, "n"), chunk(0, None, "stop")),
+        *(chunk(1, "o"), chunk(1, None, "length"), chunk(2, "it is"), chunk(2, None, "stop")),
+        *(json.dumps({"choices": [], "usage": usage}), "[DONE]"),
+    )
+    with OpenAIServer(Answer(events=events)) as server:
+        inner = OpenAIBackend("m", base_url=server.url)
+        async with inner.stream_choices(ASKED, 3) as choices:
+            found = [item async for item in choices]
+        assert [item for item in found if isinstance(item[1], str)] == [
+            (0, "no"), (2, "yes "), (1, "n"), (1, "o"), (2, "it is"),
+        ]  # fmt: skip
+        whole = {index: item for index, item in found if isinstance(item, Generation)}
+        assert {i: (g.text, g.finish_reason) for i, g in whole.items()} == {
+            0: ("no", "stop"), 1: ("no", "length"), 2: ("yes it is", "stop"),
+        }  # fmt: skip
+        assert whole[2].usage == Usage(1, 40, 7)
+        async with ChoicesBackend(inner, 3) as backend:
+            result = await strategy(backend, 3).sample("do", [yes])
+        assert result.success
+        assert result.usage == Usage(1, 40, 7)
+        assert [body["n"] for body in server.requests] == [3, 3]
+        await inner.aclose()
+
+
+async def test_a_win_closes_the_connection_of_all_choices():
+    async def write(send):
+        send.head(200, "text/event-stream", {})
+        for event in (chunk(0, "no"), chunk(1, "yes"), chunk(1, None, "stop")):
+            send.event(event)
+        await anyio.sleep(30)
+
+    with OpenAIServer(Answer(write=write)) as server:
+        inner = OpenAIBackend("m", base_url=server.url)
+        async with ChoicesBackend(inner, 2) as backend:
+            result = await strategy(backend, 2).sample("do", [yes])
+            assert result.best.iteration == 2
+            await server.wait_until(lambda: server.disconnected == 1)
+        await inner.aclose()
+
+
+async def test_a_real_server_that_ignores_n_is_asked_one_by_one():
+    with OpenAIServer(Answer("no")) as server:
+        inner = OpenAIBackend("m", base_url=server.url)
+        async with ChoicesBackend(inner, 3) as backend:
+            result = await strategy(backend, 3).sample("do", [yes])
+        await inner.aclose()
+    assert [body.get("n") for body in server.requests] == [3, None, None]
+    assert [s.usage for s in result.slices] == [Usage(1, 7, 4)] * 3
