@@ -237,8 +237,10 @@ NOISES = (0.0, 0.05, 0.1, 0.2)
 QUALITIES: dict[str, Callable[[random.Random], float]] = {
     "normal, 0.6 ± 0.1": lambda chance: chance.gauss(0.6, 0.1),
     "beta(8, 2)": lambda chance: chance.betavariate(8, 2),
+    "beta(2, 2), at most 1": lambda chance: chance.betavariate(2, 2),
+    "uniform, at most 1": lambda chance: chance.random(),
 }
-COSTS = (0.0008, 0.001, 0.0013, 0.0016, 0.002, 0.0025, 0.0032, 0.004)
+COSTS = (0.0008, 0.001, 0.0013, 0.0016, 0.002, 0.0025, 0.0032, 0.004, 0.006, 0.009)
 SCORED = 32
 
 
@@ -253,19 +255,24 @@ def stopping(rounds: int) -> None:
     for (name, quality), noise in itertools.product(QUALITIES.items(), NOISES):
         chances = [random.Random(f"{name}/{n}") for n in range(number)]
         true = [[quality(chance) for _ in range(SCORED)] for chance in chances]
+        highest = 1.0 if name.endswith("at most 1") else None
+        most = highest or math.inf
         scores = [
-            [value + chance.gauss(0, noise) for value in values]
+            [min(most, value + chance.gauss(0, noise)) for value in values]
             for chance, values in zip(chances, true, strict=True)
         ]
         tasks = [[(repr(score), 1) for score in drawn] for drawn in scores]
         fixed = statistics.fmean(
-            max(zip(drawn, values, strict=True))[1]
-            for drawn, values in zip(scores, true, strict=True)
+            values[drawn.index(max(drawn))] for drawn, values in zip(scores, true, strict=True)
         )
         rows: list[tuple[float, float, float]] = []
         for cost in COSTS:
             rule = BestOf(
-                lambda c: float(c.text), stop="expected-improvement", cost=cost, inline=True
+                lambda c: float(c.text),
+                stop="expected-improvement",
+                cost=cost,
+                inline=True,
+                highest=highest,
             )
             results = calls(tasks, rule, 1, SCORED)
             got = (

@@ -88,6 +88,11 @@ class _JudgeScore:
             raise ValueError(msg)
         _ = self._asking  # A judge that is no backend is refused here.
 
+    @property
+    def highest(self) -> float:
+        """The highest score there can be."""
+        return self.scale[1]
+
     @cached_property
     def _asking(self) -> RejectionSamplingStrategy:
         return RejectionSamplingStrategy(self.judge, loop_budget=2, options={"temperature": 0.0})

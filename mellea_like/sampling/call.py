@@ -259,12 +259,15 @@ class Call:
     async def _race(self, loop_budget: int) -> None:
         race = Race(self.context, loop_budget, self._delivery)
         selection = self._settings.selection
+        comparisons: Callable[[], Awaitable[None]] | None = None
         if not isinstance(selection, str):
             # Imported lazily: most programs don't need it.
-            from mellea_like.sampling.comparing import begin_selection  # noqa: PLC0415
+            from mellea_like.sampling.comparing import begin_selection, compare  # noqa: PLC0415
 
             turns = loop_budget * self._settings.concurrency_budget
-            self._recorder.selection = begin_selection(selection, self._plan, self._settings, turns)
+            state = begin_selection(selection, self._plan, self._settings, turns)
+            self._recorder.selection = state
+            comparisons = partial(compare, self.context, state)
         scheduler = self._scheduler(loop_budget)
         # Where a draw can't fail, there is nothing to race.
         may_fail = self._recorder.selection is not None or self._can_fail()
@@ -272,10 +275,8 @@ class Call:
             await race.run_alone()
         else:
             await race.run(scheduler)
-        if self._recorder.selection is not None:
-            from mellea_like.sampling.comparing import compare  # noqa: PLC0415
-
-            await compare(self.context, self._recorder.selection)
+        if comparisons is not None:
+            await comparisons()
 
     def _can_fail(self) -> bool:
         """Tell whether a draw may fail otherwise than by its backend, or by being cut off."""

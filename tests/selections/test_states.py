@@ -11,7 +11,7 @@ from engine_kit import a_slice
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mellea_like import Generation, Message, Outcome
+from mellea_like import FunctionBackend, Generation, Message, Outcome, judge_score
 from mellea_like.core.validation import Candidate
 from mellea_like.sampling.selections import (
     BestOf,
@@ -120,10 +120,25 @@ def test_the_expected_improvement_is_that_of_draws_from_the_normal_it_takes():
     chance, n = random.Random(3), len(scores)
     mean = sum(scores) / n
     variance = sum((s - mean) ** 2 for s in scores) / (n - 1) * (1 + 1 / n) * (n - 1) / (n - 3)
-    draws = (chance.gauss(mean, variance**0.5) for _ in range(200_000))
+    draws = [chance.gauss(mean, variance**0.5) for _ in range(200_000)]
     simulated = sum(max(0.0, v - max(scores)) for v in draws) / 200_000
     assert expected_improvement(scores) == pytest.approx(simulated, rel=0.02)
     assert expected_improvement([1.0] * 4) == 0
+    # Of scores with a bound, what lies beyond it lies at it.
+    simulated = sum(max(0.0, min(v, 4.5) - max(scores)) for v in draws) / 200_000
+    assert expected_improvement(scores, 4.5) == pytest.approx(simulated, rel=0.02)
+    assert expected_improvement(scores, 4.0) == 0
+    assert expected_improvement(scores, 1e9) == pytest.approx(expected_improvement(scores))
+
+
+def test_near_the_highest_score_a_further_draw_pays_less():
+    marks = [(s, "") for s in [5.0, 7.0, 9.5, 6.0, 8.0, 7.5, 6.5, 7.0]]
+    stops = {"stop": "expected-improvement", "cost": 0.2}
+    assert hear_all(begun(BestOf(len, **stops)), marks) == 6
+    assert hear_all(begun(BestOf(len, highest=10, **stops)), marks) == 4
+    scorer = judge_score("How nice?", judge=FunctionBackend(str), scale=(1, 10))
+    assert hear_all(begun(BestOf(scorer, **stops)), marks) == 4  # A judge's scale has an end.
+    assert hear_all(begun(BestOf(scorer, highest=1000, **stops)), marks) == 6
 
 
 # --- votes --------------------------------------------------------------------------------------
@@ -269,6 +284,7 @@ async def later(*candidates):
         (lambda: BestOf(len, stop="expected-improvement"), "needs cost="),
         (lambda: BestOf(len, cost=0.1), "cost is for nothing else"),
         (lambda: BestOf(len, stop="expected-improvement", cost=-1), "a positive number, not -1"),
+        (lambda: BestOf(len, highest=1), "is for stop='expected-improvement'"),
         (lambda: Vote("key"), "function of a Candidate, not 'key'"),
         (lambda: Vote(n=-2), "not -2"),
         (lambda: Vote(confidence=95), "lies between 0.5 and 1"),

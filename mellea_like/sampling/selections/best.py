@@ -45,13 +45,17 @@ class BestOf(BaseSelection):
         stop: ``"expected-improvement"`` ends the call when a further draw no longer pays: when
             the score it is expected to add to the best is less than ``cost``.
         cost: what a draw costs, in units of the score; for ``stop``.
+        highest: the highest score there can be, for ``stop``: the nearer the best one is, the less
+            a further draw can add. By default the end of a `judge_score`'s scale; else None, for
+            scores without such a bound.
         inline: whether ``score`` is so quick that it may run in the event loop; otherwise one that
             is no coroutine function runs in a worker thread.
 
     Raises:
         TypeError: ``score`` is not callable, or async and ``inline``.
-        ValueError: ``n`` is below 1, ``threshold`` is not finite, ``stop`` is unknown, or one of
-            ``stop`` and ``cost`` is there without the other.
+        ValueError: ``n`` is below 1, ``threshold`` or ``highest`` is not finite, ``stop`` is
+            unknown, one of ``stop`` and ``cost`` is there without the other, or ``highest`` without
+            both.
     """
 
     score: Scorer
@@ -60,6 +64,7 @@ class BestOf(BaseSelection):
     stop: Literal["expected-improvement"] | None = None
     cost: float | None = None
     inline: bool = False
+    highest: float | None = None
 
     def __post_init__(self) -> None:
         if not callable(self.score):
@@ -83,6 +88,11 @@ class BestOf(BaseSelection):
         if self.cost is not None and not 0 < self.cost < math.inf:
             msg = f"BestOf(cost=...) is a positive number, not {self.cost!r}"
             raise ValueError(msg)
+        if self.highest is not None:
+            real_number("BestOf: highest", self.highest)
+            if self.stop is None:
+                msg = "BestOf(highest=...) is for stop='expected-improvement': give that, too"
+                raise ValueError(msg)
 
     @property
     def mark(self) -> Callable[[Candidate], Any | Awaitable[Any]]:
@@ -106,7 +116,12 @@ class _BestOfState(SelectionState):
         if config.cost is not None:
             # An endless score says nothing of the spread of the others.
             scores = [score for score, _ in self.marks if math.isfinite(score)]
-            gain = expected_improvement(scores) if len(scores) >= FEWEST else math.inf
+            highest: float | None = config.highest
+            if highest is None:
+                highest = getattr(config.score, "highest", None)
+            gain = math.inf
+            if len(scores) >= FEWEST:
+                gain = expected_improvement(scores, highest)
             if gain < config.cost:
                 return f"a further draw would add {gain:.3g}, and costs {config.cost:g}"
         return super().enough()
@@ -126,16 +141,18 @@ class _BestOfState(SelectionState):
         )
 
 
-def expected_improvement(scores: Sequence[float]) -> float:
+def expected_improvement(scores: Sequence[float], highest: float | None = None) -> float:
     """Return by how much one further draw is expected to raise the best score.
 
     Pandora's rule (Weitzman 1979; for draws of a model arXiv 2510.01394) draws on while
     E[(v - best)+] exceeds the cost. The distribution of v is not known, so v is taken as normal
     with the mean of the scores so far and the deviation of Student's t of as many degrees of
-    freedom as they leave: few scores make the tail wider, and the rule more patient.
+    freedom as they leave: few scores make the tail wider, and the rule more patient. Where scores
+    have an upper bound, what lies beyond it is taken to lie at it: E[(min(v, bound) - best)+].
 
     Args:
         scores: those so far, at least 4.
+        highest: the bound; None for none.
 
     Returns:
         The expected improvement, in units of the score.
@@ -143,11 +160,18 @@ def expected_improvement(scores: Sequence[float]) -> float:
     n, best = len(scores), max(scores)
     degrees = n - 1
     spread = stdev(scores) * math.sqrt((1 + 1 / n) * degrees / (degrees - 2))
-    if spread == 0:
+    if spread == 0 or (highest is not None and best >= highest):
         return 0.0
-    z = (best - fmean(scores)) / spread
+    mean = fmean(scores)
+    beyond = 0.0 if highest is None else _expected_over(highest, mean, spread)
+    return _expected_over(best, mean, spread) - beyond
+
+
+def _expected_over(bar: float, mean: float, deviation: float) -> float:
+    """Return E[(v - bar)+] of a normal v."""
+    z = (bar - mean) / deviation
     density = math.exp(-z * z / 2) / math.sqrt(2 * math.pi)
-    return spread * (density - z * math.erfc(z / math.sqrt(2)) / 2)
+    return deviation * (density - z * math.erfc(z / math.sqrt(2)) / 2)
 
 
 def word_overlap(one: Candidate, other: Candidate) -> float:
