@@ -46,6 +46,14 @@ from mellea_like.hooks import (
     SamplingLoopStartPayload,
     hook,
 )
+from mellea_like.requirements.code import (
+    CodeJob,
+    CodeReport,
+    CodeRunner,
+    Sandbox,
+    passes_tests,
+    runs,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -334,3 +342,16 @@ async def a_decorated_function_keeps_its_type(payload: SamplingIterationPayload)
 async def a_scope_is_a_context_manager() -> None:
     with PluginSet("guards", [Audit(), count_slices]) as guards:
         assert_type(guards, PluginSet)
+
+
+class _Service:
+    """Runs programs elsewhere."""
+
+    async def run(self, job: CodeJob) -> CodeReport:
+        return CodeReport(stdout=job.stdin)
+
+
+def check_code(sandbox: Sandbox) -> None:
+    runners: list[CodeRunner] = [sandbox, _Service()]
+    assert_type(passes_tests("assert x", names=["x"], sandbox=runners[0], weight=2.0), Requirement)
+    assert_type(runs(stdout="1", sandbox=runners[1]), Requirement)

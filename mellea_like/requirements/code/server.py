@@ -265,6 +265,7 @@ class _Server:
         self.own = own
         self.user = os.geteuid()
         self.place = ""
+        sys.path += settings["path"]
         for name in settings["preload"]:
             importlib.import_module(name)
         if own < 0:
@@ -450,7 +451,6 @@ class _Run:
             directory = os.getcwd()  # noqa: PTH109
             tempfile.tempdir = None
             os.environ.update(HOME=directory, TMPDIR=directory)
-            sys.path[:0] = self.server.settings["path"]
         except BaseException as exc:  # noqa: BLE001 (told to the server)
             os.write(started, f"{type(exc).__name__}: {exc}"[:1000].encode())
             os._exit(1)
