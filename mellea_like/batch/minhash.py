@@ -6,8 +6,6 @@ import importlib
 import zlib
 from typing import Any
 
-from mellea_like.batch.unique import normalised
-
 try:  # Without types.
     datasketch: Any = importlib.import_module("datasketch")
 except ImportError as exc:
@@ -36,7 +34,7 @@ class NearTexts:
         self._signatures: dict[tuple[int, int], Any] = {}
 
     def claim(self, item: int, iteration: int, text: str) -> int | None:
-        """Note a reply, unless one to another item is like it: return that item."""
+        """Note a normalised reply, unless one to another item is like it: return that item."""
         signature = self._empty.copy()
         signature.update_batch(_shingles(text))
         twins: list[int] = [
@@ -60,5 +58,5 @@ class NearTexts:
 
 
 def _shingles(text: str) -> list[bytes]:
-    words = normalised(text).encode("utf-8", "surrogatepass").split(b" ")
+    words = text.encode("utf-8", "surrogatepass").split(b" ")
     return [b" ".join(words[at : at + SHINGLE]) for at in range(max(1, len(words) - SHINGLE + 1))]

@@ -38,7 +38,7 @@ class Index(Protocol):
     """Finds replies that are alike, by the items and iterations that have them."""
 
     def claim(self, item: int, iteration: int, text: str) -> int | None:
-        """Note a reply, unless one to another item is like it: return that item."""
+        """Note a normalised reply, unless one to another item is like it: return that item."""
 
     def release(self, item: int, iteration: int) -> None:
         """Forget a reply."""
@@ -73,7 +73,7 @@ class UniqueReplies:
 
     def _check(self, candidate: Candidate) -> tuple[bool, str]:
         item, iteration = _ITEM.get(), current_iteration() or 0
-        twin = self._index.claim(item, iteration, candidate.text)
+        twin = self._index.claim(item, iteration, normalised(candidate.text))
         if twin is not None:
             return False, f"it says the same as the reply to item {twin}"
         self._reserved[item].add(iteration)
@@ -118,11 +118,12 @@ class UniqueReplies:
                 if stored.result is None:
                     for _, s in stored.slices:
                         if s["outcome"] == "passed" and s["text"] is not None:
-                            self._index.claim(stored.id, s["iteration"], s["text"])
+                            self._index.claim(stored.id, s["iteration"], normalised(s["text"]))
                             self._reserved.setdefault(stored.id, set()).add(s["iteration"])
                 elif (trace := stored.result["trace"]) is not None:
                     for won in winners_of(trace):
-                        self._index.claim(stored.id, won["iteration"], won["text"] or "")
+                        text = normalised(won["text"] or "")
+                        self._index.claim(stored.id, won["iteration"], text)
                     self._index.settle(stored.id)
             first = found[-1].id + 1
 
@@ -135,8 +136,8 @@ class _Exact:
         self._claimed: dict[int, dict[int, bytes]] = {}
 
     def claim(self, item: int, iteration: int, text: str) -> int | None:
-        words = normalised(text).encode("utf-8", "surrogatepass")
-        digest = hashlib.blake2b(words, digest_size=DIGEST).digest()
+        encoded = text.encode("utf-8", "surrogatepass")
+        digest = hashlib.blake2b(encoded, digest_size=DIGEST).digest()
         holder = self._holders.setdefault(digest, item)
         if holder != item:
             return holder

@@ -102,8 +102,8 @@ class Choice:
         self.draws = [] if trace is None else draws_of(trace)
         self._prompt = None if trace is None else prompt_of(trace)
         self._winners = 1 if trace is None else max(1, len(winners_of(trace)))
-        place = f"{how.seed} {item.get('journal')} {item['id']}"
-        self._random = random.Random(place)  # The same for an item, whatever comes before it.
+        # The same for an item, whatever comes before it.
+        self._random = random.Random(f"{how.seed} {item['id']} {item['label']}")
 
     def kept(self) -> list[tuple[Draw, Messages]] | LeftOut:
         """Choose replies that passed, each with its prompt."""

@@ -78,6 +78,15 @@ def test_each_format_has_its_documented_shape_under_the_items_prompt(
     assert str(made) == f"{len(rows)} rows of 2 items"
 
 
+def test_who_spoke_is_told_to_openai_and_not_to_chat_templates(tmp_path):
+    item = item_of({"text": "yes"})
+    item["trace"]["prompts"][1][0]["name"] = "ann"
+    for format, names in ("openai", ["ann", None]), ("sft", [None, None]):
+        export(RunOf([item]), tmp_path / "out", format=format)
+        [row] = lines(tmp_path / "out")
+        assert [message.get("name") for message in row["messages"]] == names
+
+
 def test_the_conversation_of_a_repair_can_be_kept(journal, tmp_path):
     export(journal, tmp_path / "out", format="sft", keep_repairs=True)
     [first, _] = lines(tmp_path / "out")
