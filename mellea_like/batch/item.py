@@ -178,12 +178,8 @@ class Work(NamedTuple):
             return job.error
         if self.unique is None:
             return await self._call(job, job.action, on_slice)
-        outcome = None
-        try:
-            heard = self.unique.begin(job.id, on_slice, job.earlier)
-            outcome = found = await self._call(job, job.action, heard)
-        finally:
-            self.unique.finish(job.id, outcome if isinstance(outcome, SamplingResult) else None)
+        with self.unique.item(job, on_slice) as sampling:
+            found = sampling.outcome = await self._call(job, job.action, sampling)
         return found
 
     async def _call(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import unicodedata
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -11,10 +12,12 @@ from mellea_like.core.backend import current_iteration
 from mellea_like.core.requirement import Requirement
 from mellea_like.core.result import SamplingResult
 from mellea_like.report.iterations import winners_of
+from mellea_like.sampling.recorder import SliceListener
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Generator
 
+    from mellea_like.batch.item import Job, Paused
     from mellea_like.batch.journal.journal import OpenJournal
     from mellea_like.core.slice import Slice
     from mellea_like.core.validation import Candidate
@@ -79,36 +82,35 @@ class UniqueReplies:
         self._reserved[item].add(iteration)
         return True, ""
 
-    def begin(
-        self, item: int, on_slice: Callable[[Slice], None] | None, earlier: Iterable[Slice] = ()
-    ) -> Callable[[Slice], None]:
-        """Say which item the current task samples from now on; return what hears of its slices.
+    @contextmanager
+    def item(self, job: Job, listener: Callable[[Slice], None] | None) -> Generator[Sampling]:
+        """Have the current task sample an item: what it doesn't win with is released at the end.
 
-        ``earlier`` are the slices from which the item goes on.
+        Yields:
+            What is to hear of the item's slices, and to be told what came of it.
         """
-        _ITEM.set(item)
-        reserved = self._reserved.setdefault(item, set())
-        for iteration in reserved - {s.iteration for s in earlier}:
+        _ITEM.set(job.id)
+        reserved = self._reserved.setdefault(job.id, set())
+        for iteration in reserved - {s.iteration for s in job.earlier}:
+            self.release(job.id, iteration)
+        sampling = Sampling(self, job.id, listener)
+        try:
+            yield sampling
+        finally:
+            kept: set[int] = set()
+            if isinstance(sampling.outcome, SamplingResult):
+                kept = {winner.iteration for winner in sampling.outcome.winners}
+            for iteration in reserved - kept:
+                self.release(job.id, iteration)
+            del self._reserved[job.id]
+            self._index.settle(job.id)
+
+    def release(self, item: int, iteration: int) -> None:
+        """Forget a reply, if it has reserved its text."""
+        reserved = self._reserved[item]
+        if iteration in reserved:
             reserved.remove(iteration)
             self._index.release(item, iteration)
-
-        def heard(slice_: Slice) -> None:
-            if not slice_.passed and slice_.iteration in reserved:
-                reserved.remove(slice_.iteration)
-                self._index.release(item, slice_.iteration)
-            if on_slice is not None:
-                on_slice(slice_)
-
-        return heard
-
-    def finish(self, item: int, outcome: SamplingResult[Any] | Exception | None) -> None:
-        """Keep what the winners of an item reserved, and release the rest."""
-        kept: set[int] = set()
-        if isinstance(outcome, SamplingResult):
-            kept = {winner.iteration for winner in outcome.winners}
-        for iteration in self._reserved.pop(item) - kept:
-            self._index.release(item, iteration)
-        self._index.settle(item)
 
     async def load(self, journal: OpenJournal) -> None:
         """Reserve what items won with in an earlier run, or would have if it hadn't been killed."""
@@ -126,6 +128,28 @@ class UniqueReplies:
                         self._index.claim(stored.id, won["iteration"], text)
                     self._index.settle(stored.id)
             first = found[-1].id + 1
+
+
+class Sampling(SliceListener):
+    """Releases the text of each slice of an item that did not pass, in the step that records it.
+
+    ``outcome`` is what came of the item.
+    """
+
+    def __init__(
+        self, replies: UniqueReplies, item: int, then: Callable[[Slice], None] | None
+    ) -> None:
+        self.outcome: SamplingResult[Any] | Paused | Exception | None = None
+        self._replies = replies
+        self._item = item
+        self._then = then
+
+    def __call__(self, slice_: Slice) -> None:
+        """Hear how an iteration ended."""
+        if not slice_.passed:
+            self._replies.release(self._item, slice_.iteration)
+        if self._then is not None:
+            self._then(slice_)
 
 
 class _Exact:

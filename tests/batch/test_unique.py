@@ -138,9 +138,9 @@ async def test_what_passed_just_before_a_kill_is_reserved_until_its_item_is_draw
     replies = UniqueReplies()
     await replies.load(SimpleNamespace(lookup=lookup))
     assert replies._index.claim(0, 1, STORY) == 1
-    earlier = [SimpleNamespace(iteration=2)] if goes_on else []
-    replies.begin(1, None, earlier)
-    assert replies._index.claim(0, 1, STORY) == (1 if goes_on else None)
+    earlier = (SimpleNamespace(iteration=2),) if goes_on else ()
+    with replies.item(SimpleNamespace(id=1, earlier=earlier), None):
+        assert replies._index.claim(0, 1, STORY) == (1 if goes_on else None)
 
 
 @pytest.mark.parametrize("order", ["depth", "breadth"])
