@@ -1,13 +1,18 @@
-"""Ten thousand calls at once through one limiter: memory, what is left, and the collector's share.
+"""Ten thousand calls at once through one limiter, and what a batch's item costs.
 
-    python benchmarks/load.py            print the table
-    python benchmarks/load.py --check    and exit 1 where a number misses its target
+    python benchmarks/load.py                 print the tables
+    python benchmarks/load.py --only items    print one of them: calls, items
+    python benchmarks/load.py --check         and exit 1 where a number misses its target
 
-Each call draws up to 3 times in 4 subsamples, from a simulated backend of which half the replies
-pass, through one `ConcurrencyLimiter` of 500. Time is virtual, so what is measured is the work of
-this process and its event loop. Each row is a process of its own; memory is the peak of the
-resident set over what it was before the first call. CPU seconds with Python's collector as it is
-are compared with those inside `relaxed_gc`, the lowest of some runs each, taken in turn.
+Of the calls at once: memory, what is left, and the collector's share. Each call draws up to 3 times
+in 4 subsamples, from a simulated backend of which half the replies pass, through one
+`ConcurrencyLimiter` of 500. Time is virtual, so what is measured is the work of this process and
+its event loop. Each row is a process of its own; memory is the peak of the resident set over what
+it was before the first call. CPU seconds with Python's collector as it is are compared with those
+inside `relaxed_gc`, the lowest of some runs each, taken in turn.
+
+Of the items: microseconds of CPU of one, by workers that one would write by hand, by `sample_many`,
+with a journal, and by a bare SQLite writer of the same rows; see `_batch_rows.py`.
 """
 
 from __future__ import annotations
@@ -25,6 +30,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, cast
 
 import anyio
+from _batch_rows import costs
 
 from mellea_like import RejectionSamplingStrategy
 from mellea_like.backends.simulated import SimulatedBackend
@@ -42,6 +48,8 @@ MAX_MEBIBYTES = 512.0
 MAX_LEFT = 1000
 """Objects that may be left after all calls; one call's alone are above 200."""
 MIN_RATIO = 1.1
+MAX_BYTES = 800.0
+"""Bytes that a journal of texts of 100 characters may take for an item."""
 
 
 class Off(AbstractContextManager[None]):
@@ -154,19 +162,8 @@ def faults(ran: dict[str, Any], calls: int) -> list[str]:
     return wrong
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
-    parser.add_argument("--check", action="store_true", help="exit 1 where a number misses")
-    parser.add_argument("--calls", type=int, default=CALLS, help="calls at once (default 10,000)")
-    parser.add_argument("--rounds", type=int, default=2, help="runs of each kind (default 2)")
-    parser.add_argument("--loops", nargs="+", choices=LOOPS, default=list(LOOPS))
-    parser.add_argument("--limiters", nargs="+", choices=LIMITERS, default=["concurrency"])
-    parser.add_argument("--collectors", nargs="*", choices=COLLECTORS, default=["relaxed"])
-    parser.add_argument("--one", nargs=3, help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.one:
-        print(json.dumps(measure(*arguments.one, arguments.calls)))
-        return 0
+def calls_table(arguments: argparse.Namespace) -> list[str]:
+    """Print what calls at once take; return what misses its target."""
     missed: list[str] = []
     print("| loop | limiter | collector | CPU s | times the default's speed | MiB | objects left |")
     print("|---|---|---|---|---|---|---|")
@@ -185,6 +182,46 @@ def main() -> int:
                 print("|", " | ".join([*row, f"{ran['mebibytes']:.0f}", str(ran["objects"])]), "|")
                 if kind == "relaxed" and ratio < MIN_RATIO:
                     missed.append(f"{loop}: relaxed_gc is only {ratio:.2f} times as fast")
+    return missed
+
+
+def items_table(items: int, rounds: int) -> list[str]:
+    """Print what an item of a batch costs; return what misses its target."""
+    best = costs(items, rounds)
+    cost = {kind: microseconds for kind, (microseconds, _) in best.items()}
+    size = best["journal, all text"][1]
+    beside = {"sample_many": "by hand", "journal, all text": "sample_many"}
+    beside["journal, best text"] = "sample_many"
+    print("| an item of a batch | CPU, µs | more than | by, µs | bytes |")
+    print("|---|--:|---|--:|--:|")
+    for kind, microseconds in cost.items():
+        base = beside.get(kind, "")
+        more = f"{microseconds - cost[base]:.0f}" if base else ""
+        on_disk = f"{best[kind][1]:.0f}" if best[kind][1] else ""
+        print(f"| {kind} | {microseconds:.0f} | {base} | {more} | {on_disk} |")
+    return [f"a journal: {size:.0f} bytes an item"] if size > MAX_BYTES else []
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("--check", action="store_true", help="exit 1 where a number misses")
+    parser.add_argument("--calls", type=int, default=CALLS, help="calls at once (default 10,000)")
+    parser.add_argument("--rounds", type=int, default=2, help="runs of each kind (default 2)")
+    parser.add_argument("--loops", nargs="+", choices=LOOPS, default=list(LOOPS))
+    parser.add_argument("--limiters", nargs="+", choices=LIMITERS, default=["concurrency"])
+    parser.add_argument("--collectors", nargs="*", choices=COLLECTORS, default=["relaxed"])
+    parser.add_argument("--only", choices=("calls", "items"), help="print one table")
+    parser.add_argument("--items", type=int, default=1000, help="items of a batch (default 1,000)")
+    parser.add_argument("--one", nargs=3, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.one:
+        print(json.dumps(measure(*arguments.one, arguments.calls)))
+        return 0
+    missed: list[str] = []
+    if arguments.only != "items":
+        missed += calls_table(arguments)
+    if arguments.only != "calls":
+        missed += items_table(arguments.items, 10 * arguments.rounds)
     for miss in missed:
         print("missed:", miss)
     return 1 if missed and arguments.check else 0

@@ -21,6 +21,7 @@ from mellea_like.sampling.prepare import (
     check_selection,
     plan_call,
 )
+from mellea_like.sampling.recorder import SliceListener
 from mellea_like.sampling.sync import judges_of, run_once
 from mellea_like.telemetry import Telemetry
 
@@ -327,12 +328,13 @@ class BaseSamplingStrategy:
             validation_context=validation_context,
             budget=budget,
         )
-        if on_slice is not None and not callable(on_slice):
-            msg = f"on_slice is a function of one slice, not {on_slice!r}"
-            raise TypeError(msg)
-        if on_slice is not None and yields(on_slice):
-            msg = f"on_slice is a generator function, which would never run: {on_slice!r} yields"
-            raise TypeError(msg)
+        if on_slice is not None and not isinstance(on_slice, SliceListener):
+            if not callable(on_slice):
+                msg = f"on_slice is a function of one slice, not {on_slice!r}"
+                raise TypeError(msg)
+            if yields(on_slice):
+                msg = f"on_slice is a generator function and would never run: {on_slice!r} yields"
+                raise TypeError(msg)
         return await Call(self, plan, on_slice).run()
 
     @overload
