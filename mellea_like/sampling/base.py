@@ -333,7 +333,7 @@ class BaseSamplingStrategy:
                 msg = f"on_slice is a function of one slice, not {on_slice!r}"
                 raise TypeError(msg)
             if yields(on_slice):
-                msg = f"on_slice is a generator function and would never run: {on_slice!r} yields"
+                msg = f"on_slice is a generator function, which would never run: {on_slice!r}"
                 raise TypeError(msg)
         return await Call(self, plan, on_slice).run()
 
