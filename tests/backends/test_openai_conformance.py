@@ -32,6 +32,7 @@ async def test_openai_backend_keeps_every_promise(keep_alive):
     assert {"cancellation", "stream", "errors"} <= set(rules)
 
 
+@pytest.mark.alone
 async def test_llama_cpp_backend_keeps_every_promise(tmp_path):
     build_bigram_gguf("one two three four five six seven eight nine ten", tmp_path / "m.gguf")
     failing = Request((Message("user", "x" * 10_000),))
