@@ -10,7 +10,6 @@ from mellea_like.batch.batch_run import BatchRun, Order
 from mellea_like.batch.identity import identity_of
 from mellea_like.batch.item import Work
 from mellea_like.batch.rounds import why_not_in_rounds
-from mellea_like.batch.unique import UniqueReplies, threshold_of
 from mellea_like.core.argument_checks import is_async, takes, whole_number
 from mellea_like.sampling.base import BaseSamplingStrategy
 from mellea_like.sampling.prepare import plan_call
@@ -230,8 +229,10 @@ def sample_many(
         msg = f"on_progress is a plain function of one Progress, not {on_progress!r}"
         raise TypeError(msg)
     replies = None
-    if (threshold := threshold_of(unique)) is not None:
-        replies = UniqueReplies(threshold)
+    if unique is not False:
+        from mellea_like.batch.unique import UniqueReplies  # noqa: PLC0415 (few runs need it)
+
+        replies = UniqueReplies(unique)
         requirements = (*requirements, replies.requirement)
     # Finds the mistakes that would be every item's, before the first one is sampled.
     plan_call(

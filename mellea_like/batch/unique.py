@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Protocol
 
+from mellea_like.core.argument_checks import real_number
 from mellea_like.core.backend import current_iteration
 from mellea_like.core.requirement import Requirement
 from mellea_like.core.result import SamplingResult
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from mellea_like.core.slice import Slice
     from mellea_like.core.validation import Candidate
 
-__all__ = ["UNIQUE", "UniqueReplies", "normalised", "threshold_of"]
+__all__ = ["UNIQUE", "UniqueReplies", "normalised"]
 
 UNIQUE = "unlike the replies to other items"
 """How the description of the requirement begins."""
@@ -57,11 +58,13 @@ class UniqueReplies:
     reservation whose reply does not win its call is released. Draws of one item may be alike.
 
     Args:
-        threshold: 1.0 compares normalised texts; less is the Jaccard similarity from which on texts
-            are alike.
+        threshold: True, or 1.0, compares normalised texts; less is the Jaccard similarity from
+            which on texts are alike.
     """
 
-    def __init__(self, threshold: float = 1.0) -> None:
+    def __init__(self, threshold: float = True) -> None:  # noqa: FBT002 (as `sample_many` takes it)
+        if threshold is not True:
+            real_number("sample_many: unique", threshold, over=0.0, most=1.0)
         self._index: Index = _Exact()
         about = f"{UNIQUE} (the same text)"
         if threshold < 1:
@@ -184,16 +187,3 @@ def normalised(text: str) -> str:
     That is Unicode's compatibility form (NFKC), case-folded, with single blanks between words.
     """
     return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
-
-
-def threshold_of(unique: bool | float) -> float | None:  # noqa: FBT001 (as `sample_many` takes it)
-    """Read the argument ``unique`` of `sample_many`; None where replies may be alike."""
-    if isinstance(unique, bool):
-        return 1.0 if unique else None
-    if not isinstance(unique, int | float):
-        msg = f"unique is True, False or a similarity, not {unique!r}"
-        raise TypeError(msg)
-    if not 0 < unique <= 1:
-        msg = f"unique: a similarity is over 0 and at most 1, not {unique!r}"
-        raise ValueError(msg)
-    return float(unique)
