@@ -43,11 +43,6 @@ pytestmark = pytest.mark.anyio
 PRICE = Price(1, 2, cached_input=0.25)
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "run.db"
-
-
 async def stored(path: Path, first: int = 0, count: int = 100):
     async with Journal(path).open(IDENTITY) as store:
         return await store.lookup(first, count)

@@ -36,11 +36,6 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "run.db"
-
-
 async def go_on(path: Path, items: int) -> int:
     """Write what is missing of so many items; return how many were there."""
     async with Journal(path).open(IDENTITY) as store:

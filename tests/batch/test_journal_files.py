@@ -38,11 +38,6 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "run.db"
-
-
 async def refusals(path: Path) -> set[str]:
     """Open, read and read again what is no journal; nothing may change."""
     before = durable(path)

@@ -25,11 +25,6 @@ def anyio_backend() -> str:
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "run.db"
-
-
-@pytest.fixture
 def lock(path: Path) -> Path:
     return path.with_name("run.db-lock")
 
