@@ -39,6 +39,7 @@ from mellea_like.runtime.event_loops import (
 )
 from mellea_like.runtime.logs import warn
 from mellea_like.sampling.iteration import derive_seed
+from mellea_like.sampling.race import first_in
 from mellea_like.sampling.selections.base import SelectionFacts, SelectionState
 from mellea_like.sampling.sender import Sender
 
@@ -268,10 +269,8 @@ class _Comparisons:
         cancellation, error = split_cancellation(exc)
         if cancellation is not None:
             if cancel_requested():
-                while isinstance(cancellation, BaseExceptionGroup):
-                    # A task group would hand it on inside another, and callers expect none.
-                    cancellation = cancellation.exceptions[0]
-                raise cancellation from None
+                # A task group would hand a group on inside another, and callers expect none.
+                raise first_in(cancellation) from None
             error = RuntimeError("the judge raised a cancellation that no one asked for")
             error.__cause__ = exc
         if not isinstance(error, Exception):

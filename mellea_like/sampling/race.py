@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from mellea_like.sampling.recorder import CallContext
     from mellea_like.sampling.scheduler import Scheduler
 
-__all__ = ["Race"]
+__all__ = ["Race", "first_in"]
 
 _FAILED = Outcome.FAILED
 
@@ -77,7 +77,7 @@ class Race:
                 except BaseExceptionGroup as group:
                     # trio's task groups raise cancellations as a group; callers expect one.
                     cancellation, _ = split_cancellation(group)
-                    raise _first_in(cancellation or group) from None
+                    raise first_in(cancellation or group) from None
                 finally:
                     late = not recorder.stopping and scope.cancel_called
         except anyio.get_cancelled_exc_class():
@@ -203,9 +203,10 @@ class Race:
             self._left = type(cancellation)(*cancellation.args)
 
 
-def _first_in(error: BaseException) -> BaseException:
+def first_in(error: BaseException) -> BaseException:
+    """Return the first exception inside a group; any other as it is."""
     inside: tuple[BaseException, ...] = getattr(error, "exceptions", ())
-    return _first_in(inside[0]) if inside else error
+    return first_in(inside[0]) if inside else error
 
 
 def _task_name(sampling_id: str, chain: int | str) -> str:

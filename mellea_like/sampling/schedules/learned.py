@@ -314,7 +314,7 @@ class PassRates:
         Returns:
             What hears of them, in place of `learn`.
         """
-        return CallDraws(self, key)
+        return CallDraws(key, self.learn, self._called)
 
     def strength(self, key: Hashable) -> float | None:
         """Say as how many draws it counts for a call how often other calls' draws passed.
@@ -350,11 +350,16 @@ class PassRates:
 class CallDraws:
     """What the draws of one call came to; made by `PassRates.call`."""
 
-    __slots__ = ("_rates", "draws", "key", "passes")
+    __slots__ = ("_called", "_learn", "draws", "key", "passes")
 
-    def __init__(self, rates: PassRates, key: Hashable) -> None:
-        self._rates = rates
+    def __init__(
+        self,
+        key: Hashable,
+        learn: Callable[[Hashable, Slice], None],
+        called: Callable[[CallDraws], None],
+    ) -> None:
         self.key = key
+        self._learn, self._called = learn, called
         self.draws = self.passes = 0
 
     def learn(self, slice_: Slice) -> None:
@@ -363,13 +368,13 @@ class CallDraws:
         Args:
             slice_: its record.
         """
-        self._rates.learn(self.key, slice_)
+        self._learn(self.key, slice_)
         if slice_.outcome is Outcome.PASSED or slice_.outcome is Outcome.FAILED:
             self.draws += 1
             self.passes += slice_.outcome is Outcome.PASSED
             if self.draws == 1:
                 # Known from now on: why a call's draws end makes no difference to a likelihood.
-                self._rates._called(self)
+                self._called(self)
 
 
 class _Counts:
