@@ -210,8 +210,8 @@ def _facts(slice_: Mapping[str, Any]) -> Html:
         f"{seconds(slice_['started_at'])} to {seconds(slice_['ended_at'])}",
         ", ".join(tokens_of(usage, count)),
         f"{plural(usage.requests, 'request')}{unknown}",
-        usage.cache_hits and f"{count(usage.cache_hits)} from the cache",
-        slice_["model"],
+        f"{count(usage.cache_hits)} from the cache" if usage.cache_hits else "",
+        slice_["model"] or slice_.get("asked"),
         slice_["finish_reason"] and f"ended by {slice_['finish_reason']}",
     ]
     return html('<p class="note">{}</p>', " · ".join(fact for fact in facts if fact))
