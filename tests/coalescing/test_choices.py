@@ -26,6 +26,7 @@ from mellea_like.backends import FunctionBackend
 from mellea_like.backends.openai import OpenAIBackend
 from mellea_like.coalescing import ChoicesBackend
 from mellea_like.errors import BackendUnavailable, InvalidRequest, ShutdownError
+from mellea_like.testing import check_backend
 
 pytestmark = pytest.mark.anyio
 
@@ -310,3 +311,19 @@ async def test_a_real_server_that_ignores_n_is_asked_one_by_one():
         await inner.aclose()
     assert [body.get("n") for body in server.requests] == [3, None, None]
     assert [s.usage for s in result.slices] == [Usage(1, 7, 4)] * 3
+
+
+async def test_it_keeps_every_promise_of_a_backend():
+    def several(number, body):
+        events = [chunk(i, f"reply {number}") for i in range(body.get("n", 1))]
+        ends = [chunk(i, None, "stop") for i in range(body.get("n", 1))]
+        usage = {"prompt_tokens": 7, "completion_tokens": 2}
+        usage_chunk = json.dumps({"choices": [], "usage": usage})
+        return Answer(events=(*events, *ends, usage_chunk, "[DONE]"), wait=0.02)
+
+    with OpenAIServer(choose=several) as server:
+        inner = OpenAIBackend("m", base_url=server.url)
+        async with ChoicesBackend(inner, 2) as backend:
+            assert "stream" in await check_backend(lambda: backend)
+            assert backend.statistics().joint > 0
+        await inner.aclose()
