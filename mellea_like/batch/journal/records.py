@@ -252,9 +252,9 @@ def _trace(
     ]
     said: dict[str, Any]
     for said in [words] if "index" in words else words:
-        slice_ = slices[said.pop("index")]
-        slice_ |= said
-        _put_back(slice_, own)
+        at: int = said.pop("index")
+        slices[at] |= said
+        _put_back(slices[at], own)
     for message in (message for prompt in trace["prompts"] for message in prompt):
         message.setdefault("content", own)
     costs = [usage_from_dict(body["usage"]) for body in slices]
