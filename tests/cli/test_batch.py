@@ -422,7 +422,7 @@ def test_a_damaged_journal_is_not_said_to_go_on(batch, tmp_path):
     journal = ("--journal", str(path))
     assert batch(*journal)[0] == 0
     whole = path.read_bytes()
-    path.write_bytes(whole.replace(b'{"iteration"', b'["iteration"'))
+    path.write_bytes(whole.replace(b'{"started_at"', b'["started_at"'))
     _, _, err = batch(*journal, "--resume")
     assert "is damaged" in err
     assert "Stopped after 0 of 5 rows.\n" in err
