@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import anyio
 import pyarrow as pa
 import pytest
 from shard_kit import Calls, block, sampler
 
+from mellea_like import RejectionSamplingStrategy, Requirement
+from mellea_like.backends import FunctionBackend
 from mellea_like.batch.ray.shards import POSITION, ShardSampler, ShardWork, prompt_maker
 from mellea_like.errors import JournalError
 
@@ -65,6 +69,30 @@ async def test_rows_with_a_key_are_found_wherever_they_stand(tmp_path, quick):
     rows = (await actor(pa.table({"id": [1, 2]}))).to_pylist()
     assert len(quick.asked) == 2
     assert all(row["replayed"] for row in rows)
+
+
+async def test_with_more_and_more_turns_each_row_of_all_shards_has_a_draw_before_any_has_another(
+    tmp_path,
+):
+    drawn = []
+    third = Requirement("the third", lambda c: c.text == "3", inline=True, check_only=True)
+
+    def reply(request):
+        drawn.append((request.messages[-1].content, request.meta.iteration))
+        return str(request.meta.iteration)
+
+    for turns in (1, 2, 3):
+        make = partial(
+            RejectionSamplingStrategy,
+            FunctionBackend(reply),
+            loop_budget=turns,
+            requirements=[third],
+        )
+        actor = sampler(make, journal_dir=str(tmp_path), calls=1)
+        rows = [row for at in (0, 2) for row in (await actor(block(at, at + 2))).to_pylist()]
+        assert {row["success"] for row in rows} == {turns == 3}
+    assert drawn == [(f"row {n}", turn) for turn in (1, 2, 3) for n in range(4)]
+    assert {row["requests"] for row in rows} == {3}
 
 
 async def test_another_prompt_is_refused_for_the_same_journals(tmp_path, quick):

@@ -204,6 +204,13 @@ def a_worker_with_a_limit_is_killed(directory):
     return seen(rows, log)
 
 
+def said_so():
+    from mellea_like import RejectionSamplingStrategy
+    from mellea_like.backends import FunctionBackend
+
+    return RejectionSamplingStrategy(FunctionBackend(lambda request: os.environ["SAID"]))
+
+
 def small_matters(directory):
     said = {}
 
@@ -251,6 +258,14 @@ def small_matters(directory):
     ).take_all()
     said["equal"] = [len(rows), len(noted(log)), len(list(Path(journals).glob("*.db")))]
     said["columns"] = list(rows[0])
+    refused("too few", NoRoom, actors=(1, 2), num_gpus=0.5)
+    refused("none of them", NoRoom, actors=1, resources={"licence": 1})
+    refused("fewer than least", ValueError, actors=(2, 1))
+    env = {"env_vars": {"SAID": "so"}}
+    rows = sample_dataset(
+        ray.data.range(40), said_so, prompt="{{ id }}", actors=(1, 2), runtime_env=env
+    ).take_all()
+    said["variable"] = sorted({row["output"] for row in rows})
     empty, log = sampled(f"{directory}/none", 0, actors=1)
     said["empty"] = len(empty.take_all())
 

@@ -78,6 +78,10 @@ def test_what_is_wrong_is_said_before_anything_runs_and_what_is_done_is_not_done
     assert set(said["again"]["calls"].values()) == {1}
     assert said["equal"] == [90, 90, 3]  # Equal rows are sampled each; one block is cut in three.
     assert said["columns"][:3] == ["id", "output", "result_output"]
+    assert "the cluster has 0 of GPU, and 2 actors of 0.5 need 1" in said["too few"]
+    assert "the cluster has 0 of licence" in said["none of them"]
+    assert "actors" in said["fewer than least"]
+    assert said["variable"] == ["so"]
     assert said["empty"] == 0
 
 

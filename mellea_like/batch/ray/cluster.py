@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Generator, Mapping
     from pathlib import Path
 
     from mellea_like.batch.ray.cluster_limit import Ask, ClusterLimit, LimitKeeper
@@ -47,13 +47,28 @@ def ray_module() -> Any:
     return ray
 
 
-def check_room(actors: int, cpus: float, patience: float = 10.0) -> None:
-    """Raise `NoRoom` where the running cluster has none, not even after a moment."""
+def check_room(
+    actors: int, cpus: float, others: Mapping[str, float] | None = None, patience: float = 10.0
+) -> None:
+    """Raise `NoRoom` where the running cluster has none, not even after a moment.
+
+    The ``others`` are what an actor needs besides CPUs, such as GPUs.
+    """
     # The actors of a dataset that has just been read need that moment to leave.
     ray = ray_module()
     until = time.monotonic() + patience
     while True:
-        nodes = [node["Resources"].get("CPU", 0.0) for node in ray.nodes() if node["Alive"]]
+        alive = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        nodes = [resources.get("CPU", 0.0) for resources in alive]
+        for name, each in (others or {}).items():
+            there = sum(resources.get(name, 0.0) for resources in alive)
+            if there + SLACK < actors * each:
+                msg = (
+                    f"the cluster has {there:g} of {name}, and {actors} actors of {each:g} need"
+                    f" {actors * each:g}: Ray Data would wait forever; use fewer actors or a"
+                    " larger cluster"
+                )
+                raise NoRoom(msg)
         total, free = sum(nodes), ray.available_resources().get("CPU", 0.0)
         missing = _shortage(total, free, actors, cpus)
         if missing is None:

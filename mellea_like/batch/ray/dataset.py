@@ -38,9 +38,12 @@ def sample_dataset(
     requirements: Iterable[Requirement | str] = (),
     format: Any = None,
     options: Options | Mapping[str, Any] | None = None,
-    actors: int = 2,
+    actors: int | tuple[int, int] = 2,
     calls_per_actor: int = 16,
     cpus_per_actor: float = 1.0,
+    num_gpus: float | None = None,
+    resources: Mapping[str, float] | None = None,
+    runtime_env: Mapping[str, Any] | None = None,
     rows_per_shard: int | None = None,
     key: str | None = None,
     journal_dir: str | Path | None = None,
@@ -73,10 +76,15 @@ def sample_dataset(
         requirements: what each reply must meet besides what the strategy requires.
         format: the type that replies are parsed to; the column ``value`` has them as JSON.
         options: how to generate; by default as the strategy says.
-        actors: how many actors, each in its own process.
+        actors: how many actors, each in its own process; or ``(min, max)``, between which Ray
+            Data has as many as there is work for.
         calls_per_actor: how many calls each makes at a time, on one event loop.
         cpus_per_actor: the CPUs that Ray counts for an actor. Calls wait more than they compute, so
             a part of one is often right.
+        num_gpus: the GPUs that Ray counts for an actor, which may be a part of one; for models that
+            ``make_strategy`` loads.
+        resources: the custom resources that Ray counts for an actor, by their names.
+        runtime_env: the environment of the actors, as Ray has it: packages, variables, files.
         rows_per_shard: how many rows are given to an actor at once, and share a journal; by default
             twice as many as it makes calls at a time.
         key: the column that names a row, different in each. By default rows are told apart by their
@@ -93,8 +101,8 @@ def sample_dataset(
         The dataset of results.
 
     Raises:
-        NoRoom: the cluster lacks a free CPU beyond those for the actors, without which Ray Data
-            waits forever and says nothing.
+        NoRoom: the cluster lacks the GPUs or custom resources of the actors (of ``max`` of them),
+            or a free CPU beyond theirs: Ray Data would wait forever and say nothing.
         TypeError: something is of the wrong type, can't be sent to an actor, or both or neither of
             ``prompt`` and ``action`` are given.
         ValueError: a number is out of its range, the prompt isn't a template, or a column is
@@ -102,7 +110,11 @@ def sample_dataset(
         RuntimeError: Ray does not run in this process.
     """
     ray = ray_module()
-    whole_number("sample_dataset: actors", actors)
+    fewest, most = actors if isinstance(actors, tuple) else (actors, actors)
+    whole_number("sample_dataset: actors", fewest)
+    whole_number("sample_dataset: actors", most, least=fewest)
+    if num_gpus is not None:
+        real_number("sample_dataset: num_gpus", num_gpus, least=0)
     whole_number("sample_dataset: calls_per_actor", calls_per_actor)
     real_number("sample_dataset: cpus_per_actor", cpus_per_actor, least=0)
     rows = 2 * calls_per_actor if rows_per_shard is None else rows_per_shard
@@ -133,7 +145,7 @@ def sample_dataset(
     if key is not None:
         _check_column(dataset, key)
     if check_cluster:
-        check_room(actors, cpus_per_actor)
+        check_room(most, cpus_per_actor, {"GPU": num_gpus or 0.0, **(resources or {})})
     if limits is not None:
         work.limit_actor = open_limit_actor(LimitKeeper, limits)
     shards: Any = dataset
@@ -142,20 +154,28 @@ def sample_dataset(
         shards = shards.with_column(POSITION, expressions.monotonically_increasing_id())
     shards = shards.repartition(target_num_rows_per_block=rows)
     pool = ray.data.ActorPoolStrategy(
-        size=actors,
+        min_size=fewest,
+        max_size=most,
         max_concurrent_calls_per_actor=SHARDS_AT_A_TIME,
         max_tasks_in_flight_per_actor=SHARDS_AT_A_TIME,
     )
     sampled: Dataset = shards.map_batches(
         ShardSampler,
         fn_constructor_args=(work,),
-        batch_size=None,  # A block is a shard.
+        # A block is a shard; with GPUs, Ray Data wants a number, and may join what is left of some.
+        batch_size=rows if num_gpus else None,
         batch_format="pyarrow",
         compute=pool,
         num_cpus=cpus_per_actor,
+        num_gpus=num_gpus,
+        **_given(resources=resources, runtime_env=runtime_env),
         udf_modifying_row_count=False,
     )
     return sampled
+
+
+def _given(**arguments: Mapping[str, Any] | None) -> dict[str, dict[str, Any]]:
+    return {name: dict(value) for name, value in arguments.items() if value is not None}
 
 
 def _row_action(
