@@ -483,10 +483,9 @@ class BatchRun(Generic[T]):
         if isinstance(outcome, Paused):
             assert self._waiting is not None  # noqa: S101 (only a round pauses a call)
             slices = outcome.result.slices
-            await self._waiting.add(WaitingItem(job.id, job.digest, job.attempt, slices))
             self._usage += outcome.result.usage - job.spent
-            self._window.release()
-            self._changed()
+            waits = WaitingItem(job.id, job.digest, job.attempt, slices)
+            self._waiting.add(waits, self._kept_waiting)
             return
         spent = budget_spent(outcome)
         if spent is not None:
@@ -513,6 +512,14 @@ class BatchRun(Generic[T]):
         if self._holds_back:
             self._kept_back[job.id] = item
         self._finish(item, job.spent)
+
+    def _kept_waiting(self, error: JournalError | None) -> None:
+        """Take a further item in place of one that waits for its next round."""
+        if error is not None:
+            self._abort(error)
+            return
+        self._window.release()
+        self._changed()
 
     def _committed(self, item: ItemResult[Any], before: Usage, error: JournalError | None) -> None:
         """Have an item handed on that is on the disk now; its worker has gone on meanwhile."""

@@ -15,6 +15,8 @@ from mellea_like.errors import JournalError
 from mellea_like.sampling.giving_up import may_go_on
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from mellea_like.batch.journal.journal import OpenJournal
     from mellea_like.batch.journal.reader import StoredItem
     from mellea_like.core.slice import Slice
@@ -96,13 +98,14 @@ class Waiting:
         self._block: dict[int, WaitingItem] = {}
         self._looked_up = -1
 
-    async def add(self, item: WaitingItem) -> None:
-        """Have an item wait; return when it is on the disk, where there is a journal."""
+    def add(self, item: WaitingItem, then: Callable[[JournalError | None], object]) -> None:
+        """Have an item wait; ``then`` is called when it is kept, on the disk or in memory."""
+        self.count += 1
         if self._journal is None:
             self._here[item.id] = item
+            then(None)
         else:
-            await self._journal.pause(item.id, item.attempt, item.slices)
-        self.count += 1
+            self._journal.pause(item.id, item.attempt, item.slices, then)
 
     def begin_round(self) -> None:
         """Begin to look at all items once more."""

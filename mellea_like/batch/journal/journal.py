@@ -264,12 +264,23 @@ class OpenJournal:
         self._queued.told.append(then)
         self._queued.due.set()
 
-    async def pause(self, item_id: int, attempt: int, slices: Sequence[Slice]) -> None:
-        """Leave an attempt for now; return when its slices are on the disk."""
+    def pause(
+        self,
+        item_id: int,
+        attempt: int,
+        slices: Sequence[Slice],
+        then: Callable[[JournalError | None], object],
+    ) -> None:
+        """Leave an attempt for now; ``then`` is called when its slices are on the disk."""
         for slice_ in slices:
             self.slice(item_id, attempt, slice_)
         del self._running[item_id, attempt]
-        await self.flush()
+        queued = self._queued if self._queued.size else self._writing
+        if queued is None:
+            then(None)
+        else:
+            queued.told.append(then)
+            queued.due.set()
 
     async def flush(self) -> None:
         """Return when all that is queued is on the disk; a cancellation ends the wait only."""
