@@ -205,10 +205,16 @@ def a_worker_with_a_limit_is_killed(directory):
 
 
 def said_so():
+    import anyio
+
     from mellea_like import RejectionSamplingStrategy
     from mellea_like.backends import FunctionBackend
 
-    return RejectionSamplingStrategy(FunctionBackend(lambda request: os.environ["SAID"]))
+    async def reply(request):
+        await anyio.sleep(0.2)
+        return f"{os.environ['SAID']} {os.getpid()}"
+
+    return RejectionSamplingStrategy(FunctionBackend(reply))
 
 
 def small_matters(directory):
@@ -263,9 +269,15 @@ def small_matters(directory):
     refused("fewer than least", ValueError, actors=(2, 1))
     env = {"env_vars": {"SAID": "so"}}
     rows = sample_dataset(
-        ray.data.range(40), said_so, prompt="{{ id }}", actors=(1, 2), runtime_env=env
+        ray.data.range(400),
+        said_so,
+        prompt="{{ id }}",
+        actors=(1, 2),
+        calls_per_actor=4,
+        runtime_env=env,
     ).take_all()
-    said["variable"] = sorted({row["output"] for row in rows})
+    said["variable"] = sorted({row["output"].split()[0] for row in rows})
+    said["grown to"] = len({row["output"] for row in rows})
     empty, log = sampled(f"{directory}/none", 0, actors=1)
     said["empty"] = len(empty.take_all())
 

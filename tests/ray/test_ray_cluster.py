@@ -82,6 +82,7 @@ def test_what_is_wrong_is_said_before_anything_runs_and_what_is_done_is_not_done
     assert "the cluster has 0 of licence" in said["none of them"]
     assert "actors" in said["fewer than least"]
     assert said["variable"] == ["so"]
+    assert said["grown to"] == 2
     assert said["empty"] == 0
 
 

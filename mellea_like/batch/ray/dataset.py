@@ -157,7 +157,8 @@ def sample_dataset(
         min_size=fewest,
         max_size=most,
         max_concurrent_calls_per_actor=SHARDS_AT_A_TIME,
-        max_tasks_in_flight_per_actor=SHARDS_AT_A_TIME,
+        # Ray Data adds an actor where those there are have more in flight than they work on.
+        max_tasks_in_flight_per_actor=SHARDS_AT_A_TIME * (1 if fewest == most else 2),
     )
     sampled: Dataset = shards.map_batches(
         ShardSampler,
