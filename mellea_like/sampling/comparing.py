@@ -124,10 +124,11 @@ def _warn_once(settings: Settings, message: str) -> None:
 
 def _warn_where_all_are_alike(call: CallContext) -> None:
     """Say in the log where a backend seems to ignore seeds and temperature."""
-    texts = [s.text for s in call.recorder.slices if s.generation is not None]
-    if len(texts) >= ALIKE and len(texts[0]) >= LONG and _temperature(call.plan) != 0:
-        if any(text != texts[0] for text in texts):
-            return
+    texts = (s.text for s in call.recorder.slices if s.generation is not None)
+    if len(first := next(texts, "")) < LONG or _temperature(call.plan) == 0:
+        return
+    others = list(texts)
+    if len(others) >= ALIKE - 1 and all(text == first for text in others):
         what = (
             f"{type(call.settings.selection).__name__} chooses among draws, and all that it got"
             f" from {type(innermost(call.plan.backend)).__name__} are the same text, as if seeds"
