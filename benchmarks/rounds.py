@@ -121,7 +121,7 @@ def misses(found: dict[float, dict[str, float]], times: float = 1.25) -> list[st
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--check", action="store_true", help="exit 1 where a number misses")
     parser.add_argument("--orders", type=int, default=40, help="orders (default 40)")
     arguments = parser.parse_args()

@@ -308,13 +308,13 @@ def _records_of(item: ItemResult[Any], *, as_value: bool = False) -> list[dict[s
     result = item.result
     if result is None or result.decision is None or result.decision.kind != "collect":
         return [whole]
-    passed = {"success": True, "status": "passed", "reasons": [], "error": None}
+    passed: dict[str, Any] = {"success": True, "status": "passed", "reasons": [], "error": None}
     outputs = (_output(winner.text, as_value=as_value) for winner in result.winners)
     records = [whole | passed | {"output": output} for output in outputs]
     if not item.success:
         too_few = f"only {len(records)} passed"
         records.append(whole | {"output": None, "reasons": [too_few]})
-    nothing = {"iterations": 0, "elapsed": 0.0, "usage": usage_to_dict(Usage())}
+    nothing: dict[str, Any] = {"iterations": 0, "elapsed": 0.0, "usage": usage_to_dict(Usage())}
     return [records[0], *(record | nothing for record in records[1:])]
 
 
