@@ -283,3 +283,27 @@ async def test_the_failure_of_a_slow_consumers_journal_comes_after_what_was_kept
         with pytest.raises(StopAsyncIteration):
             await anext(results)
     assert sorted(seen) == sorted(journal.finished)
+
+
+@pytest.mark.parametrize(
+    ("commit", "begun", "handed_on"),
+    [(0.5, [0, 1, 2, 3], [1.5, 2.5, 3.5, 4.5]), (5, [0, 1, 6, 7], [6, 7, 12, 13])],
+    ids=["a quick disk", "a slow disk"],
+)
+async def test_a_worker_goes_on_while_its_commit_is_under_way(
+    virtual_clock, commit, begun, handed_on
+):
+    started, times = [], []
+
+    def plan(prompt):
+        started.append(anyio.current_time())
+        return "yes"
+
+    batch = sample_many(
+        strategy(Plan(plan)), ["a", "b", "c", "d"], concurrency=1, journal=MemoryJournal(commit)
+    )
+    async with batch as results:
+        async for _ in results:
+            times.append(anyio.current_time())
+    assert started == pytest.approx(begun), "two items at most are not handed on"
+    assert times == pytest.approx(handed_on)
