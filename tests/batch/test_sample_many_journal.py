@@ -293,7 +293,7 @@ async def test_the_failure_of_a_slow_consumers_journal_comes_after_what_was_kept
 async def test_a_worker_goes_on_while_its_commit_is_under_way(
     virtual_clock, commit, begun, handed_on
 ):
-    started, times = [], []
+    started = []
 
     def plan(prompt):
         started.append(anyio.current_time())
@@ -303,7 +303,6 @@ async def test_a_worker_goes_on_while_its_commit_is_under_way(
         strategy(Plan(plan)), ["a", "b", "c", "d"], concurrency=1, journal=MemoryJournal(commit)
     )
     async with batch as results:
-        async for _ in results:
-            times.append(anyio.current_time())
+        times = [anyio.current_time() async for _ in results]
     assert started == pytest.approx(begun), "two items at most are not handed on"
     assert times == pytest.approx(handed_on)
