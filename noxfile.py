@@ -135,6 +135,13 @@ def ray(session: nox.Session) -> None:
 
 
 @nox.session
+def data(session: nox.Session) -> None:
+    """Read exports and runs with the libraries of those who train and analyse."""
+    environment = Environment(session, "data")
+    environment.run("pytest", ROOT / "tests" / "export" / "test_run_as_table.py")
+
+
+@nox.session
 def browser(session: nox.Session) -> None:
     """Open reports in a real Chromium; screenshots are left in ``.nox/artifacts``."""
     environment = Environment(session, "browser")
