@@ -136,7 +136,7 @@ class ChoicesBackend(BackendWrapper, Component):
         """Join the wave that gathers for the same, or begin one."""
         key = _key(request)
         wave = self._gathering.get(key)
-        if wave is None:
+        if wave is None or wave.scope.cancel_called:  # All have left that one.
             wave = self._gathering[key] = _Wave()
             self._waves.add(wave)
             self._start(self._serve, key, wave, name="mellea_like choices")
@@ -205,13 +205,15 @@ class ChoicesBackend(BackendWrapper, Component):
                         # Alone it is handed over when the stream has ended: there is no other.
                         self._charge_one(cost, members, arrived)
                     members[index].take(piece)
+                    if wave.over:
+                        break  # Whatever else comes is a choice that was left before.
+                else:
+                    if not all(arrived):
+                        self._ask_one_by_one("ignores")
         except InvalidRequest:
             if any(arrived):
                 raise
             wave.refused = True
-        else:
-            if not all(arrived):
-                self._ask_one_by_one("ignores")
         wave.settle(None)
 
     def _charge_one(self, cost: SharedCost, members: list[_Member], arrived: Sequence[int]) -> None:
@@ -249,6 +251,11 @@ class _Wave:
         self.refused = False
         self.closed = anyio.Event()
         self.scope = anyio.CancelScope()
+
+    @property
+    def over(self) -> bool:
+        """Whether each has got its reply, failed or left."""
+        return all(member.done for member in self.members)
 
     def settle(self, error: BaseException | None) -> None:
         """Tell all who have no reply yet that there is none: they fail, or ask alone."""
@@ -308,13 +315,13 @@ class _Member:
         """Want nothing any more; the last one waits until the request is closed."""
         self._put.close()
         self._get.close()
-        if self.done:
-            return
-        self.done = True
-        if self.part is not None:
-            self.part.leave()
-        if all(member.done for member in self.wave.members):
-            self.wave.scope.cancel()
+        if not self.done:
+            self.done = True
+            if self.part is not None:
+                self.part.leave()
+            if self.wave.over:
+                self.wave.scope.cancel()
+        if self.wave.over:
             with anyio.CancelScope(shield=True):
                 await self.wave.closed.wait()
 

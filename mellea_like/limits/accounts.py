@@ -208,10 +208,8 @@ def charged_tokens(end: RequestEnd, estimated: int) -> tuple[int, int]:
     """
     usage = end.usage
     sent, received = usage.input_tokens, usage.output_tokens
-    if not usage.requests:
-        return 0, 0
-    if not usage.unknown:
-        return sent, received
+    if not usage.requests or not usage.unknown:
+        return sent, received  # No request, and tokens: a part of one that another is charged for.
     if not sent and not _refused(end):
         sent = estimated
     if not received and end.generation is not None:

@@ -7,6 +7,7 @@ import json
 
 import anyio
 import pytest
+from anyio.lowlevel import checkpoint
 from engine_kit import yes
 from http_server import Answer, OpenAIServer
 
@@ -16,6 +17,7 @@ from mellea_like import (
     Generation,
     Message,
     Outcome,
+    Price,
     RejectionSamplingStrategy,
     Request,
     Requirement,
@@ -110,7 +112,8 @@ def strategy(backend, width=4, **settings):
 @pytest.mark.usefixtures("virtual_clock")
 async def test_siblings_go_as_one_request_and_pay_the_prompt_once():
     server = Server("no a b", "no", "no c", "no d e f")
-    budget = Budget(requests=9)
+    budget = Budget(money=1, prices={"m": Price(1, 2)}, assume_output_tokens=9)
+    server.model = "m"
     async with ChoicesBackend(server) as backend:
         result = await strategy(backend).sample("do", [yes], budget=budget)
         assert backend.statistics() == (4, 4, 1, 0)
@@ -118,7 +121,8 @@ async def test_siblings_go_as_one_request_and_pay_the_prompt_once():
     assert {s.iteration: s.text for s in result.slices} == dict(
         enumerate(["no a b", "no", "no c", "no d e f"], 1)
     )
-    assert result.usage == Usage(1, PROMPT, 10) == Usage(budget.spent.requests, PROMPT, 10)
+    assert result.usage == Usage(1, PROMPT, 10)
+    assert budget.spent == (1, PROMPT, 10, (PROMPT + 2 * 10) / 1e6)
     assert [s.usage.input_tokens for s in result.slices] == [25] * 4
     # Each ends by itself, and what it wrote is its own.
     assert [(s.iteration, s.usage.output_tokens) for s in result.slices] == [
@@ -157,6 +161,46 @@ async def test_a_choice_that_is_rejected_early_leaves_the_others_alone():
     ended = {s.iteration: (s.outcome, round(s.ended_at)) for s in result.slices}
     assert ended == {1: (Outcome.FAILED, 1), 2: (Outcome.FAILED, 1), 3: (Outcome.PASSED, 6)}
     assert result.usage == Usage(1, PROMPT, 14)
+
+
+@pytest.mark.usefixtures("virtual_clock")
+@pytest.mark.parametrize("second", ["yes b", "maybe b"])
+async def test_a_request_is_closed_when_no_choice_is_wanted_any_more(second):
+    early = Requirement(
+        "begins with yes",
+        lambda c: c.text.startswith("yes"),
+        inline=True,
+        stream=lambda text, _: Verdict.FAIL if text == "no " else Verdict.UNKNOWN,
+    )
+    # One choice is left at its first word, and then the other one's reply is whole.
+    server = Server("no a b c d e f", second)
+    async with ChoicesBackend(server, 2) as backend:
+        for asked in ([2], [2, 2]):  # Nor is this taken for a server that ignores n.
+            result = await strategy(backend, 2).sample("do", [early])
+            assert (server.sent, server.in_flight, server.closed) == (asked, 0, len(asked))
+            assert result.success == (second == "yes b")
+            assert result.usage == Usage(1, PROMPT, 4, 1)
+
+
+@pytest.mark.usefixtures("virtual_clock")
+async def test_who_comes_while_the_last_one_leaves_is_answered():
+    server = Server("a", "b")
+    leaving = anyio.CancelScope()
+
+    async def leave(backend):
+        with leaving:
+            await backend.generate(ASKED)
+
+    async with ChoicesBackend(server, 9, window=1.0) as backend, anyio.create_task_group() as tasks:
+        tasks.start_soon(leave, backend)
+        await anyio.sleep(0.5)
+        leaving.cancel()
+        with anyio.fail_after(60):
+            async with anyio.create_task_group() as others:
+                for _ in range(5):
+                    others.start_soon(backend.generate, ASKED)
+                    await checkpoint()
+    assert sum(server.sent) == 5
 
 
 @pytest.mark.usefixtures("virtual_clock")

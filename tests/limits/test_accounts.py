@@ -195,6 +195,7 @@ LOST = Usage(1, 0, 0, 1)
         pytest.param(Usage(), None, None, (0, 0), id="nothing was sent"),
         pytest.param(Usage(), None, asyncio.CancelledError(), (0, 0), id="cancelled before it was"),
         pytest.param(Usage(1, 3, 4), REPLY, None, (3, 4), id="known"),
+        pytest.param(Usage(0, 3, 4), REPLY, None, (3, 4), id="a part of a request of several"),
         pytest.param(Usage(1, 0, 0), REPLY, None, (0, 0), id="known to be nothing"),
         pytest.param(Usage(2, 6, 8), None, BackendTimeout(), (6, 8), id="an error, and known"),
         pytest.param(LOST, REPLY, None, (7, 6), id="a reply that nobody counted"),
