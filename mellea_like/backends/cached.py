@@ -21,7 +21,7 @@ from anyio.lowlevel import checkpoint
 from mellea_like.backends.counting import word_pieces
 from mellea_like.core.backend import BackendWrapper, Options, checked_reply, innermost
 from mellea_like.core.format import json_schema
-from mellea_like.core.generation import Generation, Usage
+from mellea_like.core.generation import Generation, TokenLogprob, Usage
 from mellea_like.errors import CacheError
 from mellea_like.runtime.logs import warn
 from mellea_like.runtime.threads import run_in_thread
@@ -235,6 +235,11 @@ def _written(reply: Generation) -> str | None:
     }
     if reply.has_value:
         plain |= {"value": reply.value, "parsed": reply.parsed}
+    if reply.logprobs:
+        plain["logprobs"] = [
+            [text, logprob, [list(other) for other in alternatives]]
+            for text, logprob, alternatives in reply.logprobs
+        ]
     with suppress(TypeError, ValueError, RecursionError):
         written = json.dumps(plain)
         if json.loads(written) == plain:
@@ -247,8 +252,12 @@ def _read(written: str) -> Generation:
     text, model, ended = plain["text"], plain["model"], plain["finish_reason"]
     if not isinstance(text, str):
         raise TypeError(text)
-    parsed = plain.get("parsed", False)
-    return Generation(text, plain.get("value"), HIT, model, ended, parsed=parsed)
+    value, parsed = plain.get("value"), plain.get("parsed", False)
+    logprobs = tuple(
+        TokenLogprob(token, logprob, tuple((other, its) for other, its in alternatives))
+        for token, logprob, alternatives in plain.get("logprobs", ())
+    )
+    return Generation(text, value, HIT, model, ended, parsed=parsed, logprobs=logprobs)
 
 
 class _File:

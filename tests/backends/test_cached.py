@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import pickle
 import sqlite3
@@ -28,6 +29,7 @@ from mellea_like import (
 from mellea_like.backends import CachedBackend, FunctionBackend, ScriptedBackend, SimulatedBackend
 from mellea_like.backends.openai import OpenAIBackend
 from mellea_like.core.backend import Options, RequestMeta
+from mellea_like.core.generation import TokenLogprob
 from mellea_like.errors import BackendUnavailable, CacheError
 from mellea_like.limits import ConcurrencyLimiter, LimitedBackend, RetryBackend
 from mellea_like.testing import check_backend
@@ -161,6 +163,16 @@ async def test_errors_and_values_beyond_json_are_not_kept(path):
     assert (await backend.generate(ASKED)).value == [1]
     assert (await backend.generate(ASKED)).value == [1]
     assert backend.statistics() == (1, 3, 1)
+    await backend.aclose()
+
+
+async def test_log_probabilities_are_kept(path):
+    logprobs = (TokenLogprob("7", -0.1, (("7", -0.1), ("8", -2.3))), TokenLogprob("!", -math.inf))
+    reply = Generation("7!", logprobs=logprobs)
+    backend = CachedBackend(ScriptedBackend([reply]), path)
+    first = await backend.generate(ASKED)
+    assert await backend.generate(ASKED) == replace(first, usage=Usage(cache_hits=1))
+    assert first.logprobs == logprobs
     await backend.aclose()
 
 
