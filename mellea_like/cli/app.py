@@ -14,7 +14,7 @@ from mellea_like.cli.option_fields import add_command
 from mellea_like.cli.sample import command as sample
 
 if TYPE_CHECKING:
-    from mellea_like.cli.signals import Ending
+    from mellea_like.cli.signals import SignalHandler
 
 __all__ = ["app"]
 
@@ -48,14 +48,14 @@ def _root(  # pyright: ignore[reportUnusedFunction]
     del show_version
 
 
-def _run_batch(options: batch.BatchOptions, ending: Ending) -> int:
+def _run_batch(options: batch.BatchOptions, signals: SignalHandler) -> int:
     """Run the command."""
     try:
         from mellea_like.cli.batch.command import run_batch  # noqa: PLC0415 (jinja2, and all of a batch)
     except ModuleNotFoundError as exc:
         msg = f"batch needs {exc.name}: pip install 'mellea-like[cli]'"
         raise Problem(msg) from exc
-    return run_batch(options, ending)
+    return run_batch(options, signals)
 
 
 add_command(app, "sample", sample.SampleOptions, sample.run, help=sample.HELP, epilog=sample.EPILOG)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
-    from mellea_like.cli.signals import Ending
+    from mellea_like.cli.signals import SignalHandler
 
 __all__ = ["EPILOG", "HELP", "ExportOptions", "run"]
 
@@ -114,7 +114,7 @@ class ExportOptions:
     quiet: bool = option(False, "No progress.", "--quiet", "-q", panel=FILE)
 
 
-def run(options: ExportOptions, _ending: Ending) -> int:
+def run(options: ExportOptions, _signals: SignalHandler) -> int:
     """Run the command."""
     from mellea_like.export.api import export  # noqa: PLC0415 (few commands need it)
 

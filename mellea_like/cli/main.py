@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from mellea_like.cli.exits import Exit, Problem
-from mellea_like.cli.signals import Ending, terminable
+from mellea_like.cli.signals import SignalHandler, terminable
 from mellea_like.cli.streams import ready_streams, silence, warn
 
 if TYPE_CHECKING:
@@ -21,15 +21,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     if sys.stdout is None:  # pyright: ignore[reportUnnecessaryComparison]
         warn("mellea-like: standard output is closed: there is nowhere to write to")
         return Exit.SETUP
-    with terminable() as ending:
+    with terminable() as signals:
         try:
-            return _run(sys.argv[1:] if argv is None else argv, ending)
+            return _run(sys.argv[1:] if argv is None else argv, signals)
         except KeyboardInterrupt:
-            warn(ending.last_words())
-            return ending.code
+            warn(signals.last_words())
+            return signals.code
 
 
-def _run(argv: Sequence[str], ending: Ending) -> int:
+def _run(argv: Sequence[str], signals: SignalHandler) -> int:
     try:
         import typer  # noqa: PLC0415 (an extra)
         from rich import console as _  # noqa: F401, PLC0415 (an extra)
@@ -45,7 +45,7 @@ def _run(argv: Sequence[str], ending: Ending) -> int:
         return Exit.USAGE
     command: Any = typer.main.get_command(app)
     try:
-        code = command.main(list(argv), "mellea-like", standalone_mode=False, obj=ending)
+        code = command.main(list(argv), "mellea-like", standalone_mode=False, obj=signals)
     except Problem as problem:
         warn(f"mellea-like: {problem}".splitlines())
         return problem.code

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from _typeshed import DataclassInstance
 
-    from mellea_like.cli.signals import Ending
+    from mellea_like.cli.signals import SignalHandler
 
 __all__ = ["REQUIRED", "add_command", "argument", "option", "option_names", "read_section"]
 
@@ -52,7 +52,11 @@ def _field(default: Any, info: ParameterInfo) -> Any:
 
 
 def add_command(
-    app: typer.Typer, name: str, options: type[T], run: Callable[[T, Ending], int], **settings: Any
+    app: typer.Typer,
+    name: str,
+    options: type[T],
+    run: Callable[[T, SignalHandler], int],
+    **settings: Any,
 ) -> None:
     """Add a command whose options are the fields of a dataclass; it is run with one of them.
 

@@ -13,7 +13,7 @@ from mellea_like.cli.option_fields import argument, option
 from mellea_like.cli.streams import printable, write_output
 
 if TYPE_CHECKING:
-    from mellea_like.cli.signals import Ending
+    from mellea_like.cli.signals import SignalHandler
 
 __all__ = ["EPILOG", "HELP", "PlanOptions", "run"]
 
@@ -42,7 +42,7 @@ class PlanOptions:
     json: bool = option(False, "Print one JSON object.")
 
 
-def run(options: PlanOptions, _ending: Ending) -> int:
+def run(options: PlanOptions, _signals: SignalHandler) -> int:
     """Run the command."""
     if not 0 < options.target < 1:
         msg = f"--target lies between 0 and 1, not {options.target:g}"

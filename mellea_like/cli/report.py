@@ -19,7 +19,7 @@ from mellea_like.report.format import plural
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from mellea_like.cli.signals import Ending
+    from mellea_like.cli.signals import SignalHandler
 
 __all__ = ["EPILOG", "HELP", "ReportOptions", "run"]
 
@@ -67,7 +67,7 @@ class ReportOptions:
     )
 
 
-def run(options: ReportOptions, _ending: Ending) -> int:
+def run(options: ReportOptions, _signals: SignalHandler) -> int:
     """Run the command."""
     output = options.output
     if output is not None and output != STANDARD:

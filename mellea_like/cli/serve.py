@@ -17,7 +17,7 @@ from mellea_like.report.format import plural
 if TYPE_CHECKING:
     from socket import socket
 
-    from mellea_like.cli.signals import Ending
+    from mellea_like.cli.signals import SignalHandler
     from mellea_like.gateway.config.gateway_config import GatewayConfig
     from mellea_like.gateway.http.app import Gateway
 
@@ -57,15 +57,15 @@ class ServeOptions:
     quiet: bool = option(False, "No line on stderr for each request.", "--quiet", "-q")
 
 
-def run(options: ServeOptions, ending: Ending) -> int:
+def run(options: ServeOptions, signals: SignalHandler) -> int:
     """Run the command."""
     try:
-        return _serve(options, ending)
+        return _serve(options, signals)
     except (ImportError, MelleaError, OSError, ValueError) as exc:
         raise Problem(str(exc)) from exc
 
 
-def _serve(options: ServeOptions, ending: Ending) -> int:
+def _serve(options: ServeOptions, signals: SignalHandler) -> int:
     from mellea_like.gateway.config.config_file import ConfigError, read_config  # noqa: PLC0415
     from mellea_like.gateway.config.upstreams import check_upstreams  # noqa: PLC0415
     from mellea_like.gateway.http.app import Gateway  # noqa: PLC0415 (an extra)
@@ -99,7 +99,7 @@ def _serve(options: ServeOptions, ending: Ending) -> int:
     level = logging.WARNING if options.quiet else logging.INFO
     logging.getLogger("mellea_like.gateway").setLevel(level)
     with listening:
-        ending.run(_run, gateway, config, listening)
+        signals.run(_run, gateway, config, listening)
     return Exit.PASSED
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Generator
     from types import FrameType
 
-__all__ = ["Ending", "terminable"]
+__all__ = ["SignalHandler", "terminable"]
 
 T = TypeVar("T")
 
@@ -33,7 +33,7 @@ SHOW_CURSOR = "\x1b[?25h"
 SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")
 
 
-class Ending:
+class SignalHandler:
     """What the signals that end a command do; the command says what they leave behind.
 
     ``last_words`` gives the message with which it ends; ``at_once`` is called before the process
@@ -88,17 +88,17 @@ class Ending:
 
 
 @contextlib.contextmanager
-def terminable() -> Generator[Ending]:
+def terminable() -> Generator[SignalHandler]:
     """Let Ctrl-C, SIGTERM and SIGHUP end what runs, so that no process of ours is left behind."""
-    ending = Ending()
+    signals = SignalHandler()
     before: dict[int, Any] = {}
     try:
         # Not in the main thread, signals are someone else's.
         with contextlib.suppress(ValueError):
             for number in (getattr(signal, name) for name in SIGNALS if hasattr(signal, name)):
                 if signal.getsignal(number) is not signal.SIG_IGN:
-                    before[number] = signal.signal(number, ending.receive)
-        yield ending
+                    before[number] = signal.signal(number, signals.receive)
+        yield signals
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

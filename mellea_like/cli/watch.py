@@ -23,7 +23,7 @@ from mellea_like.errors import CoalescingError
 if TYPE_CHECKING:
     from anyio.abc import Process
 
-    from mellea_like.cli.signals import Ending
+    from mellea_like.cli.signals import SignalHandler
     from mellea_like.coalescing.rerun.gate import RerunStatus
     from mellea_like.coalescing.rerun.watch import Changes
 
@@ -119,7 +119,7 @@ class WatchOptions:
                 raise Problem(msg, Exit.USAGE)
 
 
-def run(options: WatchOptions, ending: Ending) -> int:
+def run(options: WatchOptions, signals: SignalHandler) -> int:
     """Run the command until Ctrl-C."""
     if shutil.which(options.command[0]) is None:
         msg = f"can't run {options.command[0]}: there is no such command"
@@ -129,11 +129,11 @@ def run(options: WatchOptions, ending: Ending) -> int:
             msg = f"can't watch {path}: there is no such file or directory"
             raise Problem(msg)
     runs = Runs(options)
-    ending.last_words, ending.at_once = runs.last_words, runs.kill
+    signals.last_words, signals.at_once = runs.last_words, runs.kill
     if not options.quiet:
         warn(f"Watching {', '.join(map(str, options.paths))}; Ctrl-C ends it.")
     try:
-        ending.run(_watch, options, runs)
+        signals.run(_watch, options, runs)
     except (CoalescingError, ImportError) as error:
         raise Problem(str(error)) from error
     except OSError as error:

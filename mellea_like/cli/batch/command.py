@@ -34,7 +34,7 @@ from mellea_like.runtime.garbage_collector import relaxed_gc
 if TYPE_CHECKING:
     from mellea_like.batch.item import ItemResult
     from mellea_like.batch.rows.formats import Row
-    from mellea_like.cli.signals import Ending
+    from mellea_like.cli.signals import SignalHandler
 
 __all__ = ["run_batch"]
 
@@ -53,7 +53,7 @@ MOST_ERRORS_TOLD = 5
 """How many different errors are told one by one."""
 
 
-def run_batch(options: BatchOptions, ending: Ending) -> int:
+def run_batch(options: BatchOptions, signals: SignalHandler) -> int:
     """Do what ``mellea-like batch`` was asked to do."""
     debug = options.debug
     batch: _Batch | None = None
@@ -62,8 +62,8 @@ def run_batch(options: BatchOptions, ending: Ending) -> int:
         try:
             batch = _Batch(options)
             stack.callback(batch.close)
-            ending.last_words, ending.at_once = batch.last_words, batch.leave_at_once
-            ending.run(batch.run)
+            signals.last_words, signals.at_once = batch.last_words, batch.leave_at_once
+            signals.run(batch.run)
             return batch.finish()
         except LimitExceeded as error:
             warn(f"mellea-like: {in_options(str(error))}")

@@ -34,7 +34,7 @@ from mellea_like.report.format import plural
 from mellea_like.specification.strategy import MAX_ITERATIONS
 
 if TYPE_CHECKING:
-    from mellea_like.cli.signals import Ending
+    from mellea_like.cli.signals import SignalHandler
     from mellea_like.core.requirement import Requirement
     from mellea_like.core.result import SamplingResult
 
@@ -87,7 +87,7 @@ class SampleOptions(DrawOptions):
     )
 
 
-def run(options: SampleOptions, ending: Ending) -> int:
+def run(options: SampleOptions, signals: SignalHandler) -> int:
     """Run the command."""
     # What is above the bound is refused before anything is shown.
     progress = Progress(1, min(options.concurrency, MAX_ITERATIONS))
@@ -98,15 +98,15 @@ def run(options: SampleOptions, ending: Ending) -> int:
             f"Interrupted: {calls} in flight cancelled." if progress.cancelled else "Interrupted."
         )
 
-    ending.last_words = last_words
+    signals.last_words = last_words
     with logs(debug=options.debug):
         try:
-            return _run(options, progress, ending)
+            return _run(options, progress, signals)
         except Exception as error:  # noqa: BLE001 (worded in a sentence; shown with --debug)
             return _report(options, error)
 
 
-def _run(options: SampleOptions, progress: Progress, ending: Ending) -> int:
+def _run(options: SampleOptions, progress: Progress, signals: SignalHandler) -> int:
     requirements = options.make_requirements()
     progress.loop = options.spec.turns
     backends = Backends(options, default="markov")
@@ -114,7 +114,7 @@ def _run(options: SampleOptions, progress: Progress, ending: Ending) -> int:
         _check_trace(options.trace)
     instruction = _read_instruction(options.instruction)
     try:
-        result = ending.run(_sample, options, backends, instruction, requirements, progress)
+        result = signals.run(_sample, options, backends, instruction, requirements, progress)
     except SamplingTimeout as timeout:
         if timeout.result is None:
             raise
