@@ -17,7 +17,7 @@ import anyio
 
 from mellea_like.core.slice import Outcome, Slice
 from mellea_like.sampling.iteration import Turn, turn_of
-from mellea_like.sampling.schedules.base import Progress, SchedulePlan
+from mellea_like.sampling.schedules.base import CallProgress, SchedulePlan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -207,7 +207,7 @@ class Scheduler:
         except Exception as exc:  # noqa: BLE001 (a bug in the selection: the call raises it)
             self._fail(exc, "the selection")
             return
-        progress = Progress(
+        progress = CallProgress(
             self._clock(),
             tuple(self._running.values()),
             self._opened,

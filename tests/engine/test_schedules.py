@@ -19,7 +19,7 @@ from mellea_like import (
 from mellea_like.errors import AuthenticationFailed, BackendUnavailable
 from mellea_like.sampling.giving_up import PerRequirement
 from mellea_like.sampling.schedules import Eager, Hedged, Staggered
-from mellea_like.sampling.schedules.base import BaseSchedule, CallFacts, Go, Progress
+from mellea_like.sampling.schedules.base import BaseSchedule, CallFacts, CallProgress, Go
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,20 +33,20 @@ pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
 class Planned(BaseSchedule):
     """A schedule that does what the test says, and keeps what it was asked and told."""
 
-    rule: Callable[[Progress], Go]
+    rule: Callable[[CallProgress], Go]
     pooled: bool = True
     extra: int = 0
     timing_dependent: bool = True
     seconds: float | None = None
     facts: list[CallFacts] = field(default_factory=list)
-    asked: list[Progress] = field(default_factory=list)
+    asked: list[CallProgress] = field(default_factory=list)
     seen: list[Slice] = field(default_factory=list)
 
     def begin(self, facts: CallFacts) -> Planned:
         self.facts.append(facts)
         return self
 
-    def decide(self, progress: Progress) -> Go:
+    def decide(self, progress: CallProgress) -> Go:
         self.asked.append(progress)
         return self.rule(progress)
 
@@ -54,7 +54,7 @@ class Planned(BaseSchedule):
         self.seen.append(slice_)
 
 
-def width(wanted: int) -> Callable[[Progress], Go]:
+def width(wanted: int) -> Callable[[CallProgress], Go]:
     return lambda progress: Go(wanted - len(progress.running))
 
 
@@ -114,7 +114,7 @@ async def test_a_fresh_chain_starts_from_the_action_itself():
 
 
 async def test_the_schedule_is_asked_again_when_it_wants_to_be():
-    def rule(progress: Progress) -> Go:
+    def rule(progress: CallProgress) -> Go:
         due = int(progress.now // 10) + 1
         return Go(due - progress.opened, 10.0 * due)
 
@@ -135,7 +135,7 @@ async def test_it_is_told_of_every_iteration_and_how_far_the_call_is():
     ]
     assert schedule.facts[0].action.description == "do"  # type: ignore[attr-defined]
     first = schedule.asked[0]
-    assert first == Progress(0.0, (), 0, 0, 0, 0, 6, 0)
+    assert first == CallProgress(0.0, (), 0, 0, 0, 0, 6, 0)
     assert schedule.asked[-1].broken == 1
     assert 3 <= schedule.asked[-1].started <= len(result.slices)
 
@@ -187,7 +187,7 @@ async def test_a_bug_in_a_schedule_ends_the_call_and_is_raised(where):
 
 
 async def test_a_bug_that_shows_later_cancels_what_runs():
-    def rule(progress: Progress) -> Go:
+    def rule(progress: CallProgress) -> Go:
         return Go(2, 3.0) if progress.now < 3 else Go(1 // 0)
 
     backend = by_iteration({}, after(60, "no"))
@@ -210,7 +210,7 @@ async def test_a_schedule_that_wants_to_be_asked_in_the_past_does_not_spin():
 async def test_a_chain_held_back_at_the_end_is_let_go():
     """Two chains wait to go on when nothing more may start: the call ends all the same."""
 
-    def rule(progress: Progress) -> Go:
+    def rule(progress: CallProgress) -> Go:
         return Go(3 if not progress.opened else 0)
 
     result = await strategy(by_iteration({}, after(1, "no")), Planned(rule)).sample("do", [yes])
@@ -292,7 +292,7 @@ async def test_what_is_no_schedule_is_refused(wrong):
 )
 @pytest.mark.parametrize("asked_before", [0, 1])
 async def test_what_is_no_decision_ends_the_call_with_an_error_of_its_own(answer, asked_before):
-    def rule(progress: Progress) -> Any:
+    def rule(progress: CallProgress) -> Any:
         return Go(1, 0.5) if progress.started < asked_before else answer
 
     with pytest.raises(TypeError, match=r"the schedule decided .*, not Go\(more, look_again\)"):

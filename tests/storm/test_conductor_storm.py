@@ -24,7 +24,7 @@ from mellea_like import Outcome
 from mellea_like.errors import AuthenticationFailed
 from mellea_like.sampling.iteration import Turn
 from mellea_like.sampling.scheduler import Scheduler, TurnPool
-from mellea_like.sampling.schedules.base import Go, Progress
+from mellea_like.sampling.schedules.base import CallProgress, Go
 from mellea_like.testing.virtual_clock import run_virtual
 
 pytestmark = pytest.mark.timeout(3600)
@@ -147,7 +147,7 @@ class Watcher(MadCourse):
         super().__init__(stage.mad, facts(concurrency_budget=stage.width, loop_budget=stage.loop))
         self.stage = stage
 
-    def decide(self, progress: Progress) -> Go:
+    def decide(self, progress: CallProgress) -> Go:
         stage = self.stage
         assert progress.opened == len(stage.opened)
         assert progress.broken == stage.broken

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from engine_kit import a_slice
 
 from mellea_like import Instruction, Outcome, Requirement, Slice
-from mellea_like.sampling.schedules import CallFacts, Progress
+from mellea_like.sampling.schedules import CallFacts, CallProgress
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,10 +24,10 @@ def facts(
     return CallFacts(Instruction("do it"), requirements, concurrency_budget, loop_budget, model)
 
 
-def progress(now: float = 0.0, running: Sequence[float] = (), **fields: int) -> Progress:
+def progress(now: float = 0.0, running: Sequence[float] = (), **fields: int) -> CallProgress:
     """How far a call has come."""
     counts = {"opened": len(running), "started": len(running), "failed": 0, "broken": 0}
-    return Progress(now, running, **{**counts, "turns": 32, **fields})
+    return CallProgress(now, running, **{**counts, "turns": 32, **fields})
 
 
 def took(seconds: float, outcome: Outcome = Outcome.FAILED, **fields: Any) -> Slice:

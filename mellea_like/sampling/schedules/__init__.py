@@ -4,8 +4,8 @@ from mellea_like.sampling.giving_up import PerRequirement
 from mellea_like.sampling.schedules.base import (
     BaseSchedule,
     CallFacts,
+    CallProgress,
     Go,
-    Progress,
     SchedulePlan,
 )
 from mellea_like.sampling.schedules.built_in import (
@@ -23,6 +23,7 @@ __all__ = [
     "BaseSchedule",
     "Beta",
     "CallFacts",
+    "CallProgress",
     "Deadline",
     "Eager",
     "Go",
@@ -30,7 +31,6 @@ __all__ = [
     "LatencyQuantiles",
     "PassRates",
     "PerRequirement",
-    "Progress",
     "Restart",
     "SchedulePlan",
     "Staggered",

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from mellea_like.core.requirement import Requirement
     from mellea_like.core.slice import Slice
 
-__all__ = ["SLACK", "BaseSchedule", "CallFacts", "Go", "Progress", "SchedulePlan"]
+__all__ = ["SLACK", "BaseSchedule", "CallFacts", "CallProgress", "Go", "SchedulePlan"]
 
 SLACK = 1e-6
 """Seconds by which a clock may read less than the time that was slept for: rounding."""
@@ -36,7 +36,7 @@ class CallFacts(NamedTuple):
     model: str | None
 
 
-class Progress(NamedTuple):
+class CallProgress(NamedTuple):
     """How far a call has come.
 
     Attributes:
@@ -88,7 +88,7 @@ class SchedulePlan(ABC):
     __slots__ = ()
 
     @abstractmethod
-    def decide(self, progress: Progress) -> Go:
+    def decide(self, progress: CallProgress) -> Go:
         """Decide how many iterations may start now.
 
         It is asked when the call begins, whenever an iteration has ended, and at ``look_again``.

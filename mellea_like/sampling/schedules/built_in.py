@@ -12,7 +12,7 @@ from mellea_like.sampling.schedules.learned import LatencyQuantiles, PassRates, 
 
 if TYPE_CHECKING:
     from mellea_like.core.slice import Slice
-    from mellea_like.sampling.schedules.base import CallFacts, Progress
+    from mellea_like.sampling.schedules.base import CallFacts, CallProgress
     from mellea_like.sampling.schedules.learned import Beta, CallDraws
 
 __all__ = ["Adaptive", "Deadline", "Eager", "Hedged", "Restart", "Staggered", "width_for"]
@@ -65,7 +65,7 @@ class _Wide(SchedulePlan):
 
     width: int
 
-    def decide(self, progress: Progress) -> Go:
+    def decide(self, progress: CallProgress) -> Go:
         """Fill up to the width, less the chains that permanent errors have ended."""
         return Go(max(0, self.width - progress.broken - len(progress.running)))
 
@@ -115,7 +115,7 @@ class _Paced(SchedulePlan):
     delay: float
     chains: int
 
-    def decide(self, progress: Progress) -> Go:
+    def decide(self, progress: CallProgress) -> Go:
         """Open what chains are due; chains at work go on whatever the time."""
         opened = progress.opened
         left = self.chains - opened
@@ -176,7 +176,7 @@ class _Hedging(SchedulePlan):
     width: int
     model: str | None
 
-    def decide(self, progress: Progress) -> Go:
+    def decide(self, progress: CallProgress) -> Go:
         """Fill up to the width, less the chains that permanent errors have ended."""
         width = max(0, self.width - progress.broken)
         if progress.wanted is not None:
@@ -280,7 +280,7 @@ class _Restarting(SchedulePlan):
         """Whether drawing an iteration anew spends a turn."""
         return self.schedule.spend_turns
 
-    def decide(self, progress: Progress) -> Go:
+    def decide(self, progress: CallProgress) -> Go:
         """Decide as the other schedule does."""
         return self.plan.decide(progress)
 
@@ -367,7 +367,7 @@ class _Adapting(SchedulePlan):
     draws: CallDraws
     belief: Beta
 
-    def decide(self, progress: Progress) -> Go:
+    def decide(self, progress: CallProgress) -> Go:
         """Fill up to the width, less the chains that permanent errors have ended."""
         pass_rate = _learnt(self.belief, progress).mean
         # To wait for w of them costs w / (k p).
@@ -441,7 +441,7 @@ class _Hurrying(SchedulePlan):
     draws: CallDraws
     belief: Beta
 
-    def decide(self, progress: Progress) -> Go:
+    def decide(self, progress: CallProgress) -> Go:
         """Start what those in flight, and those to follow them, can't do in time."""
         schedule, now, running = self.schedule, progress.now, progress.running
         left = schedule.seconds - now
@@ -471,7 +471,7 @@ class _Hurrying(SchedulePlan):
         self.schedule.latency.learn(slice_, self.model)
 
 
-def _learnt(belief: Beta, progress: Progress) -> Beta:
+def _learnt(belief: Beta, progress: CallProgress) -> Beta:
     """Return what is believed of a pass rate after a call's draws so far."""
     belief = belief._replace(a=belief.a + progress.passed)
     return belief.after_failures(progress.failed)
