@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,9 +11,10 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from mellea_like.cli.errors import reading
 from mellea_like.cli.exits import Exit, Problem
 from mellea_like.cli.option_fields import argument, option
-from mellea_like.cli.streams import printable, replace_file, warn, write_output
+from mellea_like.cli.streams import printable, warn, write_output
 from mellea_like.core.result import SamplingResult
 from mellea_like.report.format import plural
+from mellea_like.runtime.files import replaced
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -108,8 +108,8 @@ def _made_of(source: Path, item: int | None, *, as_text: bool) -> tuple[str, str
 
 def _of_several(options: ReportOptions, *, as_text: bool) -> tuple[str, str]:
     """Make the report on journals that are read as one run; its items are counted through."""
-    from mellea_like.export import Run  # noqa: PLC0415 (needs sqlite3)
-    from mellea_like.report import run_report, run_text  # noqa: PLC0415 (few commands need it)
+    from mellea_like.export.run import Run  # noqa: PLC0415 (needs sqlite3)
+    from mellea_like.report.run import run_report, run_text  # noqa: PLC0415 (few commands need it)
 
     if options.item is not None:
         msg = "--item is for one journal: name the one that has the item"
@@ -135,8 +135,8 @@ def _open(source: Path) -> BinaryIO:
 
 
 def _of_journal(path: Path, item: int | None, *, as_text: bool) -> tuple[str, str]:
-    from mellea_like.batch import read_items, read_run  # noqa: PLC0415 (needs sqlite3)
-    from mellea_like.report import run_report, run_text  # noqa: PLC0415 (few commands need it)
+    from mellea_like.batch.journal.reader import read_items, read_run  # noqa: PLC0415 (needs sqlite3)
+    from mellea_like.report.run import run_report, run_text  # noqa: PLC0415 (few commands need it)
 
     if item is not None:
         found = next(iter(read_items(path, only=item)), None)
@@ -153,7 +153,7 @@ def _of_journal(path: Path, item: int | None, *, as_text: bool) -> tuple[str, st
 
 
 def _of_trace(trace: Mapping[str, Any], *, as_text: bool) -> str:
-    from mellea_like.report import call_report, call_text  # noqa: PLC0415 (few commands need it)
+    from mellea_like.report.call import call_report, call_text  # noqa: PLC0415 (few commands need it)
 
     return (call_text if as_text else call_report)(trace)
 
@@ -213,13 +213,8 @@ def _check_output(path: Path, source: Path) -> None:
 def _save(made: str, path: Path) -> None:
     """Write a file so that it is there as a whole, or as it was."""
     try:
-        if path.exists() and not path.is_file():  # A pipe, for one.
-            path.write_text(made, encoding="utf-8")
-            return
-        place = path.resolve()
-        mask = os.umask(0o077)
-        os.umask(mask)
-        replace_file(place, made, place.stat().st_mode & 0o777 if place.exists() else 0o666 & ~mask)
+        with replaced(path) as file:
+            file.write(made.encode())
     except OSError as exc:
         msg = f"{path} can't be written: {exc.strerror or exc}"
         raise Problem(msg) from exc

@@ -7,8 +7,6 @@ import io
 import os
 import re
 import sys
-import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from mellea_like.cli.exits import Problem
@@ -21,7 +19,6 @@ __all__ = [
     "one_line",
     "printable",
     "ready_streams",
-    "replace_file",
     "silence",
     "warn",
     "write",
@@ -95,20 +92,6 @@ def silence(stream: TextIO) -> None:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, stream.fileno())
         os.close(nowhere)
-
-
-def replace_file(path: Path, text: str, mode: int) -> None:
-    """Write a file so that it is there as a whole, or as it was."""
-    descriptor, part = tempfile.mkstemp(prefix=f".{path.name[:100]}.", dir=path.parent)
-    try:
-        with open(descriptor, "w", encoding="utf-8", newline="\n") as file:  # noqa: PTH123 (it is open)
-            file.write(text)
-        Path(part).chmod(mode)
-        Path(part).replace(path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            Path(part).unlink()
-        raise
 
 
 def write_output(text: str) -> None:

@@ -2,32 +2,36 @@
 
 from __future__ import annotations
 
+import csv
 import hashlib
+import io
 import os
 from collections import Counter
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias, cast, get_args
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Protocol, TypeAlias, cast, get_args
 
+from mellea_like.batch.rows.formats import as_json
 from mellea_like.core.argument_checks import real_number, whole_number
 from mellea_like.errors import JournalError
 from mellea_like.export.card import Card
 from mellea_like.export.draws import Pairs, Select, Selection
-from mellea_like.export.files import placed, writer_of
 from mellea_like.export.run import Run
 from mellea_like.export.shapes import FORMATS, Format, columns_of, rows_of, words_needed
 from mellea_like.report.format import plural
+from mellea_like.runtime.files import replaced
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from mellea_like.batch.journal.journal import Journal
-    from mellea_like.export.files import Container
 
 __all__ = ["Exported", "Source", "export"]
 
 Source: TypeAlias = "Run | str | os.PathLike[str] | Journal"
+
+_Container: TypeAlias = Literal["jsonl", "csv", "parquet"]
 
 OPENAI = ("openai", "openai-dpo")
 PLAIN = ("jsonl", "csv", "parquet")
@@ -149,8 +153,8 @@ def export(
         file = stream
         if file is None:
             assert path is not None  # noqa: S101 (there is one or the other)
-            file = stack.enter_context(placed(path))
-        writer = writer_of(file, container, columns_of(format, details=details))
+            file = stack.enter_context(replaced(path))
+        writer = _writer_of(file, container, columns_of(format, details=details))
         for item in source.items():
             try:
                 found = rows_of(item, format, how, details=details)
@@ -175,7 +179,7 @@ def export(
     beside = path.with_name(f"{path.name}.card.md")
     with path.open("rb") as whole:
         digest = hashlib.file_digest(whole, "sha256").hexdigest()
-    with placed(beside) as file:
+    with replaced(beside) as file:
         file.write(made.written(path.name, digest, exported).encode("utf-8", "backslashreplace"))
     return Exported(path, beside, rows, done, exported.left_out)
 
@@ -195,7 +199,7 @@ def _check(format: Format, how: Selection) -> None:
     whole_number("export: seed", how.seed, least=0)
 
 
-def _container(format: Format, path: Path | None, *, details: bool) -> Container:
+def _container(format: Format, path: Path | None, *, details: bool) -> _Container:
     """Say how rows are stored; what OpenAI doesn't take is refused."""
     parquet = path is not None and path.suffix.lower() == ".parquet"
     if format in OPENAI:
@@ -238,3 +242,62 @@ def _settings(format: Format, how: Selection) -> dict[str, Any]:
 
 def _same(path: Path, other: Path) -> bool:
     return path.exists() and other.exists() and path.samefile(other)
+
+
+# --- rows in a file
+
+
+class _Writer(Protocol):
+    """Writes rows to a file, which stays open."""
+
+    def write(self, row: Mapping[str, Any]) -> None:
+        """Write a row."""
+
+    def close(self) -> None:
+        """Write what is to stand at the end."""
+
+
+def _writer_of(file: BinaryIO, container: _Container, columns: Mapping[str, str]) -> _Writer:
+    """Make what writes rows; the columns are those of all of them, with their kinds."""
+    if container == "parquet":
+        from mellea_like.export.arrow import ParquetRows  # noqa: PLC0415 (an extra)
+
+        return ParquetRows(file, columns)
+    return _Jsonl(file) if container == "jsonl" else _Csv(file, columns)
+
+
+class _Jsonl:
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+
+    def write(self, row: Mapping[str, Any]) -> None:
+        self._file.write(as_json(row).encode("utf-8") + b"\n")
+
+    def close(self) -> None:
+        pass
+
+
+class _Csv:
+    """Writes RFC 4180: lists and objects are JSON in their cells, and what is missing is empty."""
+
+    def __init__(self, file: BinaryIO, columns: Mapping[str, str]) -> None:
+        self._file = file
+        self._columns = columns
+        self._line(list(columns))
+
+    def write(self, row: Mapping[str, Any]) -> None:
+        self._line([_cell(row[name], kind) for name, kind in self._columns.items()])
+
+    def close(self) -> None:
+        pass
+
+    def _line(self, cells: list[str]) -> None:
+        line = io.StringIO(newline="")
+        csv.writer(line).writerow(cells)
+        self._file.write(line.getvalue().encode("utf-8", "backslashreplace"))
+
+
+def _cell(value: Any, kind: str) -> str:
+    if value is None:
+        return ""
+    return value if kind == "text" else as_json(value)

@@ -27,10 +27,11 @@ from mellea_like.cli.sample.output import (
     write_text,
 )
 from mellea_like.cli.sample.progress import Progress, render
-from mellea_like.cli.streams import is_terminal, one_line, replace_file, silence, warn
+from mellea_like.cli.streams import is_terminal, one_line, silence, warn
 from mellea_like.core.trace import to_dict
 from mellea_like.errors import BackendError, LimitExceeded, MelleaError, SamplingTimeout
 from mellea_like.report.format import plural
+from mellea_like.runtime.files import replaced
 from mellea_like.specification.strategy import MAX_ITERATIONS
 
 if TYPE_CHECKING:
@@ -244,7 +245,8 @@ def _check_trace(path: Path) -> None:
 def _write_trace(path: Path, result: SamplingResult[Any]) -> None:
     """Write a call's record to a file that only its owner may read; prompts stand in it."""
     try:
-        replace_file(path, f"{json.dumps(to_dict(result))}\n", 0o600)
+        with replaced(path, 0o600) as file:
+            file.write(f"{json.dumps(to_dict(result))}\n".encode())
     except OSError as exc:
         msg = f"--trace: can't write {path}: {exc.strerror or exc}"
         raise Problem(msg) from exc

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
-from contextlib import suppress
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import AwareDatetime, BaseModel, Field, ValidationError
 
 from mellea_like.errors import CoalescingError
+from mellea_like.runtime.files import replaced
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 __all__ = ["GateState"]
-
-PERMISSIONS = 0o777
 
 
 class GateState(BaseModel):
@@ -58,20 +56,8 @@ class GateState(BaseModel):
 
     def save(self, path: Path) -> None:
         """Write it as a whole or not at all, with the permissions of the file that is there."""
-        target = path.resolve()
-        number, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
-        try:
-            with os.fdopen(number, "w", encoding="utf-8") as file:
-                file.write(self.model_dump_json(indent=2) + "\n")
-                file.flush()
-                os.fsync(number)
-            with suppress(FileNotFoundError):
-                Path(name).chmod(target.stat().st_mode & PERMISSIONS)
-            Path(name).replace(target)
-        except BaseException:
-            with suppress(OSError):
-                Path(name).unlink()
-            raise
+        with replaced(path, None if path.exists() else 0o600) as file:
+            file.write(f"{self.model_dump_json(indent=2)}\n".encode())
 
 
 def _summary(error: ValidationError) -> str:

@@ -1,0 +1,52 @@
+"""Files that are there whole, or as they were."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+    from typing import BinaryIO
+
+__all__ = ["replaced"]
+
+
+@contextmanager
+def replaced(path: Path, mode: int | None = None) -> Generator[BinaryIO]:
+    """Open a file beside its place, and put it there when all of it is on the disk.
+
+    Its permissions are ``mode``, by default those of the file that is there, or those of any new
+    file. What is there and isn't a file, a pipe for one, is written to as it is.
+
+    Yields:
+        The open file.
+    """
+    if path.exists() and not path.is_file():
+        with path.open("wb") as file:
+            yield file
+        return
+    place = Path(os.path.realpath(path))
+    if mode is None:
+        mode = place.stat().st_mode & 0o777 if place.exists() else _mode_of_new_files()
+    descriptor, beside = tempfile.mkstemp(".part", f".{place.name[:100]}.", place.parent)
+    try:
+        with open(descriptor, "wb") as file:  # noqa: PTH123 (it is open)
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        Path(beside).chmod(mode)
+        Path(beside).replace(place)
+    except BaseException:
+        with suppress(OSError):
+            Path(beside).unlink()
+        raise
+
+
+def _mode_of_new_files() -> int:
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return 0o666 & ~mask
