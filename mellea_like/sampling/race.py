@@ -7,6 +7,8 @@ group: what must end the call goes to `Recorder.abort`, and is raised when all h
 
 from __future__ import annotations
 
+from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
@@ -311,10 +313,7 @@ async def _run_chain(  # noqa: C901, PLR0912, PLR0915 (one loop, the hot one)
         if recorder.stopping or (recorder.ordered and not recorder.may_start(turn)):
             return False
         if earlier is not None:
-            # Imported lazily: most programs don't need it.
-            from mellea_like.sampling.replay import replayed  # noqa: PLC0415
-
-            slice_ = replayed(earlier, call, action, context)
+            slice_ = _replayed(earlier, call, action, context)
             recorder.slices.append(slice_)
             if slice_.outcome is _FAILED:
                 to_repair = slice_
@@ -370,6 +369,32 @@ def _repaired(call: CallContext, failed: list[Slice]) -> tuple[Action[Any], Cont
                 return action, context
     msg = f"{call.events.strategy}.repair returned {answer!r}, not (Action, Context)"
     raise TypeError(msg)
+
+
+def _replayed(slice_: Slice, call: CallContext, action: Action[Any], context: Context) -> Slice:
+    """Return a slice as it was when it was drawn.
+
+    A record only describes what was asked and required. But `repair` is pure: so the action and the
+    conversation that it gives now are those that it gave then.
+    """
+    # Imported lazily: most programs don't need it.
+    from mellea_like.core.trace import RecordedAction  # noqa: PLC0415
+
+    if not isinstance(slice_.action, RecordedAction):
+        return slice_  # It was never out of memory.
+    reply = slice_.generation
+    if reply is not None and reply.parsed and call.plan.format is None:
+        with suppress(Exception):  # It read the reply once: this is not the same text.
+            reply = replace(reply, value=action.parse(reply.text))
+    known = {requirement.name: requirement for requirement in call.checklist.requirements}
+    return replace(
+        slice_,
+        action=action,
+        context=context,
+        messages=tuple(action.render(context)),
+        generation=reply,
+        requirements=tuple(known.get(r.name, r) for r in slice_.requirements),
+    )
 
 
 async def _stop_at_repeated_bug(call: CallContext, slice_: Slice) -> bool:
