@@ -7,28 +7,26 @@ admit it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mellea_like.core.backend import BackendWrapper, checked_reply
-from mellea_like.core.generation import REJECTED, Generation, cost_of
-from mellea_like.core.validation import ValidationResult
 from mellea_like.errors import BackendError, LimitExceeded
 from mellea_like.hooks.types import HookType
 from mellea_like.limits.retry import gate_before, try_again
+from mellea_like.sampling.early import WatchedBackend
 from mellea_like.sampling.events import ObservedBackend
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from mellea_like.core.backend import Backend, Request
+    from mellea_like.core.generation import Generation
     from mellea_like.core.requirement import Requirement
     from mellea_like.limits.budget import Budget
     from mellea_like.limits.retry import Retry
     from mellea_like.sampling.escalate import StageAtWork
     from mellea_like.sampling.events import Events
 
-__all__ = ["EarlyRejection", "Sender"]
+__all__ = ["Sender"]
 
 _REQUEST_HOOKS = (
     HookType.GENERATION_PRE_CALL,
@@ -65,7 +63,7 @@ class Sender:
         self._recorder = events.recorder
         self._stage = stage
         if watched:
-            backend = _WatchedBackend(backend, watched)
+            backend = WatchedBackend(backend, watched)
         if stage is not None:
             backend = stage.within_budget(backend)
         if budgets:
@@ -107,62 +105,3 @@ class Sender:
 
     def _out_of_budget(self, error: LimitExceeded) -> None:
         self._recorder.out_of_budget(error, self._stage)
-
-
-# --- incremental checks
-
-_UNASKED = ValidationResult.skipped("the reply was rejected while it was still arriving")
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class EarlyRejection(Generation):
-    """The part of a reply that had arrived when an incremental check said that it can't pass.
-
-    A fault is what the check raised, where that must end the call.
-    """
-
-    verdicts: tuple[ValidationResult, ...] = ()
-    fault: Exception | None = None
-
-
-class _WatchedBackend(BackendWrapper):
-    """A backend that streams its replies past the requirements' incremental checks."""
-
-    def __init__(self, inner: Backend, requirements: Sequence[Requirement]) -> None:
-        super().__init__(inner)
-        self._requirements = requirements
-
-    async def generate(self, request: Request) -> Generation:
-        """Answer one request."""
-        # Imported lazily: most programs don't need it.
-        from mellea_like.requirements.early import EarlyWatch  # noqa: PLC0415
-
-        watch = EarlyWatch(self._requirements)
-        text = ""
-        async with self._stream(request) as pieces:
-            async for piece in pieces:
-                if not isinstance(piece, str):
-                    return checked_reply(self.inner, piece)
-                text += piece
-                try:
-                    found = watch.feed(text, piece)
-                except Exception as exc:  # noqa: BLE001 (a check's: the iteration raises it)
-                    return self._rejected(request, text, (), exc)
-                if found is not None:
-                    index, verdict = found
-                    verdicts = [_UNASKED] * len(self._requirements)
-                    verdicts[index] = verdict
-                    return self._rejected(request, text, tuple(verdicts), None)
-        return checked_reply(self.inner, None)
-
-    def _rejected(
-        self,
-        request: Request,
-        text: str,
-        verdicts: tuple[ValidationResult, ...],
-        fault: Exception | None,
-    ) -> EarlyRejection:
-        usage = cost_of(request.meter, None)
-        return EarlyRejection(
-            text, None, usage, self.model, REJECTED, verdicts=verdicts, fault=fault
-        )

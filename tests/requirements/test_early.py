@@ -7,7 +7,7 @@ import pytest
 from mellea_like.core.requirement import Requirement
 from mellea_like.core.validation import ValidationStatus, Verdict
 from mellea_like.errors import BadVerdict, RequirementError
-from mellea_like.requirements.early import EarlyWatch
+from mellea_like.sampling.early import EarlyWatch
 
 FAIL, PASS, UNKNOWN = Verdict.FAIL, Verdict.PASS, Verdict.UNKNOWN
 

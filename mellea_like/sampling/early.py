@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import copy
 import inspect
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
+from mellea_like.core.backend import BackendWrapper, checked_reply
+from mellea_like.core.generation import REJECTED, Generation, cost_of
 from mellea_like.core.validation import ValidationResult, ValidationStatus, Verdict
 from mellea_like.errors import BadVerdict
 from mellea_like.requirements.checklist import combined, errored
@@ -13,13 +16,66 @@ from mellea_like.requirements.checklist import combined, errored
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from mellea_like.core.backend import Backend, Request
     from mellea_like.core.requirement import Requirement
     from mellea_like.core.validation import StreamCheck
 
-__all__ = ["EarlyWatch"]
+__all__ = ["EarlyRejection", "EarlyWatch", "WatchedBackend"]
 
 _PASSED = ValidationResult(True)
 _FAILED = ValidationResult(False, "it was rejected while it was still arriving")
+_UNASKED = ValidationResult.skipped("the reply was rejected while it was still arriving")
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class EarlyRejection(Generation):
+    """The part of a reply that had arrived when an incremental check said that it can't pass.
+
+    A fault is what the check raised, where that must end the call.
+    """
+
+    verdicts: tuple[ValidationResult, ...] = ()
+    fault: Exception | None = None
+
+
+class WatchedBackend(BackendWrapper):
+    """A backend that streams its replies past the requirements' incremental checks."""
+
+    def __init__(self, inner: Backend, requirements: Sequence[Requirement]) -> None:
+        super().__init__(inner)
+        self._requirements = requirements
+
+    async def generate(self, request: Request) -> Generation:
+        """Answer one request."""
+        watch = EarlyWatch(self._requirements)
+        text = ""
+        async with self._stream(request) as pieces:
+            async for piece in pieces:
+                if not isinstance(piece, str):
+                    return checked_reply(self.inner, piece)
+                text += piece
+                try:
+                    found = watch.feed(text, piece)
+                except Exception as exc:  # noqa: BLE001 (a check's: the iteration raises it)
+                    return self._rejected(request, text, (), exc)
+                if found is not None:
+                    index, verdict = found
+                    verdicts = [_UNASKED] * len(self._requirements)
+                    verdicts[index] = verdict
+                    return self._rejected(request, text, tuple(verdicts), None)
+        return checked_reply(self.inner, None)
+
+    def _rejected(
+        self,
+        request: Request,
+        text: str,
+        verdicts: tuple[ValidationResult, ...],
+        fault: Exception | None,
+    ) -> EarlyRejection:
+        usage = cost_of(request.meter, None)
+        return EarlyRejection(
+            text, None, usage, self.model, REJECTED, verdicts=verdicts, fault=fault
+        )
 
 
 class EarlyWatch:
