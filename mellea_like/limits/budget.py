@@ -34,7 +34,14 @@ if TYPE_CHECKING:
     from mellea_like.limits.accounts import Rate
     from mellea_like.limits.base import Permit, RequestEnd
 
-__all__ = ["Budget", "BudgetLimits", "BudgetStatistics", "Budgets", "within_budgets"]
+__all__ = [
+    "Budget",
+    "BudgetLimits",
+    "BudgetStatistics",
+    "Budgets",
+    "room_to_restart",
+    "within_budgets",
+]
 
 TICK = 1e-9
 """Seconds that count as none: what may be left when a timer has run for all the time left."""
@@ -254,18 +261,13 @@ class Budget:
         roots = tuple(dict.fromkeys(budget.chain[-1] for budget in budgets))
         for root in roots:
             root._enter_loop()
-        named = request.options.model
-        models = models_of(backend) if named is None else (named,)
         sent = estimate_input_tokens(request)
         rates: list[dict[str | None, Rate]] = []
         wants: list[tuple[Account, Amounts]] = []
         for budget in budgets:
-            terms = {model: budget._terms(request.options, model) for model in models}
-            wanted = {m: amounts(1, sent, received, rate) for m, (received, rate) in terms.items()}
-            dearest = max(wanted, key=lambda model: wanted[model].money)
-            # The first is for what ends before a model is asked.
-            rates.append({None: terms[dearest][1], **{m: rate for m, (_, rate) in terms.items()}})
-            wants.append((budget._account, wanted[dearest]))
+            wanted, of_models = budget._wanted(request, backend, sent)
+            rates.append(of_models)
+            wants.append((budget._account, wanted))
             budget._require_time()
         claim = Claim(wants)
         claim.decide()
@@ -338,6 +340,23 @@ class Budget:
         cached = price.input if price.cached_input is None else price.cached_input
         of_each = (price.input, price.output, cached)
         return bound or 0, cast("Rate", tuple(map(_per_token, of_each)))
+
+    def _wanted(
+        self, request: Request, backend: Backend, sent: int
+    ) -> tuple[Amounts, dict[str | None, Rate]]:
+        """Return the most that a request may cost, and what the tokens of each model do."""
+        named = request.options.model
+        models = models_of(backend) if named is None else (named,)
+        terms = {model: self._terms(request.options, model) for model in models}
+        wanted = {m: amounts(1, sent, received, rate) for m, (received, rate) in terms.items()}
+        dearest = max(wanted, key=lambda model: wanted[model].money)
+        # The first is for what ends before a model is asked.
+        rates = {None: terms[dearest][1], **{m: rate for m, (_, rate) in terms.items()}}
+        return wanted[dearest], rates
+
+    def _has_room_twice(self, request: Request, backend: Backend) -> bool:
+        once, _ = self._wanted(request, backend, estimate_input_tokens(request))
+        return not self._account.queue and self._account.has_room(once.plus(once))
 
     def _refusal(self, lacking: str, wanted: Amounts) -> LimitExceeded:
         """Say why a request is denied."""
@@ -456,6 +475,22 @@ def within_budgets(
             around += inner.backends
     outside.budgets = tuple(budget for budget in outside.budgets if budget not in inside)
     return LimitedBackend(backend, outside) if outside.budgets else backend
+
+
+def room_to_restart(backend: Backend, request: Request) -> bool:
+    """Tell whether a backend's budgets have room for a request and for another in its place."""
+    around: Any = backend
+    while isinstance(around, BackendWrapper):
+        for limit in around.limits if isinstance(around, LimitedBackend) else ():
+            budgets: tuple[Budget, ...] = ()
+            if isinstance(limit, Budget):
+                budgets = limit.chain
+            elif isinstance(limit, Budgets):
+                budgets = limit.budgets
+            if not all(budget._has_room_twice(request, around) for budget in budgets):
+                return False
+        around = around.inner
+    return True
 
 
 def _per_token(price: float) -> int:

@@ -295,10 +295,15 @@ class Iteration:
         self, scheduler: Scheduler, request: Request, failed: Callable[[BackendError], None] | None
     ) -> Generation:
         """Send a request, and another in its place where it takes too long for the schedule."""
+        # Imported lazily: few schedules draw anew.
+        from mellea_like.limits.budget import room_to_restart  # noqa: PLC0415
+
         call, meter, seed = self.call, request.meter, self.call.plan.options.seed
         reply, restarts = None, 0
         while reply is None:
-            seconds = scheduler.patience(self.chain, restarts)
+            seconds = scheduler.patience(self.chain, restarts, call.model)
+            if seconds is not None and not room_to_restart(call.sender.backend, request):
+                seconds = None  # Another draw would be refused, and this one be lost.
             began = anyio.current_time()
             scope = anyio.CancelScope(deadline=math.inf if seconds is None else began + seconds)
             request = replace(request, meter=meter.attempt())
@@ -316,7 +321,7 @@ class Iteration:
                 request.meter.finish(reply)
             if reply is None:
                 restarts += 1
-                scheduler.restarted(self.chain, anyio.current_time() - began)
+                scheduler.restarted(self.chain, anyio.current_time() - began, call.model)
                 options = request.options
                 if seed is not None:
                     # The same seed would be the same draw, which takes as long.

@@ -124,11 +124,11 @@ class Scheduler:
         self._running.pop(chain, None)
         self._started -= 1
 
-    def patience(self, chain: int, restarts: int) -> float | None:
+    def patience(self, chain: int, restarts: int, model: str | None) -> float | None:
         """Return for how long a chain may wait for a reply before it draws anew; None for ever."""
         try:
             spends = self._plan.restarts_spend_turns
-            seconds = self._plan.patience(restarts)
+            seconds = self._plan.patience(restarts, model)
         except Exception as exc:  # noqa: BLE001 (a bug in the schedule: the call raises it)
             self._fail(exc)
             return None
@@ -143,13 +143,13 @@ class Scheduler:
         finally:
             del self._impatient[chain]
 
-    def restarted(self, chain: int, seconds: float) -> None:
+    def restarted(self, chain: int, seconds: float, model: str | None) -> None:
         """Take note of an iteration that is drawn anew, after so many seconds."""
         self._running[chain] = self._clock()
         try:
             if self._plan.restarts_spend_turns:
                 self._pool.take(chain)
-            self._plan.restarted(chain, seconds)
+            self._plan.restarted(chain, seconds, model)
         except Exception as exc:  # noqa: BLE001 (a bug in the schedule: the call raises it)
             self._fail(exc)
         self._steer()

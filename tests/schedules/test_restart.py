@@ -7,8 +7,9 @@ import pytest
 from engine_kit import Busy, yes
 from schedule_kit import facts, progress, took
 
-from mellea_like import Generation, Outcome, RejectionSamplingStrategy, Usage
+from mellea_like import Budget, Escalate, Generation, Outcome, RejectionSamplingStrategy, Usage
 from mellea_like.errors import LimitExceeded
+from mellea_like.sampling.escalate import Stage
 from mellea_like.sampling.schedules import (
     Eager,
     Hedged,
@@ -21,11 +22,11 @@ from mellea_like.sampling.schedules import (
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("virtual_clock")]
 
 
-def usually(seconds):
+def usually(seconds, model=None, latency=None):
     """Durations of which every quantile is the same."""
-    latency = LatencyQuantiles(least=1)
+    latency = latency or LatencyQuantiles(least=1)
     for _ in range(200):
-        latency.observe(seconds)
+        latency.observe(seconds, model)
     return latency
 
 
@@ -103,6 +104,31 @@ async def test_a_straggler_goes_on_when_the_call_may_start_nothing_more():
     assert (result.best.iteration, result.elapsed) == (1, pytest.approx(6.0))
 
 
+@pytest.mark.parametrize(
+    ("budget", "requests"),
+    [({"requests": 1}, 1), ({"output_tokens": 9}, 1), ({"requests": 2, "output_tokens": 10}, 2)],
+)
+async def test_a_straggler_goes_on_where_a_budget_has_no_room_for_another_draw(budget, requests):
+    backend = Draws({(1, 0): 6.0})
+    budget = Budget(**budget, assume_output_tokens=5)
+    result = await restarting(backend).sample("do", [yes], budget=budget)
+    assert result.success
+    assert result.elapsed == pytest.approx(6.0 if requests == 1 else 3.0)
+    assert budget.spent.requests == result.usage.requests == requests
+
+
+async def test_each_stage_of_an_escalation_takes_as_long_as_its_own_model_does():
+    small, big = Draws({}, {}), Draws({(2, 0): 50.0, (3, 0): 9.0})
+    small.model, big.model = "small", "big"
+    latency = usually(2.0, "small")
+    stages = [Stage(small, turns=1), Stage(big, turns=2)]
+    strategy = Escalate(stages, concurrency_budget=1, schedule=Restart(latency=latency))
+    assert (await strategy.sample("do", [yes])).elapsed == pytest.approx(51.0)
+    assert (big.started, latency.quantile(0.9, "small")) == (1, 2.0)
+    usually(9.5, "big", latency)
+    assert (await strategy.sample("do", [yes])).elapsed == pytest.approx(1.0 + 9.5 + 1.0)
+
+
 async def test_the_winner_closes_what_was_drawn_anew():
     slow = {(1, 0): 9.0, (1, 1): 9.0, (3, 0): 1.9, (4, 0): 1.9}
     backend = Draws(slow, {4: "yes"})
@@ -140,7 +166,7 @@ def test_a_draw_that_was_closed_counts_as_one_that_would_have_taken_longer():
     latency = LatencyQuantiles(least=1)
     plan = Restart(latency=latency).begin(facts())
     assert isinstance(plan, SchedulePlan)
-    plan.restarted(0, 4.0)
+    plan.restarted(0, 4.0, "model")
     plan.observe(took(5.0))  # One second was the second draw's.
     plan.observe(took(5.0))
     assert [latency.quantile(q, "model") for q in (0.3, 0.5)] == [1.0, 5.0]

@@ -106,7 +106,7 @@ class SchedulePlan(ABC):
         """Whether drawing an iteration anew spends a turn; without one left, it goes on."""
         return False
 
-    def patience(self, restarts: int) -> float | None:
+    def patience(self, restarts: int, model: str | None) -> float | None:
         """Say for how long an iteration may wait for its reply before it is drawn anew.
 
         It is asked before each request. Then the request is closed, and another sent in its place,
@@ -114,19 +114,21 @@ class SchedulePlan(ABC):
 
         Args:
             restarts: how often the iteration was drawn anew before.
+            model: the model that is asked, where it is known: that of the stage in an `Escalate`.
 
         Returns:
             Seconds, over 0; None, as by default, for as long as it takes.
         """
-        del restarts
+        del restarts, model
         return None
 
-    def restarted(self, chain: int, seconds: float) -> None:  # noqa: B027 (by default it does nothing)
+    def restarted(self, chain: int, seconds: float, model: str | None) -> None:  # noqa: B027 (by default it does nothing)
         """Learn that an iteration is drawn anew; by default, nothing.
 
         Args:
             chain: whose iteration.
             seconds: how long its reply was waited for.
+            model: the model that was asked, where it is known.
         """
 
     def observe(self, slice_: Slice) -> None:  # noqa: B027 (by default it does nothing)

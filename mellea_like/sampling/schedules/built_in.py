@@ -214,7 +214,8 @@ class Restart(BaseSchedule):
     reply is least with restarts at a fixed cutoff: Luby, Sinclair and Zuckerman, "Optimal speedup
     of Las Vegas algorithms", IPL 47, 1993.)
 
-    Until enough durations are known (see `LatencyQuantiles`), nothing is drawn anew.
+    Until enough durations are known (see `LatencyQuantiles`), nothing is drawn anew; nor is an
+    iteration that was sent when a budget had no room for another like it.
 
     Args:
         quantile: the share of iterations that do not take unusually long, between 0 and 1.
@@ -284,23 +285,24 @@ class _Restarting(SchedulePlan):
         """Decide as the other schedule does."""
         return self.plan.decide(progress)
 
-    def patience(self, restarts: int) -> float | None:
+    def patience(self, restarts: int, model: str | None) -> float | None:
         """Wait as long as most iterations take."""
         if restarts >= self.schedule.most:
             return None
-        usual = self.schedule.latency.quantile(self.schedule.quantile, self.model)
+        usual = self.schedule.latency.quantile(self.schedule.quantile, model)
         return None if usual is None else usual + SLACK
 
-    def restarted(self, chain: int, seconds: float) -> None:
+    def restarted(self, chain: int, seconds: float, model: str | None) -> None:
         """Learn that a reply would have taken longer."""
         self.waited[chain] = self.waited.get(chain, 0.0) + seconds
-        self.schedule.latency.observe(seconds, self.model, censored=True)
-        self.plan.restarted(chain, seconds)
+        self.schedule.latency.observe(seconds, model, censored=True)
+        self.plan.restarted(chain, seconds, model)
 
     def observe(self, slice_: Slice) -> None:
         """Learn how long the latest draw of an iteration took."""
         before = self.waited.pop(slice_.chain, 0.0)
-        self.schedule.latency.learn(slice_, self.model, before=before)
+        model = self.model if slice_.stage is None else slice_.asked
+        self.schedule.latency.learn(slice_, model, before=before)
         self.plan.observe(slice_)
 
 
