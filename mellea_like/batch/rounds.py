@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from mellea_like.batch.journal.records import standing
 from mellea_like.core.conversation import Context
 from mellea_like.core.slice import Outcome
 from mellea_like.core.trace import recorded_requirement, slice_from_dict
@@ -62,12 +63,7 @@ def earlier_draws(stored: StoredItem, format: Any) -> WaitingItem:
     That is what was cancelled, had a permanent error or passed at the end (for its result was not
     kept); and all, where words are missing that a repair could need.
     """
-    rows: list[tuple[int, dict[str, Any]]] = []
-    for attempt, body in stored.slices:
-        # A later attempt went on somewhere, or began anew: what was there before is void.
-        while rows and rows[-1][1]["iteration"] >= body["iteration"]:
-            rows.pop()
-        rows.append((attempt, body))
+    rows = standing(stored.slices)
     if any(body["text"] is None for _, body in rows if body["outcome"] == _FAILED):
         rows.clear()
     nothing = Context()

@@ -24,6 +24,7 @@ from mellea_like.report.iterations import (
     independent_draws,
     passes_of,
     prices_of,
+    trace_so_far,
     usage_of,
 )
 from mellea_like.report.markup import clip
@@ -335,6 +336,8 @@ def plan(
     - why an item's draws ended, at a pass or at a budget, had nothing to do with draws to come;
     - an item is done when one draw passes, as with the selection ``"first"``.
 
+    Of a journal, items that aren't finished count with the draws that they have had.
+
     Times and requests of the splits are those of items simulated by the fit (from a fixed seed),
     their draws as long as measured ones (what was cancelled would have taken longer, and counts as
     that); waiting for rate limits and retries is in these. They hold while the server takes
@@ -429,12 +432,13 @@ class _Findings:
             return
         from mellea_like.batch.journal.reader import read_items, read_run  # noqa: PLC0415 (results need none)
 
+        facts = read_run(Path(path), check=False)
         if self.prices is None:
-            self.prices = prices_of(read_run(Path(path), check=False))
+            self.prices = prices_of(facts)
         for item in read_items(Path(path)):
-            if item["trace"] is not None:
-                with damage("record of a run"):
-                    self._add(item["id"], item["label"], item["trace"])
+            with damage("record of a run"):
+                if (trace := trace_so_far(item, facts)) is not None:
+                    self._add(item["id"], item["label"], trace)
 
     def _add(self, position: int, label: str, trace: Mapping[str, Any]) -> None:
         """Count an item."""

@@ -9,6 +9,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from mellea_like.report.format import count, moment, percent, plural
+from mellea_like.report.iterations import trace_so_far
 from mellea_like.report.markup import clip, visible
 from mellea_like.report.run import headline, identity_of
 from mellea_like.report.statistics import RunFigures
@@ -42,7 +43,7 @@ class Card:
         """Count an item, and that rows were made of it."""
         self._figures.add(item)
         self._used += bool(rows)
-        trace = item["trace"]
+        trace = trace_so_far(item)
         for s in () if trace is None else trace["slices"]:
             if s["model"] is not None and (
                 s["model"] in self._models or len(self._models) < MODELS

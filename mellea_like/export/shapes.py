@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
 
 from mellea_like.export.draws import Choice, prompt_of, scores_of, share_met
-from mellea_like.report.iterations import problems_of, winners_of
+from mellea_like.report.iterations import problems_of, trace_so_far, winners_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -154,7 +154,7 @@ def draw_rows(item: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Make a row of each draw of an item; one that has none has a row, too."""
     about = {"journal": item.get("journal"), "item": item["id"]}
     about |= {name: item[name] for name in ("label", "data", "status")}
-    trace: Mapping[str, Any] = item["trace"] or {}
+    trace: Mapping[str, Any] = trace_so_far(item) or {}
     if not (slices := trace.get("slices")):
         error = item["error"]
         told = [] if error is None else [f"{error['type']}: {error['message']}"]

@@ -27,6 +27,7 @@ __all__ = [
     "prices_of",
     "problems_of",
     "tokens_of",
+    "trace_so_far",
     "usage_of",
     "winner_of",
     "winners_of",
@@ -122,6 +123,34 @@ def independent_draws(trace: Mapping[str, Any]) -> list[Mapping[str, Any]]:
         and (not models or s["model"] in models)
         and s.get("stage") in stages
     ]
+
+
+def trace_so_far(
+    item: Mapping[str, Any], run: Mapping[str, Any] | None = None
+) -> Mapping[str, Any] | None:
+    """Return an item's trace, or of one that isn't finished, one of the draws that it has had.
+
+    A journal has what these were sent only with the result. So they count as asked alike where they
+    have the same action; without its words, only those of the strategy that repeats it.
+    """
+    trace: Mapping[str, Any] | None = item["trace"]
+    if not (slices := item.get("drawn")):
+        return trace
+    strategy = ((run or {}).get("identity") or {}).get("strategy") or {}
+    repeats = str(strategy.get("class", "")).endswith(".RejectionSamplingStrategy")
+    firsts = [s["action"] for s in slices if s["depth"] == 0]
+
+    def sent(s: Mapping[str, Any]) -> int:
+        alike = repeats or not s["depth"] or (s["action"]["text"] and s["action"] in firsts)
+        return 0 if alike else 1
+
+    return {
+        "slices": [{**s, "prompt": sent(s)} for s in slices],
+        "prompts": [[], []],
+        "success": False,
+        "best_index": None,
+        "decision": None,
+    }
 
 
 def decision_of(trace: Mapping[str, Any]) -> Decision | None:

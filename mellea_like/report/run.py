@@ -86,14 +86,15 @@ def headline(figures: RunFigures) -> list[tuple[str, str, str]]:
         currency = figures.prices.currency
         each = f"{written(known / passed)} per passed item" if passed else ""
         cost = ("cost", written(known), each)
-    per_item = f"{usage.requests / done:.3g} per item" if done else ""
+    begun = figures.begun
+    per_item = f"{usage.requests / begun:.3g} per item" if begun else ""
+    sure = f"95 % interval {100 * low:.1f} to {100 * high:.1f}" if done else ""
+    if begun > done:  # What passes is finished before what goes on failing.
+        whose = "of those finished; " if done else ""
+        sure = f"{whose}{percent(passed, begun)} of the {count(begun)} that had a draw"
     return [
         ("items", count(figures.items), f"{count(done)} finished" if done < figures.items else ""),
-        (
-            "pass rate",
-            percent(passed, done),
-            f"95 % interval {100 * low:.1f} to {100 * high:.1f}" if done else "",
-        ),
+        ("pass rate", percent(passed, done), sure),
         ("requests", count(usage.requests), per_item),
         *(("from the cache", count(hits), "no requests") for hits in [usage.cache_hits] if hits),
         (

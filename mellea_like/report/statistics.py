@@ -22,6 +22,7 @@ from mellea_like.report.iterations import (
     passes_of,
     prices_of,
     problems_of,
+    trace_so_far,
     usage_of,
     winner_of,
 )
@@ -170,6 +171,8 @@ class RunFigures:
         self.run = run
         self.prices = prices_of(run)
         self.statuses: Counter[str] = Counter()
+        self.begun = 0
+        """Items that are finished or have had a draw that was judged."""
         self.repeated = 0
         """Items that were begun more than once."""
         self.usage = Usage()
@@ -201,7 +204,8 @@ class RunFigures:
         usage = usage_of(item["usage"])
         self.usage += usage
         trace = item["trace"]
-        recorded, money = self._trace(trace)
+        so_far = trace_so_far(item, self.run)
+        recorded, money = self._trace(so_far)
         self._item_error(item["error"], trace)
         rest = usage - recorded
         self.fates["other"] += rest
@@ -210,6 +214,9 @@ class RunFigures:
             self.money = self.money.plus(money)
             if status != "unfinished":
                 self.costs.add(money.known)
+        drawn = () if so_far is None else so_far["slices"]
+        judged = any(s["outcome"] in {"passed", "failed"} for s in drawn)
+        self.begun += judged or status != "unfinished"
         if status == "unfinished":
             return
         self.latency.add(item["elapsed"])

@@ -33,6 +33,9 @@ from mellea_like.errors import (
     MelleaError,
     SamplingFailed,
 )
+from mellea_like.estimate import plan
+from mellea_like.export import export
+from mellea_like.report import run_text
 from mellea_like.sampling.schedules import Staggered
 from mellea_like.testing import run_virtual
 
@@ -359,3 +362,34 @@ def test_a_budget_buys_the_draws_that_a_loop_by_hand_would_make(fates, requests,
     assert sorted(backend.draws) == sorted(made)
     passed = {item for item, draw in made if fates[item] == draw}
     assert {item.id for item in seen if item.success} == passed
+
+
+@pytest.mark.parametrize("kind", [RejectionSamplingStrategy, MultiTurnStrategy])
+async def test_draws_of_items_that_are_not_finished_are_in_plans_reports_and_exports(
+    tmp_path, kind
+):
+    path, fates = tmp_path / "run.db", [1, 0] * 5
+    turns = kind(Fates(fates), requirements=[good], loop_budget=LOOP, concurrency_budget=1)
+    arguments = {"journal": path, "order": "breadth", "budget": Budget(requests=20)}
+    with pytest.raises(LimitExceeded, match="budget"):
+        await results_of(turns, prompts(10), concurrency=1, **arguments)
+    anew = kind is RejectionSamplingStrategy
+
+    def look() -> None:
+        made: Any = plan(path, 0.4)
+        assert (made.items, made.passed, made.measured[0].share) == (10, 5, 0.5)
+        assert (made.draws, len(made.unsolved)) == (20 if anew else 10, 5)
+        assert (made.repairs is None) == anew, "an answer to a reproach is no draw"
+        assert (made.bottleneck.judged, made.bottleneck.failed) == (20, 15)
+        said = run_text(read_run(path), read_items(path))
+        assert "100 %   of those finished; 50 % of the 10 that had a draw\n" in said
+        assert "20   2 per item\n" in said
+        assert "25 % of 20: be good" in said
+        assert "whose iteration is not recorded" not in said
+        made = export(path, tmp_path / "draws.jsonl", format="jsonl")
+        assert (made.rows, made.items) == (21, 10), "one was refused by the budget"
+        card = (tmp_path / "draws.jsonl.card.md").read_text()
+        [line] = [line for line in card.splitlines() if line.startswith("21 draws: ")]
+        assert line == "21 draws: 15 failed, 5 passed, 1 cancelled."
+
+    await anyio.to_thread.run_sync(look)

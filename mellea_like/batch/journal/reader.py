@@ -113,7 +113,9 @@ def read_items(path: str | Path, *, only: int | None = None) -> Iterator[dict[st
         0), ``label``, ``data``, ``status`` (``"passed"``, ``"failed"``, ``"errored"`` or
         ``"unfinished"``), ``attempts``, ``error`` (``type`` and ``message``, or None), ``started``
         and ``elapsed`` (of the last attempt), ``usage`` (of all attempts, also those that were
-        killed) and ``trace`` (what ``SamplingResult.from_dict`` takes, or None).
+        killed), ``trace`` (what ``SamplingResult.from_dict`` takes, or None) and ``drawn`` (of an
+        unfinished item the iterations so far, as a trace's ``slices`` have them, but for what each
+        was sent; else empty).
 
     Raises:
         JournalError: it isn't a journal, is of another format version, or is damaged.

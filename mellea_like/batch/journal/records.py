@@ -22,7 +22,7 @@ from mellea_like.core.trace import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
     from mellea_like.core.result import SamplingResult
@@ -36,6 +36,7 @@ __all__ = [
     "result_rows",
     "slice_record",
     "slice_row",
+    "standing",
     "to_json",
 ]
 
@@ -207,8 +208,13 @@ def item_record(
         "elapsed": 0.0,
         "usage": _usage(slices),
         "trace": None,
+        "drawn": [],
     }
-    if result is not None:
+    if result is None:
+        own = own_text(data)
+        rows = standing((row[1], slice_record(row, own)) for row in slices)
+        record["drawn"] = [body for _, body in rows]
+    else:
         _, attempt, status, elapsed, error, trace = result
         record |= {"status": status, "elapsed": elapsed}
         record["error"] = None if error is None else json.loads(error)
@@ -222,6 +228,16 @@ def item_record(
                 compared = usage_from_dict(decision["usage"])
                 record["usage"] = usage_to_dict(usage_from_dict(record["usage"]) + compared)
     return record
+
+
+def standing(rows: Iterable[tuple[int, dict[str, Any]]]) -> list[tuple[int, dict[str, Any]]]:
+    """Leave out what a later attempt, which went on somewhere or began anew, has made void."""
+    kept: list[tuple[int, dict[str, Any]]] = []
+    for attempt, body in rows:
+        while kept and kept[-1][1]["iteration"] >= body["iteration"]:
+            kept.pop()
+        kept.append((attempt, body))
+    return kept
 
 
 def own_text(data: object) -> str | None:
