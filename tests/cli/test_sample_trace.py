@@ -23,13 +23,23 @@ def test_the_record_of_a_call_is_written_for_its_owner_alone(command, tmp_path):
     assert list(tmp_path.iterdir()) == [file]
 
 
-def test_it_replaces_what_is_there_and_can_be_reported(command, tmp_path):
+def test_it_replaces_an_earlier_trace_and_can_be_reported(command, tmp_path):
     file = tmp_path / "trace.json"
-    file.write_text("something else")
-    assert command(*ARGUMENTS, "--trace", str(file))[0] == 0
+    file.touch()
+    assert [command(*ARGUMENTS, "--trace", str(file))[0] for _ in range(2)] == [0, 0]
     code, out, _ = command("report", str(file))
     assert code == 0
     assert out
+
+
+@pytest.mark.parametrize("content", [b"my notes", b'{"format": "mine"}', b"[1]", b"\xff\x00"])
+def test_a_file_that_is_no_trace_is_kept_and_nothing_is_drawn(command, tmp_path, content):
+    file = tmp_path / "notes.txt"
+    file.write_bytes(content)
+    code, out, err = command(*ARGUMENTS, "--trace", str(file))
+    assert (code, out) == (2, "")
+    assert err.endswith("notes.txt is there already and is no trace of a call: name another file\n")
+    assert file.read_bytes() == content
 
 
 def test_a_call_without_a_reply_that_passes_is_written_too(command, tmp_path):

@@ -8,7 +8,7 @@ import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path  # noqa: TC003 (typer reads the annotations)
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from rich.text import Text
 
@@ -28,7 +28,7 @@ from mellea_like.cli.sample.output import (
 )
 from mellea_like.cli.sample.progress import Progress, render
 from mellea_like.cli.streams import is_terminal, one_line, silence, warn
-from mellea_like.core.trace import to_dict
+from mellea_like.core.trace import FORMAT, to_dict
 from mellea_like.errors import BackendError, LimitExceeded, MelleaError, SamplingTimeout
 from mellea_like.report.format import plural
 from mellea_like.runtime.files import replaced
@@ -78,7 +78,7 @@ class SampleOptions(DrawOptions):
     trace: Path | None = option(
         None,
         "Write the record of the call to a file, for mellea-like report; prompts and"
-        " replies stand in it.",
+        " replies stand in it. An earlier call's is replaced.",
         metavar="FILE",
         panel=OUTPUT,
     )
@@ -240,6 +240,19 @@ def _check_trace(path: Path) -> None:
     if not os.access(path.parent, os.W_OK):
         msg = f"--trace: can't write into the directory {path.parent}"
         raise Problem(msg)
+    if os.path.isfile(path) and not _replaceable(path):  # noqa: PTH113 (never raises)
+        msg = f"--trace: {path} is there already and is no trace of a call: name another file"
+        raise Problem(msg, Exit.USAGE)
+
+
+def _replaceable(path: Path) -> bool:
+    """Whether a file is empty, or the trace of an earlier call."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+        record: object = json.loads(text) if text else {"format": FORMAT}
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(record, dict) and cast("dict[str, Any]", record).get("format") == FORMAT
 
 
 def _write_trace(path: Path, result: SamplingResult[Any]) -> None:
