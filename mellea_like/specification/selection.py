@@ -26,7 +26,7 @@ _FORMS = {
     "ordered": ("ordered", "ordered"),
     "best": ("best:SCORE", "best:length"),
     "vote": ("vote[:KEY]", "vote:lower"),
-    "collect": ("collect:K", "collect:3"),
+    "collect": ("collect:K[:KEY]", "collect:3"),
     "consensus": ("consensus", "consensus"),
     "tournament": ("tournament", "tournament"),
 }
@@ -39,7 +39,7 @@ SCORES = ("length", "words", "json:PATH", "-length", "-words", "-json:PATH", "ju
 """What ``best`` goes by; with a ``-`` the lowest wins."""
 
 KEYS = ("text", "lower", "json:PATH")
-"""What a ``vote`` is for."""
+"""What a ``vote`` is for, and what those that ``collect`` keeps differ by."""
 
 RUBRIC = "How well does it answer the request?"
 
@@ -48,6 +48,11 @@ _COUNTED = ("best", "vote", "consensus", "tournament")
 _MOST_DIGITS = 4
 _BY_SCORE = re.compile(r"-?(length|words|json:[^.]+(\.[^.]+)*)|judge(:.+)?", re.DOTALL)
 _BY_KEY = re.compile(r"text|lower|json:[^.]+(\.[^.]+)*")
+_GOES_BY = {
+    "best": (_BY_SCORE, "scores", SCORES),
+    "vote": (_BY_KEY, "keys", KEYS),
+    "collect": (_BY_KEY, "keys", KEYS),
+}
 
 
 @dataclass(frozen=True)
@@ -56,7 +61,7 @@ class SelectionSpec:
 
     Args:
         kind: the word before the colon.
-        by: what stands behind it; empty where nothing does.
+        by: what stands behind it, with ``collect`` behind its number; empty where nothing does.
         n: how many replies are to pass, with ``collect`` how many are kept; None where that is not
             said.
     """
@@ -87,7 +92,7 @@ class SelectionSpec:
             case "tournament":
                 return Tournament(n=n or min(Tournament().n, turns))
             case "collect":
-                return Collect(n or 1)
+                return Collect(n or 1, _Key(self.by) if self.by else None)
             case _:
                 return "ordered" if self.kind == "ordered" else "first"
 
@@ -123,18 +128,21 @@ def parse_selection(text: str, n: int | None = None) -> SelectionSpec:
         what = ", which says so itself" if kind == "collect" else ""
         msg = f"n goes with {', '.join(_COUNTED)}: not with {kind}{what}"
         raise ValueError(msg)
-    goes_by = {"best": (_BY_SCORE, "scores", SCORES), "vote": (_BY_KEY, "keys", KEYS)}
-    if by and kind in goes_by:
-        pattern, what, forms = goes_by[kind]
+    if kind == "collect":
+        number, keyed, by = by.partition(":")
+        if not (number.isascii() and number.isdecimal() and len(number) <= _MOST_DIGITS):
+            number = "0"
+        n = int(number)
+        if not n or (keyed and not by):
+            msg = f"select {text!r}: a whole number belongs behind the colon, as in collect:3"
+            msg += ", and perhaps a key, as in collect:3:lower" if n else ""
+            raise ValueError(msg)
+    if by and kind in _GOES_BY:
+        pattern, what, forms = _GOES_BY[kind]
         if pattern.fullmatch(by) is None:
             known = "  ".join(forms)
             msg = f"select {text!r}: {by!r} is none of the known {what}\nAllowed: {known}"
             raise ValueError(msg)
-    if kind == "collect":
-        if not (by.isascii() and by.isdecimal() and len(by) <= _MOST_DIGITS and int(by)):
-            msg = f"select {text!r}: a whole number belongs behind the colon, as in collect:3"
-            raise ValueError(msg)
-        return SelectionSpec(kind, by, int(by))
     return SelectionSpec(kind, by, n)
 
 
@@ -159,7 +167,7 @@ class _Score:
 
 @dataclass(frozen=True)
 class _Key:
-    """What a text votes for."""
+    """What a text votes for, or differs by from others."""
 
     by: str
 

@@ -189,11 +189,12 @@ class StrategySpec(Section):
         concurrency: draws at a time.
         schedule: when draws start, as on the command line: ``eager``, ``staggered:0.5``, ...
         select: which reply wins of those that pass, as on the command line: ``first``,
-            ``ordered``, ``best:SCORE``, ``vote``, ``vote:KEY``, ``collect:K``, ``consensus`` or
-            ``tournament``. A score is ``length``, ``words`` or ``json:PATH`` (a number in the
-            reply's JSON, as in ``json:offer.price``), each with a ``-`` before it for the lowest;
-            or ``judge`` or ``judge:RUBRIC``, the judge's from 1 to 10. A key is ``text``, ``lower``
-            or ``json:PATH``; without one it is the reply's value.
+            ``ordered``, ``best:SCORE``, ``vote``, ``vote:KEY``, ``collect:K``, ``collect:K:KEY``,
+            ``consensus`` or ``tournament``. A score is ``length``, ``words`` or ``json:PATH`` (a
+            number in the reply's JSON, as in ``json:offer.price``), each with a ``-`` before it for
+            the lowest; or ``judge`` or ``judge:RUBRIC``, the judge's from 1 to 10. A key is
+            ``text``, ``lower`` or ``json:PATH``; without one a vote is for the reply's value, and
+            collect keeps equal ones, too.
         n: how many replies are to pass before ``best``, ``vote``, ``consensus`` or ``tournament``
             decides; None for as many as there are draws, and with a vote 16 at most, with the last
             two 8.

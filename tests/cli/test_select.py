@@ -53,6 +53,13 @@ def test_each_reply_that_is_collected_is_printed(sample):
     assert err.splitlines()[-1] == "Decided by collect: iterations 1, 2; 2 passed."
 
 
+def test_replies_are_collected_that_differ_by_their_key(sample):
+    drawn = ["Yes", "yes", "No", "no", "Maybe"]
+    code, out, err, asked = sample("--select", "collect:3:lower", *ONE, replies=drawn)
+    assert (code, out, asked) == (0, "Yes\nNo\nMaybe\n", 5)
+    assert err.splitlines()[-1] == "Decided by collect: iterations 1, 3, 5; 3 passed."
+
+
 def test_fewer_than_are_to_be_collected_are_printed_and_no_success(sample):
     code, out, err, _ = sample(
         *("--select", "collect:2", "--check", "words<2", "--loop", "2", "-q", *ONE),
@@ -145,7 +152,7 @@ def test_what_can_not_be_selected_is_bad_usage(command, arguments, sentence):
 def test_the_help_has_all_forms(command, name):
     _, out, _ = command(name, "--help")
     words = " ".join(out.replace("│", " ").split())
-    assert "first ordered best:SCORE vote[:KEY] collect:K consensus tournament" in words
+    assert "first ordered best:SCORE vote[:KEY] collect:K[:KEY] consensus tournament" in words
     assert "length words json:PATH" in words
     assert "as many as --n needs" in words
 
@@ -196,10 +203,15 @@ def test_each_reply_that_is_collected_has_a_row_and_one_more_says_where_they_are
 
 def test_a_journal_is_of_one_selection(batch, tmp_path):
     assert batch("--select", "vote:text", "--n", "2", replies=["a"])[0] == 0
-    for other in (("vote:lower", "--n", "2"), ("vote:text", "--n", "3")):
+    for other, said in (
+        (("vote:lower", "--n", "2"), '--select was "text" and is "lower". Resume'),
+        (("vote:text", "--n", "3"), "--n was 2 and is 3. Resume"),
+        (("vote", "--n", "2"), "run: --select is not the same. Resume"),
+        (("collect:2:text",), "run: --select is not the same. Resume"),
+    ):
         code, _, err = batch("--resume", "--force", "--select", *other, replies=["b"])
         assert code == 3
-        assert "selection." in err
+        assert said in err
     assert batch("--resume", "--force", "--select", "vote:text", "--n", "2", replies=["b"])[0] == 0
     assert [row["output"] for row in records(tmp_path / "out.jsonl")] == ["a", "a"]
     assert read_run(tmp_path / "run.db")["counts"]["passed"] == 2

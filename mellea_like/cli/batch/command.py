@@ -363,10 +363,19 @@ def _with_options(error: Exception) -> Exception:
     message = str(error)
     options = option_names(BatchOptions) | OPTIONS
     for one in error.differences:
-        name = one[0].removeprefix("options.")
+        told = Difference(*one)
+        name = told.name.removeprefix("options.")
         if name in options:
-            told = Difference(*one)
             message = message.replace(str(told), str(told._replace(name=options[name])))
+        elif name.partition(".")[0] == "selection":
+            message = message.replace(str(told), _of_selection(told))
     worded = JournalError(message, error.differences)
     worded.__cause__ = error
     return worded
+
+
+def _of_selection(told: Difference) -> str:
+    part = told.name.rpartition(".")[2]
+    if part not in {"by", "k", "n"}:  # Its values are in the words of Python.
+        return "--select is not the same"
+    return str(told._replace(name="--n" if part == "n" else "--select"))
