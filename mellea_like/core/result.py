@@ -141,8 +141,8 @@ class SamplingResult(Generic[T]):
             The value.
 
         Raises:
-            SamplingFailed: no slice passed; its message says what the best failure lacked, and its
-                cause is the first error, if there was any.
+            SamplingFailed: no slice passed; its message says what the best failure lacked and how
+                many ended in an error, and its cause is the first error, if there was any.
         """
         if self.success:
             return cast("T", self.best.value)
@@ -247,13 +247,16 @@ class SamplingResult(Generic[T]):
 
     def _why(self) -> str:
         tried = f"none of {len(self.slices)} iterations passed (stopped: {self.stop_reason})"
-        if self.best_index is None:
-            return tried
-        if self.decision is not None:
+        if self.best_index is not None and self.decision is None:
+            lacks = bounded("; ".join(self.best.problems))
+            tried += f"; the best, iteration {self.best.iteration}: {lacks}"
+        elif self.best_index is not None and self.decision is not None:
             few = f"too few of {len(self.slices)} iterations count"
-            return f"{few}, {self.decision.reason} (stopped: {self.stop_reason})"
-        lacks = bounded("; ".join(self.best.problems))
-        return f"{tried}; the best, iteration {self.best.iteration}: {lacks}"
+            tried = f"{few}, {self.decision.reason} (stopped: {self.stop_reason})"
+        if not (errors := self.errors):
+            return tried
+        first = bounded(str(errors[0]) or type(errors[0]).__name__)
+        return f"{tried}; {len(errors)} ended in an error, the first: {first}"
 
     def _repr_html_(self) -> str:
         """Show a notebook the waterfall of the call."""

@@ -120,7 +120,7 @@ def test_unwrapping_a_failure_says_what_the_best_one_lacked():
         lost.unwrap()
     assert str(caught.value) == (
         "none of 2 iterations passed (stopped: exhausted); the best, iteration 2:"
-        " it is short: it is long"
+        " it is short: it is long; 1 ended in an error, the first: slow down"
     )
     assert caught.value.result is lost
     assert caught.value.__cause__ is error

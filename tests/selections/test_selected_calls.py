@@ -123,6 +123,16 @@ async def test_where_none_passes_the_best_failure_is_chosen_as_ever(selection):
     assert result.values == ()
 
 
+async def test_a_scorer_that_always_errs_is_told_beside_the_best_failure():
+    backend = by_iteration({1: after(1, "no"), 2: after(1, "yes"), 3: after(1, "yes")})
+    chosen = BestOf(lambda candidate: None, inline=True)
+    result = await strategy(backend, chosen, width=3).sample("do", [yes])
+    with pytest.raises(
+        SamplingFailed, match=r"iteration 1: .*; 2 ended in an error, the first: .*None"
+    ):
+        result.unwrap()
+
+
 async def test_the_time_ends_it_with_what_has_passed():
     backend = by_iteration({1: after(1, "yes"), 2: after(2, "yes, two"), 3: after(60, "yes")})
     timed = strategy(backend, BestOf(length, inline=True, n=3), width=3, timeout=5)
