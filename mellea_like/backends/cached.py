@@ -71,8 +71,9 @@ class CachedBackend(BackendWrapper):
     a call remain different draws, and the next run of the program gets the same ones again. A retry
     is the same draw.
 
-    Two calls that ask the same get the same draws, also within one run. Where they are to differ,
-    as in an evaluation that samples each task several times, give each its own ``seed``.
+    Two calls that ask the same get the same draws, also within one run. (Where they ask at the same
+    time, each gets its own; the one that ends first is kept.) Where they are to differ, as in an
+    evaluation that samples each task several times, give each its own ``seed``.
 
     A reply from the file costs nothing: its usage is ``Usage(cache_hits=1)``, and budgets and rate
     limits around this backend are charged nothing, although they have to have room for it. It

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mellea_like.core.decision import Decision
 from mellea_like.core.display import add_note, error_text
+from mellea_like.core.generation import Usage
 from mellea_like.core.result import StopReason
 from mellea_like.core.slice import Outcome, Slice
 from mellea_like.errors import HookError, SamplingFailed, SamplingTimeout
@@ -106,7 +107,7 @@ def _decision(selected: SelectionState, stopped: Stop | None, *, timed_out: bool
         if stopped is not None and stopped.detail:
             ended = stopped.detail
         reason = f"{reason}: {ended}" if reason else ended
-    elif not selected.usage.requests and not selected.errors:
+    elif selected.usage == Usage() and not selected.errors:
         return decision
     return replace(
         decision,

@@ -200,7 +200,8 @@ class ExpectedCost:
             slice_: its record.
         """
         self.rates.learn(key, slice_)
-        if slice_.outcome in {Outcome.PASSED, Outcome.FAILED} and not slice_.usage.unknown:
+        judged = slice_.outcome in {Outcome.PASSED, Outcome.FAILED}
+        if judged and not slice_.usage.unknown and not slice_.usage.cache_hits:
             self._tokens.observe(key, slice_.usage)
 
 

@@ -361,6 +361,9 @@ async def test_the_expected_cost_is_that_of_a_draw_over_the_chance_of_a_pass():
     for outcome in (Outcome.PASSED,) * 60 + (Outcome.FAILED,) * 39:
         rule.learn(("k", 0, "small"), a_slice(1, outcome, usage=Usage(1, 300, 500)))
     rule.learn(("k", 1, "big"), a_slice(1, Outcome.CANCELLED, usage=Usage(1, 1, 1, 1)))
+    # What a cache has answered tells nothing of what a draw costs.
+    for outcome in (Outcome.PASSED,) * 12 + (Outcome.FAILED,) * 8:
+        rule.learn(("k", 0, "small"), a_slice(1, outcome, usage=Usage(cache_hits=1)))
     rate = rule.rates.mean(("k", 0, "small"))
     assert rate == pytest.approx(0.6, abs=0.02)
     state = costs()

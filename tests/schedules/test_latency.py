@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from schedule_kit import took
 
-from mellea_like import Outcome
+from mellea_like import Generation, Outcome, Usage
 from mellea_like.sampling.schedules import LatencyQuantiles, learned
 
 
@@ -161,6 +161,13 @@ def test_it_learns_from_records(outcome, median):
         latency.learn(took(2.5, outcome), "model")
     assert latency.quantile(0.5, "model") == median
     latency.learn(took(-1e-12, outcome), "model")  # Clocks round.
+
+
+def test_a_reply_from_a_cache_tells_nothing_of_the_model():
+    latency = known(9.0, 9.0, 9.0)
+    for _ in range(5):
+        latency.learn(took(0.001, generation=Generation("x", usage=Usage(cache_hits=1))))
+    assert latency.quantile(0.5) == 9.0
 
 
 @pytest.mark.parametrize("seconds", [-1.0, math.nan, math.inf])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import anyio
 import pytest
+from anyio.lowlevel import checkpoint
 from engine_kit import after, by_iteration, outcomes
 
 from mellea_like import (
@@ -211,6 +212,19 @@ def judge(prefer):
         return Generation(f'{{"better": "{prefer(a, b)}"}}', usage=Usage(1, 10, 5))
 
     return FunctionBackend(generate), asked
+
+
+async def test_comparisons_that_a_cache_answers_are_counted_as_such():
+    class FromCache:
+        async def generate(self, request):
+            await checkpoint()
+            return Generation('{"better": "a"}', usage=Usage(cache_hits=1), model="m")
+
+    backend = by_iteration({n: after(1, f"yes {n}") for n in (1, 2)})
+    chosen = Tournament(FromCache(), n=2, criterion="is longer")
+    result = await strategy(backend, chosen, width=2).sample("do", [yes])
+    assert (result.decision.usage, result.decision.model) == (Usage(cache_hits=2), "m")
+    assert (result.usage.requests, result.usage.cache_hits) == (2, 2)
 
 
 async def test_a_tournament_asks_in_both_orders_and_the_cost_is_counted():

@@ -99,13 +99,16 @@ class LatencyQuantiles:
         """Take note of how long an iteration took, by its record.
 
         One that errored or was cancelled is censored: a good reply would have taken longer. (So a
-        server that refuses at once does not look like a fast one.)
+        server that refuses at once does not look like a fast one.) One whose reply came from a
+        `CachedBackend`'s file tells nothing of the model.
 
         Args:
             slice_: its record.
             key: what took so long.
             before: the seconds of it that its earlier draws took, which are known already.
         """
+        if slice_.generation is not None and slice_.generation.usage.cache_hits:
+            return
         judged = slice_.outcome is Outcome.PASSED or slice_.outcome is Outcome.FAILED
         self.observe(max(0.0, slice_.duration - before), key, censored=not judged)
 
