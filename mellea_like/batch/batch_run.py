@@ -462,7 +462,8 @@ class BatchRun(Generic[T]):
         """Sample one item after another."""
         async for job in jobs:
             if self._start_no_more:
-                return
+                self._wait_on(job)
+                continue
             self._in_flight += 1
             try:
                 await self._sample(job)
@@ -489,6 +490,7 @@ class BatchRun(Generic[T]):
             return
         spent = budget_spent(outcome)
         if spent is not None:
+            self._wait_on(job)
             self._out_of_budget(spent)
             return
         result = record_of(outcome)
@@ -512,6 +514,11 @@ class BatchRun(Generic[T]):
         if self._holds_back:
             self._kept_back[job.id] = item
         self._finish(item, job.spent)
+
+    def _wait_on(self, job: Job) -> None:
+        """Count an item among those that wait again: its next draw could not be paid for."""
+        if self._waiting is not None and job.earlier:
+            self._waiting.count += 1
 
     def _kept_waiting(self, error: JournalError | None) -> None:
         """Take a further item in place of one that waits for its next round."""

@@ -116,10 +116,12 @@ async def test_a_budget_reaches_as_many_items_as_it_can_and_a_larger_one_goes_on
         seen: list[Any] = []
         budget = Budget(requests=requests)
         arguments = {"journal": path, "budget": budget, "ordered": ordered, "concurrency": 1}
+        batch = breadth(backend, 10, **arguments)
         with pytest.raises(LimitExceeded, match="budget"):
-            await into(seen, breadth(backend, 10, **arguments))
+            await into(seen, batch)
             raise LimitExceeded("the budget was enough")
         assert [item.id for item in sorted(seen, key=lambda i: i.id) if item.success] == passed
+        assert batch.progress.done + batch.progress.waiting == (4 if requests == 4 else 10)
         if ordered:
             assert ids(seen) == sorted(ids(seen))
     assert len(backend.draws) == len(set(backend.draws)) == sum(TURNS), "none is drawn again"

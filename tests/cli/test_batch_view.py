@@ -81,6 +81,11 @@ def test_the_line_says_how_many_how_well_how_quickly_at_what_cost_and_how_long()
             Progress(total=9, done=3, replayed=3, passed=3, elapsed=1.0),
             ["3/9", "100 % passed", "0 tokens"],
         ),
+        (
+            Progress(total=9, done=3, passed=3, elapsed=1.0, waiting=5),
+            ["3/9", "5 wait", "0 tokens"],
+        ),
+        (Progress(total=9, waiting=2), ["0/9", "2 wait"]),
     ],
 )
 def test_the_line_says_what_is_known(progress, parts):

@@ -32,15 +32,18 @@ def parts_of(progress: Progress, price: Price | None, since: float = 0.0) -> lis
     """Say how far a batch is, the most important parts first."""
     done = f"{progress.done:,}" + ("" if progress.total is None else f"/{progress.total:,}")
     parts = [Text(done, "bold")]
+    if progress.waiting:
+        parts.append(Text(f"{progress.waiting:,} wait"))
     if not progress.done:
         return parts
     if progress.errored:
         parts.append(Text(plural(progress.errored, "error"), "red"))
-    if progress.seconds_left is not None and progress.done != progress.total:
+    told = not progress.waiting  # What passes is done first: what is done says little of the rest.
+    if told and progress.seconds_left is not None and progress.done != progress.total:
         parts.append(Text(f"{seconds(round(max(0.0, progress.seconds_left - since)))} left"))
-    if progress.pass_rate is not None:
+    if told and progress.pass_rate is not None:
         parts.append(Text(f"{percent(progress.pass_rate, 1)} passed", "green"))
-    if progress.done > progress.replayed and progress.rate > 0:
+    if told and progress.done > progress.replayed and progress.rate > 0:
         rate = progress.rate
         parts.append(Text(f"{rate:.1f}/s" if rate >= 1 else f"{rate * 60:.1f}/min", "cyan"))
     if price is not None:
