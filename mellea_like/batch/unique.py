@@ -116,21 +116,33 @@ class UniqueReplies:
             self._index.release(item, iteration)
 
     async def load(self, journal: OpenJournal) -> None:
-        """Reserve what items won with in an earlier run, or would have if it hadn't been killed."""
+        """Reserve what items won with in an earlier run, then what they would have but for a kill.
+
+        Of an item that was killed several times, the last attempt counts. What another item has
+        by now is that one's.
+        """
+        killed: list[tuple[int, int, str]] = []
         first = 0
         while found := await journal.lookup(first, BLOCK):
             for stored in found:
                 if stored.result is None:
-                    for _, s in stored.slices:
-                        if s["outcome"] == "passed" and s["text"] is not None:
-                            self._index.claim(stored.id, s["iteration"], normalised(s["text"]))
-                            self._reserved.setdefault(stored.id, set()).add(s["iteration"])
+                    killed += [
+                        (stored.id, s["iteration"], s["text"])
+                        for _, s in stored.slices
+                        if s["outcome"] == "passed" and s["text"] is not None
+                    ]
                 elif (trace := stored.result["trace"]) is not None:
                     for won in winners_of(trace):
                         text = normalised(won["text"] or "")
                         self._index.claim(stored.id, won["iteration"], text)
                     self._index.settle(stored.id)
             first = found[-1].id + 1
+        for item, iteration, text in reversed(killed):
+            reserved = self._reserved.setdefault(item, set())
+            if iteration in reserved:
+                continue
+            if self._index.claim(item, iteration, normalised(text)) is None:
+                reserved.add(iteration)
 
 
 class Sampling(SliceListener):

@@ -143,6 +143,33 @@ async def test_what_passed_just_before_a_kill_is_reserved_until_its_item_is_draw
         assert replies._index.claim(0, 1, STORY) == (1 if goes_on else None)
 
 
+async def test_a_text_that_another_item_has_since_is_not_reserved_for_one_that_was_killed():
+    """Item 0 was killed twice, and item 2 once; both had the text that item 1 won with then."""
+
+    def passed(iteration: int, text: str) -> dict[str, Any]:
+        return {"iteration": iteration, "outcome": "passed", "text": text}
+
+    won = {"trace": {"slices": [passed(1, STORY)], "best_index": 0, "success": True}}
+    stored = [
+        SimpleNamespace(id=0, result=None, slices=[(1, passed(2, STORY)), (2, passed(2, "other"))]),
+        SimpleNamespace(id=1, result=won, slices=[]),
+        SimpleNamespace(id=2, result=None, slices=[(1, passed(1, STORY))]),
+    ]
+    found = iter([stored, []])
+
+    async def lookup(first: int, count: int) -> list[Any]:
+        return next(found)
+
+    replies = UniqueReplies()
+    await replies.load(SimpleNamespace(lookup=lookup))
+    claim = replies._index.claim
+    assert [claim(3, 1, text) for text in (STORY, "other")] == [1, 0]
+    for item in (0, 2):
+        with replies.item(SimpleNamespace(id=item, earlier=()), None):
+            assert claim(item, 1, STORY) == 1
+    assert claim(3, 1, "other") is None
+
+
 @pytest.mark.parametrize("order", ["depth", "breadth"])
 async def test_items_that_wait_for_their_next_draw_hold_nothing(tmp_path, order):
     backend = Scripted(a=["x", "y"], b=["X", "b's own"], c=["Y", "c's own"])
