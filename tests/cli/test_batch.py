@@ -103,7 +103,9 @@ def test_rows_may_have_to_get_replies_that_differ(batch, server, tmp_path):
     assert found[4]["reasons"] == ["unique: it says the same as the reply to item 0"]
     code, _, err = batch("--unique", "0.7", *options[2:], "--resume", prompt=prompt)
     assert code == 3
-    assert '"unlike the replies to other items (similarity under 0.7)" is new' in err
+    assert '--unique: "unlike the replies to other items (similarity under 0.7)" is new' in err
+    assert '--unique: "unlike the replies to other items (the same text)" is gone' in err
+    assert "--check" not in err
 
 
 def test_all_passed_exits_with_0(batch, tmp_path):

@@ -360,11 +360,15 @@ def _with_options(error: Exception) -> Exception:
     """Say in options how the run differs from the one that its journal has."""
     if not isinstance(error, JournalError) or not error.differences:
         return error
+    from mellea_like.batch.unique import UNIQUE  # noqa: PLC0415 (few runs need it)
+
     message = str(error)
     options = option_names(BatchOptions) | OPTIONS
     for one in error.differences:
         told = Difference(*one)
         name = told.name.removeprefix("options.")
+        if (told.was or told.now or "").startswith(f'"{UNIQUE}'):
+            name = "unique"  # It is a requirement that no --check names.
         if name in options:
             message = message.replace(str(told), str(told._replace(name=options[name])))
         elif name.partition(".")[0] == "selection":
