@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 import anyio
 
 from mellea_like.core.backend import ITERATION, SPENDS_ON
-from mellea_like.core.conversation import Context, is_action
+from mellea_like.core.conversation import Context, Instruction, Message, is_action
 from mellea_like.core.slice import Outcome, Slice
 from mellea_like.hooks.types import HookType
 from mellea_like.runtime.event_loops import cancel_requested, scope_cancelled, split_cancellation
@@ -375,7 +375,8 @@ def _replayed(slice_: Slice, call: CallContext, action: Action[Any], context: Co
     """Return a slice as it was when it was drawn.
 
     A record only describes what was asked and required. But `repair` is pure: so the action and the
-    conversation that it gives now are those that it gave then.
+    conversation that it gives now are those that it gave then. Where it words the action otherwise
+    now, the words are those of the record.
     """
     # Imported lazily: most programs don't need it.
     from mellea_like.core.trace import RecordedAction  # noqa: PLC0415
@@ -386,14 +387,20 @@ def _replayed(slice_: Slice, call: CallContext, action: Action[Any], context: Co
     if reply is not None and reply.parsed and call.plan.format is None:
         with suppress(Exception):  # It read the reply once: this is not the same text.
             reply = replace(reply, value=action.parse(reply.text))
-    known = {requirement.name: requirement for requirement in call.checklist.requirements}
+    asked = slice_.action.text
+    if action is not call.plan.action and asked:  # Journals may keep no words of what has errored.
+        if type(action) is Instruction and action.description != asked:
+            action = replace(action, description=asked)
+        elif type(action) is Message and action.content != asked:
+            action = replace(action, content=asked)
+    known = {(r.name, r.description): r for r in call.checklist.requirements}
     return replace(
         slice_,
         action=action,
         context=context,
         messages=tuple(action.render(context)),
         generation=reply,
-        requirements=tuple(known.get(r.name, r) for r in slice_.requirements),
+        requirements=tuple(known.get((r.name, r.description), r) for r in slice_.requirements),
     )
 
 
