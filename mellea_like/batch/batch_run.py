@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NoReturn, Self, 
 import anyio
 from anyio.lowlevel import checkpoint
 
-from mellea_like.batch.identity import digest_of
+from mellea_like.batch.identity import differing_part, digest_of
 from mellea_like.batch.item import (
     EarlierRun,
     ItemRecorder,
@@ -21,7 +21,6 @@ from mellea_like.batch.item import (
     Job,
     Paused,
     budget_spent,
-    check_digest,
     record_of,
     replayed,
 )
@@ -351,12 +350,11 @@ class BatchRun(Generic[T]):
                 if earlier is not None and self._error is None:
                     await earlier.check_end(self._taken)
                 return
-            job = self._work.job(self._taken, item)
+            job = self._job(self._taken, item)
             self._taken += 1
             if self._holds_back:
                 self._sampled.append(0)
             if earlier is not None:
-                job = job._replace(digest=digest_of(item, job.action))
                 stored = await earlier.find(job.id, job.digest)
                 if stored is not None and stored.result is not None:
                     if self._holds_back:
@@ -371,6 +369,13 @@ class BatchRun(Generic[T]):
                         self._window.release()
                         continue
             self._send(job, send)
+
+    def _job(self, position: int, item: Any) -> Job:
+        """Make the job of an item; where it may be met again, it says which item it is."""
+        job = self._work.job(position, item)
+        if self._open_journal is None and self._waiting is None:
+            return job
+        return job._replace(digest=digest_of(item, job.action))
 
     def _resumed(self, job: Job, stored: StoredItem) -> Job:
         """Go on with an item where an earlier run left it, unless all its turns were spent."""
@@ -395,10 +400,15 @@ class BatchRun(Generic[T]):
         while position < self._taken and (item := await self._next(source)) is not _END:
             found = await waiting.find(position, draws)
             if found is not None:
-                job = self._work.job(position, item)
-                if self._open_journal is not None:
-                    job = job._replace(digest=digest_of(item, job.action))
-                    check_digest(job.id, found.digest, job.digest)
+                job = self._job(position, item)
+                if job.digest != found.digest:
+                    what = differing_part(found.digest, job.digest)
+                    msg = (
+                        f"item {position} is not the one that was there at first, for its {what}"
+                        " differs: a source gives the same items in the same order in each round"
+                    )
+                    self._error = self._error or MelleaError(msg)
+                    break
                 self._send(job._replace(attempt=found.attempt, earlier=found.slices), send)
                 await self._window.acquire()
             position += 1
@@ -446,8 +456,8 @@ class BatchRun(Generic[T]):
                 return
             outcome = self._kept_back.pop(position, None)
             if outcome is None:
-                job = self._work.job(position, item)
-                stored = await run.find(position, digest_of(item, job.action))
+                job = self._job(position, item)
+                stored = await run.find(position, job.digest)
                 if stored is None or stored.result is None:
                     continue
                 outcome = replayed(stored, item, job.action, self._work.format)

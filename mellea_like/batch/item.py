@@ -40,7 +40,6 @@ __all__ = [
     "Paused",
     "Work",
     "budget_spent",
-    "check_digest",
     "record_of",
     "replayed",
 ]
@@ -246,7 +245,7 @@ def budget_spent(outcome: SamplingResult[Any] | Exception) -> LimitExceeded | No
 # --- an item in a journal ----------------------------------------------------------------------
 
 
-def check_digest(item_id: int, stored: str, digest: str) -> None:
+def _check_digest(item_id: int, stored: str, digest: str) -> None:
     """Refuse an item that is another one than the journal has at its place."""
     if stored != digest:
         what = differing_part(stored, digest)
@@ -277,7 +276,7 @@ class EarlierRun:
             self._over = not found  # Items are begun in order, so there are no more.
         stored = self._known.pop(item_id, None)
         if stored is not None:
-            check_digest(item_id, stored.digest, digest)
+            _check_digest(item_id, stored.digest, digest)
         return stored
 
     async def check_end(self, count: int) -> None:

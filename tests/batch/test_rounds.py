@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import count
 from typing import Any
 
 import anyio
@@ -17,6 +18,7 @@ from mellea_like import (
     Collect,
     Escalate,
     Generation,
+    Instruction,
     MultiTurnStrategy,
     RejectionSamplingStrategy,
     Request,
@@ -214,6 +216,40 @@ async def test_repairs_go_on_from_round_to_round_with_their_conversation(tmp_pat
     assert len(asked[1][0][2, 4]) == 7, "three replies, each with what was wrong with it"
 
 
+class Again(RejectionSamplingStrategy):
+    """Asks something else each time, which `repair` shouldn't."""
+
+    numbers = count(1)
+
+    def repair(self, history: Any) -> Any:
+        return Instruction(f"item 0 again {next(self.numbers)}"), history[-1].context
+
+
+async def test_what_was_asked_stands_as_it_was_though_repair_asks_something_else_now(tmp_path):
+    backend = Fates([0])
+    (item,) = await results_of(
+        strategy(backend, Again), prompts(1), concurrency=1, order="breadth", journal=tmp_path / "j"
+    )
+    asked = [backend.prompts[0, draw][-1] for draw in range(1, LOOP + 1)]
+    assert [s.messages[-1].content for s in item.result.slices] == asked
+    assert len(set(asked)) == LOOP
+
+
+async def test_requirements_of_one_name_are_told_apart_where_an_item_goes_on(tmp_path):
+    def has(word: str, *, wanted: bool) -> Requirement:
+        return Requirement(f"has {word}", lambda c: wanted, name="has", inline=True)
+
+    backend = Fates([0])
+    checks = [has("no end", wanted=False), has("a start", wanted=True)]
+    both = strategy(backend, MultiTurnStrategy, requirements=checks)
+    arguments = {"concurrency": 1, "order": "breadth", "journal": tmp_path / "run.db"}
+    (item,) = await results_of(both, prompts(1), **arguments)
+    told = backend.prompts[0, LOOP][2::2]
+    assert len(told) == LOOP - 1
+    assert all("has no end" in what and "a start" not in what for what in told)
+    assert all(s.requirements == tuple(checks[: len(s.requirements)]) for s in item.result.slices)
+
+
 @pytest.mark.parametrize("kept", [True, False], ids=["journal", "memory"])
 async def test_an_error_costs_a_turn_and_a_permanent_one_ends_its_item(tmp_path, kept):
     path = tmp_path / "run.db" if kept else None
@@ -278,20 +314,25 @@ class Changing:
             yield item
 
 
+@pytest.mark.parametrize("kept", [True, False], ids=["journal", "memory"])
 async def test_a_source_that_changes_is_refused_and_one_that_breaks_is_gone_through_so_far(
-    tmp_path,
+    tmp_path, kept
 ):
     backend = Fates([2, 2, 2])
     arguments = {"concurrency": 2, "order": "breadth"}
     with pytest.raises(MelleaError, match="gave 3 items at first, and then 1"):
         await results_of(strategy(backend), Changing(prompts(3), prompts(1)), **arguments)
-    with pytest.raises(JournalError, match="item 1 is not the one"):
-        await results_of(
-            strategy(backend),
-            Changing(prompts(3), ["item 0", "item 2", "item 1"]),
-            journal=tmp_path / "run.db",
-            **arguments,
+    with pytest.raises(MelleaError, match="item 1 is not the one that was there at first"):
+        await into(
+            seen := [],
+            sample_many(
+                strategy(backend),
+                Changing(prompts(3), ["item 0", "item 2", "item 1"]),
+                journal=tmp_path / "run.db" if kept else None,
+                **arguments,
+            ),
         )
+    assert ids(seen) == [0], "what was under way before the change is not lost"
     broken = [*prompts(2), LookupError("the disk is gone")]
     with pytest.raises(LookupError, match="the disk is gone"):
         await into(
