@@ -114,7 +114,8 @@ class Backends:
                     raise
                 msg = f"--corpus: {exc}"
                 raise Problem(msg) from exc
-            further = (f"Then {bigger.model}." for bigger in self._bigger)
+            places: list[Any] = opened[len(opened) - len(self._bigger) :]
+            further = (f"Then {one.model} at {one.base_url}." for one in places)
             self.description = " ".join([self._describe(opened[0]), *further])
             self.models = [getattr(one, "model", None) for one in opened]
             limits = self._spec.make_limits()

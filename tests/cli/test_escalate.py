@@ -39,7 +39,7 @@ def test_a_bigger_model_goes_on_and_sees_the_best_failure(sample, server):
     assert asked(server) == ["small", "small", "big"]
     assert "An earlier attempt:\nnot one word" in server.requests[-1]["messages"][-1]["content"]
     assert "small at http" in err
-    assert "Then big." in err
+    assert f"Then big at {server.url}" in err
 
 
 def test_each_model_has_its_turns_and_its_price(sample, server):
