@@ -69,6 +69,11 @@ async def test_sql_that_is_right_passes(box, sql, settings, reason):
             "it was not done after 0.2 s",
         ),
         ("SELECT randomblob(999999999), randomblob(999999999)", {}, ""),
+        (
+            "WITH RECURSIVE n(i) AS (VALUES(1) UNION ALL SELECT i FROM n) SELECT zeroblob(9e7) FROM n",
+            {},
+            "its rows take more memory than there is",
+        ),
     ],
 )
 async def test_sql_that_is_wrong_fails_with_what_sqlite_says(box, sql, settings, reason):
@@ -79,7 +84,7 @@ async def test_sql_that_is_wrong_fails_with_what_sqlite_says(box, sql, settings,
 
 @pytest.mark.allow_blocking  # The test's own database.
 async def test_a_file_is_copied_and_stays_as_it_is(box, tmp_path):
-    path = tmp_path / "users.db"
+    path = tmp_path / "us#r?s %23.db"
     with closing(sqlite3.connect(path)) as connection:
         connection.executescript(SCHEMA)
     before = path.read_bytes()
@@ -87,8 +92,16 @@ async def test_a_file_is_copied_and_stays_as_it_is(box, tmp_path):
     assert not (await decided(check, "DELETE FROM users; SELECT count(*) FROM users")).passed
     assert (await decided(check, "SELECT 3")).passed
     assert path.read_bytes() == before
-    with pytest.raises(sqlite3.Error):
-        await decided(runs_sql(database=tmp_path / "none.db", sandbox=box), "SELECT 1")
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.allow_blocking  # The test's own files.
+async def test_a_database_that_is_missing_or_none_is_named(box, tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"there is no file .*none\.db"):
+        runs_sql(database=tmp_path / "none.db", sandbox=box)
+    (tmp_path / "notes.db").write_text("these are my notes")
+    with pytest.raises(RequirementError, match=r"the database .*notes\.db can't be read: "):
+        await decided(runs_sql(database=tmp_path / "notes.db", sandbox=box), "SELECT 1")
 
 
 async def test_what_can_t_be_run_is_no_verdict_on_the_reply(box):

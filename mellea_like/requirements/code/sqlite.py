@@ -7,6 +7,7 @@ import json
 import os
 import sqlite3
 from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from mellea_like.core.validation import ValidationResult
@@ -67,13 +68,15 @@ try:
     if given["like"]:
         wanted = rows_of(given["like"], connected())
         said["wanted"] = len(wanted)
-except (sqlite3.Error, TypeError, ValueError) as exc:
-    said["wrong"] = str(exc)
+except (sqlite3.Error, MemoryError, TypeError, ValueError) as exc:
+    said["wrong"] = str(exc) or "it takes more memory than there is"
 else:
     try:
         found = rows_of(given["sql"], connection)
     except (sqlite3.Error, sqlite3.Warning, ValueError) as exc:
         said["error"] = str(exc)
+    except MemoryError:
+        said["endless"] = True
     else:
         said["rows"] = None if found is None else len(found)
         if given["like"] and found is not None:
@@ -121,8 +124,12 @@ def runs_sql(
         the file not be read, it errs.
 
     Raises:
+        FileNotFoundError: there is no such file as ``database``.
         NotImplementedError: no ``sandbox`` is given, and there can be none on this system.
     """
+    if database is not None and not Path(database).is_file():
+        msg = f"runs_sql: there is no file {os.fspath(database)}"
+        raise FileNotFoundError(msg)
     runner = sandbox or shared_sandbox()
     given: dict[str, Any] = {
         "image": None,
@@ -149,8 +156,13 @@ def runs_sql(
 
 
 def _image(path: str) -> str:
-    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
-        return base64.b64encode(connection.serialize()).decode("ascii")
+    where = f"{Path(path).absolute().as_uri()}?mode=ro"  # As it is, a # or % would end the path.
+    try:
+        with closing(sqlite3.connect(where, uri=True)) as connection:
+            return base64.b64encode(connection.serialize()).decode("ascii")
+    except sqlite3.Error as exc:
+        msg = f"runs_sql: the database {path} can't be read: {exc}"
+        raise RequirementError(msg) from exc
 
 
 def _read(said: dict[str, Any]) -> ValidationResult:
@@ -159,6 +171,8 @@ def _read(said: dict[str, Any]) -> ValidationResult:
         raise RequirementError(msg)
     if "error" in said:
         return ValidationResult(False, f"SQLite says: {said['error']}", 0.0)
+    if "endless" in said:
+        return ValidationResult(False, "its rows take more memory than there is", 0.0)
     if "wanted" not in said:
         return ValidationResult(True, "it runs", 1.0)
     if said["rows"] is None:
