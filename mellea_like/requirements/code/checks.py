@@ -171,9 +171,8 @@ def passes_tests(
 
     Raises:
         NotImplementedError: no ``sandbox`` is given, and there can be none on this system.
-        SyntaxError: the tests don't parse.
         TypeError: the tests are no texts, or ``names`` is one text.
-        ValueError: there is no test in them.
+        ValueError: the tests don't parse, or there is no test in them.
     """
     sources = (tests,) if isinstance(tests, str) else tuple(tests)
     if not all(isinstance(source, str) for source in sources):
@@ -182,6 +181,10 @@ def passes_tests(
     if isinstance(names, str):
         msg = f"passes_tests: names is a sequence of names, not one text: {names!r}"
         raise TypeError(msg)
+    for source in sources:
+        if source.strip() and (wrong := _python_problem(source)):
+            msg = f"passes_tests: the tests don't parse: {wrong}"
+            raise ValueError(msg)
     if not sources or not all(_has_test(source) for source in sources):
         msg = (
             "passes_tests: there is no test in them: no assertion, no call, no function named"
@@ -212,7 +215,9 @@ def _read(report: CodeReport) -> ValidationResult:
         return ValidationResult(True, f"it passes {report.total} tests", 1.0)
     failures = [clipped(failure, CLIPPED) for failure in report.failures]
     more = len(failures) - SHOWN
-    lines = [*failures[:SHOWN], *([f"and {more} more tests failed"] if more > 0 else [])]
+    lines = failures[:SHOWN]
+    if more > 0:
+        lines.append(f"and {more} more test{'s' if more > 1 else ''} failed")
     if report.failure:
         lines.insert(0, report.failure)
     score = 0.0 if report.failure or not report.total else report.passed / report.total
