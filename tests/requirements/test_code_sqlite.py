@@ -70,7 +70,7 @@ async def test_sql_that_is_right_passes(box, sql, settings, reason):
         ),
         ("SELECT randomblob(999999999), randomblob(999999999)", {}, ""),
         (
-            "WITH RECURSIVE n(i) AS (VALUES(1) UNION ALL SELECT i FROM n) SELECT zeroblob(9e7) FROM n",
+            "WITH n AS (SELECT 1 UNION ALL SELECT 1 FROM n) SELECT hex(zeroblob(9e7)) FROM n",
             {},
             "its rows take more memory than there is",
         ),
