@@ -487,8 +487,9 @@ def room_to_restart(backend: Backend, request: Request) -> bool:
                 budgets = limit.chain
             elif isinstance(limit, Budgets):
                 budgets = limit.budgets
-            if not all(budget._has_room_twice(request, around) for budget in budgets):
-                return False
+            for budget in budgets:
+                if not budget._has_room_twice(request, around):  # pyright: ignore[reportPrivateUsage]
+                    return False
         around = around.inner
     return True
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import random
+from dataclasses import replace
 
 import anyio
 import pytest
@@ -27,6 +29,7 @@ from mellea_like import (
 from mellea_like.backends import FunctionBackend
 from mellea_like.backends.openai import OpenAIBackend
 from mellea_like.coalescing import ChoicesBackend
+from mellea_like.core.generation import Meter
 from mellea_like.errors import BackendUnavailable, InvalidRequest, ShutdownError
 from mellea_like.testing import check_backend
 
@@ -293,6 +296,42 @@ async def test_all_choices_are_scored_by_a_selection():
 def test_a_backend_of_one_choice_is_refused():
     with pytest.raises(TypeError, match="takes a backend with stream_choices, such as OpenAI"):
         ChoicesBackend(FunctionBackend(lambda request: "x"))
+
+
+@pytest.mark.usefixtures("virtual_clock")
+@pytest.mark.parametrize("seed", range(5, 10))
+async def test_whoever_leaves_when_all_are_settled_and_pay_what_was_sent(seed, monkeypatch):
+    chance = random.Random(seed)
+    kind = chance.choice(["takes n", "takes n", "takes n", "ignores n", "refuses n", "fails"])
+    errors = {"refuses n": InvalidRequest("n"), "fails": BackendUnavailable("down")}
+    texts = ["a " * chance.randrange(6) + "z" for _ in range(5)]
+    server = Server(*texts, ignores=kind == "ignores n", error=errors.get(kind))
+    sent, asked = [], []
+
+    async def ask(backend, delay, patience, pieces):
+        await anyio.sleep(delay)
+        asked.append(replace(ASKED, meter=Meter()))
+        with anyio.move_on_after(patience), contextlib.suppress(BackendUnavailable):
+            async with backend.stream(asked[-1]) as arriving:
+                async for piece in arriving:
+                    pieces -= 1
+                    if not pieces or isinstance(piece, Generation):
+                        break
+
+    start = Meter.start
+    monkeypatch.setattr(Meter, "start", lambda meter: sent.append(start(meter)) or sent[-1])
+    window = chance.choice([0.0, 0.01, 1.0])
+    async with ChoicesBackend(server, chance.randint(2, 5), window=window) as backend:
+        with anyio.fail_after(300):
+            async with anyio.create_task_group() as tasks:
+                for _ in range(chance.randint(1, 9)):
+                    delay, pieces = chance.choice([0, 0, 0, 0.5, 1.5]), chance.randint(1, 9)
+                    patience = chance.choice([0.5, 1, 1.5, 3.5, 100, 100])
+                    tasks.start_soon(ask, backend, delay, patience, pieces)
+        assert server.in_flight == 0
+    assert sum((request.meter.usage for request in asked), Usage()) == sum(
+        (request.usage for request in sent), Usage()
+    )
 
 
 # --- on the wire ------------------------------------------------------------------------------
