@@ -206,8 +206,9 @@ def scoring(
 
 def read_score(answer: object) -> tuple[float, str]:
     """Read what a scorer returned; a `TypeError` or `ValueError` says what is wrong with it."""
-    if type(answer) is float and answer == answer:  # noqa: PLR0124 (what most return; not a NaN)
-        return answer, ""
+    # What most return, and no NaN.
+    if type(answer) is int or (type(answer) is float and answer == answer):  # noqa: PLR0124
+        return float(answer), ""
     number: Any = answer
     reason = ""
     if isinstance(answer, tuple) and len(pair := cast("tuple[object, ...]", answer)) == 2:  # noqa: PLR2004

@@ -132,21 +132,24 @@ class _VoteState(SelectionState):
     def decide(self) -> Decision | None:
         if not self.passed:
             return None
+        ranks = [slice_.rank for slice_ in self.passed]
         first_of: dict[Any, int] = {}
-        for i in sorted(range(len(self.passed)), key=self.by_rank):
+        for i in sorted(range(len(ranks)), key=ranks.__getitem__):
             first_of.setdefault(self.marks[i][0], i)
-        order = sorted(self._votes, key=lambda k: (-self._votes[k], self.by_rank(first_of[k])))
+        # They are in the order of their ranks, and equal ones stay so.
+        order = sorted(first_of, key=self._votes.__getitem__, reverse=True)
+        names = {key: shown(key) for key in order}
         total = sum(self._votes.values())
         votes: dict[str, float] = {}
-        for key in order:
-            votes[shown(key)] = votes.get(shown(key), 0.0) + self._votes[key]
+        for key, name in names.items():
+            votes[name] = votes.get(name, 0.0) + self._votes[key]
         return Decision(
             self.kind,
             (self.passed[first_of[order[0]]].iteration,),
             self.reason,
             votes=votes,
             ballots={
-                s.iteration: shown(key) for s, (key, _) in zip(self.passed, self.marks, strict=True)
+                s.iteration: names[key] for s, (key, _) in zip(self.passed, self.marks, strict=True)
             },
             share=self._votes[order[0]] / total if total else None,
             abstentions=self.abstentions,
