@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import random
 from array import array
+from bisect import bisect_left
 from collections import Counter
 from dataclasses import asdict, dataclass, field
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from mellea_like.core.argument_checks import real_number
+from mellea_like.core.conversation import Instruction
 from mellea_like.core.generation import Usage
 from mellea_like.core.prices import Price, checked_prices, currency_of
 from mellea_like.core.result import SamplingResult
@@ -28,12 +30,20 @@ from mellea_like.report.iterations import (
     usage_of,
 )
 from mellea_like.report.markup import clip
+from mellea_like.sampling.schedules import (
+    CallFacts,
+    Hedged,
+    LatencyQuantiles,
+    Progress,
+)
+from mellea_like.sampling.schedules.expressions import parse_schedule
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from mellea_like.batch.journal.journal import Journal
     from mellea_like.pass_rates import Coverage, CoverageCurve, PassRateFit
+    from mellea_like.sampling.schedules import BaseSchedule
 
 __all__ = ["Bottleneck", "DrawPlan", "Repairs", "Split", "UnsolvedItem", "plan"]
 
@@ -61,6 +71,7 @@ class Split:
         tokens: tokens of prompts and replies.
         cost: what they cost in the plan's currency; None without prices.
         seconds: how long it takes, as long as the measured draws took.
+        schedule: when its chains start, as ``--schedule`` takes it.
     """
 
     loop_budget: int
@@ -70,6 +81,7 @@ class Split:
     tokens: float
     cost: float | None
     seconds: float
+    schedule: str = "eager"
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,8 +153,8 @@ class DrawPlan:
         needed: the smallest number of draws with which the predicted coverage reaches the target;
             None where the hopeless items are too many for it, or 1024 draws too few.
         needed_surely: the same for the lower end of the prediction's 95 % interval.
-        splits: ways to make so many draws, from one after another to all at once; empty where
-            ``needed`` is None.
+        splits: ways to make so many draws, from one after another to all at once, each with its
+            chains all started at once; empty where ``needed`` is None.
         suggestion: the one of them with the least product of requests and seconds: a per cent more
             of the one for a per cent less of the other.
         bottleneck: the requirement that failed most often; None where none did.
@@ -153,6 +165,8 @@ class DrawPlan:
         repairs: what repairs did, which are no such draws; None where none was judged.
         others: judged draws of other models or stages than the first, as of an escalation or a
             fallback, which are left out, too.
+        schedules: one of the splits by schedule: the suggested one, or, where that has one chain,
+            the one with the fewest of several; empty where one draw is enough.
     """
 
     target: float
@@ -171,6 +185,7 @@ class DrawPlan:
     currency: str = "USD"
     repairs: Repairs | None = None
     others: int = 0
+    schedules: tuple[Split, ...] = ()
 
     @property
     def fit(self) -> PassRateFit:
@@ -226,6 +241,7 @@ class DrawPlan:
             "currency": self.currency,
             "repairs": None if self.repairs is None else asdict(self.repairs),
             "others": self.others,
+            "schedules": [asdict(split) for split in self.schedules],
         }
 
     def __str__(self) -> str:
@@ -280,18 +296,25 @@ class DrawPlan:
             return
         yield ""
         yield "Expected for each item, by loop_budget x concurrency_budget:"
-        least = "" if self.complete else "≥ "
         for split in self.splits:
-            budgets = f"{split.loop_budget} x {split.concurrency_budget}"
-            parts = [
-                f"{split.requests:.3g} requests",
-                f"{least}{amount(split.tokens)} tokens",
-                seconds(split.seconds),
-            ]
-            if split.cost is not None:
-                parts.append(money(split.cost, self.currency, at_least=not self.complete))
             mark = "  <- suggested" if split is self.suggestion else ""
-            yield f"{budgets:>12}  {', '.join(parts)}{mark}"
+            yield f"{_budgets(split):>12}  {self._takes(split)}{mark}"
+        if self.schedules:
+            yield ""
+            yield f"The same for {_budgets(self.schedules[0])}, by schedule:"
+            for split in self.schedules:
+                yield f"{split.schedule:>16}  {self._takes(split)}"
+
+    def _takes(self, split: Split) -> str:
+        least = "" if self.complete else "≥ "
+        parts = [
+            f"{split.requests:.3g} requests",
+            f"{least}{amount(split.tokens)} tokens",
+            seconds(split.seconds),
+        ]
+        if split.cost is not None:
+            parts.append(money(split.cost, self.currency, at_least=not self.complete))
+        return ", ".join(parts)
 
     def _troubles(self) -> Iterator[str]:
         worst = self.bottleneck
@@ -343,6 +366,11 @@ def plan(
     that); waiting for rate limits and retries is in these. They hold while the server takes
     ``concurrency_budget`` times as many requests without getting slower.
 
+    The items of each schedule have the same draws, and the schedule itself says when they start.
+    How long a draw takes has nothing to do with its item, so what a hedge is said to gain is too
+    much where it is the prompt that takes long. Those that go by what they learn of a call's own
+    draws, or draw anew within an iteration, aren't simulated.
+
     It reads the whole journal before it returns; in async code, run it in a thread
     (`anyio.to_thread.run_sync`).
 
@@ -371,7 +399,9 @@ def plan(
         raise ValueError(msg)
     curve = coverage_curve(found.shown)
     needed = curve.needed(target)
-    splits = () if needed is None else tuple(found.splits(curve.fit, needed))
+    simulation = Simulation(curve.fit, found.durations, found.cancelled)
+    splits = () if needed is None else tuple(found.splits(simulation, needed))
+    suggestion = min(splits, key=lambda s: (s.requests * s.seconds, s.requests), default=None)
     unsolved = (
         UnsolvedItem(id, label, draws, curve.fit.still_hopeful(draws))
         for id, label, draws in found.unsolved  # noqa: A001 (what it is called)
@@ -386,13 +416,14 @@ def plan(
         needed,
         curve.needed(target, surely=True),
         splits,
-        min(splits, key=lambda s: (s.requests * s.seconds, s.requests), default=None),
+        suggestion,
         found.bottleneck(),
         tuple(sorted(unsolved, key=lambda item: (item.hopeful, item.id))),
         found.money.complete and not found.usage.unknown,
         currency_of(None if found.prices is None else found.prices.of),
         found.repairs_beside(curve.fit),
         found.others,
+        found.by_schedule(simulation, splits, suggestion),
     )
 
 
@@ -505,25 +536,113 @@ class _Findings:
             return None
         return Bottleneck(worst, self.judged[worst], self.failed[worst], self.alone[worst])
 
-    def splits(self, fit: PassRateFit, needed: int) -> Iterator[Split]:
+    def splits(self, simulation: Simulation, needed: int) -> Iterator[Split]:
         """Say what so many draws take, in a few ways from one after another to all at once."""
-        measured = len(self.durations)
-        lengths = _lengths(self.durations, self.cancelled)
         widths = {min(2**power, needed) for power in range(needed.bit_length() + 1)}
         # As few chains as do with that many turns.
         for turns in sorted({-(-needed // width) for width in widths}, reverse=True):
-            chains = -(-needed // turns)
-            draws, time = _expected(fit, lengths, chains, turns)
-            per_draw = draws / measured
-            cost = None if self.prices is None else self.money.known * per_draw
-            requests, tokens = self.usage.requests * per_draw, self.usage.total_tokens * per_draw
-            yield Split(turns, chains, draws, requests, tokens, cost, time)
+            yield self._split(simulation, "eager", -(-needed // turns), turns)
+
+    def by_schedule(
+        self, simulation: Simulation, splits: Sequence[Split], suggestion: Split | None
+    ) -> tuple[Split, ...]:
+        """Say what one of the splits takes by schedule: the suggested one, if it has chains."""
+        several = [split for split in splits if split.concurrency_budget > 1]
+        if not several:
+            return ()
+        chosen = suggestion if suggestion in several else several[0]
+        usual = f"{simulation.median:.2g}"
+        schedules = ["pooled", *[f"staggered:{usual}"] * (float(usual) > 0), "hedged"]
+        chains, turns = chosen.concurrency_budget, chosen.loop_budget
+        others = (self._split(simulation, name, chains, turns) for name in schedules)
+        return (chosen, *others)
+
+    def _split(self, simulation: Simulation, schedule: str, chains: int, turns: int) -> Split:
+        """Say what an item takes with these budgets."""
+        draws, time = simulation.expected(schedule, chains, turns)
+        per_draw = draws / len(self.durations)
+        cost = None if self.prices is None else self.money.known * per_draw
+        requests, tokens = self.usage.requests * per_draw, self.usage.total_tokens * per_draw
+        return Split(turns, chains, draws, requests, tokens, cost, time, schedule)
 
 
 def _next(fit: PassRateFit, failures: int) -> float:
     """Say how likely a further draw of an item passes of which so many have failed."""
     missed = 1 - fit.coverage(failures)
     return (fit.coverage(failures + 1) - fit.coverage(failures)) / missed if missed else 1.0
+
+
+class Simulation:
+    """Items by a fit, whose draws are as long as measured ones."""
+
+    def __init__(
+        self, fit: PassRateFit, ended: Sequence[float], cancelled: Sequence[float]
+    ) -> None:
+        self._fit = fit
+        self._lengths, self._sums = _lengths(ended, cancelled)
+        self._known = LatencyQuantiles(window=max(1000, len(ended) + len(cancelled)))
+        for lengths, censored in ((ended, False), (cancelled, True)):
+            for length in lengths:
+                self._known.observe(length, censored=censored)
+
+    @property
+    def median(self) -> float:
+        """How long half of the draws take at most."""
+        return self._lengths[bisect_left(self._sums, self._sums[-1] / 2)]
+
+    def expected(self, name: str, chains: int, turns: int) -> tuple[float, float]:
+        """Give the mean number of draws that are begun of an item, and the mean time."""
+        schedule = Hedged(latency=self._known) if name == "hedged" else parse_schedule(name)
+        facts = CallFacts(Instruction("any"), (), chains, turns, None)
+        number = max(200, min(_SIMULATED, 100_000 // (chains * turns)))
+        begun, time = 0, 0.0
+        for item in range(number):
+            chance = random.Random(item)  # The same draws by each schedule, and each time.
+            hopeless = chance.random() < self._fit.hopeless
+            rate = 0.0 if hopeless else chance.betavariate(self._fit.alpha, self._fit.beta)
+            draws, took = self._item(schedule, facts, rate, chance)
+            begun += draws
+            time += took
+        return begun / number, time / number
+
+    def _item(
+        self, schedule: BaseSchedule, facts: CallFacts, rate: float, chance: random.Random
+    ) -> tuple[int, float]:
+        """Draw until one passes or all have failed; give how many are begun, and the time."""
+        plan = schedule.begin(facts)
+        chains, turns = facts.concurrency_budget, facts.loop_budget
+        most, left = chains + schedule.extra, chains * turns
+        if schedule.pooled:  # Drawn anew, each turn may be a chain of its own.
+            chains, turns = left, 1
+        running: list[tuple[float, float, int, bool]] = []  # Ends, began, turns left, passes.
+        waiting: list[int] = []  # How many turns those chains have left.
+        now, opened, started, failed = 0.0, 0, 0, 0
+        while True:
+            more, again = most, None
+            if plan is not None:
+                begun = [began for _, began, _, _ in running]
+                more, again = plan.decide(
+                    Progress(now, begun, opened, started, failed, 0, left, len(waiting))
+                )
+            for _ in range(min(more, most - len(running), len(waiting) + chains - opened)):
+                opened += not waiting
+                own = waiting.pop() if waiting else turns
+                passes = chance.random() < rate
+                (length,) = chance.choices(self._lengths, cum_weights=self._sums)
+                heappush(running, (now + length, now, own - 1, passes))
+                started += 1
+                left -= 1
+            if not running:
+                return started, now
+            if left and again is not None and now < again < running[0][0]:
+                now = again
+                continue
+            now, _, own, passes = heappop(running)
+            if passes:
+                return started, now
+            failed += 1
+            if own:
+                waiting.append(own)
 
 
 def _lengths(ended: Iterable[float], cancelled: Iterable[float]) -> _Lengths:
@@ -539,29 +658,8 @@ def _lengths(ended: Iterable[float], cancelled: Iterable[float]) -> _Lengths:
     return lengths, sums
 
 
-def _expected(fit: PassRateFit, lengths: _Lengths, chains: int, turns: int) -> tuple[float, float]:
-    """Simulate items: gives the mean number of draws that are begun, and the mean time."""
-    chance = random.Random(0)  # The same figures each time.
-    number = max(200, min(_SIMULATED, 100_000 // (chains * turns)))
-    values, sums = lengths
-    begun, time = 0, 0.0
-    for _ in range(number):
-        hopeless = chance.random() < fit.hopeless
-        rate = 0.0 if hopeless else chance.betavariate(fit.alpha, fit.beta)
-        ends = [(length, 1) for length in chance.choices(values, cum_weights=sums, k=chains)]
-        heapify(ends)
-        begun += chains
-        now = 0.0
-        while ends:
-            now, turn = heappop(ends)
-            if chance.random() < rate:
-                break
-            if turn < turns:
-                (length,) = chance.choices(values, cum_weights=sums)
-                heappush(ends, (now + length, turn + 1))
-                begun += 1
-        time += now
-    return begun / number, time / number
+def _budgets(split: Split) -> str:
+    return f"{split.loop_budget} x {split.concurrency_budget}"
 
 
 def _between(low: float, high: float) -> str:

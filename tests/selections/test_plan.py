@@ -8,6 +8,7 @@ import subprocess
 import sys
 from itertools import cycle
 from math import isclose
+from statistics import fmean
 
 import anyio.to_thread
 import pytest
@@ -24,10 +25,13 @@ from mellea_like import (
     SamplingResult,
     Stage,
 )
+from mellea_like.backends import SimulatedBackend
 from mellea_like.batch import Journal, sample_many
 from mellea_like.errors import JournalError
 from mellea_like.estimate import PassRateFit, coverage_curve, plan
-from mellea_like.estimate.draw_plan import NO_ANSWER
+from mellea_like.estimate.draw_plan import NO_ANSWER, Simulation
+from mellea_like.sampling.schedules.expressions import parse_schedule
+from mellea_like.testing import run_virtual
 
 
 def simulated(alpha, beta, hopeless, items, stop, seed=5):
@@ -152,9 +156,37 @@ def test_what_was_cancelled_would_have_taken_longer():
         return SamplingResult.from_dict(trace)
 
     made = plan([call(1, 1), call(1, 1), call(9, 0)], 0.5)
+    assert made.schedules == ()  # Of one draw there is nothing to schedule.
     # Two of five that were under way ended after 1 s; what is known of the others is one of 9 s.
     assert made.needed == 1
     assert made.splits[0].seconds == pytest.approx(0.4 * 1 + 0.6 * 9, rel=0.06)
+
+
+def test_what_schedules_are_said_to_take_is_what_they_take_in_the_engine():
+    chance = random.Random(1)
+    lengths = [chance.lognormvariate(0, 0.8) for _ in range(2000)]
+    simulation = Simulation(PassRateFit(2000.0, 8000.0, 0.0, 0, 0.0), lengths, [])
+    said = {}
+    for name in ("eager", "pooled", "staggered:1", "hedged"):
+        backend = SimulatedBackend(pass_rate=0.2, median=1.0, sigma=0.8, seed=1)
+        strategy = RejectionSamplingStrategy(
+            backend,
+            requirements=[backend.requirement],
+            loop_budget=4,
+            concurrency_budget=3,
+            schedule=parse_schedule(name),
+        )
+
+        async def run(strategy=strategy):
+            return [await strategy.sample("Say something.") for _ in range(150)]
+
+        took = run_virtual(run)
+        said[name] = draws, seconds = simulation.expected(name, chains=3, turns=4)
+        assert draws == pytest.approx(fmean(len(r.slices) for r in took), rel=0.08)
+        assert seconds == pytest.approx(fmean(r.elapsed for r in took), rel=0.12)
+    eager, pooled, staggered, hedged = said.values()
+    assert hedged[1] < pooled[1] < eager[1] < staggered[1]
+    assert staggered[0] < eager[0] < pooled[0] < hedged[0]
 
 
 def test_it_can_be_printed_and_written_down():
@@ -165,12 +197,18 @@ def test_it_can_be_printed_and_written_down():
     assert "measured" in said
     assert "predicted" in said
     assert said.count("<- suggested") == 1
+    assert f"The same for 1 x {made.needed}, by schedule:\n           eager  " in said
     assert "Fails most often: it says a word (12 of 30, 12 by it alone)" in said
     assert "#18 Say a word.: 6 draws" in said
     again = json.loads(json.dumps(made.to_dict()))
     assert again["needed"] == made.needed
     assert again["fit"]["hopeless"] == made.fit.hopeless
     assert again["splits"][0]["concurrency_budget"] == 1
+    # Nothing is left to hedge with, and at a time of 1 s a second one starts when the first ends.
+    assert [split["schedule"] for split in again["schedules"]] == [
+        "eager", "pooled", "staggered:1", "hedged"
+    ]  # fmt: skip
+    assert len({split["requests"] for split in again["schedules"]}) == 2
     assert [point["draws"] for point in again["measured"]] == [1, 2, 3, 4, 5, 6]
     assert {made.needed, 1, 2, 4, 8} <= {point["draws"] for point in again["predicted"]}
 
