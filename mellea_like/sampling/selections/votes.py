@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from dataclasses import dataclass
 from math import comb, exp
 from typing import TYPE_CHECKING, Any, Literal
@@ -103,29 +102,31 @@ class _VoteState(SelectionState):
     def __init__(self, config: Vote, facts: SelectionFacts) -> None:
         super().__init__("vote", facts, config.n)
         self._config = config
-        self._votes = defaultdict[Any, float](float)
+        self._votes: dict[Any, float] = {}
         self._ahead: Any = None
-        self._first = self._second = 0
+        self._first = self._second = 0.0
 
     def enough(self) -> str:
         key, weight = self.marks[-1]
-        self._votes[key] += weight
-        wanted = self.wanted()
-        if not wanted or self._config.weight is not None:
+        votes = self._votes[key] = self._votes.get(key, 0.0) + weight
+        wanted = self.most - len(self.passed)
+        if wanted <= 0 or self._config.weight is not None:
             return super().enough()
-        votes = int(self._votes[key])
-        if key == self._ahead:
+        if votes > self._first:
+            if key != self._ahead:
+                self._ahead, self._second = key, self._first
             self._first = votes
-        elif votes > self._first:
-            self._ahead, self._first, self._second = key, votes, self._first
-        else:
-            self._second = max(self._second, votes)
-        first, second = self._first, self._second
+        elif votes > self._second:
+            self._second = votes
+        first, second = int(self._first), int(self._second)
         left = min(wanted, self.turns_left)
         if first - second > left:
             return f"{first} to {second} votes can't be overtaken by {left}"
         confidence = self._config.confidence
-        if confidence is not None and majority_confidence(first, second) >= confidence:
+        # A vote for another makes it no likelier.
+        if confidence is None or key != self._ahead:
+            return ""
+        if majority_confidence(first, second) >= confidence:
             return f"{first} to {second} votes: the majority, with {confidence:g} confidence"
         return ""
 
