@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from code_kit import decided, python, sandbox
 
-from mellea_like.requirements.code import passes_tests, runs
+from mellea_like.requirements.code import CodeJob, passes_tests, runs
 
 pytestmark = [
     pytest.mark.anyio,
@@ -121,6 +121,75 @@ async def test_no_cheat_passes(box, cheat):
     assert result.score == 0, result.reason
     # Nor does it help the program after it.
     assert (await decided(check, python("def add(a, b): return a + b"))).passed
+
+
+SLIPS = {
+    "a loop after what passes": (
+        "def add(a, b): return 0",
+        "assert add(0, 0) == 0\nfor x in range(3):\n    assert add(x, 1) == x + 1",
+    ),
+    "a statement after what passes": (
+        "def add(a, b): return 0",
+        "assert add(0, 0) == 0\nif True:\n    assert add(1, 1) == 2",
+    ),
+    "a test that is awaited": (
+        "async def add(a, b): return 0",
+        "async def test_add():\n    assert await add(1, 1) == 2",
+    ),
+    "a call that is awaited": (
+        "def add(a, b): return 0",
+        "async def check(f):\n    assert f(1, 1) == 2\ncheck(add)",
+    ),
+    "a test of the program's own by the same name": (
+        "def add(a, b): return 0\ndef test_more(): pass",
+        "def test_more(): assert add(1, 1) == 2\ndef test_add(): assert add(0, 0) == 0",
+    ),
+    "tests of one name in two sources": (
+        "def add(a, b): return 0",
+        ["def test_add(): assert add(0, 0) == 0", "def test_add(): assert add(1, 1) == 2"],
+    ),
+    "the tests' own builtins": (
+        (
+            "def add(a, b): return 0\n"
+            "import sys\nframe = sys._getframe()\nwhile 'peer' not in frame.f_locals:\n"
+            "    frame = frame.f_back\npeer = frame.f_locals['peer']\n"
+            "hidden = {'all': lambda x: True, 'range': range}\n"
+            "peer.send(('answer', {'add': add, '__builtins__': hidden}, None))\n"
+            "while True: peer.serve(peer.receive())"
+        ),
+        "assert all(add(x, 1) == x + 1 for x in range(3))",
+    ),
+    "the tests' own comparison": (
+        "def add(a, b): return 0\nglobals()['@compared'] = lambda *a: True",
+        "from solution import *\nassert add(1, 1) == 2",
+    ),
+    "the end of an iteration": (
+        "def add(a, b): raise StopIteration",
+        "assert all(map(lambda x: add(x, 1) == x + 1, range(3)))",
+    ),
+    "a keyboard interrupt": (
+        "def add(a, b): raise KeyboardInterrupt",
+        (
+            "import unittest\nclass Add(unittest.TestCase):\n"
+            "    def test_add(self): self.assertEqual(add(1, 1), 2)"
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize(("code", "tests"), SLIPS.values(), ids=SLIPS)
+async def test_no_test_goes_unrun(box, code, tests):
+    result = await decided(passes_tests(tests, sandbox=box), python(code))
+    assert not result.passed
+    assert result.reason
+
+
+async def test_what_a_program_raises_is_a_reason_that_can_be_sent(box):
+    code = "def add(a, b): raise ValueError('\\ud800' + 'x' * 10**6)"
+    report = await box.run(CodeJob(program=code, tests=("assert add(1, 1) == 2",)))
+    (failure,) = report.failures
+    assert len(failure) < 10_000
+    assert failure.encode()
 
 
 @pytest.mark.parametrize(

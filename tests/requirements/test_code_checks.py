@@ -241,6 +241,24 @@ def test_context():
         ),
         ("def sum(a, b):\n    return a + b", "import solution\nassert solution.sum(1, 2) == 3"),
         ("if __name__ == '__main__':\n    raise SystemExit(1)\nx = 1", "assert x == 1"),
+        (ADD, "for x in range(3):\n    assert add(x, 1) == x + 1"),
+        (ADD, "async def test_add():\n    assert add(1, 1) == 2"),
+        (f"{ADD}\ndef test_add(): pass", "def test_add(): assert add(1, 1) == 2"),
+        (ADD, "\n".join(f"assert add({i}, 1) == {i + 1}" for i in range(1000))),
+        ("def put(a):\n    a.append(1)", "x = [0]\nput(a=x)\nassert x == [0, 1]"),
+        (
+            "class Grid(dict):\n    pass\ndef grid(): return Grid()",
+            "found = grid()\nfound[0] = 5\nassert found[0] == 5",
+        ),
+        (
+            ADD,
+            (
+                "import unittest\nclass TestAdd(unittest.TestCase):\n"
+                "    @classmethod\n    def setUpClass(cls): cls.one = 1\n"
+                "    def test_add(self): self.assertEqual(add(self.one, 2), 3)\n"
+            ),
+        ),
+        ("def size():\n    return len('a\u2028b')", "assert size() == 3"),
     ],
 )
 async def test_right_code_passes_the_tests_that_people_write(box, code, tests):

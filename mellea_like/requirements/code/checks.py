@@ -28,6 +28,9 @@ __all__ = ["asynchronous", "parses", "passes_tests", "runs", "shared_sandbox"]
 SHOWN = 3
 """The most failed tests that a reason tells the model of."""
 
+BLOCKS = (ast.For, ast.While, ast.With, ast.Try)
+"""Statements that are a test if they have one in them."""
+
 QUICK = 2**14
 """Characters; to compile more would hold the event loop, so the program's process finds out."""
 
@@ -144,8 +147,9 @@ def passes_tests(
 
     Tests are Python source: assertions, calls (``check(add)``), functions named ``test...``, and
     classes of ``unittest``. The code's names are there, and so is the module ``solution``, which is
-    the code. Every assertion and call at the top level, every function and every method is one
-    test, and the share of those that pass is the score.
+    the code. Every assertion and call at the top level, every loop or other block there that has
+    one, every function and every method is one test, and the share of those that pass is the score.
+    A test that is ``async`` is run to its end.
 
     **The tests run in another process than the code.** They call its functions there, and compare
     what comes back themselves; so code that exits, prints what a test would, patches ``unittest``
@@ -211,7 +215,7 @@ def passes_tests(
 
 def _read(report: CodeReport) -> ValidationResult:
     """Read how tests ended; only all of them, to their end, are a pass."""
-    if not report.failure and report.passed == report.total > 0:
+    if not report.failure and not report.failures and report.passed == report.total > 0:
         return ValidationResult(True, f"it passes {report.total} tests", 1.0)
     failures = [clipped(failure, CLIPPED) for failure in report.failures]
     more = len(failures) - SHOWN
@@ -335,11 +339,11 @@ def _difference(printed: str, wanted: str) -> str:
 
 
 def _has_test(source: str) -> bool:
-    for statement in ast.parse(source).body:
-        if isinstance(statement, ast.Assert | ast.ClassDef):
-            return True
-        if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
-            return True
-        if isinstance(statement, ast.FunctionDef) and statement.name.startswith("test"):
-            return True
-    return False
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+    return any(
+        isinstance(part, ast.Assert | ast.ClassDef)
+        or (isinstance(part, ast.Expr) and isinstance(part.value, ast.Call))
+        or (isinstance(part, functions) and part.name.startswith("test"))
+        for statement in ast.parse(source).body
+        for part in (ast.walk(statement) if isinstance(statement, BLOCKS) else (statement,))
+    )

@@ -48,7 +48,8 @@ def fenced(text: str, language: str, which: Fence = "longest") -> str | None:
     Returns:
         The code, with a line break at its end.
     """
-    found = _fences(text.splitlines())
+    # Not `splitlines`, which breaks at what may stand in a string of the code.
+    found = _fences(text.replace("\r\n", "\n").removesuffix("\n").split("\n"))
     if not found:
         return None
     labels = LABELS[language]

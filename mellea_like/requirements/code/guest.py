@@ -11,6 +11,7 @@ import ast
 import atexit
 import builtins
 import collections
+import copyreg
 import datetime as dt
 import decimal
 import enum
@@ -44,6 +45,9 @@ TESTS = "tests.py"
 
 LARGEST_MESSAGE = 2**26
 """Bytes of one answer of a program to its tests."""
+
+LONGEST_FAILURE = 4000
+"""Characters of what a failed test found."""
 
 CO_COROUTINE = 0x80
 """The flag of an async function's code; `inspect` has it, too, and takes long to import."""
@@ -157,7 +161,11 @@ _EXCEPTIONS = {
     for name, value in vars(builtins).items()
     if isinstance(value, type) and issubclass(value, BaseException)
 }
-_NOTHING: Any = object()
+_MUTABLE = (
+    *(list, dict, set, bytearray),
+    *(collections.deque, collections.Counter, collections.defaultdict, collections.OrderedDict),
+)
+"""What a call may change of its arguments, so that its caller sees it."""
 
 _INNARDS = ("_", "gi_", "cr_", "ag_", "f_", "tb_", "co_")
 """How attributes begin that lead from an object to the interpreter that it lives in."""
@@ -282,8 +290,8 @@ class Peer:
             if kind == "ask":
                 self.serve(("ask", *rest))
             elif kind == "answer":
-                if rest[1] is not None and len(details) == 3:  # noqa: PLR2004
-                    self._update(details, rest[1])
+                if rest[1] is not None:
+                    self._update(_given(what, details), rest[1])
                 return rest[0]
             elif kind == "raise":
                 raise self._exception(*rest)
@@ -294,13 +302,11 @@ class Peer:
         """Answer what the other end asks."""
         _, what, details = message
         try:
-            before = self._mutable(details)
+            given = _given(what, details)
+            before = self.written(given)
             answer = self._do(what, *details)
-            changed = (
-                details[1] if before is not None and before != self._mutable(details) else None
-            )
-            message = ("answer", answer, changed)
-            data = self.written(message)
+            changed = given if given and before != self.written(given) else None
+            data = self.written(("answer", answer, changed))
         except ProgramEnded:
             raise
         except BaseException as exc:  # noqa: BLE001 (told to the other end)
@@ -326,20 +332,14 @@ class Peer:
             return setattr(target, *rest)
         return _OPERATIONS[what](target, *rest)
 
-    def _mutable(self, details: tuple[Any, ...]) -> bytes | None:
-        """Return what a call was given, where it may have been changed by the call."""
-        given = details[1] if len(details) == 3 else ()  # noqa: PLR2004
-        kinds = (list, dict, set, bytearray, collections.deque)
-        return self.written(given) if any(type(value) in kinds for value in given) else None
-
-    def _update(self, details: tuple[Any, ...], changed: Any) -> None:
+    def _update(self, given: list[Any], changed: Any) -> None:
         """Let a call's arguments have changed as they did where it ran."""
-        for mine, theirs in zip(details[1], changed, strict=True):
-            if type(mine) in (list, bytearray):
+        for mine, theirs in zip(given, changed, strict=True):
+            if isinstance(mine, list | bytearray):
                 mine[:] = theirs
-            elif type(mine) in (dict, set, collections.deque):
+            else:
                 mine.clear()
-                (mine.update if hasattr(mine, "update") else mine.extend)(theirs)
+                (mine.extend if isinstance(mine, collections.deque) else mine.update)(theirs)
 
     def _exception(self, names: Any, arguments: Any, said: Any) -> BaseException:
         kinds = (_EXCEPTIONS.get(name) or self.exceptions.get(name) for name in names)
@@ -352,6 +352,14 @@ class Peer:
         return exc
 
 
+def _given(what: str, details: tuple[Any, ...]) -> list[Any]:
+    """Return the arguments of a call that it may change."""
+    if what not in ("call", "await"):
+        return []
+    _, positional, named = details
+    return [value for value in (*positional, *named.values()) if type(value) in _MUTABLE]
+
+
 def _raised(exc: BaseException) -> tuple[Any, ...]:
     """Return what tells the other end of an exception."""
     names = [kind.__qualname__ for kind in type(exc).__mro__ if issubclass(kind, BaseException)]
@@ -359,8 +367,15 @@ def _raised(exc: BaseException) -> tuple[Any, ...]:
     return "raise", names, plain, getattr(exc, "told", None) or told(exc)
 
 
+def _as_integers(value: fractions.Fraction) -> tuple[Any, ...]:
+    return fractions.Fraction, (value.numerator, value.denominator)
+
+
 class Writer(pickle.Pickler):
     """Writes plain data as it is, and a number for everything else."""
+
+    # Before Python 3.12, a fraction is written in digits, of which there may not be many.
+    dispatch_table = {**copyreg.dispatch_table, fractions.Fraction: _as_integers}  # noqa: RUF012
 
     def __init__(self, file: io.BytesIO, peer: Peer) -> None:
         super().__init__(file, protocol=4)
@@ -468,7 +483,11 @@ class Proxy:
         _part(self, "peer").ask("set", self, name, value)
 
     def __call__(self, *args: Any, **settings: Any) -> Any:
-        return _part(self, "peer").ask("call", self, args, settings)
+        try:
+            return _part(self, "peer").ask("call", self, args, settings)
+        except StopIteration as exc:  # Else `all(map(test, ...))` would end there, and hold.
+            msg = "the function raised StopIteration"
+            raise RuntimeError(msg) from exc
 
 
 def _part(proxy: Proxy, name: str) -> Any:
@@ -523,7 +542,7 @@ class Tests:
         self.passed = 0
         self.total = 0
         self.failures: list[str] = []
-        self.space: dict[str, Any] = {"__name__": "tests", "__builtins__": builtins}
+        self.given: dict[str, Any] = {}
 
     def run(self) -> None:
         """Run them all; the last that is said is the verdict."""
@@ -533,7 +552,7 @@ class Tests:
             if self._take(self.peer.receive()):
                 for source, tree in zip(self.sources, trees, strict=True):
                     self._module(source, tree)
-        except (ProgramEnded, Exception):  # noqa: BLE001 (what is no answer is the program's doing)
+        except BaseException:  # noqa: BLE001 (what is no answer is the program's doing)
             self.peer.ended = True
         self.say(
             {
@@ -554,12 +573,17 @@ class Tests:
         """Take the program's names over, unless it could not be loaded."""
         kind, *rest = message
         if kind == "raise":
-            self.failures.append(f"the program raised {str(rest[2]).strip()}")
+            self._failed(f"the program raised {str(rest[2]).strip()}")
             return False
-        given: dict[str, Any] = rest[0]
+        # Nothing that a program calls so can be reached as a name, but it could hide what can.
+        given: dict[str, Any] = {
+            name: value
+            for name, value in rest[0].items()
+            if name.isidentifier() and not (name.startswith("__") and name.endswith("__"))
+        }
         missing = [name for name in self.names or () if name not in given]
         if missing:
-            self.failures.append(f"the program defines no {' and no '.join(missing)}")
+            self._failed(f"the program defines no {' and no '.join(missing)}")
             return False
         module = types.ModuleType("solution")
         vars(module).update(given)
@@ -571,24 +595,26 @@ class Tests:
             given = {
                 name: value
                 for name, value in given.items()
-                if name not in hidden or isinstance(value, types.ModuleType)
+                if name not in hidden or sys.modules.get(name) is value
             }
-        self.space.update(given)
+        self.given = given
         return True
 
     def _module(self, source: str, tree: ast.Module) -> None:
         linecache.cache[TESTS] = (len(source), None, source.splitlines(keepends=True), TESTS)
-        before = set(self.space)
-        self.space["@compared"] = _compared
-        self.space["@told"] = _told
+        space: dict[str, Any] = {"__name__": "tests", "__builtins__": builtins, **self.given}
+        before = dict(space)
+        space["@compared"] = _compared
+        space["@told"] = _told
         for statement in tree.body:
-            code = self._compiled(source, statement)
+            name = ast.unparse(statement)
             unit = _is_unit(statement)
-            worked = self._unit(ast.get_source_segment(source, statement) or "", code, counted=unit)
+            worked = self._unit(name, _compiled(statement, space), counted=unit)
             if not unit and not worked:
+                self.total += 1
                 return  # What follows would fail for want of it.
-        for name, thing in list(self.space.items()):
-            if name in before:
+        for name, thing in list(space.items()):
+            if before.get(name) is thing:
                 continue
             if isinstance(thing, types.FunctionType) and name.startswith("test"):
                 self.total += 1
@@ -596,57 +622,77 @@ class Tests:
             elif isinstance(thing, type) and hasattr(thing, "assertEqual"):
                 self._cases(thing)
 
-    def _compiled(self, source: str, statement: ast.stmt) -> Callable[[], object]:
-        tree = ast.Module([Explained(source).visit(statement)], [])
-        code = compile(ast.fix_missing_locations(tree), TESTS, "exec", dont_inherit=True)
-        return lambda: exec(code, self.space)  # noqa: S102
-
     def _cases(self, kind: type) -> None:
         import unittest  # noqa: PLC0415 (it takes as long as the rest of a run)
 
+        if kind in (unittest.TestCase, unittest.IsolatedAsyncioTestCase):
+            return  # Imported.
         cases: Any = unittest.defaultTestLoader.loadTestsFromTestCase(cast("Any", kind))
         for case in cases:
             result = unittest.TestResult()
             self.total += 1
             name = case.id().partition(".")[2]
             self.say({"at": name})
-            case.run(result)
+            unittest.TestSuite([case]).run(result)
             wrong = [*result.failures, *result.errors]
             if wrong:
-                self.failures.append(f"{name}: {wrong[0][1].strip().splitlines()[-1]}")
+                self._failed(f"{name}: {wrong[0][1].strip().splitlines()[-1]}")
+            elif result.unexpectedSuccesses:
+                self._failed(f"{name}: it passes, and should not")
             elif not result.skipped:
                 self.passed += 1
+
+    def _failed(self, what: str) -> None:
+        """Note a failure, in words that are no longer than a reason, and that can be encoded."""
+        self.failures.append(_clipped(what.encode("utf-8", "replace").decode(), LONGEST_FAILURE))
 
     def _unit(self, name: str, test: Callable[[], object], *, counted: bool = True) -> bool:
         self.say({"at": _clipped(name)})
         try:
-            test()
+            found = test()
+            if isinstance(found, types.CoroutineType):
+                import asyncio  # noqa: PLC0415, TID251 (this process is the tests' own)
+
+                asyncio.run(found)
         except ProgramEnded:
             raise
         except AssertionError as exc:
             said = getattr(exc, "told", "")
             what = f"raised {said}" if said else str(exc) or "an assertion failed"
-            self.failures.append(what if what.startswith("`") else f"`{_clipped(name)}` {what}")
+            self._failed(what if what.startswith("`") else f"`{_clipped(name)}` {what}")
             return False
         except BaseException as exc:  # noqa: BLE001 (of the tests, or the program)
             said = getattr(exc, "told", "") or "".join(traceback.format_exception_only(exc))
-            self.failures.append(f"`{_clipped(name)}` raised {said.strip()}")
+            self._failed(f"`{_clipped(name)}` raised {said.strip()}")
             return False
         self.passed += counted
         return True
 
 
 def _is_unit(statement: ast.stmt) -> bool:
-    """Whether a statement is a test by itself: an assertion, or a call."""
+    """Whether a statement is a test by itself: an assertion, a call, or a block that has one."""
+    if isinstance(statement, ast.For | ast.While | ast.With | ast.Try):
+        return any(
+            isinstance(part, ast.stmt) and _is_unit(part)
+            for part in ast.walk(statement)
+            if part is not statement
+        )
     called = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call)
     return called or isinstance(statement, ast.Assert)
 
 
+def _compiled(statement: ast.stmt, space: dict[str, Any]) -> Callable[[], object]:
+    """Return what does a statement; of a call, its result, since that may be to be awaited."""
+    explained = ast.fix_missing_locations(Explained().visit(statement))
+    if isinstance(explained, ast.Expr):
+        called = compile(ast.Expression(explained.value), TESTS, "eval", dont_inherit=True)
+        return lambda: eval(called, space)  # noqa: S307
+    code = compile(ast.Module([explained], []), TESTS, "exec", dont_inherit=True)
+    return lambda: exec(code, space)  # noqa: S102
+
+
 class Explained(ast.NodeTransformer):
     """Has assertions say what values they found."""
-
-    def __init__(self, source: str) -> None:
-        self.source = source
 
     def visit_Assert(self, node: ast.Assert) -> ast.Assert:
         """Put a call that remembers the values in place of the comparison."""
@@ -656,11 +702,8 @@ class Explained(ast.NodeTransformer):
             sides, sign = [test.left, test.comparators[0]], type(test.ops[0]).__name__
         elif isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
             sides, sign = [test.operand], "Not"
-        texts = [
-            "" if isinstance(side, ast.Constant) else ast.get_source_segment(self.source, side)
-            for side in sides
-        ]
-        whole = ast.get_source_segment(self.source, node) or "assert ..."
+        texts = ["" if isinstance(side, ast.Constant) else ast.unparse(side) for side in sides]
+        whole = ast.unparse(node)
         details = [ast.Constant(sign), ast.Constant(cast("Any", tuple(texts))), *sides]
         compared = ast.Call(ast.Name("@compared", ast.Load()), details, [])
         said = [ast.Constant(_clipped(whole)), *([node.msg] if node.msg else [])]
