@@ -32,9 +32,9 @@ from mellea_like.report.iterations import (
 from mellea_like.report.markup import clip
 from mellea_like.sampling.schedules import (
     CallFacts,
+    CallProgress,
     Hedged,
     LatencyQuantiles,
-    Progress,
 )
 from mellea_like.sampling.schedules.expressions import parse_schedule
 
@@ -622,7 +622,7 @@ class Simulation:
             if plan is not None:
                 begun = [began for _, began, _, _ in running]
                 more, again = plan.decide(
-                    Progress(now, begun, opened, started, failed, 0, left, len(waiting))
+                    CallProgress(now, begun, opened, started, failed, 0, left, len(waiting))
                 )
             for _ in range(min(more, most - len(running), len(waiting) + chains - opened)):
                 opened += not waiting
