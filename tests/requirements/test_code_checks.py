@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import pickle
+import socket
 
 import pytest
 from checks_kit import verdict
 from code_kit import decided, python, sandbox
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from mellea_like import RejectionSamplingStrategy, RepairTemplateStrategy, RequirementError
 from mellea_like.backends import ScriptedBackend
 from mellea_like.requirements.code import CodeReport, Sandbox, parses, passes_tests, runs
+from mellea_like.requirements.code.guest import Peer, Reader
 
 ON_ASYNCIO = pytest.mark.parametrize("anyio_backend", ["asyncio"])
 """What programs do knows no event loop; the last tests here, and the sandbox's, run on both."""
@@ -357,6 +362,38 @@ async def test_names_are_what_the_code_has_to_define_and_all_that_tests_see(box)
 def test_tests_that_test_nothing_are_refused(tests, settings, error, says):
     with pytest.raises(error, match=says):
         passes_tests(tests, **settings)
+
+
+PLAIN = st.one_of(
+    st.none() | st.booleans() | st.text() | st.binary() | st.integers(),
+    st.floats(allow_nan=False) | st.complex_numbers(allow_nan=False),
+    st.fractions() | st.decimals(allow_nan=False) | st.datetimes() | st.timedeltas(),
+)
+DATA = st.recursive(
+    PLAIN | st.sets(st.fractions()) | st.frozensets(PLAIN),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@given(DATA)
+@settings(max_examples=50, deadline=None)
+def test_plain_data_comes_back_as_it_is_without_a_question_to_its_process(value):
+    ours, theirs = socket.socketpair()
+    theirs.close()  # What asks ends with an error, and doesn't wait.
+    with ours:
+        peer = Peer(ours, guarded=True)
+        found = Reader(io.BytesIO(peer.written(value)), peer).load()
+    assert (type(found), found) == (type(value), value)
+
+
+@pytest.mark.anyio
+@ON_ASYNCIO
+async def test_fractions_of_any_size_come_back(box):
+    code = "from fractions import Fraction\ndef third(): return Fraction(10**5000, 3)"
+    tests = "from fractions import Fraction\nassert third() == Fraction(10**5000, 3)"
+    result = await decided(passes_tests(tests, sandbox=box), python(code))
+    assert result.passed, result.reason
 
 
 # --- in calls -------------------------------------------------------------------------------------

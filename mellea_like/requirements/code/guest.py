@@ -388,7 +388,7 @@ class Writer(pickle.Pickler):
             return None
         if kind is Proxy:
             return "yours", _part(obj, "number")
-        if kind is type and obj in _TYPES:
+        if isinstance(obj, type) and obj in _TYPES:  # Of a fraction, the type's type is another.
             return None
         if kind is types.BuiltinFunctionType:
             name: str = getattr(obj, "__name__")  # noqa: B009 (a type checker's doubt)
