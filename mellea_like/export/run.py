@@ -71,6 +71,7 @@ class Run:
                 for status in _names([facts["counts"] for facts in self._facts])
             },
             "prices": prices or None,
+            "sittings": [pair for facts in self._facts for pair in facts["sittings"]],
         }
 
     @property

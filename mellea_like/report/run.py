@@ -76,7 +76,8 @@ def headline(figures: RunFigures) -> list[tuple[str, str, str]]:
     known, complete = figures.money
     elapsed = figures.elapsed
     bound = "≥ " if usage.unknown else ""
-    rate = f"{done / elapsed:.3g} items/s" if elapsed and done else ""
+    rate = f"{done / elapsed:.3g} items/s" if elapsed and done and not figures.open_end else ""
+    time = "–" if elapsed is None else "≥ " * figures.open_end + seconds(elapsed)
     cost = ("cost", "–", "no prices given")
     if figures.prices is not None:
 
@@ -103,7 +104,7 @@ def headline(figures: RunFigures) -> list[tuple[str, str, str]]:
             ", ".join(tokens_of(usage, amount)).replace(" tokens", "", 1),
         ),
         cost,
-        ("time", "–" if elapsed is None else seconds(elapsed), rate),
+        ("time", time, rate),
     ]
 
 

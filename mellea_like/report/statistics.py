@@ -188,6 +188,13 @@ class RunFigures:
         self.latency = Distribution()
         self.costs = Distribution()
         self._intervals = Intervals()
+        sittings: list[tuple[str, str | None]] = run.get("sittings") or []
+        for opened, closed in sittings:
+            if closed is not None:
+                start, end = map(datetime.fromisoformat, (opened, closed))
+                self._intervals.add(start.timestamp(), max(start, end).timestamp())
+        self.open_end = any(closed is None for _, closed in sittings)
+        """Whether a sitting's end isn't known: ``elapsed`` is the least that it took."""
         self._slowest: list[tuple[float, int, Mapping[str, Any]]] = []
         self.failed: list[Mapping[str, Any]] = []
         self.too_few = 0
@@ -305,10 +312,11 @@ class RunFigures:
 
     @property
     def elapsed(self) -> float | None:
-        """How long items were sampled, in seconds; None where nobody knows.
+        """How long the run was at work, in seconds; None where nobody knows.
 
-        The time between a run that was interrupted and the one that went on with it doesn't count;
-        gaps of less than ten seconds do.
+        That is while its journal was open, and while items were sampled that are finished. The time
+        between a run that was interrupted and the one that went on with it doesn't count; gaps of
+        less than ten seconds do.
         """
         if self.run["started"] is None or not self._intervals:
             return None

@@ -253,7 +253,7 @@ async def test_a_journal_that_is_there_is_refused_where_it_should_be_new(path):
 
 
 async def test_the_run_says_when_it_began_and_ended_and_what_came_of_it(path, monkeypatch):
-    times = [f"2026-01-01T00:00:0{second}+00:00" for second in range(3)]
+    times = [f"2026-01-01T00:00:0{second}+00:00" for second in range(5)]
     monkeypatch.setattr(writer_module, "timestamp", iter(times).__next__)
     prices = {"m": Price(1.0, 2.0)}
     async with Journal(path, prices=prices).open(IDENTITY) as store:
@@ -270,11 +270,11 @@ async def test_the_run_says_when_it_began_and_ended_and_what_came_of_it(path, mo
     assert running["counts"] == {"passed": 1, "failed": 1, "errored": 1, "unfinished": 1}
     assert running["prices"] == {"m": [1.0, 2.0, "USD"]}
     over = await run_of(path)
-    assert (running["started"], over["started"], over["ended"]) == (times[0], *times[:2])
+    assert (running["started"], over["started"], over["ended"]) == (times[0], times[0], times[2])
     async with Journal(path).open(IDENTITY):
         assert (await run_of(path))["ended"] is None
     again = await run_of(path)
-    assert (again["started"], again["ended"], again["prices"]) == (times[0], times[2], None)
+    assert (again["started"], again["ended"], again["prices"]) == (times[0], times[4], None)
 
 
 # --- reading ------------------------------------------------------------------------------------

@@ -127,6 +127,10 @@ async def test_a_budget_reaches_as_many_items_as_it_can_and_a_larger_one_goes_on
         if ordered:
             assert ids(seen) == sorted(ids(seen))
     assert len(backend.draws) == len(set(backend.draws)) == sum(TURNS), "none is drawn again"
+    sittings = (await anyio.to_thread.run_sync(read_run, path))["sittings"]
+    times = [time for sitting in sittings for time in sitting]
+    assert len(times) == 6
+    assert times == sorted(times), "each was closed before the next one was opened"
     stored = await anyio.to_thread.run_sync(lambda: list(read_items(path)))
     assert [record["usage"]["requests"] for record in stored] == TURNS
     assert [len(record["trace"]["slices"]) for record in stored] == TURNS
@@ -148,6 +152,8 @@ async def test_a_run_that_was_broken_off_repeats_only_the_draws_in_flight(tmp_pa
     async with breadth(first, 10, journal=path, order=order):
         await done.wait()
         await anyio.sleep(0.2)  # What is drawn is written down.
+        [(_, closed)] = (await anyio.to_thread.run_sync(read_run, path))["sittings"]
+        assert closed is None, "it is still open, and so it stays after a kill"
     assert len(first.draws) < sum(TURNS)
     await into(seen := [], breadth(backend, 10, journal=path, order=order))
     assert not set(first.draws) & set(backend.draws)

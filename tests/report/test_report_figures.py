@@ -168,6 +168,24 @@ def test_the_night_before_a_run_was_resumed_is_no_part_of_its_time():
     assert figures(*items, ended=ended).elapsed == pytest.approx(7.0 + 6.0)
 
 
+def test_a_run_was_at_work_while_its_journal_was_open_whatever_its_last_draws_took():
+    def at(seconds):
+        return (BEGUN + timedelta(seconds=seconds)).isoformat()
+
+    def told(*sittings):
+        run = run_of(items, sittings=sittings)
+        [line] = [line for line in run_text(run, items).splitlines() if "  time " in line]
+        return " ".join(line.split())
+
+    items = [item(n, trace_of(("passed", 1)), begun=20.0 * n, elapsed=1.0) for n in range(3)]
+    assert told([at(0), at(56)]) == "time 56 s 0.0536 items/s"
+    assert told([at(0), at(30)], [at(3600), at(3604)], [at(9000), at(8999)]) == (
+        "time 35 s 0.0857 items/s"
+    )
+    # It was killed: of what came after the first minute, only an item's last call is known.
+    assert told([at(0), at(15)], [at(39), None]) == "time ≥ 22 s"
+
+
 @given(st.lists(st.tuples(st.integers(0, 300), st.integers(0, 40)), max_size=20))
 def test_intervals_are_the_same_in_any_order(drawn):
     seconds = {at for start, length in drawn for at in range(start, start + length)}

@@ -76,7 +76,9 @@ def read_run(path: str | Path, *, check: bool = True) -> dict[str, Any]:
         ``format`` (``"mellea_like.run"``), ``version``, ``identity`` (what the run was begun with),
         ``started`` and ``ended`` (ISO 8601, UTC; None while it runs and after it was killed),
         ``counts`` (items by status), ``prices`` (of each model, or None), ``text`` (whose words are
-        kept, as `Journal` has it) and ``versions`` (of mellea_like and Python, or None).
+        kept, as `Journal` has it), ``versions`` (of mellea_like and Python, or None) and
+        ``sittings`` (when the journal was opened to be written and when it was closed, in pairs:
+        None for the latter while it is open and after a kill).
 
     Raises:
         JournalError: it isn't a journal, is of another format version, or is damaged.
@@ -97,6 +99,7 @@ def read_run(path: str | Path, *, check: bool = True) -> dict[str, Any]:
         "prices": facts.get("prices"),
         "text": facts.get("text", "all"),
         "versions": facts.get("versions"),
+        "sittings": facts.get("sittings") or [],
     }
 
 

@@ -165,8 +165,8 @@ class JournalFile:
             stack.callback(lock.release)
             self._files = path, path.with_name(f"{path.name}-wal"), lock.path
             if not is_there(path):
-                facts = {"identity": dict(identity), "started": timestamp()}
-                create(path, {name: to_json(value) for name, value in facts.items()})
+                first = {"identity": dict(identity), "started": timestamp()}
+                create(path, {name: to_json(value) for name, value in first.items()})
             elif not resume:
                 msg = (
                     f"journal {path} is there already: resume it, or use another name;"
@@ -174,7 +174,8 @@ class JournalFile:
                 )
                 raise JournalError(msg)
             with opened(path) as connection:
-                more_turns = self._compare(run_facts(connection, path), identity)
+                facts = run_facts(connection, path)
+                more_turns = self._compare(facts, identity)
             self._connection = stack.enter_context(closing(connect(path, "rw")))
             make_durable(self._connection, path)
             raise_version(self._connection)
@@ -184,7 +185,9 @@ class JournalFile:
             (last,) = self._connection.execute("SELECT max(id) FROM items").fetchone()
             self.last: int = -1 if last is None else last
             versions = {"mellea_like": version("mellea-like"), "Python": platform.python_version()}
-            self._note({**notes, "versions": versions, "ended": None})
+            self._earlier, self._opened = list(facts.get("sittings") or ()), timestamp()
+            sittings = [*self._earlier, [self._opened, None]]
+            self._note({**notes, "versions": versions, "ended": None, "sittings": sittings})
             self._stack = stack.pop_all()
 
     def _compare(self, facts: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
@@ -253,9 +256,10 @@ class JournalFile:
     def close(self, *, ended: bool) -> None:
         """Let go of the journal, and note whether the run has ended."""
         try:
-            if ended:
-                with suppress(JournalError):
-                    self._note({"ended": timestamp()})
+            now = timestamp()
+            notes = {"sittings": [*self._earlier, [self._opened, now]]}
+            with suppress(JournalError):
+                self._note({**notes, "ended": now} if ended else notes)
         finally:
             # A read whose caller was cancelled may still be going on.
             with self._using, suppress(sqlite3.Error):
