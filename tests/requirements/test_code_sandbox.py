@@ -242,10 +242,23 @@ async def test_a_server_that_was_killed_is_replaced(box):
 async def test_a_program_that_kills_what_watches_it_has_failed():
     async with Sandbox(isolation="limits") as box:
         report = await run(box, "import os; os.kill(os.getppid(), 9)")
-        assert report.failure.startswith("it ended the process that watches it")
+        assert report.failure.startswith("it ended or stopped the process that watches it")
         place = Path(box._servers[0].holds["place"]) if box._servers else None
         assert (await run(box, "print(1)")).stdout == "1\n"
     assert place is None or not place.exists()
+
+
+async def test_a_program_that_stops_what_watches_it_has_failed(monkeypatch):
+    for wait in ("SECONDS_TO_ANSWER", "SECONDS_TO_CANCEL"):
+        monkeypatch.setattr(f"mellea_like.requirements.code.sandbox.{wait}", 0.1)
+    async with Sandbox(isolation="limits") as box:
+        await run(box, "")
+        (server,) = below(box._servers[0].process.pid)
+        code = "import os, signal; os.kill(os.getppid(), signal.SIGSTOP)"
+        report = await run(box, code, seconds=0.2)
+        assert report.failure.startswith("it ended or stopped the process that watches it")
+        with pytest.raises(ProcessLookupError):
+            os.kill(server, 0)
 
 
 async def test_runs_leave_no_descriptor_no_mount_and_no_zombie(box):

@@ -49,6 +49,9 @@ PARTS = ("guest", "server")
 
 SECONDS_TO_START = 30.0
 
+SECONDS_TO_ANSWER = 30.0
+"""How long after a program's time its server may be silent: a program may have stopped it."""
+
 SECONDS_TO_CANCEL = 2.0
 """How long a server may take to end a run; past that, the server is ended."""
 
@@ -251,10 +254,15 @@ class Sandbox:
         async with self._turn():
             for _ in range(2):
                 # A server that was killed is replaced, once: its program may have killed it.
-                found = await self._asked(frames)
-                if found is not None:
-                    return _report(job, found, seconds, self._config)
-        return CodeReport(failure="it ended the process that watches it, or the system had to")
+                with anyio.move_on_after(seconds + SECONDS_TO_ANSWER) as waited:
+                    found = await self._asked(frames)
+                    if found is not None:
+                        return _report(job, found, seconds, self._config)
+                if waited.cancelled_caught:
+                    break
+        return CodeReport(
+            failure="it ended or stopped the process that watches it, or the system did"
+        )
 
     def _turn(self) -> anyio.Semaphore:
         try:
@@ -402,6 +410,11 @@ class _Server:
         self.connection.close()
         if self.owner != os.getpid():
             return  # A fork of the process that started it.
+        if (
+            self.local and self.process.poll() is None
+        ):  # One that its program has stopped could clear nothing away.
+            with suppress(OSError):
+                os.killpg(self.process.pid, signal.SIGCONT)
         try:
             self.process.wait(SECONDS_TO_END)
         except subprocess.TimeoutExpired:
