@@ -167,6 +167,7 @@ class DrawPlan:
             fallback, which are left out, too.
         schedules: one of the splits by schedule: the suggested one, or, where that has one chain,
             the one with the fewest of several; empty where one draw is enough.
+        passed_by_others: how many of ``passed`` did so only by the draws in ``others``.
     """
 
     target: float
@@ -186,6 +187,7 @@ class DrawPlan:
     repairs: Repairs | None = None
     others: int = 0
     schedules: tuple[Split, ...] = ()
+    passed_by_others: int = 0
 
     @property
     def fit(self) -> PassRateFit:
@@ -241,6 +243,7 @@ class DrawPlan:
             "currency": self.currency,
             "repairs": None if self.repairs is None else asdict(self.repairs),
             "others": self.others,
+            "passed_by_others": self.passed_by_others,
             "schedules": [asdict(split) for split in self.schedules],
         }
 
@@ -250,9 +253,12 @@ class DrawPlan:
     def _head(self) -> Iterator[str]:
         low, high = self.curve.hopeless
         beyond = percent(self.fit.hopeless, 1)
+        n = self.passed_by_others
+        by_others = f", {count(n)} of them by another model or stage" if n else ""
         yield (
             f"{plural(self.items, 'item')}, {plural(self.draws, 'draw')}:"
             f" {count(self.passed)} passed ({percent(self.passed, self.items)})"
+            f"{by_others}"
         )
         if self.others:
             yield (
@@ -424,6 +430,7 @@ def plan(
         found.repairs_beside(curve.fit),
         found.others,
         found.by_schedule(simulation, splits, suggestion),
+        found.by_others,
     )
 
 
@@ -442,6 +449,7 @@ class _Findings:
     money: Money = field(default_factory=Money)
     left_out: int = 0
     others: int = 0
+    by_others: int = 0
     judged: Counter[str] = field(default_factory=Counter[str])
     failed: Counter[str] = field(default_factory=Counter[str])
     alone: Counter[str] = field(default_factory=Counter[str])
@@ -474,10 +482,9 @@ class _Findings:
     def _add(self, position: int, label: str, trace: Mapping[str, Any]) -> None:
         """Count an item."""
         draws = independent_draws(trace)
-        self._count_repairs(trace, draws)
+        self._count_judged(trace, draws)
         self.left_out += len(trace["slices"]) - len(draws)
         for s in trace["slices"]:
-            self._judge(s)
             if s["outcome"] == "cancelled":
                 self.cancelled.append(s["ended_at"] - s["started_at"])
         for s in draws:
@@ -493,22 +500,28 @@ class _Findings:
             about = " ".join((label or trace["slices"][0]["action"]["text"]).split())
             self.unsolved.append((position, clip(about, _LABEL), len(draws)))
 
-    def _count_repairs(self, trace: Mapping[str, Any], draws: Sequence[Mapping[str, Any]]) -> None:
-        """Count what was judged, of the same model as the draws, and not asked as they were."""
+    def _count_judged(self, trace: Mapping[str, Any], draws: Sequence[Mapping[str, Any]]) -> None:
+        """Count what was judged: verdicts of the draws' model, its repairs, and what others did."""
         asked = {s["iteration"] for s in draws}
         firsts = [s for s in trace["slices"] if s["depth"] == 0]
         models = {s["model"] for s in draws}
         stages = {s.get("stage") for s in firsts}
         failures: Counter[int] = Counter()
+        solved = False
         for s in trace["slices"]:
             if s["outcome"] in {"passed", "failed"}:
                 passed = s["outcome"] == "passed"
                 first = s["model"] in models and s.get("stage") in stages
                 self.others += not first
+                solved |= first and passed
+                if first:
+                    self._judge(s)
                 if s["iteration"] not in asked and first:
                     self.repairs[failures[s["chain"]], passed] += 1
                 # After a pass, a chain draws anew.
                 failures[s["chain"]] = 0 if passed else failures[s["chain"]] + 1
+        by_others = any(s["outcome"] == "passed" for s in trace["slices"]) and not solved
+        self.by_others += bool(draws) and by_others
 
     def repairs_beside(self, fit: PassRateFit) -> Repairs | None:
         """Set what repairs did beside what draws made anew would have done."""
@@ -518,8 +531,6 @@ class _Findings:
         return Repairs(judged, passed, expected) if judged else None
 
     def _judge(self, s: Mapping[str, Any]) -> None:
-        if s["outcome"] not in {"passed", "failed"}:
-            return
         verdicts = {v["description"]: v["status"] for v in s["validations"]}
         verdicts[NO_ANSWER] = "failed" if s["reason"] else "passed"
         for what, status in verdicts.items():

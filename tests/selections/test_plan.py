@@ -341,6 +341,9 @@ async def test_draws_of_an_escalations_further_stages_are_left_out_and_counted()
     assert (made.others, made.left_out, made.repairs) == (10, 10, None)
     assert made.to_dict()["others"] == 10
     assert made.measured[-1].share == 0
+    assert made.passed_by_others == 10
+    assert "20 draws: 10 passed (100 %), 10 of them by another model or stage\n" in str(made)
+    assert (made.bottleneck.judged, made.bottleneck.failed) == (20, 20), "of the first stage alone"
     assert "10 draws of other models or stages left out: all below is for the first" in str(made)
 
 
