@@ -168,6 +168,8 @@ class DrawPlan:
         schedules: one of the splits by schedule: the suggested one, or, where that has one chain,
             the one with the fewest of several; empty where one draw is enough.
         passed_by_others: how many of ``passed`` did so only by the draws in ``others``.
+        selects: whether the run had a selection that goes on after a first pass, such as a vote:
+            the plan is for one draw that passes.
     """
 
     target: float
@@ -188,6 +190,7 @@ class DrawPlan:
     others: int = 0
     schedules: tuple[Split, ...] = ()
     passed_by_others: int = 0
+    selects: bool = False
 
     @property
     def fit(self) -> PassRateFit:
@@ -244,6 +247,7 @@ class DrawPlan:
             "repairs": None if self.repairs is None else asdict(self.repairs),
             "others": self.others,
             "passed_by_others": self.passed_by_others,
+            "selects": self.selects,
             "schedules": [asdict(split) for split in self.schedules],
         }
 
@@ -264,6 +268,11 @@ class DrawPlan:
             yield (
                 f"{plural(self.others, 'draw')} of other models or stages left out: all below is"
                 " for the first one alone."
+            )
+        if self.selects:
+            yield (
+                "The run's selection goes on after a first pass: all below is for one reply that"
+                " passes."
             )
         if (mended := self.repairs) is not None:
             share, anew = (percent(n, mended.judged) for n in (mended.passed, mended.expected))
@@ -431,6 +440,7 @@ def plan(
         found.others,
         found.by_schedule(simulation, splits, suggestion),
         found.by_others,
+        found.selects,
     )
 
 
@@ -450,6 +460,7 @@ class _Findings:
     left_out: int = 0
     others: int = 0
     by_others: int = 0
+    selects: bool = False
     judged: Counter[str] = field(default_factory=Counter[str])
     failed: Counter[str] = field(default_factory=Counter[str])
     alone: Counter[str] = field(default_factory=Counter[str])
@@ -481,6 +492,7 @@ class _Findings:
 
     def _add(self, position: int, label: str, trace: Mapping[str, Any]) -> None:
         """Count an item."""
+        self.selects |= trace.get("decision") is not None
         draws = independent_draws(trace)
         self._count_judged(trace, draws)
         self.left_out += len(trace["slices"]) - len(draws)

@@ -15,6 +15,8 @@ import pytest
 from report_kit import trace_of
 
 from mellea_like import (
+    BestOf,
+    Collect,
     Escalate,
     FunctionBackend,
     Instruction,
@@ -24,6 +26,7 @@ from mellea_like import (
     Requirement,
     SamplingResult,
     Stage,
+    Vote,
 )
 from mellea_like.backends import SimulatedBackend
 from mellea_like.batch import Journal, sample_many
@@ -345,6 +348,20 @@ async def test_draws_of_an_escalations_further_stages_are_left_out_and_counted()
     assert "20 draws: 10 passed (100 %), 10 of them by another model or stage\n" in str(made)
     assert (made.bottleneck.judged, made.bottleneck.failed) == (20, 20), "of the first stage alone"
     assert "10 draws of other models or stages left out: all below is for the first" in str(made)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    "selection", ["first", "ordered", Collect(2), Vote(n=3), BestOf(lambda c: len(c.text), n=2)]
+)
+async def test_where_more_than_one_has_to_pass_it_says_that_it_plans_for_one(selection):
+    strategy = RejectionSamplingStrategy(
+        FunctionBackend(lambda _: "yes"), loop_budget=3, concurrency_budget=1, selection=selection
+    )
+    made = plan([await strategy.sample("Say it.", [yes])])
+    said = "The run's selection goes on after a first pass: all below is for one reply"
+    assert made.selects == made.to_dict()["selects"] == (said in str(made))
+    assert made.selects == (not isinstance(selection, str))
 
 
 def test_where_nothing_was_repaired_nothing_is_said_of_repairs():
