@@ -339,7 +339,7 @@ class Peer:
                 mine[:] = theirs
             else:
                 mine.clear()
-                (mine.extend if isinstance(mine, collections.deque) else mine.update)(theirs)
+                (mine.update if hasattr(mine, "update") else mine.extend)(theirs)
 
     def _exception(self, names: Any, arguments: Any, said: Any) -> BaseException:
         kinds = (_EXCEPTIONS.get(name) or self.exceptions.get(name) for name in names)
@@ -653,7 +653,7 @@ class Tests:
             if isinstance(found, types.CoroutineType):
                 import asyncio  # noqa: PLC0415, TID251 (this process is the tests' own)
 
-                asyncio.run(found)
+                asyncio.run(cast("Any", found))
         except ProgramEnded:
             raise
         except AssertionError as exc:
