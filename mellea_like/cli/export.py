@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, cast
 
 from mellea_like.cli.exits import Exit, Problem
-from mellea_like.cli.option_fields import REQUIRED, argument, option
+from mellea_like.cli.option_fields import REQUIRED, argument, option, option_names
 from mellea_like.cli.streams import is_terminal, one_line, printable, silence, warn
 from mellea_like.errors import JournalError
 
@@ -39,8 +39,9 @@ mellea-like export run.db --format parquet -o draws.parquet
 """
 
 EPILOG = (
-    "Exit codes: 0 done, 1 there was nothing to write, 2 bad usage, 3 the journal or the output is"
-    " at fault, 130 interrupted, 143 told to end (SIGTERM): no half file is left."
+    "Exit codes: 0 done, 1 there was nothing to write or nobody to read it, 2 bad usage, 3 the"
+    " journal or the output is at fault, 130 interrupted, 143 told to end (SIGTERM): no half file"
+    " is left."
 )
 
 STANDARD = "-"
@@ -153,7 +154,10 @@ def run(options: ExportOptions, _signals: SignalHandler) -> int:
     except (JournalError, ImportError) as exc:
         raise Problem(one_line(str(exc))) from exc
     except ValueError as exc:
-        raise Problem(one_line(str(exc).removeprefix("export: ")), Exit.USAGE) from exc
+        said = one_line(str(exc).removeprefix("export: "))
+        for name, written in option_names(ExportOptions).items():
+            said = said.replace(f" {name} says", f" {written} says")
+        raise Problem(said, Exit.USAGE) from exc
     card = "" if made.card is None else f" {made.card} says where it is from."
     if not options.quiet or not made.rows:
         where = "" if options.output == STANDARD else f"Wrote {options.output}: "

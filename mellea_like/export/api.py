@@ -35,6 +35,7 @@ _Container: TypeAlias = Literal["jsonl", "csv", "parquet"]
 
 OPENAI = ("openai", "openai-dpo")
 PLAIN = ("jsonl", "csv", "parquet")
+PAIRED = ("dpo", "reward", "openai-dpo")
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +129,8 @@ def export(
 
     Raises:
         TypeError: an argument is of the wrong type.
-        ValueError: an argument is out of its range, or two don't go together.
+        ValueError: an argument is out of its range, or two don't go together: an ``output`` named
+            as another kind of file than ``format``, or a choice of which it has none.
         JournalError: a journal can't be read, or doesn't keep the texts that this format is made
             of.
         ImportError: Parquet needs pyarrow: the extra ``arrow``.
@@ -197,16 +199,26 @@ def _check(format: Format, how: Selection) -> None:
     if how.max_per_item is not None:
         whole_number("export: max_per_item", how.max_per_item)
     whole_number("export: seed", how.seed, least=0)
+    unused = how._fields if format in PLAIN else () if format in PAIRED else ("pairs", "min_margin")
+    usual = Selection()
+    for name in unused:
+        if getattr(how, name) != getattr(usual, name):
+            of = "all draws" if format in PLAIN else "single replies"
+            msg = f"export: {format} has {of}, to which {name} says nothing: leave it out"
+            raise ValueError(msg)
 
 
 def _container(format: Format, path: Path | None, *, details: bool) -> _Container:
     """Say how rows are stored; what OpenAI doesn't take is refused."""
     parquet = path is not None and path.suffix.lower() == ".parquet"
+    if format in OPENAI and (parquet or details):
+        what = "Parquet" if parquet else "columns besides its own: leave out details"
+        msg = f"export: OpenAI's fine-tuning takes JSONL, and no {what}"
+        raise ValueError(msg)
+    if format != "csv" and path is not None and path.suffix.lower() == ".csv":
+        msg = f"export: {path} would be {format}, and its name says CSV"
+        raise ValueError(msg)
     if format in OPENAI:
-        if parquet or details:
-            what = "Parquet" if parquet else "columns besides its own: leave out details"
-            msg = f"export: OpenAI's fine-tuning takes JSONL, and no {what}"
-            raise ValueError(msg)
         return "jsonl"
     if format not in PLAIN:
         return "parquet" if parquet else "jsonl"

@@ -26,7 +26,8 @@ class Run:
 
     Args:
         journals: paths of journals, a `Journal` itself, or directories, which stand for all files
-            in them that end in ``.db``, as runs on Ray leave them.
+            in them that end in ``.db``, as runs on Ray leave them. One that is named twice is read
+            once.
 
     Raises:
         TypeError: that isn't a path or a `Journal`.
@@ -35,7 +36,8 @@ class Run:
     """
 
     def __init__(self, *journals: str | os.PathLike[str] | Journal) -> None:
-        self._paths = tuple(path for given in journals for path in _paths(given))
+        found = {path.resolve(): path for given in journals for path in _paths(given)}
+        self._paths = tuple(found.values())
         if not self._paths:
             msg = "a run is read from one journal at least, and none was named"
             raise ValueError(msg)

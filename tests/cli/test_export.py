@@ -69,6 +69,10 @@ def test_standard_output_is_for_pipes(command, journal):
         (("--format", "dpo", "-o", "-", "--min-margin", "-1"), 2, "greater than or equal to 0"),
         (("--format", "openai", "-o", "-", "--details"), 2, "OpenAI's fine-tuning takes JSONL"),
         (("--format", "parquet", "-o", "-"), 2, "name a file"),
+        (("--format", "sft", "-o", "w.csv"), 2, "w.csv would be sft, and its name says CSV"),
+        (("--format", "sft", "-o", "-", "--pairs", "all"), 2, "single replies, to which --pairs"),
+        (("--format", "csv", "-o", "-", "--min-margin", "1"), 2, "to which --min-margin says noth"),
+        (("--format", "jsonl", "-o", "-", "--keep-repairs"), 2, "to which --keep-repairs says"),
         (("--format", "dpo", "-o", "no/where"), 3, "there is no directory"),
         (("--format", "dpo", "-o", "."), 3, "is a directory"),
         (("--format", "dpo", "-o", "run.db"), 3, "is there already"),
@@ -86,6 +90,15 @@ def test_a_mistake_is_one_sentence(command, journal, monkeypatch, arguments, cod
     assert err.startswith("mellea-like: ")
     assert len(err.splitlines()) <= 2
     assert sorted(journal.parent.iterdir()) == before
+
+
+def test_a_run_that_is_named_twice_is_read_once(command, journal):
+    again = str(journal.parent / ".." / journal.parent.name / journal.name)
+    code, out, _ = command("export", str(journal), again, "--format", "jsonl", "-o", "-")
+    assert (code, len(out.splitlines())) == (0, 6)
+    code, out, _ = command("report", str(journal), again, str(journal.parent))
+    assert code == 0
+    assert out.startswith("Run of 3 items")
 
 
 def test_an_interrupt_leaves_no_half_file(command, journal, tmp_path, monkeypatch):
