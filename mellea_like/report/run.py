@@ -219,7 +219,8 @@ def _models(figures: RunFigures) -> list[tuple[str, ...]]:
 
 def _model_line(name: str, draws: str, passed: str, tokens: str, cost: str = "") -> str:
     spent = f", {cost}" if cost else ""
-    return f"  {draws:>10} draws, {passed} passed, {tokens} tokens{spent}: {_line(name)}"
+    drawn = "draw" if draws == "1" else "draws"
+    return f"  {draws:>10} {drawn}, {passed} passed, {tokens} tokens{spent}: {_line(name)}"
 
 
 def _line(text: str) -> str:

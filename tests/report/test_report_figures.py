@@ -273,6 +273,8 @@ def test_each_stage_and_model_has_its_draws_passes_tokens_and_cost():
     for text in (run_text(run, items), call_text(first)):
         assert "stage 0: a" in text
     assert "2 draws, 1 (50 %) passed" in run_text(run, items)
+    items = [item(0, staged("a", "a", "b"))]
+    assert " 1 draw, 0 (0 %) passed" in run_text(run_of(items, prices=PRICED), items)
 
 
 def test_one_model_has_no_table_of_its_own_and_many_take_bounded_memory():
