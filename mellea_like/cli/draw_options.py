@@ -68,8 +68,8 @@ class DrawOptions:
     )
     select: str = option(
         "first",
-        f"Which reply wins: {'  '.join(SELECTIONS)}. SCORE is one of {'  '.join(SCORES)},"
-        f" KEY one of {'  '.join(KEYS)}.",
+        f"Which reply wins: {'  '.join(SELECTIONS)}.\n\nSCORE is one of {'  '.join(SCORES)}."
+        f"\n\nKEY is one of {'  '.join(KEYS)}.",
         metavar="WHO",
         panel=DRAWS,
     )
@@ -93,7 +93,7 @@ class DrawOptions:
         "A bigger model that goes on where the draws of the one before have failed, as in"
         " gpt-4.1,turns=2,carry=best: its name, and its turns (1), what it sees of the failures"
         " (carry: nothing, best or chat), its price (IN,OUT) and its base-url. Repeatable.",
-        metavar="MODEL[,KEY=VALUE]",
+        metavar="MODEL,...",
         panel=DRAWS,
     )
     escalate_when: Literal["spent", "cheaper"] = option(

@@ -69,7 +69,7 @@ def _usage(error: Any) -> int:
     context, message = error.ctx, error.format_message()
     if message:  # Else help was shown because nothing was asked for.
         # Typer's newer versions check values with pydantic, which says so.
-        sentence = message.replace("Value error, ", "").rstrip(".")
+        sentence = message.replace("Value error, ", "").replace("\n\t", " ").rstrip(".")
         path = "mellea-like" if context is None else context.command_path
         warn([f"mellea-like: {sentence}", f"Try '{path} --help'."])
     return Exit.USAGE

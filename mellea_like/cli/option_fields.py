@@ -112,7 +112,8 @@ def read_section(section: type[S], given: Mapping[str, Any], names: Mapping[str,
         place = str(next((step for step in reversed(error["loc"]) if step in names), ""))
         option = names.get(place, "")
         for name, written in names.items():
-            message = re.sub(rf"\b{name} (?=\d|takes)", f"{written} ", message)
+            told = rf"\b{name}\b" if "_" in name else rf"\b{name}(?= \d| takes)"
+            message = re.sub(told, written, message)
         if place == "json_schema":
             message = message.removeprefix("json_schema: ")
             file = str(error["input"])

@@ -30,7 +30,10 @@ mellea-like plan run.db
 mellea-like plan run.db --target 0.99 --json
 """
 
-EPILOG = "Exit codes: 0 done, 2 bad usage, 3 the source is at fault or shows no draw."
+EPILOG = (
+    "Exit codes: 0 done, 2 bad usage, 3 the source is at fault or shows no draw, 130 interrupted,"
+    " 143 told to end (SIGTERM)."
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +41,9 @@ class PlanOptions:
     """The options of ``mellea-like plan``."""
 
     source: Path = argument("RUN", "A journal.")
-    target: float = option(0.95, "The share of items of which something should pass.")
+    target: float = option(
+        0.95, "The share of items of which something should pass.", metavar="SHARE"
+    )
     json: bool = option(False, "Print one JSON object.")
 
 

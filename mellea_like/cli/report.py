@@ -38,7 +38,10 @@ mellea-like report run.db --item 17 -o item.html
 mellea-like report shards/ -o report.html
 """
 
-EPILOG = "Exit codes: 0 done, 2 bad usage, 3 the source or the output is at fault."
+EPILOG = (
+    "Exit codes: 0 done, 2 bad usage, 3 the source or the output is at fault, 130 interrupted, 143"
+    " told to end (SIGTERM)."
+)
 
 SQLITE = b"SQLite format 3\0"
 MOST = 64 * 2**20

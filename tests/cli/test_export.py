@@ -65,6 +65,7 @@ def test_standard_output_is_for_pipes(command, journal):
 @pytest.mark.parametrize(
     ("arguments", "code", "problem"),
     [
+        (("-o", "-"), 2, "Missing option '--format'. Choose from: sft, prompt-completion, dpo,"),
         (("--format", "ppo", "-o", "-"), 2, "'ppo' is not one of"),
         (("--format", "dpo", "-o", "-", "--min-margin", "-1"), 2, "greater than or equal to 0"),
         (("--format", "openai", "-o", "-", "--details"), 2, "OpenAI's fine-tuning takes JSONL"),

@@ -136,7 +136,10 @@ def test_the_model_judges_where_no_other_one_is_named(sample, select, said):
         (["--select", "collect:9", "--loop", "2"], "'collect:9' wants 9 replies that pass"),
         (["--select", "best:words", "--n", "1001"], "is more than 1000 iterations"),
         (["--select", "ordered", "--schedule", "hedged"], "schedule hedged does: leave one"),
-        (["--select", "ordered", "--give-up"], "'ordered' doesn't depend on timing, and give_up"),
+        (
+            ["--select", "ordered", "--give-up"],
+            "'ordered' doesn't depend on timing, and --give-up does",
+        ),
         (["--select", "tournament"], "--select tournament needs a model that can judge"),
         (["--select", "best:judge"], "--select best:judge needs a model that can judge"),
     ],
@@ -155,6 +158,16 @@ def test_the_help_has_all_forms(command, name):
     assert "first ordered best:SCORE vote[:KEY] collect:K[:KEY] consensus tournament" in words
     assert "length words json:PATH" in words
     assert "as many as --n needs" in words
+
+
+@pytest.mark.parametrize("name", ["sample", "batch", "plan", "report", "export"])
+def test_the_help_leaves_room_for_words_and_has_the_codes_of_signals(command, name):
+    _, out, _ = command(name, "--help")
+    told = [line.index("A bigger model") for line in out.splitlines() if "A bigger model" in line]
+    assert all(column <= 40 for column in told)
+    words = " ".join(out.split())
+    assert "130 interrupted, 143 told to end" in words
+    assert "<float>" not in words
 
 
 # --- batches ------------------------------------------------------------------------------------

@@ -34,6 +34,8 @@ from command_line import run
             ["--concurrency", "100000000"],
             "--concurrency 100000000 is more than 1000 iterations",
         ),
+        (["--escalate-when", "cheaper"], "--escalate-when says when a bigger model goes on"),
+        (["--escalate", "big", "--give-up"], "--give-up would end a call before the bigger"),
         (["--strategy", "other"], "'other' is not one of 'rejection', 'repair', 'multi-turn'"),
         (["--loop", "0"], "--loop takes 1 at least, not 0"),
         (["--loop", "many"], "Invalid value for '--loop'"),

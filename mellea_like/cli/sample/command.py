@@ -62,7 +62,7 @@ mellea-like sample - --gguf model.gguf --schema invoice.json < letter.txt
 
 EPILOG = (
     "Exit codes: 0 passed, 1 nothing passed, 2 bad usage, 3 backend or configuration error,"
-    " 130 interrupted."
+    " 130 interrupted, 143 told to end (SIGTERM)."
 )
 
 LONGEST_INSTRUCTION = 16 * 2**20
