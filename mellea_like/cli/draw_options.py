@@ -33,6 +33,9 @@ BackendName = Literal["markov", "openai", "llama"]
 LOOP = 5
 """Draws in a row, where nothing says how many."""
 
+REQUEST = ("temperature", "seed", "max_tokens")
+"""What each request may ask for."""
+
 BUDGETS = {
     "requests": "requests",
     "input-tokens": "input_tokens",
@@ -105,6 +108,12 @@ class DrawOptions:
     )
     seed: int | None = option(
         None, "Makes draws repeatable where the model can.", metavar="S", panel=DRAWS
+    )
+    temperature: float | None = option(
+        None,
+        "0 for the most likely text, up to 2 for more variety; by default the server's own.",
+        metavar="T",
+        panel=DRAWS,
     )
     timeout: float | None = option(None, "Stop after this long.", metavar="SECONDS", panel=DRAWS)
     schedule: str = option(
@@ -194,7 +203,7 @@ class DrawOptions:
         given["loop"] = self._loop()
         given["json_schema"] = self.json_schema and str(self.json_schema)
         given["budget"] = parse_budget(self.budget) or None
-        given["options"] = {"seed": self.seed, "max_tokens": self.max_tokens}
+        given["options"] = {name: getattr(self, name) for name in REQUEST}
         given["escalate"] = tuple(bigger.stage for bigger in self.bigger)
         spec = read_section(StrategySpec, given, option_names(type(self)))
         self._check_budget(given["budget"] or {})
@@ -239,7 +248,7 @@ class DrawOptions:
     @property
     def request_options(self) -> dict[str, Any]:
         """What each request asks for."""
-        return self.spec.options.model_dump(include={"seed", "max_tokens"}, exclude_none=True)
+        return self.spec.options.model_dump(include=set(REQUEST), exclude_none=True)
 
 
 @dataclass(frozen=True)

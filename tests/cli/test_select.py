@@ -69,6 +69,16 @@ def test_fewer_than_are_to_be_collected_are_printed_and_no_success(sample):
     assert err.startswith("Only 1 passed: all turns are spent; 2 iterations run")
 
 
+def test_each_draw_is_asked_for_with_a_temperature(command):
+    with OpenAIServer(choose=lambda *_: Answer("a")) as server:
+        call = ("sample", "x", "--base-url", server.url, "--model", "m", "--select", "vote", *ONE)
+        assert command(*call, "--temperature", "0.7", "--n", "2")[0] == 0
+        assert [request["temperature"] for request in server.requests] == [0.7, 0.7]
+        code, _, err = command(*call, "--temperature", "3")
+    assert code == 2
+    assert "--temperature takes" in err
+
+
 @pytest.mark.parametrize(
     ("arguments", "asked"),
     [
