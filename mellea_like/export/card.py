@@ -65,10 +65,12 @@ class Card:
             "SHA-256": digest,
             **{n: str(v) for n, v in self._settings.items() if v is not None and v is not False},
         }
+        resumed = len(facts.get("sittings") or ()) - len(journals)
         sampled = {
             "From": named,
             "Begun": moment(facts["started"]),
             "Ended": moment(facts["ended"]) if facts["ended"] else "not finished",
+            **({"Resumed": plural(resumed, "time")} if resumed > 0 else {}),
             "By": ", ".join(f"{n} {v}" for n, v in versions.items()) or "not recorded",
             "Models": ", ".join(f"{m} ({plural(n, 'draw')})" for m, n in self._models.most_common())
             or "their names are not recorded",

@@ -143,7 +143,7 @@ def identity_of(figures: RunFigures) -> list[tuple[str, str]]:
             for model, price in figures.prices.of.items()
         ]
     if figures.repeated:
-        lines.append(("begun again", plural(figures.repeated, "item")))
+        lines.append(("cut off, begun again", plural(figures.repeated, "item")))
     return lines
 
 

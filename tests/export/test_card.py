@@ -15,7 +15,10 @@ def test_a_card_says_where_the_rows_are_from(tmp_path):
         item_of({"text": "no", "met": 0.5}, position=1),
         item_of({"text": "well", "met": 0.5}, position=2),
     ]
-    made = export(RunOf(items), tmp_path / "pairs.jsonl", format="dpo", seed=5)
+    begun = "2026-01-01T00:00:00+00:00"
+    sittings = [[begun, begun], [begun, None], [begun, begun]]
+    run = RunOf(items, sittings=sittings)
+    made = export(run, tmp_path / "pairs.jsonl", format="dpo", seed=5)
     assert made.card == tmp_path / "pairs.jsonl.card.md"
     card = made.card.read_text("utf-8")
     digest = hashlib.sha256((tmp_path / "pairs.jsonl").read_bytes()).hexdigest()
@@ -28,6 +31,7 @@ def test_a_card_says_where_the_rows_are_from(tmp_path):
         "- 2 no reply passed",
         "| better | 4 | 3 | 75 % |",
         "| Models | m (4 draws) |",
+        "| Resumed | 2 times |",
         "| prompt | Write a line about {harbour}. |",
         "| options | temperature: 0.7, max\\_tokens: 64 |",
     ):

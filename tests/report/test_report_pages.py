@@ -255,7 +255,7 @@ def test_what_was_run_is_written_for_people():
     assert ">class: MyStrategy, loop_budget: 3</dd>" in page
     assert "<dt>options</dt>" not in page
     assert "<dt>format</dt>" not in page
-    assert '<dt>begun again</dt><dd dir="auto">1 item</dd>' in page
+    assert '<dt>cut off, begun again</dt><dd dir="auto">1 item</dd>' in page
 
 
 # --- it stays small ---------------------------------------------------------------------------
