@@ -134,10 +134,13 @@ def trace_so_far(
     have the same action; without its words, only those of the strategy that repeats it.
     """
     trace: Mapping[str, Any] | None = item["trace"]
-    if not (slices := item.get("drawn")):
+    slices: Sequence[Mapping[str, Any]] = item.get("drawn", ())
+    if not slices:
         return trace
-    strategy = ((run or {}).get("identity") or {}).get("strategy") or {}
-    repeats = str(strategy.get("class", "")).endswith(".RejectionSamplingStrategy")
+    identity: Mapping[str, Any] = (run or {}).get("identity", {})
+    strategy: Any = identity.get("strategy")
+    kind: Any = strategy.get("class") if hasattr(strategy, "get") else strategy
+    repeats = str(kind).endswith(".RejectionSamplingStrategy")
     firsts = [s["action"] for s in slices if s["depth"] == 0]
 
     def sent(s: Mapping[str, Any]) -> int:
