@@ -33,8 +33,8 @@ from mellea_like.sampling.giving_up import may_go_on
 from mellea_like.sampling.schedules.base import (
     BaseSchedule,
     CallFacts,
+    CallProgress,
     Go,
-    Progress,
     SchedulePlan,
 )
 
@@ -221,11 +221,11 @@ class MadCourse(SchedulePlan):
         self.failed = 0
         self.broken = 0
         self.observed = 0
-        self.before: Progress | None = None
+        self.before: CallProgress | None = None
         self.more = 0
         self.due = math.inf
 
-    def decide(self, progress: Progress) -> Go:
+    def decide(self, progress: CallProgress) -> Go:
         self.check(progress)
         self.asked += 1
         if self.asked == self.mad.raises_at:
@@ -240,7 +240,7 @@ class MadCourse(SchedulePlan):
         self.due = math.inf if at is None or at <= progress.now else at
         return Go(more, at)
 
-    def check(self, progress: Progress) -> None:
+    def check(self, progress: CallProgress) -> None:
         facts = self.facts
         total = facts.concurrency_budget * facts.loop_budget
         assert len(progress.running) <= facts.concurrency_budget + self.mad.extra
