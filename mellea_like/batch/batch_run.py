@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from mellea_like.batch.journal.journal import Journal, OpenJournal
     from mellea_like.batch.journal.reader import StoredItem
     from mellea_like.batch.progress import OnProgress
+    from mellea_like.core.result import SamplingResult
 
 __all__ = ["BatchRun"]
 
@@ -517,13 +518,22 @@ class BatchRun(Generic[T]):
                 add_note(exc, f"this is item {item.id} of the batch, which fail_fast=True ended")
                 self._abort(exc)
             return
-        if self._open_journal is not None and (error is None or self._keep_errors):
-            then = partial(self._committed, item, job.spent)
+        self._keep(job, item, outcome)
+
+    def _keep(
+        self, job: Job, item: ItemResult[Any], outcome: SamplingResult[Any] | Exception
+    ) -> None:
+        """Have an item handed on, after those that were finished before it."""
+        if self._open_journal is None:
+            if self._holds_back:
+                self._kept_back[job.id] = item
+            self._finish(item, job.spent)
+        elif item.error is None or self._keep_errors:
+            then = partial(self._committed, item, job.spent, kept=True)
             self._open_journal.finish(job.id, job.attempt, outcome, then)
-            return
-        if self._holds_back:
-            self._kept_back[job.id] = item
-        self._finish(item, job.spent)
+        else:
+            then = partial(self._committed, item, job.spent, kept=False)
+            self._open_journal.pause(job.id, job.attempt, (), then)
 
     def _wait_on(self, job: Job) -> None:
         """Count an item among those that wait again: its next draw could not be paid for."""
@@ -538,11 +548,15 @@ class BatchRun(Generic[T]):
         self._window.release()
         self._changed()
 
-    def _committed(self, item: ItemResult[Any], before: Usage, error: JournalError | None) -> None:
+    def _committed(
+        self, item: ItemResult[Any], before: Usage, error: JournalError | None, *, kept: bool
+    ) -> None:
         """Have an item handed on that is on the disk now; its worker has gone on meanwhile."""
         if error is not None:
             self._abort(error)
         elif not self._aborted:
+            if self._holds_back and not kept:
+                self._kept_back[item.id] = item
             self._finish(item, before)
 
     # --- how items end, and the batch ------------------------------------------------------------

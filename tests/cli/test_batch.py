@@ -509,8 +509,7 @@ def test_errors_are_not_final(batch, server, tmp_path):
     server._choose = lambda number, body: (
         Answer.error(401, "no such key") if len(server.requests) > 2 else echo(number, body)
     )
-    # In order: an error is handed on at once, and may overtake a pass that is being committed.
-    code, _, err = batch(*journal, "--max-errors", "2", "--ordered")
+    code, _, err = batch(*journal, "--max-errors", "2")
     assert code == 3
     assert "The same command with --resume goes on." in err
     assert [one["status"] for one in records(tmp_path / "out.jsonl")].count("errored") == 2

@@ -166,6 +166,10 @@ class MemoryJournal:
         self._check()
         self.slices.append((item_id, attempt, slice_))
 
+    def pause(self, item_id: int, attempt: int, slices: Any, then: Callable[..., Any]) -> None:
+        assert not slices, "only what is not kept is paused here"
+        self.finish(item_id, attempt, None, then)
+
     def finish(self, item_id: int, attempt: int, outcome: Any, then: Callable[..., Any]) -> None:
         self._check()
         if self.commit:
@@ -191,6 +195,9 @@ class MemoryJournal:
             self._check()
         except JournalError as exc:
             then(exc)
+            return
+        if outcome is None:
+            then(None)
             return
         error = outcome if isinstance(outcome, Exception) else None
         result = record_of(outcome)
