@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import os
-import random
 from array import array
-from bisect import bisect_left
 from collections import Counter
 from dataclasses import asdict, dataclass, field
-from heapq import heappop, heappush
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from mellea_like.core.argument_checks import real_number
-from mellea_like.core.conversation import Instruction
 from mellea_like.core.generation import Usage
 from mellea_like.core.prices import Price, checked_prices, currency_of
 from mellea_like.core.result import SamplingResult
+from mellea_like.estimate.simulation import Simulation
 from mellea_like.pass_rates import MOST_DRAWS, coverage_curve
 from mellea_like.report.format import amount, count, money, percent, plural, seconds
 from mellea_like.report.iterations import (
@@ -30,20 +27,12 @@ from mellea_like.report.iterations import (
     usage_of,
 )
 from mellea_like.report.markup import clip
-from mellea_like.sampling.schedules import (
-    CallFacts,
-    CallProgress,
-    Hedged,
-    LatencyQuantiles,
-)
-from mellea_like.sampling.schedules.expressions import parse_schedule
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from mellea_like.batch.journal.journal import Journal
     from mellea_like.pass_rates import Coverage, CoverageCurve, PassRateFit
-    from mellea_like.sampling.schedules import BaseSchedule
 
 __all__ = ["Bottleneck", "DrawPlan", "Repairs", "Split", "UnsolvedItem", "plan"]
 
@@ -52,10 +41,6 @@ NO_ANSWER = "a whole answer of its format"
 
 _LABEL = 100
 _LISTED = 10
-_SIMULATED = 2000
-
-_Lengths: TypeAlias = "tuple[list[float], list[float]]"
-"""What draws took, and the sums of their weights up to each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -593,92 +578,6 @@ def _next(fit: PassRateFit, failures: int) -> float:
     """Say how likely a further draw of an item passes of which so many have failed."""
     missed = 1 - fit.coverage(failures)
     return (fit.coverage(failures + 1) - fit.coverage(failures)) / missed if missed else 1.0
-
-
-class Simulation:
-    """Items by a fit, whose draws are as long as measured ones."""
-
-    def __init__(
-        self, fit: PassRateFit, ended: Sequence[float], cancelled: Sequence[float]
-    ) -> None:
-        self._fit = fit
-        self._lengths, self._sums = _lengths(ended, cancelled)
-        self._known = LatencyQuantiles(window=max(1000, len(ended) + len(cancelled)))
-        for lengths, censored in ((ended, False), (cancelled, True)):
-            for length in lengths:
-                self._known.observe(length, censored=censored)
-
-    @property
-    def median(self) -> float:
-        """How long half of the draws take at most."""
-        return self._lengths[bisect_left(self._sums, self._sums[-1] / 2)]
-
-    def expected(self, name: str, chains: int, turns: int) -> tuple[float, float]:
-        """Give the mean number of draws that are begun of an item, and the mean time."""
-        schedule = Hedged(latency=self._known) if name == "hedged" else parse_schedule(name)
-        facts = CallFacts(Instruction("any"), (), chains, turns, None)
-        number = max(200, min(_SIMULATED, 100_000 // (chains * turns)))
-        begun, time = 0, 0.0
-        for item in range(number):
-            chance = random.Random(item)  # The same draws by each schedule, and each time.
-            hopeless = chance.random() < self._fit.hopeless
-            rate = 0.0 if hopeless else chance.betavariate(self._fit.alpha, self._fit.beta)
-            draws, took = self._item(schedule, facts, rate, chance)
-            begun += draws
-            time += took
-        return begun / number, time / number
-
-    def _item(
-        self, schedule: BaseSchedule, facts: CallFacts, rate: float, chance: random.Random
-    ) -> tuple[int, float]:
-        """Draw until one passes or all have failed; give how many are begun, and the time."""
-        plan = schedule.begin(facts)
-        chains, turns = facts.concurrency_budget, facts.loop_budget
-        most, left = chains + schedule.extra, chains * turns
-        if schedule.pooled:  # Drawn anew, each turn may be a chain of its own.
-            chains, turns = left, 1
-        running: list[tuple[float, float, int, bool]] = []  # Ends, began, turns left, passes.
-        waiting: list[int] = []  # How many turns those chains have left.
-        now, opened, started, failed = 0.0, 0, 0, 0
-        while True:
-            more, again = most, None
-            if plan is not None:
-                begun = [began for _, began, _, _ in running]
-                more, again = plan.decide(
-                    CallProgress(now, begun, opened, started, failed, 0, left, len(waiting))
-                )
-            for _ in range(min(more, most - len(running), len(waiting) + chains - opened)):
-                opened += not waiting
-                own = waiting.pop() if waiting else turns
-                passes = chance.random() < rate
-                (length,) = chance.choices(self._lengths, cum_weights=self._sums)
-                heappush(running, (now + length, now, own - 1, passes))
-                started += 1
-                left -= 1
-            if not running:
-                return started, now
-            if left and again is not None and now < again < running[0][0]:
-                now = again
-                continue
-            now, _, own, passes = heappop(running)
-            if passes:
-                return started, now
-            failed += 1
-            if own:
-                waiting.append(own)
-
-
-def _lengths(ended: Iterable[float], cancelled: Iterable[float]) -> _Lengths:
-    """Weigh what draws took (Kaplan and Meier); a cancelled one would have taken longer."""
-    lengths, cut = sorted(ended), sorted(cancelled)
-    sums: list[float] = []
-    shorter, weighed = 0, 0.0
-    for place, length in enumerate(lengths):
-        while shorter < len(cut) and cut[shorter] < length:
-            shorter += 1
-        weighed += (1 - weighed) / (len(lengths) - place + len(cut) - shorter)
-        sums.append(weighed)
-    return lengths, sums
 
 
 def _budgets(split: Split) -> str:

@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-import importlib
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 from mellea_like.batch.rows.formats import as_json
+from mellea_like.batch.rows.parquet import GroupWriter, pa
 from mellea_like.export.shapes import COLUMNS, draw_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from typing import BinaryIO
 
-try:  # Without types.
-    pa: Any = importlib.import_module("pyarrow")
-    parquet: Any = importlib.import_module("pyarrow.parquet")
-except ImportError as exc:
-    message = "Parquet files and Arrow tables need pyarrow: pip install 'mellea-like[arrow]'"
-    raise ImportError(message) from exc
-
 __all__ = ["ParquetRows", "reader_of", "table_of"]
 
 ROWS = 1000
-"""Rows of a record batch, and of a row group."""
+"""Rows of a record batch."""
 
 _MESSAGE = pa.struct([("role", pa.string()), ("content", pa.string())])
 _TYPES = {
@@ -37,29 +30,16 @@ _TYPES = {
 }
 
 
-class ParquetRows:
+class ParquetRows(GroupWriter):
     """Writes rows as Parquet; the file can be read when it is closed, and not before."""
 
     def __init__(self, file: BinaryIO, columns: Mapping[str, str]) -> None:
+        super().__init__(file, _schema(columns))
         self._columns = columns
-        self._writer = parquet.ParquetWriter(file, _schema(columns))
-        self._rows: list[Mapping[str, Any]] = []
 
     def write(self, row: Mapping[str, Any]) -> None:
         """Write a row."""
-        self._rows.append(row)
-        if len(self._rows) == ROWS:
-            self._write_group()
-
-    def close(self) -> None:
-        """Write the last rows, and the end of the file."""
-        if self._rows:
-            self._write_group()
-        self._writer.close()
-
-    def _write_group(self) -> None:
-        self._writer.write_batch(_batch(self._rows, self._columns))
-        self._rows = []
+        self.add({name: _fit(row[name], kind) for name, kind in self._columns.items()})
 
 
 def reader_of(items: Iterable[Mapping[str, Any]]) -> Any:

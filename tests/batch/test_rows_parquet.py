@@ -159,5 +159,5 @@ def test_without_the_extra_one_sentence_names_it():
     code = "import sys; sys.modules['pyarrow'] = None; import mellea_like.batch.rows.parquet"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stderr.splitlines()[-1] == (
-        "ImportError: Parquet files need pyarrow: pip install 'mellea-like[arrow]'"
+        "ImportError: Parquet files and Arrow tables need pyarrow: pip install 'mellea-like[arrow]'"
     )

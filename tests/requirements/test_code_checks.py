@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from mellea_like import RejectionSamplingStrategy, RepairTemplateStrategy, RequirementError
 from mellea_like.backends import ScriptedBackend
 from mellea_like.requirements.code import CodeReport, Sandbox, parses, passes_tests, runs
-from mellea_like.requirements.code.guest import Peer, Reader
+from mellea_like.requirements.code.channel import Peer, Reader
 
 ON_ASYNCIO = pytest.mark.parametrize("anyio_backend", ["asyncio"])
 """What programs do knows no event loop; the last tests here, and the sandbox's, run on both."""

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mellea_like.requirements.code import fenced
-from mellea_like.requirements.code.guest import Peer, Reader
+from mellea_like.requirements.code.channel import Peer, Reader
 
 TWO = "```python\nx = 1\n```\nor better:\n```python\nx = 1 + 1\n```\n"
 

@@ -27,10 +27,10 @@ try:  # Without types.
     pa: Any = importlib.import_module("pyarrow")
     parquet: Any = importlib.import_module("pyarrow.parquet")
 except ImportError as exc:
-    message = "Parquet files need pyarrow: pip install 'mellea-like[arrow]'"
+    message = "Parquet files and Arrow tables need pyarrow: pip install 'mellea-like[arrow]'"
     raise ImportError(message) from exc
 
-__all__ = ["ParquetWriter", "parquet_columns", "read_parquet"]
+__all__ = ["GroupWriter", "ParquetWriter", "pa", "parquet_columns", "read_parquet"]
 
 ROWS_READ = 256
 """Rows that are taken out of a row group at a time."""
@@ -77,26 +77,18 @@ def parquet_columns(file: BinaryIO) -> dict[str, str]:
     return {field.name: _type_of(field.type) for field in schema}
 
 
-class ParquetWriter(RowWriter):
-    """Writes results as Parquet; the file can be read when it is closed, and not before."""
+class GroupWriter:
+    """Writes rows in groups; the file can be read when it is closed, and not before."""
 
-    def __init__(self, file: BinaryIO, columns: Mapping[str, str] | None) -> None:
-        super().__init__(file, columns)
-        before = ["string"] if columns is None else list(columns.values())
-        types = before + [_TYPES.get(field, "string") for field in RESULT_FIELDS]
-        names = flat_names(self._columns)
-        self._types = types
-        self._schema = pa.schema(
-            [(name, pa.type_for_alias(type_)) for name, type_ in zip(names, types, strict=True)]
-        )
-        self._writer = parquet.ParquetWriter(file, self._schema)
+    def __init__(self, file: BinaryIO, schema: Any) -> None:
+        self.schema = schema
+        self._writer = parquet.ParquetWriter(file, schema)
         self._rows: list[dict[str, Any]] = []
 
-    def write(self, record: Mapping[str, Any]) -> None:
-        """Write a result."""
-        values = zip(self._schema.names, flat(record, self._columns), self._types, strict=True)
-        self._rows.append({name: _fit(value, type_) for name, value, type_ in values})
-        if len(self._rows) >= ROWS_WRITTEN:
+    def add(self, row: dict[str, Any]) -> None:
+        """Write a row, whose values fit into their columns."""
+        self._rows.append(row)
+        if len(self._rows) == ROWS_WRITTEN:
             self._write_group()
 
     def close(self) -> None:
@@ -106,8 +98,35 @@ class ParquetWriter(RowWriter):
         self._writer.close()
 
     def _write_group(self) -> None:
-        self._writer.write_table(pa.Table.from_pylist(self._rows, schema=self._schema))
+        self._writer.write_table(pa.Table.from_pylist(self._rows, schema=self.schema))
         self._rows = []
+
+
+class ParquetWriter(RowWriter):
+    """Writes results as Parquet."""
+
+    def __init__(self, file: BinaryIO, columns: Mapping[str, str] | None) -> None:
+        super().__init__(file, columns)
+        before = ["string"] if columns is None else list(columns.values())
+        types = before + [_TYPES.get(field, "string") for field in RESULT_FIELDS]
+        names = flat_names(self._columns)
+        self._types = types
+        self._groups = GroupWriter(
+            file,
+            pa.schema(
+                [(name, pa.type_for_alias(type_)) for name, type_ in zip(names, types, strict=True)]
+            ),
+        )
+
+    def write(self, record: Mapping[str, Any]) -> None:
+        """Write a result."""
+        names = self._groups.schema.names
+        values = zip(names, flat(record, self._columns), self._types, strict=True)
+        self._groups.add({name: _fit(value, type_) for name, value, type_ in values})
+
+    def close(self) -> None:
+        """Write the last row group, and the end of the file."""
+        self._groups.close()
 
 
 def _opened(file: BinaryIO) -> Any:

@@ -45,7 +45,7 @@ module.serve(given["settings"])
 """
 """What an interpreter is started with; the server comes after it."""
 
-PARTS = ("guest", "server")
+PARTS = ("channel", "guest", "server")
 
 SECONDS_TO_START = 30.0
 

@@ -25,7 +25,8 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from mellea_like.requirements.code.guest import drive, dumped, exactly, frame, load, run
+from mellea_like.requirements.code.channel import exactly, frame
+from mellea_like.requirements.code.guest import drive, dumped, load, run
 
 if TYPE_CHECKING:
     from collections.abc import Callable
