@@ -24,8 +24,8 @@ from mellea_like.runtime.threads import run_in_thread
 MISSING = "LlamaCppBackend needs llama.cpp: pip install 'mellea-like[llama]'"
 
 try:
+    from mellea_like.backends.loop_clients import LoopClients
     from mellea_like.backends.openai import OpenAIBackend
-    from mellea_like.backends.openai_connection import LoopClients
     from mellea_like.backends.server_address import Secret
 except ImportError as _exc:  # It speaks to its server through the SDK.
     raise ImportError(MISSING) from _exc

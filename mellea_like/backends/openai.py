@@ -29,10 +29,9 @@ except ImportError as exc:  # pragma: no cover
     msg = "OpenAIBackend needs the official SDK: pip install 'mellea-like[openai]'"
     raise ImportError(msg) from exc
 
+from mellea_like.backends.loop_clients import LoopClient, LoopClients
 from mellea_like.backends.openai_connection import (
     SENDING,
-    LoopClient,
-    LoopClients,
     Sending,
     Translator,
     bound_body,
@@ -361,7 +360,7 @@ class OpenAIBackend:
         for whole in _each(reply.generation()):
             yield whole
 
-    async def _first_model(self, held: LoopClient) -> str:
+    async def _first_model(self, held: LoopClient[openai.AsyncOpenAI]) -> str:
         if self._is_official():
             msg = f"OpenAIBackend needs a model's name for {self.base_url}"
             raise InvalidRequest(msg)

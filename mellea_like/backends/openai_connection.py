@@ -1,9 +1,4 @@
-"""The SDK's side of `OpenAIBackend`: its clients, what has been sent, and what its errors mean.
-
-A client's connections belong to the event loop that opened them. So a backend that outlives a loop
-(`sample_sync` starts a new one at each call) needs a client for each. The client of a loop that
-ends is closed by an async generator that it leaves suspended: asyncio and trio both run the rest of
-such generators before a loop ends. A backend that was dropped without `aclose` is closed then, too.
+"""The SDK's side of `OpenAIBackend`: what has been sent, and what its errors mean.
 
 What the errors become:
 
@@ -21,17 +16,14 @@ from __future__ import annotations
 
 import math
 import socket
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from functools import partial
 from typing import TYPE_CHECKING, Any, cast
-from weakref import WeakKeyDictionary
 
 import anyio
 import openai
-from anyio.lowlevel import current_token
 
 from mellea_like.backends.openai_wire import ServerError, excerpt
 from mellea_like.core.backend import estimate_input_tokens
@@ -45,18 +37,15 @@ from mellea_like.errors import (
     MelleaError,
     RateLimited,
 )
-from mellea_like.runtime.threads import run_in_thread
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
+    from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
 
     from mellea_like.core.backend import Request
     from mellea_like.core.generation import RequestMeter
 
 __all__ = [
     "SENDING",
-    "LoopClient",
-    "LoopClients",
     "Sending",
     "Translator",
     "bound_body",
@@ -64,106 +53,6 @@ __all__ = [
     "retry_after",
     "tell_when_sent",
 ]
-
-# --- a client for each event loop -----------------------------------------------------------------
-
-CLOSE_SECONDS = 1.0
-"""How long closing connections may take; what is not closed by then is cut."""
-
-_suspended: WeakKeyDictionary[object, set[AsyncGenerator[None]]] = WeakKeyDictionary()
-"""By event loop, so that none is garbage before its loop ends: trio would warn of that."""
-
-
-class LoopClient:
-    """The client of one event loop."""
-
-    __slots__ = ("_client", "active", "closing", "lock", "retired")
-
-    def __init__(self) -> None:
-        self.lock = anyio.Lock()
-        self.active = 0
-        self.retired = False
-        self.closing: AsyncGenerator[None] | None = None
-        self._client: openai.AsyncOpenAI | None = None
-
-    @property
-    def client(self) -> openai.AsyncOpenAI:
-        """The SDK's client; there once `start` has returned."""
-        return cast("openai.AsyncOpenAI", self._client)
-
-    async def start(self, make: Callable[[], openai.AsyncOpenAI], *, close: bool) -> None:
-        """Make the client, unless that is done."""
-        async with self.lock:
-            if self._client is not None:
-                return
-            with anyio.CancelScope(shield=True):
-                self._client = await run_in_thread(make)
-            if close:
-                self.closing = _close_when_resumed(self.client)
-                await anext(self.closing)  # Runs to its yield without waiting.
-                _suspended.setdefault(current_token().native_token, set()).add(self.closing)
-
-    async def stop(self) -> None:
-        """Close the client, if it is ours to close."""
-        if self.closing is not None:
-            _suspended[current_token().native_token].discard(self.closing)
-            await self.closing.aclose()
-
-
-async def _close_when_resumed(client: openai.AsyncOpenAI) -> AsyncGenerator[None]:
-    try:
-        yield
-    finally:
-        with anyio.move_on_after(CLOSE_SECONDS, shield=True):
-            await client.close()
-
-
-class LoopClients:
-    """Makes a client when an event loop first needs one."""
-
-    __slots__ = ("__weakref__", "_clients", "_close", "_make")
-
-    def __init__(self, make: Callable[[], openai.AsyncOpenAI], *, close: bool) -> None:
-        self._make = make
-        self._close = close
-        self._clients: WeakKeyDictionary[object, LoopClient] = WeakKeyDictionary()
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return partial(LoopClients, close=self._close), (self._make,)  # Clients are made anew.
-
-    @asynccontextmanager
-    async def hold(self) -> AsyncGenerator[LoopClient]:
-        """Hold the running event loop's client; it stays open meanwhile."""
-        held = self._clients.get(current_token().native_token)
-        if held is None:
-            for clients in (self._clients, _suspended):
-                _forget_dead_loops(clients)
-            held = self._clients[current_token().native_token] = LoopClient()
-        held.active += 1
-        try:
-            await held.start(self._make, close=self._close)
-            yield held
-        finally:
-            held.active -= 1
-            if held.retired and not held.active:
-                await held.stop()
-
-    async def aclose(self) -> None:
-        """Close the running event loop's client once no request holds it any more."""
-        held = self._clients.pop(current_token().native_token, None)
-        if held is None:
-            return
-        held.retired = True
-        if not held.active:
-            await held.stop()
-
-
-def _forget_dead_loops(by_loop: WeakKeyDictionary[object, Any]) -> None:
-    # What a loop leaves behind that was closed without running its generators.
-    for loop in list(by_loop):
-        if getattr(loop, "is_closed", bool)():
-            by_loop.pop(loop, None)
-
 
 # --- what has been sent ---------------------------------------------------------------------------
 
@@ -233,6 +122,9 @@ def tell_when_sent(client: openai.AsyncOpenAI) -> None:
 
 
 # --- bodies ---------------------------------------------------------------------------------------
+
+CLOSE_SECONDS = 1.0
+"""How long closing a connection may take; what is not closed by then is cut."""
 
 MAX_OTHER_BODY = 2**20
 """Bytes that are read of an answer that isn't a reply: an error, or a list of models."""

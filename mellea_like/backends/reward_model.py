@@ -11,7 +11,8 @@ except ImportError as exc:  # pragma: no cover
     msg = "RewardModel needs the official SDK: pip install 'mellea-like[openai]'"
     raise ImportError(msg) from exc
 
-from mellea_like.backends.openai_connection import LoopClients, Translator
+from mellea_like.backends.loop_clients import LoopClients
+from mellea_like.backends.openai_connection import Translator
 
 if TYPE_CHECKING:
     from mellea_like.core.validation import Candidate

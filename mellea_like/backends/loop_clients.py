@@ -1,0 +1,132 @@
+"""A client for each event loop.
+
+A client's connections belong to the event loop that opened them. So a backend that outlives a loop
+(`sample_sync` starts a new one at each call) needs a client for each. The client of a loop that
+ends is closed by an async generator that it leaves suspended: asyncio and trio both run the rest of
+such generators before a loop ends. A backend that was dropped without `aclose` is closed then, too.
+"""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast
+from weakref import WeakKeyDictionary
+
+import anyio
+from anyio.lowlevel import current_token
+
+from mellea_like.runtime.threads import run_in_thread
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable
+
+__all__ = ["Closing", "LoopClient", "LoopClients"]
+
+
+class Closing(Protocol):
+    """What has connections to close."""
+
+    async def close(self) -> None:
+        """Close them."""
+        ...
+
+
+T = TypeVar("T", bound=Closing)
+
+CLOSE_SECONDS = 1.0
+"""How long closing connections may take; what is not closed by then is cut."""
+
+_suspended: WeakKeyDictionary[object, set[AsyncGenerator[None]]] = WeakKeyDictionary()
+"""By event loop, so that none is garbage before its loop ends: trio would warn of that."""
+
+
+class LoopClient(Generic[T]):
+    """The client of one event loop."""
+
+    __slots__ = ("_client", "active", "closing", "lock", "retired")
+
+    def __init__(self) -> None:
+        self.lock = anyio.Lock()
+        self.active = 0
+        self.retired = False
+        self.closing: AsyncGenerator[None] | None = None
+        self._client: T | None = None
+
+    @property
+    def client(self) -> T:
+        """The client; there once `start` has returned."""
+        return cast("T", self._client)
+
+    async def start(self, make: Callable[[], T], *, close: bool) -> None:
+        """Make the client, unless that is done."""
+        async with self.lock:
+            if self._client is not None:
+                return
+            with anyio.CancelScope(shield=True):
+                self._client = await run_in_thread(make)
+            if close:
+                self.closing = _close_when_resumed(self.client)
+                await anext(self.closing)  # Runs to its yield without waiting.
+                _suspended.setdefault(current_token().native_token, set()).add(self.closing)
+
+    async def stop(self) -> None:
+        """Close the client, if it is ours to close."""
+        if self.closing is not None:
+            _suspended[current_token().native_token].discard(self.closing)
+            await self.closing.aclose()
+
+
+async def _close_when_resumed(client: Closing) -> AsyncGenerator[None]:
+    try:
+        yield
+    finally:
+        with anyio.move_on_after(CLOSE_SECONDS, shield=True):
+            await client.close()
+
+
+class LoopClients(Generic[T]):
+    """Makes a client when an event loop first needs one."""
+
+    __slots__ = ("__weakref__", "_clients", "_close", "_make")
+
+    def __init__(self, make: Callable[[], T], *, close: bool) -> None:
+        self._make = make
+        self._close = close
+        self._clients: WeakKeyDictionary[object, LoopClient[T]] = WeakKeyDictionary()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(LoopClients, close=self._close), (self._make,)  # Clients are made anew.
+
+    @asynccontextmanager
+    async def hold(self) -> AsyncGenerator[LoopClient[T]]:
+        """Hold the running event loop's client; it stays open meanwhile."""
+        held = self._clients.get(current_token().native_token)
+        if held is None:
+            for clients in (self._clients, _suspended):
+                _forget_dead_loops(clients)
+            held = self._clients[current_token().native_token] = LoopClient()
+        held.active += 1
+        try:
+            await held.start(self._make, close=self._close)
+            yield held
+        finally:
+            held.active -= 1
+            if held.retired and not held.active:
+                await held.stop()
+
+    async def aclose(self) -> None:
+        """Close the running event loop's client once no request holds it any more."""
+        held = self._clients.pop(current_token().native_token, None)
+        if held is None:
+            return
+        held.retired = True
+        if not held.active:
+            await held.stop()
+
+
+def _forget_dead_loops(by_loop: WeakKeyDictionary[object, Any]) -> None:
+    # What a loop leaves behind that was closed without running its generators.
+    for loop in list(by_loop):
+        if getattr(loop, "is_closed", bool)():
+            by_loop.pop(loop, None)
