@@ -17,9 +17,10 @@ from mellea_like.report.format import plural
 from mellea_like.runtime.files import replaced
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from mellea_like.cli.signals import SignalHandler
+    from mellea_like.export.run import Run
 
 __all__ = ["EPILOG", "HELP", "ReportOptions", "run"]
 
@@ -36,6 +37,7 @@ mellea-like report run.db
 mellea-like report run.db -o report.html
 mellea-like report run.db --item 17 -o item.html
 mellea-like report shards/ -o report.html
+mellea-like report run.db --compare other.db
 """
 
 EPILOG = (
@@ -68,19 +70,25 @@ class ReportOptions:
     item: int | None = option(
         None, "Only this item of a journal: its call in full.", metavar="N", min=0
     )
+    compare: Path | None = option(
+        None, "Another run, its journal or a directory of journals: B beside A.", metavar="RUN"
+    )
+    seed: int = option(0, "Which of the items that failed are listed.", metavar="N")
 
 
 def run(options: ReportOptions, _signals: SignalHandler) -> int:
     """Run the command."""
     output = options.output
     if output is not None and output != STANDARD:
-        for source in options.sources:
+        for source in (*options.sources, *([options.compare] if options.compare else ())):
             _check_output(output, source)
     [source, *more] = options.sources
-    if more or source.is_dir():
+    if options.compare is not None:
+        made, about = _of_two(options, options.compare, as_text=output is None)
+    elif more or source.is_dir():
         made, about = _of_several(options, as_text=output is None)
     else:
-        made, about = _made_of(source, options.item, as_text=output is None)
+        made, about = _made_of(options, source, as_text=output is None)
     if output is None:
         write_output(printable(f"{made}\n"))
         return Exit.PASSED
@@ -93,15 +101,16 @@ def run(options: ReportOptions, _signals: SignalHandler) -> int:
     return Exit.PASSED
 
 
-def _made_of(source: Path, item: int | None, *, as_text: bool) -> tuple[str, str]:
+def _made_of(options: ReportOptions, source: Path, *, as_text: bool) -> tuple[str, str]:
     """Make the report, and say what it is about."""
+    item = options.item
     with reading(source), _open(source) as file:
         begin = file.read(len(SQLITE))
         if begin == SQLITE and source == STANDARD:
             msg = "a journal can't be read from standard input: name its file"
             raise Problem(msg, Exit.USAGE)
         if begin == SQLITE:
-            return _of_journal(source, item, as_text=as_text)
+            return _of_journal(source, item, options.seed, as_text=as_text)
         if item is not None:
             msg = f"--item is for journals, and {source} is none"
             raise Problem(msg, Exit.USAGE)
@@ -123,9 +132,44 @@ def _of_several(options: ReportOptions, *, as_text: bool) -> tuple[str, str]:
             {**item, "id": number, "label": f"{item['journal']} #{item['id']}: {item['label']}"}
             for number, item in enumerate(run.items())
         )
-        made = (run_text if as_text else run_report)(run.facts, items)
+        make = run_text if as_text else run_report
+        made = make(run.facts, items, seed=options.seed)
         about = plural(sum(run.facts["counts"].values()), "item")
     return made, f"{about} of {plural(len(run.journals), 'journal')}"
+
+
+def _of_two(options: ReportOptions, other: Path, *, as_text: bool) -> tuple[str, str]:
+    """Compare two runs, each of a journal or of several that are read as one."""
+    from mellea_like.batch.differences import differences  # noqa: PLC0415 (few commands need it)
+    from mellea_like.export.run import Run  # noqa: PLC0415 (needs sqlite3)
+    from mellea_like.report.comparison import comparison_report, comparison_text  # noqa: PLC0415
+
+    if options.item is not None:
+        msg = "--item is for one run, and --compare for two: leave one of them out"
+        raise Problem(msg, Exit.USAGE)
+    with reading(options.sources[0]):
+        one = Run(*options.sources)
+    with reading(other):
+        runs = (one, Run(other))
+        make = comparison_text if as_text else comparison_report
+        made = make(
+            *((run.facts, _apart(run)) for run in runs),
+            names=(", ".join(map(str, options.sources)), str(other)),
+            differences=[
+                f"{name}: A has {was or 'none'}, B has {now or 'none'}"
+                for name, was, now in differences(*(run.facts["identity"] for run in runs))
+            ],
+        )
+    return made, "two runs"
+
+
+def _apart(run: Run) -> Iterator[dict[str, Any]]:
+    """Read items so that those of the same place in the same journal have the same id."""
+    from mellea_like.batch.journal.reader import read_items  # noqa: PLC0415 (needs sqlite3)
+
+    for place, path in enumerate(run.journals):
+        for item in read_items(path):
+            yield {**item, "id": place * 2**40 + item["id"]}
 
 
 def _open(source: Path) -> BinaryIO:
@@ -137,7 +181,7 @@ def _open(source: Path) -> BinaryIO:
     return sys.stdin.buffer
 
 
-def _of_journal(path: Path, item: int | None, *, as_text: bool) -> tuple[str, str]:
+def _of_journal(path: Path, item: int | None, seed: int, *, as_text: bool) -> tuple[str, str]:
     from mellea_like.batch.journal.reader import read_items, read_run  # noqa: PLC0415 (needs sqlite3)
     from mellea_like.report.run import run_report, run_text  # noqa: PLC0415 (few commands need it)
 
@@ -151,7 +195,7 @@ def _of_journal(path: Path, item: int | None, *, as_text: bool) -> tuple[str, st
         made = _of_trace(trace, as_text=as_text)
         return (f"{made}\n{_exchange(trace)}" if as_text else made), f"item {item}"
     run = read_run(path, check=False)  # Reading its items checks it.
-    made = (run_text if as_text else run_report)(run, read_items(path))
+    made = (run_text if as_text else run_report)(run, read_items(path), seed=seed)
     return made, plural(sum(run["counts"].values()), "item")
 
 

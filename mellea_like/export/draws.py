@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from mellea_like.batch.unique import UNIQUE
 from mellea_like.core.generation import REJECTED
-from mellea_like.report.iterations import decision_of, problems_of, winners_of
+from mellea_like.report.iterations import decision_of, problems_of, share_met, winners_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -25,7 +25,6 @@ __all__ = [
     "Selection",
     "prompt_of",
     "scores_of",
-    "share_met",
 ]
 
 Messages: TypeAlias = "list[dict[str, str]]"
@@ -253,15 +252,6 @@ def prompt_of(trace: Mapping[str, Any]) -> Messages | None:
         if sent := trace["prompts"][s["prompt"]]:
             return _messages(sent)
     return None
-
-
-def share_met(s: Mapping[str, Any]) -> float:
-    """Say which share of the requirements a reply met, by weight: from 0 to 1, which is a pass."""
-    if s["outcome"] == "passed":
-        return 1.0
-    total = sum(v["weight"] for v in s["validations"])
-    met = sum(v["weight"] for v in s["validations"] if v["status"] == "passed")
-    return 0.0 if s["reason"] or not total else met / total
 
 
 def scores_of(trace: Mapping[str, Any]) -> Mapping[int, float]:

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
 
-from mellea_like.export.draws import Choice, prompt_of, scores_of, share_met
-from mellea_like.report.iterations import problems_of, trace_so_far, winners_of
+from mellea_like.export.draws import Choice, prompt_of, scores_of
+from mellea_like.report.iterations import problems_of, share_met, trace_so_far, winners_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

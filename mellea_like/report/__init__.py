@@ -8,15 +8,34 @@ Path("report.html").write_text(call_report(result.to_dict()), encoding="utf-8")
 """
 
 from mellea_like.report.call import call_report, call_text
+from mellea_like.report.comparison import (
+    Comparison,
+    compare,
+    comparison_report,
+    comparison_text,
+)
 from mellea_like.report.run import run_report, run_text
-from mellea_like.report.statistics import Distribution, RunFigures, Tally, figures_of
+from mellea_like.report.statistics import (
+    Distribution,
+    FinalFailure,
+    RepairDepth,
+    RunFigures,
+    Tally,
+    figures_of,
+)
 
 __all__ = [
+    "Comparison",
     "Distribution",
+    "FinalFailure",
+    "RepairDepth",
     "RunFigures",
     "Tally",
     "call_report",
     "call_text",
+    "compare",
+    "comparison_report",
+    "comparison_text",
     "figures_of",
     "run_report",
     "run_text",

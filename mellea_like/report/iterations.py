@@ -26,6 +26,7 @@ __all__ = [
     "passes_of",
     "prices_of",
     "problems_of",
+    "share_met",
     "tokens_of",
     "trace_so_far",
     "usage_of",
@@ -213,6 +214,15 @@ def problems_of(slice_: Mapping[str, Any]) -> list[str]:
         if v["status"] == "failed"
     ]
     return lines
+
+
+def share_met(s: Mapping[str, Any]) -> float:
+    """Say which share of the requirements a reply met, by weight: from 0 to 1, which is a pass."""
+    if s["outcome"] == "passed":
+        return 1.0
+    total = sum(v["weight"] for v in s["validations"])
+    met = sum(v["weight"] for v in s["validations"] if v["status"] == "passed")
+    return 0.0 if s["reason"] or not total else met / total
 
 
 @contextmanager

@@ -21,14 +21,21 @@ from mellea_like.report.markup import Html, clip, html, joined, text_block
 from mellea_like.report.models import share_rows
 from mellea_like.report.page import SCOPE, environment, page
 from mellea_like.report.panels import Capacity, block, conversation, decided, panels
-from mellea_like.report.statistics import figures_of, iterations_until, why, wilson
+from mellea_like.report.statistics import (
+    DEEPEST,
+    LISTED,
+    figures_of,
+    iterations_until,
+    why,
+    wilson,
+)
 from mellea_like.report.waterfall import waterfall
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from mellea_like.core.prices import Price
-    from mellea_like.report.statistics import RunFigures
+    from mellea_like.report.statistics import RepairDepth, RunFigures
 
 __all__ = ["run_report", "run_text"]
 
@@ -157,12 +164,13 @@ def _written(price: Price) -> str:
     return f"{sent} in{cached}, {received} out, per million tokens"
 
 
-def run_text(run: Mapping[str, Any], items: Iterable[Mapping[str, Any]]) -> str:
+def run_text(run: Mapping[str, Any], items: Iterable[Mapping[str, Any]], *, seed: int = 0) -> str:
     """Sum up a run in a few lines of plain text.
 
     Args:
         run: the run's record.
         items: the records of its items; they are read once, one by one.
+        seed: which of the items that failed are listed.
 
     Returns:
         The lines. What prints them has to make them fit for a terminal.
@@ -171,7 +179,7 @@ def run_text(run: Mapping[str, Any], items: Iterable[Mapping[str, Any]]) -> str:
         ValueError: these aren't such records.
     """
     with damage("record of a run"):
-        return "\n".join(_lines(figures_of(run, items)))
+        return "\n".join(_lines(figures_of(run, items, seed=seed)))
 
 
 def _lines(figures: RunFigures) -> list[str]:
@@ -198,18 +206,56 @@ def _lines(figures: RunFigures) -> list[str]:
             f"  {percent(t.counts['passed'], t.judged):>10} of {count(t.judged)}: {_line(name)}"
             for name, t in figures.by_requirement[:_LINES]
         ]
+    if causes := figures.by_final_failure:
+        lines += ["", "What failed items lacked in the end"]
+        lines += [
+            f"  {count(c.items):>10} {_line(name)} ({_alone(c.alone)})"
+            for name, c in causes[:_LINES]
+        ]
+    if figures.by_depth:
+        lines += ["", "Repairs"]
+        lines += [
+            f"  {percent(d.passed, d.judged):>10} of {count(d.judged)} {depth_name(depth)} passed"
+            + (f"; {words}" if (words := _gains(d)) else "")
+            for depth, d in figures.by_depth
+        ]
     if figures.errors:
         lines += ["", "Errors"]
         lines += [
             f"  {count(n):>10} {_line(kind)}" for kind, n in figures.errors.most_common(_LINES)
         ]
     if figures.failed:
-        lines += ["", "The first items that failed"]
+        lines += ["", _sample_words(figures)]
         lines += [
-            f"  #{item['id']} {_line(item['label'])}: {_line(why(item))}"
-            for item in figures.failed[:_LINES]
+            f"  #{item['id']} {_line(item['label'])}: {_line(why(item))}" for item in figures.failed
         ]
     return lines
+
+
+def _sample_words(figures: RunFigures) -> str:
+    """Say which of the items that failed are listed."""
+    if figures.done - figures.passed <= LISTED:
+        return "The items that failed"
+    return f"{LISTED} of the items that failed, at random (seed {figures.seed})"
+
+
+def _alone(number: int) -> str:
+    return f"{count(number)} of them nothing else"
+
+
+def depth_name(depth: int) -> str:
+    """Say what replies at a depth are, in the plural."""
+    ordinals = {1: "first", 2: "second", 3: "third"}
+    more = " or later" if depth == DEEPEST else ""
+    return f"{ordinals.get(depth, f'{depth}th')}{more} repairs" if depth else "first draws"
+
+
+def _gains(depth: RepairDepth) -> str:
+    """Say how many replies at a depth met more, as much or less than what they mended."""
+    compared = depth.more + depth.same + depth.less
+    parts = ("met more", depth.more), ("as much", depth.same), ("less", depth.less)
+    told = [f"{percent(n, compared)} {words}" for words, n in parts] if compared else []
+    return ", ".join(told)
 
 
 def _models(figures: RunFigures) -> list[tuple[str, ...]]:
@@ -263,7 +309,11 @@ _GIST, _MESSAGES = 400, 2
 
 
 def run_report(
-    run: Mapping[str, Any], items: Iterable[Mapping[str, Any]], title: str | None = None
+    run: Mapping[str, Any],
+    items: Iterable[Mapping[str, Any]],
+    title: str | None = None,
+    *,
+    seed: int = 0,
 ) -> str:
     """Make a page about a run: how its items ended, what failed, how long it took, what it cost.
 
@@ -274,6 +324,7 @@ def run_report(
         run: the run's record, as `read_run` gives it.
         items: the records of its items, as `read_items` gives them.
         title: the page's title; by default it says how many items there are.
+        seed: which of the items that failed are listed.
 
     Returns:
         An HTML page that asks for nothing but itself.
@@ -283,7 +334,7 @@ def run_report(
     """
     environment()  # Before all items are read.
     with damage("record of a run"):
-        figures = figures_of(run, items)
+        figures = figures_of(run, items, seed=seed)
         return page("run", **_content(figures, title))
 
 
@@ -292,6 +343,7 @@ def _content(figures: RunFigures, title: str | None) -> dict[str, Any]:
     failed = [room.item(item, "f", gist=True) for item in figures.failed]
     slowest = [room.item(item, "s") for item in figures.slowest]
     failures = figures.done - figures.passed
+    which = "" if failures <= LISTED else f", {LISTED} of them at random (seed {figures.seed})"
     return {
         "title": title or f"Run of {plural(figures.items, 'item')}",
         "about": about_run(figures),
@@ -300,6 +352,8 @@ def _content(figures: RunFigures, title: str | None) -> dict[str, Any]:
         "items_parts": breakdown(statuses_of(figures), SCOPE),
         **_tokens(figures),
         **_rates(figures),
+        **_causes(figures),
+        **_depths(figures),
         "until_note": until_words(figures),
         "until_chart": columns(
             numbers(figures.until_passed), "item", "iterations until one passed"
@@ -314,7 +368,7 @@ def _content(figures: RunFigures, title: str | None) -> dict[str, Any]:
         "models": _models(figures),
         "errors_note": f"{plural(figures.errors.total(), 'error')} in iterations and items.",
         "failed": failed,
-        "failed_note": f"{plural(failures, 'item')}, the first {len(failed)} of which are listed."
+        "failed_note": f"{plural(failures, 'item')}{which}."
         " Open one to see what was asked, what came, and what was wrong with it.",
         "slowest": slowest,
         "slowest_note": f"The {plural(len(slowest), 'item')} that took longest."
@@ -397,6 +451,38 @@ def _rates(figures: RunFigures) -> dict[str, Any]:
     elif len(by_requirement) > MOST_RATES:
         note += f" The {MOST_RATES} of {len(by_requirement)} that failed most often."
     return {"rates": rates, "rates_note": note}
+
+
+def _causes(figures: RunFigures) -> dict[str, Any]:
+    """Say what was missing from the best replies to the items that failed."""
+    causes, failed = figures.by_final_failure, figures.statuses["failed"] - figures.too_few
+    note = f"What was not met by the best replies to {plural(failed, 'item')}, which failed."
+    if len(causes) > MOST_RATES:
+        note += f" The {MOST_RATES} of {len(causes)} that most of them lacked."
+    rows = [
+        (clip(name, 200), count(c.items), percent(c.items, failed), count(c.alone))
+        for name, c in causes[:MOST_RATES]
+    ]
+    return {"causes": rows, "causes_note": note}
+
+
+def _depths(figures: RunFigures) -> dict[str, Any]:
+    """Say whether repairs help, by their depth."""
+    rows = [
+        (
+            depth_name(depth),
+            count(d.judged),
+            percent(d.passed, d.judged),
+            *(map(count, (d.more, d.same, d.less)) if depth else ("", "", "")),
+        )
+        for depth, d in figures.by_depth
+    ]
+    note = (
+        "How many passed, and how many met more of the requirements, by weight, than the reply that"
+        " they mended. What is repaired often is hard, so later repairs pass more rarely also where"
+        " they help; `mellea-like plan` compares them with draws made anew."
+    )
+    return {"depths": rows, "depths_note": note}
 
 
 def _cost(figures: RunFigures) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from array import array
 from bisect import bisect_left, bisect_right
 from collections import Counter
@@ -22,6 +23,7 @@ from mellea_like.report.iterations import (
     passes_of,
     prices_of,
     problems_of,
+    share_met,
     trace_so_far,
     usage_of,
     winner_of,
@@ -29,13 +31,16 @@ from mellea_like.report.iterations import (
 from mellea_like.report.models import Shares, add_shares, models_in
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from mellea_like.pass_rates import CoverageCurve
 
 __all__ = [
+    "DEEPEST",
     "LISTED",
     "Distribution",
+    "FinalFailure",
+    "RepairDepth",
     "RunFigures",
     "Tally",
     "figures_of",
@@ -52,8 +57,16 @@ MOST_NAMES = 200
 
 OTHERS = "(others)"
 
+_JUDGED = frozenset({"passed", "failed"})
+
 LISTED = 10
 """Items in each list: the slowest, and those that failed."""
+
+DEEPEST = 9
+"""Repairs that are counted by their depth; deeper ones go with those of this."""
+
+UNREADABLE = "(it was no answer that could be read)"
+"""What a reply lacks that no requirement was asked about."""
 
 
 class Distribution:
@@ -147,6 +160,39 @@ class Tally:
         return self.counts["passed"] + self.counts["failed"]
 
 
+@dataclass(slots=True)
+class FinalFailure:
+    """How often a requirement was missing from the best reply to an item that failed.
+
+    Args:
+        items: how many items.
+        alone: how many of them lacked nothing else that is known: where checks stop at the first
+            failure, what comes after isn't.
+    """
+
+    items: int = 0
+    alone: int = 0
+
+
+@dataclass(slots=True)
+class RepairDepth:
+    """What came of the replies at one depth of chains: 0 for first draws, n for n-th repairs.
+
+    Args:
+        judged: how many were judged.
+        passed: how many of them passed.
+        more: how many met more of the requirements, by weight, than the reply that they mended.
+        same: how many met as much.
+        less: how many met less.
+    """
+
+    judged: int = 0
+    passed: int = 0
+    more: int = 0
+    same: int = 0
+    less: int = 0
+
+
 def wilson(successes: int, trials: int) -> tuple[float, float]:
     """Say where a share may lie, with 95 % confidence.
 
@@ -165,10 +211,12 @@ class RunFigures:
 
     Args:
         run: the run's record.
+        seed: which failed items are listed.
     """
 
-    def __init__(self, run: Mapping[str, Any]) -> None:
+    def __init__(self, run: Mapping[str, Any], *, seed: int = 0) -> None:
         self.run = run
+        self.seed = seed
         self.prices = prices_of(run)
         self.statuses: Counter[str] = Counter()
         self.begun = 0
@@ -179,6 +227,10 @@ class RunFigures:
         self.money = Money()
         self.fates: dict[str, Usage] = dict.fromkeys(FATES, Usage())
         self.requirements: dict[str, Tally] = {}
+        self.final_failures: dict[str, FinalFailure] = {}
+        """What the best replies lacked to items that failed, by the requirement."""
+        self.depths: dict[int, RepairDepth] = {}
+        """What came of first draws and of repairs."""
         self.errors: Counter[str] = Counter()
         self.models: Shares = {}
         self.until_passed = Distribution()
@@ -196,7 +248,7 @@ class RunFigures:
         self.open_end = any(closed is None for _, closed in sittings)
         """Whether a sitting's end isn't known: ``elapsed`` is the least that it took."""
         self._slowest: list[tuple[float, int, Mapping[str, Any]]] = []
-        self.failed: list[Mapping[str, Any]] = []
+        self._failed: list[tuple[float, int, Mapping[str, Any]]] = []
         self.too_few = 0
 
     def add(self, item: Mapping[str, Any]) -> None:
@@ -229,14 +281,14 @@ class RunFigures:
         self.latency.add(item["elapsed"])
         self._ended(item)
         self.too_few += status == "failed" and has_too_few(trace)
-        if status != "passed" and len(self.failed) < LISTED:
-            self.failed.append(item)
+        if status != "passed":
+            # Chance depends on the item alone, so a run that has grown keeps most of its sample.
+            chance = random.Random(f"{self.seed} {item['id']}").random()
+            _keep(self._failed, (chance, self.items, item))
+        if status == "failed" and trace is not None and not has_too_few(trace):
+            self._final(trace)
         # Of two that took equally long, the earlier one stays: the least entry goes.
-        entry = (item["elapsed"], -self.items, item)
-        if len(self._slowest) < LISTED:
-            heappush(self._slowest, entry)
-        else:
-            heappushpop(self._slowest, entry)
+        _keep(self._slowest, (item["elapsed"], -self.items, item))
 
     def _trace(self, trace: Mapping[str, Any] | None) -> tuple[Usage, Money]:
         recorded, money = Usage(), Money()
@@ -244,6 +296,7 @@ class RunFigures:
             return recorded, money
         slices: list[Mapping[str, Any]] = trace["slices"]
         winner = winner_of(trace)
+        self._repairs(slices)
         self.shown[passes_of(independent_draws(trace))] += 1
         add_shares(trace, self.models, self.prices)
         for s, model in zip(slices, models_in(trace), strict=True):
@@ -265,6 +318,39 @@ class RunFigures:
         if winner is not None:
             self.until_passed.add(iterations_until(trace))
         return recorded, money
+
+    def _final(self, trace: Mapping[str, Any]) -> None:
+        """Count what the best reply lacked to an item that failed."""
+        best = trace["best_index"]
+        if best is None:
+            return
+        slice_ = trace["slices"][best]
+        lacked = {v["description"] for v in slice_["validations"] if v["status"] == "failed"}
+        if slice_["reason"]:
+            lacked.add(UNREADABLE)
+        for what in lacked:
+            known = what in self.final_failures or len(self.final_failures) < MOST_NAMES
+            cause = self.final_failures.setdefault(what if known else OTHERS, FinalFailure())
+            cause.items += 1
+            cause.alone += len(lacked) == 1
+
+    def _repairs(self, slices: Sequence[Mapping[str, Any]]) -> None:
+        """Count what came of first draws, and of repairs: those that were sent something else."""
+        first = {s["prompt"] for s in slices if s["depth"] == 0}
+        at = {(s["subsample"], s["depth"]): s for s in slices if s["outcome"] in _JUDGED}
+        for s in slices:
+            depth: int = s["depth"]
+            if s["outcome"] not in _JUDGED or (depth and s["prompt"] in first):
+                continue
+            here = self.depths.setdefault(min(depth, DEEPEST), RepairDepth())
+            here.judged += 1
+            here.passed += s["outcome"] == "passed"
+            mended = at.get((s["subsample"], depth - 1))
+            if depth and mended is not None:
+                gain = share_met(s) - share_met(mended)
+                here.more += gain > 0
+                here.same += gain == 0
+                here.less += gain < 0
 
     def _verdict(self, v: Mapping[str, Any]) -> None:
         what: str = v["description"]
@@ -306,6 +392,11 @@ class RunFigures:
         return self.statuses["passed"]
 
     @property
+    def failed(self) -> list[Mapping[str, Any]]:
+        """Some of the items that failed, chosen at random, in the order of the input."""
+        return [item for _, _, item in sorted(self._failed, key=lambda e: e[2]["id"])]
+
+    @property
     def slowest(self) -> list[Mapping[str, Any]]:
         """The slowest items, the slowest of all first."""
         return [item for _, _, item in sorted(self._slowest, key=lambda e: e[:2], reverse=True)]
@@ -330,6 +421,16 @@ class RunFigures:
         return coverage_curve(self.shown.elements())
 
     @property
+    def by_final_failure(self) -> list[tuple[str, FinalFailure]]:
+        """What items lacked that failed, what most of them lacked first."""
+        return sorted(self.final_failures.items(), key=lambda pair: (-pair[1].items, pair[0]))
+
+    @property
+    def by_depth(self) -> list[tuple[int, RepairDepth]]:
+        """What came of first draws and of repairs, by depth; empty where nothing was repaired."""
+        return sorted(self.depths.items()) if any(self.depths) else []
+
+    @property
     def by_requirement(self) -> list[tuple[str, Tally]]:
         """The requirements that were decided, the one that failed most often first."""
         judged = [(name, tally) for name, tally in self.requirements.items() if tally.judged]
@@ -348,17 +449,30 @@ def iterations_until(trace: Mapping[str, Any]) -> int:
     return sum(s is not winner for s in before) + 1
 
 
-def figures_of(run: Mapping[str, Any], items: Iterable[Mapping[str, Any]]) -> RunFigures:
+def _keep(
+    found: list[tuple[float, int, Mapping[str, Any]]], entry: tuple[float, int, Mapping[str, Any]]
+) -> None:
+    """Keep so many of the greatest entries as are listed."""
+    if len(found) < LISTED:
+        heappush(found, entry)
+    else:
+        heappushpop(found, entry)
+
+
+def figures_of(
+    run: Mapping[str, Any], items: Iterable[Mapping[str, Any]], *, seed: int = 0
+) -> RunFigures:
     """Read all items of a run.
 
     Args:
         run: the run's record.
         items: the records of its items.
+        seed: which of the items that failed are listed.
 
     Returns:
         The figures.
     """
-    figures = RunFigures(run)
+    figures = RunFigures(run, seed=seed)
     for item in items:
         figures.add(item)
     return figures

@@ -9,7 +9,7 @@ from urllib.parse import unquote, urlsplit
 import pytest
 from report_kit import NASTY, calls, decision, many, nasty_run, nasty_trace, run_of, trace_of
 
-from mellea_like.report import call_report, run_report
+from mellea_like.report import call_report, comparison_report, run_report
 from mellea_like.report.notebook import cell
 
 pytestmark = pytest.mark.browser
@@ -54,11 +54,14 @@ def pages(some, trace):
         "call": call_report(trace),
         "decided": call_report(decided()),
         "nasty-run": run_report(*nasty_run(ALL_NASTY)),
+        "comparison": comparison_report(
+            nasty_run(ALL_NASTY), (run_of(some), some), names=(ALL_NASTY, "b.db")
+        ),
         "nasty-call": call_report(nasty_trace(ALL_NASTY)),
     }
 
 
-PAGES = ("run", "call", "decided", "nasty-run", "nasty-call")
+PAGES = ("run", "call", "decided", "nasty-run", "comparison", "nasty-call")
 
 
 def open_all(page):
@@ -108,7 +111,7 @@ def test_all_that_can_be_used_or_is_a_picture_has_a_name(opened, pages, name):
     seen = [node for node in nodes if not node["ignored"] and node["role"]["value"] in need]
     nameless = [node for node in seen if not node.get("name", {}).get("value", "").strip()]
     assert nameless == []
-    assert len(seen) > 10
+    assert len(seen) > (3 if name == "comparison" else 10)
 
 
 @pytest.mark.parametrize("name", PAGES)

@@ -97,6 +97,26 @@ def test_a_journal_has_a_report(command, journal, tmp_path):
     assert out.startswith("Run of 30 items")
 
 
+def test_two_runs_are_compared(command, journal, write_journal, tmp_path):
+    other = write_journal(range(29), {"loop_budget": 4}, action=lambda n: f"Harbour {n}.")
+    code, out, err = command("report", str(journal), "--compare", str(other))
+    assert (code, err) == (0, "")
+    assert "items finished" in out
+    assert "concurrency_budget: A has 2, B has 1" in out
+    assert "Of 29 items that both have finished" in out
+    page = tmp_path / "compared.html"
+    assert command("report", str(journal), "--compare", str(other), "-o", str(page))[0] == 0
+    assert "Two runs compared" in HtmlPage(page.read_text(encoding="utf-8")).text
+    for extra, exit_code, says in (
+        (("--item", "3"), 2, "--item is for one run, and --compare for two"),
+        (("-o", str(other)), 3, "exists and isn't a report"),
+    ):
+        code, _, err = command("report", str(journal), "--compare", str(other), *extra)
+        assert (code, says in err) == (exit_code, True)
+    code, _, err = command("report", str(journal), "--compare", str(tmp_path / "none.db"))
+    assert (code, "none.db: there is no such file" in err) == (3, True)
+
+
 def test_an_item_of_a_journal_has_a_report_of_its_own(command, journal, tmp_path):
     page = tmp_path / "item.html"
     assert command("report", str(journal), "--item", "7", "-o", str(page))[0] == 0

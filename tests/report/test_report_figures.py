@@ -7,6 +7,7 @@ import tracemalloc
 from datetime import timedelta
 
 import pytest
+from html_page import HtmlPage
 from hypothesis import given
 from hypothesis import strategies as st
 from report_kit import BEGUN, calls, decision, item, run_of, trace_of
@@ -21,6 +22,7 @@ from mellea_like.report.statistics import (
     LISTED,
     MOST_NAMES,
     OTHERS,
+    UNREADABLE,
     Distribution,
     Intervals,
     iterations_until,
@@ -371,6 +373,78 @@ def test_items_that_ended_in_an_error_are_listed_with_those_that_failed():
         item(2, None, status="failed"),
     ]
     assert [i["id"] for i in figures(*items).failed] == [0, 2]
+
+
+def test_of_many_that_failed_a_random_sample_is_listed_which_a_seed_repeats():
+    items = [item(n, trace_of(("failed", 1))) for n in range(200)]
+    run = run_of(items)
+
+    def listed(seed):
+        return [i["id"] for i in figures_of(run, items, seed=seed).failed]
+
+    assert listed(0) == listed(0) == sorted(listed(0))
+    assert listed(0) != listed(1)
+    assert len(listed(0)) == LISTED
+    found = [number for seed in range(200) for number in listed(seed)]
+    assert len(set(found)) > 190, "each can be among them"
+    assert 90 < sum(found) / len(found) < 110, "and early ones are no likelier than late ones"
+    assert "10 of the items that failed, at random (seed 7)" in run_text(run, items, seed=7)
+    assert "200 items, 10 of them at random (seed 7)." in run_report(run, items, seed=7)
+
+
+def test_what_the_best_replies_lacked_is_told_of_items_that_failed():
+    def failed(*lacked, reason=""):
+        trace = trace_of(("failed", 1), best=0)
+        first = trace["slices"][0]
+        first["validations"] = [verdict(n, "failed" if n in lacked else "passed") for n in "ab"]
+        return trace | {"slices": [first | {"reason": reason}]}
+
+    passed = failed("a") | {"success": True}
+    few = failed("a") | {"decision": decision()}
+    items = [
+        item(0, failed("a")),
+        item(1, failed("a", "b")),
+        item(2, failed("a")),
+        item(3, failed(reason="no JSON")),
+        item(4, passed),
+        item(5, few),
+        item(6, None, {"type": "HookError", "message": "no"}),
+    ]
+    found = figures(*items).by_final_failure
+    assert [(name, c.items, c.alone) for name, c in found] == [
+        ("a", 3, 2), (UNREADABLE, 1, 1), ("b", 1, 0)
+    ]  # fmt: skip
+    text = run_text(run_of(items), items)
+    assert "3 a (2 of them nothing else)" in text
+    page = HtmlPage(run_report(run_of(items), items)).text
+    assert "What failed items lacked" in page
+    assert "to 4 items, which failed." in page
+
+
+def test_repairs_are_told_by_their_depth_and_draws_made_anew_are_none():
+    def chain(*shares, anew=False):
+        trace = trace_of(*[("passed" if share == 1 else "failed", 1) for share in shares])
+        for depth, (s, share) in enumerate(zip(trace["slices"], shares, strict=True)):
+            s["prompt"] = 0 if anew else depth
+            if share < 1:
+                s["validations"] = [
+                    verdict("a", "passed") | {"weight": share},
+                    verdict("b", "failed") | {"weight": 1 - share},
+                ]
+        return trace | {"prompts": [[], [], []]}
+
+    items = [
+        item(0, chain(0.2, 0.5, 1)),
+        item(1, chain(0.5, 0.2)),
+        item(2, chain(0.5, 0.5)),
+        item(3, chain(0.5, 1, anew=True)),
+    ]
+    made = figures(*items)
+    depths = [(depth, d.judged, d.passed, d.more, d.same, d.less) for depth, d in made.by_depth]
+    assert depths == [(0, 4, 0, 0, 0, 0), (1, 3, 0, 1, 1, 1), (2, 1, 1, 1, 0, 0)]
+    assert "100 % of 1 second repairs passed; 100 % met more" in run_text(run_of(items), items)
+    assert "Do repairs help?" in run_report(run_of(items), items)
+    assert figures(items[3]).by_depth == []
 
 
 # --- a call -----------------------------------------------------------------------------------

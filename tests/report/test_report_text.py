@@ -36,7 +36,7 @@ def test_items_that_failed_are_named_in_a_line_each():
     items = [item(n, trace_of(("failed", 1)), label="two\nlines") for n in range(9)]
     lines = run_text(run_of(items), items).splitlines()
     assert [line for line in lines if line.startswith("  #")] == [
-        f"  #{n} two lines: it says a word: it is missing" for n in range(5)
+        f"  #{n} two lines: it says a word: it is missing" for n in range(9)
     ]
 
 

@@ -1,0 +1,293 @@
+"""A report that compares two runs: a page, or a few lines."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from mellea_like.report.format import amount, count, money, percent, plural, seconds
+from mellea_like.report.iterations import damage
+from mellea_like.report.markup import clip
+from mellea_like.report.page import environment, page
+from mellea_like.report.run import about_run
+from mellea_like.report.statistics import RunFigures, wilson
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+__all__ = ["Comparison", "compare", "comparison_report", "comparison_text"]
+
+Record: TypeAlias = "Mapping[str, Any]"
+Recorded: TypeAlias = "tuple[Record, Iterable[Record]]"
+"""A run's record, and those of its items in the order of the input."""
+
+MOST_ROWS = 25
+"""Requirements that are compared: those with the greatest difference."""
+
+EXACT = 1000
+"""So many items at most on which two runs differ are counted out; of more, the normal law does."""
+
+_NAME = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Two runs side by side.
+
+    Args:
+        first: the figures of the one.
+        second: the figures of the other.
+        both: of the items that both have finished, how many passed in the first run and in the
+            second, as ``both[True, False]``. An item is the same where it stands at the same place
+            of the input with the same label and row.
+    """
+
+    first: RunFigures
+    second: RunFigures
+    both: Counter[tuple[bool, bool]] = field(default_factory=Counter[tuple[bool, bool]])
+
+    @property
+    def gain(self) -> tuple[float, float, float]:
+        """By how much more of its items passed in the second, and its 95 % interval, -1 to 1.
+
+        As of independent samples; where they are the same items, it is narrower than that.
+        Source: R. G. Newcombe, "Interval estimation for the difference between independent
+        proportions: comparison of eleven methods", Statistics in Medicine 17, 1998 (method 10).
+        """
+        one, other = self.first, self.second
+        if not (one.done and other.done):
+            return math.nan, -1.0, 1.0
+        p, q = one.passed / one.done, other.passed / other.done
+        (p_low, p_high), (q_low, q_high) = (wilson(run.passed, run.done) for run in (one, other))
+        below = math.hypot(q - q_low, p_high - p)
+        above = math.hypot(q_high - q, p - p_low)
+        return q - p, q - p - below, q - p + above
+
+    @property
+    def chance(self) -> float:
+        """How likely chance alone has the same items differ as much, by McNemar's exact test.
+
+        Source: Q. McNemar, "Note on the sampling error of the difference between correlated
+        proportions or percentages", Psychometrika 12, 1947.
+        """
+        only = sorted((self.both[True, False], self.both[False, True]))
+        differ = sum(only)
+        if differ > EXACT:
+            return math.erfc((only[1] - only[0] - 1) / math.sqrt(2 * differ))
+        ways = sum(math.comb(differ, k) for k in range(only[0] + 1))
+        return min(1.0, ways / (1 << (differ - 1))) if differ else 1.0
+
+
+def compare(first: Recorded, second: Recorded) -> Comparison:
+    """Read two runs.
+
+    Args:
+        first: the record of a run, as `read_run` gives it, and those of its items, as `read_items`
+            gives them.
+        second: the same of another run.
+
+    Returns:
+        Their figures, and how the items that they share ended.
+    """
+    made = Comparison(RunFigures(first[0]), RunFigures(second[0]))
+    for one, other in _side_by_side(iter(first[1]), iter(second[1])):
+        if one is not None:
+            made.first.add(one)
+        if other is not None:
+            made.second.add(other)
+        if one is None or other is None or "unfinished" in (one["status"], other["status"]):
+            continue
+        if (one["label"], one["data"]) == (other["label"], other["data"]):
+            made.both[one["status"] == "passed", other["status"] == "passed"] += 1
+    return made
+
+
+def _side_by_side(
+    first: Iterator[Record], second: Iterator[Record]
+) -> Iterator[tuple[Record | None, Record | None]]:
+    """Pair the items of two runs by their ids, which ascend."""
+    one, other = next(first, None), next(second, None)
+    while one is not None or other is not None:
+        if other is None or (one is not None and one["id"] < other["id"]):
+            yield one, None
+            one = next(first, None)
+        elif one is None or other["id"] < one["id"]:
+            yield None, other
+            other = next(second, None)
+        else:
+            yield one, other
+            one, other = next(first, None), next(second, None)
+
+
+def comparison_text(
+    first: Recorded,
+    second: Recorded,
+    *,
+    names: tuple[str, str] = ("the first run", "the second run"),
+    differences: Sequence[str] = (),
+) -> str:
+    """Compare two runs in a few lines of plain text.
+
+    Args:
+        first: the record of a run, and those of its items; they are read once, one by one.
+        second: the same of another run.
+        names: what they are called.
+        differences: how the second was run otherwise, each in a few words.
+
+    Returns:
+        The lines. What prints them has to make them fit for a terminal.
+
+    Raises:
+        ValueError: these aren't such records.
+    """
+    with damage("record of a run"):
+        made = compare(first, second)
+        lines = [f"{letter}: {words}" for letter, words in _who(made, names)]
+        lines += ["", f"{'':<24}{'A':>14}{'B':>14}   B beside A"]
+        for name, a, b, more in _figures(made):
+            lines.append(f"  {name:<22}{a:>14}{b:>14}   {more}".rstrip())
+        lines += ["", both_words(made)]
+        for title, rows in (
+            ("Pass rate by requirement", _rates(made)),
+            ("Items that failed, and lacked it in the end", _causes(made)),
+        ):
+            if rows:
+                lines += ["", f"{title:<44}{'A':>10}{'B':>10}"]
+                lines += [f"  {_short(name):<42}{a:>10}{b:>10}" for name, a, b, *_ in rows[:10]]
+        if differences:
+            lines += ["", "How B was run otherwise", *(f"  {words}" for words in differences)]
+        return "\n".join(lines)
+
+
+def comparison_report(
+    first: Recorded,
+    second: Recorded,
+    *,
+    names: tuple[str, str] = ("the first run", "the second run"),
+    differences: Sequence[str] = (),
+) -> str:
+    """Make a page that compares two runs.
+
+    Args:
+        first: the record of a run, and those of its items; they are read once, one by one.
+        second: the same of another run.
+        names: what they are called.
+        differences: how the second was run otherwise, each in a few words.
+
+    Returns:
+        An HTML page that asks for nothing but itself.
+
+    Raises:
+        ValueError: these aren't such records.
+    """
+    environment()  # Before all items are read.
+    with damage("record of a run"):
+        made = compare(first, second)
+        return page(
+            "comparison",
+            title="Two runs compared",
+            who=_who(made, names),
+            figures=_figures(made),
+            both=both_words(made),
+            rates=_rates(made),
+            causes=_causes(made),
+            differences=[clip(words, 1000) for words in differences],
+        )
+
+
+def _who(made: Comparison, names: tuple[str, str]) -> list[tuple[str, str]]:
+    """Say which run is which."""
+    runs = (made.first, made.second)
+    return [
+        (letter, f"{clip(name, _NAME)} · {plural(run.items, 'item')} · {about_run(run)}")
+        for letter, name, run in zip("AB", names, runs, strict=True)
+    ]
+
+
+def _figures(made: Comparison) -> list[tuple[str, str, str, str]]:
+    """Write the figures of both, and how much more the second has."""
+    one, other = made.first, made.second
+    rows = [("items finished", count(one.done), count(other.done), "")]
+    gain, low, high = made.gain
+    rate = ""
+    if one.done and other.done:
+        rate = f"{_points(gain)} (95 % interval {100 * low:+.1f} to {100 * high:+.1f})"
+    shares = [percent(run.passed, run.done) for run in (one, other)]
+    rows.append(("pass rate", shares[0], shares[1], rate))
+
+    def row(name: str, values: Sequence[float | None], written: Callable[[float], str]) -> None:
+        a, b = values
+        ratio = f"{b / a:.3g} times" if a and b is not None else ""
+        shown = ["–" if value is None else written(value) for value in (a, b)]
+        rows.append((name, shown[0], shown[1], ratio))
+
+    def per_pass(run: RunFigures, whole: float) -> float | None:
+        return whole / run.passed if run.passed else None
+
+    both = (one, other)
+    per_item = [run.usage.requests / run.begun if run.begun else None for run in both]
+    row("requests per item", per_item, lambda value: f"{value:.3g}")
+    tokens = [per_pass(run, run.usage.total_tokens) for run in both]
+    row("tokens per passed item", tokens, amount)
+    currencies = {None if run.prices is None else run.prices.currency for run in both}
+    currency = currencies.pop()
+    if currency is not None and not currencies:
+        costs = [per_pass(run, run.money.known) for run in both]
+        row("cost per passed item", costs, lambda value: money(value, currency))
+    for share, name in ((0.5, "half took at most"), (0.95, "95 % took at most")):
+        times = [run.latency.quantile(share) if run.latency.values else None for run in both]
+        row(name, times, seconds)
+    return rows
+
+
+def both_words(made: Comparison) -> str:
+    """Say how the items ended that both runs have."""
+    both = made.both
+    if not both.total():
+        return "No item is the same in both, at the same place of the input, and finished."
+    words = (
+        f"Of {plural(both.total(), 'item')} that both have finished, {count(both[True, True])}"
+        f" passed in both, {count(both[False, False])} in neither, {count(both[True, False])} in A"
+        f" only and {count(both[False, True])} in B only"
+    )
+    if not both[True, False] + both[False, True]:
+        return f"{words}."
+    p = made.chance
+    shown = f"{p:.2g}" if p >= 0.001 else "< 0.001"  # noqa: PLR2004 (as it is written)
+    return f"{words} (p = {shown}, McNemar's exact test).".replace("= <", "<")
+
+
+def _rates(made: Comparison) -> list[tuple[str, str, str, str]]:
+    """Write how often replies met each requirement, what differs most first."""
+    found: list[tuple[float, tuple[str, str, str, str]]] = []
+    tallies = made.first.requirements, made.second.requirements
+    for name in dict.fromkeys((*tallies[0], *tallies[1])):
+        pair = [tally.get(name) for tally in tallies]
+        shares = [t.counts["passed"] / t.judged if t and t.judged else None for t in pair]
+        if shares == [None, None]:
+            continue
+        a, b = ("–" if t is None else percent(t.counts["passed"], t.judged) for t in pair)
+        gap = 0.0 if None in shares else (shares[1] or 0.0) - (shares[0] or 0.0)
+        points = "" if None in shares else _points(gap)
+        found.append((-abs(gap), (clip(name, _NAME), a, b, points)))
+    return [row for _, row in sorted(found)[:MOST_ROWS]]
+
+
+def _causes(made: Comparison) -> list[tuple[str, str, str]]:
+    """Write how many of the items that failed lacked what in the end."""
+    causes = made.first.final_failures, made.second.final_failures
+    found: list[tuple[int, str, str, str]] = []
+    for name in dict.fromkeys((*causes[0], *causes[1])):
+        a, b = (cause[name].items if name in cause else 0 for cause in causes)
+        found.append((-max(a, b), clip(name, _NAME), count(a), count(b)))
+    return [row[1:] for row in sorted(found)[:MOST_ROWS]]
+
+
+def _points(gain: float) -> str:
+    return f"{100 * gain:+.1f} points"
+
+
+def _short(name: str) -> str:
+    return clip(" ".join(name.split()), 40)

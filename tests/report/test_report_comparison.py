@@ -1,0 +1,85 @@
+"""Two runs side by side: what differs, and whether that may be chance."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from html_page import HtmlPage
+from report_kit import NASTY, calls, item, run_of, trace_of
+
+from mellea_like.report import compare, comparison_report, comparison_text
+
+
+def run_with(passed, number=10, **more):
+    """A run of so many items, of which those passed that are named."""
+    items = [
+        item(n, trace_of(("passed" if n in passed else "failed", 10 if n in passed else 30)))
+        for n in range(number)
+    ]
+    return run_of(items, **more), items
+
+
+def test_figures_stand_side_by_side():
+    one, other = run_with({0, 1}), run_with({0, 2, 3, 4, 5, 6})
+    made = compare(one, other)
+    assert (made.first.passed, made.second.passed) == (2, 6)
+    assert made.both == {
+        (True, True): 1, (True, False): 1, (False, True): 5, (False, False): 3
+    }  # fmt: skip
+    gain, low, high = made.gain
+    assert (gain, low < 0 < high) == (pytest.approx(0.4), True)
+    assert made.chance == pytest.approx(14 / 64)  # 1 of 6, or as few of the other kind
+    text = comparison_text(one, other, names=("a.db", "b.db"), differences=["model: A has x"])
+    for words in (
+        "A: a.db · 10 items",
+        "20 %          60 %   +40.0 points",
+        "1 passed in both, 3 in neither, 1 in A only and 5 in B only (p = 0.22, McNemar",
+        "it says a word                                     8         4",
+        "  model: A has x",
+    ):
+        assert words in text
+    assert all(words in HtmlPage(comparison_report(one, other)).text for words in ("A", "+40.0"))
+
+
+@pytest.mark.parametrize(
+    ("p", "q", "low", "high"),
+    [((56, 70), (48, 80), -0.3339, -0.0524), ((9, 10), (3, 10), -0.8090, -0.1705)],
+)
+def test_the_interval_is_that_of_newcombes_tables(p, q, low, high):
+    """The two cases (a) and (b) of his table II, with the signs turned."""
+    made = compare(run_with(range(p[0]), p[1]), run_with(range(q[0]), q[1]))
+    assert made.gain[1:] == (pytest.approx(low, abs=1e-4), pytest.approx(high, abs=1e-4))
+
+
+def test_items_are_the_same_where_place_label_and_row_are():
+    run, items = run_with({1}, 4)
+    another = [items[1], items[2] | {"label": "other"}, items[3] | {"data": {"x": 1}}]
+    another += [item(9, None, status="unfinished")]
+    made = compare((run, items), (run, another))
+    assert made.both == {(True, True): 1}
+    assert (made.first.items, made.second.items) == (4, 4)
+    assert "No item is the same" in comparison_text((run, items[:1]), (run, another))
+    assert math.isnan(compare((run, []), (run, items)).gain[0])
+
+
+def test_many_items_that_differ_are_told_by_the_normal_law_as_few_are_counted():
+    made = compare(run_with(()), run_with(()))
+    made.both.update({(True, False): 480, (False, True): 520})
+    counted = made.chance
+    made.both[False, False] += 10
+    made.both.update({(True, False): 1, (False, True): 1})
+    assert made.chance == pytest.approx(counted, abs=0.01)
+
+
+def test_nothing_in_a_run_reaches_a_page_as_markup():
+    items = calls(3)
+    other = run_of(items, identity={"model": "<b>m</b>"})
+    page = comparison_report((other, items), (other, items), names=("<i>", NASTY[0]))
+    assert "<b>m" not in page
+    assert "<i>" not in page
+
+
+def test_what_is_no_run_is_a_value_error():
+    with pytest.raises(ValueError, match="record of a run is damaged"):
+        comparison_text(({"prices": None}, []), ({}, [{}]))
