@@ -86,6 +86,20 @@ def ray() -> list[Row]:
                 slower <= 2.0,
             )
         )
+    for kind, calls, least in (("Ray", "0.25 s", 0.9), ("Ray, short calls", "0.05 s", 0.6)):
+        with_journals = found[f"{kind}, while it calls"]
+        without = found[f"{kind}, no journal, while it calls"]
+        ratio = with_journals / without
+        rows.append(
+            Row(
+                f"Ray with journals, calls of {calls}, no start",
+                f"{with_journals:.1f} rows/s",
+                f"without journals, {without:.1f}",
+                f"{ratio:.2f}",
+                f"at least {least}",
+                ratio >= least,
+            )
+        )
     return rows
 
 
