@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from mellea_like import errors
 from mellea_like.core.backend import BackendWrapper
 from mellea_like.errors import BackendError, MelleaError
+from mellea_like.gateway.current import CURRENT
 from mellea_like.runtime.logs import logger as engine
 
 if TYPE_CHECKING:
@@ -25,6 +26,13 @@ if TYPE_CHECKING:
     from mellea_like.core.generation import Generation
 
 __all__ = ["RedactedBackend", "disclosure_of", "redacted", "redacted_logs"]
+
+logger = logging.getLogger("mellea_like.gateway")
+
+HIDDEN = "***"
+
+LONGEST_SAID = 2000
+"""Characters of an upstream's error that the log shows."""
 
 # --- what upstreams say --------------------------------------------------------------------------
 
@@ -80,30 +88,45 @@ def redacted(error: Exception, name: str) -> Exception:
     )
 
 
-@contextmanager
-def _in_our_words(name: str, others: Sequence[Exception] = ()) -> Generator[None]:
-    try:
-        yield
-    except StopAsyncIteration:
-        raise
-    except Exception as exc:
-        error = redacted(exc, name)
-        if error is exc or any(exc is other for other in others):
-            raise
-        raise error from None
-
-
 class RedactedBackend(BackendWrapper):
     """An upstream whose errors lose their texts before the engine logs them or hands them on."""
 
-    def __init__(self, inner: Backend, name: str) -> None:
+    # With ``tell``, the gateway's log has the texts, but for the secret.
+    def __init__(self, inner: Backend, name: str, *, tell: bool = False, secret: str = "") -> None:
         super().__init__(inner)
         self._name = name
+        self._tell = tell
+        self._secret = secret
 
     async def generate(self, request: Request) -> Generation:
         """Answer one request."""
-        with _in_our_words(self._name):
+        with self.in_our_words():
             return await self.inner.generate(request)
+
+    @contextmanager
+    def in_our_words(self, others: Sequence[Exception] = ()) -> Generator[None]:
+        """Replace what an upstream raises, but not ``others``."""
+        try:
+            yield
+        except StopAsyncIteration:
+            raise
+        except Exception as exc:
+            error = redacted(exc, self._name)
+            if error is exc or any(exc is other for other in others):
+                raise
+            if self._tell:
+                self._log(exc)
+            raise error from None
+
+    def _log(self, error: Exception) -> None:
+        said = str(error)
+        if self._secret:
+            said = said.replace(self._secret, HIDDEN)
+        # As a literal it is one line, whatever is in it.
+        said = ascii(said[:LONGEST_SAID])
+        current = CURRENT.get()
+        shown = (self._name, type(error).__name__, "-" if current is None else current.id, said)
+        logger.warning("the upstream %r failed with %s (request %s): %s", *shown)
 
     @asynccontextmanager
     async def _stream(
@@ -111,10 +134,10 @@ class RedactedBackend(BackendWrapper):
     ) -> AsyncGenerator[AsyncIterator[str | Generation], None]:
         reader: list[Exception] = []
         try:
-            with _in_our_words(self._name, reader):
+            with self.in_our_words(reader):
                 async with super()._stream(request) as inside:
                     try:
-                        yield _RedactedPieces(inside, self._name)
+                        yield _RedactedPieces(inside, self)
                     except Exception as exc:
                         reader.append(exc)  # Also what the pieces raised: in our words by then.
                         raise
@@ -125,21 +148,19 @@ class RedactedBackend(BackendWrapper):
 class _RedactedPieces:
     """The pieces of a reply, whose iteration may fail."""
 
-    def __init__(self, inside: AsyncIterator[str | Generation], name: str) -> None:
+    def __init__(self, inside: AsyncIterator[str | Generation], backend: RedactedBackend) -> None:
         self._inside = inside
-        self._name = name
+        self._backend = backend
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> str | Generation:
-        with _in_our_words(self._name):
+        with self._backend.in_our_words():
             return await anext(self._inside)
 
 
 # --- what others log -----------------------------------------------------------------------------
-
-HIDDEN = "***"
 
 LIBRARIES = {"asyncio", "httpcore", "httpcore2", "httpx", "httpx2", "openai", "uvicorn"}
 """They log requests, URLs and options, and errors with their texts."""

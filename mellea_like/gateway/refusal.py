@@ -9,13 +9,24 @@ from typing import TYPE_CHECKING, Any, NoReturn
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["NO_RETRY", "Refusal", "budget_spent", "refuse", "retry_after", "too_many"]
+__all__ = [
+    "BUDGET_SPENT",
+    "NO_BUDGET_SOON",
+    "NO_RETRY",
+    "Refusal",
+    "budget_spent",
+    "refuse",
+    "retry_after",
+    "too_many",
+]
 
 NO_RETRY = {"x-should-retry": "false"}
 """Asks OpenAI's clients, which try again by themselves, not to: it wouldn't help."""
 
-BUDGET_WAIT = 3600.0
-"""Seconds: a budget doesn't come back while the gateway runs, but a header needs a number."""
+BUDGET_SPENT = "insufficient_quota"
+
+NO_BUDGET_SOON = 3600.0
+"""Seconds: a budget without a period doesn't come back, but a header needs a number."""
 
 
 class Refusal(Exception):
@@ -63,7 +74,7 @@ def refuse(param: str, message: str, code: str | None = None) -> NoReturn:
 
 def too_many(message: str, wait: float, code: str = "rate_limit_exceeded") -> Refusal:
     """Make the answer to a caller that asks for too much at a time; ``wait`` is in seconds."""
-    kind = "insufficient_quota" if code == "insufficient_quota" else "rate_limit_error"
+    kind = BUDGET_SPENT if code == BUDGET_SPENT else "rate_limit_error"
     return Refusal(429, message, kind=kind, code=code, headers=retry_after(wait))
 
 
@@ -74,6 +85,6 @@ def retry_after(wait: float) -> dict[str, str]:
 
 def budget_spent() -> Refusal:
     """Make the answer to a key whose budget is spent."""
-    refusal = too_many("this key's budget is spent", BUDGET_WAIT, "insufficient_quota")
+    refusal = too_many("this key's budget is spent", NO_BUDGET_SOON, BUDGET_SPENT)
     refusal.headers |= NO_RETRY
     return refusal

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, cast
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from mellea_like.limits.budget import Budget
+from mellea_like.limits.budget import Budget, BudgetLimits
 from mellea_like.limits.retry import Retry
 from mellea_like.requirements.checks import json_schema
 from mellea_like.requirements.expressions import parse_check
@@ -101,11 +101,16 @@ class BudgetSpec(Section):
 
     @model_validator(mode="after")
     def _limits_something(self) -> BudgetSpec:
-        if not self.model_dump(exclude_none=True):
-            *names, last = type(self).model_fields
+        if not self._limits():
+            *names, last = (
+                name for name in BudgetLimits._fields if name in type(self).model_fields
+            )
             msg = f"a budget needs a limit: {', '.join(names)} or {last}"
             raise ValueError(msg)
         return self
+
+    def _limits(self) -> dict[str, Any]:
+        return self.model_dump(exclude_none=True, include=set(BudgetLimits._fields))
 
     def make(
         self,
@@ -115,10 +120,9 @@ class BudgetSpec(Section):
         within: Budget | None = None,
     ) -> Budget:
         """Make the budget."""
-        limits = self.model_dump(exclude_none=True)
         assumed = VERDICT_TOKENS
         return Budget(
-            **limits, prices=prices, assume_output_tokens=assumed, within=within, name=name
+            **self._limits(), prices=prices, assume_output_tokens=assumed, within=within, name=name
         )
 
 

@@ -11,16 +11,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from opentelemetry import metrics, trace
+from opentelemetry import metrics, propagate, trace
+from opentelemetry.trace import SpanKind
 
 from mellea_like.telemetry.call import CallTelemetry, Instruments
 from mellea_like.telemetry.names import SCOPE
+from mellea_like.telemetry.spans import SpanScope
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from opentelemetry.metrics import MeterProvider
     from opentelemetry.trace import TracerProvider
 
-__all__ = ["Telemetry"]
+__all__ = ["Telemetry", "server_span"]
+
+SILENT = (trace.ProxyTracerProvider, trace.NoOpTracerProvider)
+"""What serves where nobody has set a provider up."""
 
 
 class Telemetry:
@@ -60,8 +67,7 @@ class Telemetry:
         """
         tracers = self._tracer_provider or trace.get_tracer_provider()
         meters = self._meter_provider or metrics.get_meter_provider()
-        silent = (trace.ProxyTracerProvider, trace.NoOpTracerProvider)
-        tracer = None if isinstance(tracers, silent) else tracers.get_tracer(SCOPE)
+        tracer = None if isinstance(tracers, SILENT) else tracers.get_tracer(SCOPE)
         instruments = None if _is_silent(meters) else self._instruments_of(meters)
         if tracer is None and instruments is None:
             return None
@@ -73,6 +79,24 @@ class Telemetry:
         if self._instruments is None or self._instruments[0] is not provider:
             self._instruments = (provider, Instruments(provider.get_meter(SCOPE)))
         return self._instruments[1]
+
+
+def server_span(name: str, headers: Iterable[tuple[bytes, bytes]]) -> SpanScope | None:
+    """Begin the span of a request to a server of ours, within its caller's trace.
+
+    Args:
+        name: the span's name.
+        headers: the request's, as ASGI has them.
+
+    Returns:
+        The span, open and current; None where nobody listens.
+    """
+    tracers = trace.get_tracer_provider()
+    if isinstance(tracers, SILENT):
+        return None
+    carrier = {key.decode("latin-1"): value.decode("latin-1") for key, value in headers}
+    span = SpanScope(tracers.get_tracer(SCOPE), name, {}, False, SpanKind.SERVER)
+    return span.open(propagate.extract(carrier))
 
 
 def _is_silent(provider: MeterProvider) -> bool:

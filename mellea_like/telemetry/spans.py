@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
+    from opentelemetry.context import Context
     from opentelemetry.trace import SpanContext
     from opentelemetry.util.types import AttributeValue
 
@@ -56,11 +57,15 @@ class SpanScope:
         self._span: Span | None = None
         self._token: Token[Any] | None = None
 
-    def open(self) -> Self:
-        """Start the span and make it the current one."""
+    def open(self, parent: Context | None = None) -> Self:
+        """Start the span and make it the current one, within a parent's or else the current one."""
         try:
             self._span = self._tracer.start_span(
-                self._name, kind=self._kind, attributes=self._attributes, links=self._links
+                self._name,
+                parent,
+                kind=self._kind,
+                attributes=self._attributes,
+                links=self._links,
             )
             self._token = otel_context.attach(trace.set_span_in_context(self._span))
         except Exception as exc:  # noqa: BLE001 (the application's processors)

@@ -657,7 +657,9 @@ async def test_calls_are_counted_in_the_metrics():
     assert answer.headers["content-type"].startswith("text/plain")
     text = answer.body.decode()
     assert 'mellea_like_gateway_calls_total{model="mine",outcome="passed"} 1.0' in text
-    assert 'mellea_like_gateway_tokens_total{kind="input",model="mine"} 10.0' in text
+    assert (
+        'mellea_like_gateway_tokens_total{key="anonymous",kind="input",model="mine"} 10.0' in text
+    )
     assert 'mellea_like_gateway_iterations_sum{model="mine"} 2.0' in text
 
 

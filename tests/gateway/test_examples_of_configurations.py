@@ -18,6 +18,7 @@ BLOCKS = re.findall(r"^```yaml\n(.+?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 def test_a_configuration_on_the_page_can_be_used(text, tmp_path, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "sk-for-a-test")
     monkeypatch.setenv("BILLING_TOKEN", "a-token-of-more-than-sixteen-characters")
+    monkeypatch.setenv("METRICS_TOKEN", "another-token-of-more-than-sixteen")
     path = tmp_path / "gateway.yaml"
     path.write_text(text, encoding="utf-8")
     make_app(read_config(path))

@@ -438,5 +438,10 @@ def test_model_output_forges_no_header_log_or_frame(shared, answers, forged, str
 
 def test_limits_have_bounds_by_default():
     limits = KeyLimits()
-    assert (limits.max_n, limits.max_tokens, limits.concurrency, limits.queue) == (4, 4096, 16, 64)
+    assert (limits.max_n, limits.max_tokens, limits.concurrency, limits.queue) == (
+        4,
+        4096,
+        128,
+        384,
+    )
     assert KeyConfig(env="A").concurrency == limits.concurrency

@@ -23,6 +23,7 @@ from mellea_like.errors import (
 from mellea_like.gateway.chat.caller_checks import TooCostly
 from mellea_like.gateway.chat.request import model_of, read_chat
 from mellea_like.gateway.chat.served_model import CALL
+from mellea_like.gateway.current import CURRENT
 from mellea_like.gateway.http.keys import admitted
 from mellea_like.gateway.redaction import disclosure_of
 from mellea_like.gateway.refusal import NO_RETRY, Refusal, budget_spent, retry_after, too_many
@@ -124,8 +125,10 @@ class ChatCompletions:
             raise
         for outcome in outcomes:
             result = outcome.result
-            spent = (0, Usage()) if result is None else (len(result.slices), result.usage)
-            self._metrics.sampled(name, outcome.status, *spent)
+            self._metrics.sampled(name, outcome.status, 0 if result is None else len(result.slices))
+            current = CURRENT.get()
+            if current is not None and result is not None:
+                current.sampling_ids.append(result.sampling_id)
         return outcomes
 
 

@@ -167,8 +167,9 @@ class ServedModel:
         self._constrains = all(upstream.constrains for upstream in self._upstreams)
         # Shared by all calls: a schedule learns from one call for the next.
         self._schedule = config.make_schedule()
+        self.prices = self._find_prices()
         cheaper = config.escalate_when == "cheaper"
-        self._after = ExpectedCost(self._prices() or {}) if cheaper else None
+        self._after = ExpectedCost(self.prices or {}) if cheaper else None
         self._requirements = config.make_requirements(check_only=self._constrains)
         self._strategy = lru_cache(maxsize=32)(self._make_strategy)
 
@@ -202,7 +203,7 @@ class ServedModel:
             context=Context(before),
             requirements=requirements,
             options=self._options(request, limits.max_tokens),
-            budget=config.make_budget(self._prices(), name=CALL, within=caller.budget),
+            budget=config.make_budget(self.prices, name=CALL, within=caller.budget),
             n=request.n,
             collects=collects,
             best=(asked.when_nothing_passed or config.when_nothing_passed) == "best",
@@ -316,7 +317,7 @@ class ServedModel:
         described = {"name": "reply", "schema": self.config.json_schema}
         return {"response_format": {"type": "json_schema", "json_schema": described}}
 
-    def _prices(self) -> dict[str, Price] | None:
+    def _find_prices(self) -> dict[str, Price] | None:
         places = [place for _, place in self.config.places]
         names = [
             *((judge, None) for judge in self._judges),

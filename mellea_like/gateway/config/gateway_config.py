@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, NoReturn
+from typing import Annotated, Literal, NoReturn, Self
 
 from pydantic import Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
+from mellea_like.gateway.config.periods import Period  # noqa: TC001 (pydantic reads it)
 from mellea_like.specification.section import Seconds, Section, Text, Whole
-from mellea_like.specification.strategy import BudgetSpec, StageSpec, StrategySpec
+from mellea_like.specification.strategy import CallBudgetSpec, StageSpec, StrategySpec
 from mellea_like.specification.upstream import OpenAIUpstream, UpstreamSpec
 
 __all__ = [
     "ANONYMOUS",
     "GatewayConfig",
+    "KeyBudget",
     "KeyConfig",
     "KeyLimits",
     "ModelConfig",
@@ -21,6 +23,7 @@ __all__ = [
     "ServerConfig",
     "StageConfig",
     "StreamingConfig",
+    "TokenSource",
 ]
 
 ANONYMOUS = "anonymous"
@@ -143,6 +146,23 @@ class StreamingConfig(Section):
     keep_alive: Seconds = 5.0
 
 
+class KeyBudget(CallBudgetSpec):
+    """What a key may spend, judges and losers included; at least one limit.
+
+    It is kept in memory: a gateway that is started anew begins a new budget.
+
+    Args:
+        requests: the most requests to upstreams.
+        input_tokens: the most tokens of prompts.
+        output_tokens: the most tokens of replies.
+        money: the most money, in the currency of the upstreams' prices.
+        per: the ``hour``, ``day``, ``week`` or ``month`` (of UTC; weeks begin on Mondays) after
+            which it is a new one; None for one budget for as long as the gateway runs.
+    """
+
+    per: Period | None = None
+
+
 class KeyLimits(Section):
     """How much one key may ask for at a time.
 
@@ -152,19 +172,19 @@ class KeyLimits(Section):
         concurrency: how many of its requests are worked on at a time.
         queue: how many more may wait for that; 0 for none.
         queue_seconds: how long one waits at most.
-        budget: what it may spend in all; None for no limit.
+        budget: what it may spend, in all or in a period; None for no limit.
     """
 
     max_n: Whole = 4
     max_tokens: Whole = 4096
-    concurrency: Whole = 16
-    queue: Annotated[int, Field(ge=0, strict=True)] = 64
-    queue_seconds: Seconds = 30.0
-    budget: BudgetSpec | None = None
+    concurrency: Whole = 128
+    queue: Annotated[int, Field(ge=0, strict=True)] = 384
+    queue_seconds: Seconds = 60.0
+    budget: KeyBudget | None = None
 
 
-class KeyConfig(KeyLimits):
-    """A token that opens the gateway, and its limits; exactly one of ``env`` and ``sha256``.
+class TokenSource(Section):
+    """Where a token comes from; exactly one of ``env`` and ``sha256``.
 
     Args:
         env: the environment variable that holds the token.
@@ -175,11 +195,15 @@ class KeyConfig(KeyLimits):
     sha256: str | None = Field(default=None, pattern=r"^[0-9a-fA-F]{64}$")
 
     @model_validator(mode="after")
-    def _one_source(self) -> KeyConfig:
+    def _one_source(self) -> Self:
         if (self.env is None) == (self.sha256 is None):
             msg = "a key takes either env (a variable's name) or sha256 (of its token)"
             raise ValueError(msg)
         return self
+
+
+class KeyConfig(TokenSource, KeyLimits):
+    """A token that opens the gateway, and its limits; exactly one of ``env`` and ``sha256``."""
 
 
 class ServerConfig(Section):
@@ -200,6 +224,11 @@ class ServerConfig(Section):
         keep_alive_seconds: how long a connection stays open between two requests.
         stop_seconds: how long requests under way may go on once the server is asked to stop.
         limits: what callers may ask for where no keys are configured.
+        metrics_key: a token that opens ``/metrics`` and nothing else; where there is one, no other
+            key opens them.
+        log_upstream_errors: whether the log says in an upstream's own words why it failed. They
+            may repeat parts of prompts and replies, so this is for finding a fault, and off
+            otherwise.
     """
 
     host: str = Field(default="127.0.0.1", min_length=1, max_length=255)
@@ -214,6 +243,8 @@ class ServerConfig(Section):
     keep_alive_seconds: Seconds = 5.0
     stop_seconds: Seconds = 10.0
     limits: KeyLimits = KeyLimits()
+    metrics_key: TokenSource | None = None
+    log_upstream_errors: bool = False
 
 
 class GatewayConfig(Section):
@@ -247,9 +278,14 @@ class GatewayConfig(Section):
                 what = "n of a request says how many choices it has: leave it out"
                 _misplaced(name, "select", what)
             if model.budget is not None and model.budget.money is not None:
-                self._check_money(name, model, "budget.money")
+                self._check_money(("models", name, "budget", "money"), model)
             if model.escalate_when == "cheaper":
-                self._check_money(name, model, "escalate_when")
+                self._check_money(("models", name, "escalate_when"), model)
+        limits: dict[tuple[str, ...], KeyLimits] = {("server", "limits"): self.server.limits}
+        limits |= {("keys", name): key for name, key in self.keys.items()}
+        for place, key in limits.items():
+            if key.budget is not None and key.budget.money is not None:
+                self._check_money((*place, "budget", "money"), *self.models.values())
         return self
 
     def _check_upstreams(self, name: str, model: ModelConfig) -> None:
@@ -267,10 +303,11 @@ class GatewayConfig(Section):
                 field = f"{where}requirements" if place.requirements else "requirements"
                 _misplaced(name, field, what)
 
-    def _check_money(self, name: str, model: ModelConfig, field: str) -> None:
-        """Make sure that the prices of all models are known, for what stands in a field."""
+    def _check_money(self, where: tuple[str, ...], *models: ModelConfig) -> None:
+        """Make sure that the prices of all that models ask are known, for what stands somewhere."""
         used = {
             (upstream, place.upstream_model if upstream == place.upstream else None): None
+            for model in models
             for _, place in model.places
             for upstream in (place.upstream, model.judge_of(place))
         }
@@ -278,18 +315,22 @@ class GatewayConfig(Section):
             upstream = self.upstreams[one]
             if upstream.price is None:
                 what = f"upstreams.{one} has no price; write price: [0.15, 0.60] there, for a"
-                _misplaced(name, field, f"{what} million tokens in and out")
+                _refuse(where, f"{what} million tokens in and out")
             if isinstance(upstream, OpenAIUpstream) and (upstream.model or named) is None:
-                _misplaced(name, field, f"upstreams.{one} needs its model: NAME for that")
+                _refuse(where, f"upstreams.{one} needs its model: NAME for that")
         currencies = {price.currency for one, _ in used if (price := self.upstreams[one].price)}
         if len(currencies) > 1:
             what = f"the prices of its upstreams are in {' and '.join(sorted(currencies))}: write"
-            _misplaced(name, field, f"{what} all of them in one currency")
+            _refuse(where, f"{what} all of them in one currency")
 
 
 def _misplaced(model: str, field: str, what: str) -> NoReturn:
     """Refuse what stands in a model's field because of what stands elsewhere."""
     steps = [int(step) if step.isdecimal() else step for step in field.split(".")]
-    place = {"where": f"models.{model}.{field}", "path": ("models", model, *steps)}
+    _refuse(("models", model, *steps), what)
+
+
+def _refuse(path: tuple[str | int, ...], what: str) -> NoReturn:
+    place = {"where": ".".join(map(str, path)), "path": path}
     kind = "misplaced"
     raise PydanticCustomError(kind, "{where}: {what}", {**place, "what": what})

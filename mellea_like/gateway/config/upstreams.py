@@ -12,11 +12,17 @@ from mellea_like.limits.base import LimitedBackend
 from mellea_like.specification.upstream import OpenAIUpstream, PythonUpstream, open_upstream
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Mapping
+    from collections.abc import AsyncGenerator, Callable, Mapping
+    from typing import Self
 
-    from mellea_like.core.backend import Backend
+    from mellea_like.core.backend import Backend, Request
+    from mellea_like.core.generation import Usage
     from mellea_like.core.prices import Price
+    from mellea_like.limits.base import RequestEnd
     from mellea_like.specification.upstream import UpstreamSpec
+
+    Spent = Callable[[Usage, Price | None], object]
+    """Is told what a request has cost, as far as it is known, and the upstream's price."""
 
 __all__ = ["Upstream", "check_upstreams", "open_upstreams"]
 
@@ -47,7 +53,11 @@ def check_upstreams(specs: Mapping[str, UpstreamSpec]) -> None:
 
 @asynccontextmanager
 async def open_upstreams(
-    specs: Mapping[str, UpstreamSpec], backends: Mapping[str, Backend] | None = None
+    specs: Mapping[str, UpstreamSpec],
+    backends: Mapping[str, Backend] | None = None,
+    *,
+    spent: Spent | None = None,
+    log_errors: bool = False,
 ) -> AsyncGenerator[dict[str, Upstream]]:
     """Open all upstreams; backends that are handed over take their places, and stay open."""
     given = backends or {}
@@ -59,7 +69,10 @@ async def open_upstreams(
             else:
                 backend = await stack.enter_async_context(open_upstream(spec, f"upstreams.{name}."))
             limits = spec.make_limits()
-            redacted: Backend = RedactedBackend(backend, name)
+            if spent is not None:
+                limits.append(_Counted(spec.price, spent))
+            secret = spec.key if isinstance(spec, OpenAIUpstream) else ""
+            redacted: Backend = RedactedBackend(backend, name, tell=log_errors, secret=secret)
             opened[name] = Upstream(
                 name,
                 LimitedBackend(redacted, *limits) if limits else redacted,
@@ -68,3 +81,17 @@ async def open_upstreams(
                 spec.price,
             )
         yield opened
+
+
+class _Counted:
+    """A limit that lets everything pass, and tells what it has cost."""
+
+    def __init__(self, price: Price | None, spent: Spent) -> None:
+        self._price = price
+        self._spent = spent
+
+    async def acquire(self, request: Request, backend: Backend) -> Self:  # noqa: ARG002
+        return self
+
+    def release(self, end: RequestEnd) -> None:
+        self._spent(end.usage, self._price)

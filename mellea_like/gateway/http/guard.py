@@ -15,8 +15,17 @@ from starlette.exceptions import HTTPException
 
 from mellea_like.errors import ClientDisconnected
 from mellea_like.gateway.config.gateway_config import ANONYMOUS
-from mellea_like.gateway.http.keys import IN_SCOPE, Admitted, Keys, KeyState, check_host
-from mellea_like.gateway.refusal import Refusal
+from mellea_like.gateway.current import CURRENT, REQUEST_ID, CurrentRequest, request_id_of
+from mellea_like.gateway.http.keys import (
+    IN_SCOPE,
+    METRICS_KEY,
+    Admitted,
+    Keys,
+    KeyState,
+    check_host,
+)
+from mellea_like.gateway.refusal import BUDGET_SPENT, Refusal, retry_after
+from mellea_like.telemetry import server_span
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
@@ -39,6 +48,8 @@ IS_KNOWN = "mellea_like.gateway.is_known"
 
 OPEN_PATHS = ("/healthz",)
 """Answered without a key: they tell nothing."""
+
+METRICS_PATH = "/metrics"
 
 METHODS = ("GET", "HEAD", "POST")
 PATHS = ("/v1/chat/completions", "/v1/models", "/v1/models/...", "/healthz", "/metrics")
@@ -94,13 +105,14 @@ class Guard:
         keys: Mapping[str, KeyConfig],
         *,
         metrics: Metrics,
+        now: Callable[[], float] = time.time,
     ) -> None:
         self.app = app
         self.server = server
         self.metrics = metrics
-        self._tokens = Keys(keys)
+        self._tokens = Keys(keys, metrics_key=server.metrics_key)
         limits: Mapping[str, KeyLimits] = keys or {ANONYMOUS: server.limits}
-        self.keys = {name: KeyState(name, each) for name, each in limits.items()}
+        self.keys = {name: KeyState(name, each, now) for name, each in limits.items()}
         for name, key in self.keys.items():
             metrics.watch(name, key)
 
@@ -115,9 +127,20 @@ class Guard:
 
     def authorize(self, scope: Scope) -> KeyState:
         """Find whose request it is, by its headers alone."""
+        self._check_host(scope)
+        return self.keys[self._tokens.owner(scope["headers"])]
+
+    def opens_metrics(self, scope: Scope) -> bool:
+        """Tell whether a request shows the key for metrics alone; refuse it where it should."""
+        if self.server.metrics_key is None or scope["path"] != METRICS_PATH:
+            return False
+        self._check_host(scope)
+        self._tokens.require_metrics_key(scope["headers"])
+        return True
+
+    def _check_host(self, scope: Scope) -> None:
         if not self._tokens:
             check_host(scope["headers"], self.server)
-        return self.keys[self._tokens.owner(scope["headers"])]
 
 
 def _shown(scope: Scope) -> str:
@@ -138,13 +161,15 @@ class _Exchange:
         self._receive = receive
         self._plain_send = send
         self._key: KeyState | None = None
-        self._model: object = None
+        self._current = CurrentRequest(request_id_of(scope["headers"]))
         self._status: int | None = None
         self._unread = _has_body(scope["headers"])
 
     async def run(self) -> None:
         """Let the request through, or answer it."""
         began = time.perf_counter()
+        here = CURRENT.set(self._current)
+        span = server_span(_shown(self._scope), self._scope["headers"])
         try:
             await self._handle()
         except ClientDisconnected:
@@ -152,15 +177,34 @@ class _Exchange:
         except Exception as exc:  # noqa: BLE001 (a caller gets an answer, whatever happens)
             await self._answer(_innermost(exc))
         finally:
-            seconds = time.perf_counter() - began
-            name = None if self._key is None else self._key.name
             status = CALLER_LEFT if self._status is None else self._status
-            self._guard.metrics.requested(self._model, name, status, seconds)
-            what = _shown(self._scope)
-            if self._model is not None:
-                what += f", model {self._guard.metrics.model_name(self._model)}"
-            shown = (what, status, name or "-", seconds)
-            logger.info("%s: answered %d to key %s in %.3f s", *shown)
+            if span is not None:
+                span.set(self._told(status))
+                span.close()
+            CURRENT.reset(here)
+            self._count(status, time.perf_counter() - began)
+
+    def _count(self, status: int, seconds: float) -> None:
+        model, metrics = self._current.model, self._guard.metrics
+        metrics.requested(model, self._current.key, status, seconds)
+        if not logger.isEnabledFor(logging.INFO):
+            return
+        what = _shown(self._scope)
+        if model is not None:
+            what += f", model {metrics.model_name(model)}"
+        ids = [f"request {self._current.id}"]
+        ids += [f"sampling {sampling_id}" for sampling_id in self._current.sampling_ids]
+        shown = (what, status, self._current.key or "-", seconds, ", ".join(ids))
+        logger.info("%s: answered %d to key %s in %.3f s (%s)", *shown)
+
+    def _told(self, status: int) -> dict[str, str | int]:
+        current = self._current
+        told: dict[str, str | int] = {"http.response.status_code": status}
+        told["mellea_like.request_id"] = current.id
+        told["mellea_like.gateway.key"] = current.key or "-"
+        if current.model is not None:
+            told["mellea_like.gateway.model"] = self._guard.metrics.model_name(current.model)
+        return told
 
     async def _handle(self) -> None:
         scope, guard = self._scope, self._guard
@@ -174,9 +218,14 @@ class _Exchange:
         if asks and scope["path"] in OPEN_PATHS:
             await guard.app(scope, self._receive, self._send)
             return
+        if asks and guard.opens_metrics(scope):
+            self._current.key = METRICS_KEY
+            self._know()
+            await guard.app(scope, self._receive, self._send)
+            return
         self._key = key = guard.authorize(scope)
-        if IS_KNOWN in scope:  # Another server than ours has no such thing.
-            scope[IS_KNOWN]()
+        self._current.key = key.name
+        self._know()
         if not asks and scope["method"] != "POST":
             raise HTTPException(405, headers={"allow": "GET, HEAD, POST"})
         if asks:
@@ -186,10 +235,15 @@ class _Exchange:
         key.check_budget()
         with key.queued():
             body = await self._read()
-            self._model = body.get("model")
+            self._current.model = body.get("model")
             scope[IN_SCOPE] = Admitted(key.name, key.limits, key.budget, body)
             async with key.turn(self._receive):
                 await guard.app(scope, self._receive, self._send)
+
+    def _know(self) -> None:
+        """Tell the server that it is known whose the request is."""
+        if IS_KNOWN in self._scope:  # Another server than ours has no such thing.
+            self._scope[IS_KNOWN]()
 
     async def _read(self) -> dict[str, Any]:
         server = self._guard.server
@@ -212,6 +266,8 @@ class _Exchange:
             refusal = Refusal(500, "the gateway failed: its log says where", kind="server_error")
         if self._status is not None:
             return  # The answer has begun: the server breaks it off.
+        if refusal.code == BUDGET_SPENT and self._key is not None:
+            refusal.headers |= retry_after(self._key.seconds_to_reset())
         start = {"status": refusal.status, "headers": refusal.raw_headers()}
         await self._send({"type": "http.response.start", **start})
         body = b"" if self._scope["method"] == "HEAD" else refusal.body()
@@ -230,6 +286,7 @@ class _Exchange:
             headers = list(message.get("headers", ()))
             names = {name.lower() for name, _ in headers}
             headers += [(name, value) for name, value in ALWAYS if name not in names]
+            headers.append((REQUEST_ID, self._current.id.encode("ascii")))
             if self._unread:
                 headers.append((b"connection", b"close"))
             message = {**message, "headers": headers}

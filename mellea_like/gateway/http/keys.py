@@ -6,6 +6,7 @@ import hashlib
 import hmac
 import os
 import re
+import time
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -13,19 +14,29 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from mellea_like.gateway.config.gateway_config import ANONYMOUS
-from mellea_like.gateway.refusal import Refusal, budget_spent, too_many
+from mellea_like.gateway.config.periods import end_of_period
+from mellea_like.gateway.refusal import NO_BUDGET_SOON, Refusal, budget_spent, too_many
 from mellea_like.web import while_here
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Mapping
 
-    from mellea_like.gateway.config.gateway_config import KeyConfig, KeyLimits, ServerConfig
+    from mellea_like.core.prices import Price
+    from mellea_like.gateway.config.gateway_config import (
+        KeyConfig,
+        KeyLimits,
+        ServerConfig,
+        TokenSource,
+    )
     from mellea_like.limits.budget import Budget
 
-__all__ = ["IN_SCOPE", "Admitted", "KeyState", "Keys", "admitted", "check_host"]
+__all__ = ["IN_SCOPE", "METRICS_KEY", "Admitted", "KeyState", "Keys", "admitted", "check_host"]
 
 IN_SCOPE = "mellea_like.gateway"
 """Where the guard leaves what it found out about a request, in its ASGI scope."""
+
+METRICS_KEY = "metrics_key"
+"""What the key for metrics alone is called in errors, metrics and logs."""
 
 SHORTEST_TOKEN = 16
 """Characters; a shorter token can be guessed."""
@@ -45,16 +56,29 @@ class Keys:
     """The tokens that open the gateway, known by their digests only."""
 
     def __init__(
-        self, keys: Mapping[str, KeyConfig], environ: Mapping[str, str] | None = None
+        self,
+        keys: Mapping[str, KeyConfig],
+        environ: Mapping[str, str] | None = None,
+        metrics_key: TokenSource | None = None,
     ) -> None:
         environ = os.environ if environ is None else environ
         self._owners: dict[bytes, str] = {}
+        self._metrics: bytes | None = None
         for name, key in keys.items():
             digest = _configured(name, key, environ)
             if digest in self._owners:
                 msg = f"the keys {self._owners[digest]!r} and {name!r} have the same token"
                 raise ValueError(msg)
             self._owners[digest] = name
+        if metrics_key is not None:
+            self._metrics = _configured(METRICS_KEY, metrics_key, environ)
+            if self._metrics in self._owners:
+                # The one that watches could ask, or the one that asks be taken for it.
+                msg = (
+                    f"the key {self._owners[self._metrics]!r} and server.{METRICS_KEY} have the"
+                    " same token"
+                )
+                raise ValueError(msg)
 
     def __bool__(self) -> bool:
         return bool(self._owners)
@@ -64,28 +88,43 @@ class Keys:
         # Compare equal-length digests, always with every key: constant time.
         if not self._owners:
             return ANONYMOUS
-        given = [value for name, value in headers if name == b"authorization"]
-        scheme, _, token = given[0].partition(b" ") if len(given) == 1 else (b"", b"", b"")
-        presented = _digest(token.strip())
+        given, presented = _presented(headers)
         found = [self._owners[d] for d in self._owners if hmac.compare_digest(presented, d)]
-        if scheme.lower() == b"bearer" and found:
+        if found:
             return found[0]
-        if len(given) > 1:
-            message = "there is more than one Authorization header: send one"
-        elif not given:
-            message = "no API key: send it in the header Authorization: Bearer <key>"
-        else:
-            message = "the API key is not one of this gateway's"
-        raise Refusal(
-            401,
-            message,
-            kind="authentication_error",
-            code="invalid_api_key",
-            headers={"www-authenticate": "Bearer"},
-        )
+        raise _unauthorized(len(given))
+
+    def require_metrics_key(self, headers: Iterable[tuple[bytes, bytes]]) -> None:
+        """Refuse a request that does not carry the token for metrics alone."""
+        given, presented = _presented(headers)
+        if self._metrics is None or not hmac.compare_digest(presented, self._metrics):
+            raise _unauthorized(len(given))
 
 
-def _configured(name: str, key: KeyConfig, environ: Mapping[str, str]) -> bytes:
+def _presented(headers: Iterable[tuple[bytes, bytes]]) -> tuple[list[bytes], bytes]:
+    """Return the headers that carry tokens, and the token's digest if there is one of them."""
+    given = [value for name, value in headers if name == b"authorization"]
+    scheme, _, token = given[0].partition(b" ") if len(given) == 1 else (b"", b"", b"")
+    return given, _digest(token.strip()) if scheme.lower() == b"bearer" else b""
+
+
+def _unauthorized(given: int) -> Refusal:
+    if given > 1:
+        message = "there is more than one Authorization header: send one"
+    elif not given:
+        message = "no API key: send it in the header Authorization: Bearer <key>"
+    else:
+        message = "the API key is not one of this gateway's"
+    return Refusal(
+        401,
+        message,
+        kind="authentication_error",
+        code="invalid_api_key",
+        headers={"www-authenticate": "Bearer"},
+    )
+
+
+def _configured(name: str, key: TokenSource, environ: Mapping[str, str]) -> bytes:
     if key.sha256 is not None:
         return bytes.fromhex(key.sha256)
     token = environ.get(key.env or "", "").strip()
@@ -158,13 +197,34 @@ def admitted(scope: Mapping[str, Any]) -> Admitted:
 class KeyState:
     """What is kept of a key while the gateway runs: its budget, and its requests."""
 
-    def __init__(self, name: str, limits: KeyLimits) -> None:
+    def __init__(self, name: str, limits: KeyLimits, now: Callable[[], float] = time.time) -> None:
         self.name = name
         self.limits = limits
-        self.budget = None if limits.budget is None else limits.budget.make(name=f"key {name}")
+        self.prices: Mapping[str, Price] | None = None
+        self._now = now  # The time of day, in seconds since 1970.
+        self._budget: Budget | None = None
+        self._ends = 0.0
         self._here = 0
         self._turns = anyio.CapacityLimiter(limits.concurrency)
         self._average = 0.0
+
+    @property
+    def budget(self) -> Budget | None:
+        """What it may spend in this period; a request is charged to the one that it began in."""
+        spec = self.limits.budget
+        if spec is None:
+            return None
+        now = self._now()
+        if self._budget is None or (spec.per is not None and now >= self._ends):
+            self._budget = spec.make(name=f"key {self.name}", prices=self.prices)
+            if spec.per is not None:
+                self._ends = end_of_period(now, spec.per)
+        return self._budget
+
+    def seconds_to_reset(self) -> float:
+        """Return when the budget is a new one, in seconds from now."""
+        spec = self.limits.budget
+        return NO_BUDGET_SOON if spec is None or spec.per is None else self._ends - self._now()
 
     @property
     def in_flight(self) -> int:
@@ -178,9 +238,10 @@ class KeyState:
 
     def check_budget(self) -> None:
         """Refuse a request of a key that has spent all it may."""
-        if self.budget is not None and any(
+        budget = self.budget
+        if budget is not None and any(
             limit is not None and spent >= limit
-            for spent, limit in zip(self.budget.spent, self.budget.limits, strict=False)
+            for spent, limit in zip(budget.spent, budget.limits, strict=False)
         ):
             raise budget_spent()
 

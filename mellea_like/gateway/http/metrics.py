@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
-from mellea_like.core.generation import Usage
-
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from mellea_like.core.generation import Usage
+    from mellea_like.core.prices import Price
     from mellea_like.gateway.http.keys import KeyState
 
 __all__ = ["Metrics"]
@@ -21,8 +21,6 @@ OTHER = "other"
 
 SECONDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 ITERATIONS = (1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 32.0)
-
-NOTHING = Usage()
 
 
 class Metrics:
@@ -43,8 +41,10 @@ class Metrics:
         self._calls = Counter("calls", said, ("model", "outcome"), **common)
         said = "Iterations of a sampling call."
         self._iterations = Histogram("iterations", said, ("model",), buckets=ITERATIONS, **common)
-        said = "Tokens that upstreams counted."
-        self._tokens = Counter("tokens", said, ("model", "kind"), **common)
+        said = "Tokens that upstreams counted, of judges and losers too."
+        self._tokens = Counter("tokens", said, ("model", "key", "kind"), **common)
+        said = "What those tokens cost, where the upstream has a price."
+        self._cost = Counter("cost", said, ("model", "key", "currency"), **common)
 
     def requested(self, model: object, key: str | None, status: int, seconds: float) -> None:
         """Count a request that has ended, whatever model and key it named."""
@@ -57,14 +57,18 @@ class Metrics:
         self._in_flight.labels(name).set_function(lambda: key.in_flight)
         self._waiting.labels(name).set_function(lambda: key.waiting)
 
-    def sampled(
-        self, model: str, outcome: str, iterations: int = 0, usage: Usage = NOTHING
-    ) -> None:
+    def sampled(self, model: str, outcome: str, iterations: int = 0) -> None:
         """Count a sampling call of a configured model that has ended."""
         self._calls.labels(model, outcome).inc()
         self._iterations.labels(model).observe(iterations)
-        self._tokens.labels(model, "input").inc(usage.input_tokens)
-        self._tokens.labels(model, "output").inc(usage.output_tokens)
+
+    def spent(self, model: object, key: str | None, usage: Usage, price: Price | None) -> None:
+        """Count what a request to an upstream has cost, as far as it is known."""
+        labels = self.model_name(model), key if key in self._keys else OTHER
+        self._tokens.labels(*labels, "input").inc(usage.input_tokens)
+        self._tokens.labels(*labels, "output").inc(usage.output_tokens)
+        if price is not None:
+            self._cost.labels(*labels, price.currency).inc(price.cost(usage))
 
     def render(self) -> tuple[bytes, str]:
         """Return the metrics as text, and the text's content type."""

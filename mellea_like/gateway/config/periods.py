@@ -1,0 +1,26 @@
+"""The periods that a key's budget may be for: hours, days, weeks and months of UTC."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Literal, TypeAlias
+
+__all__ = ["Period", "end_of_period"]
+
+Period: TypeAlias = Literal["hour", "day", "week", "month"]
+
+
+def end_of_period(now: float, period: Period) -> float:
+    """Return when the period that a time is in ends; both in seconds since 1970.
+
+    Days begin at midnight UTC, weeks on Mondays (ISO 8601), months on the first.
+    """
+    hour = datetime.fromtimestamp(now, UTC).replace(minute=0, second=0, microsecond=0)
+    day = hour.replace(hour=0)
+    ends = {
+        "hour": hour + timedelta(hours=1),
+        "day": day + timedelta(days=1),
+        "week": day + timedelta(days=7 - day.weekday()),
+        "month": (day.replace(day=1) + timedelta(days=31)).replace(day=1),
+    }
+    return ends[period].timestamp()
