@@ -1,38 +1,113 @@
-"""The commands."""
+"""The commands, each of which is imported when it is asked for."""
 
 from __future__ import annotations
 
+from importlib import import_module
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import typer
-
-from mellea_like.cli import export, plan, report, serve, watch
-from mellea_like.cli.batch import options as batch
-from mellea_like.cli.exits import Problem
-from mellea_like.cli.option_fields import add_command
-from mellea_like.cli.sample import command as sample
-
-if TYPE_CHECKING:
-    from mellea_like.cli.signals import SignalHandler
+from typer.core import TyperCommand, TyperGroup
 
 __all__ = ["app"]
 
-app = typer.Typer(
-    name="mellea-like",
-    help="Results from language models that meet stated requirements.",
-    add_completion=False,
-    no_args_is_help=True,
-    rich_markup_mode="rich",
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+# Where each command stands: its HELP, its EPILOG, its run() and a class of its options.
+COMMANDS = {
+    "sample": (
+        "sample.command.SampleOptions",
+        "Draw replies until one meets every requirement, several at a time.",
+    ),
+    "batch": (
+        "batch.options.BatchOptions",
+        "Ask a model about every row of a file: many at a time, and each until its reply is good.",
+    ),
+    "watch": (
+        "watch.WatchOptions",
+        "Run a command again when files change: once for many changes, one run at a time.",
+    ),
+    "report": (
+        "report.ReportOptions",
+        "Show what happened in a run of many items, or in a single call.",
+    ),
+    "export": (
+        "export.ExportOptions",
+        "Make training data, or a table of all draws, of a run's journal.",
+    ),
+    "plan": (
+        "plan.PlanOptions",
+        "Say how many draws it takes until a share of the items has passed.",
+    ),
+    "serve": (
+        "serve.ServeOptions",
+        "Answer OpenAI's chat protocol with replies that meet requirements.",
+    ),
+}
+
+
+class Commands(TyperGroup):
+    """All the commands; the help that lists them needs none of their options."""
+
+    listing = False
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.commands = {name: listed(name) for name in COMMANDS}
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if self.listing or cmd_name not in COMMANDS:
+            return super().get_command(ctx, cmd_name)
+        return command(cmd_name)
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        self.listing = True
+        super().format_help(ctx, formatter)
+
+
+def listed(name: str) -> TyperCommand:
+    """Make what the list of all shows of a command."""
+    return TyperCommand(name, help=COMMANDS[name][1], rich_markup_mode="rich")
+
+
+def command(name: str) -> Any:
+    """Import a command."""
+    from mellea_like.cli.option_fields import add_command  # noqa: PLC0415 (the list needs none)
+
+    path, options = COMMANDS[name][0].rsplit(".", 1)
+    module: Any = import_module(f"mellea_like.cli.{path}")
+    alone = typer.Typer(**SETTINGS)
+    more = {"cls": module.COMMAND} if hasattr(module, "COMMAND") else {}
+    add_command(
+        alone,
+        name,
+        getattr(module, options),
+        module.run,
+        help=module.HELP,
+        epilog=module.EPILOG,
+        **more,
+    )
+    return typer.main.get_command(alone)
 
 
 def _show_version(wanted: bool) -> None:  # noqa: FBT001 (typer's signature)
     if wanted:
         typer.echo(f"mellea-like {version('mellea-like')}")
         raise typer.Exit
+
+
+SETTINGS: dict[str, Any] = {
+    "add_completion": False,
+    "rich_markup_mode": "rich",
+    "pretty_exceptions_enable": False,
+    "context_settings": {"help_option_names": ["-h", "--help"]},
+}
+
+app = typer.Typer(
+    name="mellea-like",
+    cls=Commands,
+    help="Results from language models that meet stated requirements.",
+    no_args_is_help=True,
+    **SETTINGS,
+)
 
 
 @app.callback()
@@ -46,30 +121,3 @@ def _root(  # pyright: ignore[reportUnusedFunction]
     ] = False,
 ) -> None:
     del show_version
-
-
-def _run_batch(options: batch.BatchOptions, signals: SignalHandler) -> int:
-    """Run the command."""
-    try:
-        from mellea_like.cli.batch.command import run_batch  # noqa: PLC0415 (jinja2, and all of a batch)
-    except ModuleNotFoundError as exc:
-        msg = f"batch needs {exc.name}: pip install 'mellea-like[cli]'"
-        raise Problem(msg) from exc
-    return run_batch(options, signals)
-
-
-add_command(app, "sample", sample.SampleOptions, sample.run, help=sample.HELP, epilog=sample.EPILOG)
-add_command(app, "batch", batch.BatchOptions, _run_batch, help=batch.HELP, epilog=batch.EPILOG)
-add_command(
-    app,
-    "watch",
-    watch.WatchOptions,
-    watch.run,
-    help=watch.HELP,
-    epilog=watch.EPILOG,
-    cls=watch.WatchCommand,
-)
-add_command(app, "report", report.ReportOptions, report.run, help=report.HELP, epilog=report.EPILOG)
-add_command(app, "export", export.ExportOptions, export.run, help=export.HELP, epilog=export.EPILOG)
-add_command(app, "plan", plan.PlanOptions, plan.run, help=plan.HELP, epilog=plan.EPILOG)
-add_command(app, "serve", serve.ServeOptions, serve.run, help=serve.HELP, epilog=serve.EPILOG)

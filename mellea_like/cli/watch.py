@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from mellea_like.coalescing.rerun.gate import RerunStatus
     from mellea_like.coalescing.rerun.watch import Changes
 
-__all__ = ["EPILOG", "HELP", "Runs", "WatchCommand", "WatchOptions", "run"]
+__all__ = ["COMMAND", "EPILOG", "HELP", "Runs", "WatchCommand", "WatchOptions", "run"]
 
 HELP = """Run a command again when files change: once for many changes, one run at a time.
 
@@ -60,6 +60,9 @@ class WatchCommand(TyperCommand):
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:  # noqa: D102 (click's)
         return [*super().collect_usage_pieces(ctx), "-- COMMAND..."]
+
+
+COMMAND = WatchCommand
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,6 +7,9 @@ import json
 import pytest
 from command_line import run
 
+from mellea_like.cli.app import COMMANDS
+from mellea_like.cli.app import command as command_of
+
 
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
@@ -199,3 +202,8 @@ def test_standard_input_without_text_is_bad_usage(stdin, sentence):
     done = run("sample", "-", stdin=stdin)
     assert done.returncode == 2
     assert done.stderr.startswith(sentence)
+
+
+def test_the_list_of_commands_has_the_first_sentence_of_each_ones_help():
+    for name, (_, sentence) in COMMANDS.items():
+        assert str(command_of(name).help).startswith(f"{sentence}\n")

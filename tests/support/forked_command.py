@@ -245,10 +245,12 @@ if __name__ == "__main__":
     import typer
 
     from mellea_like.backends.markov import MarkovBackend
-    from mellea_like.cli.app import app
+    from mellea_like.cli.app import COMMANDS, app, command
 
     MarkovBackend()
     typer.main.get_command(app)
+    for name in COMMANDS:
+        command(name)
     gc.freeze()
     wanted = serve(socket.socket(fileno=int(sys.argv[1])))
     if wanted["script"]:
