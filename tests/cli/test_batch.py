@@ -67,6 +67,38 @@ def test_in_breadth_a_budget_asks_about_each_row_first_and_a_larger_one_goes_on(
     assert [one["iterations"] for one in records(tmp_path / "out.jsonl")] == [4, 4, 4, 1, 4]
 
 
+@pytest.mark.parametrize("order", ["depth", "breadth"])
+def test_rows_added_at_the_end_are_asked_and_no_other_again(batch, server, tmp_path, order):
+    path = tmp_path / "in.jsonl"
+    many = ("--check", "ends:3", "--order", order, "--ordered", "--loop", "2")
+    many += ("--journal", str(tmp_path / "run.db"))
+    batch(*many, "--budget", "requests=7")
+    before = path.read_bytes()
+    write_rows(path, 14)
+    batch(*many, "--resume")
+    assert len(server.requests) == 2 * 12 + 2, "two of 14 rows pass at once"
+    assert [one["id"] for one in records(tmp_path / "out.jsonl")] == list(range(14))
+    assert read_run(tmp_path / "run.db")["counts"]["passed"] == 2
+    # Others are refused: what was there is gone, or is another.
+    for changed in (before[:-1], before.replace(b"number 4", b"number 7")):
+        path.write_bytes(changed)
+        code, _, err = batch(*many, "--resume")
+        assert (code, 'belongs to another run: INPUT was "' in err) == (3, True)
+    path.write_bytes(before)
+    code, _, err = batch(*many, "--resume")
+    assert (code, "the source ended after 5 items, and the journal has more" in err) == (3, True)
+
+
+def test_a_row_that_only_begins_as_it_did_is_another(batch, tmp_path):
+    path = tmp_path / "in.csv"
+    many = ("--journal", str(tmp_path / "run.db"), "--check", "ends:3")
+    path.write_text("text\none\ntwo")
+    batch(*many, source=path)
+    path.write_text("text\none\ntwofold\nthree\n")
+    code, _, err = batch(*many, "--resume", source=path)
+    assert (code, "item 1 is not the one that the journal has there" in err) == (3, True)
+
+
 def test_a_result_stands_for_each_row(batch, server, tmp_path):
     code, out, err = batch("--check", "ends:3", "--loop", "2")
     assert (code, out) == (1, "")

@@ -97,6 +97,7 @@ class _Batch:
             most=options.first,
             again=options.again,
         )
+        self._began_with: str | None = None
         self._finished = self._look_at_journal()
         self._outputs = self._make_outputs()
         self._check_places()
@@ -131,6 +132,7 @@ class _Batch:
                 " --resume, or name another file"
             )
             raise Problem(msg)
+        self._began_with = run["identity"].get("input")
         counts: dict[str, int] = run["counts"]
         return sum(n for status, n in counts.items() if status != "unfinished")
 
@@ -175,7 +177,7 @@ class _Batch:
             settings["schema"] = options.spec.json_schema
         if options.journal is not None:
             quiet = options.quiet
-            settings["input"] = self._source.digest()
+            settings["input"] = self._source.digest(self._began_with)
             if options.corpus:
                 digests = [digest_of("--corpus", path, quiet=quiet) for path in options.corpus]
                 settings["corpus"] = digests

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import re
 import sys
 from itertools import chain, islice
 from pathlib import Path
@@ -37,6 +38,11 @@ __all__ = ["RowSource", "digest_of"]
 MOST_WARNINGS = 10
 """How many bad lines are told one by one."""
 
+PIECE = 2**20
+"""Bytes of a file that are read at once."""
+
+_DIGEST = re.compile(r"(\d+) bytes, sha256 ([0-9a-f]{24})")
+
 LARGE = 50 * 2**20
 """Bytes of a file that is looked through for some seconds."""
 
@@ -55,6 +61,19 @@ def digest_of(option: str, path: Path, *, quiet: bool = True) -> str:
     except OSError as exc:
         msg = f"{option}: can't read {path}: {exc.strerror or exc}"
         raise Problem(msg) from exc
+
+
+def _begins(path: Path, digest: str) -> bool:
+    """Tell whether a file begins with what `digest_of` has said of it, or is that."""
+    found = _DIGEST.fullmatch(digest)
+    if found is None:
+        return False
+    left, hashed = int(found[1]), hashlib.sha256()
+    with path.open("rb") as file:
+        while left and (piece := file.read(min(left, PIECE))):
+            hashed.update(piece)
+            left -= len(piece)
+    return not left and hashed.hexdigest().startswith(found[2])
 
 
 def _tell_of_large(file: BufferedReader) -> None:
@@ -111,9 +130,17 @@ class RowSource:
             raise Problem(msg, Exit.USAGE)
         return self._pipe() if self._piped else self
 
-    def digest(self) -> str | None:
-        """Say what the input is, so that another run can tell whether it is the same."""
-        return None if self.path is None or self._piped else digest_of("INPUT", self.path)
+    def digest(self, earlier: str | None = None) -> str | None:
+        """Say what the input is, so that another run can tell whether it is the same.
+
+        That is what an ``earlier`` run said of it, where rows were only added at its end since.
+        """
+        if self.path is None or self._piped:
+            return None
+        grows = self._format is not RowFormat.PARQUET  # Its rows aren't one after another.
+        if earlier is not None and grows and _begins(self.path, earlier):
+            return earlier
+        return digest_of("INPUT", self.path)
 
     def look_through(self, *, quiet: bool = False) -> None:
         """Read a file to its end, or a pipe to its first row, and find what is wrong."""
