@@ -16,13 +16,16 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import anyio
 from anyio.lowlevel import checkpoint
 
 from mellea_like.backends.counting import word_pieces
+from mellea_like.core.argument_checks import whole_number
 from mellea_like.core.backend import BackendWrapper, Options, checked_reply, innermost
 from mellea_like.core.format import json_schema
 from mellea_like.core.generation import Generation, TokenLogprob, Usage
 from mellea_like.errors import CacheError
+from mellea_like.runtime.event_loops import running_loop
 from mellea_like.runtime.logs import warn
 from mellea_like.runtime.threads import run_in_thread
 
@@ -71,8 +74,9 @@ class CachedBackend(BackendWrapper):
     a call remain different draws, and the next run of the program gets the same ones again. A retry
     is the same draw.
 
-    Two calls that ask the same get the same draws, also within one run. (Where they ask at the same
-    time, each gets its own; the one that ends first is kept.) Where they are to differ, as in an
+    Two calls that ask the same get the same draws, also within one run. Where they ask at the same
+    time, on one event loop, the one waits for the other's reply. (What streams does not wait: then
+    each gets its own, and the one that ends first is kept.) Where they are to differ, as in an
     evaluation that samples each task several times, give each its own ``seed``.
 
     A reply from the file costs nothing: its usage is ``Usage(cache_hits=1)``, and budgets and rate
@@ -101,6 +105,7 @@ class CachedBackend(BackendWrapper):
         self.path = Path(path)
         self._name = _described(inner) if name is None else name
         self._file = _File(self.path)
+        self._under_way = _UnderWay()
         self._hits = self._misses = self._kept = 0
 
     def __repr__(self) -> str:
@@ -117,11 +122,12 @@ class CachedBackend(BackendWrapper):
             CacheError: the file can't be used.
         """
         key = self._key(request)
-        reply = await self._find(key, request)
-        if reply is None:
-            reply = checked_reply(self.inner, await self.inner.generate(request))
-            await self._keep(key, reply)
-        return reply
+        async with self._under_way.first(key):
+            reply = await self._find(key, request)
+            if reply is None:
+                reply = checked_reply(self.inner, await self.inner.generate(request))
+                await self._keep(key, reply)
+            return reply
 
     @asynccontextmanager
     async def _stream(self, request: Request) -> AsyncGenerator[AsyncIterator[str | Generation]]:
@@ -158,7 +164,26 @@ class CachedBackend(BackendWrapper):
         Raises:
             CacheError: the file can't be used.
         """
-        return await run_in_thread(self._file.clear)
+        return await self.prune(0)
+
+    async def prune(self, keep: int) -> int:
+        """Forget all but the newest replies, those of other backends and processes too.
+
+        The newest are those that were written last; a hit does not make a reply newer.
+
+        Args:
+            keep: how many replies are left, at least 0.
+
+        Returns:
+            How many were forgotten. Their room on the disk is given back.
+
+        Raises:
+            CacheError: the file can't be used.
+            TypeError: ``keep`` isn't a whole number.
+            ValueError: it is less than 0.
+        """
+        whole_number("CachedBackend.prune: keep", keep, least=0)
+        return await run_in_thread(self._file.prune, keep)
 
     async def aclose(self) -> None:
         """Close the file and the inner backend's idle connections; both may be used again."""
@@ -261,6 +286,33 @@ def _read(written: str) -> Generation:
     return Generation(text, value, HIT, model, ended, parsed=parsed, logprobs=logprobs)
 
 
+class _UnderWay:
+    """The requests under way, so that another that asks the same waits for the reply."""
+
+    def __init__(self) -> None:
+        self._ended: dict[tuple[object, bytes], anyio.Event] = {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _UnderWay, ()
+
+    @asynccontextmanager
+    async def first(self, key: bytes) -> AsyncGenerator[None]:
+        """Wait for one that was first, once: where it got nothing to keep, all others go on."""
+        place = (running_loop(), key)
+        ended = self._ended.get(place)
+        if ended is not None:
+            await ended.wait()
+        if ended is not None and place in self._ended:
+            yield
+            return
+        mine = self._ended[place] = anyio.Event()
+        try:
+            yield
+        finally:
+            del self._ended[place]
+            mine.set()
+
+
 class _File:
     """The file; all of it blocks."""
 
@@ -283,11 +335,15 @@ class _File:
         with self._opened() as db, db:
             db.execute("INSERT OR IGNORE INTO replies VALUES (?, ?)", (key, reply))
 
-    def clear(self) -> int:
-        """Forget all replies, and give their room back."""
+    def prune(self, keep: int) -> int:
+        """Forget all but the newest replies, and give their room back."""
+        forget = (
+            "DELETE FROM replies WHERE rowid NOT IN"
+            " (SELECT rowid FROM replies ORDER BY rowid DESC LIMIT ?)"
+        )
         with self._opened() as db:
             with db:
-                forgotten = db.execute("DELETE FROM replies").rowcount
+                forgotten = db.execute(forget, (keep,)).rowcount
             db.execute("VACUUM")
             return forgotten
 

@@ -8,9 +8,10 @@ import pickle
 import sqlite3
 import subprocess
 import sys
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 
+import anyio
 import pytest
 from anyio import to_thread
 from engine_kit import yes
@@ -188,6 +189,80 @@ async def test_it_is_cleared_closed_and_used_again_and_pickles(path):
         await asked(one)
         await one.aclose()
     assert backend.statistics().kept == 2
+
+
+async def test_what_is_asked_twice_at_a_time_is_asked_once(path):
+    called, go_on = [], anyio.Event()
+
+    async def answer(request):
+        called.append(request.meta.iteration)
+        await go_on.wait()
+        if len(called) == 3:
+            raise BackendUnavailable("overloaded")
+        return f"reply {len(called)}"
+
+    backend = CachedBackend(FunctionBackend(answer), path)
+    replies = []
+
+    async def ask(iteration):
+        with suppress(BackendUnavailable):
+            request = replace(ASKED, meta=RequestMeta(iteration=iteration))
+            replies.append((iteration, await backend.generate(request)))
+
+    async def ask_and_wait(*iterations):
+        async with anyio.create_task_group() as tasks:
+            for iteration in iterations:
+                tasks.start_soon(ask, iteration)
+            await anyio.wait_all_tasks_blocked()
+            go_on.set()
+
+    await ask_and_wait(1, 1, 1, 2)
+    assert sorted(called) == [1, 2]
+    assert len({reply.text for iteration, reply in replies if iteration == 1}) == 1
+    assert sorted(reply.usage.requests for _, reply in replies) == [0, 0, 1, 1]
+    assert backend.statistics() == (2, 2, 2)
+    replies.clear()
+    await ask_and_wait(3, 3)  # Of which the first fails.
+    assert called[2:] == [3, 3]
+    assert [reply.text for _, reply in replies] == ["reply 4"]
+    await backend.aclose()
+
+
+async def test_one_that_is_cancelled_lets_the_next_ask(path):
+    asked_for = []
+
+    async def answer(request):
+        asked_for.append(request)
+        if len(asked_for) == 1:
+            await anyio.sleep_forever()
+        return "a reply"
+
+    backend = CachedBackend(FunctionBackend(answer), path)
+    async with anyio.create_task_group() as tasks:
+        with anyio.CancelScope() as scope:
+            async with anyio.create_task_group() as inner:
+                inner.start_soon(asked, backend)
+                while not asked_for:
+                    await anyio.lowlevel.checkpoint()
+                tasks.start_soon(asked, backend)
+                await anyio.wait_all_tasks_blocked()
+                scope.cancel()
+    assert len(asked_for) == 2
+    assert backend.statistics().kept == 1
+    await backend.aclose()
+
+
+async def test_the_newest_replies_are_left(path):
+    backend = CachedBackend(counting(), path)
+    for iteration in range(5):
+        await asked(backend, meta=RequestMeta(iteration=iteration))
+    assert await backend.prune(2) == 3
+    assert await backend.prune(2) == 0
+    assert await asked(backend, meta=RequestMeta(iteration=3)) == "reply 3"
+    assert await asked(backend, meta=RequestMeta(iteration=0)) == "reply 5"
+    with pytest.raises(ValueError, match="keep"):
+        await backend.prune(-1)
+    await backend.aclose()
 
 
 OTHER = """
