@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 from mellea_like.core.backend import Backend, Options, Request, current_iteration
 from mellea_like.core.conversation import Action, Context, Instruction, Message
 from mellea_like.core.generation import Generation, Usage
+from mellea_like.core.parts import Audio, File, Image, Text
 from mellea_like.core.requirement import Requirement, requirement
 from mellea_like.core.result import SamplingResult, StopReason
 from mellea_like.core.slice import Outcome, Slice
+from mellea_like.core.tools import Tool, ToolCall
 from mellea_like.core.validation import Candidate, ValidationResult, Verdict
 from mellea_like.errors import (
     BackendError,
@@ -64,6 +66,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Action",
     "AdaptiveLimiter",
+    "Audio",
     "Backend",
     "BackendError",
     "BaseSamplingStrategy",
@@ -78,12 +81,14 @@ __all__ = [
     "Context",
     "Escalate",
     "FallbackBackend",
+    "File",
     "First",
     "FunctionBackend",
     "Generation",
     "HookError",
     "HookMode",
     "HookType",
+    "Image",
     "Instruction",
     "Journal",
     "LimitExceeded",
@@ -115,6 +120,9 @@ __all__ = [
     "StopReason",
     "SyncSampler",
     "Telemetry",
+    "Text",
+    "Tool",
+    "ToolCall",
     "Tournament",
     "Usage",
     "ValidationResult",

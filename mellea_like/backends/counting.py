@@ -76,4 +76,4 @@ def word_pieces(text: str) -> list[str]:
 
 def count_words(messages: Iterable[Message]) -> int:
     """Count the words of a conversation."""
-    return sum(len(message.content.split()) for message in messages)
+    return sum(len(message.text.split()) for message in messages)

@@ -330,7 +330,7 @@ class MarkovBackend:
         else:
             await checkpoint()
         options = request.options
-        prompts = [message.content for message in request.messages if message.role == "user"]
+        prompts = [message.text for message in request.messages if message.role == "user"]
         text = model.draw(
             random.Random(options.seed),
             model.theme(prompts[-1]) if prompts else (),

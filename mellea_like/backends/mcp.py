@@ -80,7 +80,7 @@ def sampling_params(request: Request, options: Options) -> types.CreateMessageRe
     System messages become the system prompt, wherever they stand. A seed is left out: it is a wish
     that this protocol has no word for.
     """
-    system = [message.content for message in request.messages if message.role == "system"]
+    system = [message.text for message in request.messages if message.role == "system"]
     wanted: Any = request.format
     if wanted is not None:
         schema = json.dumps(json_schema(wanted), ensure_ascii=False)
@@ -104,7 +104,7 @@ def sampling_params(request: Request, options: Options) -> types.CreateMessageRe
         preferences["hints"] = [{"name": options.model}, *(preferences.get("hints") or ())]
         said["model_preferences"] = preferences
     said["messages"] = [
-        {"role": message.role, "content": {"type": "text", "text": message.content}}
+        {"role": message.role, "content": {"type": "text", "text": message.text}}
         for message in request.messages
         if message.role != "system"
     ]

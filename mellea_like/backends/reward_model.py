@@ -79,7 +79,7 @@ class RewardModel:
             BackendError: the server can't be reached, or gives no score.
         """
         asked = candidate.action.render(candidate.context)
-        prompt = "\n\n".join(message.content for message in asked)
+        prompt = "\n\n".join(message.text for message in asked)
         bodies: dict[str, dict[str, Any]] = {
             "score": {"text_1": prompt, "text_2": candidate.text},
             "rerank": {"query": prompt, "documents": [candidate.text]},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from contextvars import ContextVar
 from dataclasses import dataclass, field, fields, replace
@@ -11,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 from mellea_like.core.argument_checks import real_number, whole_number
 from mellea_like.core.display import fields_shown
 from mellea_like.core.generation import Generation, Meter
+from mellea_like.core.parts import Audio, File, Image, Text
+from mellea_like.core.tools import Tool
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
     from typing_extensions import TypeIs
 
     from mellea_like.core.conversation import Message
+    from mellea_like.core.parts import Part
 
 __all__ = [
     "BUDGETS",
@@ -193,6 +197,10 @@ class RequestMeta:
     retry: int = 0
 
 
+TOOL_CHOICES = ("auto", "required", "none")
+"""What a request's tool choice says besides the name of a tool."""
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """One request to a backend.
@@ -204,10 +212,14 @@ class Request:
             other type that pydantic can validate. None for free text.
         meta: where the request comes from.
         meter: what the backend updates as it learns what the request costs.
+        tools: the tools that the reply may call.
+        tool_choice: ``"auto"`` for whether the model wants to call one, ``"required"`` for at least
+            one call, ``"none"`` for none, or the name of the tool to call. None leaves it to the
+            server. A backend that can't offer tools refuses a request that has some.
 
     Raises:
-        TypeError: the options are neither, or an option is of the wrong type.
-        ValueError: an option is unknown, or out of its range.
+        TypeError: the options are neither, an option is of the wrong type, or a tool is no `Tool`.
+        ValueError: an option is unknown, or out of its range; or the tool choice names no tool.
     """
 
     messages: tuple[Message, ...]
@@ -215,12 +227,29 @@ class Request:
     format: Any = None
     meta: RequestMeta = RequestMeta()
     meter: Meter = field(default_factory=Meter, compare=False)
+    tools: tuple[Tool, ...] = field(default=(), repr=False)
+    tool_choice: str | None = field(default=None, repr=False)
 
     __repr__ = fields_shown
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "messages", tuple(self.messages))
         object.__setattr__(self, "options", Options.of(self.options))
+        if self.tools or self.tool_choice is not None:
+            self._check_tools()
+
+    def _check_tools(self) -> None:
+        tools = tuple(self.tools)
+        object.__setattr__(self, "tools", tools)
+        for tool in tools:
+            if not isinstance(tool, Tool):
+                msg = f"a request's tools are Tool objects, not {type(tool).__name__}"
+                raise TypeError(msg)
+        names = [tool.name for tool in tools]
+        if self.tool_choice not in {None, *TOOL_CHOICES, *names}:
+            known = ", ".join([*TOOL_CHOICES, *names])
+            msg = f"a request's tool_choice is one of {known}, not {self.tool_choice!r}"
+            raise ValueError(msg)
 
 
 @runtime_checkable
@@ -433,19 +462,67 @@ TOKENS_PER_MESSAGE = 4
 """What a chat template puts around a message; three and the role's name in OpenAI's own
 ("How to count tokens with tiktoken", OpenAI Cookbook)."""
 
+TOKENS_PER_IMAGE = 765
+"""A picture of 1024 by 1024 pixels on GPT-4o: 85, and 170 for each of four tiles ("Images and
+vision", OpenAI's guide). Its size isn't looked up; other models take from a third to twice that."""
+
+TOKENS_PER_SMALL_IMAGE = 85
+"""The same where ``detail`` is ``"low"``."""
+
+BYTES_PER_AUDIO_TOKEN = {"wav": 4800, "pcm16": 4800}
+"""A token is a tenth of a second of speech ("Managing costs", OpenAI's guide to its realtime API):
+so many bytes of 16 bits a sample at 24 kHz."""
+
+BYTES_PER_COMPRESSED_AUDIO_TOKEN = 1600
+"""The same of a sound of 128 kbit/s, as MP3 files often are."""
+
+BYTES_PER_PAGE = 65536
+"""A page of a PDF, which is read as an image; an assumption, not a measurement."""
+
 
 def estimate_input_tokens(request: Request) -> int:
-    """Guess how many tokens a request's messages are, from their length.
+    """Guess how many tokens a request's messages and tools are, from their length.
+
+    An image counts 765 tokens, or 85 where its ``detail`` is ``"low"``; a tenth of a second of
+    sound one; a file of text as text, and another as an image for each 64 KiB begun.
 
     Args:
         request: the request.
 
     Returns:
-        A quarter of the bytes, rounded up, and four tokens a message; at least 1.
+        A quarter of the bytes of text, rounded up, four tokens a message, and what parts and tools
+        count; at least 1.
     """
-    size = sum(_bytes(message.content) for message in request.messages)
-    tokens = -(-size // BYTES_PER_TOKEN) + TOKENS_PER_MESSAGE * len(request.messages)
+    size = more = 0
+    for message in request.messages:
+        content = message.content
+        if isinstance(content, str):
+            size += _bytes(content)
+        else:
+            for part in content:
+                if isinstance(part, Text):
+                    size += _bytes(part.text)
+                else:
+                    more += _part_tokens(part)
+        for call in message.tool_calls:
+            size += _bytes(call.name) + _bytes(call.arguments)
+    for tool in request.tools:
+        size += _bytes(json.dumps(tool.as_dict(), ensure_ascii=False, default=str))
+    tokens = -(-size // BYTES_PER_TOKEN) + TOKENS_PER_MESSAGE * len(request.messages) + more
     return max(1, tokens)
+
+
+def _part_tokens(part: Part) -> int:
+    """Guess how many tokens a part is that is no text."""
+    if isinstance(part, Image):
+        return TOKENS_PER_SMALL_IMAGE if part.detail == "low" else TOKENS_PER_IMAGE
+    data = getattr(part, "data", None) or b""
+    if isinstance(part, Audio):
+        each = BYTES_PER_AUDIO_TOKEN.get(part.format, BYTES_PER_COMPRESSED_AUDIO_TOKEN)
+        return -(-len(data) // each)
+    if isinstance(part, File) and (part.media_type or "").startswith("text/"):
+        return -(-len(data) // BYTES_PER_TOKEN)
+    return TOKENS_PER_IMAGE * max(1, -(-len(data) // BYTES_PER_PAGE))
 
 
 def output_bound(request: Request, assumed: int | None) -> int | None:

@@ -2,22 +2,54 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, get_args, runtime_checkable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Literal,
+    Protocol,
+    TypeAlias,
+    TypeVar,
+    cast,
+    get_args,
+    runtime_checkable,
+)
 
-from mellea_like.core.display import fields_shown
+from mellea_like.core.display import bounded, fields_shown
+from mellea_like.core.parts import Part, Text, as_parts, part_from_dict
+from mellea_like.core.tools import ToolCall
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from typing_extensions import TypeIs
 
     from mellea_like.core.requirement import Requirement
 
-__all__ = ["Action", "Context", "Instruction", "Message", "Role", "as_action", "is_action"]
+__all__ = [
+    "Action",
+    "Asked",
+    "Context",
+    "Conversation",
+    "Instruction",
+    "Message",
+    "MessageLike",
+    "Role",
+    "as_action",
+    "as_context",
+    "is_action",
+    "joined_text",
+    "repair_text",
+    "said_below",
+]
 
-Role = Literal["system", "user", "assistant"]
+Role = Literal["system", "user", "assistant", "tool"]
 _ROLES = get_args(Role)
+_SAME_ROLES: Mapping[Any, Role] = {"developer": "system"}
+"""What OpenAI's newer models call a role that others know by another name."""
+
+_NONE: tuple[()] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,38 +59,128 @@ class Message:
     A message is an action too: sampling it asks for the reply to it.
 
     Args:
-        role: ``"system"``, ``"user"`` or ``"assistant"``.
-        content: the text.
+        role: ``"system"``, ``"user"``, ``"assistant"``, or ``"tool"`` for what came of a tool call.
+        content: the text; or a sequence of parts, texts among them: ``["What is this?",
+            Image(data=photo)]``.
         name: who of those with this role said it; servers of OpenAI's protocol are told. None where
             there is only one.
+        tool_calls: the tools that an assistant's message calls.
+        tool_call_id: the id of the call that a tool's message answers.
+        reasoning: what the model thought before this, where its server tells.
 
     Raises:
-        ValueError: the role is none of the three.
-        TypeError: the content isn't a ``str``.
+        ValueError: the role is none of the four; a tool's message lacks the id of its call; or a
+            message of another role has what only a tool's or an assistant's has.
+        TypeError: the content is neither a ``str`` nor a sequence of parts, or another argument is
+            of the wrong type.
     """
 
     role: Role
-    content: str
+    content: str | tuple[Part, ...]
     name: str | None = field(default=None, repr=False)
+    tool_calls: tuple[ToolCall, ...] = field(default=(), repr=False)
+    tool_call_id: str | None = field(default=None, repr=False)
+    reasoning: str | None = field(default=None, repr=False)
 
     __repr__ = fields_shown
 
-    def __post_init__(self) -> None:
-        if self.role not in _ROLES:
-            msg = f"a message's role is one of {', '.join(_ROLES)}, not {self.role!r}"
+    def __init__(
+        self,
+        role: Role,
+        content: str | Iterable[Part | str],
+        name: str | None = None,
+        tool_calls: Iterable[ToolCall] = _NONE,
+        tool_call_id: str | None = None,
+        reasoning: str | None = None,
+    ) -> None:
+        if role not in _ROLES:
+            msg = f"a message's role is one of {', '.join(_ROLES)}, not {role!r}"
             raise ValueError(msg)
-        if not isinstance(self.content, str):
-            msg = f"a message's content is a str, not {type(self.content).__name__}"
+        if not isinstance(content, str):
+            content = _content(content)
+        if tool_calls is not _NONE or tool_call_id is not None or role == "tool":
+            tool_calls = tuple(tool_calls)
+            _check_calls(role, tool_calls, tool_call_id)
+        if reasoning is not None and not isinstance(reasoning, str):
+            msg = f"a message's reasoning is a str, not {type(reasoning).__name__}"
             raise TypeError(msg)
+        put = object.__setattr__
+        put(self, "role", role)
+        put(self, "content", content)
+        put(self, "name", name)
+        put(self, "tool_calls", tool_calls)
+        put(self, "tool_call_id", tool_call_id)
+        put(self, "reasoning", reasoning)
 
-    def as_dict(self) -> dict[str, str]:
-        """Return the message as plain data, as chat protocols have it.
+    @property
+    def text(self) -> str:
+        """The message as a text, for judges, prompts and logs.
+
+        What is no text stands there as a placeholder, on a line of its own: ``[image/png, 12 KB]``,
+        ``[calls get_weather({"city": "Paris"})]``.
+        """
+        content = self.content
+        if isinstance(content, str) and not self.tool_calls:
+            return content
+        calls = [f"[calls {bounded(str(call))}]" for call in self.tool_calls]
+        said = joined_text(content)
+        return "\n".join([said, *calls] if said else calls)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the message as plain data, as OpenAI's chat protocol has it.
 
         Returns:
-            Its role and its content, and its name where it has one.
+            Its role and its content, a text or a list of parts; and what else it has: ``name``,
+            ``tool_calls``, ``tool_call_id``, and its reasoning as ``reasoning_content``.
         """
-        named = {} if self.name is None else {"name": self.name}
-        return {"role": self.role, "content": self.content, **named}
+        content = self.content
+        if not isinstance(content, str):
+            content = cast("Any", [part.as_dict() for part in content])
+        written: dict[str, Any] = {"role": self.role, "content": content}
+        if self.name is not None:
+            written["name"] = self.name
+        if self.tool_calls:
+            written["tool_calls"] = [call.as_dict() for call in self.tool_calls]
+        if self.tool_call_id is not None:
+            written["tool_call_id"] = self.tool_call_id
+        if self.reasoning is not None:
+            written["reasoning_content"] = self.reasoning
+        return written
+
+    @classmethod
+    def from_dict(cls, message: Mapping[str, Any]) -> Message:
+        """Read a message of OpenAI's chat protocol.
+
+        The role ``"developer"`` is read as ``"system"``, no content as an empty one, a refusal in
+        place of a content as that, and ``reasoning_content`` or ``reasoning`` as the reasoning.
+        Other fields are ignored.
+
+        Args:
+            message: the message. ``data:`` URLs in it become data.
+
+        Returns:
+            The message.
+
+        Raises:
+            ValueError: it is no such message.
+        """
+        if not isinstance(message, Mapping):
+            msg = f"a message is a dict with a role and a content, not {type(message).__name__}"
+            raise ValueError(msg)  # noqa: TRY004 (it is data that is wrong)
+        role: Any = message.get("role")
+        content: Any = message.get("content") or message.get("refusal") or ""
+        try:
+            return cls(
+                _SAME_ROLES.get(role, role),
+                content if isinstance(content, str) else tuple(map(part_from_dict, content)),
+                message.get("name"),
+                tuple(map(ToolCall.from_dict, message.get("tool_calls") or ())),
+                message.get("tool_call_id"),
+                message.get("reasoning_content") or message.get("reasoning"),
+            )
+        except TypeError as exc:
+            msg = f"a message can't be read: {exc}"
+            raise ValueError(msg) from exc
 
     def render(self, context: Context) -> tuple[Message, ...]:
         """Return the conversation with this message at its end."""
@@ -69,28 +191,65 @@ class Message:
         return text
 
 
+def joined_text(content: str | Iterable[Part]) -> str:
+    """Return a content as a text: its parts on lines of their own, placeholders among them."""
+    if isinstance(content, str):
+        return content
+    return "\n".join(p.text if isinstance(p, Text) else p.placeholder for p in content)
+
+
+def _content(content: object) -> str | tuple[Part, ...]:
+    """Make a content of parts from what a user gives."""
+    if isinstance(content, Mapping | bytes) or not isinstance(content, Iterable):
+        msg = f"a message's content is a str or a sequence of parts, not {type(content).__name__}"
+        raise TypeError(msg)
+    return as_parts(content) or ""
+
+
+def _check_calls(role: str, calls: tuple[Any, ...], call_id: object) -> None:
+    """Make sure that tool calls are an assistant's, and an id of one a tool's."""
+    for call in calls:
+        if not isinstance(call, ToolCall):
+            msg = f"a message's tool_calls are ToolCall objects, not {type(call).__name__}"
+            raise TypeError(msg)
+    if calls and role != "assistant":
+        msg = f"only an assistant's message has tool_calls, not one of the role {role!r}"
+        raise ValueError(msg)
+    if call_id is not None and not isinstance(call_id, str):
+        msg = f"a message's tool_call_id is a str, not {type(call_id).__name__}"
+        raise TypeError(msg)
+    if (call_id is None) == (role == "tool"):
+        msg = (
+            "a tool's message needs the tool_call_id of the call that it answers"
+            if call_id is None
+            else f"only a tool's message has a tool_call_id, not one of the role {role!r}"
+        )
+        raise ValueError(msg)
+
+
 @dataclass(frozen=True, slots=True)
 class Context:
     """The messages exchanged so far, oldest first; immutable. Contexts compare by their messages.
 
     Args:
-        messages: the conversation so far.
+        messages: the conversation so far. A dict is read as `Message.from_dict` reads it.
 
     Raises:
-        TypeError: an item isn't a `Message`.
+        TypeError: an item is neither a `Message` nor a dict.
+        ValueError: a dict is no message.
     """
 
     messages: tuple[Message, ...]
 
-    def __init__(self, messages: Iterable[Message] = ()) -> None:
+    def __init__(self, messages: Iterable[MessageLike] = ()) -> None:
         kept = tuple(messages)
         for message in kept:
             if not isinstance(message, Message):
-                msg = f"a context holds Message objects, not {type(message).__name__}"
-                raise TypeError(msg)
+                kept = tuple(map(_as_message, kept))
+                break
         object.__setattr__(self, "messages", kept)
 
-    def add(self, *messages: Message) -> Context:
+    def add(self, *messages: MessageLike) -> Context:
         """Return a context with more messages at its end; this one stays as it is.
 
         Args:
@@ -100,7 +259,8 @@ class Context:
             The longer context.
 
         Raises:
-            TypeError: an item isn't a `Message`.
+            TypeError: an item is neither a `Message` nor a dict.
+            ValueError: a dict is no message.
         """
         return Context((*self.messages, *messages))
 
@@ -113,6 +273,29 @@ class Context:
     def __repr__(self) -> str:
         return f"<Context of {len(self)} messages>"
 
+
+def _as_message(message: object) -> Message:
+    if isinstance(message, Message):
+        return message
+    if not isinstance(message, Mapping):
+        msg = f"a context holds Message objects or dicts, not {type(message).__name__}"
+        raise TypeError(msg)
+    return Message.from_dict(cast("Mapping[str, Any]", message))
+
+
+def as_context(context: Context | Iterable[MessageLike], name: str = "context") -> Context:
+    """Make a context from what a user gives: a sequence of messages and dicts will do."""
+    if isinstance(context, Context):
+        return context
+    if isinstance(context, str | Mapping | Message) or not isinstance(context, Iterable):
+        kind = type(context).__name__
+        msg = f"{name} is a Context or a list of messages, not {kind}: Context([Message(...), ...])"
+        raise TypeError(msg)
+    return Context(context)
+
+
+MessageLike: TypeAlias = "Message | Mapping[str, Any]"
+"""A message, or a dict that `Message.from_dict` reads."""
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -192,8 +375,7 @@ class Instruction:
         if told:
             parts.append("Requirements:\n" + "\n".join(f"- {text}" for text in told))
         if self.repair:
-            wrong = "\n".join(f"- {text}" for text in self.repair)
-            parts.append("An earlier attempt was rejected. Put this right:\n" + wrong)
+            parts.append(repair_text(self.repair))
         return "\n\n".join(parts)
 
     def render(self, context: Context) -> tuple[Message, ...]:
@@ -206,6 +388,29 @@ class Instruction:
         return text
 
 
+Asked: TypeAlias = "str | Message | Instruction | Mapping[str, Any] | Sequence[MessageLike]"
+"""What can be sampled as it is, and whose reply is its text: the words of a task, or messages."""
+
+
+def repair_text(problems: Iterable[str]) -> str:
+    """Tell a model what was wrong with its last attempt."""
+    wrong = "\n".join(f"- {text}" for text in problems)
+    return f"An earlier attempt was rejected. Put this right:\n{wrong}"
+
+
+def said_below(messages: Iterable[Message], text: str) -> tuple[Message, ...]:
+    """Return a conversation with more text at the end of its last message.
+
+    What a tool said stays as it is: the text is then a message of the user's.
+    """
+    *earlier, last = messages
+    if last.role == "tool":
+        return (*earlier, last, Message("user", text))
+    content = last.content
+    below = f"{content}\n\n{text}" if isinstance(content, str) else (*content, Text(text))
+    return (*earlier, replace(last, content=below))
+
+
 def is_action(candidate: object) -> TypeIs[Action[Any]]:
     """Tell whether something is an action: an instance with ``render`` and ``parse``."""
     return (
@@ -215,17 +420,43 @@ def is_action(candidate: object) -> TypeIs[Action[Any]]:
     )
 
 
-def as_action(action: str | Action[Any]) -> Action[Any]:
-    """Make an action from what a user gives."""
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """Several messages as an action: the last one is asked, in the context of those before."""
+
+    messages: tuple[Message, ...]
+
+    def render(self, context: Context) -> tuple[Message, ...]:
+        """Return the conversation with these messages at its end."""
+        return (*context.messages, *self.messages)
+
+    def parse(self, text: str) -> str:
+        """Return the reply's text as it is."""
+        return text
+
+
+def as_action(action: Asked | Action[Any]) -> Action[Any]:
+    """Make an action from what a user gives; of several messages, a `Conversation`."""
     if isinstance(action, str):
         return Instruction(action)
-    if not is_action(action):
-        msg = (
-            "an action is a str, an Instruction, a Message or an object with render(context) and"
-            f" parse(text), not {action!r}"
-        )
-        raise TypeError(msg)
-    return action
+    if is_action(action):
+        return action
+    if isinstance(action, Mapping) and "role" in action:
+        return Message.from_dict(action)
+    if isinstance(action, list | tuple) and action and all(map(_is_message, action)):
+        messages = tuple(map(_as_message, action))
+        return messages[0] if len(messages) == 1 else Conversation(messages)
+    msg = (
+        "an action is a str, an Instruction, a Message or an object with render(context) and"
+        f" parse(text), or an OpenAI-style message or a list of them, not {action!r}"
+    )
+    raise TypeError(msg)
+
+
+def _is_message(candidate: object) -> bool:
+    return isinstance(candidate, Message) or (
+        isinstance(candidate, Mapping) and "role" in candidate
+    )
 
 
 def _told(requirement: Requirement | str) -> str:

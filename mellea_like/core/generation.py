@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from statistics import fmean
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from mellea_like.core.display import bounded, fields_shown
+
+if TYPE_CHECKING:
+    from mellea_like.core.tools import ToolCall
 
 __all__ = [
     "INCOMPLETE",
@@ -147,6 +150,9 @@ class Generation:
             None is a value then.
         logprobs: its tokens, where the request asked for log-probabilities and the server gives
             them: ``Options(extra={"logprobs": True})``. Records do not keep them.
+        tool_calls: the tools that it calls, beside its text or in place of one.
+        refusal: what the model said in refusing to answer, where its server tells that apart.
+        reasoning: what the model thought before its reply, where its server tells.
     """
 
     text: str
@@ -156,6 +162,9 @@ class Generation:
     finish_reason: str | None = None
     parsed: bool = field(default=False, repr=False)
     logprobs: tuple[TokenLogprob, ...] = field(default=(), repr=False)
+    tool_calls: tuple[ToolCall, ...] = field(default=(), repr=False)
+    refusal: str | None = field(default=None, repr=False)
+    reasoning: str | None = field(default=None, repr=False)
 
     __repr__ = fields_shown
 
@@ -179,10 +188,11 @@ def why_incomplete(reply: Generation, *, tools: bool = False) -> str:
         return f"the reply was cut off{after}: raise max_tokens, or ask for a shorter one"
     if ended == "content_filter":
         return "the reply was withheld by the server's content filter: ask in other words"
-    if ended == "refusal":
-        said = f" ({bounded(reply.text, 200)})" if reply.text.strip() else ""
+    if ended == "refusal" or reply.refusal is not None:
+        words = reply.refusal or reply.text
+        said = f" ({bounded(words, 200)})" if words.strip() else ""
         return f"the model refused{said}: ask in other words, or another model"
-    if ended in CALLS and not tools:
+    if (ended in CALLS or reply.tool_calls) and not tools:
         return "the reply calls a tool, and no tools were asked for: answer with text"
     return ""
 

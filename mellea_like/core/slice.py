@@ -98,7 +98,9 @@ class Slice:
             return self.context
         before, sent = self.context.messages, self.messages
         n = len(before)
-        reply = Message("assistant", self.generation.text)
+        made = self.generation
+        text = made.text or made.refusal or ""
+        reply = Message("assistant", text, None, made.tool_calls, None, made.reasoning)
         if n == 0 or (len(sent) >= n and sent[0] is before[0] and sent[n - 1] is before[-1]):
             return self.context.add(*sent[n:], reply)
         return Context((*sent, reply))

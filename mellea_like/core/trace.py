@@ -401,6 +401,8 @@ class RecordedAction:
         """Describe an action: by its type's name, and its text or else its ``repr``."""
         if isinstance(action, RecordedAction):
             return action
+        if isinstance(action, Message):
+            return cls(type(action).__name__, action.text)
         text = getattr(action, "description", None) or getattr(action, "content", None)
         return cls(type(action).__name__, text if isinstance(text, str) else safe_repr(action))
 

@@ -44,7 +44,7 @@ def block(tag: str, text: str) -> str:
 def conversation_block(messages: Iterable[Message]) -> str:
     """Write a conversation for a judge, each message between tags that nothing in it can close."""
     inside = "\n".join(
-        f'<message role="{message.role}">{escape(message.content, quote=False)}</message>'
+        f'<message role="{message.role}">{escape(message.text, quote=False)}</message>'
         for message in messages
     )
     return f"<conversation>\n{inside}\n</conversation>"

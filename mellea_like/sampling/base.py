@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from typing_extensions import TypeForm
 
     from mellea_like.core.backend import Backend
-    from mellea_like.core.conversation import Action, Context, Instruction, Message
+    from mellea_like.core.conversation import Action, Asked, Context, MessageLike
     from mellea_like.core.requirement import Requirement
     from mellea_like.core.result import SamplingResult
     from mellea_like.core.slice import Slice
@@ -55,10 +55,10 @@ _RETRY = Retry()
 class Arguments(TypedDict, total=False):
     """What `sample` and `sample_sync` take besides; see there."""
 
-    context: Context | None
+    context: Context | Sequence[MessageLike] | None
     backend: Backend | None
     options: Options | Mapping[str, Any] | None
-    validation_context: Context | None
+    validation_context: Context | Sequence[MessageLike] | None
     on_slice: Callable[[Slice], Awaitable[None] | None] | None
     budget: Budget | None
 
@@ -232,7 +232,7 @@ class BaseSamplingStrategy:
     @overload
     async def sample(
         self,
-        action: str | Message | Instruction,
+        action: Asked,
         requirements: Sequence[Requirement | str] = (),
         *,
         format: None = None,
@@ -241,7 +241,7 @@ class BaseSamplingStrategy:
     @overload
     async def sample(
         self,
-        action: str | Action[Any],
+        action: Asked | Action[Any],
         requirements: Sequence[Requirement | str] = (),
         *,
         format: type[F],
@@ -250,7 +250,7 @@ class BaseSamplingStrategy:
     @overload
     async def sample(
         self,
-        action: str | Action[Any],
+        action: Asked | Action[Any],
         requirements: Sequence[Requirement | str] = (),
         *,
         format: TypeForm[F],
@@ -267,24 +267,25 @@ class BaseSamplingStrategy:
     ) -> SamplingResult[T]: ...
     async def sample(
         self,
-        action: str | Action[Any],
+        action: Asked | Action[Any],
         requirements: Sequence[Requirement | str] = (),
         *,
-        context: Context | None = None,
+        context: Context | Sequence[MessageLike] | None = None,
         backend: Backend | None = None,
         format: Any = None,
         options: Options | Mapping[str, Any] | None = None,
-        validation_context: Context | None = None,
+        validation_context: Context | Sequence[MessageLike] | None = None,
         on_slice: Callable[[Slice], Awaitable[None] | None] | None = None,
         budget: Budget | None = None,
     ) -> SamplingResult[Any]:
         """Draw until a draw meets every requirement, or the turns are spent.
 
         Args:
-            action: what to generate; a text becomes an `Instruction`.
+            action: what to generate; a text becomes an `Instruction`. OpenAI-style messages will
+                do, one or a list: the last is the action, and the others go on from ``context``.
             requirements: what each draw must meet, besides the strategy's and the action's; a text
                 is decided by a judge.
-            context: the conversation to start from.
+            context: the conversation to start from; also a list of messages, or of their dicts.
             backend: what generates, instead of the strategy's backend.
             format: the type to parse replies to, as JSON: a pydantic model, or any other type that
                 pydantic can validate. The result's ``value`` is then of that type. A reply that
@@ -340,7 +341,7 @@ class BaseSamplingStrategy:
     @overload
     def sample_sync(
         self,
-        action: str | Message | Instruction,
+        action: Asked,
         requirements: Sequence[Requirement | str] = (),
         *,
         format: None = None,
@@ -349,7 +350,7 @@ class BaseSamplingStrategy:
     @overload
     def sample_sync(
         self,
-        action: str | Action[Any],
+        action: Asked | Action[Any],
         requirements: Sequence[Requirement | str] = (),
         *,
         format: type[F],
@@ -358,7 +359,7 @@ class BaseSamplingStrategy:
     @overload
     def sample_sync(
         self,
-        action: str | Action[Any],
+        action: Asked | Action[Any],
         requirements: Sequence[Requirement | str] = (),
         *,
         format: TypeForm[F],
@@ -375,7 +376,7 @@ class BaseSamplingStrategy:
     ) -> SamplingResult[T]: ...
     def sample_sync(
         self,
-        action: str | Action[Any],
+        action: Asked | Action[Any],
         requirements: Sequence[Requirement | str] = (),
         **arguments: Any,
     ) -> SamplingResult[Any]:

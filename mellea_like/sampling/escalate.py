@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypedDict, TypeVar, get_args
 
 from mellea_like.core.argument_checks import real_number, whole_number
 from mellea_like.core.backend import Options
+from mellea_like.core.conversation import said_below
 from mellea_like.core.prices import checked_prices, price_for
 from mellea_like.core.slice import Outcome
 from mellea_like.errors import LimitExceeded
@@ -105,7 +106,8 @@ class Stage:
             return plan.action, plan.context
         if self.carry == "best":
             best = history[best_failure(history)]
-            return _Retold(plan.action, best.text, best.problems), plan.context
+            said = "" if best.generation is None else best.context_after.messages[-1].text
+            return _Retold(plan.action, said, best.problems), plan.context
         told = [r if isinstance(r, str) else r.description for r in self.requirements]
         return followed_up(plan.action, history[-1], told)
 
@@ -422,10 +424,9 @@ class _Retold(Generic[T]):
     problems: tuple[str, ...]
 
     def render(self, context: Context) -> tuple[Message, ...]:
-        *earlier, last = self.action.render(context)
         wrong = "\n".join(f"- {problem}" for problem in self.problems)
         told = f"An earlier attempt:\n{self.attempt}\n\nIt was rejected. Put this right:\n{wrong}"
-        return (*earlier, replace(last, content=f"{last.content}\n\n{told}"))
+        return said_below(self.action.render(context), told)
 
     def parse(self, text: str) -> T:
         return self.action.parse(text)

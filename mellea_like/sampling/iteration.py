@@ -252,6 +252,8 @@ class Iteration:
         request.format = plan.format
         request.meta = self.meta
         request.meter = meter
+        request.tools = ()
+        request.tool_choice = None
         request.__class__ = Request
         SPENDS_ON.set(meter)
         failed = None if call.settings.iteration_timeout is None else self._try_again
@@ -346,7 +348,11 @@ class Iteration:
         self.generation = generation
         if call.watched and generation.finish_reason == REJECTED and self._reject(generation):
             return None
-        if generation.finish_reason in INCOMPLETE and (why := self._why_incomplete(generation)):
+        if (
+            generation.finish_reason in INCOMPLETE
+            or generation.tool_calls
+            or generation.refusal is not None
+        ) and (why := self._why_incomplete(generation)):
             self.outcome, self.reason = _FAILED, why
             return None
         try:
@@ -367,6 +373,9 @@ class Iteration:
                 generation.finish_reason,
                 parsed=True,
                 logprobs=generation.logprobs,
+                tool_calls=generation.tool_calls,
+                refusal=generation.refusal,
+                reasoning=generation.reasoning,
             )
         seen = self.context if plan.validation_context is None else plan.validation_context
         draft: Any = _CandidateDraft()
@@ -448,7 +457,7 @@ class Iteration:
         sender = Sender(judge, call.settings.retry, plan.budgets, call.events, stage=call.stage)
         reply = checked_reply(judge, await sender.send(request))
         self.judged[position] = (meter, reply)
-        if reply.finish_reason in INCOMPLETE and (why := why_incomplete(reply)):
+        if why := why_incomplete(reply):
             msg = f"the judge gave no verdict: {why}"
             raise ValueError(msg)
         return read_verdict(reply.text)

@@ -6,7 +6,16 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from mellea_like.core.backend import Backend, Options, can_judge, is_backend
-from mellea_like.core.conversation import Action, Context, Instruction, as_action
+from mellea_like.core.conversation import (
+    Action,
+    Asked,
+    Context,
+    Conversation,
+    Instruction,
+    MessageLike,
+    as_action,
+    as_context,
+)
 from mellea_like.core.format import check_format
 from mellea_like.core.requirement import Requirement
 from mellea_like.errors import RequirementError
@@ -192,32 +201,38 @@ class Plan:
 
 def plan_call(
     settings: Settings,
-    action: str | Action[Any],
+    action: Asked | Action[Any],
     requirements: Sequence[Requirement | str],
     *,
-    context: Context | None = None,
+    context: Context | Sequence[MessageLike] | None = None,
     backend: Backend | None = None,
     format: Any = None,
     options: Options | Mapping[str, Any] | None = None,
-    validation_context: Context | None = None,
+    validation_context: Context | Sequence[MessageLike] | None = None,
     budget: Budget | None = None,
 ) -> Plan:
     """Check the arguments of a call, and complete them by the strategy's."""
+    asked = as_action(action)
+    before = Context() if context is None else as_context(context)
+    seen = validation_context
+    if seen is not None:
+        seen = as_context(seen, "validation_context")
+    if isinstance(asked, Conversation):
+        before, asked = before.add(*asked.messages[:-1]), asked.messages[-1]
     if settings.stages:
         if backend is not None:
             msg = "a call of Escalate takes no backend: its stages name theirs"
             raise ValueError(msg)
         return _plan_stages(
             settings,
-            action=action,
+            action=asked,
             requirements=check_requirements(requirements, "requirements"),
-            context=context,
+            context=before,
             format=format,
             options=options,
-            validation_context=validation_context,
+            validation_context=seen,
             budget=budget,
         )
-    asked = as_action(action)
     merged = merge_requirements(
         settings.requirements,
         check_requirements(getattr(asked, "requirements", ()), "the action's requirements"),
@@ -225,10 +240,6 @@ def plan_call(
     )
     if isinstance(asked, Instruction) and asked.requirements != merged:
         asked = replace(asked, requirements=merged)
-    for name, given in (("context", context), ("validation_context", validation_context)):
-        if given is not None and not isinstance(given, Context):
-            msg = f"{name} is a Context, not {type(given).__name__}: Context([Message(...), ...])"
-            raise TypeError(msg)
     if format is not None:
         check_format(format)
     generator = as_backend(settings.backend if backend is None else backend, "backend")
@@ -237,13 +248,13 @@ def plan_call(
         check_judge(requirement, judge)
     plan = Plan(
         action=asked,
-        context=Context() if context is None else context,
+        context=before,
         requirements=merged,
         backend=generator,
         judge=judge,
         format=format,
         options=Options.of(options, settings.options),
-        validation_context=validation_context,
+        validation_context=seen,
         budgets=tuple(check_budget(b) for b in (settings.budget, budget) if b is not None),
     )
     for spent in plan.budgets:

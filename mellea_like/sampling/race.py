@@ -391,7 +391,11 @@ def _replayed(slice_: Slice, call: CallContext, action: Action[Any], context: Co
     if action is not call.plan.action and asked:  # Journals may keep no words of what has errored.
         if type(action) is Instruction and action.description != asked:
             action = replace(action, description=asked)
-        elif type(action) is Message and action.content != asked:
+        elif (
+            type(action) is Message
+            and isinstance(action.content, str)  # Parts can't be made from a description.
+            and action.content != asked
+        ):
             action = replace(action, content=asked)
     known = {(r.name, r.description): r for r in call.checklist.requirements}
     return replace(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
-from mellea_like.core.conversation import Instruction, Message
+from mellea_like.core.conversation import Instruction, Message, repair_text, said_below
 from mellea_like.sampling.base import BaseSamplingStrategy
 from mellea_like.sampling.best_failure import deepest_failure
 
@@ -21,6 +21,9 @@ __all__ = [
     "RepairTemplateStrategy",
     "followed_up",
 ]
+
+NOT_RUN = "This call was not run, for the reply was not accepted."
+"""What a tool's message says in answer to a call of a rejected reply."""
 
 T = TypeVar("T")
 
@@ -50,7 +53,11 @@ class RepairTemplateStrategy(BaseSamplingStrategy):
 
 
 class MultiTurnStrategy(BaseSamplingStrategy):
-    """Goes on in the conversation: the model sees its reply, and a message with what failed."""
+    """Goes on in the conversation: the model sees its reply, and a message with what failed.
+
+    Where the reply calls tools, each call is answered first, as the protocol demands: it was not
+    run.
+    """
 
     needs_all_reasons: ClassVar[bool] = True
 
@@ -73,10 +80,15 @@ def followed_up(
     if required:
         text += "\n\nIt is also required:\n" + "\n".join(f"- {what}" for what in required)
     message = Message("user", text)
+    context = last.context_after
+    if last.generation is not None:
+        context = context.add(
+            *(Message("tool", NOT_RUN, tool_call_id=c.id) for c in last.generation.tool_calls)
+        )
     # The reply to an instruction or a message is its text, as the reply to this message is; a
     # subclass of theirs may read it in another way.
     plain = type(first) in {Instruction, Message}
-    return message if plain else _FollowUp(message, first), last.context_after
+    return message if plain else _FollowUp(message, first), context
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +99,7 @@ class _Repaired(Generic[T]):
     problems: tuple[str, ...]
 
     def render(self, context: Context) -> tuple[Message, ...]:
-        *earlier, last = self.action.render(context)
-        prompt = Instruction(last.content, repair=self.problems).prompt
-        return (*earlier, replace(last, content=prompt))
+        return said_below(self.action.render(context), repair_text(self.problems))
 
     def parse(self, text: str) -> T:
         return self.action.parse(text)

@@ -64,7 +64,7 @@ class CallTelemetry:
         attributes = _request_attributes(backend, request)
         if self._capture:
             attributes[names.INPUT_MESSAGES] = _as_messages(
-                [(message.role, message.content) for message in request.messages]
+                [(message.role, message.text) for message in request.messages]
             )
         model = attributes.get(names.REQUEST_MODEL)
         name = f"chat {model}" if model else "chat"

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+
 import pytest
 
 from mellea_like.core.backend import Options, Request, estimate_input_tokens, output_bound
 from mellea_like.core.conversation import Message
+from mellea_like.core.parts import Audio, File, Image, Text
+from mellea_like.core.tools import Tool, ToolCall
 
 
 @pytest.mark.parametrize(
@@ -26,6 +31,34 @@ from mellea_like.core.conversation import Message
 def test_input_is_a_quarter_of_the_bytes_and_four_a_message(texts, tokens):
     request = Request(tuple(Message("user", text) for text in texts))
     assert estimate_input_tokens(request) == tokens
+
+
+@pytest.mark.parametrize(
+    ("part", "tokens"),
+    [
+        (Text("abcde"), 2),
+        (Image("https://example.org/a.png"), 765),
+        (Image(data=b"x" * 9_000_000, media_type="image/png"), 765),
+        (Image("https://example.org/a.png", detail="low"), 85),
+        (Audio(b"x" * 48_000, "wav"), 10),  # A second of it.
+        (Audio(b"x" * 16_000, "mp3"), 10),
+        (File(b"x" * 4000, filename="a.txt"), 1000),
+        (File(b"%PDF-" + b"x" * 70_000), 2 * 765),
+        (File(file_id="file-1"), 765),
+    ],
+)
+def test_parts_count_by_their_kind(part, tokens):
+    assert estimate_input_tokens(Request((Message("user", [part]),))) == 4 + tokens
+
+
+def test_tools_and_calls_of_them_count_as_text():
+    bare = Request((Message("user", "x"),))
+    tool = Tool("look_up", "Look a word up.", {"type": "object", "properties": {}})
+    told = replace(bare, tools=(tool,))
+    written = len(json.dumps(tool.as_dict()))
+    assert estimate_input_tokens(told) == 4 + -(-(written + 1) // 4)
+    call = ToolCall("1", "look_up", '{"word": "tree"}')
+    assert estimate_input_tokens(Request((Message("assistant", "", tool_calls=[call]),))) == 4 + 6
 
 
 @pytest.mark.parametrize(

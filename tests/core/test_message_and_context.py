@@ -13,16 +13,18 @@ from mellea_like.core.conversation import Context, Message
 A, B, C = Message("system", "a"), Message("user", "b"), Message("assistant", "c")
 
 
-@pytest.mark.parametrize("role", ["tool", "", None, 3])
-def test_a_role_is_one_of_three(role):
-    with pytest.raises(ValueError, match="role is one of system, user, assistant"):
+@pytest.mark.parametrize("role", ["developer", "", None, 3])
+def test_a_role_is_one_of_four(role):
+    with pytest.raises(ValueError, match="role is one of system, user, assistant, tool"):
         Message(role, "x")
 
 
-@pytest.mark.parametrize("content", [None, 3, b"x"])
-def test_a_content_is_a_text(content):
-    with pytest.raises(TypeError, match=f"content is a str, not {type(content).__name__}"):
+@pytest.mark.parametrize("content", [None, 3, b"x", {"type": "text"}])
+def test_a_content_is_a_text_or_parts(content):
+    with pytest.raises(TypeError, match=f"a sequence of parts, not {type(content).__name__}"):
         Message("user", content)
+    with pytest.raises(TypeError, match=f"Audio and File parts, not {type(content).__name__}"):
+        Message("user", [content])
 
 
 def test_a_message_is_immutable_and_compares_by_value():

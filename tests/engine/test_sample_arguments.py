@@ -137,7 +137,7 @@ class Demanding:
         ({"requirements": 5}, TypeError, "takes a list of Requirement objects and texts, not 5"),
         ({"action": Demanding()}, TypeError, "the action's requirements takes a list"),
         ({"context": "hi"}, TypeError, r"not str: Context\(\[Message\(\.\.\.\), \.\.\.\]\)"),
-        ({"validation_context": ()}, TypeError, "validation_context is a Context, not tuple"),
+        ({"validation_context": 3}, TypeError, "validation_context is a Context or a list of"),
         ({"backend": 3}, TypeError, "backend isn't a backend, for it has no generate"),
         ({"backend": FunctionBackend}, TypeError, "backend isn't a backend"),
         ({"backend": print}, TypeError, r"wrap it in FunctionBackend\(\.\.\.\)"),

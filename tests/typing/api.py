@@ -85,7 +85,7 @@ class Echo:
     """A backend of one's own."""
 
     async def generate(self, request: Request) -> Generation:
-        return Generation(text=request.messages[-1].content)
+        return Generation(text=request.messages[-1].text)
 
 
 # --- sampling: the result is generic in the parsed value --------------------------------------
@@ -296,11 +296,11 @@ def request_fields(request: Request) -> None:
 
 
 def answer(request: Request) -> str:
-    return request.messages[-1].content
+    return request.messages[-1].text
 
 
 async def answer_later(request: Request) -> Generation:
-    return Generation(text=request.messages[-1].content)
+    return Generation(text=request.messages[-1].text)
 
 
 backends: list[Backend] = [

@@ -89,7 +89,9 @@ def share_key(request: Request, scope: Hashable = None) -> Hashable | None:
     """Tell which requests one may share a batch with: those that have the same key."""
     options = request.options
     messages = request.messages
-    if request.format is not None or not messages or messages[-1].role != "user":
+    if request.format is not None or request.tools or request.tool_choice is not None:
+        return None
+    if not messages or messages[-1].role != "user":
         return None
     if not all(_is_plain(message) for message in messages):
         return None
@@ -113,10 +115,13 @@ def share_key(request: Request, scope: Hashable = None) -> Hashable | None:
 
 def _is_plain(message: Message) -> bool:
     # A subclass may hold more than its text.
-    if type(message) is not Message or type(cast("object", message.content)) is not str:
+    content: object = message.content
+    if type(message) is not Message or type(content) is not str:
+        return False
+    if message.tool_calls or message.role == "tool":
         return False
     try:
-        message.content.encode()
+        content.encode()
     except UnicodeEncodeError:  # A backend would refuse it, and all the others with it.
         return False
     return True
@@ -155,7 +160,7 @@ def tokens_of(request: Request) -> int:
 
 def weights_of(requests: Iterable[Request]) -> list[int]:
     """Return by which weights the cost of a joint prompt is shared out."""
-    return [sum(len(message.content) for message in request.messages) for request in requests]
+    return [sum(len(message.text) for message in request.messages) for request in requests]
 
 
 def joint_request(requests: Sequence[Request], keys: Sequence[str], *, retry: int = 0) -> Request:
@@ -182,9 +187,9 @@ def _task(index: int, key: str, messages: Sequence[Message]) -> dict[str, Any]:
     while messages[leading].role == "system":
         leading += 1
     if leading:
-        task["system"] = "\n\n".join(message.content for message in messages[:leading])
+        task["system"] = "\n\n".join(message.text for message in messages[:leading])
     task["messages"] = [
-        {"role": message.role, "content": message.content} for message in messages[leading:]
+        {"role": message.role, "content": message.text} for message in messages[leading:]
     ]
     return task
 

@@ -199,7 +199,7 @@ class ServedModel:
         longest = limits.max_tokens if config.escalate else None
         return PlannedRequest(
             strategy=self._strategy(loop, concurrency, timeout, bare, collected, longest),
-            action=_InformedMessage(last.content, name=last.name) if told else last,
+            action=_InformedMessage(last.text, name=last.name) if told else last,
             context=Context(before),
             requirements=requirements,
             options=self._options(request, limits.max_tokens),

@@ -1,0 +1,342 @@
+"""What messages have besides plain text: images, sounds, files; carried, never fetched."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias, cast
+
+from mellea_like.core.display import bounded, fields_shown
+
+__all__ = ["Audio", "File", "Image", "Part", "Text", "as_parts", "part_from_dict"]
+
+MOST_CHARACTERS = 80
+"""Of an address or a name, in a placeholder."""
+
+KB, MB = 1000, 1_000_000
+
+_IMAGES = (
+    (b"\x89PNG\r\n\x1a\n", "image/png"),
+    (b"\xff\xd8\xff", "image/jpeg"),
+    (b"GIF87a", "image/gif"),
+    (b"GIF89a", "image/gif"),
+)
+"""How the data of each kind of image begins; a WebP's kind stands behind its length."""
+
+_MEDIA_TYPE = re.compile(r"[\w.+-]+/[\w.+-]+")
+_DATA_URL = re.compile(r"data:(?P<type>[^;,]*)(?:;[^;,]*?)*?;base64,(?P<data>.*)", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A part of a message that is text.
+
+    Args:
+        text: the text.
+
+    Raises:
+        TypeError: it isn't a ``str``.
+    """
+
+    text: str
+
+    __repr__ = fields_shown
+
+    def __post_init__(self) -> None:
+        _check(self.text, str, "a Text's text")
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the part as OpenAI's chat protocol has it."""
+        return {"type": "text", "text": self.text}
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """A picture, by its address or its data: exactly one of them. Nothing is fetched.
+
+    Args:
+        url: its address, for the server to fetch. A ``data:`` URL becomes ``data`` and its type.
+        data: the bytes of its file.
+        media_type: what the data is, such as ``"image/png"``; PNG, JPEG, GIF and WebP are told by
+            their first bytes. An image with a ``url`` has none.
+        detail: how closely the model should look, where the server can be told: ``"low"``,
+            ``"high"`` or ``"auto"`` in OpenAI's protocol.
+
+    Raises:
+        TypeError: an argument is of the wrong type.
+        ValueError: there is both an address and data, or neither; or the data's type is not known.
+    """
+
+    url: str | None = None
+    data: bytes | None = field(default=None, repr=False)
+    media_type: str | None = None
+    detail: str | None = None
+
+    __repr__ = fields_shown
+
+    def __post_init__(self) -> None:
+        _check(self.url, str, "an Image's url", optional=True)
+        _check(self.data, bytes, "an Image's data", optional=True)
+        _check(self.media_type, str, "an Image's media_type", optional=True)
+        _check(self.detail, str, "an Image's detail", optional=True)
+        if (self.url is None) == (self.data is None):
+            msg = "an Image has a url or data: exactly one of them"
+            raise ValueError(msg)
+        if self.url is not None and self.url[:5].lower() == "data:":
+            data, told = _from_data_url(self.url)
+            object.__setattr__(self, "url", None)
+            object.__setattr__(self, "data", data)
+            object.__setattr__(self, "media_type", self.media_type or told)
+        media_type = self.media_type
+        if self.data is None:
+            _refuse_media_type(media_type, "an Image", "url")
+        else:
+            media_type = media_type or _image_type(self.data)
+            object.__setattr__(self, "media_type", _checked_type(media_type, "an Image"))
+
+    @property
+    def placeholder(self) -> str:
+        """What stands for it in a text, such as ``"[image/png, 12 KB]"``."""
+        if self.data is None:
+            return f"[image at {bounded(cast('str', self.url), MOST_CHARACTERS)}]"
+        return f"[{self.media_type}, {_size(self.data)}]"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the part as OpenAI's chat protocol has it: data as a ``data:`` URL."""
+        url = self.url if self.data is None else _data_url(self.data, self.media_type)
+        detail = {} if self.detail is None else {"detail": self.detail}
+        return {"type": "image_url", "image_url": {"url": url, **detail}}
+
+
+@dataclass(frozen=True, slots=True)
+class Audio:
+    """A sound.
+
+    Args:
+        data: the bytes of its file.
+        format: the kind of file, such as ``"wav"`` or ``"mp3"``.
+
+    Raises:
+        TypeError: the data isn't ``bytes``, or the format no ``str``.
+        ValueError: the format is empty.
+    """
+
+    data: bytes = field(repr=False)
+    format: str
+
+    __repr__ = fields_shown
+
+    def __post_init__(self) -> None:
+        _check(self.data, bytes, "an Audio's data")
+        _check(self.format, str, "an Audio's format")
+        if not self.format:
+            msg = 'an Audio\'s format is the kind of its file, such as "wav", not empty'
+            raise ValueError(msg)
+
+    @property
+    def placeholder(self) -> str:
+        """What stands for it in a text, such as ``"[audio/wav, 80 KB]"``."""
+        return f"[audio/{bounded(self.format, MOST_CHARACTERS)}, {_size(self.data)}]"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the part as OpenAI's chat protocol has it."""
+        sound = {"data": _base64(self.data), "format": self.format}
+        return {"type": "input_audio", "input_audio": sound}
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A document, by its data or by the id that the server gave it: exactly one of them.
+
+    Args:
+        data: the bytes of the file.
+        file_id: the id of a file that was uploaded to the server before.
+        filename: what the file is called.
+        media_type: what the data is, such as ``"application/pdf"``. Where it isn't said, the
+            ending of the file's name tells, or the first bytes of a PDF. A file with a
+            ``file_id`` has none.
+
+    Raises:
+        TypeError: an argument is of the wrong type.
+        ValueError: there is both data and an id, or neither; or the data's type is not known.
+    """
+
+    data: bytes | None = field(default=None, repr=False)
+    file_id: str | None = None
+    filename: str | None = None
+    media_type: str | None = None
+
+    __repr__ = fields_shown
+
+    def __post_init__(self) -> None:
+        _check(self.data, bytes, "a File's data", optional=True)
+        _check(self.file_id, str, "a File's file_id", optional=True)
+        _check(self.filename, str, "a File's filename", optional=True)
+        _check(self.media_type, str, "a File's media_type", optional=True)
+        if (self.data is None) == (self.file_id is None):
+            msg = "a File has data or a file_id: exactly one of them"
+            raise ValueError(msg)
+        if self.data is None:
+            _refuse_media_type(self.media_type, "a File", "file_id")
+        else:
+            media_type = self.media_type or _file_type(self.data, self.filename)
+            object.__setattr__(self, "media_type", _checked_type(media_type, "a File"))
+
+    @property
+    def placeholder(self) -> str:
+        """What stands for it in a text, such as ``"[application/pdf, 80 KB, report.pdf]"``."""
+        name = self.filename
+        if self.data is None:
+            return f"[file {bounded(name or cast('str', self.file_id), MOST_CHARACTERS)}]"
+        named = f", {bounded(name, MOST_CHARACTERS)}" if name else ""
+        return f"[{self.media_type}, {_size(self.data)}{named}]"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the part as OpenAI's chat protocol has it: data as a ``data:`` URL."""
+        told = {"file_id": self.file_id, "filename": self.filename}
+        inside = {name: value for name, value in told.items() if value is not None}
+        if self.data is not None:
+            inside["file_data"] = _data_url(self.data, self.media_type)
+        return {"type": "file", "file": inside}
+
+
+Part: TypeAlias = Text | Image | Audio | File
+"""A part of a message's content."""
+
+
+def as_parts(content: Iterable[Part | str]) -> tuple[Part, ...]:
+    """Return the parts of a content: texts may be plain ones."""
+    parts: list[Part] = []
+    for part in content:
+        if isinstance(part, str):
+            parts.append(Text(part))
+        elif isinstance(part, Part):
+            parts.append(part)
+        else:
+            msg = f"a content holds texts, Image, Audio and File parts, not {type(part).__name__}"
+            raise TypeError(msg)
+    return tuple(parts)
+
+
+def part_from_dict(part: object) -> Part:
+    """Read a part of OpenAI's chat protocol; a ``ValueError`` says what is wrong with it."""
+    if isinstance(part, str):
+        return Text(part)
+    if not isinstance(part, Mapping):
+        msg = f"a part of a content is a dict with a type, not {type(part).__name__}"
+        raise ValueError(msg)  # noqa: TRY004 (it is data that is wrong)
+    given = cast("Mapping[str, Any]", part)
+    kind = given.get("type")
+    read = _READERS.get(kind) if isinstance(kind, str) else None
+    if read is None:
+        msg = f"a part's type is one of {', '.join(_READERS)}, not {kind!r}"
+        raise ValueError(msg)
+    try:
+        return read(given)
+    except (KeyError, TypeError, AttributeError) as exc:
+        what = f"it lacks {exc}" if isinstance(exc, KeyError) else str(exc)
+        msg = f"a part of type {kind!r} can't be read: {what}"
+        raise ValueError(msg) from exc
+
+
+def _image(part: Mapping[str, Any]) -> Image:
+    given = part["image_url"]
+    if isinstance(given, str):
+        return Image(given, detail=part.get("detail"))
+    return Image(given["url"], detail=given.get("detail"))
+
+
+def _audio(part: Mapping[str, Any]) -> Audio:
+    given = part["input_audio"]
+    return Audio(_from_base64(given["data"]), given["format"])
+
+
+def _file(part: Mapping[str, Any]) -> File:
+    given = part["file"]
+    written, name = given.get("file_data"), given.get("filename")
+    if written is None:
+        return File(file_id=given.get("file_id"), filename=name)
+    if written[:5].lower() != "data:":
+        return File(_from_base64(written), filename=name)
+    data, told = _from_data_url(written)
+    return File(data, filename=name, media_type=told)
+
+
+_READERS: dict[str, Callable[[Mapping[str, Any]], Part]] = {
+    "text": lambda part: Text(part["text"]),
+    "image_url": _image,
+    "input_audio": _audio,
+    "file": _file,
+    "refusal": lambda part: Text(part["refusal"]),
+}
+
+
+def _check(value: object, kind: type, what: str, *, optional: bool = False) -> None:
+    if not isinstance(value, kind) and not (optional and value is None):
+        msg = f"{what} is {kind.__name__}, not {type(value).__name__}"
+        raise TypeError(msg)
+
+
+def _refuse_media_type(media_type: str | None, what: str, source: str) -> None:
+    if media_type is not None:
+        msg = f"{what} with a {source} has no media_type: that says what data is"
+        raise ValueError(msg)
+
+
+def _checked_type(media_type: str, what: str) -> str:
+    if not media_type:
+        msg = f"{what}'s data doesn't tell its type: say it, as in media_type=\"image/png\""
+        raise ValueError(msg)
+    if not _MEDIA_TYPE.fullmatch(media_type):
+        msg = f'{what}\'s media_type is like "image/png", not {media_type!r}'
+        raise ValueError(msg)
+    return media_type
+
+
+def _image_type(data: bytes) -> str:
+    """Tell an image's type by its first bytes; empty where they don't."""
+    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
+        return "image/webp"
+    return next((kind for start, kind in _IMAGES if data.startswith(start)), "")
+
+
+def _file_type(data: bytes, filename: str | None) -> str:
+    if data.startswith(b"%PDF-"):
+        return "application/pdf"
+    # Imported lazily, and without the system's own tables, which are files.
+    from mimetypes import MimeTypes  # noqa: PLC0415
+
+    return (filename and MimeTypes().guess_type(filename)[0]) or ""
+
+
+def _base64(data: bytes) -> str:
+    return base64.b64encode(data).decode("ascii")
+
+
+def _data_url(data: bytes, media_type: str | None) -> str:
+    return f"data:{media_type};base64,{_base64(data)}"
+
+
+def _from_base64(written: str) -> bytes:
+    try:
+        return base64.b64decode(written, validate=True)
+    except (binascii.Error, ValueError) as exc:
+        msg = f"the data isn't base64: {exc}"
+        raise ValueError(msg) from None
+
+
+def _from_data_url(url: str) -> tuple[bytes, str | None]:
+    found = _DATA_URL.fullmatch(url[:5].lower() + url[5:])
+    if found is None:
+        msg = f"a data: URL is like 'data:image/png;base64,...', not {bounded(url, 40)!r}"
+        raise ValueError(msg)
+    return _from_base64(found["data"]), found["type"] or None
+
+
+def _size(data: bytes) -> str:
+    if len(data) < KB:
+        return f"{len(data)} bytes"
+    return f"{len(data) / KB:.0f} KB" if len(data) < MB else f"{len(data) / MB:,.1f} MB"

@@ -1,0 +1,182 @@
+"""Parts of messages, tool calls, and the dicts of OpenAI's chat protocol."""
+
+from __future__ import annotations
+
+import base64
+import pickle
+
+import pytest
+from hypothesis import given, settings
+
+from mellea_like.core.backend import Request
+from mellea_like.core.conversation import Context, Conversation, Message, as_action
+from mellea_like.core.generation import Generation, why_incomplete
+from mellea_like.core.parts import Audio, File, Image, Text, part_from_dict
+from mellea_like.core.tools import Tool, ToolCall
+from tests.support.messages import MESSAGES, PNG
+
+URL = f"data:image/png;base64,{base64.b64encode(PNG).decode()}"
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "words"),
+    [
+        (lambda: Text(3), TypeError, "a Text's text is str, not int"),
+        (Image, ValueError, "a url or data: exactly one"),
+        (lambda: Image("https://a/b", PNG), ValueError, "a url or data: exactly one"),
+        (lambda: Image(PNG), TypeError, "an Image's url is str, not bytes"),
+        (lambda: Image(data="x"), TypeError, "an Image's data is bytes, not str"),
+        (lambda: Image(data=b"x"), ValueError, "doesn't tell its type"),
+        (lambda: Image(data=b"x", media_type="png"), ValueError, 'like "image/png"'),
+        (lambda: Image("https://a/b", media_type="image/png"), ValueError, "has no media_type"),
+        (lambda: Image("data:image/png,x"), ValueError, "a data: URL is like"),
+        (lambda: Image("data:image/png;base64,?"), ValueError, "the data isn't base64"),
+        (lambda: Audio("x", "wav"), TypeError, "an Audio's data is bytes"),
+        (lambda: Audio(b"x", ""), ValueError, "not empty"),
+        (File, ValueError, "data or a file_id: exactly one"),
+        (lambda: File(b"x", "id"), ValueError, "data or a file_id: exactly one"),
+        (lambda: File(b"x", filename="odd.zzz9"), ValueError, "doesn't tell its type"),
+        (lambda: File(file_id="a", media_type="text/plain"), ValueError, "has no media_type"),
+        (lambda: ToolCall("a", "f", {}), TypeError, "arguments is a str, not dict"),
+        (lambda: ToolCall("a", "", "{}"), ValueError, "not an empty one"),
+        (lambda: Tool("no spaces"), ValueError, "1 to 64 letters"),
+        (lambda: Tool("f", parameters=[]), TypeError, "a JSON Schema, a dict"),
+        (lambda: Tool("f", function=3), TypeError, "can be called, unlike 3"),
+        (lambda: Request((), tools=[print]), TypeError, "are Tool objects, not builtin"),
+        (lambda: Request((), tool_choice="f"), ValueError, "one of auto, required, none, not 'f'"),
+        (lambda: Message("tool", "x"), ValueError, "needs the tool_call_id"),
+        (lambda: Message("user", "x", tool_call_id="a"), ValueError, "only a tool's message"),
+        (lambda: Message("user", "x", tool_calls=[ToolCall("", "f", "")]), ValueError, "only an a"),
+        (lambda: Message("assistant", "x", tool_calls=["f"]), TypeError, "are ToolCall objects"),
+        (lambda: Message("assistant", "x", reasoning=3), TypeError, "reasoning is a str"),
+    ],
+)
+def test_what_can_t_be_is_refused(make, error, words):
+    with pytest.raises(error, match=words):
+        make()
+
+
+def test_the_type_of_data_is_told_by_its_beginning_or_by_its_name():
+    assert Image(data=PNG).media_type == "image/png"
+    assert Image(data=b"RIFF1234WEBPVP8 ").media_type == "image/webp"
+    assert Image(URL) == Image(data=PNG)
+    assert File(b"%PDF-1.7").media_type == "application/pdf"
+    assert File(b"a,b", filename="t.csv").media_type == "text/csv"
+
+
+@pytest.mark.parametrize(
+    ("message", "text"),
+    [
+        (Message("user", "plain"), "plain"),
+        (Message("user", ["What?", Image(data=PNG)]), f"What?\n[image/png, {len(PNG)} bytes]"),
+        (Message("user", [Image("https://a/" + "b" * 90)]), None),
+        (Message("user", [Audio(b"x" * 12_345, "wav")]), "[audio/wav, 12 KB]"),
+        (
+            Message("user", [File(b"x" * 2_500_000, filename="a.txt")]),
+            "[text/plain, 2.5 MB, a.txt]",
+        ),
+        (Message("user", [File(file_id="file-7")]), "[file file-7]"),
+        (
+            Message("assistant", "Let me see.", tool_calls=[ToolCall("1", "look", '{"at": 3}')]),
+            'Let me see.\n[calls look({"at": 3})]',
+        ),
+        (Message("assistant", "", tool_calls=[ToolCall("1", "look", "")]), "[calls look()]"),
+    ],
+)
+def test_a_text_has_placeholders_for_what_is_none(message, text):
+    if text is None:
+        assert message.text.endswith("(20 more characters)]")
+    else:
+        assert message.text == text
+
+
+@settings(max_examples=60)
+@given(MESSAGES)
+def test_a_message_comes_back_from_its_dict(message):
+    again = Message.from_dict(message.as_dict())
+    assert again == message
+    assert hash(again) == hash(message)
+    assert pickle.loads(pickle.dumps(message)) == message
+
+
+@pytest.mark.parametrize(
+    ("given_", "read"),
+    [
+        ({"role": "developer", "content": "x"}, Message("system", "x")),
+        ({"role": "assistant", "content": None, "refusal": "No."}, Message("assistant", "No.")),
+        ({"role": "user", "content": ["a"]}, Message("user", [Text("a")])),
+        (
+            {"role": "user", "content": [{"type": "image_url", "image_url": URL}], "x": 1},
+            Message("user", [Image(data=PNG)]),
+        ),
+        (
+            {"role": "assistant", "content": "4", "reasoning": "2 + 2"},
+            Message("assistant", "4", reasoning="2 + 2"),
+        ),
+        (
+            {
+                "role": "assistant",
+                "tool_calls": [{"function": {"name": "f", "arguments": {"a": 1}}}],
+            },
+            Message("assistant", "", tool_calls=[ToolCall("", "f", '{"a": 1}')]),
+        ),
+    ],
+)
+def test_dicts_are_read_as_clients_write_them(given_, read):
+    assert Message.from_dict(given_) == read
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ("x", "a message is a dict"),
+        ({"role": [], "content": "x"}, "can't be read"),
+        ({"role": "user", "content": 3}, "can't be read"),
+        ({"role": "user", "content": [3]}, "a part of a content is a dict"),
+        ({"role": "user", "content": [{"type": "video"}]}, "one of text, image_url, input_audio"),
+        ({"role": "user", "content": [{"type": "image_url"}]}, "it lacks 'image_url'"),
+        ({"role": "user", "content": [{"type": "input_audio", "input_audio": 3}]}, "input_audio"),
+        ({"role": "assistant", "tool_calls": [{"type": "custom"}]}, "it lacks 'function'"),
+        ({"role": "tool", "content": "x"}, "needs the tool_call_id"),
+    ],
+)
+def test_dicts_that_are_no_messages_are_refused(wrong, words):
+    with pytest.raises(ValueError, match=words):
+        Message.from_dict(wrong)
+
+
+def test_a_file_s_data_may_be_bare_base64():
+    part = part_from_dict({"type": "file", "file": {"file_data": "YSxi", "filename": "a.csv"}})
+    assert part == File(b"a,b", filename="a.csv")
+
+
+SYSTEM, ASKED = {"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi!"}
+
+
+def test_several_messages_are_one_action():
+    action = as_action([SYSTEM, ASKED])
+    assert isinstance(action, Conversation)
+    before = Context([Message("user", "0")])
+    assert [m.text for m in action.render(before)] == ["0", "Be brief.", "Hi!"]
+    assert action.parse("x") == "x"
+
+
+@pytest.mark.parametrize("wrong", [[], ["x"], {"question": "?"}, [SYSTEM, 3]])
+def test_other_data_is_no_action(wrong):
+    with pytest.raises(TypeError, match="an OpenAI-style message or a list of them"):
+        as_action(wrong)
+
+
+CALLS = (ToolCall("a", "look", "{}"), ToolCall("b", "look", "{}"))
+
+
+@pytest.mark.parametrize("ended", ["stop", "tool_calls", None])
+def test_calls_are_no_answer_whatever_the_server_says_of_its_end(ended):
+    reply = Generation("", finish_reason=ended, tool_calls=CALLS)
+    assert "calls a tool" in why_incomplete(reply)
+    assert not why_incomplete(reply, tools=True)
+
+
+def test_a_refusal_says_what_the_model_said():
+    assert "refused (I can't.)" in why_incomplete(Generation("", refusal="I can't."))
+    assert "refused:" in why_incomplete(Generation("", refusal=""), tools=True)
