@@ -2,22 +2,39 @@
 
 from __future__ import annotations
 
+import json
 import re
+from contextlib import suppress
 from functools import lru_cache
 from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
-from mellea_like.core.display import bounded, error_text, first_few
+from mellea_like.core.display import bounded, error_text, first_few, safe_repr
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from pydantic import TypeAdapter, ValidationError
 
-__all__ = ["check_format", "json_schema", "parse_json", "parse_value", "strip_fence", "why_unread"]
+__all__ = [
+    "FormatKey",
+    "adapter_of",
+    "check_format",
+    "json_schema",
+    "opening_brackets",
+    "parse_json",
+    "parse_reply",
+    "parse_value",
+    "problems",
+    "strip_fence",
+    "why_broken",
+    "why_unread",
+]
 
 _FENCE = re.compile(r"\A\s*```[A-Za-z0-9_-]*[ \t]*\r?\n(.*?)\r?\n?```\s*\Z", re.DOTALL)
 
 
-class _Known:
+class FormatKey:
     """A format as the key of a cache: ``P | Q`` equals ``Q | P``, and reads other values."""
 
     __slots__ = ("format", "parts")
@@ -27,7 +44,7 @@ class _Known:
         self.parts = _parts(format)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Known) and self.parts == other.parts
+        return isinstance(other, FormatKey) and self.parts == other.parts
 
     def __hash__(self) -> int:
         return hash(self.parts)
@@ -43,15 +60,16 @@ def _parts(format: Any) -> object:
     return origin, tuple(map(_parts, inside))
 
 
-def _adapter(format: Any) -> TypeAdapter[Any]:
-    return _adapter_of(format if isinstance(format, type) else _Known(format))
+def adapter_of(format: Any) -> TypeAdapter[Any]:
+    """Return what pydantic reads a format by; made once."""
+    return _adapter_of(format if isinstance(format, type) else FormatKey(format))
 
 
 @lru_cache(maxsize=256)
-def _adapter_of(known: type | _Known) -> TypeAdapter[Any]:
+def _adapter_of(known: type | FormatKey) -> TypeAdapter[Any]:
     from pydantic import TypeAdapter  # noqa: PLC0415 (half of this package's import time)
 
-    return TypeAdapter(known.format if isinstance(known, _Known) else known)
+    return TypeAdapter(known.format if isinstance(known, FormatKey) else known)
 
 
 def check_format(format: Any) -> None:
@@ -78,11 +96,11 @@ def json_schema(format: Any) -> dict[str, Any]:
     Returns:
         The schema (draft 2020-12); shared, not to be changed.
     """
-    return _schema_of(_Known(format))
+    return _schema_of(FormatKey(format))
 
 
 @lru_cache(maxsize=256)
-def _schema_of(known: _Known) -> dict[str, Any]:
+def _schema_of(known: FormatKey) -> dict[str, Any]:
     return _adapter_of(known).json_schema()
 
 
@@ -105,7 +123,146 @@ def parse_json(format: Any, text: str) -> Any:
     Raises:
         ValueError: the text isn't JSON, or not of that type; says which fields are wrong.
     """
-    return _validated(_adapter(format).validate_json, strip_fence(text))
+    return _validated(adapter_of(format).validate_json, strip_fence(text))
+
+
+def parse_reply(format: Any, text: str) -> Any:
+    """Read a model's reply as a type: its one JSON value, whatever else the reply says.
+
+    The value may have prose around it, stand in a code fence, and follow a ``<think>`` block. It is
+    read as it was written, and only where there is no doubt which one it is: brackets of the kind
+    that the type begins with (``{``, ``[``) hold it, or a value that equals it; all other brackets
+    match; and no object has a key twice. What is neither an object nor an array has to be the whole
+    reply, or the whole of its only code fence.
+
+    Args:
+        format: the type.
+        text: the reply.
+
+    Returns:
+        The value.
+
+    Raises:
+        ValueError: there is no such value, several differ, or it is not of that type; says which
+            fields break which rules.
+    """
+    read = adapter_of(format).validate_json
+    found: str | None = strip_fence(text)
+    try:
+        value = _validated(read, found)
+    except ValueError as exc:
+        if not _is_no_json(exc):
+            raise
+        found = _value_inside(text, opening_brackets(format))
+        if found is None:
+            raise
+        value = _validated(read, found)
+    _refuse_repeated_keys(str(found))
+    return value
+
+
+_THINKING = re.compile(
+    r"\A\s*<(think|thinking|thought|reasoning)>(?:.*?(</\1>)|)", re.DOTALL | re.IGNORECASE
+)
+_THOUGHT = re.compile(r"\A\s*[^\s{\[`].*?</think>", re.DOTALL)
+"""Where the chat template has written the beginning of what the model thought."""
+
+_BLOCK = re.compile(r"```[A-Za-z0-9_-]*[ \t]*\r?\n(.*)```", re.DOTALL)
+_BRACKET = re.compile(r"[{}\[\]]")
+_INSIDE = re.compile(r'"(?:[^"\\]|\\.)*+"|["{}\[\]]', re.DOTALL)
+_CLOSES = {"}": "{", "]": "["}
+
+
+def opening_brackets(format: Any) -> str:
+    """Return what JSON of a type may begin with, of ``{`` and ``[``; empty for neither."""
+    return _opening_brackets(FormatKey(format))
+
+
+@lru_cache(maxsize=256)
+def _opening_brackets(known: FormatKey) -> str:
+    schema = json_schema(known.format)
+    kinds = set[str]()
+    pending: list[Any] = [schema]
+    seen = set[int]()
+    while pending:
+        part = pending.pop()
+        if not isinstance(part, dict) or id(part) in seen:
+            continue
+        seen.add(id(part))
+        reference = str(part.get("$ref", "")).removeprefix("#/$defs/")
+        pending.append(schema.get("$defs", {}).get(reference))
+        for several in ("anyOf", "oneOf", "allOf"):
+            pending += part.get(several, ())
+        kinds.add(str(part.get("type")))
+    return "{" * ("object" in kinds) + "[" * ("array" in kinds)
+
+
+def _value_inside(text: str, kinds: str) -> str | None:
+    """Find the one JSON value of a kind in a reply; None if there is none."""
+    thinking = _THINKING.match(text)
+    if thinking and not thinking[2]:
+        msg = "it ends in the middle of what the model thinks aloud"
+        raise ValueError(msg)
+    thought = thinking or _THOUGHT.match(text)
+    rest = text[thought.end() :] if thought else text
+    if not kinds:
+        block = _BLOCK.search(rest) if rest.count("```") == 2 else None  # noqa: PLR2004
+        return block[1] if block else rest if thought else None
+    found = _in_brackets(rest, kinds)
+    if found is None and rest.lstrip()[:1] not in kinds:
+        msg = "its brackets don't match"
+        raise ValueError(msg)
+    if not found:
+        return None
+    if len({_canonical(value) for value in found}) > 1:
+        msg = f"it has {len(found)} values in brackets, and they differ: give one"
+        raise ValueError(msg)
+    return found[0]
+
+
+def _in_brackets(text: str, kinds: str) -> list[str] | None:
+    """Return what stands in brackets of some kinds, and in no others; None if they don't match."""
+    found: list[str] = []
+    at = 0
+    while (opening := _BRACKET.search(text, at)) is not None:
+        stack: list[str] = []
+        for mark in _INSIDE.finditer(text, opening.start()):
+            if mark[0] in ("{", "["):
+                stack.append(mark[0])
+            elif mark[0] == '"':
+                return None  # A string that does not end.
+            elif mark[0] in _CLOSES:
+                if not stack or stack.pop() != _CLOSES[mark[0]]:
+                    return None
+                if not stack:
+                    at = mark.end()
+                    break
+        if stack:
+            return None
+        if opening[0] in kinds:
+            found.append(text[opening.start() : at])
+    return found
+
+
+def _canonical(value: str) -> str:
+    try:
+        return json.dumps(json.loads(value), sort_keys=True)
+    except (ValueError, RecursionError):
+        return value  # No JSON; where it is the only one, its reader says why.
+
+
+def _refuse_repeated_keys(text: str) -> None:
+    if "{" in text:
+        with suppress(RecursionError):
+            json.loads(text, object_pairs_hook=_each_key_once, strict=False)
+
+
+def _each_key_once(pairs: list[tuple[str, Any]]) -> None:
+    keys = [key for key, _ in pairs]
+    if len(set(keys)) < len(keys):
+        twice = next(key for i, key in enumerate(keys) if key in keys[:i])
+        msg = f"it says {json.dumps(bounded(twice, 60), ensure_ascii=False)} twice in one object"
+        raise ValueError(msg)
 
 
 def parse_value(format: Any, value: object) -> Any:
@@ -121,7 +278,7 @@ def parse_value(format: Any, value: object) -> Any:
     Raises:
         ValueError: it is not of that type.
     """
-    return _validated(_adapter(format).validate_python, value)
+    return _validated(adapter_of(format).validate_python, value)
 
 
 def _validated(validate: Any, value: object) -> Any:
@@ -130,16 +287,33 @@ def _validated(validate: Any, value: object) -> Any:
     try:
         return validate(value)
     except ValidationError as exc:
-        raise ValueError(_problems(exc)) from exc
+        raise ValueError(problems(exc)) from exc
 
 
-def _problems(error: ValidationError) -> str:
-    """Name the fields and rules that a value breaks: of many the first."""
-    problems = (
-        ": ".join(filter(None, (".".join(map(str, e["loc"])), e["msg"])))
-        for e in error.errors(include_url=False, include_context=False, include_input=False)
-    )
-    return "; ".join(first_few(problems))
+def problems(error: ValidationError, inside: tuple[object, ...] = ()) -> str:
+    """Name the fields, the rules that they break, and their values: of many the first.
+
+    Args:
+        error: what pydantic found.
+        inside: where the value that it read stands in a greater one.
+
+    Returns:
+        A line of text.
+    """
+    found = error.errors(include_url=False, include_context=False)
+    return "; ".join(first_few(_problem((*inside, *e["loc"]), e) for e in found))
+
+
+def _problem(place: tuple[object, ...], error: Mapping[str, Any]) -> str:
+    said = ": ".join(filter(None, (".".join(map(str, place)), error["msg"])))
+    if not place or error["type"] in ("missing", "json_invalid"):
+        return said
+    value = error["input"]
+    try:
+        shown = json.dumps(value, ensure_ascii=False)
+    except (TypeError, ValueError, RecursionError):
+        shown = safe_repr(value)
+    return f"{said} (it is {bounded(shown, 80)})"
 
 
 def why_unread(error: ValueError) -> str:
@@ -148,9 +322,20 @@ def why_unread(error: ValueError) -> str:
 
     broken = error.__cause__ if isinstance(error.__cause__, ValidationError) else error
     if isinstance(broken, ValidationError) and not _no_json(broken):
-        return f"the reply isn't a valid {bounded(broken.title, 100)}: {_problems(broken)}"
-    why = _problems(broken) if isinstance(broken, ValidationError) else error_text(error)
+        return why_broken(broken.title, problems(broken))
+    why = problems(broken) if isinstance(broken, ValidationError) else error_text(error)
     return f"the reply does not parse: {bounded(why or type(error).__name__)}"
+
+
+def why_broken(title: str, said: str) -> str:
+    """Say that a reply is JSON, but not of the type that has this title."""
+    return f"the reply isn't a valid {bounded(title, 100)}: {said}"
+
+
+def _is_no_json(error: ValueError) -> bool:
+    from pydantic import ValidationError  # noqa: PLC0415
+
+    return isinstance(error.__cause__, ValidationError) and _no_json(error.__cause__)
 
 
 def _no_json(error: ValidationError) -> bool:

@@ -102,7 +102,8 @@ class Call:
         recorder = Recorder(sampling_id, ordered=settings.selection == "ordered")
         events = Events(hooks, telemetry, name, recorder)
         every = settings.validate_all
-        sender, checklist, watched, messages = _asking(plan, settings, events)
+        every = self._strategy.needs_all_reasons if every is None else every
+        sender, checklist, watched, messages = _asking(plan, settings, events, every=every)
         now = clock()
         started = now() - self._before
         call = CallContext(
@@ -115,7 +116,7 @@ class Call:
             telemetry,
             sender,
             checklist,
-            self._strategy.needs_all_reasons if every is None else every,
+            every,
             watched,
             telemetry is not None
             or HookType.VALIDATION_PRE_CHECK in hooks
@@ -139,7 +140,9 @@ class Call:
         for stage, its, at_work in zip(
             call.settings.stages, plan.stages, escalate.begin(plan), strict=True
         ):
-            sender, checklist, watched, messages = _asking(its, call.settings, call.events, at_work)
+            sender, checklist, watched, messages = _asking(
+                its, call.settings, call.events, at_work, every=call.check_all
+            )
             context = call._replace(
                 plan=its,
                 repair=partial(stage.repair, its),
@@ -395,15 +398,31 @@ class Call:
 
 
 def _asking(
-    plan: Plan, settings: Settings, events: Events, stage: StageAtWork | None = None
+    plan: Plan,
+    settings: Settings,
+    events: Events,
+    stage: StageAtWork | None = None,
+    *,
+    every: bool,
 ) -> tuple[Sender, Checklist, bool, tuple[Message, ...] | None]:
     """Return what sends a plan's requests and checks the replies; see `CallContext`."""
-    watched = any(r.streams for r in plan.requirements) and hasattr(plan.backend, "stream")
-    checked_early = plan.requirements if watched else ()
+    streams = hasattr(plan.backend, "stream")
+    checked_early = plan.requirements if any(r.streams for r in plan.requirements) else ()
+    # Where all reasons are wanted, the first wrong field isn't enough.
+    by_format = plan.format is not None and not every
+    watched = streams and bool(checked_early or by_format)
     # A user's `render` may depend on anything; for these two classes it can run once, now.
     known = type(plan.action) in (Instruction, Message)
     return (
-        Sender(plan.backend, settings.retry, plan.budgets, events, checked_early, stage),
+        Sender(
+            plan.backend,
+            settings.retry,
+            plan.budgets,
+            events,
+            checked_early if streams else (),
+            stage,
+            by_format=by_format and streams,
+        ),
         Checklist(plan.requirements),
         watched,
         tuple(plan.action.render(plan.context)) if known else None,

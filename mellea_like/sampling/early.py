@@ -5,9 +5,10 @@ from __future__ import annotations
 import copy
 import inspect
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from mellea_like.core.backend import BackendWrapper, checked_reply
+from mellea_like.core.format_watch import FormatWatch
 from mellea_like.core.generation import REJECTED, Generation, cost_of
 from mellea_like.core.validation import ValidationResult, ValidationStatus, Verdict
 from mellea_like.errors import BadVerdict
@@ -31,51 +32,58 @@ _UNASKED = ValidationResult.skipped("the reply was rejected while it was still a
 class EarlyRejection(Generation):
     """The part of a reply that had arrived when an incremental check said that it can't pass.
 
-    A fault is what the check raised, where that must end the call.
+    It has the checks' verdicts, or why it can't be of the request's format. A fault is what a check
+    raised, where that must end the call.
     """
 
     verdicts: tuple[ValidationResult, ...] = ()
     fault: Exception | None = None
+    unread: str = ""
 
 
 class WatchedBackend(BackendWrapper):
-    """A backend that streams its replies past the requirements' incremental checks."""
+    """A backend that streams its replies past incremental checks.
 
-    def __init__(self, inner: Backend, requirements: Sequence[Requirement]) -> None:
+    Args:
+        inner: the backend inside.
+        requirements: whose checks look at the replies.
+        by_format: whether the format of a request is such a check, too.
+    """
+
+    def __init__(
+        self, inner: Backend, requirements: Sequence[Requirement], *, by_format: bool = False
+    ) -> None:
         super().__init__(inner)
         self._requirements = requirements
+        self._by_format = by_format
 
     async def generate(self, request: Request) -> Generation:
         """Answer one request."""
         watch = EarlyWatch(self._requirements)
+        format: Any = request.format if self._by_format else None
+        fields = None if format is None else FormatWatch(format)
         text = ""
         async with self._stream(request) as pieces:
             async for piece in pieces:
                 if not isinstance(piece, str):
                     return checked_reply(self.inner, piece)
                 text += piece
+                if fields is not None and (unread := fields.feed(text)):
+                    return self._rejected(request, text, unread=unread)
                 try:
                     found = watch.feed(text, piece)
                 except Exception as exc:  # noqa: BLE001 (a check's: the iteration raises it)
-                    return self._rejected(request, text, (), exc)
+                    return self._rejected(request, text, fault=exc)
                 if found is not None:
                     index, verdict = found
                     verdicts = [_UNASKED] * len(self._requirements)
                     verdicts[index] = verdict
-                    return self._rejected(request, text, tuple(verdicts), None)
+                    return self._rejected(request, text, verdicts=tuple(verdicts))
         return checked_reply(self.inner, None)
 
-    def _rejected(
-        self,
-        request: Request,
-        text: str,
-        verdicts: tuple[ValidationResult, ...],
-        fault: Exception | None,
-    ) -> EarlyRejection:
+    def _rejected(self, request: Request, text: str, **why: Any) -> EarlyRejection:
         usage = cost_of(request.meter, None)
-        return EarlyRejection(
-            text, None, usage, self.model, REJECTED, verdicts=verdicts, fault=fault
-        )
+        return EarlyRejection(text, None, usage, self.model, REJECTED, **why)
 
 
 class EarlyWatch:

@@ -26,7 +26,7 @@ from mellea_like.core.backend import (
     checked_reply,
     innermost,
 )
-from mellea_like.core.format import parse_json, parse_value, why_unread
+from mellea_like.core.format import parse_reply, parse_value, why_unread
 from mellea_like.core.generation import (
     INCOMPLETE,
     REJECTED,
@@ -402,6 +402,9 @@ class Iteration:
         """Conclude from the verdict of an incremental check, if that is what it is."""
         if not isinstance(rejection, EarlyRejection):
             return False
+        if rejection.unread:
+            self.outcome, self.reason = _FAILED, rejection.unread
+            return True
         self.validating = True
         if rejection.fault is not None:
             raise rejection.fault
@@ -528,4 +531,4 @@ def _given_value(generation: Generation, wanted: Any) -> Any:
         return generation.value
     if generation.has_value:
         return parse_value(wanted, generation.value)
-    return parse_json(wanted, generation.text)
+    return parse_reply(wanted, generation.text)

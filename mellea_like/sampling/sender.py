@@ -44,6 +44,7 @@ class Sender:
         budgets: what they must fit into.
         events: tells plugins and telemetry of each request.
         watched: the requirements whose incremental checks look at replies; empty for none.
+        by_format: whether the format of a request is such a check, too.
         stage: the stage of an escalation that it is for, with its own budget.
     """
 
@@ -57,13 +58,15 @@ class Sender:
         events: Events,
         watched: Sequence[Requirement] = (),
         stage: StageAtWork | None = None,
+        *,
+        by_format: bool = False,
     ) -> None:
         self._gate = gate_before(backend)
         self._policy = policy
         self._recorder = events.recorder
         self._stage = stage
-        if watched:
-            backend = WatchedBackend(backend, watched)
+        if watched or by_format:
+            backend = WatchedBackend(backend, watched, by_format=by_format)
         if stage is not None:
             backend = stage.within_budget(backend)
         if budgets:

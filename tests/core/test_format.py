@@ -14,8 +14,10 @@ from mellea_like.core.format import (
     check_format,
     json_schema,
     parse_json,
+    parse_reply,
     parse_value,
     strip_fence,
+    why_unread,
 )
 
 
@@ -80,14 +82,82 @@ def test_a_reply_is_read_as_its_type():
         ("not json", "Invalid JSON"),
         ("", "Invalid JSON"),
         ('{"number": "7"}', "lines: Field required"),
-        ('{"number": "7", "lines": [{"amount": 0}]}', r"lines\.0\.amount: .* greater than 0"),
-        ('{"number": 7, "lines": 3}', "number: .*string; lines: .*array"),
+        (
+            '{"number": "7", "lines": [{"amount": 0}]}',
+            r"lines\.0\.amount: Input should be greater than 0 \(it is 0\)",
+        ),
+        ('{"number": 7, "lines": 3}', r"number: .*string \(it is 7\); lines: .*array \(it is 3\)"),
     ],
 )
 def test_a_reply_of_another_type_is_a_value_error_that_names_the_fields(text, message):
     with pytest.raises(ValueError, match=message) as caught:
         parse_json(Invoice, text)
     assert "https://" not in str(caught.value)
+
+
+READ = [
+    "{it}",
+    "Sure, here it is: {it} Anything else?",
+    "```json\n{it}\n```",
+    "Here it is:\n\n```json\n{it}\n```\nIt has no lines, see [1].",
+    '<think>Perhaps {{"number": "8", "lines": []}}?</think>\n\n{it}',
+    'they want {{"number"}} ...</think>```\n{it}\n```',
+    "{it}\n\nOnce more:\n\n```json\n{it}\n```",
+]
+
+
+@pytest.mark.parametrize("reply", READ)
+def test_a_value_is_read_where_there_is_no_doubt_which_one_it_is(reply):
+    text = reply.format(it='{"number": "} 7 \\" [", "lines": []}')
+    assert parse_reply(Invoice, text) == Invoice(number='} 7 " [', lines=[])
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ('{"number": "7", "lines": []} or {"number": "8", "lines": []}', "they differ"),
+        ('{"number": "7", "lines": []}}', "trailing characters"),
+        ('So: {"number": "7", "lines": []}]', "brackets don't match"),
+        ('Two: [{"number": "7", "lines": []}, and then', "brackets don't match"),
+        ('Two: [{"number": "7", "lines": []}]', "Invalid JSON"),
+        ('Here: {"number": "7", "lines": []', "brackets don't match"),
+        ('Here: {"number": "7", "lines": [],}', "trailing comma"),
+        ('{"number": "7", "lines": [], "number": "8"}', 'says "number" twice'),
+        ('<think>{"number": "7", "lines": []} may do', "thinks aloud"),
+        ("I can't.", "Invalid JSON"),
+    ],
+)
+def test_what_is_in_doubt_is_not_read(text, why):
+    with pytest.raises(ValueError, match=r"[a-z]") as caught:
+        parse_reply(Invoice, text)
+    assert why in why_unread(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("format_", "text", "value"),
+    [
+        (int, "The answer is 42.", None),
+        (int, "The answer:\n```\n42\n```\nYes.", 42),
+        (int, "```\n41\n```\nor\n```\n42\n```", None),
+        (int, "<think>41?</think> 42", 42),
+        (list[int], "As [they] said: [1, 2]", None),
+        (list[int], "As {they} said: [1, 2]", [1, 2]),
+        (list[int], '{"numbers": [1, 2]}', None),
+        (Invoice | list[int], "These: [1, 2]", [1, 2]),
+    ],
+)
+def test_what_may_stand_beside_a_value_depends_on_what_it_is(format_, text, value):
+    if value is None:
+        with pytest.raises(ValueError, match=r"[a-z]"):
+            parse_reply(format_, text)
+    else:
+        assert parse_reply(format_, text) == value
+
+
+def test_a_long_reply_of_brackets_is_refused_in_a_moment():
+    for text in ("[" * 200_000, "{}" * 100_000, '{"' * 100_000, "</think>" * 50_000):
+        with pytest.raises(ValueError, match=r"[a-z]"):
+            parse_reply(Invoice, text)
 
 
 def test_a_value_is_read_as_its_type():

@@ -1,0 +1,346 @@
+"""Reading a typed reply while it arrives, for the first field that can't be right any more.
+
+What it says is certain: a reply that it gives up is one that `parse_reply` would refuse, whatever
+might follow. So it reads only replies that begin with their value (after white space, a ``<think>``
+block, or the line that opens a code fence): of others, it isn't yet known which bracket holds the
+value. And it asks pydantic only about values that are complete and depend on nothing else. What
+runs before an object's fields are read, or sees other fields, waits for that object's end; what
+stands in a union, for the union's.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, cast
+
+from mellea_like.core.display import bounded
+from mellea_like.core.format import FormatKey, adapter_of, opening_brackets, problems, why_broken
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+__all__ = ["FormatWatch"]
+
+_TAG = re.compile(r"<(think|thinking|thought|reasoning)>", re.IGNORECASE)
+_LONGEST_TAG = 12
+_FENCE_LINE = re.compile(r"```[A-Za-z0-9_-]*[ \t]*\r?\n")
+_LONGEST_LINE = 100
+_SPACE = re.compile(r"\s*")
+_JSON_SPACE = re.compile(r"[ \t\n\r]*")
+_IN_STRING = re.compile(r'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
+_SCALAR = re.compile(r"[^\s,:\[\]{}\"]*+")
+
+_DATA = ("metadata", "serialization", "config")
+"""Keys of pydantic's schemas that say nothing of what is valid."""
+
+
+class FormatWatch:
+    """A reply of a type, as far as it has arrived.
+
+    Args:
+        format: the type.
+    """
+
+    __slots__ = ("_over", "_reading", "_text", "_type")
+
+    def __init__(self, format: Any) -> None:
+        self._type = _type_of(FormatKey(format))
+        self._text = ""
+        self._over = not self._type.brackets
+        self._reading = self._read()
+
+    def feed(self, text: str) -> str | None:
+        """Take the text so far; say why it can't become a valid reply, None while it may."""
+        if self._over:
+            return None
+        self._text = text
+        try:
+            next(self._reading)
+        except StopIteration:
+            self._over = True
+        except _BrokenError as exc:
+            self._over = True
+            return str(exc)
+        except Exception:  # noqa: BLE001 (of a user's validator: the end of the reply will tell)
+            self._over = True
+        return None
+
+    # What follows are generators that yield where they need more text, and return where they are.
+
+    def _read(self) -> Generator[None]:
+        start = yield from self._start()
+        if self._text[start] in self._type.brackets:
+            yield from self._value(start, self._type.root, ())
+
+    def _start(self) -> Generator[None, None, int]:
+        """Find where the value starts, if the reply begins with it; else some other character."""
+        at = yield from self._skip(_SPACE, 0)
+        if self._text[at] == "<":
+            while len(self._text) < at + _LONGEST_TAG and ">" not in self._text[at:]:
+                yield
+            if not (tag := _TAG.match(self._text, at)):
+                return at
+            end = re.compile(f"</{tag[1]}>", re.IGNORECASE)
+            seen = tag.end()
+            while not (closing := end.search(self._text, seen)):
+                seen = max(seen, len(self._text) - _LONGEST_TAG)
+                yield
+            at = yield from self._skip(_SPACE, closing.end())
+        if self._text[at] == "`":
+            while len(self._text) < at + _LONGEST_LINE and "\n" not in self._text[at:]:
+                yield
+            if not (line := _FENCE_LINE.match(self._text, at)):
+                return at
+            at = yield from self._skip(_SPACE, line.end())
+        return at
+
+    def _skip(self, space: re.Pattern[str], at: int) -> Generator[None, None, int]:
+        while (at := cast("re.Match[str]", space.match(self._text, at)).end()) == len(self._text):
+            yield
+        return at
+
+    def _value(
+        self, at: int, node: _Node | None, place: tuple[object, ...]
+    ) -> Generator[None, None, int]:
+        start = at = yield from self._skip(_JSON_SPACE, at)
+        match self._text[at]:
+            case "{":
+                at = yield from self._object(at + 1, node, place)
+            case "[":
+                at = yield from self._array(at + 1, node, place)
+            case '"':
+                at = yield from self._string(at)
+            case _:
+                while (at := cast("Any", _SCALAR.match(self._text, at)).end()) == len(self._text):
+                    yield
+                if at == start:
+                    self._no_json("a value", at)
+        if node is not None and place:
+            node.check(self._text[start:at], place, self._type.title)
+        return at
+
+    def _object(
+        self, at: int, node: _Node | None, place: tuple[object, ...]
+    ) -> Generator[None, None, int]:
+        at = yield from self._skip(_JSON_SPACE, at)
+        if self._text[at] == "}":
+            return at + 1
+        while True:
+            if self._text[at] != '"':
+                self._no_json("a key in double quotes", at)
+            end = yield from self._string(at)
+            key = _key(self._text[at:end])
+            at = yield from self._skip(_JSON_SPACE, end)
+            if self._text[at] != ":":
+                self._no_json("a colon", at)
+            child = None if node is None else node.field(key, place, self._type.title)
+            at = yield from self._value(at + 1, child, (*place, key))
+            at = yield from self._skip(_JSON_SPACE, at)
+            if self._text[at] == "}":
+                return at + 1
+            if self._text[at] != ",":
+                self._no_json("a comma or a closing brace", at)
+            at = yield from self._skip(_JSON_SPACE, at + 1)
+
+    def _array(
+        self, at: int, node: _Node | None, place: tuple[object, ...]
+    ) -> Generator[None, None, int]:
+        at = yield from self._skip(_JSON_SPACE, at)
+        if self._text[at] == "]":
+            return at + 1
+        index = 0
+        while True:
+            child = None if node is None else node.item(index, place, self._type.title)
+            at = yield from self._value(at, child, (*place, index))
+            at = yield from self._skip(_JSON_SPACE, at)
+            if self._text[at] == "]":
+                return at + 1
+            if self._text[at] != ",":
+                self._no_json("a comma or a closing bracket", at)
+            at += 1
+            index += 1
+
+    def _string(self, at: int) -> Generator[None, None, int]:
+        at += 1
+        while True:
+            at = cast("re.Match[str]", _IN_STRING.match(self._text, at)).end()
+            if self._text[at : at + 1] == '"':
+                return at + 1
+            yield  # At the end of the text, or of half an escape.
+
+    def _no_json(self, expected: str, at: int) -> NoReturn:
+        found = ascii(self._text[at : at + 20])
+        msg = f"the reply does not parse: expected {expected} at character {at + 1}, not {found}"
+        raise _BrokenError(msg)
+
+
+class _BrokenError(Exception):
+    """A reply can't become valid; the message says why."""
+
+
+def _key(text: str) -> str:
+    from pydantic_core import from_json  # noqa: PLC0415
+
+    try:
+        return str(from_json(text))
+    except ValueError as exc:
+        msg = f"the reply does not parse: the key {bounded(text, 60)} is no JSON: {exc}"
+        raise _BrokenError(msg) from None
+
+
+# --- what is known of a type ----------------------------------------------------------------------
+
+
+@lru_cache(maxsize=256)
+def _type_of(key: FormatKey) -> _Type:
+    return _Type(key.format)
+
+
+class _Type:
+    """A format: its title, the brackets that it begins with, and how its parts are read."""
+
+    def __init__(self, format: Any) -> None:
+        adapter: Any = adapter_of(format)
+        self.definitions: dict[str, Any] = {}
+        self.brackets = opening_brackets(format)
+        self.title = str(adapter.validator.title)
+        self.root = _Node(self, adapter.core_schema, None)
+
+
+class _Node:
+    """How a value inside a type is read, by pydantic's core schema of it."""
+
+    def __init__(self, known: _Type, schema: dict[str, Any], config: Any) -> None:
+        self._known = known
+        self._schema = schema
+        self._config = config
+
+    def check(self, text: str, place: tuple[object, ...], title: str) -> None:
+        """Validate a complete value."""
+        from pydantic import ValidationError  # noqa: PLC0415
+
+        if self._validator is None:
+            return
+        try:
+            self._validator.validate_json(text)
+        except ValidationError as exc:
+            raise _BrokenError(why_broken(title, problems(exc, place))) from exc
+
+    def field(self, key: str, place: tuple[object, ...], title: str) -> _Node | None:
+        """Return how the value of a key is read; None if that can't be told by itself."""
+        parts = self._parts
+        if parts.closed and key not in parts.fields:
+            where = ".".join(map(str, (*place, key)))
+            raise _BrokenError(why_broken(title, f"{where}: Extra inputs are not permitted"))
+        return parts.values or parts.fields.get(key)
+
+    def item(self, index: int, place: tuple[object, ...], title: str) -> _Node | None:
+        """Return how an item of an array is read."""
+        most = self._parts.longest
+        if most is not None and index >= most:
+            said = f"List should have at most {most} item{'' if most == 1 else 's'}"
+            where = ".".join(map(str, place))
+            raise _BrokenError(why_broken(title, f"{where}: {said}" if where else said))
+        return self._parts.items
+
+    @cached_property
+    def _validator(self) -> Any:
+        from pydantic_core import SchemaError, SchemaValidator  # noqa: PLC0415
+
+        if self._needs_more(self._schema, set()):
+            return None
+        schema: Any = self._schema
+        if definitions := list(self._known.definitions.values()):
+            schema = {"type": "definitions", "schema": schema, "definitions": definitions}
+        try:
+            return SchemaValidator(schema, self._config)
+        except SchemaError:  # A part that can't stand alone.
+            return None
+
+    def _needs_more(self, part: Any, seen: set[str]) -> bool:
+        """Tell whether a validator in a schema sees more than its own value."""
+        if isinstance(part, list | tuple):
+            return any(self._needs_more(each, seen) for each in cast("list[Any]", part))
+        if not isinstance(part, dict):
+            return False
+        schema = cast("dict[str, Any]", part)
+        if schema.get("type") == "with-info":
+            return True
+        if schema.get("type") == "definition-ref":
+            name = str(schema["schema_ref"])
+            if name in seen:
+                return False
+            seen.add(name)
+            return self._needs_more(self._known.definitions[name], seen)
+        return any(self._needs_more(v, seen) for k, v in schema.items() if k not in _DATA)
+
+    @cached_property
+    def _structure(self) -> tuple[dict[str, Any], Any]:
+        """The schema of the fields or items, where it is certain that they are read by it alone."""
+        schema, config = self._schema, self._config
+        while True:
+            match schema["type"]:
+                case "definitions":
+                    self._known.definitions |= {d["ref"]: d for d in schema["definitions"]}
+                case "definition-ref":
+                    schema = {"schema": self._known.definitions[schema["schema_ref"]]}
+                case "default" if schema.get("on_error", "raise") == "raise":
+                    pass
+                case "nullable" | "function-after":
+                    pass
+                case "model" | "dataclass" if not schema.get("custom_init"):
+                    config = schema.get("config")
+                case _:
+                    return schema, config
+            schema = schema["schema"]
+
+    @cached_property
+    def _parts(self) -> _Parts:
+        schema, config = self._structure
+        match schema["type"]:
+            case "model-fields":
+                return self._of_fields(schema, schema["fields"], config)
+            case "dataclass-args":
+                fields = {field["name"]: field for field in schema["fields"]}
+                return self._of_fields(schema, fields, config)
+            case "typed-dict" if not config:
+                return self._of_fields(schema, schema["fields"], schema.get("config"))
+            case "dict" if "values_schema" in schema:
+                return _Parts(values=_Node(self._known, schema["values_schema"], config))
+            case "list" | "set" | "frozenset" if "items_schema" in schema:
+                items = _Node(self._known, schema["items_schema"], config)
+                # Of a set's items, some may be the same.
+                most = schema.get("max_length") if schema["type"] == "list" else None
+                return _Parts(items=items, longest=most)
+            case _:
+                return _Parts()
+
+    def _of_fields(self, schema: dict[str, Any], fields: dict[str, Any], config: Any) -> _Parts:
+        settings: dict[str, Any] = config or {}
+        by_name = settings.get("validate_by_name") or settings.get("populate_by_name")
+        by_alias = settings.get("validate_by_alias") is not False
+        behavior = schema.get("extra_behavior") or settings.get("extra_fields_behavior")
+        closed = behavior == "forbid"
+        found: dict[str, _Node | None] = {}
+        for name, field in fields.items():
+            alias = field.get("validation_alias", name)
+            if not isinstance(alias, str):
+                closed = False  # It may be read from places that aren't listed here.
+            elif alias != name and (by_name or not by_alias):
+                found |= {name: None, alias: None}  # Which of them counts depends on the other.
+            elif field.get("init") is False:
+                found[alias] = None
+            else:
+                found[alias] = _Node(self._known, field["schema"], config)
+        return _Parts(fields=found, closed=closed)
+
+
+class _Parts(NamedTuple):
+    """How the values inside a value are read: of these, an object has one and an array another."""
+
+    fields: dict[str, _Node | None] = {}  # noqa: RUF012 (never changed)
+    closed: bool = False
+    values: _Node | None = None
+    items: _Node | None = None
+    longest: int | None = None
