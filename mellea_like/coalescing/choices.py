@@ -124,6 +124,9 @@ class ChoicesBackend(BackendWrapper, Component):
                     self._shared += 1
                     yield member
                     return
+            except anyio.get_cancelled_exc_class():
+                request.meter.sent_nothing()  # Unless its part of a request is there already.
+                raise
             finally:
                 await member.leave()
         self._alone += 1

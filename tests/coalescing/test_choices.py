@@ -257,9 +257,11 @@ async def test_who_leaves_before_it_is_sent_takes_no_choice():
             with anyio.move_on_after(0.5):
                 await backend.generate(ASKED)
         assert server.sent == [2]
-        with anyio.move_on_after(0.5):  # Alone: nothing is sent at all.
-            await backend.generate(ASKED)
+        with anyio.move_on_after(0.5):  # Alone: nothing is sent at all, and so nothing charged.
+            await backend.generate(left := replace(ASKED, meter=Meter()))
     assert server.sent == [2]
+    assert left.meter.started
+    assert left.meter.usage == Usage()
 
 
 @pytest.mark.usefixtures("virtual_clock")
