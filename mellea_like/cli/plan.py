@@ -28,6 +28,7 @@ Made of a journal of [bold]mellea-like batch[/bold], finished or not: the covera
 \b
 mellea-like plan run.db
 mellea-like plan run.db --target 0.99 --json
+mellea-like plan shards/
 """
 
 EPILOG = (
@@ -40,7 +41,9 @@ EPILOG = (
 class PlanOptions:
     """The options of ``mellea-like plan``."""
 
-    source: Path = argument("RUN", "A journal.")
+    sources: list[Path] = argument(
+        "RUN", "A journal. Several journals, and directories of journals, are one run."
+    )
     target: float = option(
         0.95, "The share of items of which something should pass.", metavar="SHARE"
     )
@@ -54,8 +57,8 @@ def run(options: PlanOptions, _signals: SignalHandler) -> int:
         raise Problem(msg, Exit.USAGE)
     from mellea_like.estimate.draw_plan import plan  # noqa: PLC0415 (few commands need it)
 
-    with reading(options.source):
-        made = plan(options.source, options.target)
+    with reading(options.sources[0]):
+        made = plan(options.sources, options.target)
     text = json.dumps(made.to_dict()) if options.json else printable(str(made))
     write_output(f"{text}\n")
     return Exit.PASSED

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 from array import array
-from collections import Counter
+from collections import ChainMap, Counter
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from mellea_like.core.argument_checks import real_number
@@ -336,10 +335,17 @@ class DrawPlan:
                     f"  #{item.id} {item.label}: {plural(item.draws, 'draw')}, can pass with a"
                     f" probability of {percent(item.hopeful, 1)}"
                 )
+            more = len(self.unsolved) - _LISTED
+            if more > 0:
+                yield f"  ... and {count(more)} more"
 
 
 def plan(
-    run: str | os.PathLike[str] | Journal | Iterable[SamplingResult[Any]],
+    run: str
+    | os.PathLike[str]
+    | Journal
+    | Iterable[str | os.PathLike[str] | Journal]
+    | Iterable[SamplingResult[Any]],
     target: float = 0.95,
     *,
     prices: Mapping[str, Price] | None = None,
@@ -375,7 +381,8 @@ def plan(
     (`anyio.to_thread.run_sync`).
 
     Args:
-        run: a journal or its path, which may be in use, or results of calls.
+        run: a journal or its path, which may be in use; a directory of journals, or several of
+            these, which are read as one run, its items counted through; or results of calls.
         target: the share of items of which something should pass, between 0 and 1.
         prices: the price of each model by its name; those of the journal by default.
 
@@ -452,28 +459,44 @@ class _Findings:
     repairs: Counter[tuple[int, bool]] = field(default_factory=Counter[tuple[int, bool]])
     """How many repairs came after so many failures of their chain, and passed or not."""
 
-    def read(self, run: str | os.PathLike[str] | Journal | Iterable[SamplingResult[Any]]) -> None:
+    def read(self, run: object) -> None:
         """Read all of a run."""
-        path: str | os.PathLike[str] | None = getattr(run, "path", None)
-        if isinstance(run, str | os.PathLike):
-            path = run
-        if path is None:
-            results = cast("Iterable[SamplingResult[Any]]", run)
-            for position, result in enumerate(results):
-                if not isinstance(result, SamplingResult):
-                    msg = f"plan takes a journal or results, not {type(result).__name__}"
+        journals: list[object] = []
+        if isinstance(run, str | os.PathLike) or hasattr(run, "path"):
+            journals.append(run)
+        else:
+            for position, one in enumerate(cast("Iterable[object]", run)):
+                if isinstance(one, SamplingResult):
+                    self._add(position, "", one.to_dict())
+                elif isinstance(one, str | os.PathLike) or hasattr(one, "path"):
+                    journals.append(one)
+                else:
+                    msg = f"plan takes a journal or results, not {type(one).__name__}"
                     raise TypeError(msg)
-                self._add(position, "", result.to_dict())
-            return
-        from mellea_like.batch.journal.reader import read_items, read_run  # noqa: PLC0415 (results need none)
+        if journals:
+            self._read_journals(journals)
 
-        facts = read_run(Path(path), check=False)
-        if self.prices is None:
-            self.prices = prices_of(facts)
-        for item in read_items(Path(path)):
-            with damage("record of a run"):
-                if (trace := trace_so_far(item, facts)) is not None:
-                    self._add(item["id"], item["label"], trace)
+    def _read_journals(self, journals: Iterable[object]) -> None:
+        from mellea_like.batch.journal.reader import (  # noqa: PLC0415 (results need none)
+            journal_paths,
+            read_items,
+            read_run,
+        )
+
+        paths = journal_paths(*journals)
+        runs = [read_run(path, check=False) for path in paths]
+        if self.prices is None and (given := [run["prices"] for run in runs if run["prices"]]):
+            self.prices = prices_of({"prices": ChainMap(*given)})
+        position = 0
+        for path, facts in zip(paths, runs, strict=True):
+            for item in read_items(path):
+                number, label = item["id"], item["label"]
+                if len(paths) > 1:
+                    number, label = position, f"{path.name} #{number}: {label}"
+                position += 1
+                with damage("record of a run"):
+                    if (trace := trace_so_far(item, facts)) is not None:
+                        self._add(number, label, trace)
 
     def _add(self, position: int, label: str, trace: Mapping[str, Any]) -> None:
         """Count an item."""

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mellea_like.batch.journal.reader import read_items, read_run
-from mellea_like.errors import JournalError
+from mellea_like.batch.journal.reader import journal_paths, read_items, read_run
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from mellea_like.batch.journal.journal import Journal
 
@@ -36,8 +35,7 @@ class Run:
     """
 
     def __init__(self, *journals: str | os.PathLike[str] | Journal) -> None:
-        found = {path.resolve(): path for given in journals for path in _paths(given)}
-        self._paths = tuple(found.values())
+        self._paths = journal_paths(*journals)
         if not self._paths:
             msg = "a run is read from one journal at least, and none was named"
             raise ValueError(msg)
@@ -121,21 +119,6 @@ class Run:
 
     def __repr__(self) -> str:
         return f"Run({', '.join(repr(str(path)) for path in self._paths)})"
-
-
-def _paths(given: str | os.PathLike[str] | Journal) -> list[Path]:
-    place: Any = given if isinstance(given, str | os.PathLike) else getattr(given, "path", None)
-    if place is None:
-        msg = f"a run is read from a journal or its path, not from {given!r}"
-        raise TypeError(msg)
-    path = Path(place)
-    if not path.is_dir():
-        return [path]
-    found = sorted(path.glob("*.db"))
-    if not found:
-        msg = f"{path} is a directory without a journal: none of its files ends in .db"
-        raise JournalError(msg)
-    return found
 
 
 def _names(dicts: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -32,6 +32,24 @@ def test_as_json_it_is_what_python_gives(command, journal):
     assert "\x1b" not in out
 
 
+def test_several_journals_are_one_run(command, journal, write_journal, tmp_path):
+    other = write_journal([f"Bay {n}." for n in range(40)], {"loop_budget": 3})
+    for path, name in ((journal, "a.db"), (other, "b.db")):
+        (tmp_path / name).write_bytes(path.read_bytes())
+    code, out, err = command("plan", str(tmp_path), "--target", "0.9", "--json")
+    assert (code, err) == (0, "")
+    whole = json.loads(out)
+    alone = [json.loads(command("plan", str(path), "--json")[1]) for path in (journal, other)]
+    assert whole["items"] == 80
+    assert whole["draws"] == sum(one["draws"] for one in alone)
+    unsolved = {item["id"]: item["label"] for item in whole["unsolved"]}
+    assert len(unsolved) == sum(len(one["unsolved"]) for one in alone) > 10
+    bay = alone[1]["unsolved"][0]
+    assert unsolved[40 + bay["id"]] == f"b.db #{bay['id']}: {bay['label']}"
+    text = command("plan", str(journal), str(other), "--target", "0.9")[1]
+    assert text.endswith(f"  ... and {len(unsolved) - 10} more\n")
+
+
 @pytest.mark.parametrize("target", ["0", "1", "95", "nan"])
 def test_a_target_out_of_range_is_bad_usage(command, journal, target):
     code, out, err = command("plan", str(journal), "--target", target)

@@ -109,6 +109,16 @@ def test_what_can_t_be_parsed_is_refused_at_once(arguments, error, says):
                 "  program.py, line 2, in f: return 1 / x"
             ),
         ),
+        (
+            "def f(x):\n    return f(x + 1)\n\nf(0)",
+            {},
+            (
+                "RecursionError: maximum recursion depth exceeded\n"
+                "  program.py, line 4, in <module>: f(0)\n"
+                "  program.py, line 2, in f: return f(x + 1)\n"
+                "  [Previous line repeated 9"
+            ),
+        ),
         ("import json\njson.loads('{')", {}, "  program.py, line 2, in <module>: json.loads('{')"),
         ("raise SystemExit('no input')", {}, "it ended with exit status 1:\nno input"),
         ("import sys\nsys.exit(3)", {}, "it ended with exit status 3"),

@@ -269,7 +269,7 @@ def test_one_that_fails_with_others_is_not_alone_and_one_that_was_skipped_is_not
         (([], 1.0), ValueError, "between 0 and 1, not 1.0"),
         (([], 95), ValueError, "between 0 and 1, not 95"),
         (([], "95"), TypeError, "plan: target"),
-        ((["run.db"],), TypeError, "a journal or results, not str"),
+        (([3],), TypeError, "a journal or results, not int"),
     ],
 )
 def test_what_cannot_be_planned_from_is_refused(arguments, error, says):

@@ -10,11 +10,13 @@ import sys
 from contextlib import contextmanager
 from itertools import groupby
 from operator import itemgetter
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mellea_like.batch.journal.database import damaged, journal_errors, opened, read_whole
 from mellea_like.batch.journal.records import item_record, own_text, slice_record
+from mellea_like.errors import JournalError
 
 if TYPE_CHECKING:
     import sqlite3
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "StoredItem",
+    "journal_paths",
     "read_block",
     "read_items",
     "read_run",
@@ -62,6 +65,24 @@ class StoredItem(NamedTuple):
     attempts: int
     result: dict[str, Any] | None
     slices: tuple[tuple[int, dict[str, Any]], ...] = ()
+
+
+def journal_paths(*journals: object) -> tuple[Path, ...]:
+    """Find journals: named by their paths or themselves, or all in a directory; each one once."""
+    found: dict[Path, Path] = {}
+    for given in journals:
+        place: Any = given if isinstance(given, str | PathLike) else getattr(given, "path", None)
+        if place is None:
+            msg = f"a run is read from a journal or its path, not from {given!r}"
+            raise TypeError(msg)
+        path = Path(place)
+        inside = sorted(path.glob("*.db")) if path.is_dir() else [path]
+        if not inside:
+            msg = f"{path} is a directory without a journal: none of its files ends in .db"
+            raise JournalError(msg)
+        for one in inside:
+            found.setdefault(one.resolve(), one)
+    return tuple(found.values())
 
 
 def read_run(path: str | Path, *, check: bool = True) -> dict[str, Any]:

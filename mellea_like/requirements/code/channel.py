@@ -23,6 +23,7 @@ import struct
 import sys
 import traceback
 import types
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 if TYPE_CHECKING:
@@ -78,9 +79,15 @@ def frame(descriptor: int) -> bytes:
 def told(exc: BaseException) -> str:
     """Say what was raised, with the last frames of the program's own code."""
     said = traceback.TracebackException.from_exception(exc, compact=True)
-    own = [part for part in said.stack if part.filename == PROGRAM][-FRAMES:]
-    lines = [f"  {PROGRAM}, line {part.lineno}, in {part.name}: {part.line}\n" for part in own]
-    return "".join([*said.format_exception_only(), *lines])
+    own = [part for part in said.stack if part.filename == PROGRAM]
+    lines: list[str] = []
+    for _, same in groupby(own, key=lambda part: (part.lineno, part.name)):
+        part, *again = same
+        line = f"  {PROGRAM}, line {part.lineno}, in {part.name}: {part.line}\n"
+        if again:  # As Python shortens them: a recursion without end has a thousand.
+            line += f"  [Previous line repeated {len(again)} more times]\n"
+        lines.append(line)
+    return "".join([*said.format_exception_only(), *lines[-FRAMES:]])
 
 
 # --- a call from one process to another ----------------------------------------------------------
