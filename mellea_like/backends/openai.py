@@ -6,6 +6,7 @@ import math
 import os
 import ssl
 from contextlib import aclosing, asynccontextmanager, suppress
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit, urlunsplit
@@ -14,13 +15,7 @@ import anyio
 
 from mellea_like.core.argument_checks import real_number, whole_number
 from mellea_like.core.backend import Options
-from mellea_like.core.generation import Generation
-from mellea_like.errors import (
-    AuthenticationFailed,
-    BackendError,
-    BackendUnavailable,
-    InvalidRequest,
-)
+from mellea_like.errors import AuthenticationFailed, BackendError, InvalidRequest
 
 try:
     import httpx2  # What the SDK speaks HTTP with, from version 3 on.
@@ -33,19 +28,13 @@ from mellea_like.backends.loop_clients import LoopClient, LoopClients
 from mellea_like.backends.openai_connection import (
     SENDING,
     Sending,
-    Translator,
     bound_body,
-    close,
     tell_when_sent,
 )
-from mellea_like.backends.openai_wire import (
-    EventDecoder,
-    Replies,
-    Reply,
-    ReplyTooLongError,
-    ServerError,
-    request_body,
-)
+from mellea_like.backends.openai_errors import Translator
+from mellea_like.backends.openai_incoming import Incoming
+from mellea_like.backends.openai_reply import Replies, Reply
+from mellea_like.backends.openai_wire import request_body
 from mellea_like.backends.server_address import (
     OFFICIAL_URL,
     Secret,
@@ -55,16 +44,17 @@ from mellea_like.backends.server_address import (
     without_credentials,
 )
 
-for _module in ("openai.resources.chat", "httpcore2"):
+for _module in ("openai.resources.models", "httpcore2"):
     # The SDK loads these at its first request, and would hold that up.
     with suppress(ImportError):
         import_module(_module)
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Mapping
     from contextlib import AbstractAsyncContextManager
 
     from mellea_like.core.backend import Request
+    from mellea_like.core.generation import Generation
 
 __all__ = ["OpenAIBackend"]
 
@@ -72,9 +62,6 @@ NO_KEY = "no-key-needed"
 """Sent to other servers where there is no key: the SDK insists on one, local servers ignore it."""
 
 CONNECT_SECONDS = 10.0
-
-DRAIN_SECONDS = 0.1
-"""How long to wait, after the reply, for the end of the body: only then can the connection stay."""
 
 MAX_BODY = 128 * 2**20
 """Bytes of an answer, most of which is packaging: a token comes in about 200 to 300."""
@@ -219,10 +206,8 @@ class OpenAIBackend:
 
     async def generate(self, request: Request) -> Generation:
         """Answer one request; see `Backend.generate`."""
-        async with self._stream(request) as pieces:
-            while isinstance(piece := await anext(pieces), str):
-                pass
-            whole: Generation = piece
+        async with self._open(request) as incoming:
+            whole: Generation = await incoming.whole()
             return whole
 
     def stream(
@@ -255,6 +240,15 @@ class OpenAIBackend:
     async def _stream(
         self, request: Request, choices: int | None = None
     ) -> AsyncGenerator[AsyncIterator[Any]]:
+        async with (
+            self._open(request, choices) as incoming,
+            aclosing(incoming.pieces()) as pieces,
+        ):
+            yield pieces
+
+    @asynccontextmanager
+    async def _open(self, request: Request, choices: int | None = None) -> AsyncGenerator[Incoming]:
+        """Send a request; the reply to it is closed when the block is left."""
         options = request.options.over(self.defaults)
         sending = Sending(request)
         ends = anyio.current_time() + (self._total_timeout or math.inf)
@@ -263,16 +257,21 @@ class OpenAIBackend:
                 model = options.model or self._model or await self._first_model(held)
                 body = self._body(request, options, model, choices)
                 response = await self._send(held.client, body, model, sending, ends)
-                chunks = response.aiter_bytes()
                 reply: Reply | Replies = Reply(sending.sent(), model, self._max_characters)
                 if choices is not None:
                     reply = Replies(sending.sent(), model, self._max_characters, choices)
-                translator = self._translator(held.client, model)
+                incoming = Incoming(
+                    response,
+                    reply,
+                    partial(self._translator, held.client, model),
+                    ends=ends,
+                    silence=self._timeout or math.inf,
+                    max_bytes=max(MAX_BODY, PACKAGING * self._max_characters),
+                )
                 try:
-                    async with aclosing(self._read(chunks, reply, translator, ends)) as pieces:
-                        yield pieces
+                    yield incoming
                 finally:
-                    await close(response, chunks)
+                    await incoming.close()
         except BackendError as exc:
             sending.failed(exc)
             raise
@@ -303,12 +302,20 @@ class OpenAIBackend:
         sending: Sending,
         ends: float,
     ) -> Any:
-        create: Any = client.chat.completions.create
+        # What client.chat.completions.create does in the end, without a copy of the body by its
+        # types, which takes as long as a reply's events.
+        post: Any = client.post
         error: BackendError
         token = SENDING.set(sending)
         with anyio.CancelScope(deadline=ends):
             try:
-                return (await create(**body, extra_headers=self._headers())).response
+                return await post(
+                    "/chat/completions",
+                    body=body,
+                    options={"headers": self._headers()},
+                    cast_to=httpx2.Response,
+                    stream=True,
+                )
             except (TypeError, ValueError, RuntimeError) as exc:
                 error = self._translator(client, model).unsendable(exc)
             except Exception as exc:  # noqa: BLE001 (nothing but the SDK's code runs in there)
@@ -318,47 +325,6 @@ class OpenAIBackend:
             # Outside the handler, so that the SDK's exception does not hang on as the context.
             raise error
         raise self._translator(client, model).late()
-
-    async def _read(
-        self,
-        chunks: AsyncGenerator[bytes],
-        reply: Reply | Replies,
-        translator: Translator,
-        ends: float,
-    ) -> AsyncGenerator[Any]:
-        """Read the events of a reply: its pieces, and the whole at the end."""
-        decoder = EventDecoder(max(MAX_BODY, PACKAGING * self._max_characters))
-        silence = self._timeout or math.inf
-        event = ""
-        error: BackendError | None = None
-        try:
-            # Bytes that make up no event are silence, too, which the HTTP library does not see.
-            quiet = anyio.current_time() + silence
-            ended = False
-            while not (ended or reply.done):
-                chunk: bytes | None = None
-                with anyio.CancelScope(deadline=min(quiet, ends)) as time_left:
-                    chunk = await anext(chunks, None)
-                if time_left.cancelled_caught:
-                    raise translator.late() if quiet > ends else translator.silent()
-                ended = chunk is None
-                for event in decoder.finish() if chunk is None else decoder.feed(chunk):
-                    for piece in _each(reply.read(event)):
-                        yield piece
-                    quiet = anyio.current_time() + silence
-            with anyio.move_on_after(DRAIN_SECONDS):
-                async for _ in chunks:
-                    pass
-        except Exception as exc:  # noqa: BLE001 (nothing but HTTP and parsing happens in there)
-            error = _error_of(exc, event, reply, translator)
-        if error is None and not reply.whole:
-            what = "a reply that breaks off" if reply.began else "an answer without a reply"
-            error = translator.malformed(what, decoder.head.decode("utf-8", "replace"))
-        if error is not None:
-            # Outside the handler, so that no foreign exception hangs on as the context.
-            raise error
-        for whole in _each(reply.generation()):
-            yield whole
 
     async def _first_model(self, held: LoopClient[openai.AsyncOpenAI]) -> str:
         if self._is_official():
@@ -459,35 +425,6 @@ class OpenAIBackend:
         return Translator(
             self.base_url, model, self._timeout, filter(None, secrets), self._total_timeout
         )
-
-
-def _each(found: str | Generation | Sequence[Any]) -> Sequence[Any]:
-    """Return what has come of one reply or of several, as a list."""
-    if isinstance(found, (str, Generation)):
-        return [found] if found else []
-    return found
-
-
-def _error_of(
-    exc: Exception, event: str, reply: Reply | Replies, translator: Translator
-) -> BackendError | None:
-    """Say what went wrong while a reply was read; None if the reply is there all the same."""
-    match exc:
-        case ReplyTooLongError():
-            return translator.malformed(str(exc))
-        case ServerError():
-            return translator.of(exc)
-        case ValueError():
-            why = f"an event that can't be read ({translator.clean(str(exc))})"
-            return translator.malformed(why, event)
-        case _ if reply.whole:
-            return None  # What breaks after the reply's end takes only the usage.
-        case _:
-            error = translator.of(exc)
-    if reply.began and isinstance(error, BackendUnavailable):
-        # It has cost its tokens, so that it isn't a broken connection to be tried again.
-        return translator.malformed(f"a reply that breaks off ({error})")
-    return error
 
 
 def _connection_limits(most: int | None) -> httpx2.Limits:

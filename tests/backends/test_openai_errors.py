@@ -17,8 +17,7 @@ import pytest
 from http_server import Answer, OpenAIServer, serving
 
 from mellea_like.backends.openai import OpenAIBackend
-from mellea_like.backends.openai_connection import Translator, retry_after
-from mellea_like.backends.openai_wire import ServerError
+from mellea_like.backends.openai_errors import ServerError, Translator, retry_after
 from mellea_like.core.backend import Options, Request
 from mellea_like.core.conversation import Message
 from mellea_like.errors import (

@@ -12,7 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field
 
-from mellea_like.backends.openai_wire import EventDecoder, Reply, excerpt, response_format
+from mellea_like.backends.openai_events import EventDecoder, excerpt
+from mellea_like.backends.openai_reply import Reply
+from mellea_like.backends.openai_wire import response_format
 from mellea_like.core.format import json_schema
 from mellea_like.core.generation import Meter, TokenLogprob, Usage
 
@@ -122,7 +124,7 @@ def test_a_schemas_name_has_only_letters_that_are_allowed():
 # --- events ------------------------------------------------------------------------------------
 
 
-def events(*chunks: bytes) -> list[str]:
+def events(*chunks: bytes) -> list[bytes]:
     decoder = EventDecoder()
     found = [event for chunk in chunks for event in decoder.feed(chunk)]
     return [*found, *decoder.finish()]
@@ -139,25 +141,41 @@ def events(*chunks: bytes) -> list[str]:
         (b"data: a", ["a"]),
         (b"data\n\n", [""]),
         (b"\n\n\n", []),
-        (b'error: {"code": 400}\n\n', ['{"code": 400}']),
+        (b'error: {"code": 400}\n\ndata: a\n\n', ['{"error": {"code": 400}}', "a"]),
+        (b'event: error\ndata: {"code": 400}\n\n', ['{"error": {"code": 400}}']),
         ("data: grün 眠\n\n".encode(), ["grün 眠"]),
         ("data: a\u2028b\x85c\n\n".encode(), ["a\u2028b\x85c"]),
     ],
 )
 def test_events_are_found_in_a_body(body, expected):
-    assert events(body) == expected
+    assert [event.decode() for event in events(body)] == expected
+
+
+LINES = st.text(st.characters(exclude_characters="\r\n", codec="utf-8"), max_size=8)
+ENDS = st.sampled_from(["\n", "\r\n", "\r"])
+BESIDE = st.sampled_from(["", ": a comment", ":", "id: 7", "event: message", "retry: 1", "date: x"])
 
 
 @given(
-    st.lists(st.text(st.characters(exclude_characters="\r\n", codec="utf-8")), max_size=5),
-    st.sampled_from(["\n", "\r\n", "\r"]),
-    st.lists(st.integers(0, 60), max_size=6),
+    st.lists(st.tuples(st.lists(LINES, min_size=1, max_size=3), BESIDE), max_size=4),
+    st.data(),
+    st.booleans(),
 )
-def test_it_does_not_matter_where_a_body_is_cut(texts, end, cuts):
-    body = "".join(f"data: {text}{end}{end}" for text in texts).encode()
-    places = [0, *sorted(min(cut, len(body)) for cut in cuts), len(body)]
+def test_it_does_not_matter_where_a_body_is_cut_nor_what_stands_beside_the_data(
+    written, data, ended
+):
+    """Several lines of data, comments, other fields, any line ends, and cuts within characters."""
+    end = data.draw(ENDS)
+    parts = (
+        [*filter(None, [beside]), *(f"data: {one}" for one in one_event), ""]
+        for one_event, beside in written
+    )
+    text = "".join(line + end for lines in parts for line in lines)
+    body = (text if ended else text.rstrip("\r\n")).encode()
+    cuts = data.draw(st.lists(st.integers(0, len(body)), max_size=8))
+    places = [0, *sorted(cuts), len(body)]
     chunks = [body[a:b] for a, b in pairwise(places)]
-    assert events(*chunks) == texts
+    assert events(*chunks) == ["\n".join(lines).encode() for lines, _ in written]
 
 
 @given(st.lists(st.binary(max_size=50), max_size=8))
@@ -166,7 +184,7 @@ def test_any_bytes_are_events_or_a_value_error(chunks):
         found = events(*chunks)
     except ValueError:
         return
-    assert all(isinstance(event, str) for event in found)
+    assert all(isinstance(event, bytes) for event in found)
 
 
 def test_an_event_without_an_end_is_given_up():

@@ -1,0 +1,264 @@
+"""What goes wrong with a server of OpenAI's, as this library's errors.
+
+What the errors become:
+
+| what happened | becomes |
+|---|---|
+| 401, 403, no credentials | `AuthenticationFailed` |
+| 429 | `RateLimited`; not retryable when the quota is used up |
+| 408, no answer in time | `BackendTimeout` |
+| 5xx, no connection (in time), a broken one | `BackendUnavailable` |
+| any other status | `InvalidRequest`; retryable for 409, a conflict that passes |
+| an answer that can't be read, or is cut off | `MalformedResponse` |
+"""
+
+from __future__ import annotations
+
+import math
+import socket
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import TYPE_CHECKING, Any, cast
+
+import openai
+
+from mellea_like.backends.openai_events import ServerError, excerpt
+from mellea_like.errors import (
+    AuthenticationFailed,
+    BackendError,
+    BackendTimeout,
+    BackendUnavailable,
+    InvalidRequest,
+    MalformedResponse,
+    MelleaError,
+    RateLimited,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+__all__ = ["Translator", "retry_after"]
+
+MAX_RETRY_AFTER = 86_400.0
+"""A server that asks for more than a day is taken to ask for a day."""
+
+ERROR_STATUSES = range(400, 600)
+
+TRANSPORTS = ("httpx2", "httpcore2", "httpx", "httpcore", "h11", "h2", "anyio", "trio")
+"""Packages whose exceptions mean that the connection failed."""
+
+SPENT = ("insufficient_quota", "billing_hard_limit_reached")
+"""Codes of a 429 that waiting does not help."""
+
+SHORTEST_SECRET = 4
+"""Shorter "secrets" are none, and would be found everywhere."""
+
+
+def retry_after(headers: Mapping[str, str], now: datetime) -> float | None:
+    """Read how long a server asks to wait.
+
+    ``Retry-After`` in seconds or as a date (RFC 9110, section 10.2.3), and OpenAI's
+    ``retry-after-ms``.
+    """
+    seconds = _seconds(headers.get("retry-after-ms", ""), 0.001)
+    if seconds is None:
+        given = headers.get("retry-after", "")
+        seconds = _seconds(given, 1.0)
+        if seconds is None:
+            seconds = _until(given, now)
+    return None if seconds is None else min(seconds, MAX_RETRY_AFTER)
+
+
+def _seconds(text: str, unit: float) -> float | None:
+    if "_" in text or not text.isascii():
+        return None  # Python would read digits of any script, and 1_000.
+    try:
+        seconds = float(text) * unit
+    except ValueError:
+        return None
+    return seconds if math.isfinite(seconds) and seconds >= 0 else None
+
+
+def _until(text: str, now: datetime) -> float | None:
+    try:
+        date = parsedate_to_datetime(text)
+        if date.tzinfo is None:
+            date = date.replace(tzinfo=UTC)
+        return max((date - now).total_seconds(), 0.0)
+    except (ValueError, TypeError, OverflowError, IndexError):
+        return None
+
+
+class Translator:
+    """Turns what went wrong into this library's errors, without keys.
+
+    The errors it makes carry no cause: the SDK's hold the request with its headers, and their text
+    is the server's, which may echo the key. What helps from them is in the message.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        model: str | None,
+        timeout: float | None,
+        secrets: Iterable[str],
+        total: float | None = None,
+    ) -> None:
+        self._url = url
+        self._model = model
+        self._timeout = timeout
+        self._total = total
+        # The longest first, so that one secret inside another leaves no rest.
+        self._secrets = sorted(
+            {s for s in secrets if len(s) >= SHORTEST_SECRET}, key=len, reverse=True
+        )
+
+    def clean(self, text: str) -> str:
+        """Shorten a text and take the secrets out of it."""
+        for secret in self._secrets:
+            text = text.replace(secret, "***")
+        return excerpt(text)
+
+    def of(self, exc: Exception) -> BackendError:
+        """Translate an exception that a request ended with."""
+        said = f"{type(exc).__name__}: {self.clean(str(exc))}"
+        causes = tuple(_causes(exc))
+        match exc:
+            case BackendError():
+                return exc
+            case ServerError():
+                return self._of_event(exc)
+            case openai.APIStatusError():
+                wait = retry_after(exc.response.headers, datetime.now(UTC))
+                codes = (exc.code, exc.type, *_inner_codes(exc.body))
+                return self._by_status(exc.status_code, _message(exc), codes, wait)
+            case openai.OpenAIError() if not isinstance(exc, openai.APIError):
+                if "Token" in type(exc).__name__ or "redential" in str(exc):
+                    return AuthenticationFailed(f"no credentials for {self._url} ({said})")
+                return InvalidRequest(f"the SDK refuses the request to {self._url} ({said})")
+            case _:
+                pass
+        unconnected = any(type(cause).__name__ == "ConnectTimeout" for cause in causes)
+        if _is_timeout(exc) and not unconnected:
+            return self.silent()
+        if unconnected or _is_transport(exc):
+            return self._of_connection(causes)
+        return self.malformed(said)
+
+    def malformed(self, what: str, body: str = "") -> MalformedResponse:
+        """Say that an answer can't be read."""
+        shown = f": {self.clean(body)}" if body else ""
+        return MalformedResponse(f"{self._url} sent {what}{shown}")
+
+    def silent(self) -> BackendTimeout:
+        """Say that the server was silent for too long."""
+        limit = self._timeout
+        within = "in time" if limit is None else f"for {limit:g} s, the backend's timeout"
+        return BackendTimeout(f"{self._url} said nothing {within}")
+
+    def late(self) -> BackendTimeout:
+        """Say that the whole request took too long."""
+        return BackendTimeout(
+            f"{self._url} was not done within {self._total:g} s, the backend's total_timeout"
+        )
+
+    def unsendable(self, exc: Exception) -> InvalidRequest:
+        """Say that a request can't be put into JSON or into HTTP."""
+        return InvalidRequest(
+            f"the request to {self._url} can't be written:"
+            f" {type(exc).__name__}: {self.clean(str(exc))}"
+        )
+
+    def _of_event(self, exc: ServerError) -> BackendError:
+        if type(exc.code) is int and exc.code in ERROR_STATUSES:
+            return self._by_status(exc.code, exc.message, (exc.kind,), None)
+        kinds = f"{exc.code} {exc.kind}"
+        if "rate_limit" in kinds or "insufficient_quota" in kinds:
+            return self._by_status(429, exc.message, (str(exc.code), exc.kind), None)
+        if "invalid_request" in kinds:
+            return self._by_status(400, exc.message, (), None)
+        return BackendUnavailable(
+            f"{self._url} broke off its reply with an error: {self.clean(exc.message)}"
+        )
+
+    def _by_status(
+        self, status: int, message: str, codes: Iterable[str | None], wait: float | None
+    ) -> BackendError:
+        said = f"{self._url} answered {status}: {self.clean(message)}"
+        kind: type[BackendError] = InvalidRequest
+        retryable: bool | None = None
+        match status:
+            case 401 | 403:
+                kind, said = AuthenticationFailed, f"{said}; check the API key"
+            case 429 if any(code in SPENT for code in codes):
+                kind, said, retryable = RateLimited, f"{said}; the quota is used up", False
+            case 429:
+                kind = RateLimited
+            case 408:
+                kind = BackendTimeout
+            case 404:
+                model = "" if self._model is None else f"the model {self._model!r} and "
+                said = f"{said}; check {model}the base URL"
+            case 409:
+                retryable = True
+            case _ if status >= 500:  # noqa: PLR2004 (the class of statuses)
+                kind = BackendUnavailable
+            case _:
+                pass
+        return kind(said, status=status, retryable=retryable, retry_after=wait)
+
+    def _of_connection(self, causes: tuple[BaseException, ...]) -> BackendError:
+        if any(isinstance(cause, ConnectionRefusedError) for cause in causes):
+            why = "connection refused; is the server running?"
+        elif any(isinstance(cause, socket.gaierror) for cause in causes):
+            why = "its name can't be resolved; check the base URL and the network"
+        elif any(type(cause).__name__ == "ConnectTimeout" for cause in causes):
+            why = "no connection in time; check the base URL and the network"
+        else:
+            why = next((self.clean(str(c)) for c in reversed(causes) if str(c)), "")
+            why = f"the connection failed ({why or type(causes[-1]).__name__})"
+        return BackendUnavailable(f"can't reach {self._url}: {why}")
+
+
+def _message(exc: openai.APIStatusError) -> str:
+    fields = _fields(exc.body)
+    message = fields.get("message") or fields.get("detail") or fields.get("error") or exc.body
+    return str(message or "").strip() or "no reason given"
+
+
+def _inner_codes(body: object) -> tuple[Any, Any]:
+    inner = _fields(_fields(body).get("error"))
+    return inner.get("code"), inner.get("type")
+
+
+def _fields(body: object) -> dict[str, Any]:
+    return cast("dict[str, Any]", body) if isinstance(body, dict) else {}
+
+
+def _causes(exc: BaseException) -> Iterator[BaseException]:
+    # An exception and what led to it, the members of groups included. An error of this library's
+    # that is the context is about another request: for instance the one that this is a retry of.
+    seen: set[int] = set()
+    pending: list[BaseException | None] = [exc]
+    while pending:
+        found = pending.pop(0)
+        if found is None or id(found) in seen or isinstance(found, MelleaError):
+            continue
+        seen.add(id(found))
+        yield found
+        pending.append(found.__cause__ or found.__context__)
+        if isinstance(found, BaseExceptionGroup):
+            pending.extend(cast("BaseExceptionGroup[BaseException]", found).exceptions)
+
+
+def _is_timeout(exc: Exception) -> bool:
+    """A timeout of Python's, the SDK's, or the HTTP library's (not all of whose names we have)."""
+    return isinstance(exc, TimeoutError | openai.APITimeoutError) or any(
+        kind.__name__ == "TimeoutException" for kind in type(exc).__mro__
+    )
+
+
+def _is_transport(exc: Exception) -> bool:
+    if isinstance(exc, OSError | EOFError | openai.APIConnectionError):
+        return True
+    return type(exc).__module__.partition(".")[0] in TRANSPORTS

@@ -1,0 +1,277 @@
+"""What is known of the streamed replies of OpenAI's chat protocol, as plain data."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from io import StringIO
+from typing import TYPE_CHECKING, Any, cast
+
+from mellea_like.backends.openai_events import ReplyTooLongError, ServerError, from_event
+from mellea_like.core.generation import Generation, TokenLogprob
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from mellea_like.core.generation import RequestMeter
+
+__all__ = ["Replies", "Reply"]
+
+
+class Reply:
+    """What is known of one streamed reply."""
+
+    def __init__(
+        self,
+        meter: RequestMeter,
+        model: str | None = None,
+        max_characters: float = math.inf,
+        *,
+        index: int = 0,
+    ) -> None:
+        self._meter = meter
+        self._index = index
+        self._max_characters = max_characters
+        self._calls: dict[object, dict[str, Any]] = {}
+        self._characters = 0
+        self._tokens = 0
+        self._refused = False
+        self._text = StringIO()
+        self._model = model
+        self._finish_reason: str | None = None
+        self._logprobs: list[TokenLogprob] = []
+        self.done = False
+        self.began = False
+
+    @property
+    def ended(self) -> bool:
+        """Whether the server has said why the reply ends."""
+        return self._finish_reason is not None
+
+    @property
+    def whole(self) -> bool:
+        """Whether the reply came to its end."""
+        return self.began and (self.done or self.ended)
+
+    @property
+    def counted(self) -> int:
+        """How many tokens have come, as far as chunks tell."""
+        return self._tokens
+
+    def generation(self) -> Generation:
+        """Return the reply as far as it was read."""
+        return Generation(
+            self._text.getvalue(),
+            None,
+            self._meter.usage,
+            self._model,
+            self._finish_reason,
+            logprobs=tuple(self._logprobs),
+        )
+
+    def read(self, data: bytes) -> str:
+        """Take one event; return the piece of the text that came with it."""
+        if _is_end(data):
+            return self.end()
+        chunk = from_event(data)
+        try:
+            piece = self.take(chunk)
+            if usage := chunk.get("usage"):
+                _read_usage(self._meter, usage, final=self.ended)
+        except (AttributeError, TypeError, KeyError) as exc:
+            raise _NoChunkError from exc
+        return piece
+
+    def end(self) -> str:
+        """Note that the stream has ended; return the piece of the text that is left."""
+        self.done = True
+        return self._calls_as_text()
+
+    def take(self, chunk: Any) -> str:
+        """Take what a chunk says of this reply; return the piece of the text."""
+        if chunk.get("error"):
+            raise ServerError(chunk["error"])
+        if isinstance(model := chunk.get("model"), str) and model:
+            self._model = model
+        piece = ""
+        for choice in chunk["choices"] or ():
+            if choice.get("index", 0) == self._index:
+                self.began = True
+                piece += self._read_choice(choice)
+        return piece
+
+    def _read_choice(self, choice: Mapping[str, Any]) -> str:
+        delta: Mapping[str, Any] = choice.get("delta") or {}
+        refusal = _text(delta.get("refusal"))
+        piece = _text(delta.get("content")) + refusal
+        thought = delta.get("reasoning_content") or delta.get("reasoning")
+        if piece or thought:
+            self._count(len(piece) + (len(thought) if isinstance(thought, str) else 0))
+            self._text.write(piece)
+        self._refused = self._refused or bool(refusal)
+        if known := choice.get("logprobs"):
+            entries = known.get("content") or ()
+            self._logprobs += (_token(entry) for entry in entries if "logprob" in entry)
+        for call in delta.get("tool_calls") or ():
+            self._read_call(call.get("index", len(self._calls)), call, call["function"])
+        if delta.get("function_call"):
+            self._read_call(None, {}, delta["function_call"])
+        if choice.get("finish_reason") is not None:
+            self._finish_reason = "refusal" if self._refused else str(choice["finish_reason"])
+            piece += self._calls_as_text()
+        return piece
+
+    def _read_call(self, index: object, call: Mapping[str, Any], part: Mapping[str, Any]) -> None:
+        """Take a piece of a tool call: the first has its id and name, all have arguments."""
+        begun = self._calls.setdefault(index, {"id": None, "name": "", "arguments": StringIO()})
+        begun["id"] = begun["id"] or call.get("id")
+        name, arguments = _text(part.get("name")), _text(part.get("arguments"))
+        self._count(len(name) + len(arguments))
+        begun["name"] += name
+        begun["arguments"].write(arguments)
+
+    def _calls_as_text(self) -> str:
+        """Return the tool calls as JSON, once the reply has ended: they are its text."""
+        if not self._calls:
+            return ""
+        calls = [
+            {
+                "id": call["id"],
+                "type": "function",
+                "function": {"name": call["name"], "arguments": call["arguments"].getvalue()},
+            }
+            for call in self._calls.values()
+        ]
+        self._calls = {}
+        # A forced call ends with "stop", and some servers end all of them so.
+        if self._finish_reason in (None, "stop"):
+            self._finish_reason = "tool_calls"
+        piece = ("\n" if self._text.tell() else "") + json.dumps(calls, ensure_ascii=False)
+        self._text.write(piece)
+        return piece
+
+    def _count(self, characters: int) -> None:
+        # Servers send about a chunk a token; the usage at the end corrects it.
+        self._tokens += 1
+        self._meter.update(output_tokens=self._tokens)
+        self._characters += characters
+        if self._characters > self._max_characters:
+            msg = f"a reply that is longer than {self._max_characters:,} characters"
+            raise ReplyTooLongError(msg)
+
+
+class Replies:
+    """What is known of several replies to one request, whose chunks come interleaved.
+
+    A reply is handed over when it ends, but for the last one, which waits for the usage at the end
+    of the stream. As long as only one has begun there may be no others: then it waits, too.
+    """
+
+    def __init__(
+        self, meter: RequestMeter, model: str | None, max_characters: float, choices: int
+    ) -> None:
+        # Imported lazily: few requests have several choices.
+        from mellea_like.core.generation import RequestMeter  # noqa: PLC0415
+
+        self._meter = meter
+        self._replies = [
+            Reply(RequestMeter(), model, max_characters, index=index) for index in range(choices)
+        ]
+        self._handed_over: set[int] = set()
+        self.done = False
+
+    @property
+    def began(self) -> bool:
+        """Whether one has begun."""
+        return any(reply.began for reply in self._replies)
+
+    @property
+    def whole(self) -> bool:
+        """Whether all that have begun came to their ends."""
+        return self.began and all(reply.whole for reply in self._replies if reply.began)
+
+    def read(self, data: bytes) -> list[tuple[int, str | Generation]]:
+        """Take one event; return what came with it, and of which reply."""
+        if _is_end(data):
+            self.done = True
+            return [(i, piece) for i, reply in enumerate(self._replies) if (piece := reply.end())]
+        found: list[tuple[int, str | Generation]] = []
+        chunk = from_event(data)
+        try:
+            for index, reply in enumerate(self._replies):
+                if piece := reply.take(chunk):
+                    found.append((index, piece))
+            counted = sum(reply.counted for reply in self._replies)
+            self._meter.update(output_tokens=counted)
+            final = all(reply.ended for reply in self._replies if reply.began)
+            # llama.cpp says what the last choice took, and not what all did.
+            _read_usage(self._meter, chunk.get("usage"), final=final and self.began, least=counted)
+        except (AttributeError, TypeError, KeyError) as exc:
+            raise _NoChunkError from exc
+        several = sum(reply.began for reply in self._replies) > 1
+        if several and not all(reply.ended for reply in self._replies):
+            found += self._ended()
+        return found
+
+    def generation(self) -> list[tuple[int, Generation]]:
+        """Return the replies that were not handed over before."""
+        return self._ended()
+
+    def _ended(self) -> list[tuple[int, Generation]]:
+        ended = [
+            (index, replace(reply.generation(), usage=self._meter.usage))
+            for index, reply in enumerate(self._replies)
+            if reply.whole and index not in self._handed_over
+        ]
+        self._handed_over.update(index for index, _ in ended)
+        return ended
+
+
+def _is_end(data: bytes) -> bool:
+    return data.strip() == b"[DONE]"
+
+
+class _NoChunkError(ValueError):
+    def __init__(self) -> None:
+        super().__init__("an event isn't a chunk of a chat reply")
+
+
+def _read_usage(meter: RequestMeter, usage: Any, *, final: bool, least: int = 0) -> None:
+    if not isinstance(usage, dict):
+        return
+    counts = cast("dict[str, Any]", usage)
+    sent, received = counts.get("prompt_tokens"), counts.get("completion_tokens")
+    if type(sent) is not int or type(received) is not int or sent < 0 or received < 0:
+        return
+    received = max(received, least)
+    # Some servers send a running count with every chunk; the one at the end is final.
+    if not final:
+        meter.update(input_tokens=sent, output_tokens=received)
+        return
+    meter.settle(
+        input_tokens=sent,
+        output_tokens=received,
+        cached_input_tokens=_part(counts, "prompt_tokens_details", "cached_tokens", sent),
+        reasoning_tokens=_part(counts, "completion_tokens_details", "reasoning_tokens", received),
+    )
+
+
+def _part(counts: dict[str, Any], details: str, name: str, whole: int) -> int:
+    """Read how many of some tokens are of a kind; 0 where that isn't said, or can't be."""
+    said: Any = counts.get(details)
+    part = cast("dict[str, Any]", said).get(name) if isinstance(said, dict) else None
+    return part if type(part) is int and 0 <= part <= whole else 0
+
+
+def _text(value: Any) -> str:
+    if value is None or isinstance(value, str):
+        return value or ""
+    msg = f"a text is {type(value).__name__}"
+    raise TypeError(msg)
+
+
+def _token(entry: Mapping[str, Any]) -> TokenLogprob:
+    top = entry.get("top_logprobs") or ()
+    alternatives = tuple((_text(other["token"]), float(other["logprob"])) for other in top)
+    return TokenLogprob(_text(entry["token"]), float(entry["logprob"]), alternatives)
