@@ -1,11 +1,12 @@
-"""What surrounds the engine: a batch's journal, Ray, the gateway, a report.
+"""What surrounds the engine: a batch's journal, Ray, the client, the gateway, a report.
 
     python benchmarks/surroundings.py            print the table
     python benchmarks/surroundings.py --check    and exit 1 where a figure misses its target
 
 Each figure stands beside what it is to be judged by, measured in the same run: batches beside
 workers that share the items, written by hand; Ray beside one process; a request through the gateway
-beside the same one at the upstream alone. The modules named ``_..._rows.py`` say how.
+beside the same one at the upstream alone; what a request costs its client beside the bare HTTP
+library. The modules named ``_..._rows.py`` say how.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ import sys
 from typing import NamedTuple
 
 import _batch_rows
+import _client_rows
 import _gateway_rows
 import _report_size
 
-PARTS = ("batch", "ray", "gateway", "report")
+PARTS = ("batch", "ray", "client", "gateway", "report")
 
 
 class Row(NamedTuple):
@@ -103,6 +105,32 @@ def ray() -> list[Row]:
     return rows
 
 
+def client() -> list[Row]:
+    found = _client_rows.measure()
+    rows: list[Row] = []
+    for at_a_time in (1, 32):
+        bare = found[f"bare httpx2, {at_a_time}"]
+        rows.append(Row(f"bare httpx2, {at_a_time} at a time", f"{bare:.2f} ms of CPU", "", "", ""))
+        for kind, most in (
+            ("the SDK's stream", None),
+            ("OpenAIBackend", 1.6),
+            ("OpenAIBackend, streamed", 1.9),
+        ):
+            spent = found[f"{kind}, {at_a_time}"]
+            ratio = spent / bare
+            rows.append(
+                Row(
+                    f"{kind}, {at_a_time} at a time",
+                    f"{spent:.2f} ms of CPU",
+                    "bare httpx2",
+                    f"{ratio:.2f}",
+                    "" if most is None else f"at most {most}",
+                    most is None or ratio <= most,
+                )
+            )
+    return rows
+
+
 def gateway() -> list[Row]:
     found = _gateway_rows.measure()
     added = found["added"]
@@ -147,7 +175,13 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="exit 1 where a figure misses")
     parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, help="some parts only")
     arguments = parser.parse_args()
-    measured = {"batch": batch, "ray": ray, "gateway": gateway, "report": report}
+    measured = {
+        "batch": batch,
+        "ray": ray,
+        "client": client,
+        "gateway": gateway,
+        "report": report,
+    }
     missed: list[str] = []
     print("| what | figure | beside | ratio | target |")
     print("|---|--:|---|--:|---|")

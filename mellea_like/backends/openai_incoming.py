@@ -22,6 +22,9 @@ __all__ = ["Incoming", "close"]
 CLOSE_SECONDS = 1.0
 """How long closing a response may take; what is not closed by then is cut."""
 
+SLACK = 0.01
+"""By which part of itself the longest silence may be exceeded."""
+
 DRAIN_SECONDS = 0.1
 """How long to wait, after the reply, for the end of the body: only then can the connection stay."""
 
@@ -104,7 +107,8 @@ class Incoming:
         reply = self._reply
         error: BackendError | None = None
         # Bytes that make up no event are silence, too, which the HTTP library does not see.
-        with anyio.CancelScope(deadline=min(self._silent_at, self._ends)) as time_left:
+        silent_at = self._silent_at
+        with anyio.CancelScope(deadline=min(silent_at, self._ends)) as time_left:
             try:
                 while not (self._over or reply.done or (found and not everything)):
                     chunk = await anext(self._chunks, None)
@@ -115,13 +119,17 @@ class Incoming:
                             found.append(piece)
                     if events:
                         self._silent_at = anyio.current_time() + self._silence
-                        time_left.deadline = min(self._silent_at, self._ends)
+                        if silent_at < self._silent_at:
+                            # Setting it takes as long as reading an event, so that it is set too
+                            # late by a little, and seldom.
+                            silent_at = self._silent_at + self._silence * SLACK
+                            time_left.deadline = min(silent_at, self._ends)
             except Exception as exc:  # noqa: BLE001 (nothing but HTTP and parsing happens in there)
                 self._over = True
                 error = self._error_of(exc)
         if time_left.cancelled_caught:
             translator = self._translator()
-            error = translator.late() if self._silent_at > self._ends else translator.silent()
+            error = translator.late() if silent_at > self._ends else translator.silent()
         if error is not None and found and not everything:
             self._error, self._over = error, False  # What came before it comes first.
         elif error is not None:

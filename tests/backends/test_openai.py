@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import sys
 import time
 
 import anyio
@@ -374,3 +375,26 @@ async def test_a_body_that_does_not_end_after_the_reply_is_not_waited_for():
         assert (await backend.generate(ask())).text == "a b"
         assert anyio.current_time() - begun < 2
         await server.wait_until(lambda: server.disconnected == 1)
+
+
+FIRST = """
+import asyncio, sys
+from mellea_like import Message, Request
+from mellea_like.backends import OpenAIBackend
+
+async def main():
+    backend = OpenAIBackend("m", base_url=sys.argv[1], trust_env=False)
+    before = set(sys.modules)
+    await backend.generate(Request((Message("user", "Say something."),)))
+    await backend.aclose()
+    print(*sorted(name for name in set(sys.modules) - before if not name.startswith("anyio")))
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_the_first_request_imports_nothing_of_the_sdk():
+    with OpenAIServer() as server:
+        done = await anyio.run_process([sys.executable, "-c", FIRST, server.url])
+    assert done.stdout.decode().split() == []

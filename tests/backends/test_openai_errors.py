@@ -390,3 +390,22 @@ async def test_a_key_that_the_client_fetches_for_each_request_does_not_show_eith
             await backend.aclose()
     assert server.headers[0]["authorization"] == f"Bearer {KEY}"
     assert KEY not in repr(caught.value)
+
+
+@pytest.mark.anyio
+async def test_what_came_before_an_error_in_the_same_bytes_is_handed_over_before_it():
+    async def write(send):
+        send.head(200, "text/event-stream", {})
+        good = 'data: {"choices": [{"index": 0, "delta": {"content": "a"}}]}\n\n'
+        both = f'{good}event: error\ndata: {{"message": "overloaded", "code": 503}}\n\n'.encode()
+        await send.raw(b"%x\r\n%b\r\n0\r\n\r\n" % (len(both), both))
+
+    pieces = []
+    async with serving(Answer(write=write)) as (_, backend):
+        with pytest.raises(BackendUnavailable, match="overloaded"):
+            async with backend.stream(ask()) as reply:
+                async for piece in reply:
+                    pieces.append(piece)  # noqa: PERF401 (the error comes in between)
+        with pytest.raises(BackendUnavailable, match="overloaded"):
+            await backend.generate(ask())
+    assert pieces == ["a"]
