@@ -104,38 +104,40 @@ class Incoming:
         if self._error is not None:
             raise self._error
         found: list[Any] = []
-        reply = self._reply
         error: BackendError | None = None
-        # Bytes that make up no event are silence, too, which the HTTP library does not see.
-        silent_at = self._silent_at
-        with anyio.CancelScope(deadline=min(silent_at, self._ends)) as time_left:
+        with anyio.CancelScope(deadline=min(self._silent_at, self._ends)) as time_left:
             try:
-                while not (self._over or reply.done or (found and not everything)):
-                    chunk = await anext(self._chunks, None)
-                    self._over = chunk is None
-                    events = self._decoder.finish() if chunk is None else self._decoder.feed(chunk)
-                    for self._event in events:
-                        if piece := reply.read(self._event):
-                            found.append(piece)
-                    if events:
-                        self._silent_at = anyio.current_time() + self._silence
-                        if silent_at < self._silent_at:
-                            # Setting it takes as long as reading an event, so that it is set too
-                            # late by a little, and seldom.
-                            silent_at = self._silent_at + self._silence * SLACK
-                            time_left.deadline = min(silent_at, self._ends)
+                while not (self._over or self._reply.done or (found and not everything)):
+                    if self._take(await anext(self._chunks, None), found):
+                        self._postpone(time_left)
             except Exception as exc:  # noqa: BLE001 (nothing but HTTP and parsing happens in there)
                 self._over = True
                 error = self._error_of(exc)
         if time_left.cancelled_caught:
             translator = self._translator()
-            error = translator.late() if silent_at > self._ends else translator.silent()
+            error = translator.late() if self._silent_at > self._ends else translator.silent()
         if error is not None and found and not everything:
             self._error, self._over = error, False  # What came before it comes first.
         elif error is not None:
             # Outside the handler, so that no foreign exception hangs on as the context.
             raise error
         return found
+
+    def _take(self, chunk: bytes | None, found: list[Any]) -> bool:
+        """Read a part of the body; tell whether an event ended in it."""
+        self._over = chunk is None
+        events = self._decoder.finish() if chunk is None else self._decoder.feed(chunk)
+        for self._event in events:
+            if piece := self._reply.read(self._event):
+                found.append(piece)
+        return bool(events)
+
+    def _postpone(self, time_left: anyio.CancelScope) -> None:
+        """Note that there was an event; bytes of none are silence, too."""
+        self._silent_at = anyio.current_time() + self._silence
+        if time_left.deadline < min(self._silent_at, self._ends):
+            # Setting it takes as long as reading an event: it is set seldom, and late by a little.
+            time_left.deadline = min(self._silent_at + self._silence * SLACK, self._ends)
 
     async def _finish(self) -> None:
         """Read what is left of the body, and make sure that the reply is whole."""
