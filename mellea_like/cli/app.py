@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from importlib import import_module
 from importlib.metadata import version
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from mellea_like.cli.exits import Problem
+
+if TYPE_CHECKING:
+    from mellea_like.cli.batch.options import BatchOptions
+    from mellea_like.cli.signals import SignalHandler
+
 __all__ = ["app"]
 
-# Where each command stands: its HELP, its EPILOG, its run() and a class of its options.
+# Where the options of each command are, beside its HELP, its EPILOG and its run().
 COMMANDS = {
     "sample": (
         "sample.command.SampleOptions",
@@ -80,12 +86,22 @@ def command(name: str) -> Any:
         alone,
         name,
         getattr(module, options),
-        module.run,
+        _run_batch if name == "batch" else module.run,
         help=module.HELP,
         epilog=module.EPILOG,
         **more,
     )
     return typer.main.get_command(alone)
+
+
+def _run_batch(options: BatchOptions, signals: SignalHandler) -> int:
+    """Run the command, whose options need less than the rest of it."""
+    try:
+        from mellea_like.cli.batch.command import run_batch  # noqa: PLC0415 (jinja2, and all of a batch)
+    except ModuleNotFoundError as exc:
+        msg = f"batch needs {exc.name}: pip install 'mellea-like[cli]'"
+        raise Problem(msg) from exc
+    return run_batch(options, signals)
 
 
 def _show_version(wanted: bool) -> None:  # noqa: FBT001 (typer's signature)

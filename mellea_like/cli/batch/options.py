@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path  # noqa: TC003 (typer reads the annotations)
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from mellea_like.batch.batch_run import Order  # noqa: TC001 (typer reads the annotations)
 from mellea_like.batch.journal.records import KeptText  # noqa: TC001 (typer reads the annotations)
@@ -13,10 +13,7 @@ from mellea_like.cli.draw_options import DRAWS, LOOP, PANELS, DrawOptions
 from mellea_like.cli.exits import Exit, Problem
 from mellea_like.cli.option_fields import REQUIRED, argument, option
 
-if TYPE_CHECKING:
-    from mellea_like.cli.signals import SignalHandler
-
-__all__ = ["EPILOG", "HELP", "STANDARD", "BatchOptions", "OnBadLine", "run"]
+__all__ = ["EPILOG", "HELP", "STANDARD", "BatchOptions", "OnBadLine"]
 
 STANDARD = "-"
 """Standard input, or standard output."""
@@ -198,13 +195,3 @@ class BatchOptions(DrawOptions):
                 return similarity
         msg = f"--unique takes exact, or a similarity between 0 and 1, not {self.unique!r}"
         raise Problem(msg, Exit.USAGE)
-
-
-def run(options: BatchOptions, signals: SignalHandler) -> int:
-    """Run the command."""
-    try:
-        from mellea_like.cli.batch.command import run_batch  # noqa: PLC0415 (jinja2, and all of a batch)
-    except ModuleNotFoundError as exc:
-        msg = f"batch needs {exc.name}: pip install 'mellea-like[cli]'"
-        raise Problem(msg) from exc
-    return run_batch(options, signals)
