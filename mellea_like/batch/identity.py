@@ -14,6 +14,7 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from datetime import date, datetime, time
 from enum import Enum
@@ -23,7 +24,7 @@ from types import CodeType, FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from mellea_like.core.backend import Options, innermost, is_backend
-from mellea_like.core.conversation import Context, Message, is_action
+from mellea_like.core.conversation import Context, Message, as_action, is_action
 from mellea_like.core.format import json_schema
 from mellea_like.core.requirement import Requirement
 
@@ -145,6 +146,10 @@ def label_of(item: object) -> str:
             return _line(text)
     if isinstance(item, str):
         return _line(item)
+    if isinstance(item, Mapping | list | tuple):
+        with suppress(TypeError, ValueError):  # It isn't a message, nor several.
+            *_, last = as_action(item).render(_EMPTY)
+            return _line(last.text)
     row = row_of(item)
     if row is None:
         return _line(type(item).__name__)

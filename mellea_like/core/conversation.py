@@ -169,6 +169,7 @@ class Message:
             raise ValueError(msg)  # noqa: TRY004 (it is data that is wrong)
         role: Any = message.get("role")
         content: Any = message.get("content") or message.get("refusal") or ""
+        thought: Any = message.get("reasoning_content")
         try:
             return cls(
                 _SAME_ROLES.get(role, role),
@@ -176,7 +177,7 @@ class Message:
                 message.get("name"),
                 tuple(map(ToolCall.from_dict, message.get("tool_calls") or ())),
                 message.get("tool_call_id"),
-                message.get("reasoning_content") or message.get("reasoning"),
+                message.get("reasoning") if thought is None else thought,
             )
         except TypeError as exc:
             msg = f"a message can't be read: {exc}"

@@ -26,6 +26,22 @@ _IMAGES = (
 )
 """How the data of each kind of image begins; a WebP's kind stands behind its length."""
 
+_OFFICE = "application/vnd.openxmlformats-officedocument"
+_FILES = {
+    "csv": "text/csv",
+    "docx": f"{_OFFICE}.wordprocessingml.document",
+    "html": "text/html",
+    "json": "application/json",
+    "md": "text/markdown",
+    "pdf": "application/pdf",
+    "pptx": f"{_OFFICE}.presentationml.presentation",
+    "txt": "text/plain",
+    "xlsx": f"{_OFFICE}.spreadsheetml.sheet",
+    "xml": "text/xml",
+}
+"""The types of files by the ends of their names. (Python's ``mimetypes`` reads the system's files,
+which takes time and differs from one system to the next.)"""
+
 _MEDIA_TYPE = re.compile(r"[\w.+-]+/[\w.+-]+")
 _DATA_URL = re.compile(r"data:(?P<type>[^;,]*)(?:;[^;,]*?)*?;base64,(?P<data>.*)", re.DOTALL)
 
@@ -156,8 +172,8 @@ class File:
         file_id: the id of a file that was uploaded to the server before.
         filename: what the file is called.
         media_type: what the data is, such as ``"application/pdf"``. Where it isn't said, the
-            ending of the file's name tells, or the first bytes of a PDF. A file with a
-            ``file_id`` has none.
+            ending of the file's name tells (of texts, PDF and Office files), or the first bytes of
+            a PDF. A file with a ``file_id`` has none.
 
     Raises:
         TypeError: an argument is of the wrong type.
@@ -306,10 +322,7 @@ def _image_type(data: bytes) -> str:
 def _file_type(data: bytes, filename: str | None) -> str:
     if data.startswith(b"%PDF-"):
         return "application/pdf"
-    # Imported lazily, and without the system's own tables, which are files.
-    from mimetypes import MimeTypes  # noqa: PLC0415
-
-    return (filename and MimeTypes().guess_type(filename)[0]) or ""
+    return _FILES.get((filename or "").rpartition(".")[2].lower(), "")
 
 
 def _base64(data: bytes) -> str:

@@ -24,6 +24,7 @@ from mellea_like.core.format import parse_json
 from mellea_like.core.generation import USAGE, USAGE_DETAILS, Generation, Usage
 from mellea_like.core.requirement import Requirement
 from mellea_like.core.slice import Outcome, Slice
+from mellea_like.core.tools import ToolCall
 from mellea_like.core.validation import ValidationResult, ValidationStatus
 from mellea_like.errors import BackendError, MelleaError, RequirementError
 
@@ -70,6 +71,9 @@ _AS_WRITTEN = ("stop_reason", "sampling_id", "elapsed", "undelivered", "stop_det
 
 _WHERE_KNOWN = ("stage", "asked")
 
+_SAID_BESIDES = ("refusal", "reasoning")
+"""What a reply may have said besides its text; its tool calls are written in another way."""
+
 
 def to_dict(result: SamplingResult[Any]) -> dict[str, Any]:
     """Write a call's record as plain data."""
@@ -82,11 +86,13 @@ def to_dict(result: SamplingResult[Any]) -> dict[str, Any]:
     return written
 
 
-def outline(result: SamplingResult[Any]) -> tuple[dict[str, Any], list[list[int]]]:
+def outline(
+    result: SamplingResult[Any], write: Callable[[Message], dict[str, Any]] = Message.as_dict
+) -> tuple[dict[str, Any], list[list[int]]]:
     """Write a call's record without its slices and what they have cost.
 
     Then follows for each slice its iteration, and the places of its context and of its prompt among
-    the ``prompts``.
+    the ``prompts``. What writes a message may do so in another way than a record has it.
     """
     prompts: dict[tuple[Message, ...], int] = {}
 
@@ -105,7 +111,7 @@ def outline(result: SamplingResult[Any]) -> tuple[dict[str, Any], list[list[int]
         "elapsed": result.elapsed,
         "undelivered": result.undelivered,
         "best_index": result.best_index,
-        "prompts": [[m.as_dict() for m in ms] for ms in prompts],
+        "prompts": [[write(m) for m in ms] for ms in prompts],
         "decision": None if result.decision is None else decision_to_dict(result.decision),
     }
     return written, places
@@ -152,6 +158,10 @@ def slice_to_dict(s: Slice) -> dict[str, Any]:
     if reply is not None and reply.has_value:
         written["value"] = _plain(reply.value)
         written["parsed"] = reply.parsed
+    if reply is not None:
+        if reply.tool_calls:
+            written["tool_calls"] = [call.as_dict() for call in reply.tool_calls]
+        written |= {n: v for n in _SAID_BESIDES if (v := getattr(reply, n)) is not None}
     return written
 
 
@@ -289,7 +299,7 @@ def _in_json(plain: Json) -> Json:
 
 def _fields(data: Mapping[str, Any], format: Any) -> dict[str, Any]:
     """Read the fields of a result, but for those that are what they were written as."""
-    prompts = [tuple(Message(**m) for m in messages) for messages in data["prompts"]]
+    prompts = [tuple(map(_message, messages)) for messages in data["prompts"]]
     contexts = [Context(messages) for messages in prompts]
     requirements: dict[tuple[str, str, float], Requirement] = {}
 
@@ -355,7 +365,21 @@ def _generation(s: Mapping[str, Any], format: Any) -> Generation | None:
         value = _value(format, s["text"], value)
     usage = usage_from_dict(s["generation_usage"])
     parsed = s.get("parsed", "value" in s)
-    return Generation(s["text"], value, usage, s["model"], s["finish_reason"], parsed=parsed)
+    return Generation(
+        s["text"],
+        value,
+        usage,
+        s["model"],
+        s["finish_reason"],
+        parsed=parsed,
+        tool_calls=tuple(map(ToolCall.from_dict, s.get("tool_calls", ()))),
+        refusal=s.get("refusal"),
+        reasoning=s.get("reasoning"),
+    )
+
+
+def _message(written: Mapping[str, Any]) -> Message:
+    return Message.from_dict({**written, "content": written["content"]})
 
 
 def _verdict(v: Mapping[str, Any]) -> ValidationResult:

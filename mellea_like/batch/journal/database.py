@@ -34,11 +34,12 @@ __all__ = [
 APPLICATION_ID = 0x4D4C6A6C
 """What the file says that it is: ``MLjl``, at byte 68 (https://sqlite.org/fileformat2.html)."""
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 """The version of these tables, in the file's ``user_version``."""
 
-READ_VERSIONS = (2, FORMAT_VERSION)
-"""Those that are read. Version 2 had slices without a rowid, and left nothing out of its JSON."""
+READ_VERSIONS = (2, 3, FORMAT_VERSION)
+"""Those that are read. Version 2 had slices without a rowid, and left nothing out of its JSON;
+before version 4 there was no table of parts."""
 
 TABLES = {
     "run": """CREATE TABLE run (
@@ -75,6 +76,10 @@ TABLES = {
   elapsed REAL NOT NULL,
   error TEXT,
   trace TEXT
+)""",
+    "parts": """CREATE TABLE parts (
+  sha256 TEXT NOT NULL PRIMARY KEY,
+  data BLOB NOT NULL
 )""",
 }
 """Each table by its name, as SQLite's own schema table has it.
@@ -165,7 +170,10 @@ def raise_version(connection: sqlite3.Connection) -> None:
     """Have a journal say that rows of this version are in it."""
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if version != FORMAT_VERSION:
+        connection.execute("BEGIN IMMEDIATE")
+        connection.execute(TABLES["parts"])
         connection.execute(f"PRAGMA user_version = {FORMAT_VERSION}")
+        connection.execute("COMMIT")
 
 
 def _has_log(path: Path) -> bool:
@@ -274,6 +282,8 @@ def _check(connection: sqlite3.Connection, path: Path) -> None:
     found = dict(connection.execute(tables))
     if "slices" in found:
         found["slices"] = found["slices"].removesuffix(" WITHOUT ROWID")
+    if version != FORMAT_VERSION:
+        found.setdefault("parts", TABLES["parts"])
     if found != TABLES:
         raise damaged(path, "its tables are not those of a journal")
 

@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Any, Self, get_args
 import anyio
 from anyio import to_thread
 
-from mellea_like.batch.journal.records import KeptText, own_text, result_rows, slice_row, to_json
+from mellea_like.batch.journal.records import (
+    KeptText,
+    input_row,
+    own_text,
+    result_rows,
+    slice_row,
+)
 from mellea_like.batch.journal.writer import JournalFile, timestamp
 from mellea_like.core.prices import checked_prices
 from mellea_like.errors import JournalError
@@ -32,6 +38,7 @@ __all__ = ["Journal", "OpenJournal"]
 _INSERT_ITEM = "INSERT OR IGNORE INTO items VALUES (?, ?, ?, ?)"
 _INSERT_ATTEMPT = "INSERT OR IGNORE INTO attempts VALUES (?, ?, ?)"
 _INSERT_SLICE = "INSERT INTO slices VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+_INSERT_PART = "INSERT OR IGNORE INTO parts VALUES (?, ?)"
 _INSERT_RESULT = "INSERT INTO results VALUES (?, ?, ?, ?, ?, ?)"
 
 LINGER = 0.05
@@ -47,7 +54,8 @@ class Journal:
     It is an SQLite file that only its owner may read. A result is handed on only after it is on
     the disk, so that a run that was killed at any moment loses none and repeats none: only what was
     under way is sampled again. One process at a time writes it; `read_run` and `read_items` read it
-    at any time.
+    at any time. The data of large images, sounds and files is written once, however many
+    conversations have it.
 
     ::
 
@@ -160,6 +168,7 @@ class OpenJournal:
         # Of each attempt under way: when it began, and the iterations that are noted.
         # ... and the item's own text.
         self._running: dict[tuple[int, int], tuple[float, set[int], str | None]] = {}
+        self._parts: set[str] = set()
 
     async def __aenter__(self) -> Self:
         self._ready = anyio.Event()
@@ -229,8 +238,9 @@ class OpenJournal:
         goes on: then the iterations ``known`` are in the journal already.
         """
         self._usable()
-        row = None if data is None else to_json(data)
+        row, parts = input_row(data)
         label = label.encode("utf-8", "backslashreplace").decode()
+        self._put_parts(parts)
         self._put(_INSERT_ITEM, [(item_id, digest, label, row)])
         self._put(_INSERT_ATTEMPT, [(item_id, attempt, timestamp())])
         self._running[item_id, attempt] = anyio.current_time(), set(known), own_text(data)
@@ -258,7 +268,10 @@ class OpenJournal:
         began, known, own = self._running.pop((item_id, attempt))
         took = anyio.current_time() - began
         elapsed = took if isinstance(outcome, Exception) else float(outcome.elapsed)
-        slices, row = result_rows(item_id, attempt, outcome, elapsed, known, self._text, own=own)
+        slices, row, parts = result_rows(
+            item_id, attempt, outcome, elapsed, known, self._text, own=own
+        )
+        self._put_parts(parts)
         self._put(_INSERT_SLICE, slices)
         self._put(_INSERT_RESULT, [row])
         self._queued.told.append(then)
@@ -310,6 +323,12 @@ class OpenJournal:
         self._work.set()
         if queued.size >= MANY:
             queued.due.set()
+
+    def _put_parts(self, parts: Mapping[str, bytes]) -> None:
+        """Queue the data of large parts, unless it was before."""
+        if new := parts.keys() - self._parts:
+            self._put(_INSERT_PART, [(sha256, parts[sha256]) for sha256 in new])
+            self._parts |= new
 
     async def _live(self) -> None:
         """Open the file, write to it, and close it: nothing interrupts that halfway."""

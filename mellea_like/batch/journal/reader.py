@@ -5,9 +5,11 @@ Reading needs no lock and changes neither the journal nor what was last written 
 
 from __future__ import annotations
 
+import base64
 import json
 import sys
 from contextlib import contextmanager
+from functools import cache
 from itertools import groupby
 from operator import itemgetter
 from os import PathLike
@@ -46,6 +48,8 @@ _ITEMS = (
 _ATTEMPTS = "SELECT * FROM attempts WHERE item BETWEEN ? AND ? ORDER BY item, attempt"
 _SLICES = "SELECT * FROM slices WHERE item BETWEEN ? AND ? ORDER BY item, attempt, iteration"
 
+
+_PART = "SELECT data FROM parts WHERE sha256 = ?"
 
 _UNFINISHED = (
     "SELECT id, digest, (SELECT max(attempt) FROM attempts WHERE item = id), data FROM items"
@@ -124,13 +128,18 @@ def read_run(path: str | Path, *, check: bool = True) -> dict[str, Any]:
     }
 
 
-def read_items(path: str | Path, *, only: int | None = None) -> Iterator[dict[str, Any]]:
+def read_items(
+    path: str | Path, *, only: int | None = None, parts: bool = True
+) -> Iterator[dict[str, Any]]:
     """Read what a journal knows of each item, a block at a time.
 
     Args:
         path: the journal's path. It may be in use: each block is as of when it is read.
         only: the id of a single item to read; the rest of the file is neither read nor checked,
             unless the item isn't there.
+        parts: whether to read the data of large images, sounds and files. False is for those who
+            show them as placeholders: what refers to the data then stands in its place, a dict with
+            its ``sha256`` and how many ``bytes`` it has.
 
     Yields:
         For each item that was begun, in the order of the input: ``id`` (its position there, from
@@ -147,7 +156,7 @@ def read_items(path: str | Path, *, only: int | None = None) -> Iterator[dict[st
     path = Path(path)
     first, end = (0, sys.maxsize) if only is None else (only, only + 1)
     with opened(path, whole=only is None) as connection:
-        while block := read_block(connection, path, (first, end, BLOCK)):
+        while block := read_block(connection, path, (first, end, BLOCK), parts=parts):
             for _, record in block:
                 yield record
             first = block[-1][1]["id"] + 1
@@ -156,7 +165,11 @@ def read_items(path: str | Path, *, only: int | None = None) -> Iterator[dict[st
 
 
 def read_block(
-    connection: sqlite3.Connection, path: Path, which: tuple[int, int, int]
+    connection: sqlite3.Connection,
+    path: Path,
+    which: tuple[int, int, int],
+    *,
+    parts: bool = True,
 ) -> list[tuple[str, dict[str, Any]]]:
     """Read some items, as of one moment: of each its digest, and what `read_items` gives.
 
@@ -169,6 +182,14 @@ def read_block(
         span = rows[0][0], rows[-1][0]
         attempts = _by_item(connection.execute(_ATTEMPTS, span))
         slices = _by_item(connection.execute(_SLICES, span))
+
+    @cache
+    def data_of(sha256: str) -> str:
+        found = connection.execute(_PART, (sha256,)).fetchone()
+        if found is None:
+            raise KeyError(sha256)
+        return base64.b64encode(found[0]).decode("ascii")
+
     try:
         return [
             (
@@ -178,6 +199,7 @@ def read_block(
                     None if row[4] is None else row[4:],
                     attempts.get(row[0], ()),
                     slices.get(row[0], ()),
+                    data_of if parts else None,
                 ),
             )
             for row in rows

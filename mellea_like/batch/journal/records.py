@@ -9,6 +9,7 @@ import pydantic_core
 
 from mellea_like.batch.identity import label_of
 from mellea_like.batch.item import record_of
+from mellea_like.batch.journal.parts import LARGE, LargeParts, restored
 from mellea_like.core.generation import USAGE, USAGE_DETAILS, Usage
 from mellea_like.core.trace import (
     FORMAT,
@@ -22,7 +23,7 @@ from mellea_like.core.trace import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
     from mellea_like.core.result import SamplingResult
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 __all__ = [
     "KeptText",
     "Row",
+    "input_row",
     "item_record",
     "own_text",
     "result_rows",
@@ -46,7 +48,7 @@ Row: TypeAlias = "tuple[Any, ...]"
 MOST_TOKENS = 2**48
 """What is counted of a slice's tokens at most: a server may say anything, and sums must fit."""
 
-_SLICE_TEXTS = ("text", "value", "action")
+_SLICE_TEXTS = ("text", "value", "action", "tool_calls", "refusal", "reasoning")
 """The parts of a slice that are words: those of the model, and those it was asked with."""
 
 # What is mostly so is left out of the JSON, and comes back when it is read.
@@ -87,6 +89,18 @@ def _unusual(plain: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, An
     return {name: part for name, part in plain.items() if usual.get(name, nothing) != part}
 
 
+def input_row(data: object) -> tuple[str | None, dict[str, bytes]]:
+    """Write an item's row of the input; then comes the data of large parts in it, by its hash."""
+    if data is None:
+        return None, {}
+    written = to_json(data)
+    if isinstance(data, str) or len(written) < LARGE:
+        return written, {}
+    parts = LargeParts()
+    lifted = parts.row(data)
+    return (to_json(lifted) if parts.data else written), parts.data
+
+
 def slice_row(
     item: int, attempt: int, slice_: Slice, text: KeptText, own: str | None = None
 ) -> Row:
@@ -97,8 +111,9 @@ def slice_row(
     body = slice_to_dict(slice_)
     iteration, usage = body.pop("iteration"), body["usage"]
     if text != "all":
-        body.pop("value", None)
-        body |= {"text": None, "action": {**body["action"], "text": ""}}
+        action = {**body["action"], "text": ""}
+        body = {name: part for name, part in body.items() if name not in _SLICE_TEXTS}
+        body |= {"text": None, "action": action}
     if body["generation_usage"] == usage:
         del body["generation_usage"]
     columns = {name: min(usage[name], MOST_TOKENS) for name in USAGE}
@@ -147,18 +162,20 @@ def result_rows(
     text: KeptText,
     *,
     own: str | None = None,
-) -> tuple[list[Row], Row]:
+) -> tuple[list[Row], Row, dict[str, bytes]]:
     """Make the rows of a finished item: of the slices not yet written, and of its result.
 
-    The result's row has the call's record without its slices, and each conversation only once.
+    The result's row has the call's record without its slices, and each conversation only once. Last
+    comes the data of large parts in them, by its hash.
     """
     error = outcome if isinstance(outcome, Exception) else None
     raised = None if error is None else to_json(error_to_dict(error))
     result = record_of(outcome)
     if result is None:
-        return [], (item, attempt, "errored", elapsed, raised, None)
-    trace, places = outline(result)
-    prompts: list[list[dict[str, str]]] = trace["prompts"]
+        return [], (item, attempt, "errored", elapsed, raised, None), {}
+    parts = LargeParts()
+    trace, places = outline(result, parts.message)
+    prompts: list[list[dict[str, Any]]] = trace["prompts"]
     if text != "all":
         # The winners' words are kept in any case: they are the result.
         best = () if text == "none" or result.best_index is None else (result.best,)
@@ -182,7 +199,8 @@ def result_rows(
     missing = [
         slice_row(item, attempt, s, text, own) for s in result.slices if s.iteration not in known
     ]
-    return missing, (item, attempt, status, elapsed, raised, to_json(trace))
+    row = item, attempt, status, elapsed, raised, to_json(trace)
+    return missing, row, parts.used(prompts) if parts.data else {}
 
 
 def item_record(
@@ -190,13 +208,14 @@ def item_record(
     result: Sequence[Any] | None,
     attempts: Sequence[Row],
     slices: Sequence[Row],
+    data_of: Callable[[str], str] | None,
 ) -> dict[str, Any]:
-    """Put together what a journal knows of an item.
+    """Put together what a journal knows of an item; ``data_of`` has the data of large parts.
 
     A part that is missing is a `KeyError`, and one that isn't what it should be a `ValueError`.
     """
     position, _, label, written = item
-    data = None if written is None else json.loads(written)
+    data = None if written is None else _read(written, data_of)
     record: dict[str, Any] = {
         "id": position,
         "label": label or label_of(data),
@@ -223,11 +242,18 @@ def item_record(
             # An attempt may go on where one before it stood; the same iteration's later row counts.
             bodies = {row[2]: slice_record(row, own) for row in slices if row[1] <= attempt}
             usual = {"success": status == "passed", "elapsed": elapsed}
-            record["trace"] = _trace({**_USUAL_TRACE, **usual, **json.loads(trace)}, bodies, own)
+            told = {**_USUAL_TRACE, **usual, **_read(trace, data_of)}
+            record["trace"] = _trace(told, bodies, own)
             if decision := record["trace"].get("decision"):  # No slice has what it cost.
                 compared = usage_from_dict(decision["usage"])
                 record["usage"] = usage_to_dict(usage_from_dict(record["usage"]) + compared)
     return record
+
+
+def _read(written: str, data_of: Callable[[str], str] | None) -> Any:
+    plain = json.loads(written)
+    referring = data_of is not None and '"sha256":' in written
+    return restored(plain, data_of) if referring and data_of is not None else plain
 
 
 def standing(rows: Iterable[tuple[int, dict[str, Any]]]) -> list[tuple[int, dict[str, Any]]]:

@@ -1,0 +1,136 @@
+"""The data of large parts of messages: a journal keeps it once, by its hash, and refers to it.
+
+A reference stands where OpenAI's chat protocol has the data, as a dict where that has a text:
+``sha256``, ``bytes`` (how many), and what stands ``before`` the base64 of the data.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, cast
+
+from mellea_like.core.parts import Text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from mellea_like.core.conversation import Message
+
+__all__ = ["LARGE", "LargeParts", "restored"]
+
+LARGE = 1024
+"""Bytes of data from which a part is kept by its hash."""
+
+_PLACES = {"image_url": "url", "input_audio": "data", "file": "file_data"}
+"""Where a part of each type has its data: under its type's name, and there under this one."""
+
+_REFERENCE = {"sha256", "bytes", "before"}
+
+
+class LargeParts:
+    """Writes messages and rows without the data of large parts, and notes that by its hash."""
+
+    def __init__(self) -> None:
+        self.data: dict[str, bytes] = {}
+        self._hashes: dict[int, tuple[bytes, str]] = {}
+
+    def message(self, message: Message) -> dict[str, Any]:
+        """Write a message as its `as_dict` does, but for the data of large parts."""
+        content = message.content
+        if isinstance(content, str):
+            return message.as_dict()
+        written = replace(message, content="").as_dict()
+        written["content"] = [self._part(part) for part in content]
+        return written
+
+    def _part(self, part: Any) -> dict[str, Any]:
+        data: bytes | None = None if isinstance(part, Text) else getattr(part, "data", None)
+        if data is None or len(data) < LARGE:
+            return cast("dict[str, Any]", part.as_dict())
+        written: dict[str, Any] = replace(part, data=b"").as_dict()
+        kind: str = written["type"]
+        inside = written[kind]
+        inside[_PLACES[kind]] = self._reference(data, inside[_PLACES[kind]])
+        return written
+
+    def _reference(self, data: bytes, before: str) -> dict[str, Any]:
+        # Its conversations have the same object: so it is hashed once.
+        _, sha256 = self._hashes.get(id(data)) or (data, hashlib.sha256(data).hexdigest())
+        self._hashes[id(data)] = data, sha256
+        self.data[sha256] = data
+        return {"sha256": sha256, "bytes": len(data), "before": before}
+
+    def row(self, data: Any) -> Any:
+        """Write a row of the input without the data of large parts in messages that it has."""
+        if isinstance(data, list):
+            return [self.row(one) for one in data]
+        if not isinstance(data, dict):
+            return data
+        row = {name: self.row(one) for name, one in cast("dict[str, Any]", data).items()}
+        inside, name = _inside(row)
+        if inside is not None and isinstance(text := inside.get(name), str):
+            head, mark, rest = text.rpartition(",")
+            with_type = head.startswith("data:") and head.endswith(";base64")
+            if len(text) >= LARGE and (with_type or not mark):
+                found = _decoded(rest)
+                if found is not None:
+                    row[row["type"]] = {**inside, name: self._reference(found, head + mark)}
+        return row
+
+    def used(self, prompts: Iterable[Iterable[dict[str, Any]]]) -> dict[str, bytes]:
+        """Return the data that some written conversations refer to, by its hash."""
+        found: dict[str, bytes] = {}
+        for part in _parts_of(prompts):
+            if reference := _reference_in(part):
+                found[reference["sha256"]] = self.data[reference["sha256"]]
+        return found
+
+
+def restored(plain: Any, data_of: Callable[[str], str]) -> Any:
+    """Put data back where what was written refers to it; ``data_of`` a hash is base64."""
+    if isinstance(plain, list):
+        return [restored(one, data_of) for one in plain]
+    if not isinstance(plain, dict):
+        return plain
+    row = cast("dict[str, Any]", plain)
+    if reference := _reference_in(row):
+        kind = row["type"]
+        whole = reference["before"] + data_of(reference["sha256"])
+        return {**row, kind: {**row[kind], _PLACES[kind]: whole}}
+    return {name: restored(one, data_of) for name, one in row.items()}
+
+
+def _parts_of(prompts: Iterable[Iterable[dict[str, Any]]]) -> Iterable[dict[str, Any]]:
+    for prompt in prompts:
+        for message in prompt:
+            content = message.get("content")
+            if isinstance(content, list):
+                yield from cast("list[dict[str, Any]]", content)
+
+
+def _inside(part: dict[str, Any]) -> tuple[dict[str, Any] | None, str]:
+    """Return what has the data of a part, and under which name; None for what is no such part."""
+    kind = part.get("type")
+    name = _PLACES.get(kind) if isinstance(kind, str) else None
+    inside = None if name is None else part.get(cast("str", kind))
+    return (cast("dict[str, Any]", inside) if isinstance(inside, dict) else None), name or ""
+
+
+def _reference_in(part: dict[str, Any]) -> dict[str, Any] | None:
+    inside, name = _inside(part)
+    found = None if inside is None else inside.get(name)
+    if isinstance(found, dict) and found.keys() == _REFERENCE:
+        return cast("dict[str, Any]", found)
+    return None
+
+
+def _decoded(text: str) -> bytes | None:
+    """Read base64; None for what would be written in another way."""
+    try:
+        data = base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        return None
+    return data if base64.b64encode(data).decode("ascii") == text else None

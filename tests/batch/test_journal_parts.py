@@ -1,0 +1,198 @@
+"""Records and journals of conversations with parts and tool calls: nothing lost, data kept once."""
+
+from __future__ import annotations
+
+import base64
+import json
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from anyio import to_thread
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mellea_like import (
+    Audio,
+    File,
+    FunctionBackend,
+    Generation,
+    Image,
+    Journal,
+    Message,
+    MultiTurnStrategy,
+    RejectionSamplingStrategy,
+    SamplingResult,
+    requirement,
+    sample_many,
+)
+from mellea_like.batch import read_items
+from mellea_like.batch.journal import parts as journal_parts
+from mellea_like.batch.journal.records import input_row, item_record, result_rows
+from mellea_like.errors import JournalError
+from tests.support.journal_kit import items_of
+from tests.support.messages import CALLS, MESSAGES, SOME, WORDS
+
+LARGE = b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 40
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "run.db"
+
+
+# --- round trips --------------------------------------------------------------------------------
+
+GENERATIONS = st.builds(
+    Generation,
+    WORDS,
+    tool_calls=st.lists(CALLS, max_size=2).map(tuple),
+    refusal=st.none() | SOME,
+    reasoning=st.none() | SOME,
+)
+
+
+@settings(max_examples=25)
+@given(st.lists(MESSAGES, min_size=1, max_size=3), GENERATIONS)
+def test_what_was_said_comes_back_from_records_and_journals(messages, reply):
+    backend = FunctionBackend(lambda _: reply, inline=True)
+    strategy = RejectionSamplingStrategy(backend, loop_budget=1, accept_incomplete=True)
+    result = strategy.sample_sync(messages)
+    slices, row, data = result_rows(0, 1, result, result.elapsed, set(), "all")
+    item = (0, "digest", "label", None)
+    encoded = {sha256: base64.b64encode(found).decode() for sha256, found in data.items()}
+    record = item_record(item, row, [(0, 1, "now")], slices, encoded.__getitem__)
+    for written in (json.loads(json.dumps(result.to_dict())), record["trace"]):
+        (again,) = SamplingResult.from_dict(written).slices
+        (first,) = result.slices
+        assert again.messages == first.messages == tuple(messages)
+        assert again.context == first.context
+        assert again.context_after == first.context_after
+        got = again.generation
+        assert (got.text, got.tool_calls, got.refusal, got.reasoning) == (
+            reply.text,
+            reply.tool_calls,
+            reply.refusal,
+            reply.reasoning,
+        )
+
+
+@settings(max_examples=25)
+@given(st.lists(MESSAGES, min_size=1, max_size=3))
+def test_a_row_of_messages_comes_back_as_it_was(messages):
+    plain = [message.as_dict() for message in messages]
+    small = journal_parts.LARGE
+    journal_parts.LARGE = 1  # So that nothing is too small to be taken out.
+    try:
+        written, data = input_row(plain)
+    finally:
+        journal_parts.LARGE = small
+    encoded = {sha256: base64.b64encode(found).decode() for sha256, found in data.items()}
+    assert journal_parts.restored(json.loads(written), encoded.__getitem__) == plain
+
+
+# --- in the file --------------------------------------------------------------------------------
+
+
+@requirement("says that it has looked", inline=True)
+def looked(candidate):
+    return "looked" in candidate.text
+
+
+def looks(request):
+    if len(request.messages) == 1:
+        return "I don't know."
+    return "I have looked."
+
+
+def questions(count):
+    picture = Image(data=LARGE)
+    return [Message("user", [f"What is on number {n}?", picture]) for n in range(count)]
+
+
+async def run(path: Path, items: list[object], **journal: object) -> None:
+    strategy = MultiTurnStrategy(FunctionBackend(looks, inline=True), loop_budget=2)
+    kept = Journal(path, **journal)
+    async with sample_many(
+        strategy, items, requirements=[looked], concurrency=1, journal=kept
+    ) as results:
+        async for _ in results:
+            pass
+
+
+def stored(path: Path) -> list[bytes]:
+    with closing(sqlite3.connect(path)) as connection:
+        return [data for (data,) in connection.execute("SELECT data FROM parts")]
+
+
+@pytest.mark.anyio
+async def test_a_journal_keeps_the_data_of_a_large_part_once(path):
+    await run(path, questions(5))
+    assert stored(path) == [LARGE]
+    assert base64.b64encode(LARGE)[:400] not in path.read_bytes()
+    for n, record in enumerate(await items_of(path)):
+        result = SamplingResult.from_dict(record["trace"])
+        assert [s.messages[0] for s in result.slices] == [questions(n + 1)[n]] * 2
+        assert record["label"] == f"What is on number {n}? [image/png, 10 KB]"
+
+
+@pytest.mark.anyio
+async def test_so_it_does_with_rows_of_the_input_that_are_messages(path):
+    rows = [[message.as_dict()] for message in questions(2)]
+    sound = Message("user", [Audio(LARGE, "wav"), File(LARGE, filename="a.txt")]).as_dict()
+    await run(path, [*rows, sound])
+    assert stored(path) == [LARGE]
+    records = await items_of(path)
+    assert [record["data"] for record in records] == [*rows, sound]
+    assert records[0]["label"] == "What is on number 0? [image/png, 10 KB]"
+
+
+@pytest.mark.anyio
+async def test_data_need_not_be_read(path):
+    await run(path, questions(1))
+    (record,) = await to_thread.run_sync(lambda: list(read_items(path, parts=False)))
+    url = record["trace"]["prompts"][1][0]["content"][1]["image_url"]["url"]
+    assert url["bytes"] == len(LARGE)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("text", ["best", "none"])
+async def test_a_conversation_that_is_not_kept_leaves_no_data(path, text):
+    @requirement("never", inline=True)
+    def never(_):
+        return False
+
+    backend = FunctionBackend(looks, inline=True)
+    strategy = RejectionSamplingStrategy(backend, loop_budget=1)
+    other = Message("user", [Image(data=LARGE + b"x")])
+    kept = Journal(path, text=text)
+    async with sample_many(
+        strategy, [other], requirements=[never], concurrency=1, journal=kept
+    ) as results:
+        async for _ in results:
+            pass
+    assert stored(path) == ([LARGE + b"x"] if text == "best" else [])
+
+
+@pytest.mark.anyio
+async def test_a_journal_without_a_table_of_parts_is_read_and_goes_on(path):
+    await run(path, ["plain"])
+    with closing(sqlite3.connect(path)) as old:
+        old.execute("DROP TABLE parts")
+        old.execute("PRAGMA user_version = 3")
+        old.commit()
+    before = await items_of(path)
+    await run(path, ["plain", *questions(1)])
+    assert stored(path) == [LARGE]
+    assert (await items_of(path))[:1] == before
+
+
+@pytest.mark.anyio
+async def test_data_that_is_missing_is_damage(path):
+    await run(path, questions(1))
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("DELETE FROM parts")
+        connection.commit()
+    with pytest.raises(JournalError, match="is damaged: items 0 to 0 lack a part"):
+        await items_of(path)
