@@ -77,10 +77,11 @@ class OpenAIBackend:
     cancelled. Nothing is retried here, also with a client that would. Works on asyncio and trio,
     and in one event loop after another.
 
-    A refusal is a reply: its text is the refusal's, its ``finish_reason`` is ``"refusal"``. So is a
-    reply that a content filter cut short (``"content_filter"``). The text of a reply that calls
-    tools (``options.extra["tools"]``) is the calls as JSON, as the protocol writes a message's
-    ``tool_calls``; its ``finish_reason`` is ``"tool_calls"``.
+    A refusal is a reply: its text and its ``refusal`` are what the model said, its
+    ``finish_reason`` is ``"refusal"``. So is a reply that a content filter cut short
+    (``"content_filter"``). A reply that calls tools has them in ``tool_calls``, put together from
+    what is streamed, and the ``finish_reason`` ``"tool_calls"``; what the model thought aloud
+    (``reasoning_content`` or ``reasoning``) is its ``reasoning``.
 
     Args:
         model: the model's name. None asks the server once for its models and takes the first;

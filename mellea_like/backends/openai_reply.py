@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import math
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from io import StringIO
 from typing import TYPE_CHECKING, Any, cast
 
 from mellea_like.backends.openai_events import ReplyTooLongError, ServerError, from_event
 from mellea_like.core.generation import Generation, TokenLogprob
+from mellea_like.core.tools import ToolCall
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -17,6 +17,16 @@ if TYPE_CHECKING:
     from mellea_like.core.generation import RequestMeter
 
 __all__ = ["Replies", "Reply"]
+
+
+@dataclass(slots=True)
+class _Call:
+    """A tool call that is arriving."""
+
+    index: int | None
+    id: str
+    name: str = ""
+    arguments: StringIO = field(default_factory=StringIO)
 
 
 class Reply:
@@ -33,11 +43,12 @@ class Reply:
         self._meter = meter
         self._index = index
         self._max_characters = max_characters
-        self._calls: dict[object, dict[str, Any]] = {}
+        self._calls: list[_Call] = []
         self._characters = 0
         self._tokens = 0
-        self._refused = False
         self._text = StringIO()
+        self._refusal = StringIO()
+        self._reasoning = StringIO()
         self._model = model
         self._finish_reason: str | None = None
         self._logprobs: list[TokenLogprob] = []
@@ -68,6 +79,14 @@ class Reply:
             self._model,
             self._finish_reason,
             logprobs=tuple(self._logprobs),
+            tool_calls=tuple(
+                # Some servers give calls no ids, but the messages that answer them need some.
+                ToolCall(call.id or f"call_{number}", call.name, call.arguments.getvalue())
+                for number, call in enumerate(self._calls)
+                if call.name
+            ),
+            refusal=self._refusal.getvalue() or None,
+            reasoning=self._reasoning.getvalue() or None,
         )
 
     def read(self, data: bytes) -> str:
@@ -84,9 +103,10 @@ class Reply:
         return piece
 
     def end(self) -> str:
-        """Note that the stream has ended; return the piece of the text that is left."""
+        """Note that the stream has ended; return the piece of the text that is left: none."""
         self.done = True
-        return self._calls_as_text()
+        self._finish(self._finish_reason)
+        return ""
 
     def take(self, chunk: Any) -> str:
         """Take what a chunk says of this reply; return the piece of the text."""
@@ -107,49 +127,57 @@ class Reply:
         piece = _text(delta.get("content")) + refusal
         thought = delta.get("reasoning_content") or delta.get("reasoning")
         if piece or thought:
+            if isinstance(thought, str):
+                self._reasoning.write(thought)
             self._count(len(piece) + (len(thought) if isinstance(thought, str) else 0))
             self._text.write(piece)
-        self._refused = self._refused or bool(refusal)
+            self._refusal.write(refusal)
         if known := choice.get("logprobs"):
             entries = known.get("content") or ()
             self._logprobs += (_token(entry) for entry in entries if "logprob" in entry)
         for call in delta.get("tool_calls") or ():
-            self._read_call(call.get("index", len(self._calls)), call, call["function"])
+            self._read_call(call)
         if delta.get("function_call"):
-            self._read_call(None, {}, delta["function_call"])
+            self._read_call({"function": delta["function_call"]})
         if choice.get("finish_reason") is not None:
-            self._finish_reason = "refusal" if self._refused else str(choice["finish_reason"])
-            piece += self._calls_as_text()
+            self._finish(str(choice["finish_reason"]))
         return piece
 
-    def _read_call(self, index: object, call: Mapping[str, Any], part: Mapping[str, Any]) -> None:
+    def _read_call(self, piece: Mapping[str, Any]) -> None:
         """Take a piece of a tool call: the first has its id and name, all have arguments."""
-        begun = self._calls.setdefault(index, {"id": None, "name": "", "arguments": StringIO()})
-        begun["id"] = begun["id"] or call.get("id")
+        part: Mapping[str, Any] = piece.get("function") or {}
         name, arguments = _text(part.get("name")), _text(part.get("arguments"))
         self._count(len(name) + len(arguments))
-        begun["name"] += name
-        begun["arguments"].write(arguments)
+        call = self._call_of(piece.get("index"), _text(piece.get("id")), name)
+        if name != call.name:  # Some servers repeat it with each piece.
+            call.name += name
+        call.arguments.write(arguments)
 
-    def _calls_as_text(self) -> str:
-        """Return the tool calls as JSON, once the reply has ended: they are its text."""
-        if not self._calls:
-            return ""
-        calls = [
-            {
-                "id": call["id"],
-                "type": "function",
-                "function": {"name": call["name"], "arguments": call["arguments"].getvalue()},
-            }
-            for call in self._calls.values()
-        ]
-        self._calls = {}
-        # A forced call ends with "stop", and some servers end all of them so.
-        if self._finish_reason in (None, "stop"):
-            self._finish_reason = "tool_calls"
-        piece = ("\n" if self._text.tell() else "") + json.dumps(calls, ensure_ascii=False)
-        self._text.write(piece)
-        return piece
+    def _call_of(self, index: int | None, id_: str, name: str) -> _Call:
+        """Return the call that a piece belongs to, which it may begin.
+
+        Some servers give pieces no index, or all calls the same one: then another id begins another
+        call, and without indices and ids a name does.
+        """
+        for call in reversed(self._calls):
+            if call.index == index and (not id_ or call.id in ("", id_)):
+                if index is None and not id_ and name:
+                    break
+                call.id = call.id or id_
+                return call
+        call = _Call(index, id_)
+        self._calls.append(call)
+        return call
+
+    def _finish(self, reason: str | None) -> None:
+        """Note why the reply ends."""
+        if not all(call.name for call in self._calls):
+            msg = "a tool call has no name"
+            raise ValueError(msg)
+        if self._calls and reason in (None, "stop"):
+            # A forced call ends with "stop", and some servers end all of them so.
+            reason = "tool_calls"
+        self._finish_reason = "refusal" if self._refusal.tell() else reason
 
     def _count(self, characters: int) -> None:
         # Servers send about a chunk a token; the usage at the end corrects it.

@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, cast
 
+from mellea_like.core.backend import TOOL_CHOICES
 from mellea_like.core.format import json_schema
 
 if TYPE_CHECKING:
     from mellea_like.core.backend import Options, Request
+    from mellea_like.core.conversation import Message
 
-__all__ = ["request_body", "response_format"]
+__all__ = ["request_body", "response_format", "tool_choice"]
 
 MAX_SEED = 2**31
 """Seeds are folded into 31 bits: llama.cpp reads 32 and takes the highest as "random"."""
@@ -24,7 +26,7 @@ def request_body(
     """Write the fields of a chat completion request."""
     body: dict[str, Any] = {
         "model": model,
-        "messages": [message.as_dict() for message in request.messages],
+        "messages": [_message(message, official=official) for message in request.messages],
         "stream": True,
         "stream_options": {"include_usage": True},
     }
@@ -40,9 +42,30 @@ def request_body(
         body["stop"] = list(options.stop)
     if options.seed is not None:
         body["seed"] = options.seed % MAX_SEED
+    if request.tools:
+        body["tools"] = [tool.as_dict() for tool in request.tools]
+    if request.tool_choice is not None:
+        body["tool_choice"] = tool_choice(request)
     if request.format is not None:
         body["response_format"] = response_format(request.format, official=official)
     return {**body, **options.extra}
+
+
+def tool_choice(request: Request) -> Any:
+    """Write whether, and which, tool is to be called."""
+    choice = request.tool_choice
+    if choice in TOOL_CHOICES:
+        return choice
+    return {"type": "function", "function": {"name": choice}}
+
+
+def _message(message: Message, *, official: bool) -> dict[str, Any]:
+    written = message.as_dict()
+    if message.tool_calls and not message.content:
+        written["content"] = None  # As the servers write it themselves; some refuse empty texts.
+    if official:
+        written.pop("reasoning_content", None)  # A field that OpenAI's own servers do not know.
+    return written
 
 
 def response_format(format: Any, *, official: bool) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import json
 import sys
 import time
 
@@ -166,26 +165,6 @@ async def test_how_a_reply_ended_is_told(answer, text, reason, tokens):
         generation = await backend.generate(ask())
     assert (generation.text, generation.finish_reason) == (text, reason)
     assert tokens in {None, generation.usage.output_tokens}
-
-
-async def test_tool_calls_are_the_text_as_json():
-    events = tuple(
-        json.dumps({"choices": [{"index": 0, "delta": delta, "finish_reason": reason}]})
-        for delta, reason in [
-            ({"tool_calls": [{"index": 0, "id": "a", "function": {"name": "f"}}]}, None),
-            ({"tool_calls": [{"index": 0, "function": {"arguments": '{"x":'}}]}, None),
-            ({"tool_calls": [{"index": 0, "function": {"arguments": " 1}"}}]}, None),
-            ({"tool_calls": [{"index": 1, "id": "b", "function": {"name": "g"}}]}, None),
-            ({}, "stop"),
-        ]
-    )
-    async with serving(Answer(events=events, finish_reason=None)) as (_, backend):
-        generation = await backend.generate(ask())
-    assert generation.finish_reason == "tool_calls"
-    assert json.loads(generation.text) == [
-        {"id": "a", "type": "function", "function": {"name": "f", "arguments": '{"x": 1}'}},
-        {"id": "b", "type": "function", "function": {"name": "g", "arguments": ""}},
-    ]
 
 
 # --- which model -------------------------------------------------------------------------------
