@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from mellea_like.core.conversation import Action
     from mellea_like.core.generation import Generation
     from mellea_like.core.requirement import Requirement
+    from mellea_like.core.tools import ToolCall
     from mellea_like.core.validation import ValidationResult
 
 __all__ = ["Outcome", "Slice"]
@@ -44,7 +45,8 @@ class Slice:
         chain: the subsample that ran it; another than ``subsample`` for a borrowed turn.
         action: what was asked for, repairs included.
         context: the conversation that it was generated in.
-        messages: what was sent: the context and the prompt; empty where nothing was.
+        messages: what was sent: the context and the prompt; empty where nothing was. Behind them
+            what the draw said to ``read_only`` tools and what they answered, round by round.
         generation: the output, or None where the backend gave none.
         requirements: what it had to meet, in order; empty where it was not validated.
         verdicts: the verdict on each requirement, in the same order.
@@ -127,6 +129,11 @@ class Slice:
         if self.generation is None:
             return None
         return self.generation.value if self.generation.has_value else self.generation.text
+
+    @property
+    def tool_calls(self) -> tuple[ToolCall, ...]:
+        """The tools that the output calls; none of them has run."""
+        return () if self.generation is None else self.generation.tool_calls
 
     @property
     def duration(self) -> float:
