@@ -72,7 +72,7 @@ def function_tool(function: Callable[..., Any]) -> FunctionTool:
     try:
         forbid = ConfigDict(extra="forbid")
         made = make_dataclass(name, fields, namespace={"__pydantic_config__": forbid}, kw_only=True)
-        adapter = TypeAdapter(made)
+        adapter: TypeAdapter[Any] = TypeAdapter(made)
         schema = adapter.json_schema(schema_generator=_Schema)
     except Exception as exc:
         msg = f"the tool {name}: a model can't give its arguments: {str(exc).splitlines()[0]}"

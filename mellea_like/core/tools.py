@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias, cast
 
 from mellea_like.core.display import fields_shown, shown
 
-__all__ = ["Tool", "ToolCall", "ToolSource", "as_json", "canonical"]
+__all__ = ["Tool", "ToolCall", "ToolSource", "as_json", "canonical", "resendable"]
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _CHOICES = frozenset({"auto", "required", "none"})
@@ -210,7 +210,21 @@ def _of_mapping(given: Mapping[str, Any], name: str | None) -> Tool:
     return Tool(name or named, about) if schema is None else Tool(name or named, about, schema)
 
 
-# --- calls to be compared
+# --- calls in conversations, and to be compared
+
+
+def resendable(call: ToolCall) -> ToolCall:
+    """Return a call that goes into a conversation: some servers refuse arguments that aren't JSON.
+
+    What the model wrote then stands in a field of its own.
+    """
+    try:
+        read = json.loads(call.arguments or "{}")
+    except ValueError:
+        read = call.arguments
+    if isinstance(read, dict):
+        return call if call.arguments else replace(call, arguments="{}")
+    return replace(call, arguments=json.dumps({"not an object": read}, ensure_ascii=False))
 
 
 def canonical(call: ToolCall) -> str:

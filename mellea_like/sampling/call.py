@@ -411,7 +411,9 @@ def _asking(
     # With tools, a reply may begin with words and go on with a call: nothing can be said of its
     # value then, nor of its text where the draw itself goes on after that.
     tools = plan.tools
-    checked = (tools is None or not tools.run_in_draws) and any(r.streams for r in plan.requirements)
+    checked = (tools is None or not tools.run_in_draws) and any(
+        r.streams for r in plan.requirements
+    )
     checked_early = plan.requirements if checked else ()
     # Where all reasons are wanted, the first wrong field isn't enough.
     by_format = plan.format is not None and not every and (tools is None or tools.choice == "none")

@@ -19,7 +19,7 @@ from mellea_like.core.backend import checked_reply
 from mellea_like.core.conversation import Message
 from mellea_like.core.display import bounded, error_text
 from mellea_like.core.generation import CALLS, REJECTED
-from mellea_like.core.tools import Tool, as_json
+from mellea_like.core.tools import Tool, as_json, resendable
 from mellea_like.errors import LimitExceeded, ToolError
 from mellea_like.runtime.event_loops import cancel_requested, split_cancellation
 from mellea_like.runtime.logs import warn
@@ -195,7 +195,8 @@ async def use_tools(
             return None
         rounds += 1
         iteration.generation = None
-        asked = Message("assistant", reply.text, None, reply.tool_calls, None, reply.reasoning)
+        made = tuple(map(resendable, reply.tool_calls))
+        asked = Message("assistant", reply.text, None, made, None, reply.reasoning)
         iteration.rounds += (asked, *await box.answers(reply.tool_calls))
         iteration.messages = request.messages + iteration.rounds
         again = replace(
@@ -311,7 +312,8 @@ def _known(
         from mellea_like.telemetry import Telemetry  # noqa: PLC0415 (beside the call's)
 
         box = Toolbox(_checked(tools), None, 0, Telemetry() if box is None else box.telemetry)
-        calls = box.checked(result.best.generation, 0).tool_calls
+        won: Any = result.best.generation
+        calls = box.checked(won, 0).tool_calls
     elif box is None and calls:
         msg = "this result does not know its tools, for it was read or copied: run_tools([...])"
         raise ValueError(msg)
