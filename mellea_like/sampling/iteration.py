@@ -269,10 +269,10 @@ class Iteration:
             checked_reply(plan.backend, generation)
         if tools is not None:
             ask = partial(send, failed=failed)
-            answer = await use_tools(tools, self, request, generation, ask)
-            if answer is None:
+            last = await use_tools(tools, self, request, generation, ask)
+            if last is None:
                 return
-            generation = answer
+            generation = last
         candidate = self._read(generation)
         if candidate is None:
             return

@@ -63,11 +63,14 @@ class Toolbox:
         return next(tool for tool in self.tools if tool.name == name)
 
     def checked(self, reply: Generation, rounds: int) -> Generation:
-        """Return a reply with its calls read; a `ValueError` says what is wrong with them.
+        """Return a reply with its calls read.
 
         Args:
             reply: what the model answered.
             rounds: how often tools have run in this draw.
+
+        Raises:
+            ValueError: what is wrong with them, for the model.
         """
         calls = reply.tool_calls
         if self.choice == "none" and calls:
