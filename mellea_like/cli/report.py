@@ -148,6 +148,9 @@ def _of_two(options: ReportOptions, other: Path, *, as_text: bool) -> tuple[str,
     if options.item is not None:
         msg = "--item is for one run, and --compare for two: leave one of them out"
         raise Problem(msg, Exit.USAGE)
+    if STANDARD in (*options.sources, other):
+        msg = "a journal can't be read from standard input: name its file"
+        raise Problem(msg, Exit.USAGE)
     with reading(options.sources[0]):
         one = Run(*options.sources)
     with reading(other):
