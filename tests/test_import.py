@@ -65,6 +65,9 @@ def python(code: str, *arguments: str, **more: str) -> str:
 
 # --- quick ------------------------------------------------------------------------------------
 
+SAMPLING = "mellea_like.sampling.strategies, mellea_like.sampling.sync, mellea_like.telemetry"
+"""What a program needs that samples; the root imports nothing until it is asked."""
+
 ROUNDS = 20
 ALLOWED = 1.3
 
@@ -86,11 +89,11 @@ def test_import_takes_at_most_1_3_times_what_the_dependencies_take():
     ours, theirs = [], []
     for _ in range(ROUNDS):
         theirs.append(seconds_to_import(DEPENDENCIES))
-        ours.append(seconds_to_import("mellea_like"))
+        ours.append(seconds_to_import(SAMPLING))
         if len(ours) >= 3 and min(ours) <= ALLOWED * min(theirs):
             return
     ratio = min(ours) / min(theirs)
-    pytest.fail(f"import mellea_like takes {ratio:.2f} times what its dependencies take")
+    pytest.fail(f"importing a strategy takes {ratio:.2f} times what its dependencies take")
 
 
 # --- quiet ------------------------------------------------------------------------------------
