@@ -162,6 +162,8 @@ class Tool:
                 (``*args``), or is of a type that JSON can't be read into.
             ValueError: the name can't be a tool's, or a schema is to be ``read_only``.
         """
+        if isinstance(source, Tool) and (name, description, read_only) == (None, None, None):
+            return source  # Also one of a subclass.
         made = _made(source, name)
         return cls(
             name or made.name,

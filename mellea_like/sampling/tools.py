@@ -254,7 +254,10 @@ def _checked(tools: Sequence[ToolSource]) -> tuple[Tool, ...]:
 
 
 def _reader(tool: Tool) -> Callable[[str], Mapping[str, Any]]:
-    """Return what reads the arguments of a tool's calls."""
+    """Return what reads the arguments of a tool's calls: its own ``read``, where it has one."""
+    own: Callable[[str], Mapping[str, Any]] | None = getattr(tool, "read", None)
+    if own is not None:
+        return own
     if tool.hinted:
         from mellea_like.core.tool_functions import function_tool  # noqa: PLC0415 (pydantic)
 
