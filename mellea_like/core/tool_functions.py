@@ -51,7 +51,7 @@ class _Schema(GenerateJsonSchema):
 @lru_cache(maxsize=256)
 def function_tool(function: Callable[..., Any]) -> FunctionTool:
     """Make a tool of a function; a `TypeError` says why it can't be one."""
-    inner: Any = function.func if isinstance(function, partial) else function
+    inner: Any = getattr(function, "func", None) if isinstance(function, partial) else function
     name = getattr(inner, "__name__", None) or type(inner).__name__
     documentation = inspect.getdoc(inner if inspect.isroutine(inner) else inner.__call__)
     if yields(function):

@@ -205,11 +205,12 @@ def _of_mapping(given: Mapping[str, Any], name: str | None) -> Tool:
         schema, named = inside.get("parameters"), inside.get("name")
     else:
         schema, named, inside = given, given.get("title"), given
-    if not (name or named):
+    called = name or named
+    if not called:
         msg = f"a tool needs a name: this mapping has no 'name', nor a 'title': {shown(given)}"
         raise ValueError(msg)
     about = inside.get("description") or ""
-    return Tool(name or named, about) if schema is None else Tool(name or named, about, schema)
+    return Tool(called, about) if schema is None else Tool(called, about, schema)
 
 
 # --- calls in conversations, and to be compared

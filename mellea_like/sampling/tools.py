@@ -209,12 +209,11 @@ async def use_tools(
             # Required once more, the model could never answer.
             tool_choice=None if box.choice is None else "auto",
         )
-        answer: Generation | None = None
+        replied: Generation | None = None
         try:
-            answer = checked_reply(iteration.call.plan.backend, await ask(again))
+            reply = replied = checked_reply(iteration.call.plan.backend, await ask(again))
         finally:
-            again.meter.finish(answer)
-        reply = answer
+            again.meter.finish(replied)
 
 
 def toolbox_of(
@@ -295,6 +294,8 @@ async def run_tools(
         msg = f"on_error is 'tell' or 'raise', not {on_error!r}"
         raise ValueError(msg)
     result.unwrap()
+    if not result.tool_calls:
+        return ()
     calls, box = _known(result, tools)
     answers: list[Message] = []
     for call in calls:
@@ -313,14 +314,16 @@ def _known(
     result: SamplingResult[Any], tools: Sequence[ToolSource] | None
 ) -> tuple[tuple[ToolCall, ...], Toolbox]:
     """Return the winner's calls, and the tools that they are of; all of these can run."""
-    box, calls = result.toolbox, result.tool_calls
+    known: Toolbox | None = result.toolbox
     if tools is not None:
         from mellea_like.telemetry import Telemetry  # noqa: PLC0415 (beside the call's)
 
-        box = Toolbox(_checked(tools), None, 0, Telemetry() if box is None else box.telemetry)
+        box = Toolbox(_checked(tools), None, 0, Telemetry() if known is None else known.telemetry)
         won: Any = result.best.generation
         calls = box.checked(won, 0).tool_calls
-    elif box is None and calls:
+    elif known is not None:
+        box, calls = known, result.tool_calls
+    else:
         msg = "this result does not know its tools, for it was read or copied: run_tools([...])"
         raise ValueError(msg)
     for call in calls:
