@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from mellea_like.core.conversation import Context, Message
+from mellea_like.core.conversation import Context, Message, reply_message
 from mellea_like.core.display import fields_shown, first_few
 from mellea_like.core.generation import Usage
 from mellea_like.core.validation import ValidationStatus
@@ -100,9 +100,7 @@ class Slice:
             return self.context
         before, sent = self.context.messages, self.messages
         n = len(before)
-        made = self.generation
-        text = made.text or made.refusal or ""
-        reply = Message("assistant", text, None, made.tool_calls, None, made.reasoning)
+        reply = reply_message(self.generation)
         if n == 0 or (len(sent) >= n and sent[0] is before[0] and sent[n - 1] is before[-1]):
             return self.context.add(*sent[n:], reply)
         return Context((*sent, reply))

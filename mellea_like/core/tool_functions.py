@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from dataclasses import field, make_dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, get_args, get_origin
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
@@ -51,7 +51,7 @@ class _Schema(GenerateJsonSchema):
 @lru_cache(maxsize=256)
 def function_tool(function: Callable[..., Any]) -> FunctionTool:
     """Make a tool of a function; a `TypeError` says why it can't be one."""
-    inner: Any = getattr(function, "func", None) if isinstance(function, partial) else function
+    inner: Any = getattr(function, "func", function)  # A partial's.
     name = getattr(inner, "__name__", None) or type(inner).__name__
     documentation = inspect.getdoc(inner if inspect.isroutine(inner) else inner.__call__)
     if yields(function):

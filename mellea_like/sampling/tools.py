@@ -16,7 +16,7 @@ import anyio
 
 from mellea_like.core.argument_checks import is_async, whole_number
 from mellea_like.core.backend import checked_reply
-from mellea_like.core.conversation import Message
+from mellea_like.core.conversation import Message, reply_message
 from mellea_like.core.display import bounded, error_text
 from mellea_like.core.generation import CALLS, REJECTED
 from mellea_like.core.tools import Tool, as_json, resendable
@@ -199,7 +199,7 @@ async def use_tools(
         rounds += 1
         iteration.generation = None
         made = tuple(map(resendable, reply.tool_calls))
-        asked = Message("assistant", reply.text, None, made, None, reply.reasoning)
+        asked = replace(reply_message(reply), tool_calls=made)
         iteration.rounds += (asked, *await box.answers(reply.tool_calls))
         iteration.messages = request.messages + iteration.rounds
         again = replace(

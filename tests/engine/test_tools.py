@@ -16,6 +16,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from pydantic import BaseModel, Field
 
 from mellea_like import (
+    BestOf,
     Budget,
     Candidate,
     Collect,
@@ -27,12 +28,14 @@ from mellea_like import (
     RepairTemplateStrategy,
     SamplingCoordinator,
     SamplingFailed,
+    SamplingResult,
     Stage,
     StopReason,
     Telemetry,
     Usage,
     Vote,
     checks,
+    judge_score,
 )
 from mellea_like.backends import CachedBackend
 from mellea_like.backends.scripted import ScriptedBackend
@@ -204,6 +207,8 @@ async def test_read_only_tools_run_in_draws_and_the_record_shows_all_rounds():
     # Required once more, the model could never answer.
     assert [request.tool_choice for request in backend.requests] == ["required", "auto", "auto"]
     assert result.best.context_after.messages[-1].content == "6"
+    record = SamplingResult.from_dict(json.loads(json.dumps(result.to_dict())))
+    assert record.best.messages == result.best.messages
 
 
 def noting(seen):
@@ -455,7 +460,7 @@ async def test_a_copy_runs_tools_that_it_is_given():
     reply = calls(("stay_in", '{"stay": {"city": "Oslo"}}'))
     backend = ScriptedBackend([reply])
     result = await RejectionSamplingStrategy(backend).sample("go", tools=[stay_in])
-    for copy in (pickle.loads(pickle.dumps(result)),):
+    for copy in (pickle.loads(pickle.dumps(result)), SamplingResult.from_dict(result.to_dict())):
         with pytest.raises(ValueError, match="does not know its tools"):
             await copy.run_tools()
         with pytest.raises(ValueError, match="there is no tool stay_in"):
@@ -493,6 +498,21 @@ async def test_a_typed_reply_that_calls_a_tool_is_not_rejected_for_its_words():
     backend = ScriptedBackend([words])
     result = await RejectionSamplingStrategy(backend).sample("go", tools=town.tools, format=Stay)
     assert (result.tool_calls[0].name, result.value) == ("book", None)
+
+
+async def test_judges_see_what_is_called_and_what_tools_said():
+    town = Town()
+    judge = ScriptedBackend(['{"passed": true, "reason": ""}', '{"score": 8, "reason": "good"}'])
+    strategy = RejectionSamplingStrategy(
+        ScriptedBackend([LOOK, BOOK]),
+        judge=judge,
+        selection=BestOf(judge_score("Is it?", judge=judge), n=1),
+    )
+    result = await strategy.sample("go", ["books where there is room"], tools=town.tools)
+    assert result.success
+    for request in judge.requests:
+        asked = request.messages[-1].content
+        assert asked.index('{"rooms": 4}') < asked.index("book({")
 
 
 async def test_a_cache_keeps_calls_and_tells_tools_apart(tmp_path):
