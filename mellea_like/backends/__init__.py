@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from mellea_like.backends.llama import LlamaCppBackend
     from mellea_like.backends.mcp import MCPSamplingBackend, SamplingRounds
     from mellea_like.backends.openai import OpenAIBackend
+    from mellea_like.backends.pydantic_ai import PydanticAIBackend
     from mellea_like.backends.reward_model import RewardModel
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "MCPSamplingBackend",
     "MarkovBackend",
     "OpenAIBackend",
+    "PydanticAIBackend",
     "Reply",
     "RewardModel",
     "SamplingRounds",
@@ -38,6 +40,7 @@ keep_installed(
     LlamaCppBackend="xllamacpp",
     MCPSamplingBackend="mcp",
     OpenAIBackend="openai",
+    PydanticAIBackend="pydantic_ai",
     RewardModel="openai",
     SamplingRounds="mcp",
 )
@@ -49,6 +52,7 @@ __getattr__, __dir__ = lazy_exports(
         "LlamaCppBackend": "mellea_like.backends.llama",
         "MCPSamplingBackend": "mellea_like.backends.mcp",
         "OpenAIBackend": "mellea_like.backends.openai",
+        "PydanticAIBackend": "mellea_like.backends.pydantic_ai",
         "RewardModel": "mellea_like.backends.reward_model",
         "SamplingRounds": "mellea_like.backends.mcp",
     },

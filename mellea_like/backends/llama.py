@@ -18,7 +18,6 @@ from typing import IO, TYPE_CHECKING, Any, Self, cast
 import anyio
 
 from mellea_like.core.argument_checks import real_number
-from mellea_like.core.backend import texts_only
 from mellea_like.errors import BackendError, BackendTimeout, BackendUnavailable
 from mellea_like.runtime.threads import run_in_thread
 
@@ -32,9 +31,8 @@ except ImportError as _exc:  # It speaks to its server through the SDK.
     raise ImportError(MISSING) from _exc
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Generator, Mapping
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Mapping
 
-    from mellea_like.backends.openai_incoming import Incoming
     from mellea_like.core.backend import Options, Request
 
 __all__ = ["LlamaCppBackend", "ServerProcess"]
@@ -313,12 +311,13 @@ class LlamaCppBackend(OpenAIBackend):
     # --- requests ------------------------------------------------------------------------------
 
     @asynccontextmanager
-    async def _open(self, request: Request, choices: int | None = None) -> AsyncGenerator[Incoming]:
+    async def _stream(
+        self, request: Request, choices: int | None = None
+    ) -> AsyncGenerator[AsyncIterator[Any]]:
         server = self._server()
-        texts_only(request, "LlamaCppBackend", tools=True)
         try:
-            async with super()._open(request, choices) as incoming:
-                yield incoming
+            async with super()._stream(request, choices) as pieces:
+                yield pieces
                 return
         except BackendError as exc:
             error = await _explained(exc, server)

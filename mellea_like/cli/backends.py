@@ -22,6 +22,7 @@ from mellea_like.specification.upstream import (
     LlamaUpstream,
     MarkovUpstream,
     OpenAIUpstream,
+    ProviderUpstream,
     open_upstream,
 )
 
@@ -110,9 +111,9 @@ class Backends:
             except ImportError as exc:
                 raise Problem(str(exc)) from exc
             except (OSError, ValueError) as exc:
-                if self.kind != "markov":
+                if self.kind not in {"markov", "pydantic-ai"}:
                     raise
-                msg = f"--corpus: {exc}"
+                msg = f"--corpus: {exc}" if self.kind == "markov" else f"--{exc}"
                 raise Problem(msg) from exc
             places: list[Any] = opened[len(opened) - len(self._bigger) :]
             further = (f"Then {one.model} at {one.base_url}." for one in places)
@@ -169,6 +170,8 @@ class Backends:
                 return f"openai, {model} at {backend.base_url}."
             case LlamaUpstream():
                 return f"llama, {self._spec.gguf.name} in its own llama.cpp server."
+            case ProviderUpstream():
+                return f"pydantic-ai, {self._spec.model}."
             case MarkovUpstream():
                 return (
                     "markov, a small Markov chain text generator that understands nothing;"
@@ -178,13 +181,13 @@ class Backends:
     def _check_options(self, kind: BackendName) -> None:
         options = self._options
         for option, given, only in (
-            ("--model", options.model, "openai"),
-            ("--base-url", options.base_url, "openai"),
-            ("--gguf", options.gguf, "llama"),
-            ("--corpus", options.corpus, "markov"),
+            ("--model", options.model, ("openai", "pydantic-ai")),
+            ("--base-url", options.base_url, ("openai",)),
+            ("--gguf", options.gguf, ("llama",)),
+            ("--corpus", options.corpus, ("markov",)),
         ):
-            if given and kind != only:
-                msg = f"{option} goes with --backend {only}, not with --backend {kind}"
+            if given and kind not in only:
+                msg = f"{option} goes with --backend {' or '.join(only)}, not with --backend {kind}"
                 raise Problem(msg, Exit.USAGE)
         if kind == "llama" and options.gguf is None:
             msg = "--backend llama needs a model file: --gguf FILE"
@@ -203,7 +206,9 @@ class Backends:
             )
             raise Problem(msg, Exit.USAGE)
 
-    def _read_spec(self, kind: BackendName) -> OpenAIUpstream | LlamaUpstream | MarkovUpstream:
+    def _read_spec(
+        self, kind: BackendName
+    ) -> OpenAIUpstream | LlamaUpstream | MarkovUpstream | ProviderUpstream:
         options, names = self._options, option_names(type(self._options))
         limits = {name: getattr(options, name) for name in LIMITS}
         match kind:
@@ -212,6 +217,12 @@ class Backends:
             case "llama":
                 llama = {"kind": "llama", "gguf": options.gguf, **limits}
                 return read_section(LlamaUpstream, llama, names)
+            case "pydantic-ai":
+                if options.model is None:
+                    msg = "--backend pydantic-ai needs a provider's model: --model PROVIDER:MODEL"
+                    raise Problem(msg, Exit.USAGE)
+                provider = {"kind": kind, "model": options.model, **limits}
+                return read_section(ProviderUpstream, provider, names)
             case "markov":
                 markov = {"kind": "markov", "corpus": tuple(options.corpus), **limits}
                 return read_section(MarkovUpstream, markov, names)

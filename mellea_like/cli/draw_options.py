@@ -28,7 +28,7 @@ BACKEND = "What generates"
 OUTPUT = "What is shown"
 PANELS = (CHECKS, DRAWS, COSTS, BACKEND, OUTPUT)
 
-BackendName = Literal["markov", "openai", "llama"]
+BackendName = Literal["markov", "openai", "llama", "pydantic-ai"]
 
 LOOP = 5
 """Draws in a row, where nothing says how many."""
@@ -163,12 +163,15 @@ class DrawOptions:
     backend: BackendName | None = option(
         None,
         "markov, a small text generator in this process; openai, any OpenAI-compatible"
-        " server; or llama, a llama.cpp server started for a GGUF file. By default openai when"
+        " server; llama, a llama.cpp server started for a GGUF file; or pydantic-ai, a provider"
+        " such as Anthropic: --model anthropic:claude-sonnet-5-5. By default openai when"
         " OPENAI_API_KEY or OPENAI_BASE_URL is set; else sample takes markov.",
         metavar="NAME",
         panel=BACKEND,
     )
-    model: str | None = option(None, "The model's name (openai).", metavar="MODEL", panel=BACKEND)
+    model: str | None = option(
+        None, "The model's name (openai, pydantic-ai).", metavar="MODEL", panel=BACKEND
+    )
     base_url: str | None = option(
         None, "The server (openai), as in http://localhost:8000/v1.", metavar="URL", panel=BACKEND
     )

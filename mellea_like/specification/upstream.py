@@ -36,6 +36,7 @@ __all__ = [
     "LlamaUpstream",
     "MarkovUpstream",
     "OpenAIUpstream",
+    "ProviderUpstream",
     "PythonUpstream",
     "UpstreamSpec",
     "beside",
@@ -219,6 +220,33 @@ class MarkovUpstream(_Upstream):
         return tuple(beside(info, path) for path in given)
 
 
+class ProviderUpstream(_Upstream):
+    """A model of a provider that Pydantic AI knows: Anthropic, Google, Bedrock, Mistral and others.
+
+    Args:
+        kind: ``pydantic-ai``.
+        model: the provider and the model, as ``anthropic:claude-sonnet-5-5``. The key is in the
+            environment variable that the provider's own client reads (``ANTHROPIC_API_KEY``).
+        timeout: the longest silence, in seconds.
+        can_judge: whether its verdicts are wanted.
+    """
+
+    kind: Literal["pydantic-ai"]
+    model: Annotated[Name, Field(examples=["anthropic:claude-sonnet-5-5"])]
+    timeout: Seconds = 600.0
+    can_judge: bool = True
+
+    def make(self, place: str) -> Backend:
+        """Make the backend; errors name the place of this section."""
+        try:
+            from mellea_like.backends.pydantic_ai import PydanticAIBackend  # noqa: PLC0415 (extra)
+
+            return PydanticAIBackend(self.model, timeout=self.timeout, can_judge=self.can_judge)
+        except (ImportError, ValueError) as exc:
+            msg = f"{place}model: {exc}"
+            raise ValueError(msg) from None
+
+
 class PythonUpstream(_Upstream):
     """Any backend that is written in Python.
 
@@ -270,15 +298,15 @@ def _check_kind(given: object) -> object:
     section = cast("dict[str, Any]", given)
     if "kind" not in section:
         msg = (
-            "kind is missing: write kind: openai, llama or python; kind: markov, which understands"
-            " nothing, is for trying things out"
+            "kind is missing: write kind: openai, llama, pydantic-ai or python; kind: markov, which"
+            " understands nothing, is for trying things out"
         )
         raise ValueError(msg)
     return section
 
 
 UpstreamSpec: TypeAlias = Annotated[
-    OpenAIUpstream | LlamaUpstream | MarkovUpstream | PythonUpstream,
+    OpenAIUpstream | LlamaUpstream | MarkovUpstream | ProviderUpstream | PythonUpstream,
     Field(discriminator="kind"),
     BeforeValidator(_check_kind),
 ]
@@ -292,7 +320,7 @@ async def open_upstream(
     """Open what generates, without its limits, and close it at the end."""
     made: Any = await run_in_thread(_make, spec, place, follow_redirects)
     match spec:
-        case OpenAIUpstream():
+        case OpenAIUpstream() | ProviderUpstream():
             try:
                 yield made
             finally:
@@ -335,5 +363,5 @@ def _make(spec: UpstreamSpec, place: str, follow_redirects: bool) -> Any:  # noq
             from mellea_like.backends.markov import MarkovBackend  # noqa: PLC0415 (builds its model)
 
             return MarkovBackend(spec.corpus) if spec.corpus else MarkovBackend()
-        case PythonUpstream():
+        case ProviderUpstream() | PythonUpstream():
             return spec.make(place)

@@ -69,6 +69,7 @@ from mellea_like.cli.app import command as command_of
         (["--backend", "openai", "--gguf", "f"], "--gguf goes with --backend llama"),
         (["--backend", "openai", "--corpus", "f"], "--corpus goes with --backend markov"),
         (["--backend", "llama"], "--backend llama needs a model file: --gguf FILE"),
+        (["--backend", "pydantic-ai"], "--backend pydantic-ai needs a provider's model: --model"),
         (["--base-url", "localhost"], "--base-url takes a URL that starts with http://"),
         (["--unknown"], "No such option: --unknown"),
         (["another"], "unexpected extra argument"),
@@ -207,3 +208,12 @@ def test_standard_input_without_text_is_bad_usage(stdin, sentence):
 def test_the_list_of_commands_has_the_first_sentence_of_each_ones_help():
     for name, (_, sentence) in COMMANDS.items():
         assert str(command_of(name).help).startswith(f"{sentence}\n")
+
+
+def test_a_provider_is_named_by_its_model(command):
+    at = ("--backend", "pydantic-ai", "--model")
+    code, out, err = command("sample", "Write.", *at, "test")
+    assert (code, out.strip()) == (0, "success (no tool calls)"), err
+    code, out, err = command("sample", "Write.", *at, "nobody:x")
+    assert (code, out) == (3, "")
+    assert "--model: Unknown model: nobody:x" in err

@@ -13,7 +13,7 @@ from mellea_like.backends.function import FunctionBackend
 from mellea_like.core.backend import Request
 from mellea_like.core.conversation import Message
 from mellea_like.gateway import GatewayConfig, make_app
-from mellea_like.gateway.config.upstreams import open_upstreams
+from mellea_like.gateway.config.upstreams import check_upstreams, open_upstreams
 from mellea_like.gateway.http.app import Gateway
 
 pytestmark = pytest.mark.anyio
@@ -68,6 +68,16 @@ async def test_connections_are_closed_at_the_end(upstream):
         await opened["main"].backend.generate(ASK)
         assert upstream.connections == 1
     await upstream.wait_until(lambda: upstream.connections == 0)
+
+
+async def test_a_provider_is_asked_through_pydantic_ai(monkeypatch):
+    async with open_upstreams(upstreams(main={"kind": "pydantic-ai", "model": "test"})) as opened:
+        reply = await opened["main"].backend.generate(ASK)
+    assert reply.text == "success (no tool calls)"
+    monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
+    wrong = upstreams(main={"kind": "pydantic-ai", "model": "anthropic:claude-sonnet-5-5"})
+    with pytest.raises(ValueError, match="model: Set the `ANTHROPIC_API_KEY`"):
+        check_upstreams(wrong)
 
 
 async def test_the_markov_text_generator_needs_nothing():

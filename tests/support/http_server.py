@@ -194,7 +194,8 @@ class OpenAIServer:
                 return send.whole(self._model_list.status, self._model_list.body or b"")
             models = [{"id": name, "object": "model"} for name in self._models]
             return send.whole(200, json.dumps({"object": "list", "data": models}).encode())
-        if method != "POST" or not path.endswith("/chat/completions"):
+        path = path.partition("?")[0]
+        if method != "POST" or not path.endswith(("/chat/completions", "/messages")):
             return send.whole(404, b'{"error": {"message": "no such path"}}')
         request = json.loads(body)
         number = self.started

@@ -9,7 +9,12 @@ from typing import TYPE_CHECKING
 from mellea_like.core.backend import can_judge
 from mellea_like.gateway.redaction import RedactedBackend
 from mellea_like.limits.base import LimitedBackend
-from mellea_like.specification.upstream import OpenAIUpstream, PythonUpstream, open_upstream
+from mellea_like.specification.upstream import (
+    OpenAIUpstream,
+    ProviderUpstream,
+    PythonUpstream,
+    open_upstream,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Mapping
@@ -35,7 +40,6 @@ class Upstream:
     backend: Backend
     judges: bool
     constrains: bool  # Whether it is told a reply's JSON Schema by ``response_format``.
-    official: bool  # Whether it is OpenAI's own server.
     price: Price | None
 
 
@@ -44,6 +48,8 @@ def check_upstreams(specs: Mapping[str, UpstreamSpec]) -> None:
     for name, spec in specs.items():
         if isinstance(spec, PythonUpstream):
             spec.find(f"upstreams.{name}.")
+        elif isinstance(spec, ProviderUpstream):
+            spec.make(f"upstreams.{name}.")
         elif isinstance(spec, OpenAIUpstream) and spec.official and not spec.key:
             msg = (
                 f"upstreams.{name}.api_key is missing, and OpenAI's own server wants one: write"
@@ -78,8 +84,7 @@ async def open_upstreams(
                 name,
                 LimitedBackend(redacted, *limits) if limits else redacted,
                 spec.judges and can_judge(backend),
-                spec.kind in {"openai", "llama"},
-                isinstance(spec, OpenAIUpstream) and spec.official,
+                spec.kind in {"openai", "llama", "pydantic-ai"},
                 spec.price,
             )
         yield opened

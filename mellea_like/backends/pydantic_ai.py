@@ -1,0 +1,349 @@
+"""Anthropic, Google, Bedrock, Mistral and the rest, through Pydantic AI's direct model requests."""
+
+from __future__ import annotations
+
+import math
+from contextlib import aclosing, asynccontextmanager, suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import anyio
+from anyio.lowlevel import checkpoint
+
+from mellea_like.core.argument_checks import real_number
+from mellea_like.core.backend import Options, estimate_input_tokens
+from mellea_like.errors import BackendError, BackendTimeout, InvalidRequest, MalformedResponse
+
+try:
+    from pydantic_ai import direct
+    from pydantic_ai.exceptions import UserError
+    from pydantic_ai.messages import ModelResponse, PartStartEvent
+    from pydantic_ai.models import Model, infer_model
+except ImportError as exc:  # pragma: no cover
+    msg = "PydanticAIBackend needs Pydantic AI: pip install 'mellea-like[pydantic-ai]'"
+    raise ImportError(msg) from exc
+
+from mellea_like.backends.loop_clients import LoopClients
+from mellea_like.backends.pydantic_ai_wire import (
+    Reply,
+    Translator,
+    can_stream,
+    key_of,
+    model_messages,
+    model_settings,
+    never_sent,
+    request_parameters,
+)
+from mellea_like.backends.server_address import digest
+from mellea_like.runtime.async_generators import Generators
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Mapping
+    from contextlib import AbstractAsyncContextManager
+
+    from pydantic_ai.models import StreamedResponse
+
+    from mellea_like.core.backend import Request
+    from mellea_like.core.generation import Generation, RequestMeter
+
+T = TypeVar("T")
+
+__all__ = ["PydanticAIBackend"]
+
+CLOSE_SECONDS = 1.0
+"""How long closing a reply that was left early may take."""
+
+
+class PydanticAIBackend:
+    """A model of a provider that Pydantic AI knows: Anthropic, Google, Bedrock, Mistral and more.
+
+    Replies are streamed where the provider can, so that it stops when a request is cancelled.
+    Nothing is retried here, nor by a provider's SDK. Works in one event loop after another; on trio
+    where the provider's SDK does: those of OpenAI, Anthropic, Google and Amazon do; Mistral's needs
+    asyncio, and a request on trio is an `InvalidRequest` that says so.
+
+    Where a request has a ``format``, the provider's own JSON Schema output is asked for if the
+    model's profile has it; else a tool whose arguments are the reply, or the schema in the prompt.
+    The names of messages and their ``reasoning`` are not sent: providers have no place for them.
+
+    Args:
+        model: what `pydantic_ai.models.infer_model` takes, such as
+            ``"anthropic:claude-sonnet-5-5"`` or ``"bedrock:us.amazon.nova-pro-v1:0"``, whose key is
+            in the provider's environment variable; or a `pydantic_ai.models.Model`, such as one
+            with a provider, a client or settings of its own: for one event loop at a time, and all
+            of them asyncio's, or all trio's.
+        timeout: the longest silence of the provider, in seconds; None for no limit but that of the
+            provider's client (mostly 600 s).
+        options: defaults for what a request's options leave open. In ``extra``, the names of
+            `pydantic_ai.settings.ModelSettings` and of the provider's own settings
+            (``anthropic_thinking``) are settings; all else is sent as it is (``extra_body``).
+        can_judge: whether its verdicts on requirements are wanted.
+        total_timeout: the longest time for a whole request, in seconds; None for no limit.
+
+    Attributes:
+        model: the model's name.
+        provider: the provider's name, for telemetry.
+        can_judge: as given.
+        defaults: ``options``, as given.
+
+    Raises:
+        TypeError: the model is neither, or a number isn't one.
+        ValueError: no provider has this name, or it has no key; or a number is out of its range.
+        ImportError: the provider's SDK isn't installed; the message says what to install.
+    """
+
+    def __init__(
+        self,
+        model: Model | str,
+        *,
+        timeout: float | None = 600.0,
+        options: Options | Mapping[str, Any] | None = None,
+        can_judge: bool = True,
+        total_timeout: float | None = 3600.0,
+    ) -> None:
+        for name, seconds in (("timeout", timeout), ("total_timeout", total_timeout)):
+            if seconds is not None:
+                real_number(name, seconds, over=0, most=math.inf, unit="seconds")
+        self._given = model
+        self._model = _made(model)
+        self.can_judge = can_judge
+        self.defaults = Options.of(options)
+        self._timeout = timeout
+        self._total_timeout = total_timeout
+        self._clients = LoopClients(self._make_client, close=True)
+
+    @property
+    def model(self) -> str:
+        """The model's name, as its provider has it."""
+        return self._model.model_name
+
+    @property
+    def provider(self) -> str:
+        """The provider's name, for telemetry."""
+        return self._model.system
+
+    @property
+    def limit_key(self) -> tuple[str, bytes] | None:
+        """What the provider counts requests by: its URL, and a digest of the key."""
+        url, key = self._model.base_url, key_of(self._model)
+        return (url, digest(key)) if url and key else None
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._model.model_id}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        given: dict[str, Any] = {
+            "timeout": self._timeout,
+            "options": self.defaults,
+            "can_judge": self.can_judge,
+            "total_timeout": self._total_timeout,
+        }
+        return partial(type(self), **given), (self._given,)
+
+    async def generate(self, request: Request) -> Generation:
+        """Answer one request; see `Backend.generate`."""
+        async with self._stream(request) as pieces:
+            while isinstance(piece := await anext(pieces), str):
+                pass
+            whole: Generation = piece
+            return whole
+
+    def stream(
+        self, request: Request
+    ) -> AbstractAsyncContextManager[AsyncIterator[str | Generation]]:
+        """Answer one request piece by piece; see `StreamingBackend.stream`."""
+        return self._stream(request)
+
+    async def aclose(self) -> None:
+        """Close the running event loop's connections; the backend may be used again.
+
+        A request under way keeps its connection until it ends.
+        """
+        await self._clients.aclose()
+
+    @asynccontextmanager
+    async def _stream(self, request: Request) -> AsyncGenerator[AsyncIterator[Any]]:
+        asking = _Asking(request, Translator(self._model, self._timeout, self._total_timeout))
+        asking.silence = self._timeout or math.inf
+        asking.ends = anyio.current_time() + (self._total_timeout or math.inf)
+        try:
+            async with self._clients.hold() as held:
+                model = await held.client.entered()
+                asked = self._asked(model, request)
+                async with _answer(model, asked, asking) as pieces:
+                    yield pieces
+        except BackendError as exc:
+            asking.failed(exc)
+            raise
+        finally:
+            asking.ended()
+
+    def _asked(self, model: Model, request: Request) -> dict[str, Any]:
+        options = request.options.over(self.defaults)
+        if options.model not in (None, model.model_name, model.model_id, self._given):
+            msg = (
+                f"{self!r} asks no other model: make a PydanticAIBackend({options.model!r}), and"
+                " name it as the call's backend"
+            )
+            raise InvalidRequest(msg)
+        return {
+            "messages": model_messages(model, request.messages),
+            "model_settings": model_settings(model, options, request.tool_choice),
+            "model_request_parameters": request_parameters(model, request),
+        }
+
+    def _make_client(self) -> _OpenModel:
+        # Connections belong to an event loop: so does a model, unless it was given ready.
+        return _OpenModel(_made(self._given))
+
+
+def _made(model: Model | str) -> Model:
+    if isinstance(model, Model):
+        return model
+    if not isinstance(model, str):
+        msg = f"PydanticAIBackend takes a model's name or a pydantic_ai Model, not {model!r}"
+        raise TypeError(msg)
+    try:
+        return infer_model(model)
+    except UserError as exc:
+        raise ValueError(str(exc)) from None
+
+
+class _OpenModel:
+    """A model that one event loop uses, with its provider's client open."""
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        self._lock = anyio.Lock()
+        self._entered = False
+
+    async def entered(self) -> Model:
+        """Open the client, unless that is done."""
+        async with self._lock:
+            if not self._entered:
+                await self._model.__aenter__()
+                self._entered = True
+        return self._model
+
+    async def close(self) -> None:
+        """Close the client, if it is the provider's own."""
+        if self._entered:
+            self._entered = False
+            await self._model.__aexit__(None, None, None)
+
+
+class _Asking:
+    """One request that is under way: what it costs, how long it may take, and why it failed."""
+
+    silence = math.inf
+    ends = math.inf
+
+    def __init__(self, request: Request, translator: Translator) -> None:
+        self._request = request
+        self._translator = translator
+        self._meter: RequestMeter | None = None
+        self.generators = Generators()
+
+    def sent(self) -> RequestMeter:
+        """Count the request as sent, its prompt as it is estimated; return the count."""
+        if self._meter is None:
+            self._meter = self._request.meter.start()
+            self._meter.update(input_tokens=estimate_input_tokens(self._request))
+        return self._meter
+
+    async def wait(self, step: Awaitable[T]) -> T:
+        """Wait for the provider, and say in this library's errors why it does not answer."""
+        error: BackendError | None = None
+        quiet = anyio.current_time() + self.silence
+        with anyio.CancelScope(deadline=min(quiet, self.ends)):
+            try:
+                return await self.generators.awaited(step)
+            except BaseException as exc:
+                if not never_sent(exc):
+                    self.sent()
+                if isinstance(exc, Exception):
+                    error = self._translator.of(exc)
+                if error is None:
+                    raise
+            # Outside the handler, so that the SDK's exception does not hang on as the context.
+            raise error
+        raise self._translator.late() if quiet > self.ends else self._translator.silent()
+
+    def failed(self, error: BackendError) -> None:
+        """Hear that there is no reply: what the provider refuses to work on costs nothing."""
+        meter = self._meter
+        worked = isinstance(error, BackendTimeout | MalformedResponse)
+        if meter is not None and not worked and not meter.output_tokens and not meter.settled:
+            meter.update(input_tokens=0)
+
+    def ended(self) -> None:
+        """Say that nothing was sent, if that is so."""
+        if self._meter is None:
+            self._request.meter.sent_nothing()
+
+
+@asynccontextmanager
+async def _answer(
+    model: Model, asked: dict[str, Any], asking: _Asking
+) -> AsyncGenerator[AsyncIterator[str | Generation]]:
+    async def opened() -> tuple[AbstractAsyncContextManager[StreamedResponse], StreamedResponse]:
+        stream = direct.model_request_stream(model, **asked)
+        return stream, await stream.__aenter__()
+
+    async def whole() -> ModelResponse:
+        return await direct.model_request(model, **asked)
+
+    stream: AbstractAsyncContextManager[StreamedResponse] | None = None
+    response: StreamedResponse | ModelResponse | None = None
+    try:
+        if can_stream(model):
+            with suppress(NotImplementedError):  # The model has no streams.
+                stream, response = await asking.wait(opened())
+        if response is None:
+            response = await asking.wait(whole())
+        async with aclosing(_pieces(response, asked, asking)) as pieces:
+            yield pieces
+    finally:
+        await _leave(stream, asking)
+
+
+async def _pieces(
+    response: StreamedResponse | ModelResponse, asked: dict[str, Any], asking: _Asking
+) -> AsyncGenerator[str | Generation]:
+    reply = Reply(asking.sent(), asked["model_request_parameters"])
+    events = _events(response)
+    while (event := await asking.wait(_next(events))) is not None:
+        if piece := reply.take(event, response.usage.output_tokens):
+            yield piece
+    whole = response if isinstance(response, ModelResponse) else response.get()
+    if piece := reply.refused(whole):
+        yield piece
+    yield reply.generation(whole)
+
+
+async def _next(events: AsyncIterator[Any]) -> Any:
+    return await anext(events, None)
+
+
+def _events(response: StreamedResponse | ModelResponse) -> AsyncIterator[Any]:
+    """Iterate over a reply's events; one that came whole has one for each of its parts."""
+    if not isinstance(response, ModelResponse):
+        return aiter(response)
+
+    async def parts() -> AsyncGenerator[PartStartEvent]:
+        for index, part in enumerate(response.parts):
+            await checkpoint()
+            yield PartStartEvent(index=index, part=part)
+
+    return parts()
+
+
+async def _leave(
+    stream: AbstractAsyncContextManager[StreamedResponse] | None, asking: _Asking
+) -> None:
+    """Close a stream: if it was not read to its end, the connection too."""
+    with anyio.move_on_after(CLOSE_SECONDS, shield=True):
+        if stream is not None:
+            with suppress(Exception):
+                await stream.__aexit__(None, None, None)
+        await asking.generators.aclose()

@@ -1,0 +1,500 @@
+"""Pydantic AI's side of `PydanticAIBackend`: what is sent, how a reply is read, what errors mean.
+
+What the errors become:
+
+| what happened | becomes |
+|---|---|
+| 401, 403, no credentials | `AuthenticationFailed` |
+| 429 | `RateLimited`; not retryable when the quota is used up |
+| 408, no answer in time | `BackendTimeout` |
+| 5xx, an overloaded provider, no connection, a broken one | `BackendUnavailable` |
+| any other status, what Pydantic AI refuses to send | `InvalidRequest`; retryable for 409 |
+| an answer that can't be read, or is cut off | `MalformedResponse` |
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from typing import TYPE_CHECKING, Any, cast
+
+from pydantic_ai import exceptions
+from pydantic_ai import messages as wire
+from pydantic_ai.models import Model, ModelRequestParameters
+from pydantic_ai.models.function import FunctionModel
+from pydantic_ai.output import OutputObjectDefinition
+from pydantic_ai.settings import ModelSettings
+from pydantic_ai.tools import ToolDefinition
+
+from mellea_like.core.backend import TOOL_CHOICES
+from mellea_like.core.conversation import joined_text
+from mellea_like.core.format import json_schema
+from mellea_like.core.generation import Generation
+from mellea_like.core.parts import Audio, File, Image, Part, Text
+from mellea_like.core.tools import ToolCall
+from mellea_like.errors import (
+    AuthenticationFailed,
+    BackendError,
+    BackendTimeout,
+    BackendUnavailable,
+    InvalidRequest,
+    MalformedResponse,
+    RateLimited,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from mellea_like.core.backend import Options, Request
+    from mellea_like.core.conversation import Message
+    from mellea_like.core.generation import RequestMeter
+
+__all__ = [
+    "Reply",
+    "Translator",
+    "can_stream",
+    "key_of",
+    "model_messages",
+    "model_settings",
+    "never_sent",
+    "request_parameters",
+]
+
+EXCERPT = 200
+"""Characters of a provider's answer that go into an error message."""
+
+MAX_SEED = 2**31
+
+OUTPUT_TOOL = "final_result"
+"""The name of the tool whose arguments are the reply, as Pydantic AI's agents call it."""
+
+GUARANTEES = ("stop_sequences", "extra_body", "extra_headers")
+"""Settings that a model may not simply ignore."""
+
+
+# --- what is sent ---------------------------------------------------------------------------------
+
+
+def inner_models(model: Model) -> Iterator[Model]:
+    """Go through a model and those that it wraps or falls back to."""
+    yield model
+    inner: list[Any] = [getattr(model, "wrapped", None), *getattr(model, "models", ())]
+    for each in inner:
+        if isinstance(each, Model):
+            yield from inner_models(cast("Model[Any]", each))
+
+
+def can_stream(model: Model) -> bool:
+    """Tell whether a model may have streams: a `FunctionModel` for tests may have none."""
+    return not any(
+        isinstance(each, FunctionModel) and each.stream_function is None
+        for each in inner_models(model)
+    )
+
+
+def key_of(model: Model) -> str | None:
+    """Return the key that a model's provider sends, where its client has one."""
+    for each in inner_models(model):
+        client: Any = getattr(each.provider, "client", None)
+        key = getattr(client, "api_key", None)
+        if isinstance(key, str) and key:
+            return key
+    return None
+
+
+def model_messages(model: Model, messages: Sequence[Message]) -> list[wire.ModelMessage]:
+    """Write a conversation. Names and thoughts are left out: providers have no place for them."""
+    written: list[wire.ModelMessage] = []
+    called: dict[str, str] = {}
+    for message in messages:
+        if message.role == "assistant":
+            called |= {call.id: call.name for call in message.tool_calls}
+            written.append(wire.ModelResponse(list(_answer_parts(message))))
+            continue
+        part: wire.ModelRequestPart
+        if message.role == "system":
+            part = wire.SystemPromptPart(message.text)
+        elif message.role == "user":
+            part = wire.UserPromptPart(_content(model, message.content))
+        else:
+            call = message.tool_call_id or ""
+            name = message.name or called.get(call, "tool")
+            part = wire.ToolReturnPart(name, _content(model, message.content), call)
+        last = written[-1] if written else None
+        if isinstance(last, wire.ModelRequest):
+            written[-1] = wire.ModelRequest([*last.parts, part])
+        else:
+            written.append(wire.ModelRequest([part]))
+    return written
+
+
+def _answer_parts(message: Message) -> Iterator[wire.ModelResponsePart]:
+    if said := joined_text(message.content):
+        yield wire.TextPart(said)
+    for call in message.tool_calls:
+        yield wire.ToolCallPart(call.name, call.arguments, call.id)
+
+
+def _content(model: Model, content: str | tuple[Part, ...]) -> str | list[wire.UserContent]:
+    return content if isinstance(content, str) else [_part(model, part) for part in content]
+
+
+def _part(model: Model, part: Part) -> wire.UserContent:
+    match part:
+        case Text():
+            return part.text
+        case Image(url=str(url)):
+            return wire.ImageUrl(url, vendor_metadata=_detail(part))
+        case Image():
+            data, kind = part.data or b"", part.media_type or ""
+            return wire.BinaryContent(data, media_type=kind, vendor_metadata=_detail(part))
+        case Audio():
+            kind = "audio/mpeg" if part.format == "mp3" else f"audio/{part.format}"
+            return wire.BinaryContent(part.data, media_type=kind)
+        case File(file_id=str(file_id)):
+            return wire.UploadedFile(file_id, provider_name=cast("Any", model.system))
+        case File():
+            data, kind = part.data or b"", part.media_type or ""
+            return wire.BinaryContent(data, media_type=kind, identifier=part.filename)
+
+
+def _detail(image: Image) -> dict[str, Any] | None:
+    return None if image.detail is None else {"detail": image.detail}
+
+
+def model_settings(model: Model, options: Options, tool_choice: str | None) -> ModelSettings:
+    """Write the options; the names of settings in ``extra`` are settings."""
+    named = tool_choice not in {None, *TOOL_CHOICES}
+    said: dict[str, Any] = {
+        "temperature": options.temperature,
+        "top_p": options.top_p,
+        "max_tokens": options.max_tokens,
+        "stop_sequences": list(options.stop) or None,
+        "seed": None if options.seed is None else options.seed % MAX_SEED,
+        "tool_choice": [tool_choice] if named else tool_choice,
+    }
+    body = dict(options.extra.get("extra_body") or {})
+    known = tuple({f"{name}_" for each in inner_models(model) for name in _families(each)})
+    for name, value in options.extra.items():
+        if name in ModelSettings.__annotations__ or name.startswith(known):
+            said[name] = value
+        else:
+            body[name] = value
+    said["extra_body"] = body or None
+    said = {name: value for name, value in said.items() if value is not None}
+    for each in inner_models(model):
+        ignored = [name for name in GUARANTEES if name in said.keys() & each.unsupported_settings]
+        if ignored:
+            what = ", ".join(sorted(body)) if "extra_body" in ignored else ", ".join(ignored)
+            msg = f"{each.model_id} takes no {what}: leave it out of the options"
+            raise InvalidRequest(msg)
+        if "max_retries" not in each.unsupported_settings:
+            said.setdefault("max_retries", 0)
+    return cast("ModelSettings", said)
+
+
+def _families(model: Model) -> Iterator[str]:
+    # The settings of pydantic_ai.models.anthropic begin with anthropic_, and so on.
+    for kind in type(model).__mro__:
+        package, _, name = kind.__module__.partition("pydantic_ai.models.")
+        if not package and name:
+            yield name.partition(".")[0]
+
+
+def request_parameters(model: Model, request: Request) -> ModelRequestParameters:
+    """Write which tools there are and how the reply is to look."""
+    tools = [
+        ToolDefinition(
+            name=tool.name,
+            description=tool.description or None,
+            parameters_json_schema=dict(tool.parameters),
+        )
+        for tool in request.tools
+    ]
+    format = request.format
+    if format is None:
+        return ModelRequestParameters(function_tools=tools)
+    schema = json_schema(format)
+    name = re.sub(r"[^A-Za-z0-9_-]+", "_", getattr(format, "__name__", "reply"))[:64] or "reply"
+    wanted = OutputObjectDefinition(schema, name=name)
+    if _profile(model).get("supports_json_schema_output", False):
+        return ModelRequestParameters(
+            function_tools=tools, output_mode="native", output_object=wanted
+        )
+    if _profile(model).get("supports_tools", True) and schema.get("type") == "object":
+        output = ToolDefinition(
+            name=OUTPUT_TOOL,
+            description="The final reply: its arguments are the whole of it.",
+            parameters_json_schema=schema,
+            kind="output",
+        )
+        return ModelRequestParameters(
+            function_tools=tools,
+            output_mode="tool",
+            output_tools=[output],
+            allow_text_output=False,
+        )
+    return ModelRequestParameters(
+        function_tools=tools, output_mode="prompted", output_object=wanted
+    )
+
+
+def _profile(model: Model) -> Any:
+    try:
+        return model.profile
+    except NotImplementedError:  # A FallbackModel's: each of its models has its own.
+        return {}
+
+
+# --- a reply --------------------------------------------------------------------------------------
+
+
+class Reply:
+    """What is known of one reply that is arriving."""
+
+    def __init__(self, meter: RequestMeter, parameters: ModelRequestParameters) -> None:
+        self._meter = meter
+        self._by_tool = bool(parameters.output_tools)
+        self._text: list[str] = []
+        self._pieces = 0
+        self._output_part: int | None = None
+
+    def take(self, event: object, tokens: int) -> str:
+        """Take one event, with the output tokens that were counted by then; return its text."""
+        piece = ""
+        match event:
+            case wire.PartStartEvent(part=wire.TextPart(content=text)):
+                piece = text
+            case wire.PartStartEvent(index=index, part=wire.ToolCallPart(tool_name=name) as call):
+                if self._by_tool and name == OUTPUT_TOOL:
+                    self._output_part = index
+                    piece = _arguments(call.args)
+            case wire.PartDeltaEvent(delta=wire.TextPartDelta(content_delta=text)):
+                piece = text
+            case wire.PartDeltaEvent(index=index, delta=wire.ToolCallPartDelta(args_delta=delta)):
+                if index == self._output_part:
+                    piece = _arguments(delta)
+            case wire.PartDeltaEvent():
+                pass
+            case _:
+                return ""
+        # Providers send about an event a token; the usage at the end corrects it.
+        self._pieces += 1
+        self._meter.update(output_tokens=max(self._pieces, tokens))
+        if piece:
+            self._text.append(piece)
+        return piece
+
+    def refused(self, response: wire.ModelResponse) -> str:
+        """Take a refusal's words, which come last; return them where there is no text."""
+        said = str((response.provider_details or {}).get("refusal") or "")
+        if not said or self._text:
+            return ""
+        self._text.append(said)
+        return said
+
+    def generation(self, response: wire.ModelResponse) -> Generation:
+        """Return the whole."""
+        used = response.usage
+        if used.has_values() and not used.unmeasured_requests:
+            self._meter.settle(
+                input_tokens=used.input_tokens,
+                output_tokens=used.output_tokens,
+                cached_input_tokens=min(used.cache_read_tokens, used.input_tokens),
+                reasoning_tokens=min(used.output_reasoning_tokens, used.output_tokens),
+            )
+        if response.state != "complete" or response.finish_reason == "error":
+            what = "ends in an error" if response.finish_reason == "error" else "breaks off"
+            msg = f"{response.provider_name or 'the model'} sent a reply that {what}"
+            raise MalformedResponse(msg)
+        calls = tuple(_calls(response, given=self._output_part is not None))
+        refusal = (response.provider_details or {}).get("refusal")
+        thoughts = [p.content for p in response.parts if isinstance(p, wire.ThinkingPart)]
+        return Generation(
+            "".join(self._text),
+            usage=self._meter.usage,
+            model=response.model_name,
+            finish_reason="refusal" if refusal else _ended(response.finish_reason, calls),
+            tool_calls=calls,
+            refusal=str(refusal) if refusal else None,
+            reasoning="\n".join(filter(None, thoughts)) or None,
+        )
+
+
+def _calls(response: wire.ModelResponse, *, given: bool) -> Iterator[ToolCall]:
+    """Read the calls of tools, but for that which gave the reply."""
+    for part in response.parts:
+        if isinstance(part, wire.ToolCallPart) and not (given and part.tool_name == OUTPUT_TOOL):
+            yield ToolCall(part.tool_call_id, part.tool_name, _arguments(part.args) or "{}")
+
+
+def _ended(reason: str | None, calls: tuple[ToolCall, ...]) -> str | None:
+    if calls and reason in {None, "stop", "tool_call"}:
+        return "tool_calls"
+    return "stop" if reason == "tool_call" else reason
+
+
+def _arguments(given: Any) -> str:
+    if given is None or isinstance(given, str):
+        return given or ""
+    return json.dumps(given, ensure_ascii=False)
+
+
+# --- errors ---------------------------------------------------------------------------------------
+
+TRANSPORTS = ("httpx2", "httpcore2", "httpx", "httpcore", "h11", "h2", "anyio", "trio", "botocore")
+"""Packages whose exceptions mean that the connection failed."""
+
+
+class Translator:
+    """Turns what went wrong into this library's errors, without the provider's key.
+
+    They carry no cause: a provider's hold the request with its headers.
+    """
+
+    def __init__(self, model: Model, timeout: float | None, total: float | None) -> None:
+        self._model = model.model_id
+        self._key = key_of(model)
+        self._timeout = timeout
+        self._total = total
+
+    def clean(self, text: str) -> str:
+        """Shorten a text, and take the key out of it."""
+        if self._key:
+            text = text.replace(self._key, "***")
+        shown = repr(text[: EXCERPT + 1])[1:-1]
+        return shown if len(shown) <= EXCERPT else shown[: EXCERPT - 1] + "…"
+
+    def silent(self) -> BackendTimeout:
+        """Say that the provider was silent for too long."""
+        return BackendTimeout(
+            f"{self._model} said nothing for {self._timeout:g} s, the backend's timeout"
+        )
+
+    def late(self) -> BackendTimeout:
+        """Say that the whole request took too long."""
+        return BackendTimeout(
+            f"{self._model} was not done within {self._total:g} s, the backend's total_timeout"
+        )
+
+    def of(self, exc: Exception) -> BackendError | None:
+        """Translate an exception that a request ended with; None for what is a bug."""
+        said = f"{type(exc).__name__}: {self.clean(str(exc))}"
+        match exc:
+            case BackendError():
+                return exc
+            case exceptions.ModelAPIError():
+                return self._of_api(exc)
+            case exceptions.UserError():
+                return InvalidRequest(f"{self._model} can't be asked that: {self.clean(str(exc))}")
+            case exceptions.AgentRunError():
+                return MalformedResponse(f"{self._model} sent what can't be read ({said})")
+            case _ if isinstance(exc, TimeoutError) or "Timeout" in type(exc).__name__:
+                return BackendTimeout(f"{self._model} did not answer in time ({said})")
+            case _ if isinstance(exc, OSError | EOFError) or _package(exc) in TRANSPORTS:
+                return BackendUnavailable(f"the connection to {self._model} failed ({said})")
+            case _:
+                return self._of_loop(exc)
+
+    def _of_loop(self, exc: Exception) -> BackendError | None:
+        asyncios = "event loop" in str(exc) or "asyncio" in str(exc)
+        if not asyncios or not isinstance(exc, RuntimeError | TypeError) or _on_asyncio():
+            return None
+        return InvalidRequest(
+            f"the client of {self._model} runs on asyncio only: run this on asyncio, or choose"
+            " another provider (the clients of OpenAI, Anthropic, Google and Amazon run on trio)"
+        )
+
+    def _of_api(self, exc: exceptions.ModelAPIError) -> BackendError:
+        status: int | None = getattr(exc, "status_code", None)
+        answered = "failed" if status is None else f"answered {status}"
+        said = f"{self._model} {answered}: {self.clean(_message(exc))}"
+        kind, retryable = _kind(exc, status)
+        if kind is AuthenticationFailed:
+            said += "; check the API key"
+        elif kind is RateLimited and retryable is False:
+            said += "; the quota is used up"
+        return kind(said, status=status, retryable=retryable, retry_after=exc.retry_after)
+
+
+CATEGORIES: tuple[tuple[type[Exception], type[BackendError], bool | None], ...] = (
+    (exceptions.ModelQuotaExceededError, RateLimited, False),
+    (exceptions.ModelRateLimitError, RateLimited, None),
+    (exceptions.ModelTimeoutError, BackendTimeout, None),
+    (exceptions.ModelRequestTimeout, BackendTimeout, None),
+    (exceptions.ModelConnectionError, BackendUnavailable, None),
+    (exceptions.ModelUnavailableError, BackendUnavailable, None),
+    (exceptions.ModelServerError, BackendUnavailable, None),
+    (exceptions.ModelAuthenticationError, AuthenticationFailed, None),
+    (exceptions.ModelRequestRejectedError, InvalidRequest, None),
+)
+"""Pydantic AI's categories of errors, what they become, and whether to try again, if unusual."""
+
+STATUSES: dict[int, tuple[type[BackendError], bool | None]] = {
+    401: (AuthenticationFailed, None),
+    403: (AuthenticationFailed, None),
+    408: (BackendTimeout, None),
+    409: (InvalidRequest, True),  # A conflict that passes.
+    429: (RateLimited, None),
+}
+
+
+def _kind(
+    exc: exceptions.ModelAPIError, status: int | None
+) -> tuple[type[BackendError], bool | None]:
+    if status in STATUSES and not isinstance(exc, exceptions.ModelQuotaExceededError):
+        return STATUSES[status]
+    for category, kind, retryable in CATEGORIES:
+        if isinstance(exc, category):
+            return kind, retryable
+    if status is None:
+        return MalformedResponse, None
+    return (BackendUnavailable if status >= 500 else InvalidRequest), None  # noqa: PLR2004
+
+
+def _message(exc: exceptions.ModelAPIError) -> str:
+    body: Any = exc.body
+    for _ in range(2):
+        if isinstance(body, dict):
+            fields = cast("dict[str, Any]", body)
+            body = fields.get("message") or fields.get("error") or fields.get("detail") or fields
+    hint = getattr(exc, "hint", None)
+    return f"{body or exc.message}" + (f" ({hint})" if hint else "")
+
+
+NEVER_SENT = (exceptions.UserError, InvalidRequest, ConnectionRefusedError, NotImplementedError)
+
+
+CONNECTING = ("ConnectError", "ConnectTimeout", "EndpointConnectionError")
+"""The names that HTTP libraries give to having no connection."""
+
+
+def never_sent(exc: BaseException) -> bool:
+    """Tell whether a request failed before it could leave: it costs nothing, and counts as none."""
+    seen: set[int] = set()
+    cause: BaseException | None = exc
+    while cause is not None and id(cause) not in seen:
+        seen.add(id(cause))
+        connects = type(cause).__name__ in {
+            "ConnectError",
+            "ConnectTimeout",
+            "EndpointConnectionError",
+        }
+        if connects or isinstance(cause, NEVER_SENT):
+            return True
+        cause = cause.__cause__ or cause.__context__
+    return False
+
+
+def _package(exc: BaseException) -> str:
+    return type(exc).__module__.partition(".")[0]
+
+
+def _on_asyncio() -> bool:
+    asyncio: Any = sys.modules.get("asyncio")
+    try:
+        asyncio.get_running_loop()
+    except (RuntimeError, AttributeError):
+        return False
+    return True
