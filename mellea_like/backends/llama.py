@@ -31,8 +31,9 @@ except ImportError as _exc:  # It speaks to its server through the SDK.
     raise ImportError(MISSING) from _exc
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Mapping
+    from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 
+    from mellea_like.backends.openai_incoming import Incoming
     from mellea_like.core.backend import Options, Request
 
 __all__ = ["LlamaCppBackend", "ServerProcess"]
@@ -311,13 +312,11 @@ class LlamaCppBackend(OpenAIBackend):
     # --- requests ------------------------------------------------------------------------------
 
     @asynccontextmanager
-    async def _stream(
-        self, request: Request, choices: int | None = None
-    ) -> AsyncGenerator[AsyncIterator[Any]]:
+    async def _open(self, request: Request, choices: int | None = None) -> AsyncGenerator[Incoming]:
         server = self._server()
         try:
-            async with super()._stream(request, choices) as pieces:
-                yield pieces
+            async with super()._open(request, choices) as incoming:
+                yield incoming
                 return
         except BackendError as exc:
             error = await _explained(exc, server)

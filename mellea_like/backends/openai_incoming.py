@@ -105,6 +105,7 @@ class Incoming:
             raise self._error
         found: list[Any] = []
         error: BackendError | None = None
+        self._silent_at = anyio.current_time() + self._silence  # The time of who asks is its own.
         with anyio.CancelScope(deadline=min(self._silent_at, self._ends)) as time_left:
             try:
                 while not (self._over or self._reply.done or (found and not everything)):
@@ -113,7 +114,9 @@ class Incoming:
             except Exception as exc:  # noqa: BLE001 (nothing but HTTP and parsing happens in there)
                 self._over = True
                 error = self._error_of(exc)
-        if time_left.cancelled_caught:
+        if time_left.cancelled_caught and self._reply.whole:
+            self._over = True  # What is late after the reply's end takes only the usage.
+        elif time_left.cancelled_caught:
             translator = self._translator()
             error = translator.late() if self._silent_at > self._ends else translator.silent()
         if error is not None and found and not everything:

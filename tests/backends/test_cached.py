@@ -30,7 +30,7 @@ from mellea_like import (
 from mellea_like.backends import CachedBackend, FunctionBackend, ScriptedBackend, SimulatedBackend
 from mellea_like.backends.openai import OpenAIBackend
 from mellea_like.core.backend import Options, RequestMeta
-from mellea_like.core.generation import TokenLogprob
+from mellea_like.core.generation import Meter, TokenLogprob
 from mellea_like.errors import BackendUnavailable, CacheError
 from mellea_like.limits import ConcurrencyLimiter, LimitedBackend, RetryBackend
 from mellea_like.testing import check_backend
@@ -206,7 +206,7 @@ async def test_what_is_asked_twice_at_a_time_is_asked_once(path):
 
     async def ask(iteration):
         with suppress(BackendUnavailable):
-            request = replace(ASKED, meta=RequestMeta(iteration=iteration))
+            request = replace(ASKED, meta=RequestMeta(iteration=iteration), meter=Meter())
             replies.append((iteration, await backend.generate(request)))
 
     async def ask_and_wait(*iterations):
