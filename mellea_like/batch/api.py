@@ -180,8 +180,9 @@ def sample_many(
             Discard, https://arxiv.org/abs/2601.21522). An item goes on with what it had, repairs
             included; what waits is in the journal, or in memory where there is none. The items are
             gone through once for each round; with ``ordered``, results come when the last round is
-            over. For strategies with a concurrency budget of 1 and no schedule, selection object or
-            stages, and journals that keep all text. A call's time and plugins see each draw as a
+            over. For strategies with a concurrency budget of 1, no schedule or stages, and no
+            selection object but `Collect` and `Vote` without weights; and journals that keep all
+            text. A call's time and plugins see each draw as a
             call that goes on.
         fail_fast: whether the first item that fails ends the run: what is in flight is cancelled,
             and the iteration raises what the item's ``unwrap`` does. With a journal, that item is

@@ -195,7 +195,7 @@ class BatchRun(Generic[T]):
                 if self._work.unique is not None:
                     await self._work.unique.load(self._open_journal)
             if self._breadth:
-                self._waiting = Waiting(self._open_journal, self._work.format)
+                self._waiting = Waiting(self._open_journal, self._earlier)
             self._began = anyio.current_time()
             if self._reporter is not None:
                 stack.callback(self._reporter.close)
@@ -378,11 +378,16 @@ class BatchRun(Generic[T]):
             return job
         return job._replace(digest=digest_of(item, job.action))
 
+    def _earlier(self, stored: StoredItem) -> WaitingItem:
+        """Return an unfinished item with the draws that it goes on from."""
+        several = not isinstance(self._work.strategy.settings.selection, str)
+        return earlier_draws(stored, self._work.format, several=several)
+
     def _resumed(self, job: Job, stored: StoredItem) -> Job:
         """Go on with an item where an earlier run left it, unless all its turns were spent."""
         job = job._replace(attempt=stored.attempts + 1)
         if self._goes_on:
-            found = earlier_draws(stored, self._work.format)
+            found = self._earlier(stored)
             if len(found.slices) < self._work.strategy.settings.loop_budget:
                 return job._replace(earlier=found.slices)
         return job

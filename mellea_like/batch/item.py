@@ -222,7 +222,12 @@ class Work(NamedTuple):
         )
         call = Call(self.strategy, plan, on_slice, job.earlier, self.draws)
         result = await call.run()
-        return Paused(result) if call.paused else result
+        if call.paused:
+            return Paused(result)
+        if self.draws is not None and call.budget_spent:
+            # A vote would be over with the votes that there are; in breadth, it goes on later.
+            raise LimitExceeded(call.budget_spent, result)
+        return result
 
 
 def record_of(outcome: SamplingResult[Any] | Exception) -> SamplingResult[Any] | None:

@@ -14,6 +14,7 @@ from mellea_like.core.slice import Outcome
 from mellea_like.core.trace import recorded_requirement, slice_from_dict
 from mellea_like.errors import JournalError
 from mellea_like.sampling.giving_up import may_go_on
+from mellea_like.sampling.selections import Collect, Vote
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,7 +29,7 @@ __all__ = ["Waiting", "WaitingItem", "earlier_draws", "why_not_in_rounds"]
 BLOCK = 64
 """How many waiting items are read from a journal together."""
 
-_FAILED = Outcome.FAILED.value
+_WITH_WORDS = (Outcome.FAILED.value, Outcome.PASSED.value)
 _TO_GO_ON = (Outcome.FAILED, Outcome.ERRORED)
 
 
@@ -39,13 +40,22 @@ def why_not_in_rounds(settings: Settings) -> str | None:
             f"concurrency_budget is {settings.concurrency_budget}, several draws for one item at a"
             " time: leave it at 1, and have more items at a time"
         )
-    if not isinstance(settings.selection, str):
-        return f"{settings.selection!r} is a selection of several draws that pass: leave it out"
+    selection = settings.selection
+    if not (isinstance(selection, str | Collect) or _counts(selection)):
+        return (
+            f"{selection!r} has draws scored or compared, and of those of earlier rounds the scores"
+            " aren't kept: only Collect and Vote(weight=None) go on from round to round"
+        )
     if settings.schedule is not None:
         return f"{settings.schedule!r} decides when draws start: leave it out"
     if settings.stages:
         return "Escalate decides within a call when a stage is over, so it can't be left there"
     return None
+
+
+def _counts(selection: object) -> bool:
+    """Tell whether a selection counts the draws that pass, which takes nothing but their words."""
+    return isinstance(selection, Vote) and selection.weight is None
 
 
 class WaitingItem(NamedTuple):
@@ -57,14 +67,15 @@ class WaitingItem(NamedTuple):
     slices: tuple[Slice, ...]
 
 
-def earlier_draws(stored: StoredItem, format: Any) -> WaitingItem:
+def earlier_draws(stored: StoredItem, format: Any, *, several: bool = False) -> WaitingItem:
     """Return an unfinished item as one that waits: what is to be drawn again is left out.
 
     That is what was cancelled, had a permanent error or passed at the end (for its result was not
-    kept); and all, where words are missing that a repair could need.
+    kept, and without it one pass is no draw of ``several``); and all, where words are missing that
+    a repair or a selection could need.
     """
     rows = standing(stored.slices)
-    if any(body["text"] is None for _, body in rows if body["outcome"] == _FAILED):
+    if any(body["text"] is None for _, body in rows if body["outcome"] in _WITH_WORDS):
         rows.clear()
     nothing = Context()
     try:
@@ -74,7 +85,10 @@ def earlier_draws(stored: StoredItem, format: Any) -> WaitingItem:
     except (KeyError, TypeError, ValueError) as exc:
         msg = f"the journal's record of item {stored.id} can't be read: {exc!r}"
         raise JournalError(msg) from exc
-    while slices and not (slices[-1].outcome in _TO_GO_ON and may_go_on(slices[-1])):
+    while slices and not (
+        (several and slices[-1].passed)
+        or (slices[-1].outcome in _TO_GO_ON and may_go_on(slices[-1]))
+    ):
         slices.pop()
     # Where the attempt has rows that are left out, those drawn instead are another attempt's.
     kept = {id(body) for _, body in rows[: len(slices)]}
@@ -86,10 +100,12 @@ def earlier_draws(stored: StoredItem, format: Any) -> WaitingItem:
 class Waiting:
     """The items that wait for their next draw: in the journal, or in memory where there is none."""
 
-    def __init__(self, journal: OpenJournal | None, format: Any) -> None:
+    def __init__(
+        self, journal: OpenJournal | None, earlier: Callable[[StoredItem], WaitingItem]
+    ) -> None:
         self.count = 0
         self._journal = journal
-        self._format = format
+        self._earlier = earlier
         self._here: dict[int, WaitingItem] = {}
         self._block: dict[int, WaitingItem] = {}
         self._looked_up = -1
@@ -124,5 +140,5 @@ class Waiting:
 
     async def _look_up(self, journal: OpenJournal, item_id: int) -> None:
         found = await journal.unfinished(item_id, BLOCK)
-        self._block = {stored.id: earlier_draws(stored, self._format) for stored in found}
+        self._block = {stored.id: self._earlier(stored) for stored in found}
         self._looked_up = found[-1].id if len(found) == BLOCK else 2**63

@@ -101,12 +101,17 @@ class UniqueReplies:
             yield sampling
         finally:
             kept: set[int] = set()
-            if isinstance(sampling.outcome, SamplingResult):
-                kept = {winner.iteration for winner in sampling.outcome.winners}
+            waits, outcome = False, sampling.outcome
+            if isinstance(outcome, SamplingResult):
+                kept = {winner.iteration for winner in outcome.winners}
+            elif outcome is not None and not isinstance(outcome, Exception):
+                kept = {s.iteration for s in outcome.result.slices if s.passed}
+                waits = bool(kept)  # What has passed has a say in a later round.
             for iteration in reserved - kept:
                 self.release(job.id, iteration)
-            del self._reserved[job.id]
-            self._index.settle(job.id)
+            if not waits:
+                del self._reserved[job.id]
+                self._index.settle(job.id)
 
     def release(self, item: int, iteration: int) -> None:
         """Forget a reply, if it has reserved its text."""

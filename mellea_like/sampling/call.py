@@ -56,7 +56,7 @@ class Call:
 
     One that goes on has the slices of its ``earlier`` turns. With ``draws``, it is paused after so
     many more: then its result is what there is so far. Both are for a call of one subsample
-    that has no schedule, selection object or stages.
+    that has no schedule or stages, and no selection object but one that counts.
     """
 
     # Class-level defaults: most calls never change these, so pending calls use less memory.
@@ -181,6 +181,12 @@ class Call:
         """Whether the call made the draws that it was to make, and would go on."""
         return self._recorder.paused and self._recorder.fatal is None
 
+    @property
+    def budget_spent(self) -> str:
+        """Say which budget was spent, if that stopped the call."""
+        stopped = self._recorder.stopped
+        return stopped.detail if stopped is not None and stopped.reason is StopReason.BUDGET else ""
+
     async def run(self) -> SamplingResult[Any]:
         """Run the call; see `BaseSamplingStrategy.sample` for what it raises."""
         telemetry = self.context.telemetry
@@ -278,7 +284,7 @@ class Call:
             await race.run_alone()
         else:
             await race.run(scheduler)
-        if comparisons is not None:
+        if comparisons is not None and not self._recorder.paused:
             await comparisons()
 
     def _can_fail(self) -> bool:
@@ -295,7 +301,10 @@ class Call:
         """Return what starts the iterations; None where all subsamples start at once."""
         schedule, width = self._settings.schedule, self._settings.concurrency_budget
         selection = self._recorder.selection
-        if schedule is None and (selection is None or selection.wanted() >= width * loop_budget):
+        # In rounds, one subsample draws once after another: it is never ahead of what is wanted.
+        in_rounds = self._recorder.draws_left is not None or self._recorder.earlier is not None
+        enough = selection is None or in_rounds or selection.wanted() >= width * loop_budget
+        if schedule is None and enough:
             return None
         # Imported lazily: most programs don't need it.
         from mellea_like.sampling.scheduler import Scheduler, TurnPool  # noqa: PLC0415

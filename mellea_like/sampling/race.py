@@ -17,6 +17,7 @@ import anyio
 from mellea_like.core.backend import ITERATION, SPENDS_ON
 from mellea_like.core.conversation import Context, Instruction, Message, is_action
 from mellea_like.core.slice import Outcome, Slice
+from mellea_like.core.validation import Candidate
 from mellea_like.hooks.types import HookType
 from mellea_like.runtime.event_loops import cancel_requested, scope_cancelled, split_cancellation
 from mellea_like.runtime.logs import warn
@@ -314,11 +315,13 @@ async def _run_chain(  # noqa: C901, PLR0912, PLR0915 (one loop, the hot one)
             return False
         if earlier is not None:
             slice_ = _replayed(earlier, call, action, context)
-            recorder.slices.append(slice_)
+            recorder.replay(slice_, _mark_of(slice_, call))
+            if call.tally is not None and (slice_.outcome is _FAILED or slice_.passed):
+                call.tally.add(slice_)
             if slice_.outcome is _FAILED:
                 to_repair = slice_
-                if call.tally is not None:
-                    call.tally.add(slice_)
+            elif slice_.passed:
+                action, context, failed = call.plan.action, call.plan.context, []
             continue
         if recorder.draws_left is not None:
             recorder.draws_left -= 1
@@ -405,6 +408,22 @@ def _replayed(slice_: Slice, call: CallContext, action: Action[Any], context: Co
         messages=tuple(action.render(context)),
         generation=reply,
         requirements=tuple(known.get((r.name, r.description), r) for r in slice_.requirements),
+    )
+
+
+def _mark_of(slice_: Slice, call: CallContext) -> Any:
+    """Return once more what the selection made of a slice that passed: a key, no score."""
+    if call.mark is None or not slice_.passed or slice_.generation is None:
+        return None
+    seen = call.plan.validation_context
+    return call.mark(
+        Candidate(
+            slice_.generation.text,
+            slice_.value,
+            slice_.generation,
+            slice_.context if seen is None else seen,
+            slice_.action,
+        )
     )
 
 

@@ -134,6 +134,12 @@ class Recorder:
             except Exception as exc:  # noqa: BLE001 (the call raises it)
                 self.abort(exc, "on_slice")
 
+    def replay(self, slice_: Slice, mark: Any) -> None:
+        """Keep a slice of the earlier part of the call, of which all have heard but a selection."""
+        self.slices.append(slice_)
+        if self.selection is not None:
+            self._select(self.selection, slice_, mark)
+
     def _win(self) -> None:
         """Note that the call is decided."""
         self.won = True

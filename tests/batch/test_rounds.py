@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mellea_like import (
+    BestOf,
     Budget,
     Collect,
     Escalate,
@@ -25,6 +26,7 @@ from mellea_like import (
     Requirement,
     Stage,
     Usage,
+    Vote,
 )
 from mellea_like.batch import Journal, read_items, read_run, sample_many
 from mellea_like.errors import (
@@ -279,11 +281,93 @@ async def test_an_error_costs_a_turn_and_a_permanent_one_ends_its_item(tmp_path,
         ]
 
 
+class Shelf:
+    """Answers for item n with the replies on its shelf, one a draw; "bad" fails."""
+
+    provider = model = "shelf"
+
+    def __init__(self, *shelves: str) -> None:
+        self.shelves = [shelf.split() for shelf in shelves]
+        self.draws: list[tuple[int, int]] = []
+
+    async def generate(self, request: Request) -> Generation:
+        number = int(request.messages[0].content.split()[1])
+        draw = number, request.meta.iteration or 0
+        self.draws.append(draw)
+        await checkpoint()
+        return Generation(self.shelves[number][draw[1] - 1], usage=Usage(1, 2, 3))
+
+
+SHELVES = "a b c", "a bad a a b", "bad bad c bad bad", "d d e", "x y x x x"
+not_bad = Requirement("not bad", lambda c: c.text != "bad", inline=True)
+
+
+@pytest.mark.parametrize("kept", ["killed", "journal", "memory"])
+@pytest.mark.parametrize(
+    ("selection", "found"),
+    [
+        (
+            Collect(2, distinct=lambda c: c.text),
+            [("a b", 2), ("a b", 5), ("", 5), ("d e", 3), ("x y", 2)],
+        ),
+        (Vote(n=3, confidence=None), [("a", 3), ("a", 3), ("c", 5), ("d", 2), ("x", 3)]),
+    ],
+    ids=["collect", "vote"],
+)
+async def test_several_that_pass_are_drawn_round_by_round(tmp_path, selection, found, kept):
+    backend = Shelf(*SHELVES)
+    settings = {"selection": selection, "loop_budget": 5, "requirements": [not_bad]}
+    path = None if kept == "memory" else tmp_path / "run.db"
+
+    def run(**more: Any) -> Any:
+        arguments = {"concurrency": 2, "order": "breadth", "journal": path} | more
+        return sample_many(strategy(backend, **settings), prompts(5), **arguments)
+
+    if kept == "killed":  # Nearly: by its budget, so often that no round is whole.
+        for _ in range(4):
+            with pytest.raises(LimitExceeded):
+                await into([], run(budget=Budget(requests=3)))
+    await into(seen := [], run())
+    seen.sort(key=lambda item: item.id)
+    values = [" ".join(item.values) if item.success else "" for item in seen]
+    assert list(zip(values, [len(i.result.slices) for i in seen], strict=True)) == found
+    assert all(item.result.decision.kind in ("collect", "vote") for item in seen if item.success)
+    rounds = [draw for _, draw in backend.draws]
+    assert rounds == sorted(rounds)
+    assert len(rounds) == sum(draws for _, draws in found), "no draw is made twice"
+    # They are the same as in depth.
+    await into(deep := [], run(order="depth", journal=None, ordered=True))
+    assert [item.values for item in deep] == [item.values for item in seen]
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["journal", "memory"])
+@pytest.mark.parametrize(
+    ("selection", "shelves", "found"),
+    [
+        (Collect(2), ("a b c", "x a y", "bad a x z w"), [["a", "b"], ["x", "y"], ["z", "w"]]),
+        # What has lost a vote is free for another.
+        (Vote(n=3, confidence=None), ("a b b", "bad bad bad a bad"), [["b"], ["a"]]),
+    ],
+    ids=["collect", "vote"],
+)
+async def test_what_passed_in_an_earlier_round_is_the_items_own(
+    tmp_path, selection, shelves, found, kept
+):
+    backend = Shelf(*shelves)
+    drawing = strategy(backend, selection=selection, loop_budget=5, requirements=[not_bad])
+    path = tmp_path / "run.db" if kept else None
+    items = prompts(len(shelves))
+    batch = sample_many(drawing, items, concurrency=1, order="breadth", journal=path, unique=True)
+    await into(seen := [], batch)
+    assert [list(item.values) for item in sorted(seen, key=lambda item: item.id)] == found
+
+
 @pytest.mark.parametrize(
     ("changed", "why"),
     [
         ({"strategy": {"concurrency_budget": 2}}, "concurrency_budget is 2"),
-        ({"strategy": {"selection": Collect(2)}}, "Collect.* is a selection of several draws"),
+        ({"strategy": {"selection": BestOf(len)}}, "BestOf.* has draws scored or compared"),
+        ({"strategy": {"selection": Vote(weight=len)}}, "Vote.* has draws scored or compared"),
         ({"strategy": {"schedule": Staggered(1)}}, "Staggered.* decides when draws start"),
         ({"stages": 2}, "Escalate decides within a call when a stage is over"),
         ({"journal": "best"}, "give it text='all'"),

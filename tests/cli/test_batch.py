@@ -67,6 +67,13 @@ def test_in_breadth_a_budget_asks_about_each_row_first_and_a_larger_one_goes_on(
     assert [one["iterations"] for one in records(tmp_path / "out.jsonl")] == [4, 4, 4, 1, 4]
 
 
+def test_in_breadth_several_are_collected(batch, server, tmp_path):
+    code, _, err = batch("--order", "breadth", "--select", "collect:2", "--loop", "3")
+    assert (code, err.splitlines()[-1].startswith("5 rows: 5 passed; 10 requests")) == (0, True)
+    assert [asked(body)[-1] for body in server.requests] == list("0123401234")
+    assert [one["id"] for one in records(tmp_path / "out.jsonl")] == sorted(2 * [0, 1, 2, 3, 4])
+
+
 @pytest.mark.parametrize("order", ["depth", "breadth"])
 def test_rows_added_at_the_end_are_asked_and_no_other_again(batch, server, tmp_path, order):
     path = tmp_path / "in.jsonl"

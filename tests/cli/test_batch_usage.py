@@ -31,7 +31,7 @@ MARKOV = ("--backend", "markov")
         ((*BASE, "--parallel", "0"), 2, "Invalid value for '--parallel'"),
         ((*BASE, "--unique", "2"), 2, "--unique takes exact, or a similarity between"),
         ((*BASE, "--order", "breadth", "--concurrency", "2"), 2, "not go with --concurrency"),
-        ((*BASE, "--order", "breadth", "--select", "vote"), 2, "does not go with --select"),
+        ((*BASE, "--order", "breadth", "--select", "consensus"), 2, "does not go with --select"),
         (("-", *BASE[1:], "--order", "breadth"), 2, "does not go with INPUT -"),
         ((*BASE, "--first", "0"), 2, "Invalid value for '--first'"),
         ((*BASE, "--on-bad-line", "cry"), 2, "'cry' is not one of 'stop', 'skip'"),

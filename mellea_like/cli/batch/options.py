@@ -177,7 +177,11 @@ class BatchOptions(DrawOptions):
         """Make sure that a row can be left after each draw."""
         for wrong, given, why in (
             (self.concurrency > 1, "--concurrency", "makes one draw for a row at a time"),
-            (self.select not in {"first", "ordered"}, "--select", "takes the first that passes"),
+            (
+                self.select.partition(":")[0] not in {"first", "ordered", "collect", "vote"},
+                "--select",
+                "keeps no scores from round to round",
+            ),
             (self.journal_text != "all", "--journal-text", "goes on from all that the journal has"),
             (self.source == STANDARD, "INPUT -", "reads the rows once a round: name a file"),
         ):
