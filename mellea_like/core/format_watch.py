@@ -267,6 +267,8 @@ class _Node:
         schema = cast("dict[str, Any]", part)
         if schema.get("type") == "with-info":
             return True
+        if schema.get("type") in ("model-fields", "dataclass-args", "typed-dict"):
+            return False  # What sees other fields in there sees those of the value itself.
         if schema.get("type") == "definition-ref":
             name = str(schema["schema_ref"])
             if name in seen:

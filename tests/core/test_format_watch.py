@@ -89,6 +89,16 @@ def test_of_others_the_end_decides(text):
     assert given_up(Invoice, text) is None
 
 
+@pytest.mark.parametrize(
+    "text",
+    ['{"number": 7, "number": "7"}', '{"number": 7} {"number": "7"}', '{"number": 7}</think>{}'],
+)
+def test_what_is_given_up_is_not_read_by_what_follows_either(text):
+    assert given_up(Invoice, text)
+    with pytest.raises(ValueError, match=r"[a-z]"):
+        parse_reply(Invoice, text)
+
+
 # --- nothing is given up that would have been read ----------------------------------------------
 
 
@@ -130,6 +140,13 @@ class Other(BaseModel):
             msg = "it is below a"
             raise ValueError(msg)
         return b
+
+
+def test_a_rule_across_fields_waits_for_its_object():
+    assert given_up(Other, '{"b": 1, "a": 1}') is None
+    arrived, why = given_up(list[Other], '[{"b": 1, "a": 2}, {"b": 3, "a": "x"}]')
+    assert arrived == '[{"b": 1, "a": 2}'
+    assert "0.b: Value error, it is below a (it is 1)" in why
 
 
 class Renamed(BaseModel):
