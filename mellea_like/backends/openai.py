@@ -35,6 +35,7 @@ from mellea_like.backends.openai_errors import Translator
 from mellea_like.backends.openai_incoming import Incoming
 from mellea_like.backends.openai_reply import Replies, Reply
 from mellea_like.backends.openai_wire import request_body
+from mellea_like.backends.output_mode import OutputModes
 from mellea_like.backends.server_address import (
     OFFICIAL_URL,
     Secret,
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Mapping
     from contextlib import AbstractAsyncContextManager
 
+    from mellea_like.backends.output_mode import Demand, OutputMode, OutputTool
     from mellea_like.core.backend import Request
     from mellea_like.core.generation import Generation
 
@@ -108,6 +110,13 @@ class OpenAIBackend:
         follow_redirects: whether a redirect (such as HTTP 307) is followed, to another server too,
             with the whole request but for the key; if not, it is an error. Not used with
             ``client``.
+        output: how a server is asked for a reply of a ``format``: ``"json_schema"`` (it is given
+            the schema and keeps to it), ``"tool"`` (the model has to call a tool with the reply as
+            its arguments), ``"json_object"`` (the server sees to it that it is a JSON object; the
+            prompt says which), or ``"prompt"`` (the prompt says it all). ``"auto"`` begins with the
+            first that the server isn't known to lack, and takes the next one when the server
+            refuses it: the request is sent again at once, within the same turn. That is remembered
+            for the model, for as long as this backend lives.
 
     Attributes:
         provider: ``"openai"``, for telemetry.
@@ -117,7 +126,8 @@ class OpenAIBackend:
     Raises:
         TypeError: ``client`` isn't an `openai.AsyncOpenAI`, or ``max_connections`` isn't an int.
         ValueError: ``base_url`` isn't an HTTP URL, ``timeout`` is not positive, ``client`` comes
-            with a key or a URL, or ``max_connections`` is below 1 or comes with a client.
+            with a key or a URL, ``max_connections`` is below 1 or comes with a client, or
+            ``output`` is none of these.
     """
 
     provider = "openai"
@@ -138,6 +148,7 @@ class OpenAIBackend:
         keep_alive: bool | None = None,
         max_connections: int | None = None,
         follow_redirects: bool = True,
+        output: OutputMode = "auto",
     ) -> None:
         if client is not None:
             if not isinstance(client, openai.AsyncOpenAI):
@@ -168,6 +179,7 @@ class OpenAIBackend:
         self._keep_alive = keep_alive
         self._follow_redirects = follow_redirects
         self._limits = _connection_limits(max_connections)
+        self._outputs = OutputModes(output)
         self._clients = LoopClients(self._make_client, close=client is None)
 
     @property
@@ -256,11 +268,13 @@ class OpenAIBackend:
         try:
             async with self._clients.hold() as held:
                 model = options.model or self._model or await self._first_model(held)
-                body = self._body(request, options, model, choices)
-                response = await self._send(held.client, body, model, sending, ends)
-                reply: Reply | Replies = Reply(sending.sent(), model, self._max_characters)
+                response, tool = await self._ask(
+                    held.client, request, options, model, choices, sending=sending, ends=ends
+                )
+                most = self._max_characters
+                reply: Reply | Replies = Reply(sending.sent(), model, most, output=tool)
                 if choices is not None:
-                    reply = Replies(sending.sent(), model, self._max_characters, choices)
+                    reply = Replies(sending.sent(), model, most, choices, output=tool)
                 incoming = Incoming(
                     response,
                     reply,
@@ -287,13 +301,53 @@ class OpenAIBackend:
         await self._clients.aclose()
 
     def _body(
-        self, request: Request, options: Options, model: str, choices: int | None
+        self,
+        request: Request,
+        options: Options,
+        model: str,
+        choices: int | None,
+        output: Demand | None,
     ) -> dict[str, Any]:
         if "stream" in options.extra:
             msg = "option extra can't set stream: this backend always streams, to be cancellable"
             raise InvalidRequest(msg)
         official = self._is_official()
-        return request_body(request, options, model, official=official, choices=choices)
+        return request_body(
+            request, options, model, official=official, choices=choices, output=output
+        )
+
+    async def _ask(
+        self,
+        client: openai.AsyncOpenAI,
+        request: Request,
+        options: Options,
+        model: str,
+        choices: int | None,
+        *,
+        sending: Sending,
+        ends: float,
+    ) -> tuple[Any, OutputTool | None]:
+        """Send a request, again where the server refuses how its output is asked for.
+
+        Return the response, and the tool whose arguments are the reply, if there is one.
+        """
+        output = None
+        if request.format is not None:
+            host = urlsplit(self._url()).hostname or ""
+            output = self._outputs.begin(request, model, options, host)
+        while True:
+            demand = None if output is None else output.demand
+            body = self._body(request, options, model, choices, demand)
+            try:
+                response = await self._send(client, body, model, sending, ends)
+            except BackendError as exc:
+                if output is None or not output.refused(exc):
+                    raise
+                sending.again()
+            else:
+                if output is not None:
+                    output.accepted()
+                return response, None if demand is None else demand.tool
 
     async def _send(
         self,

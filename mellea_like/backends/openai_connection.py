@@ -59,6 +59,13 @@ class Sending:
         if meter is not None and not worked and not meter.output_tokens and not meter.settled:
             meter.update(input_tokens=0)
 
+    def again(self) -> None:
+        """Hear that the request was refused, unread, and that another is sent in its place."""
+        if self.meter is not None:
+            self.meter.settle(input_tokens=0, output_tokens=0)
+        self.meter = None
+        self._posting = False
+
     def ended(self) -> None:
         """Say that nothing was sent, if that is so."""
         if self.meter is None:

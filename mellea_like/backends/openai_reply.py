@@ -8,12 +8,14 @@ from io import StringIO
 from typing import TYPE_CHECKING, Any, cast
 
 from mellea_like.backends.openai_events import ReplyTooLongError, ServerError, from_event
-from mellea_like.core.generation import Generation, TokenLogprob
+from mellea_like.backends.output_mode import reply_text
+from mellea_like.core.generation import CALLS, Generation, TokenLogprob
 from mellea_like.core.tools import ToolCall
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from mellea_like.backends.output_mode import OutputTool
     from mellea_like.core.generation import RequestMeter
 
 __all__ = ["Replies", "Reply"]
@@ -39,8 +41,10 @@ class Reply:
         max_characters: float = math.inf,
         *,
         index: int = 0,
+        output: OutputTool | None = None,
     ) -> None:
         self._meter = meter
+        self._output = output
         self._index = index
         self._max_characters = max_characters
         self._calls: list[_Call] = []
@@ -103,10 +107,9 @@ class Reply:
         return piece
 
     def end(self) -> str:
-        """Note that the stream has ended; return the piece of the text that is left: none."""
+        """Note that the stream has ended; return the piece of the text that is left."""
         self.done = True
-        self._finish(self._finish_reason)
-        return ""
+        return self._finish(self._finish_reason)
 
     def take(self, chunk: Any) -> str:
         """Take what a chunk says of this reply; return the piece of the text."""
@@ -136,15 +139,18 @@ class Reply:
             entries = known.get("content") or ()
             self._logprobs += (_token(entry) for entry in entries if "logprob" in entry)
         for call in delta.get("tool_calls") or ():
-            self._read_call(call)
+            piece += self._read_call(call)
         if delta.get("function_call"):
-            self._read_call({"function": delta["function_call"]})
+            piece += self._read_call({"function": delta["function_call"]})
         if choice.get("finish_reason") is not None:
-            self._finish(str(choice["finish_reason"]))
+            piece += self._finish(str(choice["finish_reason"]))
         return piece
 
-    def _read_call(self, piece: Mapping[str, Any]) -> None:
-        """Take a piece of a tool call: the first has its id and name, all have arguments."""
+    def _read_call(self, piece: Mapping[str, Any]) -> str:
+        """Take a piece of a tool call: the first has its id and name, all have arguments.
+
+        Return the piece of the text: what the output tool is called with is the reply's text.
+        """
         part: Mapping[str, Any] = piece.get("function") or {}
         name, arguments = _text(part.get("name")), _text(part.get("arguments"))
         self._count(len(name) + len(arguments))
@@ -152,6 +158,13 @@ class Reply:
         if name != call.name:  # Some servers repeat it with each piece.
             call.name += name
         call.arguments.write(arguments)
+        output = self._output
+        if output is None or output.wrapped or call.name != output.name:
+            return ""
+        text = call.arguments.getvalue()
+        call.arguments = StringIO()
+        self._text.write(text)
+        return text
 
     def _call_of(self, index: int | None, id_: str, name: str) -> _Call:
         """Return the call that a piece belongs to, which it may begin.
@@ -169,8 +182,19 @@ class Reply:
         self._calls.append(call)
         return call
 
-    def _finish(self, reason: str | None) -> None:
-        """Note why the reply ends."""
+    def _finish(self, reason: str | None) -> str:
+        """Note why the reply ends; return the piece of the text that is left."""
+        text = ""
+        if self._output is not None and self._calls:
+            tool, calls, self._calls = self._output, self._calls, []
+            for call in calls:
+                if call.name != tool.name:
+                    self._calls.append(call)
+                elif tool.wrapped:
+                    text += reply_text(tool, call.arguments.getvalue())
+            self._text.write(text)
+            if reason in CALLS and not self._calls:
+                reason = "stop"
         if not all(call.name for call in self._calls):
             msg = "a tool call has no name"
             raise ValueError(msg)
@@ -178,6 +202,7 @@ class Reply:
             # A forced call ends with "stop", and some servers end all of them so.
             reason = "tool_calls"
         self._finish_reason = "refusal" if self._refusal.tell() else reason
+        return text
 
     def _count(self, characters: int) -> None:
         # Servers send about a chunk a token; the usage at the end corrects it.
@@ -197,14 +222,21 @@ class Replies:
     """
 
     def __init__(
-        self, meter: RequestMeter, model: str | None, max_characters: float, choices: int
+        self,
+        meter: RequestMeter,
+        model: str | None,
+        max_characters: float,
+        choices: int,
+        *,
+        output: OutputTool | None = None,
     ) -> None:
         # Imported lazily: few requests have several choices.
         from mellea_like.core.generation import RequestMeter  # noqa: PLC0415
 
         self._meter = meter
         self._replies = [
-            Reply(RequestMeter(), model, max_characters, index=index) for index in range(choices)
+            Reply(RequestMeter(), model, max_characters, index=index, output=output)
+            for index in range(choices)
         ]
         self._handed_over: set[int] = set()
         self.done = False

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any, cast
 
 from mellea_like.core.backend import TOOL_CHOICES
-from mellea_like.core.format import json_schema
 
 if TYPE_CHECKING:
+    from mellea_like.backends.output_mode import Demand, OutputTool
     from mellea_like.core.backend import Options, Request
     from mellea_like.core.conversation import Message
 
@@ -21,12 +20,19 @@ _DROPPED = ("default", "discriminator", "minLength", "maxLength", "examples", "t
 
 
 def request_body(
-    request: Request, options: Options, model: str, *, official: bool, choices: int | None = None
+    request: Request,
+    options: Options,
+    model: str,
+    *,
+    official: bool,
+    choices: int | None = None,
+    output: Demand | None = None,
 ) -> dict[str, Any]:
     """Write the fields of a chat completion request."""
+    messages = request.messages if output is None else output.messages
     body: dict[str, Any] = {
         "model": model,
-        "messages": [_message(message, official=official) for message in request.messages],
+        "messages": [_message(message, official=official) for message in messages],
         "stream": True,
         "stream_options": {"include_usage": True},
     }
@@ -46,8 +52,8 @@ def request_body(
         body["tools"] = [tool.as_dict() for tool in request.tools]
     if request.tool_choice is not None:
         body["tool_choice"] = tool_choice(request)
-    if request.format is not None:
-        body["response_format"] = response_format(request.format, official=official)
+    if output is not None:
+        _demand(body, output, official=official)
     return {**body, **options.extra}
 
 
@@ -68,24 +74,52 @@ def _message(message: Message, *, official: bool) -> dict[str, Any]:
     return written
 
 
-def response_format(format: Any, *, official: bool) -> dict[str, Any]:
-    """Write the ``response_format`` that makes a server keep to a type.
+def _demand(body: dict[str, Any], output: Demand, *, official: bool) -> None:
+    """Add the fields that ask for output of a type."""
+    match output.mode:
+        case "json_schema":
+            body["response_format"] = response_format(output, official=official)
+        case "json_object":
+            body["response_format"] = {"type": "json_object"}
+        case "tool" if (tool := output.tool) is not None:
+            body["tools"] = [*body.get("tools", ()), _output_tool(tool, official=official)]
+            forced = {"type": "function", "function": {"name": tool.name}}
+            body["tool_choice"] = forced if tool.forced else "required"
+        case _:
+            pass
+
+
+def _output_tool(tool: OutputTool, *, official: bool) -> dict[str, Any]:
+    schema, strict = _strict(tool.parameters, official=official)
+    function = {"name": tool.name, "description": tool.description, "parameters": schema}
+    # Other servers may not know the word; they keep to the schema as they always do.
+    return {
+        "type": "function",
+        "function": {**function, "strict": strict} if official else function,
+    }
+
+
+def response_format(output: Demand, *, official: bool) -> dict[str, Any]:
+    """Write the ``response_format`` that makes a server keep to a type."""
+    schema, strict = _strict(output.schema, official=official)
+    described = {"name": output.name, "schema": schema, "strict": strict}
+    return {"type": "json_schema", "json_schema": described}
+
+
+def _strict(schema: dict[str, Any], *, official: bool) -> tuple[dict[str, Any], bool]:
+    """Return a schema as a server takes it, and whether it is asked to keep to it strictly.
 
     OpenAI's own servers take ``strict`` schemas of a subset of JSON Schema: each object closed,
-    each property required, and some keywords not at all. The type's schema is narrowed to that; a
-    type that does not fit (such as a mapping with free keys) goes without ``strict``. Other servers
+    each property required, and some keywords not at all. The schema is narrowed to that; one that
+    does not fit (such as that of a mapping with free keys) goes without ``strict``. Other servers
     (llama.cpp, vLLM) compile the whole schema into a grammar and get it as it is.
     """
-    schema = json_schema(format)
-    name = re.sub(r"[^A-Za-z0-9_-]+", "_", getattr(format, "__name__", "reply"))[:64] or "reply"
-    strict = True
-    if official:
-        try:
-            schema = _narrowed(schema)
-        except _NoFit:
-            strict = False
-    described = {"name": name, "schema": schema, "strict": strict}
-    return {"type": "json_schema", "json_schema": described}
+    if not official:
+        return schema, True
+    try:
+        return _narrowed(schema), True
+    except _NoFit:
+        return schema, False
 
 
 class _NoFit(Exception):

@@ -136,7 +136,7 @@ def demand(request: Request, mode: Mode) -> Demand:
         InvalidRequest: that can't be asked for in this way.
     """
     schema = json_schema(request.format)
-    name = re.sub(r"[^A-Za-z0-9_-]+", "_", getattr(request.format, "__name__", "reply"))[:60]
+    name = re.sub(r"[^A-Za-z0-9_-]+", "_", getattr(request.format, "__name__", "reply"))[:64]
     made = Demand(mode, name or "reply", schema, request.messages)
     if mode == "tool":
         return replace(made, tool=_tool(request, made))
@@ -157,9 +157,8 @@ def _tool(request: Request, made: Demand) -> OutputTool | None:
     if own and request.tool_choice not in (None, "auto"):
         return None
     taken = {tool.name for tool in own}
-    name = made.name
-    while name in taken:
-        name += "_"
+    names = (made.name, *(f"{made.name[:60]}_{number}" for number in range(2, len(taken) + 3)))
+    name = next(name for name in names if name not in taken)
     parameters = _as_object(made.schema)
     wrapped = parameters is None
     if parameters is None:

@@ -15,6 +15,8 @@ from pydantic import BaseModel, Field
 from mellea_like.backends.openai_events import EventDecoder, excerpt
 from mellea_like.backends.openai_reply import Reply
 from mellea_like.backends.openai_wire import response_format
+from mellea_like.backends.output_mode import demand
+from mellea_like.core.backend import Request
 from mellea_like.core.format import json_schema
 from mellea_like.core.generation import Meter, TokenLogprob, Usage
 
@@ -44,7 +46,8 @@ class Home(BaseModel):
 
 
 def described(format_, *, official):
-    return response_format(format_, official=official)["json_schema"]
+    asked = demand(Request((), format=format_), "json_schema")
+    return response_format(asked, official=official)["json_schema"]
 
 
 def every_part(schema):
