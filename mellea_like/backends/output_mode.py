@@ -329,10 +329,13 @@ class OutputModes:
 
 
 class OutputAttempt:
-    """One request's output, asked for in one mode after the other.
+    """One request's output, asked for in one mode after the other; see `OutputModes.begin`.
 
     Attributes:
         demand: what is to be sent.
+
+    Raises:
+        InvalidRequest: that can't be asked for in the mode that was chosen.
     """
 
     demand: Demand
